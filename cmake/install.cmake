@@ -1,0 +1,1 @@
+# Installation; see scripts/ and the package test.

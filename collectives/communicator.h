@@ -1,0 +1,75 @@
+// Communicator: collectives among the ranks of a mesh, queued on the ranks' backends like any other work.
+// One Communicator serves all ranks that this process owns (on one machine: all of them). A collective
+// happens when every rank has queued it; all ranks must queue the same collectives in the same order.
+// Ranks are combined in rank order, so every rank gets the same bits on every run. A rank that does not
+// arrive within the time-out fails the operation on every rank with a CommError that names the missing
+// rank, the operation and the time waited; it is thrown by the synchronize() of the ranks' backends.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "devices/backend.h"
+
+namespace shoal::collectives {
+
+enum class Collective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kCount };
+std::string_view name_of(Collective kind);
+
+/// One rank's side of a collective. Plain data; must stay valid until the rank's backend is synchronized.
+/// Counts are elements of `dtype` (a multiple of its block for quantised types) and may be uneven or zero.
+///
+/// | kind           | in                              | out                          | counts                        |
+/// | all_reduce     | count                           | count, may be == in          | -                             |
+/// | all_gather     | counts[rank]                    | sum(counts), rank order      | n: from each rank             |
+/// | reduce_scatter | sum(counts), rank order         | counts[rank]                 | n: to each rank               |
+/// | all_to_all     | parts to ranks 0..n-1, in order | parts from ranks 0..n-1      | n*n: [from * n + to]          |
+/// | broadcast      | count (root only)               | count, may be == in          | -                             |
+///
+/// Reductions are sums and need f32, f16, bf16 or i32; half types are added in f32. The others take any dtype.
+/// all_gather may be in place: in == out + the rank's offset.
+struct Call {
+  Collective kind = Collective::kBarrier;
+  DType dtype = DType::kF32;
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;
+  std::span<const int64_t> counts;
+  int root = 0;
+  const char* what = "";  ///< tensor name for messages
+};
+
+struct Options {
+  std::chrono::milliseconds timeout{30000};
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual std::string_view name() const = 0;  ///< "host", "p2p", "nccl", ...
+  virtual int size() const = 0;
+  /// Queues rank `rank`'s side on that rank's backend. Does not block or allocate. Throws InvalidArgument
+  /// for a bad call (counts of the wrong length, a dtype that cannot be reduced).
+  virtual void enqueue(int rank, const Call& call) = 0;
+  /// Fails every pending and later collective on every rank with `reason`. Thread-safe.
+  virtual void abort(std::string_view reason) = 0;
+  /// Memory held for communication on one rank, bytes.
+  virtual size_t buffer_bytes(int rank) const = 0;
+
+ protected:
+  /// Checks that every implementation shares; throws InvalidArgument.
+  void validate(int rank, const Call& call) const;
+};
+
+/// Bytes that the host communicator will hold for each rank of a mesh of `ranks`; for plans made without devices.
+size_t host_buffer_bytes(int ranks);
+
+/// Over backends that run host functions in stream order (CPU devices). Throws InvalidArgument otherwise.
+std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options = {});
+
+}  // namespace shoal::collectives

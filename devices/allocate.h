@@ -1,0 +1,33 @@
+// From plans to memory: places persistent tensors and the compute tensors of a graph in buffers of one type,
+// over several buffers when the type's max_size asks for it. All or nothing: on failure everything is released.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "devices/device.h"
+#include "graph/memory_plan.h"
+
+namespace shoal {
+
+/// Offsets of tensors laid one after the other with the type's alignment and max_size.
+struct StaticLayout {
+  std::vector<size_t> chunk_sizes;     ///< bytes, rounded up to the alignment
+  std::vector<Placement> placements;   ///< one for each tensor, in order
+  size_t total_bytes() const;
+};
+/// Pure; also what `shoal plan` reports without allocating. Throws DeviceError when one tensor exceeds max_size.
+StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& type);
+
+/// Allocates and places the tensors that have no buffer yet, through BufferType::allocate_tensors. Returns nullptr
+/// when there is nothing to place.
+std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, BufferType& type, Usage usage);
+
+/// The memory-plan options of a device: its alignment, alloc sizes, workspaces, max_size.
+MemoryPlanOptions memory_options(Device& device);
+
+/// Plans and allocates the compute tensors and inputs of a range that have no buffer yet, gives views their
+/// addresses and nodes their workspaces. Returns nullptr when there was nothing to place.
+std::unique_ptr<Buffer> allocate_graph(const GraphRange& range, Device& device);
+
+}  // namespace shoal

@@ -1,0 +1,117 @@
+// Memory of a device: BufferType allocates, Buffer is one allocation (or several behind one face).
+// A Buffer frees its memory when destroyed; tensors placed in it must not be used after that. Queries are
+// thread-safe; set/get/copy are blocking and must not overlap with queued work on the same bytes (order it
+// with Backend::synchronize or events). Offsets and sizes are in bytes of the tensor's stored form, in the
+// order of a contiguous tensor of its shape: for every device, sharded ones included, byte i of a tensor
+// means the same thing.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/tensor.h"
+
+namespace shoal {
+
+class Buffer;
+class Device;
+
+enum class Usage : uint8_t { kAny, kWeights, kCompute };
+
+class BufferType {
+ public:
+  virtual ~BufferType() = default;
+  virtual std::string name() const = 0;
+  virtual Device& device() const = 0;
+  /// Never returns nullptr. Throws DeviceError naming device, size asked and free. Size 0 is allowed.
+  virtual std::unique_ptr<Buffer> allocate(size_t size) = 0;
+  virtual size_t alignment() const { return 64; }
+  /// Allocates memory for tensors that own their bytes and places them; over several buffers past max_size
+  /// (a multi-buffer then). All or nothing. See devices/allocate.h for the default's layout.
+  virtual std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Usage usage);
+  /// Largest single allocation; allocators spread over several buffers past it.
+  virtual size_t max_size() const { return std::numeric_limits<size_t>::max(); }
+  /// Bytes the tensor needs here, padding included, before rounding to the alignment.
+  virtual size_t alloc_size(const Tensor& tensor) const { return tensor.bytes(); }
+  /// The bytes are in host memory in the standard layout: Tensor::data can be dereferenced.
+  virtual bool is_host() const { return false; }
+};
+
+/// One rectangle of bytes: `rows` rows of `row_bytes`, their starts `stride` bytes apart.
+struct Rows {
+  size_t offset = 0;  ///< of the first row, in bytes
+  size_t row_bytes = 0;
+  size_t rows = 0;
+  size_t stride = 0;  ///< inside the tensor
+};
+
+class Buffer {
+ public:
+  explicit Buffer(BufferType& type, size_t size) : type_(type), size_(size) {}
+  virtual ~Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  BufferType& type() const { return type_; }
+  size_t size() const { return size_; }
+  size_t alignment() const { return type_.alignment(); }
+  bool is_host() const { return type_.is_host(); }
+  /// First address (for a device without addresses of its own, a stable fake one). Aligned.
+  virtual std::byte* base() const = 0;
+
+  Usage usage() const { return usage_; }
+  virtual void set_usage(Usage usage) { usage_ = usage; }
+
+  /// Puts a tensor that owns its bytes at base() + offset: sets buffer and data and calls init_tensor.
+  /// Throws InvalidArgument when it is placed already, misaligned, or does not fit.
+  void place(Tensor& tensor, size_t offset);
+  /// Gives a view its buffer and data from its base (which must be placed) and calls init_tensor.
+  static void place_view(Tensor& view);
+  /// Hook: called once for each tensor placed here.
+  virtual void init_tensor(Tensor&) {}
+
+  /// Blocking. Throws InvalidArgument when [offset, offset + size) is outside the tensor.
+  void set(Tensor& tensor, const void* data, size_t offset, size_t size);
+  void get(const Tensor& tensor, void* data, size_t offset, size_t size);
+  void memset(Tensor& tensor, uint8_t value, size_t offset, size_t size);
+  /// Rows with a stride in the tensor and one in host memory.
+  void set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
+  void get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
+  /// Copies all of src (in another or the same buffer; same dtype and shape, both contiguous) to dst (in this
+  /// buffer) directly. False: not supported for this pair, go through the host.
+  virtual bool copy_tensor(const Tensor& src, Tensor& dst) { (void)src, (void)dst; return false; }
+  /// Sets every byte of the buffer.
+  virtual void clear(uint8_t value) = 0;
+  /// Drops what init_tensor remembered.
+  virtual void reset() {}
+  virtual bool is_multi() const { return false; }
+
+ protected:
+  // The checked work behind set/get/memset; ranges are valid here.
+  virtual void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) = 0;
+  virtual void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) = 0;
+  virtual void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) = 0;
+  // Default: a loop over the 1-d forms.
+  virtual void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
+  virtual void do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
+
+ private:
+  BufferType& type_;
+  size_t size_;
+  Usage usage_ = Usage::kAny;
+};
+
+/// One Buffer made of several: usage, clear and reset reach all parts; tensors stay in the parts.
+std::unique_ptr<Buffer> make_multi_buffer(std::vector<std::unique_ptr<Buffer>> parts);
+
+/// Blocking access that finds the tensor's buffer. Throws InvalidArgument when it has none.
+void tensor_set(Tensor& tensor, const void* data, size_t offset, size_t size);
+void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size);
+/// Whole tensor, by any route: direct copy, else through host memory. Same dtype and shape.
+void tensor_copy(const Tensor& src, Tensor& dst);
+
+}  // namespace shoal

@@ -1,0 +1,23 @@
+// CPU devices: the family "CPU" exposes one device per NUMA node by default (hwloc), each with its cores pinned
+// and its memory local. SHOAL_CPU_DEVICES=4 or configure() makes any number, which then share the cores evenly
+// (more devices than cores is legal and stays correct). A backend is a worker thread with a queue and its own
+// OpenMP team; see worker.h.
+#pragma once
+
+#include <string_view>
+
+#include "devices/device.h"
+
+namespace shoal::cpu {
+
+/// How many devices, and how many threads each ("devices=4,threads=2", 0 = default). Call before first use of the
+/// family, or again while no backend or buffer of it exists. Throws InvalidArgument otherwise.
+void configure(std::string_view params);
+
+/// Threads a backend gets when init() names none.
+int default_threads(const Device& device);
+
+/// The family; made by the registry at first use.
+std::unique_ptr<BackendReg> make_family();
+
+}  // namespace shoal::cpu

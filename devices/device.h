@@ -1,0 +1,115 @@
+// Device, family of devices (BackendReg) and the registry of all of them. Families are singletons created at
+// first use; devices live as long as their family. Everything here is thread-safe unless said otherwise.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/backend.h"
+
+namespace shoal {
+
+class BackendReg;
+
+enum class DeviceType : uint8_t { kCpu, kGpu, kIntegratedGpu, kAccelerator, kMeta };
+std::string_view name_of(DeviceType type);
+
+struct DeviceMemory {
+  size_t free = 0;
+  size_t total = 0;
+};
+
+struct DeviceCaps {
+  bool async = false;
+  bool host_buffer = false;
+  bool buffer_from_host_ptr = false;
+  bool events = false;
+  std::vector<std::string> peers;  ///< names of devices that can read this one's memory directly
+};
+
+struct DeviceProps {
+  std::string name;         ///< "CPU0"
+  std::string description;  ///< "Intel(R) Xeon(R) ..., 8 cores, node 0"
+  DeviceType type = DeviceType::kCpu;
+  DeviceMemory memory;      ///< live figures
+  std::string device_id;    ///< PCI "domain:bus:device.function", "" when there is none
+  DeviceCaps caps;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;
+  virtual std::string description() const = 0;
+  virtual DeviceType type() const = 0;
+  virtual DeviceMemory memory() const = 0;
+  virtual DeviceProps props() const = 0;
+  virtual BackendReg& reg() const = 0;
+
+  /// A new stream of work. params: "key=value,key=value" ("threads=4"); an unknown key or a bad value throws
+  /// InvalidArgument that lists the known ones.
+  virtual std::unique_ptr<Backend> init(std::string_view params = {}) = 0;
+
+  virtual BufferType& buffer_type() = 0;
+  /// Pinned host memory that this device copies to and from quickly; nullptr when there is none.
+  virtual BufferType* host_buffer_type() { return nullptr; }
+  /// Wraps memory of the host without a copy; nullptr when not supported. The memory must outlive it.
+  virtual std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) { (void)data, (void)size; return nullptr; }
+
+  /// Can this device run the node (its dtypes, shapes and parameters), wherever its tensors are now?
+  virtual bool supports_op(const Tensor& node) const = 0;
+  virtual bool supports_buffer_type(const BufferType& type) const { return &type.device() == this; }
+  /// Worth running here although the weights are elsewhere (large batches).
+  virtual bool offload_op(const Tensor& node) const { (void)node; return false; }
+  /// Scratch bytes the node needs while it runs here (planned with the graph's memory).
+  virtual size_t workspace_size(const Tensor& node) const { (void)node; return 0; }
+  /// nullptr when events are not supported.
+  virtual std::unique_ptr<Event> new_event() { return nullptr; }
+};
+
+class BackendReg {
+ public:
+  virtual ~BackendReg() = default;
+  virtual std::string name() const = 0;  ///< "CPU", "CUDA", "META"
+  virtual std::span<Device* const> devices() const = 0;
+  /// Optional functions by name, as untyped pointers; nullptr when the family has no such function.
+  virtual void* function(std::string_view name) const { (void)name; return nullptr; }
+  /// Makes a device from parameters (families without a fixed list of devices, such as META).
+  virtual Device& create_device(std::string_view params);
+};
+
+/// All families and devices of the process, found by name (case-insensitive), index or type.
+class Registry {
+ public:
+  static Registry& instance();
+  void add(std::unique_ptr<BackendReg> family);
+  /// Registers a device that somebody else owns (must outlive its use).
+  void add_device(Device& device);
+  std::vector<BackendReg*> families() const;
+  std::vector<Device*> devices() const;
+  BackendReg* find_family(std::string_view name) const;
+  Device* find_device(std::string_view name) const;  ///< nullptr when absent
+  /// Throws InvalidArgument that lists what exists.
+  Device& device(std::string_view name) const;
+  /// "CPU0,CPU1" -> devices. Throws for an unknown name or a device named twice.
+  std::vector<Device*> device_list(std::string_view comma_separated) const;
+  Device* first_of(DeviceType type) const;
+  /// A GPU if there is one, else the CPU.
+  Device& best() const;
+  /// "CPU0", "CPU0:threads=4", "META:devices=CPU0,CPU1 split=3,1".
+  std::unique_ptr<Backend> init(std::string_view spec);
+
+ private:
+  Registry();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Splits "a=1,b=2" (separators ',' or ' ' as given) into pairs. Throws InvalidArgument on a part without '='.
+std::vector<std::pair<std::string, std::string>> parse_params(std::string_view text, char separator = ',');
+
+}  // namespace shoal

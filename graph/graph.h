@@ -1,0 +1,77 @@
+// A graph: nodes in execution order over leaves. A Graph owns its compute tensors and inputs; weights and
+// caches live in a TensorContext and outlive the graphs that use them. Build on one thread, then run: making
+// the first plan freezes the graph. Positions, cache rows and other things that change from step to step are
+// input tensors, so that one graph serves all steps of a batch size.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/tensor.h"
+
+namespace shoal {
+
+/// Owner of persistent tensors. Placement in buffers is up to devices/allocate.h or the model loader.
+class TensorContext {
+ public:
+  /// role must be kWeight or kCache. Throws InvalidArgument when the name is taken or the shape is bad.
+  Tensor* add(std::string name, DType dtype, Shape shape, Role role = Role::kWeight);
+  /// nullptr when absent.
+  Tensor* find(std::string_view name) const;
+  std::span<Tensor* const> tensors() const { return order_; }
+
+ private:
+  std::deque<Tensor> arena_;
+  std::vector<Tensor*> order_;
+  std::unordered_map<std::string, Tensor*> by_name_;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = {});
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  /// Unique over the process and never reused: plan caches key on it.
+  uint64_t uid() const { return uid_; }
+  const std::string& name() const { return name_; }
+
+  /// A leaf that the caller writes before each run. All axes must be >= 0.
+  Tensor* input(std::string name, DType dtype, Shape shape);
+  /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
+  /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
+  Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
+  /// Keeps the tensor until the caller has read it. For a view, its base is kept. Returns its argument.
+  Tensor* output(Tensor* tensor);
+  /// After this nothing can be added.
+  void freeze() { frozen_ = true; }
+
+  std::span<Tensor* const> nodes() const { return nodes_; }
+  std::span<Tensor* const> inputs() const { return inputs_; }
+  /// Weights, caches and inputs that nodes use, each once, in order of first use.
+  std::vector<Tensor*> leaves() const;
+  /// A node or leaf by name; nullptr when absent. Linear in the graph's size.
+  Tensor* find(std::string_view name) const;
+
+ private:
+  std::string name_;
+  uint64_t uid_;
+  bool frozen_ = false;
+  std::deque<Tensor> arena_;
+  std::vector<Tensor*> nodes_, inputs_;
+};
+
+/// Part of a graph: nodes [begin, end) in order.
+struct GraphRange {
+  Graph* graph = nullptr;
+  int begin = 0;
+  int end = 0;
+};
+inline GraphRange whole(Graph& graph) { return {&graph, 0, static_cast<int>(graph.nodes().size())}; }
+
+}  // namespace shoal

@@ -1,0 +1,52 @@
+// Memory planning of a graph: lifetimes to offsets. A pure function of the graph and two size functions;
+// devices/allocate.h turns the result into buffers, meta/ plans every rank's local graph with it.
+//
+// Which tensors are planned: nodes and inputs that own bytes (no views, no persistent leaves, no set_rows
+// results) and have no buffer yet. Inputs and outputs live over the whole graph; any other tensor from its
+// node to its last user (views of it included). A node may take over the memory of a source that dies there
+// (OpInfo::in_place_sources). A node's workspace lives only while the node runs.
+//
+// Example, alignment 1, sizes in bytes: x(100, input) -> a = f(x) 40 -> b = g(a) 40 -> c = h(b) 40, output.
+// f, g, h cannot run in place: a at 100, b at 140, c at 100 again (a is dead): total 180, not 220.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shoal {
+
+struct MemoryPlanOptions {
+  size_t alignment = 64;
+  /// Bytes a tensor needs, padding included; default Tensor::bytes().
+  std::function<size_t(const Tensor&)> alloc_size;
+  /// Scratch bytes of a node; default 0.
+  std::function<size_t(const Tensor&)> workspace_size;
+  /// No chunk grows past this unless one tensor alone is larger (BufferType::max_size).
+  size_t max_chunk = std::numeric_limits<size_t>::max();
+};
+
+/// Where something lies: `offset` bytes into buffer number `chunk`.
+struct Placement {
+  int chunk = 0;
+  size_t offset = 0;
+  size_t size = 0;
+};
+
+struct MemoryPlan {
+  std::vector<size_t> chunk_sizes;  ///< bytes per buffer, a multiple of the alignment; empty when nothing to place
+  std::unordered_map<const Tensor*, Placement> tensors;
+  std::unordered_map<const Tensor*, Placement> workspaces;  ///< keyed by node
+  size_t total_bytes() const;
+};
+
+MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options);
+
+/// True when a tensor owns bytes that a plan has to place.
+bool needs_placement(const Tensor& tensor);
+
+}  // namespace shoal

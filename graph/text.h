@@ -1,0 +1,32 @@
+// Graphs as text, both ways, and as DOT. The text form is for people, golden tests and shrunk failures:
+//
+//   input  %x f32 [256, 4]
+//   weight %w q8_0 [256, 768]
+//   cache  %kc f16 [32, 512, 4]
+//   %h = mul_mat(%w, %x)                          # f32 [768, 4]
+//   %r = rope(%h, %pos, _) {dims=32, mode=halves}  # `_` is an absent source
+//   output %r
+//
+// One statement a line, `#` starts a comment. Parameters equal to the op's default are not printed.
+// Names are [A-Za-z0-9_.-]+; parse(to_string(g)) prints the same text again.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "graph/graph.h"
+
+namespace shoal {
+
+std::string to_string(const Graph& graph);
+std::string to_dot(const Graph& graph);
+/// One node as a line of the text form, without the line end; also used in error messages.
+std::string to_string(const Tensor& node);
+/// "{dims=32, mode=halves}", "" when all are default.
+std::string params_to_string(Op op, const OpParams& params);
+
+/// Fills `graph`; persistent leaves are added to `weights`, or found there when the name, dtype and shape
+/// agree. Throws InvalidArgument "line 3: ...".
+void parse_graph(std::string_view text, Graph& graph, TensorContext& weights);
+
+}  // namespace shoal

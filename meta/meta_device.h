@@ -1,0 +1,60 @@
+// The meta device: several devices that act as one. It implements the whole device interface: weights and caches
+// placed in its buffers are sharded as the split-state callback says, graphs are planned (meta/plan.h) and run on
+// the members with collectives between them. To the rest of a program it is one more Device.
+//
+//   auto meta = MetaDevice::create({&cpu0, &cpu1}, callback);
+//   auto weights = allocate_tensors(context.tensors(), meta->buffer_type(), Usage::kWeights);
+//   auto backend = meta->init();
+//   auto plan = backend->create_plan(graph);
+//   tensor_set(*tokens, ...); backend->compute_async(*plan); backend->synchronize(); tensor_get(*logits, ...);
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "devices/device.h"
+#include "meta/plan.h"
+#include "meta/shards.h"
+#include "meta/split_state.h"
+
+namespace shoal::meta {
+
+struct MetaOptions {
+  std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
+  std::chrono::milliseconds comm_timeout{30000};
+  size_t plan_cache = 16;                  ///< plans kept by compute of graphs seen before
+};
+
+class MetaDevice : public Device {
+ public:
+  /// Members keep their order: rank i is members[i]. Throws InvalidArgument for no members or one listed twice.
+  static std::unique_ptr<MetaDevice> create(std::vector<Device*> members, SplitStateCallback callback,
+                                            MetaOptions options = {});
+  virtual std::span<Device* const> members() const = 0;
+  virtual const ShardStore& shards() const = 0;
+  /// The callback's word on a tensor, checked.
+  virtual Layout ask(const Tensor& tensor) const = 0;
+};
+
+/// One rank's part of loading: writes rank `rank`'s shard of a tensor placed in a meta buffer, given all its bytes
+/// (in the order of the contiguous global tensor). Different ranks may be written from different threads.
+void set_shard(Tensor& tensor, int rank, const void* whole);
+/// Rank `rank`'s shard of a tensor placed in a meta buffer (weights, caches, or a planned graph's tensors).
+const Tensor& shard(const Tensor& tensor, int rank);
+/// How a tensor in a meta buffer lies.
+const Layout& layout_of(const Tensor& tensor);
+
+/// The plan behind a GraphPlan made by a meta backend, and how many bytes it allocated on each rank.
+const Plan& plan_of(const GraphPlan& plan);
+std::vector<size_t> allocated_per_rank(const GraphPlan& plan);
+/// Bytes of weights or caches that a buffer of the meta device holds on each rank.
+std::vector<size_t> allocated_per_rank(const Buffer& buffer);
+
+/// The family "META": devices made from text, "devices=CPU0,CPU1 split=3,1 [axis=1]": every weight whose axis
+/// divides is split by the ratio, others are mirrored.
+std::unique_ptr<BackendReg> make_family();
+
+}  // namespace shoal::meta

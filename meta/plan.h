@@ -1,0 +1,81 @@
+// Plan: what a graph becomes on a mesh. Plain data: per rank a local graph with local shapes, and one list of
+// steps. What is printed is what runs: the meta backend walks `steps` and queues, for each rank, the nodes of
+// a Compute step or the rank's side of a Collective. Made by make_plan (propagate -> lower), never changed after.
+//
+//   step 0  compute     rank 0: nodes 0-11   rank 1: nodes 0-11
+//   step 1  all_reduce  blk.0.attn_out  f32 x 256  1.0 KiB
+//   step 2  compute     rank 0: nodes 13-25  ...
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "devices/device.h"
+#include "meta/layout.h"
+#include "meta/shards.h"
+
+namespace shoal::meta {
+
+enum class StepKind : uint8_t { kCompute, kCollective };
+
+struct NodeRange {
+  int begin = 0, end = 0;
+};
+
+struct Step {
+  StepKind kind = StepKind::kCompute;
+  std::vector<NodeRange> ranges;  ///< per rank: nodes of its local graph; a collective is exactly one node
+  Op collective = Op::kNone;      ///< kAllReduce, ... (kCollective only)
+  std::string tensor;             ///< the global tensor it is for
+  DType dtype = DType::kF32;
+  int64_t bytes = 0;              ///< size of the full tensor that is reduced or gathered
+};
+
+/// Bytes on one device. Totals of what is allocated, alignment included.
+struct MemoryUse {
+  size_t weights = 0;
+  size_t cache = 0;
+  size_t compute = 0;
+  size_t communication = 0;
+  size_t total() const { return weights + cache + compute + communication; }
+};
+
+struct RankPlan {
+  std::unique_ptr<Graph> graph;
+  /// Local tensor that stands for a global one (nodes, inputs and persistent leaves).
+  std::unordered_map<const Tensor*, Tensor*> local;
+  MemoryUse memory;
+};
+
+struct Plan {
+  uint64_t graph_uid = 0;
+  std::string graph_name;
+  std::vector<std::string> devices;
+  std::vector<RankPlan> ranks;
+  std::vector<Step> steps;
+  /// Layout of every node, input and persistent leaf, in the order inputs, leaves, nodes.
+  std::vector<std::pair<const Tensor*, Layout>> layouts;
+
+  const Layout& layout(const Tensor& tensor) const;
+  int count(Op collective) const;        ///< steps of one kind, e.g. kAllReduce
+  int64_t collective_bytes() const;
+};
+
+/// Plans a graph on devices. Persistent leaves must be declared in `store`. No device memory is touched.
+/// Throws InvalidArgument when a leaf is not declared, DeviceError when a tensor exceeds a device's max_size.
+Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices);
+
+/// Weights and caches of the graph: fills memory.weights and memory.cache of each rank as
+/// BufferType::allocate_tensors would allocate them for all the given tensors together.
+std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
+                                         std::span<Device* const> devices);
+
+/// For people: layouts, steps, memory.
+std::string to_string(const Plan& plan);
+/// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}],
+/// "steps": [{kind, ...}], "memory": [{device, weights, cache, compute, communication, total}]}.
+std::string to_json(const Plan& plan);
+
+}  // namespace shoal::meta
