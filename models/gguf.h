@@ -132,8 +132,8 @@ class GgufFile {
   size_t tensor_bytes_ = 0;
   std::vector<GgufValue> values_;
   std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string_view, size_t> value_index_;  // views into image_
-  std::unordered_map<std::string, size_t> tensor_index_;
+  std::unordered_map<std::string_view, size_t> value_index_;   // views into image_
+  std::unordered_map<std::string_view, size_t> tensor_index_;  // views into tensors_, which is never resized again
 };
 
 }  // namespace shoal::models
