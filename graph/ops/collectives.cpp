@@ -1,0 +1,128 @@
+// all_reduce, all_gather, reduce_scatter, all_to_all, broadcast: see CollectiveParams in graph/ops/params.h.
+#include <algorithm>
+#include <limits>
+
+#include "graph/ops/infer.h"
+#include "graph/ops/ops.h"
+
+namespace shoal {
+namespace {
+
+using infer::Expect;
+
+void expect_operand(const Expect& expect, const Tensor& x) {
+  expect(!traits(x.dtype).is_quantized, "x of a plain dtype, got {}", name_of(x.dtype));
+  expect(x.is_contiguous(), "a contiguous operand, got a view with gaps or permuted axes: use contiguous() first");
+}
+
+void expect_summable(const Expect& expect, const Tensor& x) {
+  expect_operand(expect, x);
+  expect.dtype(0, {DType::kF32, DType::kF16, DType::kBF16, DType::kI32});
+}
+
+/// The parameters of an op without counts.
+void expect_same_shape_op(const Expect& expect, const CollectiveParams& params) {
+  expect(params.rank >= 0 && params.root >= 0, "rank and root >= 0, got {} and {}", params.rank, params.root);
+  expect(params.counts.empty(), "no counts, got {} of them", params.counts.size());
+}
+
+/// Checks counts of `ranks` ranks (ranks^2 entries when `pairwise`).
+void expect_counts(const Expect& expect, const CollectiveParams& params, int64_t ranks, bool pairwise) {
+  const int64_t entries = static_cast<int64_t>(params.counts.size());
+  expect(entries == (pairwise ? ranks * ranks : ranks), "counts of n * n entries, got {}", entries);
+  expect(params.rank >= 0 && params.rank < ranks, "a rank in [0, {}), got {}", ranks, params.rank);
+  int64_t room = std::numeric_limits<int64_t>::max() / 8;
+  for (const int64_t count : params.counts) {
+    expect(count >= 0 && count <= room, "counts >= 0 that fit into memory, got {}", count);
+    room -= count;
+  }
+}
+
+int64_t sum(const std::vector<int64_t>& counts) {
+  int64_t total = 0;
+  for (const int64_t count : counts) total += count;
+  return total;
+}
+
+void expect_elements(const Expect& expect, const Tensor& x, int64_t count) {
+  expect(x.elements() == count, "{} elements, got {}", count, x.elements());
+}
+
+void make_flat(Tensor& node, int64_t count) {
+  node.dtype = node.src[0]->dtype;
+  node.shape = {count, 1, 1, 1};
+}
+
+void like_source(Tensor& node) {
+  node.dtype = node.src[0]->dtype;
+  node.shape = node.src[0]->shape;
+}
+
+}  // namespace
+
+void infer::all_reduce(Tensor& node) {
+  const Expect expect(node, "x");
+  expect_summable(expect, *node.src[0]);
+  expect_same_shape_op(expect, params_of<CollectiveParams>(node));
+  like_source(node);
+}
+
+void infer::broadcast(Tensor& node) {
+  const Expect expect(node, "x");
+  expect_operand(expect, *node.src[0]);
+  expect_same_shape_op(expect, params_of<CollectiveParams>(node));
+  like_source(node);
+}
+
+void infer::all_gather(Tensor& node) {
+  const Expect expect(node, "x");
+  const CollectiveParams& params = params_of<CollectiveParams>(node);
+  expect_operand(expect, *node.src[0]);
+  expect_counts(expect, params, static_cast<int64_t>(params.counts.size()), false);
+  expect_elements(expect, *node.src[0], params.counts[params.rank]);
+  make_flat(node, sum(params.counts));
+}
+
+void infer::reduce_scatter(Tensor& node) {
+  const Expect expect(node, "x");
+  const CollectiveParams& params = params_of<CollectiveParams>(node);
+  expect_summable(expect, *node.src[0]);
+  expect_counts(expect, params, static_cast<int64_t>(params.counts.size()), false);
+  expect_elements(expect, *node.src[0], sum(params.counts));
+  make_flat(node, params.counts[params.rank]);
+}
+
+void infer::all_to_all(Tensor& node) {
+  const Expect expect(node, "x");
+  const CollectiveParams& params = params_of<CollectiveParams>(node);
+  expect_operand(expect, *node.src[0]);
+  int64_t ranks = 0;
+  while (ranks * ranks < static_cast<int64_t>(params.counts.size())) ++ranks;
+  expect_counts(expect, params, ranks, true);
+  int64_t sent = 0;
+  int64_t received = 0;
+  for (int64_t peer = 0; peer < ranks; ++peer) {
+    sent += params.counts[params.rank * ranks + peer];
+    received += params.counts[peer * ranks + params.rank];
+  }
+  expect_elements(expect, *node.src[0], sent);
+  make_flat(node, received);
+}
+
+Tensor* all_reduce(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
+  return g.add_node(Op::kAllReduce, std::move(params), {x}, std::move(name));
+}
+Tensor* all_gather(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
+  return g.add_node(Op::kAllGather, std::move(params), {x}, std::move(name));
+}
+Tensor* reduce_scatter(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
+  return g.add_node(Op::kReduceScatter, std::move(params), {x}, std::move(name));
+}
+Tensor* all_to_all(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
+  return g.add_node(Op::kAllToAll, std::move(params), {x}, std::move(name));
+}
+Tensor* broadcast(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
+  return g.add_node(Op::kBroadcast, std::move(params), {x}, std::move(name));
+}
+
+}  // namespace shoal
