@@ -81,12 +81,12 @@ class Partition {
   /// The inverse: n consecutive elements become one; nullopt when a run boundary is no multiple of n.
   std::optional<Partition> scale_down(int64_t n) const;
   /// Groups of g consecutive elements become one element owned by all owners of the group: heads to shared KV
-  /// heads. 1:{0} 1:{1} 2:{0} by 2 -> 1:{0,1} 1:{0}. nullopt when g does not divide the length, or when some
+  /// heads. 1:{0} 1:{1} 2:{2} by 2 -> 1:{0,1} 1:{2}. nullopt when g does not divide the length, or when some
   /// device's elements do not map onto its groups uniformly and in order (local element j of device d must
   /// belong to local group j / (local length / local groups)).
   std::optional<Partition> group(int64_t g) const;
 
-  /// "4:{0} 4:{1}"; long repetitions are folded: "(2:{0} 2:{1}) x 8".
+  /// "4:{0} 4:{1}"; three or more repetitions are folded: "(2:{0} 2:{1}) x 8"; "empty" for length 0.
   std::string to_string() const;
   /// Reads the unfolded form back; for tests. Throws InvalidArgument.
   static Partition parse(int devices, std::string_view text);

@@ -1,0 +1,180 @@
+#include "meta/partition.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+
+namespace shoal::meta {
+namespace {
+
+void normalize(Owners& owners) {
+  std::sort(owners.begin(), owners.end());
+  owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+}
+
+bool owns(const Run& run, int device) {
+  return std::binary_search(run.owners.begin(), run.owners.end(), device);
+}
+
+/// Appends and keeps the normal form: no empty runs, no two neighbours with the same owners.
+void append(std::vector<Run>& runs, int64_t length, const Owners& owners) {
+  if (length == 0) return;
+  if (!runs.empty() && runs.back().owners == owners) {
+    runs.back().length += length;
+  } else {
+    runs.push_back({length, owners});
+  }
+}
+
+}  // namespace
+
+Partition::Partition(int devices, std::vector<Run> runs) : devices_(devices) {
+  require<InvalidArgument>(devices >= 0, "partition over {} devices", devices);
+  for (Run& run : runs) {
+    require<InvalidArgument>(run.length >= 0, "partition has a run of length {}", run.length);
+    require<InvalidArgument>(run.length == 0 || !run.owners.empty(), "partition has a run of length {} without owners",
+                             run.length);
+    normalize(run.owners);
+    for (int owner : run.owners) {
+      require<InvalidArgument>(owner >= 0 && owner < devices, "partition names device {}, but there are {} devices",
+                               owner, devices);
+    }
+    append(runs_, run.length, run.owners);
+    length_ += run.length;
+  }
+}
+
+Partition Partition::from_shares(std::span<const int64_t> shares) {
+  std::vector<Run> runs;
+  for (size_t d = 0; d < shares.size(); ++d) runs.push_back({shares[d], {static_cast<int>(d)}});
+  return Partition(static_cast<int>(shares.size()), std::move(runs));
+}
+
+Partition Partition::even(int devices, int64_t length) {
+  require<InvalidArgument>(devices > 0, "partition over {} devices", devices);
+  std::vector<int64_t> shares(devices, length / devices);
+  for (int64_t d = 0; d < length % devices; ++d) ++shares[d];
+  return from_shares(shares);
+}
+
+int64_t Partition::local_length(int device) const {
+  int64_t length = 0;
+  for (const Run& run : runs_) length += owns(run, device) ? run.length : 0;
+  return length;
+}
+
+std::vector<OwnedRun> Partition::owned_by(int device) const {
+  std::vector<OwnedRun> owned;
+  int64_t begin = 0, local = 0;
+  for (const Run& run : runs_) {
+    if (owns(run, device)) {
+      const bool continues = !owned.empty() && owned.back().begin + owned.back().length == begin;
+      if (continues) {
+        owned.back().length += run.length;
+      } else {
+        owned.push_back({begin, run.length, local});
+      }
+      local += run.length;
+    }
+    begin += run.length;
+  }
+  return owned;
+}
+
+bool Partition::is_disjoint() const {
+  return std::all_of(runs_.begin(), runs_.end(), [](const Run& run) { return run.owners.size() == 1; });
+}
+
+Partition Partition::disjoint() const {
+  std::vector<Run> runs = runs_;
+  for (Run& run : runs) run.owners.resize(1);
+  return Partition(devices_, std::move(runs));
+}
+
+bool Partition::is_rank_ordered() const {
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    if (runs_[i].owners.size() != 1) return false;
+    if (i > 0 && runs_[i].owners[0] <= runs_[i - 1].owners[0]) return false;
+  }
+  return true;
+}
+
+bool Partition::covers(const Partition& needed, int device) const {
+  check(length_ == needed.length_, "covers: lengths {} and {}", length_, needed.length_);
+  const std::vector<OwnedRun> have = owned_by(device);
+  size_t i = 0;
+  for (const OwnedRun& need : needed.owned_by(device)) {
+    while (i < have.size() && have[i].begin + have[i].length <= need.begin) ++i;
+    if (i == have.size() || have[i].begin > need.begin || have[i].begin + have[i].length < need.begin + need.length) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Partition Partition::slice(int64_t begin, int64_t length) const {
+  require<InvalidArgument>(begin >= 0 && length >= 0 && begin + length <= length_,
+                           "slice [{}, {}) of a partition of length {}", begin, begin + length, length_);
+  std::vector<Run> runs;
+  int64_t at = 0;
+  for (const Run& run : runs_) {
+    const int64_t from = std::max(at, begin);
+    const int64_t to = std::min(at + run.length, begin + length);
+    if (from < to) runs.push_back({to - from, run.owners});
+    at += run.length;
+  }
+  return Partition(devices_, std::move(runs));
+}
+
+Partition Partition::concat(std::span<const Partition> parts) {
+  require<InvalidArgument>(!parts.empty(), "concat of no partitions");
+  std::vector<Run> runs;
+  for (const Partition& part : parts) {
+    require<InvalidArgument>(part.devices_ == parts[0].devices_, "concat of partitions over {} and {} devices",
+                             parts[0].devices_, part.devices_);
+    runs.insert(runs.end(), part.runs_.begin(), part.runs_.end());
+  }
+  return Partition(parts[0].devices_, std::move(runs));
+}
+
+Partition Partition::tile(int64_t n) const {
+  require<InvalidArgument>(n >= 0, "tile of a partition by {}", n);
+  Partition result(devices_, {});
+  result.length_ = length_ * n;
+  if (runs_.size() == 1 && n > 0) {
+    append(result.runs_, result.length_, runs_[0].owners);
+    return result;
+  }
+  result.runs_.reserve(runs_.size() * n);
+  for (int64_t i = 0; i < n; ++i) {
+    for (const Run& run : runs_) append(result.runs_, run.length, run.owners);
+  }
+  return result;
+}
+
+std::optional<Partition> Partition::untile(int64_t n) const {
+  require<InvalidArgument>(n > 0, "untile of a partition by {}", n);
+  if (length_ % n != 0) return std::nullopt;
+  Partition part = slice(0, length_ / n);
+  if (part.tile(n) != *this) return std::nullopt;
+  return part;
+}
+
+Partition Partition::scale_up(int64_t n) const {
+  require<InvalidArgument>(n >= 0, "scale of a partition by {}", n);
+  std::vector<Run> runs = runs_;
+  for (Run& run : runs) run.length *= n;
+  return Partition(devices_, std::move(runs));
+}
+
+std::optional<Partition> Partition::scale_down(int64_t n) const {
+  require<InvalidArgument>(n > 0, "scale of a partition by 1/{}", n);
+  std::vector<Run> runs = runs_;
+  for (Run& run : runs) {
+    if (run.length % n != 0) return std::nullopt;
+    run.length /= n;
+  }
+  return Partition(devices_, std::move(runs));
+}
+
+}  // namespace shoal::meta
