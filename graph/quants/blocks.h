@@ -1,0 +1,103 @@
+// Memory layout of the quantised blocks of GGUF files. Plain data without functions, so that files compiled for one
+// instruction set may include it. All fields are little endian and every block has an alignment of at most 2.
+//
+// 32-element blocks: one f16 scale (and minimum) each. 256-element blocks ("K"): sub-blocks of 16 or 32 elements
+// with small integer scales (and minima), which f16 factors `scale` (and `min_scale`) multiply.
+#pragma once
+
+#include <cstdint>
+
+namespace shoal::quants {
+
+inline constexpr int kBlock = 32;
+inline constexpr int kSuperBlock = 256;
+
+/// scale * (q - 8). Byte j holds element j in its low and element j + 16 in its high nibble (all 32-element types).
+struct BlockQ4_0 {
+  uint16_t scale;
+  uint8_t nibbles[16];
+};
+
+/// scale * q + min.
+struct BlockQ4_1 {
+  uint16_t scale;
+  uint16_t min;
+  uint8_t nibbles[16];
+};
+
+/// scale * (q - 16). Bit j of the four bytes of high_bits is bit 4 of element j.
+struct BlockQ5_0 {
+  uint16_t scale;
+  uint8_t high_bits[4];
+  uint8_t nibbles[16];
+};
+
+/// scale * q + min.
+struct BlockQ5_1 {
+  uint16_t scale;
+  uint16_t min;
+  uint8_t high_bits[4];
+  uint8_t nibbles[16];
+};
+
+/// scale * q.
+struct BlockQ8_0 {
+  uint16_t scale;
+  int8_t values[32];
+};
+
+/// 16 sub-blocks of 16: scale * (scales & 15) * q - min_scale * (scales >> 4). Each half of 128 elements has 32
+/// bytes of crumbs; bits 2j..2j+1 of byte l are element 32 j + l of the half.
+struct BlockQ2_K {
+  uint8_t scales[16];
+  uint8_t crumbs[64];
+  uint16_t scale;
+  uint16_t min_scale;
+};
+
+/// 16 sub-blocks of 16: scale * (s - 32) * (q - 4) with 3-bit q. Low two bits of q as in BlockQ2_K, bit 2 of element
+/// 32 j + l is bit j of high_bits[l]. s has 6 bits: the low four of s[j] in nibble j / 8 of scales[j % 8], the high
+/// two at bit 2 (j / 4) of scales[8 + j % 4].
+struct BlockQ3_K {
+  uint8_t high_bits[32];
+  uint8_t crumbs[64];
+  uint8_t scales[12];
+  uint16_t scale;
+};
+
+/// 8 sub-blocks of 32: scale * s * q - min_scale * m. Each 64 elements have 32 bytes: low nibbles are the first 32,
+/// high nibbles the others. s and m have 6 bits. For j < 4: s[j] = scales[j] & 63, m[j] = scales[j + 4] & 63. For
+/// j >= 4: the low four bits of s[j] and m[j] are the low and high nibble of scales[j + 4], their high two bits are
+/// bits 6..7 of scales[j - 4] and scales[j].
+struct BlockQ4_K {
+  uint16_t scale;
+  uint16_t min_scale;
+  uint8_t scales[12];
+  uint8_t nibbles[128];
+};
+
+/// As BlockQ4_K with a fifth bit: bit j of high_bits[l] belongs to element l of sub-block j.
+struct BlockQ5_K {
+  uint16_t scale;
+  uint16_t min_scale;
+  uint8_t scales[12];
+  uint8_t high_bits[32];
+  uint8_t nibbles[128];
+};
+
+/// 16 sub-blocks of 16: scale * scales * (q - 32). Each half of 128 elements has 64 bytes of nibbles and 32 of
+/// crumbs; with l < 32, j < 4, element 32 j + l has its low bits in nibble j / 2 of nibbles[32 (j % 2) + l] and its
+/// high two bits at bit 2 j of crumbs[l].
+struct BlockQ6_K {
+  uint8_t nibbles[128];
+  uint8_t crumbs[64];
+  int8_t scales[16];
+  uint16_t scale;
+};
+
+static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22);
+static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34);
+static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
+static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210);
+
+}  // namespace shoal::quants
