@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "devices/buffer.h"
@@ -75,6 +76,9 @@ class Backend {
   virtual void compute_async(GraphPlan& plan) = 0;
   /// Runs the plan to its end: compute_async + synchronize, errors as a status.
   Status compute(GraphPlan& plan);
+  /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
+  /// waits on such a backend waits on each of them.
+  virtual std::span<Backend* const> members() const { return {}; }
   /// Queues a host function; what it points to must stay valid until synchronize(). No allocation.
   /// False when this backend cannot run host functions in stream order.
   virtual bool enqueue(const HostTask& task) { (void)task; return false; }

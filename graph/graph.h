@@ -41,6 +41,9 @@ class Graph {
   uint64_t uid() const { return uid_; }
   const std::string& name() const { return name_; }
 
+  /// Expires when the graph is destroyed: for those who keep something about it (plans).
+  std::weak_ptr<const void> life() const { return life_; }
+
   /// A leaf that the caller writes before each run. All axes must be >= 0.
   Tensor* input(std::string name, DType dtype, Shape shape);
   /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
@@ -62,6 +65,7 @@ class Graph {
   std::string name_;
   uint64_t uid_;
   bool frozen_ = false;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::deque<Tensor> arena_;
   std::vector<Tensor*> nodes_, inputs_;
 };

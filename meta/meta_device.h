@@ -25,7 +25,7 @@ namespace shoal::meta {
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
   std::chrono::milliseconds comm_timeout{30000};
-  size_t plan_cache = 16;                  ///< plans kept by compute of graphs seen before
+  size_t plan_cache = 16;  ///< plans kept by compute of graphs seen before
 };
 
 class MetaDevice : public Device {
@@ -52,9 +52,5 @@ const Plan& plan_of(const GraphPlan& plan);
 std::vector<size_t> allocated_per_rank(const GraphPlan& plan);
 /// Bytes of weights or caches that a buffer of the meta device holds on each rank.
 std::vector<size_t> allocated_per_rank(const Buffer& buffer);
-
-/// The family "META": devices made from text, "devices=CPU0,CPU1 split=3,1 [axis=1]": every weight whose axis
-/// divides is split by the ratio, others are mirrored.
-std::unique_ptr<BackendReg> make_family();
 
 }  // namespace shoal::meta

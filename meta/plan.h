@@ -14,24 +14,11 @@
 
 #include "devices/device.h"
 #include "meta/layout.h"
+#include "meta/lower.h"
 #include "meta/shards.h"
+#include "meta/step.h"
 
 namespace shoal::meta {
-
-enum class StepKind : uint8_t { kCompute, kCollective };
-
-struct NodeRange {
-  int begin = 0, end = 0;
-};
-
-struct Step {
-  StepKind kind = StepKind::kCompute;
-  std::vector<NodeRange> ranges;  ///< per rank: nodes of its local graph; a collective is exactly one node
-  Op collective = Op::kNone;      ///< kAllReduce, ... (kCollective only)
-  std::string tensor;             ///< the global tensor it is for
-  DType dtype = DType::kF32;
-  int64_t bytes = 0;              ///< size of the full tensor that is reduced or gathered
-};
 
 /// Bytes on one device. Totals of what is allocated, alignment included.
 struct MemoryUse {
@@ -44,8 +31,6 @@ struct MemoryUse {
 
 struct RankPlan {
   std::unique_ptr<Graph> graph;
-  /// Local tensor that stands for a global one (nodes, inputs and persistent leaves).
-  std::unordered_map<const Tensor*, Tensor*> local;
   MemoryUse memory;
 };
 
@@ -55,16 +40,20 @@ struct Plan {
   std::vector<std::string> devices;
   std::vector<RankPlan> ranks;
   std::vector<Step> steps;
-  /// Layout of every node, input and persistent leaf, in the order inputs, leaves, nodes.
+  /// Layout of every leaf and node: leaves in order of first use, then nodes.
   std::vector<std::pair<const Tensor*, Layout>> layouts;
+  /// Layout and local tensors of every input and node.
+  std::unordered_map<const Tensor*, Shards> shards;
 
   const Layout& layout(const Tensor& tensor) const;
-  int count(Op collective) const;        ///< steps of one kind, e.g. kAllReduce
+  int count(Op collective) const;  ///< steps of one kind, e.g. kAllReduce
   int64_t collective_bytes() const;
 };
 
-/// Plans a graph on devices. Persistent leaves must be declared in `store`. No device memory is touched.
-/// Throws InvalidArgument when a leaf is not declared, DeviceError when a tensor exceeds a device's max_size.
+/// Plans a graph, or a range of it, on devices. Persistent leaves (and nodes of earlier ranges) must be known to
+/// `outside`. Touches no device memory; freezes the graph. Throws InvalidArgument when a leaf is not known, DeviceError
+/// when a tensor exceeds a device's max_size.
+Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices);
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices);
 
 /// Weights and caches of the graph: fills memory.weights and memory.cache of each rank as

@@ -1,0 +1,51 @@
+#include "meta/cost.h"
+
+#include <algorithm>
+
+namespace shoal::meta {
+namespace {
+
+double collective(const CostModel& model, double phases, double bytes) {
+  return phases * model.latency + bytes / model.link_bandwidth;
+}
+
+}  // namespace
+
+bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
+  if (from == to || from.is_mirrored()) return true;
+  if (from.is_partial()) return false;
+  if (to.is_partial()) return true;
+  if (!to.is_split(from.axis)) return false;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (!from.partition.covers(to.partition, rank)) return false;
+  }
+  return true;
+}
+
+double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks) {
+  if (from == to) return 0;
+  const double bytes = static_cast<double>(tensor.bytes());
+  const double sent = bytes * (ranks - 1) / ranks;
+  const double local = bytes / model.memory_bandwidth;
+  double cost = local;
+  if (!is_local_conversion(from, to, ranks)) {
+    const bool all_reduce = from.is_partial() && !(to.is_split() && to.partition.is_disjoint());
+    cost += all_reduce ? collective(model, 2, 2 * sent)
+                       : collective(model, 1, to.is_split() && from.is_split() ? sent / ranks : sent);
+  }
+  return tensor.storage()->role == Role::kWeight ? cost * model.weight_penalty : cost;
+}
+
+double compute_cost(const CostModel& model, const Tensor& node) {
+  double bytes = static_cast<double>(node.bytes());
+  for (const Tensor* source : node.src) {
+    if (source != nullptr) bytes += static_cast<double>(source->bytes());
+  }
+  double operations = static_cast<double>(node.elements());
+  if (node.op == Op::kMulMat || node.op == Op::kMulMatId)
+    operations *= 2.0 * static_cast<double>(node.src[0]->shape[0]);
+  if (node.op == Op::kAttention) operations *= 4.0 * static_cast<double>(node.src[1]->shape[1]);
+  return std::max(operations / model.rate, bytes / model.memory_bandwidth);
+}
+
+}  // namespace shoal::meta

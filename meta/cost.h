@@ -1,0 +1,30 @@
+// What changing a tensor's layout costs, and what computing a node costs, in seconds of a rough machine model.
+// Only comparisons matter: fewer and smaller collectives win, then less duplicated work. Pure functions.
+//
+//   f32 [4096, 1] Partial -> Mirrored on 4 ranks, latency 10 us, 10 GB/s:
+//   2 * 10 us + 2 * (3/4) * 16384 B / 10 GB/s = 22.5 us   (all_reduce = reduce_scatter + all_gather)
+#pragma once
+
+#include "graph/tensor.h"
+#include "meta/layout.h"
+
+namespace shoal::meta {
+
+struct CostModel {
+  double latency = 10e-6;          ///< seconds per phase of a collective
+  double link_bandwidth = 10e9;    ///< bytes/s between ranks
+  double memory_bandwidth = 50e9;  ///< bytes/s of a rank's own memory
+  double rate = 200e9;             ///< scalar operations/s of a rank
+  double weight_penalty = 4.0;     ///< factor on moving a weight: it costs memory as well as time
+};
+
+/// Seconds to turn `tensor` from one layout into another; 0 when they are equal.
+double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks);
+
+/// Seconds of the node on one device that does all of it.
+double compute_cost(const CostModel& model, const Tensor& node);
+
+/// True when every rank finds its part of `to` in its own part of `from`, so that nothing is sent.
+bool is_local_conversion(const Layout& from, const Layout& to, int ranks);
+
+}  // namespace shoal::meta

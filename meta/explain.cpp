@@ -1,0 +1,98 @@
+// Plans for people and for programs: the same content as text and as JSON.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "meta/plan.h"
+
+namespace shoal::meta {
+namespace {
+
+std::string range_text(const NodeRange& range) {
+  if (range.begin == range.end) return "-";
+  return range.end - range.begin == 1 ? fmt::format("{}", range.begin)
+                                      : fmt::format("{}-{}", range.begin, range.end - 1);
+}
+
+int64_t elements_of(const Step& step) {
+  const DTypeTraits& t = traits(step.dtype);
+  return step.bytes / static_cast<int64_t>(t.block_bytes) * t.block_elems;
+}
+
+std::string step_text(const Plan& plan, const Step& step) {
+  if (step.kind == StepKind::kCollective) {
+    return fmt::format("{:<15} {}  {} x {}  {} bytes", name_of(step.collective), step.tensor, name_of(step.dtype),
+                       elements_of(step), step.bytes);
+  }
+  std::string text = fmt::format("{:<15}", "compute");
+  for (size_t rank = 0; rank < step.ranges.size(); ++rank) {
+    text += fmt::format(" {}: {}", plan.devices[rank], range_text(step.ranges[rank]));
+    if (rank + 1 < step.ranges.size()) text += ",";
+  }
+  return text;
+}
+
+nlohmann::json step_json(const Step& step) {
+  nlohmann::json json;
+  auto& ranges = json["nodes"] = nlohmann::json::array();
+  for (const NodeRange& range : step.ranges) ranges.push_back({range.begin, range.end});
+  if (step.kind == StepKind::kCompute) {
+    json["kind"] = "compute";
+    return json;
+  }
+  json["kind"] = name_of(step.collective);
+  json["tensor"] = step.tensor;
+  json["dtype"] = name_of(step.dtype);
+  json["bytes"] = step.bytes;
+  return json;
+}
+
+}  // namespace
+
+std::string to_string(const Plan& plan) {
+  std::string text = fmt::format("plan of {} on {} devices\nlayouts\n", plan.graph_name, plan.devices.size());
+  for (const auto& [tensor, layout] : plan.layouts) {
+    text += fmt::format("  {:<28} {:<5} {:<20} {}\n", tensor->name, name_of(tensor->dtype),
+                        shoal::to_string(tensor->shape), layout.to_string());
+  }
+  text += "steps (nodes of the local graphs)\n";
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    text += fmt::format("  {:>4}  {}\n", i, step_text(plan, plan.steps[i]));
+  }
+  text += fmt::format("memory in bytes\n  {:<8} {:>14} {:>14} {:>14} {:>14} {:>14}\n", "device", "weights", "cache",
+                      "compute", "communication", "total");
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const MemoryUse& use = plan.ranks[rank].memory;
+    text += fmt::format("  {:<8} {:>14} {:>14} {:>14} {:>14} {:>14}\n", plan.devices[rank], use.weights, use.cache,
+                        use.compute, use.communication, use.total());
+  }
+  return text;
+}
+
+std::string to_json(const Plan& plan) {
+  nlohmann::json json;
+  json["graph"] = plan.graph_name;
+  json["devices"] = plan.devices;
+  auto& tensors = json["tensors"] = nlohmann::json::array();
+  for (const auto& [tensor, layout] : plan.layouts) {
+    tensors.push_back({{"name", tensor->name},
+                       {"dtype", name_of(tensor->dtype)},
+                       {"shape", tensor->shape},
+                       {"layout", layout.to_string()}});
+  }
+  auto& steps = json["steps"] = nlohmann::json::array();
+  for (const Step& step : plan.steps) steps.push_back(step_json(step));
+  auto& memory = json["memory"] = nlohmann::json::array();
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const MemoryUse& use = plan.ranks[rank].memory;
+    memory.push_back({{"device", plan.devices[rank]},
+                      {"weights", use.weights},
+                      {"cache", use.cache},
+                      {"compute", use.compute},
+                      {"communication", use.communication},
+                      {"total", use.total()}});
+  }
+  return json.dump(2);
+}
+
+}  // namespace shoal::meta

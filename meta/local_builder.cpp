@@ -1,0 +1,51 @@
+#include "meta/local_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shoal::meta {
+
+LocalBuilder::LocalBuilder(int ranks, const std::string& name) : begin_(ranks, 0) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    graphs_.push_back(std::make_unique<Graph>(fmt::format("{}@{}", name, rank)));
+  }
+}
+
+void LocalBuilder::close_compute() {
+  Step step;
+  bool runs = false;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto nodes = graphs_[rank]->nodes();
+    const int end = static_cast<int>(nodes.size());
+    step.ranges.push_back({begin_[rank], end});
+    runs |=
+        std::any_of(nodes.begin() + begin_[rank], nodes.end(), [](const Tensor* node) { return !is_view(node->op); });
+    begin_[rank] = end;
+  }
+  if (runs) steps_.push_back(std::move(step));
+}
+
+Locals LocalBuilder::collective(Op op, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
+                                int64_t bytes) {
+  close_compute();
+  Step step{StepKind::kCollective, {}, op, name, sources[0]->dtype, bytes};
+  Locals results;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    Graph& local = graph(rank);
+    const int index = static_cast<int>(local.nodes().size());
+    results.push_back(local.add_node(op, CollectiveParams{rank, 0, counts}, {sources[rank]},
+                                     fmt::format("{}.{}.{}", name, name_of(op), index)));
+    step.ranges.push_back({index, index + 1});
+    begin_[rank] = index + 1;
+  }
+  steps_.push_back(std::move(step));
+  return results;
+}
+
+std::vector<Step> LocalBuilder::finish() {
+  close_compute();
+  return std::move(steps_);
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,162 @@
+#include "meta/lower.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "graph/text.h"
+#include "meta/redistribute.h"
+#include "meta/rule.h"
+
+namespace shoal::meta {
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
+           const CostModel& model)
+      : range_(range),
+        ranks_(ranks),
+        propagation_(propagation),
+        outside_(outside),
+        model_(model),
+        builder_(ranks, range.graph->name()) {}
+
+  Lowered run() {
+    for (Tensor* input : range_.graph->inputs()) add_input(*input);
+    for (int i = range_.begin; i < range_.end; ++i) add_node(*range_.graph->nodes()[i]);
+    for (int i = range_.begin; i < range_.end; ++i) mark_output(*range_.graph->nodes()[i]);
+    Lowered lowered;
+    lowered.steps = builder_.finish();
+    for (int rank = 0; rank < ranks_; ++rank) lowered.graphs.push_back(builder_.take_graph(rank));
+    lowered.shards = std::move(shards_);
+    return lowered;
+  }
+
+ private:
+  /// A tensor's shards in one layout; the first version is the one propagation gave it.
+  struct Version {
+    Layout layout;
+    Locals locals;
+  };
+
+  void add_input(const Tensor& input) {
+    if (outside_(input) != nullptr) return;  // belongs to an earlier range
+    Locals locals;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      locals.push_back(builder_.graph(rank).input(input.name, input.dtype, input.shape));
+    }
+    remember(input, Layout::mirrored(), std::move(locals));
+  }
+
+  void remember(const Tensor& tensor, Layout layout, Locals locals) {
+    shards_[&tensor] = {layout, locals};
+    versions_[&tensor] = {{std::move(layout), std::move(locals)}};
+  }
+
+  std::vector<Version>& versions(const Tensor& tensor) {
+    auto it = versions_.find(&tensor);
+    if (it != versions_.end()) return it->second;
+    const Shards* shards = outside_(tensor);
+    require<InvalidArgument>(shards != nullptr,
+                             "{} is not on the meta device; place it in one of its buffers before planning {}",
+                             describe(tensor), range_.graph->name());
+    return versions_[&tensor] = {{shards->layout, shards->local}};
+  }
+
+  /// The tensor's shards under `layout`, made now if nobody needed them before.
+  const Locals& locals_of(const Tensor& tensor, const Layout& layout) {
+    auto& known = versions(tensor);
+    for (const Version& version : known) {
+      if (version.layout == layout) return version.locals;
+    }
+    std::vector<Layout> available;
+    for (const Version& version : known) available.push_back(version.layout);
+    const Version& from = known[cheapest_source(available, layout, tensor, ranks_, model_)];
+    Locals made = redistribute(builder_, from.locals, tensor.shape, from.layout, layout, tensor.name);
+    known.push_back({layout, std::move(made)});
+    return known.back().locals;
+  }
+
+  void add_node(const Tensor& node) {
+    const NodeChoice& choice = propagation_.choices.at(&node);
+    if (add_to_partial(node, choice)) return;
+    std::vector<Locals> sources;
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] == nullptr)
+        sources.emplace_back(ranks_, nullptr);
+      else
+        sources.push_back(locals_of(*node.src[i], choice.sources[i]));
+    }
+    std::optional<Rule> rule;
+    if (choice.factor >= 0) rule = rule_for(node);
+    Locals locals;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      std::vector<Tensor*> local_sources;
+      for (const Locals& source : sources) local_sources.push_back(source[rank]);
+      locals.push_back(add_local(node, choice, rule, rank, std::move(local_sources)));
+    }
+    remember(node, choice.result, std::move(locals));
+  }
+
+  Tensor* add_local(const Tensor& node, const NodeChoice& choice, const std::optional<Rule>& rule, int rank,
+                    std::vector<Tensor*> sources) {
+    Graph& graph = builder_.graph(rank);
+    OpParams params = node.params;
+    if (rule) {
+      params = local_params(node, *rule, choice.factor, choice.partition, rank);
+    } else if (node.op == Op::kReshape) {
+      params = ReshapeParams{local_reshape(choice.result, node.shape, rank)};
+      if (!sources[0]->is_contiguous()) sources[0] = contiguous(graph, sources[0]);
+    } else if (node.op == Op::kSlice) {
+      params = local_slice(choice.sources[0], std::get<SliceParams>(node.params), rank);
+    }
+    return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
+  }
+
+  /// add(mirrored, partial): rank 0 adds, the others' addend is the partial source as it is. Saves the zeros.
+  bool add_to_partial(const Tensor& node, const NodeChoice& choice) {
+    if (node.op != Op::kAdd || !choice.result.is_partial()) return false;
+    const int partial = has_version(*node.src[0], Layout::partial()) ? 0 : 1;
+    const Tensor& addend = *node.src[partial];
+    const Tensor& other = *node.src[1 - partial];
+    if (!has_version(addend, Layout::partial()) || has_version(other, Layout::partial())) return false;
+    if (!has_version(other, Layout::mirrored()) || !same_shape(addend, node) || addend.dtype != node.dtype)
+      return false;
+    Locals locals = locals_of(addend, Layout::partial());
+    std::vector<Tensor*> sources(2);
+    sources[partial] = locals[0];
+    sources[1 - partial] = locals_of(other, Layout::mirrored())[0];
+    locals[0] = builder_.graph(0).add_node(Op::kAdd, node.params, std::move(sources), node.name);
+    remember(node, Layout::partial(), std::move(locals));
+    return true;
+  }
+
+  bool has_version(const Tensor& tensor, const Layout& layout) {
+    const auto& known = versions(tensor);
+    return std::any_of(known.begin(), known.end(), [&](const Version& v) { return v.layout == layout; });
+  }
+
+  void mark_output(const Tensor& node) {
+    if (!node.is_output) return;
+    const Locals& locals = shards_.at(&node).local;
+    for (int rank = 0; rank < ranks_; ++rank) builder_.graph(rank).output(locals[rank]);
+  }
+
+  const GraphRange& range_;
+  const int ranks_;
+  const Propagation& propagation_;
+  const ShardLookup& outside_;
+  const CostModel& model_;
+  LocalBuilder builder_;
+  std::unordered_map<const Tensor*, std::vector<Version>> versions_;
+  std::unordered_map<const Tensor*, Shards> shards_;
+};
+
+}  // namespace
+
+Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
+              const CostModel& model) {
+  return Lowering(range, ranks, propagation, outside, model).run();
+}
+
+}  // namespace shoal::meta

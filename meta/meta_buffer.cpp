@@ -1,0 +1,187 @@
+#include "meta/meta_buffer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+#include "meta/meta_device.h"
+
+namespace shoal::meta {
+namespace {
+
+// Never dereferenced; a round number makes it easy to recognise in a debugger.
+constexpr uintptr_t kFakeBase = 0x1000'0000;
+
+}  // namespace
+
+std::string MetaBufferType::name() const {
+  return device_.name();
+}
+Device& MetaBufferType::device() const {
+  return device_;
+}
+
+size_t MetaBufferType::alignment() const {
+  size_t alignment = 1;
+  for (Device* member : device_.members()) alignment = std::max(alignment, member->buffer_type().alignment());
+  return alignment;
+}
+
+// Members spread over several buffers by themselves, so the meta device has no limit.
+size_t MetaBufferType::max_size() const {
+  return std::numeric_limits<size_t>::max();
+}
+
+std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
+  return std::make_unique<MetaBuffer>(*this, size);
+}
+
+std::unique_ptr<Buffer> MetaBufferType::allocate_tensors(std::span<Tensor* const> tensors, Usage usage) {
+  auto buffer = std::make_unique<MetaBuffer>(*this, layout_tensors(tensors, *this).total_bytes());
+  buffer->allocate_shards(tensors, usage);
+  return buffer;
+}
+
+MetaBuffer::MetaBuffer(MetaBufferType& type, size_t size)
+    : Buffer(type, size), meta_type_(type), parts_(type.meta().members().size()) {}
+
+MetaBuffer::~MetaBuffer() {
+  for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
+}
+
+std::byte* MetaBuffer::base() const {
+  return reinterpret_cast<std::byte*>(kFakeBase);
+}
+
+void MetaBuffer::set_usage(Usage usage) {
+  Buffer::set_usage(usage);
+  for (const auto& parts : parts_) {
+    for (const auto& part : parts) part->set_usage(usage);
+  }
+}
+
+void MetaBuffer::init_tensor(Tensor& tensor) {
+  if (tensor.is_view() || !tensor.is_persistent() || find(tensor) != nullptr) return;
+  Tensor* one = &tensor;
+  allocate_shards({&one, 1}, usage());
+}
+
+void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) {
+  MetaDevice& meta = meta_type_.meta();
+  ShardStore& store = meta_type_.store();
+  const size_t before = declared_.size();
+  try {
+    for (const Tensor* tensor : tensors) {
+      store.declare(*tensor, meta.ask(*tensor));
+      declared_.push_back(tensor);
+    }
+    std::vector<std::unique_ptr<Buffer>> made;
+    for (size_t rank = 0; rank < parts_.size(); ++rank) {
+      std::vector<Tensor*> locals;
+      for (const Tensor* tensor : tensors) locals.push_back(store.find(*tensor)->local[rank]);
+      made.push_back(shoal::allocate_tensors(locals, meta.members()[rank]->buffer_type(), usage));
+    }
+    for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
+  } catch (...) {
+    for (size_t i = before; i < declared_.size(); ++i) store.forget(*declared_[i]);
+    declared_.resize(before);
+    throw;
+  }
+  set_usage(usage);
+  for (Tensor* tensor : tensors) bind(*tensor, *store.find(*tensor));
+}
+
+void MetaBuffer::bind(Tensor& tensor, Shards shards) {
+  shards_[&tensor] = std::move(shards);
+  tensor.buffer = this;
+  if (tensor.data == nullptr) tensor.data = base();
+}
+
+void MetaBuffer::keep(int rank, std::unique_ptr<Buffer> part) {
+  if (part != nullptr) parts_[rank].push_back(std::move(part));
+}
+
+const Shards* MetaBuffer::find(const Tensor& tensor) const {
+  const auto it = shards_.find(&tensor);
+  return it == shards_.end() ? nullptr : &it->second;
+}
+
+std::vector<size_t> MetaBuffer::bytes_per_rank() const {
+  std::vector<size_t> bytes;
+  for (const auto& parts : parts_) {
+    size_t sum = 0;
+    for (const auto& part : parts) sum += part->size();
+    bytes.push_back(sum);
+  }
+  return bytes;
+}
+
+void MetaBuffer::clear(uint8_t value) {
+  for (const auto& parts : parts_) {
+    for (const auto& part : parts) part->clear(value);
+  }
+  // "Every byte is `value`" is about the tensor, which for a Partial one is the sum.
+  for (const auto& [tensor, shards] : shards_) {
+    if (shards.layout.is_partial() && !tensor->is_view()) zero_other_addends(shards, 0, tensor->bytes());
+  }
+}
+
+void MetaBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  const auto* bytes = static_cast<const std::byte*>(data);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    Tensor& local = *shards.local[rank];
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
+      local.buffer->set_2d(local, bytes + r.host_offset, r.host_stride, r.local);
+    }
+  }
+  if (shards.layout.is_partial()) zero_other_addends(shards, offset, size);
+}
+
+void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  if (shards.layout.is_partial()) return read_partial(shards, data, offset, size);
+  auto* bytes = static_cast<std::byte*>(data);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    const Tensor& local = *shards.local[rank];
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead)) {
+      local.buffer->get_2d(local, bytes + r.host_offset, r.host_stride, r.local);
+    }
+  }
+}
+
+void MetaBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    Tensor& local = *shards.local[rank];
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
+      for (size_t row = 0; row < r.local.rows; ++row) {
+        local.buffer->memset(local, value, r.local.offset + row * r.local.stride, r.local.row_bytes);
+      }
+    }
+  }
+  if (shards.layout.is_partial()) zero_other_addends(shards, offset, size);
+}
+
+const Shards* find_shards(const Tensor& tensor) {
+  const auto* buffer = dynamic_cast<const MetaBuffer*>(tensor.buffer);
+  return buffer == nullptr ? nullptr : buffer->find(tensor);
+}
+
+const Shards& shards_of(const Tensor& tensor) {
+  require<InvalidArgument>(dynamic_cast<const MetaBuffer*>(tensor.buffer) != nullptr,
+                           "{} does not lie in a buffer of a meta device", describe(tensor));
+  const Shards* shards = find_shards(tensor);
+  require<InvalidArgument>(shards != nullptr, "{} has no shards yet; make a plan of its graph first", describe(tensor));
+  return *shards;
+}
+
+void zero_other_addends(const Shards& shards, size_t offset, size_t size) {
+  for (size_t rank = 1; rank < shards.local.size(); ++rank) {
+    Tensor& local = *shards.local[rank];
+    local.buffer->memset(local, 0, offset, size);
+  }
+}
+
+}  // namespace shoal::meta

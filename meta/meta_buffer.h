@@ -1,0 +1,83 @@
+// Buffers of the meta device. A MetaBuffer has no memory of its own: it knows the shards of the tensors placed in it
+// and owns the members' buffers they lie in. Its addresses are fake and only tell tensors apart.
+//
+// Two ways in: MetaBufferType::allocate_tensors places a set of tensors with one buffer per member (weights, caches),
+// and bind() attaches shards that somebody else placed (a plan's compute tensors). place() works too, one
+// member allocation for each tensor. Blocking calls only; the streams of the members must be idle on those bytes.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "devices/device.h"
+#include "meta/shards.h"
+#include "meta/transfer.h"
+
+namespace shoal::meta {
+
+class MetaDevice;
+
+class MetaBufferType final : public BufferType {
+ public:
+  /// `device` and `store` outlive the type and all its buffers.
+  MetaBufferType(MetaDevice& device, ShardStore& store) : device_(device), store_(store) {}
+  std::string name() const override;
+  Device& device() const override;
+  size_t alignment() const override;
+  size_t max_size() const override;
+  std::unique_ptr<Buffer> allocate(size_t size) override;
+  std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Usage usage) override;
+
+  MetaDevice& meta() const { return device_; }
+  ShardStore& store() const { return store_; }
+
+ private:
+  MetaDevice& device_;
+  ShardStore& store_;
+};
+
+class MetaBuffer final : public Buffer {
+ public:
+  MetaBuffer(MetaBufferType& type, size_t size);
+  ~MetaBuffer() override;
+
+  std::byte* base() const override;
+  void set_usage(Usage usage) override;
+  /// Persistent tensors: asks the callback and allocates the shards. Others wait for a plan to bind them.
+  void init_tensor(Tensor& tensor) override;
+  void clear(uint8_t value) override;
+
+  /// Declares and allocates all tensors together. On failure nothing remains.
+  void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
+  /// Attaches placed shards and makes this the tensor's buffer.
+  void bind(Tensor& tensor, Shards shards);
+  /// Keeps a member's buffer alive as long as this one.
+  void keep(int rank, std::unique_ptr<Buffer> part);
+
+  /// nullptr when the tensor is not bound.
+  const Shards* find(const Tensor& tensor) const;
+  /// Bytes held on each member.
+  std::vector<size_t> bytes_per_rank() const;
+
+ protected:
+  void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override;
+  void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
+
+ private:
+  MetaBufferType& meta_type_;
+  std::unordered_map<const Tensor*, Shards> shards_;
+  std::vector<const Tensor*> declared_;                      ///< in the store by us
+  std::vector<std::vector<std::unique_ptr<Buffer>>> parts_;  ///< per rank
+};
+
+/// The shards of a tensor that lies in a meta buffer. Throws InvalidArgument when it does not, or has no plan yet.
+const Shards& shards_of(const Tensor& tensor);
+/// The same, or nullptr.
+const Shards* find_shards(const Tensor& tensor);
+
+/// Zeros bytes [offset, offset + size) of every addend but rank 0's.
+void zero_other_addends(const Shards& shards, size_t offset, size_t size);
+
+}  // namespace shoal::meta

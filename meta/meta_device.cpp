@@ -1,0 +1,153 @@
+#include "meta/meta_device.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "meta/meta_backend.h"
+#include "meta/meta_event.h"
+#include "meta/meta_family.h"
+#include "meta/meta_plan.h"
+
+namespace shoal::meta {
+namespace {
+
+class MetaDeviceImpl final : public MetaDevice {
+ public:
+  MetaDeviceImpl(std::vector<Device*> members, SplitStateCallback callback, MetaOptions options)
+      : members_(std::move(members)),
+        callback_(std::move(callback)),
+        options_(std::move(options)),
+        store_(static_cast<int>(members_.size())),
+        buffer_type_(*this, store_) {}
+
+  std::string name() const override {
+    std::vector<std::string> names;
+    for (const Device* member : members_) names.push_back(member->name());
+    return fmt::format("META({})", fmt::join(names, ","));
+  }
+  std::string description() const override { return fmt::format("{} devices as one", members_.size()); }
+  DeviceType type() const override { return DeviceType::kMeta; }
+
+  DeviceMemory memory() const override {
+    DeviceMemory sum;
+    for (const Device* member : members_) {
+      const DeviceMemory one = member->memory();
+      sum.free += one.free;
+      sum.total += one.total;
+    }
+    return sum;
+  }
+
+  DeviceProps props() const override {
+    const bool events = std::all_of(members_.begin(), members_.end(), [](Device* m) { return m->props().caps.events; });
+    DeviceProps props{name(), description(), type(), memory(), "", {}};
+    props.caps.async = true;
+    props.caps.events = events;
+    for (const Device* member : members_) props.caps.peers.push_back(member->name());
+    return props;
+  }
+
+  BackendReg& reg() const override { return family(); }
+
+  std::unique_ptr<Backend> init(std::string_view params) override {
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (size_t rank = 0; rank < members_.size(); ++rank) {
+      const bool own = params.empty() && rank < options_.member_params.size();
+      backends.push_back(members_[rank]->init(own ? std::string_view(options_.member_params[rank]) : params));
+    }
+    return std::make_unique<MetaBackend>(*this, buffer_type_, std::move(backends),
+                                         collectives::Options{options_.comm_timeout});
+  }
+
+  BufferType& buffer_type() override { return buffer_type_; }
+
+  bool supports_op(const Tensor& node) const override {
+    return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->supports_op(node); });
+  }
+  bool offload_op(const Tensor& node) const override {
+    return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->offload_op(node); });
+  }
+  std::unique_ptr<Event> new_event() override { return make_event(*this); }
+
+  std::span<Device* const> members() const override { return members_; }
+  const ShardStore& shards() const override { return store_; }
+
+  Layout ask(const Tensor& tensor) const override {
+    Layout layout = to_layout(callback_(tensor), tensor, static_cast<int>(members_.size()));
+    return members_.size() == 1 ? Layout::mirrored() : layout;
+  }
+
+ private:
+  std::vector<Device*> members_;
+  SplitStateCallback callback_;
+  MetaOptions options_;
+  ShardStore store_;
+  MetaBufferType buffer_type_;
+};
+
+const MetaGraphPlan& as_meta(const GraphPlan& plan) {
+  const auto* mine = dynamic_cast<const MetaGraphPlan*>(&plan);
+  require<InvalidArgument>(mine != nullptr, "the plan was not made by a meta backend");
+  return *mine;
+}
+
+}  // namespace
+
+std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, SplitStateCallback callback,
+                                               MetaOptions options) {
+  require<InvalidArgument>(!members.empty(), "a meta device needs at least one device");
+  require<InvalidArgument>(callback != nullptr, "a meta device needs a split-state callback");
+  for (size_t i = 0; i < members.size(); ++i) {
+    require<InvalidArgument>(members[i] != nullptr, "device {} of the meta device is missing", i);
+    for (size_t j = 0; j < i; ++j) {
+      require<InvalidArgument>(members[i] != members[j], "{} is listed twice; name each device once",
+                               members[i]->name());
+    }
+  }
+  require<InvalidArgument>(options.member_params.empty() || options.member_params.size() == members.size(),
+                           "parameters are given for {} devices, the meta device has {}", options.member_params.size(),
+                           members.size());
+  return std::make_unique<MetaDeviceImpl>(std::move(members), std::move(callback), std::move(options));
+}
+
+void set_shard(Tensor& tensor, int rank, const void* whole) {
+  const Shards& shards = shards_of(tensor);
+  require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(shards.local.size()), "{} has no rank {}",
+                           describe(tensor), rank);
+  Tensor& local = *shards.local[rank];
+  if (shards.layout.is_partial() && rank > 0) return local.buffer->memset(local, 0, 0, local.bytes());
+  const auto* bytes = static_cast<const std::byte*>(whole);
+  for (const Rectangle& r : rectangles(shards, rank, 0, tensor.bytes(), Access::kWrite)) {
+    local.buffer->set_2d(local, bytes + r.host_offset, r.host_stride, r.local);
+  }
+}
+
+const Tensor& shard(const Tensor& tensor, int rank) {
+  const Shards& shards = shards_of(tensor);
+  require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(shards.local.size()), "{} has no rank {}",
+                           describe(tensor), rank);
+  return *shards.local[rank];
+}
+
+const Layout& layout_of(const Tensor& tensor) {
+  return shards_of(tensor).layout;
+}
+
+const Plan& plan_of(const GraphPlan& plan) {
+  return as_meta(plan).plan();
+}
+
+std::vector<size_t> allocated_per_rank(const GraphPlan& plan) {
+  return as_meta(plan).buffer().bytes_per_rank();
+}
+
+std::vector<size_t> allocated_per_rank(const Buffer& buffer) {
+  const auto* mine = dynamic_cast<const MetaBuffer*>(&buffer);
+  require<InvalidArgument>(mine != nullptr, "the buffer is not one of a meta device");
+  return mine->bytes_per_rank();
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,15 @@
+// Events of a meta device: one event on each member, recorded, waited for and synchronized together.
+#pragma once
+
+#include <memory>
+
+#include "devices/backend.h"
+
+namespace shoal::meta {
+
+class MetaDevice;
+
+/// nullptr when a member has no events.
+std::unique_ptr<Event> make_event(MetaDevice& device);
+
+}  // namespace shoal::meta

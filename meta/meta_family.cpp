@@ -1,0 +1,101 @@
+#include "meta/meta_family.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <mutex>
+
+#include "graph/error.h"
+#include "meta/meta_device.h"
+
+namespace shoal::meta {
+namespace {
+
+std::vector<double> parse_ratio(const std::string& text, size_t devices) {
+  std::vector<double> shares;
+  double sum = 0;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    double value = -1;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
+    require<InvalidArgument>(error == std::errc() && stop == text.data() + end && value >= 0,
+                             "bad split \"{}\": give one number >= 0 for each device, such as 3,1", text);
+    shares.push_back(value);
+    sum += value;
+    begin = end + 1;
+  }
+  require<InvalidArgument>(shares.size() == devices && sum > 0,
+                           "split \"{}\" has {} shares (sum {}) for {} devices; give one for each, not all zero", text,
+                           shares.size(), sum, devices);
+  return shares;
+}
+
+/// `length` elements in units, by ratio: each boundary is the ideal one rounded to a unit, so that errors do not add
+/// up.
+std::vector<int64_t> divide(int64_t length, int64_t unit, const std::vector<double>& ratio) {
+  double sum = 0, before = 0;
+  for (double share : ratio) sum += share;
+  std::vector<int64_t> lengths;
+  int64_t given = 0;
+  for (double share : ratio) {
+    before += share;
+    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
+    lengths.push_back(upto - given);
+    given = upto;
+  }
+  lengths.back() += length - given;
+  return lengths;
+}
+
+/// Weights and caches are split on one axis by a ratio, where it is longer than one unit; others are mirrored.
+SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
+  return [axis, ratio = std::move(ratio)](const Tensor& tensor) {
+    const int64_t unit = axis == 0 ? traits(tensor.dtype).block_elems : 1;
+    if (tensor.shape[axis] < 2 * unit) return SplitState::mirrored();
+    return SplitState::split(axis, {divide(tensor.shape[axis], unit, ratio)});
+  };
+}
+
+class MetaFamily final : public BackendReg {
+ public:
+  std::string name() const override { return "META"; }
+  std::span<Device* const> devices() const override { return {}; }
+
+  Device& create_device(std::string_view params) override {
+    std::map<std::string, std::string> values{{"devices", ""}, {"split", ""}, {"axis", "1"}};
+    for (const auto& [key, value] : parse_params(params, ' ')) {
+      require<InvalidArgument>(values.count(key) > 0, "META has no parameter \"{}\"; it knows devices, split and axis",
+                               key);
+      values[key] = value;
+    }
+    require<InvalidArgument>(!values["devices"].empty(), "META needs devices=NAME,NAME,...");
+    auto members = Registry::instance().device_list(values["devices"]);
+    const auto ratio = values["split"].empty() ? std::vector<double>(members.size(), 1.0)
+                                               : parse_ratio(values["split"], members.size());
+    const std::string& axis = values["axis"];
+    require<InvalidArgument>(axis.size() == 1 && axis[0] >= '0' && axis[0] <= '3', "bad axis \"{}\": 0, 1, 2 or 3",
+                             axis);
+    auto device = MetaDevice::create(std::move(members), ratio_callback(axis[0] - '0', ratio));
+    const std::lock_guard lock(mutex_);
+    made_.push_back(std::move(device));
+    return *made_.back();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<MetaDevice>> made_;
+};
+
+}  // namespace
+
+BackendReg& family() {
+  Registry& registry = Registry::instance();
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    if (registry.find_family("META") == nullptr) registry.add(std::make_unique<MetaFamily>());
+  });
+  return *registry.find_family("META");
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,110 @@
+#include "meta/meta_plan.h"
+
+#include <numeric>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+#include "meta/meta_backend.h"
+
+namespace shoal::meta {
+namespace {
+
+collectives::Collective kind_of(Op op) {
+  switch (op) {
+    case Op::kAllReduce:
+      return collectives::Collective::kAllReduce;
+    case Op::kAllGather:
+      return collectives::Collective::kAllGather;
+    case Op::kReduceScatter:
+      return collectives::Collective::kReduceScatter;
+    case Op::kAllToAll:
+      return collectives::Collective::kAllToAll;
+    default:
+      break;
+  }
+  fail<InternalError>("internal error: {} is no collective of a plan", name_of(op));
+}
+
+}  // namespace
+
+MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, const GraphRange& range, Plan plan)
+    : backend_(backend), plan_(std::move(plan)), graph_life_(range.graph->life()), buffer_(backend.buffer_type(), 0) {
+  allocate();
+  compile();
+  bind(range);
+}
+
+MetaGraphPlan::~MetaGraphPlan() {
+  if (graph_life_.expired()) return;  // the tensors went with it
+  for (Tensor* tensor : bound_) {
+    if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
+  }
+}
+
+Backend& MetaGraphPlan::backend() const {
+  return backend_;
+}
+
+size_t MetaGraphPlan::allocated_bytes() const {
+  const auto bytes = buffer_.bytes_per_rank();
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
+void MetaGraphPlan::allocate() {
+  for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    buffer_.keep(static_cast<int>(rank),
+                 allocate_graph(whole(*plan_.ranks[rank].graph), backend_.members()[rank]->device()));
+  }
+  buffer_.set_usage(Usage::kCompute);
+}
+
+void MetaGraphPlan::compile() {
+  for (const Step& step : plan_.steps) {
+    Action action;
+    for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+      Graph& graph = *plan_.ranks[rank].graph;
+      const NodeRange& range = step.ranges[rank];
+      if (step.kind == StepKind::kCollective) {
+        action.calls.push_back(make_call(*graph.nodes()[range.begin], step));
+      } else {
+        action.compute.push_back(range.begin == range.end ? nullptr
+                                                          : backend_.members()[rank]->create_plan(
+                                                                GraphRange{&graph, range.begin, range.end}));
+      }
+    }
+    if (step.kind == StepKind::kCollective) backend_.communicator();  // fail here rather than in the first run
+    actions_.push_back(std::move(action));
+  }
+}
+
+collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
+  const auto& params = std::get<CollectiveParams>(node.params);
+  const Tensor& source = *node.src[0];
+  return {kind_of(node.op),  node.dtype,    source.data, node.data,
+          source.elements(), params.counts, params.root, step.tensor.c_str()};
+}
+
+void MetaGraphPlan::bind(const GraphRange& range) {
+  const auto bind_one = [&](Tensor* tensor) {
+    const auto it = plan_.shards.find(tensor);
+    if (it == plan_.shards.end()) return;
+    buffer_.bind(*tensor, it->second);
+    bound_.push_back(tensor);
+  };
+  for (Tensor* input : range.graph->inputs()) bind_one(input);
+  for (int i = range.begin; i < range.end; ++i) bind_one(range.graph->nodes()[i]);
+}
+
+void MetaGraphPlan::run() {
+  const auto members = backend_.members();
+  for (Action& action : actions_) {
+    for (size_t rank = 0; rank < action.compute.size(); ++rank) {
+      if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);
+    }
+    for (size_t rank = 0; rank < action.calls.size(); ++rank) {
+      backend_.communicator().enqueue(static_cast<int>(rank), action.calls[rank]);
+    }
+  }
+}
+
+}  // namespace shoal::meta

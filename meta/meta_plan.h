@@ -1,0 +1,49 @@
+// A plan made ready to run: memory allocated on the members, every Compute step compiled by its member, every
+// Collective turned into the calls that the ranks will queue. Owned by whoever made it; its graph's tensors are
+// bound to it until it is destroyed.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "meta/meta_buffer.h"
+#include "meta/plan.h"
+
+namespace shoal::meta {
+
+class MetaBackend;
+
+class MetaGraphPlan final : public GraphPlan {
+ public:
+  MetaGraphPlan(MetaBackend& backend, const GraphRange& range, Plan plan);
+  ~MetaGraphPlan() override;
+
+  Backend& backend() const override;
+  size_t allocated_bytes() const override;
+  const Plan& plan() const { return plan_; }
+  const MetaBuffer& buffer() const { return buffer_; }
+  /// Queues all steps.
+  void run();
+
+ private:
+  /// One step, ready: per rank either a compiled range (nullptr: nothing to do) or a call.
+  struct Action {
+    std::vector<std::unique_ptr<GraphPlan>> compute;
+    std::vector<collectives::Call> calls;
+  };
+
+  void allocate();
+  void bind(const GraphRange& range);
+  void compile();
+  collectives::Call make_call(const Tensor& node, const Step& step) const;
+
+  MetaBackend& backend_;
+  Plan plan_;
+  std::weak_ptr<const void> graph_life_;
+  MetaBuffer buffer_;
+  std::vector<Tensor*> bound_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace shoal::meta

@@ -1,0 +1,120 @@
+#include "meta/plan.h"
+
+#include <algorithm>
+
+#include "collectives/communicator.h"
+#include "devices/allocate.h"
+#include "graph/error.h"
+#include "graph/memory_plan.h"
+
+namespace shoal::meta {
+namespace {
+
+size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Role role, int rank, Device& device) {
+  std::vector<Tensor*> locals;
+  for (const Tensor* tensor : tensors) {
+    if (tensor->role != role) continue;
+    const Shards* shards = store.find(*tensor);
+    require<InvalidArgument>(shards != nullptr, "{} has no layout; declare it before planning", describe(*tensor));
+    locals.push_back(shards->local[rank]);
+  }
+  return layout_tensors(locals, device.buffer_type()).total_bytes();
+}
+
+/// Leaves of the range and nodes of earlier ranges that it reads, in order of first use.
+std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
+  std::vector<const Tensor*> found;
+  const auto nodes = range.graph->nodes().subspan(range.begin, range.end - range.begin);
+  for (const Tensor* node : nodes) {
+    for (const Tensor* source : node->src) {
+      if (source == nullptr) continue;
+      const bool inside = !source->is_leaf() && source->id >= range.begin;
+      if (!inside && std::find(found.begin(), found.end(), source) == found.end()) found.push_back(source);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+const Layout& Plan::layout(const Tensor& tensor) const {
+  const auto it =
+      std::find_if(layouts.begin(), layouts.end(), [&](const auto& entry) { return entry.first == &tensor; });
+  require<InvalidArgument>(it != layouts.end(), "{} is not part of the plan of {}", describe(tensor), graph_name);
+  return it->second;
+}
+
+int Plan::count(Op collective) const {
+  return static_cast<int>(std::count_if(steps.begin(), steps.end(), [&](const Step& step) {
+    return step.kind == StepKind::kCollective && step.collective == collective;
+  }));
+}
+
+int64_t Plan::collective_bytes() const {
+  int64_t bytes = 0;
+  for (const Step& step : steps) bytes += step.bytes;
+  return bytes;
+}
+
+Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices) {
+  const int ranks = static_cast<int>(devices.size());
+  range.graph->freeze();
+  const auto leaf_layout = [&](const Tensor& tensor) {
+    const Shards* shards = outside(tensor);
+    require<InvalidArgument>(shards != nullptr || tensor.role == Role::kInput,
+                             "{} is not on the meta device; place it in one of its buffers before planning {}",
+                             describe(tensor), range.graph->name());
+    return shards != nullptr ? shards->layout : Layout::mirrored();
+  };
+  const Propagation propagation = propagate(range, ranks, leaf_layout);
+  Lowered lowered = lower(range, ranks, propagation, outside);
+
+  Plan plan;
+  plan.graph_uid = range.graph->uid();
+  plan.graph_name = range.graph->name();
+  plan.steps = std::move(lowered.steps);
+  plan.shards = std::move(lowered.shards);
+  for (const Tensor* tensor : outside_tensors(range)) plan.layouts.emplace_back(tensor, leaf_layout(*tensor));
+  for (int i = range.begin; i < range.end; ++i) {
+    const Tensor* node = range.graph->nodes()[i];
+    plan.layouts.emplace_back(node, propagation.layouts.at(node));
+  }
+  const bool communicates =
+      std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& s) { return s.kind == StepKind::kCollective; });
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankPlan part;
+    part.graph = std::move(lowered.graphs[rank]);
+    part.memory.compute = plan_memory(whole(*part.graph), memory_options(*devices[rank])).total_bytes();
+    part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
+    plan.devices.push_back(devices[rank]->name());
+    plan.ranks.push_back(std::move(part));
+  }
+  return plan;
+}
+
+Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices) {
+  Plan plan = make_plan(
+      whole(graph), [&](const Tensor& tensor) { return store.find(tensor); }, devices);
+  std::vector<Tensor*> persistent;
+  for (Tensor* leaf : graph.leaves()) {
+    if (leaf->is_persistent()) persistent.push_back(leaf);
+  }
+  const auto memory = persistent_memory(persistent, store, devices);
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    plan.ranks[rank].memory.weights = memory[rank].weights;
+    plan.ranks[rank].memory.cache = memory[rank].cache;
+  }
+  return plan;
+}
+
+std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
+                                         std::span<Device* const> devices) {
+  std::vector<MemoryUse> memory(devices.size());
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    memory[rank].weights = role_bytes(tensors, store, Role::kWeight, static_cast<int>(rank), *devices[rank]);
+    memory[rank].cache = role_bytes(tensors, store, Role::kCache, static_cast<int>(rank), *devices[rank]);
+  }
+  return memory;
+}
+
+}  // namespace shoal::meta

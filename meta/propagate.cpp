@@ -1,0 +1,139 @@
+#include "meta/propagate.h"
+
+#include <limits>
+
+#include "meta/strategies.h"
+
+namespace shoal::meta {
+namespace {
+
+class Propagator {
+ public:
+  Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model)
+      : range_(range), ranks_(ranks), leaf_layout_(leaf_layout), model_(model) {}
+
+  Propagation run() {
+    collect_users();
+    for (int i = range_.begin; i < range_.end; ++i) visit(*range_.graph->nodes()[i]);
+    return std::move(result_);
+  }
+
+ private:
+  struct User {
+    const Tensor* node;
+    int index;
+  };
+
+  void collect_users() {
+    for (int i = range_.begin; i < range_.end; ++i) {
+      const Tensor* node = range_.graph->nodes()[i];
+      for (size_t s = 0; s < node->src.size(); ++s) {
+        if (node->src[s] != nullptr) users_[node->src[s]].push_back({node, static_cast<int>(s)});
+      }
+    }
+  }
+
+  /// Somebody downstream needs the sum itself, seen through views.
+  bool needs_sum(const User& user) const {
+    if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index);
+    const auto it = users_.find(user.node);
+    if (it == users_.end()) return false;
+    for (const User& next : it->second) {
+      if (needs_sum(next)) return true;
+    }
+    return false;
+  }
+
+  const Layout& layout_of(const Tensor& tensor) {
+    auto it = result_.layouts.find(&tensor);
+    if (it == result_.layouts.end()) it = set_layout(tensor, leaf_layout_(tensor));
+    return it->second;
+  }
+
+  std::unordered_map<const Tensor*, Layout>::iterator set_layout(const Tensor& tensor, Layout layout) {
+    available_[&tensor] = {layout};
+    return result_.layouts.insert_or_assign(&tensor, std::move(layout)).first;
+  }
+
+  /// Seconds to have `tensor` as `target` for `node`. Making a partial sum whole is shared by all who use it, and free
+  /// when another user needs it whole anyway.
+  double source_cost(const Tensor& node, const Tensor& tensor, const Layout& target) {
+    const auto& available = available_[&tensor];
+    const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
+    const double cost = conversion_cost(model_, tensor, from, target, ranks_);
+    if (!from.is_partial() || !target.is_mirrored()) return cost;
+    const auto& users = users_[&tensor];
+    for (const User& user : users) {
+      if (user.node != &node && needs_sum(user)) return 0;
+    }
+    return cost / static_cast<double>(users.size());
+  }
+
+  /// A partial result will have to be made whole, unless the host reads it and nobody else.
+  double later_cost(const Tensor& node, const Layout& result) {
+    if (!result.is_partial() || users_.find(&node) == users_.end()) return 0;
+    return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
+  }
+
+  double cost_of(const Tensor& node, const Strategy& strategy) {
+    double cost = compute_cost(model_, node) * strategy.share + later_cost(node, strategy.choice.result);
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] != nullptr) cost += source_cost(node, *node.src[i], strategy.choice.sources[i]);
+    }
+    return cost;
+  }
+
+  void visit(const Tensor& node) {
+    std::vector<Layout> sources(node.src.size());
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
+    }
+    auto candidates = strategies(node, sources, ranks_);
+    size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
+      const double cost = cost_of(node, candidates[i]);
+      if (cost < least) least = cost, best = i;
+    }
+    take(node, std::move(candidates[best].choice));
+  }
+
+  void take(const Tensor& node, NodeChoice choice) {
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] == nullptr) continue;
+      auto& available = available_[node.src[i]];
+      bool known = false;
+      for (const Layout& layout : available) known |= layout == choice.sources[i];
+      if (!known) available.push_back(choice.sources[i]);
+    }
+    set_layout(node, choice.result);
+    result_.choices.emplace(&node, std::move(choice));
+  }
+
+  const GraphRange& range_;
+  const int ranks_;
+  const LeafLayout& leaf_layout_;
+  const CostModel& model_;
+  std::unordered_map<const Tensor*, std::vector<User>> users_;
+  std::unordered_map<const Tensor*, std::vector<Layout>> available_;  ///< layouts made so far of each tensor
+  Propagation result_;
+};
+
+}  // namespace
+
+size_t cheapest_source(std::span<const Layout> available, const Layout& target, const Tensor& tensor, int ranks,
+                       const CostModel& model) {
+  size_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < available.size(); ++i) {
+    const double cost = conversion_cost(model, tensor, available[i], target, ranks);
+    if (cost < least) least = cost, best = i;
+  }
+  return best;
+}
+
+Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model) {
+  return Propagator(range, ranks, leaf_layout, model).run();
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,26 @@
+// A step of a plan: a range of nodes of every rank's local graph, or one collective among the ranks. Plain data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace shoal::meta {
+
+enum class StepKind : uint8_t { kCompute, kCollective };
+
+struct NodeRange {
+  int begin = 0, end = 0;
+};
+
+struct Step {
+  StepKind kind = StepKind::kCompute;
+  std::vector<NodeRange> ranges;  ///< per rank: nodes of its local graph; a collective is exactly one node
+  Op collective = Op::kNone;      ///< kAllReduce, ... (kCollective only)
+  std::string tensor;             ///< the global tensor it is for
+  DType dtype = DType::kF32;
+  int64_t bytes = 0;  ///< size of the full tensor that is reduced or gathered
+};
+
+}  // namespace shoal::meta

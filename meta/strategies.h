@@ -1,0 +1,24 @@
+// The strategies of one node, given how its sources lie. See propagate.h for what they mean.
+#pragma once
+
+#include <vector>
+
+#include "meta/propagate.h"
+#include "meta/rule.h"
+
+namespace shoal::meta {
+
+/// A legal way to run a node, in order of preference among equals.
+struct Strategy {
+  NodeChoice choice;
+  double share = 1.0;  ///< part of the node's work that the busiest rank does
+};
+
+/// `sources[i]` is how source i lies now (mirrored where absent). Never empty: the last one is "mirrored", except
+/// for set_rows, which has exactly one: its cache stays where it is.
+std::vector<Strategy> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks);
+
+/// True when the node can take a Partial source `index` as it is.
+bool passes_partial(const Tensor& node, int index);
+
+}  // namespace shoal::meta
