@@ -1,0 +1,63 @@
+// Picks the next token from the logits of the last position.
+//
+// With temp <= 0 the highest logit wins (the lowest id of equals). Otherwise candidates are narrowed in this order,
+// each step looking at the softmax of what the step before left, and one is drawn:
+//   top_k   keep the k highest logits
+//   top_p   keep the fewest highest ones whose probabilities add up to at least p
+//   min_p   keep those with at least min_p times the highest probability
+//   temp    divide the logits by temp, draw from their softmax
+// Logits ln{8, 4, 2, 1, 1} (probabilities 1/2, 1/4, 1/8, 1/16, 1/16): top_k = 4 leaves 8/15, 4/15, 2/15, 1/15;
+// top_p = 0.75 then leaves the first two (12/15 = 0.8); min_p = 0.6 leaves the first (4 < 0.6 x 8).
+//
+// The same seed, parameters and logits give the same tokens: the generator is std::mt19937_64, seeded with `seed`, and
+// a draw takes one number of it, its upper 53 bits times 2^-53. A Sampler belongs to one thread. After the first token
+// it allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace shoal::models {
+
+struct SamplerParams {
+  float temp = 0.8f;    ///< finite; <= 0: the highest logit
+  int top_k = 40;       ///< >= 0; 0: all
+  float top_p = 0.95f;  ///< 0 to 1; 1: all
+  float min_p = 0.05f;  ///< 0 to 1; 0: all
+  uint64_t seed = 0;
+};
+
+/// Throws InvalidArgument that names the parameter and its legal range.
+void check_params(const SamplerParams& params);
+
+struct TokenLogit {
+  int32_t id;
+  float logit;
+  bool operator==(const TokenLogit&) const = default;
+};
+
+/// The min(k, logits.size()) highest logits, highest first, equals by id. Throws InvalidArgument for k < 0, for no
+/// logits, and for a logit that is not finite.
+std::vector<TokenLogit> top_logits(std::span<const float> logits, int k);
+
+class Sampler {
+ public:
+  /// Throws as check_params() does.
+  explicit Sampler(const SamplerParams& params);
+  /// The id of the chosen token. Throws InvalidArgument for no logits or a logit that is not finite.
+  int32_t sample(std::span<const float> logits);
+
+ private:
+  void keep_top_k();
+  void keep_top_p();
+  void keep_min_p();
+  int32_t draw();
+
+  SamplerParams params_;
+  std::mt19937_64 generator_;
+  std::vector<TokenLogit> candidates_;
+};
+
+}  // namespace shoal::models
