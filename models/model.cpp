@@ -1,0 +1,72 @@
+#include "models/model.h"
+
+#include <unordered_set>
+
+#include "graph/error.h"
+
+namespace shoal::models {
+namespace {
+
+void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor& tensor) {
+  require<InvalidArgument>(
+      tensor.shape == spec.shape,
+      "{}: tensor '{}' should be {}, found {}; the metadata and the weights do not belong together", file.path(),
+      spec.name, to_string(spec.shape), to_string(tensor.shape));
+  // Vectors are added and multiplied element by element.
+  bool is_vector = spec.shape[1] == 1 && spec.shape[2] == 1 && spec.shape[3] == 1 && tensor.dims == 1;
+  require<InvalidArgument>(!is_vector || tensor.dtype == DType::kF32,
+                           "{}: tensor '{}' should be f32, found {}; convert the model again", file.path(), spec.name,
+                           name_of(tensor.dtype));
+}
+
+/// The specs whose tensors are in the file. Throws for one that is missing or of another shape.
+std::vector<TensorSpec> match(const GgufFile& file, std::vector<TensorSpec> specs) {
+  std::vector<TensorSpec> found;
+  for (TensorSpec& spec : specs) {
+    const GgufTensor* tensor = file.find_tensor(spec.name);
+    require<InvalidArgument>(tensor || spec.optional, "{}: tensor '{}' is missing; the file is incomplete", file.path(),
+                             spec.name);
+    if (!tensor) continue;
+    check_tensor(file, spec, *tensor);
+    found.push_back(std::move(spec));
+  }
+  return found;
+}
+
+/// A tensor that the graph would leave out would make the output silently wrong.
+void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) {
+  std::unordered_set<std::string_view> known;
+  for (const TensorSpec& spec : specs) known.insert(spec.name);
+  for (const GgufTensor& tensor : file.tensors()) {
+    require<InvalidArgument>(known.contains(tensor.name),
+                             "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
+                             file.path(), tensor.name, file.get<std::string>("general.architecture"));
+  }
+}
+
+}  // namespace
+
+Model::Model(const std::string& path)
+    : file(path),
+      architecture(&find_architecture(file.get<std::string>("general.architecture"))),
+      hparams(read_hparams(file)),
+      specs(match(file, architecture->tensors(hparams))) {
+  refuse_unknown(file, specs);
+  for (const TensorSpec& spec : specs) weights.add(spec.name, file.tensor(spec.name).dtype, spec.shape);
+}
+
+std::vector<ModelTensor> Model::split_tensors() const {
+  std::vector<ModelTensor> out;
+  for (size_t i = 0; i < specs.size(); ++i) out.push_back({&specs[i], weights.tensors()[i]->dtype});
+  return out;
+}
+
+SplitPolicy Model::split_policy(std::span<const double> shares) const {
+  return SplitPolicy(hparams, split_tensors(), shares);
+}
+
+std::unique_ptr<Model> open_model(const std::string& path) {
+  return std::make_unique<Model>(path);
+}
+
+}  // namespace shoal::models

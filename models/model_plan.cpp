@@ -1,0 +1,63 @@
+#include "models/model_plan.h"
+
+#include "devices/params.h"
+#include "graph/error.h"
+
+namespace shoal::models {
+namespace {
+
+/// On one device everything lies whole, and there is nothing to communicate.
+meta::Layout layout_for(const Placement& placement, const Tensor& tensor) {
+  if (!placement.is_meta()) return meta::Layout::mirrored();
+  return meta::to_layout(placement.policy()(tensor), tensor, placement.policy().devices());
+}
+
+void declare(meta::ShardStore& store, const Placement& placement, std::span<Tensor* const> tensors) {
+  for (const Tensor* tensor : tensors) store.declare(*tensor, layout_for(placement, *tensor));
+}
+
+DecoderGraph build(const Model& model, const KvCache& cache, int64_t tokens) {
+  return model.architecture->build(model.hparams, model.weights, cache, {tokens, 1});
+}
+
+std::vector<DeviceUse> add_up(const ModelPlan& plan, const Model& model, const Placement& placement) {
+  std::span<Device* const> members = placement.members();
+  auto weights = meta::persistent_memory(model.weights.tensors(), plan.store, members);
+  auto cache = meta::persistent_memory(plan.cache.context.tensors(), plan.store, members);
+  std::vector<DeviceUse> out;
+  for (size_t d = 0; d < members.size(); ++d) {
+    DeviceUse use{members[d]->name(), {}, members[d]->memory()};
+    use.use.weights = weights[d].weights;
+    use.use.cache = cache[d].cache;
+    use.use.compute = plan.step.ranks[d].memory.compute;
+    if (plan.size.batch > 1) use.use.compute += plan.prompt.ranks[d].memory.compute;
+    if (placement.is_meta()) use.use.communication = plan.step.ranks[d].memory.communication;
+    out.push_back(std::move(use));
+  }
+  return out;
+}
+
+}  // namespace
+
+ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options)
+    : size(session_size(model.hparams, options)), store(static_cast<int>(placement.members().size())) {
+  declare_cache(cache, model.hparams, {size.context, options.dtype_k, options.dtype_v});
+  declare(store, placement, model.weights.tensors());
+  declare(store, placement, cache.context.tensors());
+  step_graph = build(model, cache, 1);
+  prompt_graph = build(model, cache, size.batch);
+  step = meta::make_plan(*step_graph.graph, store, placement.members());
+  prompt = meta::make_plan(*prompt_graph.graph, store, placement.members());
+  memory = add_up(*this, model, placement);
+}
+
+void require_memory(std::span<const DeviceUse> uses) {
+  for (const DeviceUse& use : uses) {
+    require<DeviceError>(use.use.total() <= use.memory.free,
+                         "{} needs {} and has {} free; use more devices, a smaller share for it (--tensor-split), a "
+                         "smaller context (-c) or batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
+                         use.device, format_bytes(use.use.total()), format_bytes(use.memory.free));
+  }
+}
+
+}  // namespace shoal::models
