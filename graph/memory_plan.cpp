@@ -1,0 +1,254 @@
+// Lifetimes to offsets. Every planned tensor gets a slot (a size and the steps during which it holds); a node that
+// runs in place joins the slot of its source. Then slots are placed from the largest to the smallest, each into the
+// tightest gap between the slots that hold at the same time ("greedy by size", Pisarchyk and Lee 2020), which needs
+// less memory than placing them in the order of the nodes, because no small tensor gets in the way of a large one.
+#include "graph/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "graph/error.h"
+
+namespace shoal {
+namespace {
+
+/// Bytes that hold over the steps [first, last]; step i is node i of the graph.
+struct Slot {
+  int first = 0;
+  int last = 0;
+  size_t size = 0;  ///< a multiple of the alignment
+  int chunk = -1;
+  size_t offset = 0;
+
+  bool overlaps_in_time(const Slot& other) const { return first <= other.last && other.first <= last; }
+};
+
+/// Places slots in chunks.
+class Arena {
+ public:
+  explicit Arena(size_t max_chunk) : max_chunk_(max_chunk) {}
+
+  void place(Slot& slot) {
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      if (const auto offset = find_room(chunks_[chunk], slot)) return put(slot, chunk, *offset);
+    }
+    chunks_.emplace_back();
+    put(slot, chunks_.size() - 1, 0);
+  }
+
+  std::vector<size_t> chunk_sizes() const {
+    std::vector<size_t> sizes;
+    for (const Chunk& chunk : chunks_) sizes.push_back(chunk.size);
+    return sizes;
+  }
+
+ private:
+  struct Chunk {
+    size_t size = 0;
+    std::vector<const Slot*> slots;  ///< by offset
+  };
+
+  /// The smallest gap that is large enough, else the end.
+  std::optional<size_t> find_room(const Chunk& chunk, const Slot& slot) const {
+    std::optional<size_t> best;
+    size_t best_gap = std::numeric_limits<size_t>::max();
+    size_t end = 0;
+    for (const Slot* other : chunk.slots) {
+      if (!other->overlaps_in_time(slot)) continue;
+      if (other->offset >= end + slot.size && other->offset - end < best_gap) {
+        best = end;
+        best_gap = other->offset - end;
+      }
+      end = std::max(end, other->offset + other->size);
+    }
+    if (best) return best;
+    const size_t limit = std::max(max_chunk_, chunk.size);
+    if (slot.size > limit || end > limit - slot.size) return std::nullopt;
+    return end;
+  }
+
+  void put(Slot& slot, size_t chunk, size_t offset) {
+    slot.chunk = static_cast<int>(chunk);
+    slot.offset = offset;
+    Chunk& target = chunks_[chunk];
+    target.size = std::max(target.size, offset + slot.size);
+    const auto after = [](size_t value, const Slot* other) { return value < other->offset; };
+    target.slots.insert(std::upper_bound(target.slots.begin(), target.slots.end(), offset, after), &slot);
+  }
+
+  size_t max_chunk_;
+  std::vector<Chunk> chunks_;
+};
+
+class Planner {
+ public:
+  Planner(const GraphRange& range, const MemoryPlanOptions& options)
+      : range_(range), options_(options), nodes_(range.graph->nodes()) {}
+
+  MemoryPlan run() {
+    find_last_uses();
+    assign_inputs();
+    for (int step = range_.begin; step < range_.end; ++step) assign_node(step, *nodes_[step]);
+    const std::vector<size_t> chunks = place_slots();
+    return collect(chunks);
+  }
+
+ private:
+  struct Member {
+    const Tensor* tensor;
+    int slot;
+    size_t size;
+    bool is_workspace;
+  };
+
+  // Uses count for the tensor that owns the bytes. What an output shows, what a later node outside the range reads
+  // and the inputs hold until range_.end, a step past the last node.
+  void find_last_uses() {
+    const int count = static_cast<int>(nodes_.size());
+    for (int step = range_.begin; step < count; ++step) {
+      for (const Tensor* source : nodes_[step]->src) {
+        if (source) last_use_[source->storage()] = std::min(step, range_.end);
+      }
+    }
+    for (int step = range_.begin; step < count; ++step) {
+      if (nodes_[step]->is_output) last_use_[nodes_[step]->storage()] = range_.end;
+    }
+  }
+
+  // A range that is part of a graph places the inputs that its nodes use.
+  void assign_inputs() {
+    const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
+    for (Tensor* input : range_.graph->inputs()) {
+      if (is_whole && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
+    }
+    for (int step = range_.begin; step < range_.end; ++step) {
+      for (const Tensor* source : nodes_[step]->src) {
+        if (!source || !source->is_leaf() || !needs_placement(*source) || slot_of_.contains(source)) continue;
+        assign_new(*source, range_.begin, range_.end);
+      }
+    }
+  }
+
+  void assign_node(int step, const Tensor& node) {
+    if (needs_placement(node)) {
+      const int last = std::max(step, last_use(node));
+      if (const Tensor* source = source_to_overwrite(step, node)) {
+        join(node, slot_of_.at(source->storage()), last);
+      } else {
+        assign_new(node, step, last);
+      }
+    }
+    if (!options_.workspace_size || is_view(node.op)) return;
+    const size_t size = options_.workspace_size(node);
+    if (size == 0) return;
+    slots_.push_back({step, step, round_up(size)});
+    members_.push_back({&node, static_cast<int>(slots_.size()) - 1, size, true});
+  }
+
+  void assign_new(const Tensor& tensor, int first, int last) {
+    slots_.push_back({first, last, 0});
+    join(tensor, static_cast<int>(slots_.size()) - 1, last);
+  }
+
+  void join(const Tensor& tensor, int slot, int last) {
+    const size_t size = options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
+    slots_[slot].size = std::max(slots_[slot].size, round_up(size));
+    slots_[slot].last = last;
+    slot_of_[&tensor] = slot;
+    members_.push_back({&tensor, slot, size, false});
+  }
+
+  /// The first source whose memory the node may take over, or nullptr.
+  const Tensor* source_to_overwrite(int step, const Tensor& node) const {
+    const uint32_t candidates = info(node.op).in_place_sources;
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      const Tensor* source = node.src[i];
+      if (source && (candidates >> i & 1) && fits_exactly(*source, node) && dies_here(step, *source) &&
+          no_other_view(*source, node, candidates)) {
+        return source;
+      }
+    }
+    return nullptr;
+  }
+
+  /// The same layout, and all of the bytes of the tensor that owns them.
+  static bool fits_exactly(const Tensor& source, const Tensor& node) {
+    return source.dtype == node.dtype && source.shape == node.shape && source.is_contiguous() &&
+           source.view_offset == 0 && source.bytes() == source.storage()->bytes();
+  }
+
+  /// Owned by a node of this range and not needed after this step. A leaf is never overwritten.
+  bool dies_here(int step, const Tensor& source) const {
+    const Tensor* owner = source.storage();
+    return !owner->is_leaf() && slot_of_.contains(owner) && last_use(*owner) == step;
+  }
+
+  /// Other sources that see the same bytes must see them element by element as `source` does.
+  static bool no_other_view(const Tensor& source, const Tensor& node, uint32_t candidates) {
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      const Tensor* other = node.src[i];
+      if (!other || other == &source || other->storage() != source.storage()) continue;
+      if (!(candidates >> i & 1) || !fits_exactly(*other, node)) return false;
+    }
+    return true;
+  }
+
+  int last_use(const Tensor& tensor) const {
+    const auto found = last_use_.find(&tensor);
+    return found == last_use_.end() ? -1 : found->second;
+  }
+
+  std::vector<size_t> place_slots() {
+    std::vector<int> order(slots_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return slots_[a].size > slots_[b].size; });
+    Arena arena(options_.max_chunk);
+    for (const int slot : order) arena.place(slots_[slot]);
+    return arena.chunk_sizes();
+  }
+
+  MemoryPlan collect(const std::vector<size_t>& chunk_sizes) const {
+    MemoryPlan plan;
+    plan.chunk_sizes = chunk_sizes;
+    plan.tensors.reserve(members_.size());
+    for (const Member& member : members_) {
+      const Slot& slot = slots_[member.slot];
+      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset, member.size};
+    }
+    return plan;
+  }
+
+  size_t round_up(size_t size) const {
+    return (size + options_.alignment - 1) / options_.alignment * options_.alignment;
+  }
+
+  const GraphRange& range_;
+  const MemoryPlanOptions& options_;
+  std::span<Tensor* const> nodes_;
+  std::unordered_map<const Tensor*, int> last_use_;  ///< step of the last use of the bytes that a tensor owns
+  std::unordered_map<const Tensor*, int> slot_of_;
+  std::vector<Slot> slots_;
+  std::vector<Member> members_;
+};
+
+}  // namespace
+
+size_t MemoryPlan::total_bytes() const {
+  return std::accumulate(chunk_sizes.begin(), chunk_sizes.end(), size_t{0});
+}
+
+bool needs_placement(const Tensor& tensor) {
+  return !tensor.is_view() && !tensor.is_persistent() && tensor.buffer == nullptr;
+}
+
+MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options) {
+  const int count = range.graph ? static_cast<int>(range.graph->nodes().size()) : 0;
+  require<InvalidArgument>(range.graph && range.begin >= 0 && range.begin <= range.end && range.end <= count,
+                           "[plan_memory] expected a range inside the {} nodes of a graph, got [{}, {})", count,
+                           range.begin, range.end);
+  require<InvalidArgument>(options.alignment > 0, "[plan_memory] expected an alignment > 0, got 0");
+  return Planner(range, options).run();
+}
+
+}  // namespace shoal
