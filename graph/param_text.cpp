@@ -1,0 +1,204 @@
+#include "graph/param_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <type_traits>
+
+#include "graph/error.h"
+
+namespace shoal {
+namespace {
+
+// --- names of enumerators -------------------------------------------------------------------------------------
+
+template <class E>
+using Names = std::array<std::string_view, static_cast<size_t>(E::kCount)>;
+
+constexpr Names<UnaryKind> kUnaryKinds{
+    "abs",        "neg",  "sgn",        "step",         "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_erf",
+    "gelu_quick", "silu", "hard_swish", "hard_sigmoid", "exp",  "log", "sqr",  "sqrt",    "sin",  "cos"};
+constexpr Names<GluKind> kGluKinds{"swiglu", "geglu", "geglu_erf", "geglu_quick", "reglu"};
+constexpr Names<RopeMode> kRopeModes{"neighbours", "halves"};
+static_assert(!kUnaryKinds.back().empty() && !kGluKinds.back().empty() && !kRopeModes.back().empty(),
+              "one name for each enumerator");
+
+const Names<UnaryKind>& names(UnaryKind) {
+  return kUnaryKinds;
+}
+const Names<GluKind>& names(GluKind) {
+  return kGluKinds;
+}
+const Names<RopeMode>& names(RopeMode) {
+  return kRopeModes;
+}
+
+// --- printing -------------------------------------------------------------------------------------------------
+
+std::string print(bool value) {
+  return value ? "true" : "false";
+}
+std::string print(int value) {
+  return fmt::format("{}", value);
+}
+std::string print(int64_t value) {
+  return fmt::format("{}", value);
+}
+std::string print(float value) {
+  return fmt::format("{}", value);
+}
+std::string print(DType value) {
+  return std::string(name_of(value));
+}
+
+template <class E>
+requires std::is_enum_v<E> std::string print(E value) {
+  return std::string(names(value)[static_cast<size_t>(value)]);
+}
+template <class T, size_t n>
+std::string print(const std::array<T, n>& values) {
+  return fmt::format("[{}]", fmt::join(values, ","));
+}
+std::string print(const std::vector<int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ","));
+}
+std::string print(const std::vector<IndexRange>& ranges) {
+  std::string text;
+  for (const IndexRange& range : ranges) {
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", range.begin, range.length);
+  }
+  return "[" + text + "]";
+}
+
+// --- parsing: false when the text is no such value ------------------------------------------------------------
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlank = " \t";
+  const size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
+  return text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin);
+}
+
+template <class T>
+bool parse_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// "[a, b]" -> "a", "b".
+bool parse_list(std::string_view text, std::vector<std::string_view>& items) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return false;
+  text = text.substr(1, text.size() - 2);
+  if (trim(text).empty()) return true;
+  for (;;) {
+    const size_t comma = text.find(',');
+    items.push_back(trim(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+bool parse(std::string_view text, bool& value) {
+  value = text == "true";
+  return value || text == "false";
+}
+bool parse(std::string_view text, int& value) {
+  return parse_number(text, value);
+}
+bool parse(std::string_view text, int64_t& value) {
+  return parse_number(text, value);
+}
+bool parse(std::string_view text, float& value) {
+  return parse_number(text, value);
+}
+bool parse(std::string_view text, DType& value) {
+  const std::optional<DType> found = dtype_from_name(text);
+  value = found.value_or(value);
+  return found.has_value();
+}
+
+template <class E>
+requires std::is_enum_v<E>
+bool parse(std::string_view text, E& value) {
+  for (size_t i = 0; i < names(value).size(); ++i) {
+    if (names(value)[i] != text) continue;
+    value = static_cast<E>(i);
+    return true;
+  }
+  return false;
+}
+template <class T, size_t n>
+bool parse(std::string_view text, std::array<T, n>& values) {
+  std::vector<std::string_view> items;
+  if (!parse_list(text, items) || items.size() != n) return false;
+  for (size_t i = 0; i < n; ++i) {
+    if (!parse_number(items[i], values[i])) return false;
+  }
+  return true;
+}
+bool parse(std::string_view text, std::vector<int64_t>& values) {
+  std::optional<std::vector<int64_t>> parsed = parse_integers(text);
+  if (parsed) values = std::move(*parsed);
+  return parsed.has_value();
+}
+bool parse(std::string_view text, std::vector<IndexRange>& ranges) {
+  std::vector<std::string_view> items;
+  if (!parse_list(text, items)) return false;
+  ranges.clear();
+  for (const std::string_view item : items) {
+    const size_t colon = item.find(':');
+    if (colon == std::string_view::npos) return false;
+    IndexRange& range = ranges.emplace_back();
+    if (!parse_number(item.substr(0, colon), range.begin)) return false;
+    if (!parse_number(item.substr(colon + 1), range.length)) return false;
+  }
+  return true;
+}
+
+/// Calls visit(name, value) for each parameter of the alternative that `params` holds.
+template <class Params, class Visit>
+void for_each_field(Params& params, Visit&& visit) {
+  std::visit(
+      [&](auto& alternative) {
+        using Alternative = std::remove_cvref_t<decltype(alternative)>;
+        if constexpr (!std::is_same_v<Alternative, std::monostate>) Alternative::fields(alternative, visit);
+      },
+      params);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string_view, std::string>> param_texts(const OpParams& params) {
+  std::vector<std::pair<std::string_view, std::string>> texts;
+  for_each_field(params, [&](std::string_view name, const auto& value) { texts.emplace_back(name, print(value)); });
+  return texts;
+}
+
+void set_param(OpParams& params, std::string_view name, std::string_view text) {
+  bool found = false;
+  std::string known;
+  for_each_field(params, [&](std::string_view field, auto& value) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", field);
+    if (field != name) return;
+    found = true;
+    require<InvalidArgument>(parse(trim(text), value), "bad value '{}' of parameter '{}'", text, name);
+  });
+  require<InvalidArgument>(found, "unknown parameter '{}'; known: {}", name, known.empty() ? "none" : known);
+}
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  return parse_number(text, value) ? std::optional(value) : std::nullopt;
+}
+
+std::optional<std::vector<int64_t>> parse_integers(std::string_view text) {
+  std::vector<std::string_view> items;
+  if (!parse_list(trim(text), items)) return std::nullopt;
+  std::vector<int64_t> values;
+  for (const std::string_view item : items) {
+    if (!parse_number(item, values.emplace_back())) return std::nullopt;
+  }
+  return values;
+}
+
+}  // namespace shoal
