@@ -10,6 +10,7 @@
 #include <string>
 
 #include "devices/buffer.h"
+#include "devices/plan_cache.h"
 #include "graph/graph.h"
 
 namespace shoal {
@@ -76,12 +77,26 @@ class Backend {
   virtual void compute_async(GraphPlan& plan) = 0;
   /// Runs the plan to its end: compute_async + synchronize, errors as a status.
   Status compute(GraphPlan& plan);
+  /// The same through plans kept by graph identity: the first run of a graph makes its plan.
+  void compute_async(Graph& graph) { compute_async(plans_.plan(graph)); }
+  Status compute(Graph& graph);
+  PlanCache& plans() { return plans_; }
   /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
   /// waits on such a backend waits on each of them.
   virtual std::span<Backend* const> members() const { return {}; }
   /// Queues a host function; what it points to must stay valid until synchronize(). No allocation.
   /// False when this backend cannot run host functions in stream order.
-  virtual bool enqueue(const HostTask& task) { (void)task; return false; }
+  virtual bool enqueue(const HostTask& task) {
+    (void)task;
+    return false;
+  }
+
+ private:
+  template <class Queue>
+  Status run(Queue&& queue);
+
+  // Implementations clear it in their destructors, after their last work is done: plans use the backend.
+  PlanCache plans_{*this, 16};
 };
 
 }  // namespace shoal

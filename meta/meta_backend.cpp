@@ -21,6 +21,7 @@ MetaBackend::~MetaBackend() {
     } catch (const Error&) {
     }
   }
+  plans().clear();
 }
 
 std::string MetaBackend::name() const {

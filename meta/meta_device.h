@@ -25,7 +25,6 @@ namespace shoal::meta {
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
   std::chrono::milliseconds comm_timeout{30000};
-  size_t plan_cache = 16;  ///< plans kept by compute of graphs seen before
 };
 
 class MetaDevice : public Device {

@@ -1,0 +1,47 @@
+// Plans kept by graph identity, so that graphs that alternate (prompt and generation, target and draft model) are
+// planned once each. The least recently used plan goes when the cache is full; plans of graphs that are gone go too.
+// Belongs to one backend and is used by the thread that queues work on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+
+#include "graph/graph.h"
+
+namespace shoal {
+
+class Backend;
+class GraphPlan;
+
+class PlanCache {
+ public:
+  PlanCache(Backend& backend, size_t capacity);
+  ~PlanCache();
+
+  /// The graph's plan, made now if it is not kept. Throws what Backend::create_plan throws; waits for queued work
+  /// when a plan has to go.
+  GraphPlan& plan(Graph& graph);
+  void clear();
+
+  size_t size() const { return entries_.size(); }
+  /// Plans made so far: stays the same while graphs are found in the cache.
+  uint64_t made() const { return made_; }
+
+ private:
+  struct Entry {
+    uint64_t uid;
+    std::weak_ptr<const void> life;
+    std::unique_ptr<GraphPlan> plan;
+  };
+
+  void make_room();
+
+  Backend& backend_;
+  size_t capacity_;
+  uint64_t made_ = 0;
+  std::list<Entry> entries_;  ///< most recently used first
+};
+
+}  // namespace shoal
