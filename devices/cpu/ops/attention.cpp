@@ -1,0 +1,137 @@
+// attention: tiles of (head, query) rows are dealt to the threads in turn, because causal tiles differ in length.
+// With fewer tiles than threads could use, the KV segments of a tile go to different threads, which leave their
+// partials in the workspace; these are merged in the order of segments, as one thread would.
+#include <limits>
+
+#include "devices/cpu/ops/attention_tile.h"
+#include "devices/cpu/ops/ops.h"
+#include "devices/cpu/ops/rows.h"
+
+namespace shoal::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+const Tensor* source(const Tensor& node, size_t index) {
+  return index < node.src.size() ? node.src[index] : nullptr;
+}
+
+bool splits_kv(const AttentionShape& shape, int threads) {
+  return shape.segments > 1 && shape.tiles < 2 * threads;
+}
+
+/// Per thread: the tile's scratch and one row of merged values per tile row.
+int64_t thread_floats(const AttentionShape& shape) {
+  return (static_cast<int64_t>(shape.scratch_floats()) + kTileRows * shape.e + 15) / 16 * 16;
+}
+/// A partial in the workspace: top, sum, values.
+int64_t partial_floats(const AttentionShape& shape) {
+  return shape.e + 2;
+}
+
+float* result_row(Tensor& node, const Tile& tile, int64_t row) {
+  return reinterpret_cast<float*>(row_at(node, {tile.head(row), tile.query(row), tile.batch()}));
+}
+
+void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, float* scratch) {
+  float* values = scratch + shape.scratch_floats();
+  for (int64_t index = ctx.thread; index < shape.tiles; index += ctx.threads) {
+    Tile tile(node, shape, index, scratch);
+    Partial merged[kTileRows];
+    for (int64_t row = 0; row < tile.rows(); ++row) merged[row] = {kMinusInfinity, 0, values + row * shape.e};
+    const KvRange range = tile.range();
+    for (int64_t i = range.begin / shape.segment_rows; i * shape.segment_rows < range.end; ++i) {
+      const Partial* partials = tile.run_segment(i);
+      for (int64_t row = 0; row < tile.rows(); ++row) merge(merged[row], partials[row], shape.e);
+    }
+    for (int64_t row = 0; row < tile.rows(); ++row) {
+      finish(node, merged[row], tile.head(row), result_row(node, tile, row));
+    }
+  }
+}
+
+/// A tile's segments that are seen by some query: the unit of work of a split over KV.
+struct Split {
+  int64_t first = 0, count = 0;  ///< segments
+  float* partials = nullptr;     ///< [tile][segment - first][row] of top, sum, values
+  float* at(const AttentionShape& shape, int64_t tile, int64_t segment, int64_t row) const {
+    return partials + ((tile * count + segment - first) * kTileRows + row) * partial_floats(shape);
+  }
+};
+
+/// First phase of a split over KV: this thread's (tile, segment) pairs.
+void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape, const Split& split,
+                  float* scratch) {
+  for (int64_t item = ctx.thread; item < shape.tiles * split.count; item += ctx.threads) {
+    const int64_t index = item / split.count, segment = split.first + item % split.count;
+    Tile tile(node, shape, index, scratch);
+    const Partial* from = tile.run_segment(segment);
+    for (int64_t row = 0; row < tile.rows(); ++row) {
+      float* to = split.at(shape, index, segment, row);
+      to[0] = from[row].top, to[1] = from[row].sum;
+      if (from[row].top != kMinusInfinity) std::copy_n(from[row].values, shape.e, to + 2);
+    }
+  }
+}
+
+/// Second phase: merges the partials of this thread's tiles.
+void merge_segments(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, const Split& split,
+                    float* scratch) {
+  float* values = scratch + shape.scratch_floats();
+  for (int64_t index = ctx.thread; index < shape.tiles; index += ctx.threads) {
+    const Tile tile(node, shape, index, scratch);
+    for (int64_t row = 0; row < tile.rows(); ++row) {
+      Partial merged{kMinusInfinity, 0, values};
+      for (int64_t segment = split.first; segment < split.first + split.count; ++segment) {
+        float* from = split.at(shape, index, segment, row);
+        merge(merged, {from[0], from[1], from + 2}, shape.e);
+      }
+      finish(node, merged, tile.head(row), result_row(node, tile, row));
+    }
+  }
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const AttentionShape shape(node);
+  auto* floats = reinterpret_cast<float*>(ctx.workspace);
+  float* scratch = floats + ctx.thread * thread_floats(shape);
+  if (!splits_kv(shape, ctx.threads)) return run_whole_tiles(ctx, node, shape, scratch);
+  const KvRange range = visible(node);
+  const int64_t first = range.begin / shape.segment_rows;
+  const int64_t end = (range.end + shape.segment_rows - 1) / shape.segment_rows;
+  if (end - first < 2) return run_whole_tiles(ctx, node, shape, scratch);
+  const Split split{first, end - first, floats + ctx.threads * thread_floats(shape)};
+  run_segments(ctx, node, shape, split, scratch);
+  ctx.barrier();
+  merge_segments(ctx, node, shape, split, scratch);
+}
+
+bool supports(const Tensor& node) {
+  const Tensor *q = node.src[0], *k = node.src[1], *v = node.src[2];
+  const Tensor *positions = source(node, 3), *mask = source(node, 4), *sinks = source(node, 5);
+  const auto& params = std::get<AttentionParams>(node.params);
+  if (node.dtype != DType::kF32 || !node.is_contiguous() || !is_float(q) || !is_readable(k) || !is_readable(v)) {
+    return false;
+  }
+  if ((params.causal || params.window > 0) && !positions) return false;
+  return (!positions || positions->dtype == DType::kI32) && (!mask || is_float(mask)) &&
+         (!sinks || sinks->dtype == DType::kF32);
+}
+
+size_t workspace(const Tensor& node, int threads) {
+  const AttentionShape shape(node);
+  int64_t floats = threads * thread_floats(shape);
+  if (splits_kv(shape, threads)) floats += shape.tiles * shape.segments * kTileRows * partial_floats(shape);
+  return floats * sizeof(float);
+}
+
+int64_t work(const Tensor& node) {
+  const AttentionShape shape(node);
+  return shape.t * shape.h * shape.z * shape.s * (shape.d + shape.e);
+}
+
+}  // namespace
+
+const OpKernel kAttentionKernel{run, supports, workspace, work};
+
+}  // namespace shoal::cpu

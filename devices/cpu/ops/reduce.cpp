@@ -1,0 +1,68 @@
+// sum_rows (in double; an empty row gives 0) and argmax (the first of equals; NaN counts as less than everything;
+// an empty row gives 0).
+#include <limits>
+
+#include "devices/cpu/ops/ops.h"
+#include "devices/cpu/ops/rows.h"
+#include "devices/cpu/ops/sums.h"
+
+namespace shoal::cpu {
+namespace {
+
+float sum_row(const Tensor& x, const std::byte* row) {
+  float in[kChunk];
+  double sum = 0;
+  for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
+    const int64_t n = std::min(kChunk, x.shape[0] - begin);
+    sum += sum_of(load(x, row, begin, n, in), n, [](double v) { return v; });
+  }
+  return static_cast<float>(sum);
+}
+
+/// Largest element; NaN is skipped.
+float largest(const float* x, int64_t n) {
+  float best = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : best)
+  for (int64_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+int32_t argmax_row(const Tensor& x, const std::byte* row) {
+  float in[kChunk];
+  float best = 0;
+  int64_t best_index = -1;
+  for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
+    const int64_t n = std::min(kChunk, x.shape[0] - begin);
+    const float* values = load(x, row, begin, n, in);
+    const float top = largest(values, n);
+    if (best_index >= 0 && !(top > best)) continue;
+    const float* at = std::find(values, values + n, top);
+    if (at == values + n) continue;  // nothing but NaN
+    best = top;
+    best_index = begin + (at - values);
+  }
+  return static_cast<int32_t>(std::max<int64_t>(best_index, 0));
+}
+
+template <class T, T (*reduce)(const Tensor&, const std::byte*)>
+void run(const TeamContext& ctx, Tensor& node) {
+  const Tensor& x = *node.src[0];
+  for_rows(ctx, node.shape,
+           [&](RowIndex row) { *reinterpret_cast<T*>(row_at(node, row)) = reduce(x, row_at(x, row)); });
+}
+
+template <DType dtype>
+bool supports(const Tensor& node) {
+  return node.dtype == dtype && node.is_contiguous() && is_float(node.src[0]);
+}
+
+int64_t work(const Tensor& node) {
+  return node.src[0]->elements();
+}
+
+}  // namespace
+
+const OpKernel kSumRowsKernel{run<float, sum_row>, supports<DType::kF32>, nullptr, work};
+const OpKernel kArgmaxKernel{run<int32_t, argmax_row>, supports<DType::kI32>, nullptr, work};
+
+}  // namespace shoal::cpu

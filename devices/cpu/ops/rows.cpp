@@ -1,0 +1,64 @@
+#include "devices/cpu/ops/rows.h"
+
+#include <cstring>
+
+namespace shoal::cpu {
+namespace {
+
+template <class T>
+void gather(const std::byte* from, size_t stride, int64_t n, std::byte* to) {
+  auto* out = reinterpret_cast<T*>(to);
+  for (int64_t i = 0; i < n; ++i) out[i] = *reinterpret_cast<const T*>(from + i * stride);
+}
+
+const std::byte* block_at(const Tensor& tensor, const std::byte* row, int64_t element) {
+  return row + element / traits(tensor.dtype).block_elems * tensor.strides[0];
+}
+
+}  // namespace
+
+void copy_elements(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, std::byte* to) {
+  const DTypeTraits& type = traits(tensor.dtype);
+  const std::byte* from = block_at(tensor, row, begin);
+  if (tensor.strides[0] == type.block_bytes || n <= 1) {
+    if (n > 0) std::memcpy(to, from, n / type.block_elems * type.block_bytes);
+    return;
+  }
+  switch (type.block_bytes) {
+    case 2:
+      return gather<uint16_t>(from, tensor.strides[0], n, to);
+    case 4:
+      return gather<uint32_t>(from, tensor.strides[0], n, to);
+    default:
+      return gather<uint64_t>(from, tensor.strides[0], n, to);
+  }
+}
+
+const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch) {
+  const DTypeTraits& type = traits(tensor.dtype);
+  const bool gaps = tensor.strides[0] != type.block_bytes;
+  if (tensor.dtype == DType::kF32) {
+    if (!gaps) return reinterpret_cast<const float*>(row) + begin;
+    copy_elements(tensor, row, begin, n, reinterpret_cast<std::byte*>(scratch));
+    return scratch;
+  }
+  if (!gaps) {
+    type.to_f32(block_at(tensor, row, begin), scratch, n);
+    return scratch;
+  }
+  alignas(64) std::byte packed[kChunk * sizeof(int64_t)];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t part = std::min(kChunk, n - i);
+    copy_elements(tensor, row, begin + i, part, packed);
+    type.to_f32(packed, scratch + i, part);
+  }
+  return scratch;
+}
+
+void store(const Tensor& node, std::byte* row, int64_t begin, int64_t n, const float* values) {
+  if (node.dtype == DType::kF32) return;
+  const DTypeTraits& type = traits(node.dtype);
+  type.from_f32(values, row + begin / type.block_elems * type.block_bytes, n);
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,100 @@
+// Rows of strided tensors: addresses, and pieces of rows as f32 whatever the dtype. Kernels work on pieces of at
+// most kChunk elements, so that conversions go through a buffer on the stack and one dtype look-up serves a piece.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "devices/cpu/op_kernel.h"
+#include "graph/tensor.h"
+
+namespace shoal::cpu {
+
+/// Elements per piece: a multiple of every block size.
+inline constexpr int64_t kChunk = 512;
+
+/// Indices of a row on axes 1, 2 and 3.
+struct RowIndex {
+  int64_t i1 = 0, i2 = 0, i3 = 0;
+};
+
+inline RowIndex row_index(const Shape& shape, int64_t row) {
+  const int64_t i2 = row / shape[1];
+  return {row % shape[1], i2 % shape[2], i2 / shape[2]};
+}
+
+inline std::byte* row_at(const Tensor& tensor, const RowIndex& row) {
+  return tensor.data + row.i1 * tensor.strides[1] + row.i2 * tensor.strides[2] + row.i3 * tensor.strides[3];
+}
+
+/// As row_at, but an axis of length 1 stands for all indices.
+inline std::byte* broadcast_row_at(const Tensor& tensor, const RowIndex& row) {
+  return row_at(tensor, {tensor.shape[1] == 1 ? 0 : row.i1, tensor.shape[2] == 1 ? 0 : row.i2,
+                         tensor.shape[3] == 1 ? 0 : row.i3});
+}
+
+/// n elements of a row from element `begin` on: the row's own memory when it is f32 without gaps, else converted
+/// into scratch. begin must be at a block boundary.
+const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch);
+
+/// Where to compute elements [begin, ...) of a result row: its own memory when f32, else scratch. Results have
+/// no gaps.
+inline float* target(const Tensor& node, std::byte* row, int64_t begin, float* scratch) {
+  return node.dtype == DType::kF32 ? reinterpret_cast<float*>(row) + begin : scratch;
+}
+
+/// Stores what was computed in target(): nothing to do for f32, else a conversion.
+void store(const Tensor& node, std::byte* row, int64_t begin, int64_t n, const float* values);
+
+/// Copies elements [begin, begin + n) of a row without change of dtype; gaps of the source are left out.
+void copy_elements(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, std::byte* to);
+
+/// Calls f(RowIndex, begin, n) for this thread's pieces of a tensor of this shape: rows cut every kChunk elements.
+template <class F>
+void for_pieces(const TeamContext& ctx, const Shape& shape, F&& f) {
+  const int64_t pieces = (shape[0] + kChunk - 1) / kChunk;
+  const auto [first, last] = share(ctx, pieces * shape[1] * shape[2] * shape[3]);
+  if (first == last) return;
+  RowIndex row = row_index(shape, first / pieces);
+  int64_t begin = first % pieces * kChunk;
+  for (int64_t i = first; i < last; ++i) {
+    f(row, begin, std::min(kChunk, shape[0] - begin));
+    if ((begin += kChunk) < shape[0]) continue;
+    begin = 0;
+    if (++row.i1 < shape[1]) continue;
+    row.i1 = 0;
+    if (++row.i2 < shape[2]) continue;
+    row.i2 = 0;
+    ++row.i3;
+  }
+}
+
+/// Calls f(RowIndex) for this thread's rows.
+template <class F>
+void for_rows(const TeamContext& ctx, const Shape& shape, F&& f) {
+  const auto [first, last] = share(ctx, shape[1] * shape[2] * shape[3]);
+  for (int64_t i = first; i < last; ++i) f(row_index(shape, i));
+}
+
+/// The shape to walk when all operands have the shape of the node: one long row when none of them has gaps.
+template <class... Tensors>
+Shape flat_shape(const Tensor& node, const Tensors&... sources) {
+  const bool flat = node.is_contiguous() && (sources.is_contiguous() && ...);
+  return flat ? Shape{node.elements(), 1, 1, 1} : node.shape;
+}
+
+/// f32, f16 or bf16, with any strides.
+inline bool is_float(const Tensor* tensor) {
+  return tensor && traits(tensor->dtype).is_float;
+}
+/// Quantised rows must be without gaps; plain ones may have any strides.
+inline bool is_readable(const Tensor* tensor) {
+  return tensor && (!traits(tensor->dtype).is_quantized || tensor->is_row_contiguous());
+}
+/// A result that a kernel can write: a float tensor without gaps.
+inline bool is_float_result(const Tensor& node) {
+  return is_float(&node) && node.is_contiguous();
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,94 @@
+// soft_max: the scaled and masked logits go to the result's row, then are exponentiated and divided there.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "devices/cpu/ops/activations.h"
+#include "devices/cpu/ops/ops.h"
+#include "devices/cpu/ops/rows.h"
+#include "devices/cpu/ops/sums.h"
+
+namespace shoal::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+const Tensor* source(const Tensor& node, size_t index) {
+  return index < node.src.size() ? node.src[index] : nullptr;
+}
+
+/// Writes x * scale + mask to `to` and returns the largest of it.
+float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scale, float* to) {
+  float top = kMinusInfinity;
+  for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
+    const int64_t n = std::min(kChunk, x.shape[0] - begin);
+    float in[kChunk], bias[kChunk];
+    const float* values = load(x, row_at(x, row), begin, n, in);
+    float* out = to + begin;
+    if (mask) {
+      const float* added = load(*mask, broadcast_row_at(*mask, row), begin, n, bias);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) out[i] = added[i] == kMinusInfinity ? added[i] : values[i] * scale + added[i];
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) out[i] = values[i] * scale;
+    }
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; ++i) top = out[i] > top ? out[i] : top;
+  }
+  return top;
+}
+
+/// x[i] = exp(x[i] - top); returns their sum.
+double exponentiate(float* x, int64_t length, float top) {
+  const Activation exp = activation_for(UnaryKind::kExp);
+  double sum = 0;
+  for (int64_t begin = 0; begin < length; begin += kChunk) {
+    const int64_t n = std::min(kChunk, length - begin);
+    float* piece = x + begin;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) piece[i] -= top;
+    exp(piece, piece, n);
+    sum += sum_of(piece, n, [](double v) { return v; });
+  }
+  return sum;
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const Tensor* mask = source(node, 1);
+  const Tensor* sinks = source(node, 2);
+  const float scale = std::get<SoftMaxParams>(node.params).scale;
+  const int64_t length = node.shape[0];
+  for_rows(ctx, node.shape, [&](RowIndex row) {
+    auto* to = reinterpret_cast<float*>(row_at(node, row));
+    float top = write_logits(*node.src[0], mask, row, scale, to);
+    const float sink =
+        sinks ? *reinterpret_cast<const float*>(sinks->data + row.i2 * sinks->strides[0]) : kMinusInfinity;
+    top = std::max(top, sink);
+    if (top == kMinusInfinity) {  // masked wholly
+      std::memset(to, 0, length * sizeof(float));
+      return;
+    }
+    const double sum = exponentiate(to, length, top) + std::exp(static_cast<double>(sink) - top);
+    const auto factor = static_cast<float>(1.0 / sum);
+#pragma omp simd
+    for (int64_t i = 0; i < length; ++i) to[i] *= factor;
+  });
+}
+
+bool supports(const Tensor& node) {
+  const Tensor* mask = source(node, 1);
+  const Tensor* sinks = source(node, 2);
+  return node.dtype == DType::kF32 && node.is_contiguous() && is_float(node.src[0]) && (!mask || is_float(mask)) &&
+         (!sinks || sinks->dtype == DType::kF32);
+}
+
+int64_t work(const Tensor& node) {
+  return node.elements() * 8;
+}
+
+}  // namespace
+
+const OpKernel kSoftMaxKernel{run, supports, nullptr, work};
+
+}  // namespace shoal::cpu

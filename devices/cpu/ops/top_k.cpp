@@ -1,0 +1,50 @@
+// top_k: a heap of the k best so far, kept where the result lies, whose first entry is the worst of them.
+#include <algorithm>
+#include <numeric>
+
+#include "devices/cpu/ops/ops.h"
+#include "devices/cpu/ops/order.h"
+
+namespace shoal::cpu {
+namespace {
+
+void select_row(const float* values, int64_t length, int32_t* best, int64_t k) {
+  const Before before{values, true};
+  std::iota(best, best + k, 0);
+  std::make_heap(best, best + k, before);
+  for (int64_t i = k; i < length; ++i) {
+    const auto index = static_cast<int32_t>(i);
+    if (!before(index, best[0])) continue;
+    std::pop_heap(best, best + k, before);
+    best[k - 1] = index;
+    std::push_heap(best, best + k, before);
+  }
+  std::sort_heap(best, best + k, before);
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const Tensor& x = *node.src[0];
+  for_rows(ctx, node.shape, [&](RowIndex row) {
+    auto* best = reinterpret_cast<int32_t*>(row_at(node, row));
+    select_row(whole_row(ctx, x, row_at(x, row)), x.shape[0], best, node.shape[0]);
+  });
+}
+
+bool supports(const Tensor& node) {
+  return node.dtype == DType::kI32 && node.is_contiguous() && is_float(node.src[0]) &&
+         node.shape[0] <= node.src[0]->shape[0];
+}
+
+size_t workspace(const Tensor& node, int threads) {
+  return threads * whole_row_bytes(*node.src[0]);
+}
+
+int64_t work(const Tensor& node) {
+  return node.src[0]->elements() * 2;
+}
+
+}  // namespace
+
+const OpKernel kTopKKernel{run, supports, workspace, work};
+
+}  // namespace shoal::cpu
