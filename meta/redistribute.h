@@ -17,6 +17,7 @@
 
 #include <string>
 
+#include "meta/layout.h"
 #include "meta/local_builder.h"
 
 namespace shoal::meta {
