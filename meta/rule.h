@@ -3,7 +3,7 @@
 //   mul_mat  "k m c/2 d, k n c d -> m n c d | sum k"     (source 0 has half the batches on axis 2)
 //   rms_norm "(a) b c d -> (a) b c d"
 //   get_rows "x [r] c d, i c d -> x i c d"
-//   glu      "2*a b c d -> a b c d"                      (fused: source axis 0 is two copies of factor a)
+//   glu      "2*a b c d, - -> a b c d"                   (fused: source axis 0 is two copies of factor a)
 //   attention"(d) t h z, (d) (s) h/2 z, (e) (s) h/2 z, t, -, - -> (e) h t z"
 //   add      "a b c d, a 1 1 1 -> a b c d | linear 0+1"
 //
@@ -11,7 +11,8 @@
 // absent (length 1, broadcast), `-` = the whole source is absent. A letter names a factor; `(a)` marks it whole
 // (must not be split), `[r]` selected; `a/g` an axis of length |a|/g (groups of g), `n*a` an axis that is n
 // repetitions of the factor one after the other. After `|`: `sum k ...` summed factors; `linear i j+k ...`
-// sources in which the op is linear: `i` alone (others mirrored or split alike), `j+k` jointly (a sum).
+// sources in which the op is linear: `i` alone (others mirrored or split alike), `j+k` jointly (a sum). Both:
+// "| sum k | linear 0 1". A letter has the same mark wherever it stands and stands once in an operand.
 //
 // Kinds of factor. Parallel: split it and run the op on the shards. Summed: split it and the result is
 // Partial. Selected: split it and run with the shard's index ranges (SelectParams); foreign indices give zeros
@@ -37,7 +38,7 @@ struct Factor {
   char letter = 'a';
   FactorKind kind = FactorKind::kParallel;
   int64_t length = 0;
-  int64_t unit = 1;      ///< shards must be a multiple of this (quantisation blocks of an operand)
+  int64_t unit = 1;  ///< shards must be a multiple of this (quantisation blocks of an operand)
 };
 
 /// How one axis of an operand relates to a factor. factor == -1: length 1, nothing to split.
@@ -61,13 +62,17 @@ struct Rule {
   std::vector<std::vector<int>> linear;
 
   int find(char letter) const;  ///< factor index or -1
+  /// Axis of the operand on which the factor stands, or -1.
+  static int axis_of(const Operand& operand, int factor);
 };
 
 /// Parses the text for a node and fills in the factor lengths from its shapes. Throws InvalidArgument when the
 /// text is malformed or the lengths of a letter disagree.
 Rule parse_rule(std::string_view text, const Tensor& node);
-/// The text form again, in normal form.
+/// The text form again, in normal form: trailing axes of `1` are left out.
 std::string to_string(const Rule& rule);
+/// "parallel", "summed", "selected", "whole".
+std::string_view name_of(FactorKind kind);
 
 /// The rule of a node from the table in meta/rules/table.cpp; nullopt for an op nobody wrote a rule for (and
 /// for views and concat, which work on runs directly).
