@@ -12,8 +12,8 @@ namespace shoal {
 
 /// Offsets of tensors laid one after the other with the type's alignment and max_size.
 struct StaticLayout {
-  std::vector<size_t> chunk_sizes;     ///< bytes, rounded up to the alignment
-  std::vector<Placement> placements;   ///< one for each tensor, in order
+  std::vector<size_t> chunk_sizes;    ///< bytes, rounded up to the alignment
+  std::vector<Placement> placements;  ///< one for each tensor, in order
   size_t total_bytes() const;
 };
 /// Pure; also what `shoal plan` reports without allocating. Throws DeviceError when one tensor exceeds max_size.
@@ -27,7 +27,27 @@ std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Buffe
 MemoryPlanOptions memory_options(Device& device);
 
 /// Plans and allocates the compute tensors and inputs of a range that have no buffer yet, gives views their
-/// addresses and nodes their workspaces. Returns nullptr when there was nothing to place.
+/// addresses and nodes without a workspace theirs. Returns nullptr when there was nothing to place. Throws
+/// InvalidArgument when a source that the range does not make has no memory.
 std::unique_ptr<Buffer> allocate_graph(const GraphRange& range, Device& device);
+
+/// Undoes allocate_graph before `memory`, its result, is freed: the range's tensors and workspaces in it are
+/// unplaced, so that the graph can be planned again.
+void release_graph(const GraphRange& range, const Buffer& memory);
+
+/// What a plan owns: allocate_graph's result, released at the end if the graph is still there.
+class GraphMemory {
+ public:
+  GraphMemory(const GraphRange& range, Device& device);
+  ~GraphMemory();
+  GraphMemory(const GraphMemory&) = delete;
+  GraphMemory& operator=(const GraphMemory&) = delete;
+  size_t bytes() const { return buffer_ != nullptr ? buffer_->size() : 0; }
+
+ private:
+  GraphRange range_;
+  std::weak_ptr<const void> life_;
+  std::unique_ptr<Buffer> buffer_;
+};
 
 }  // namespace shoal

@@ -83,12 +83,17 @@ class Buffer {
   void get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
   /// Copies all of src (in another or the same buffer; same dtype and shape, both contiguous) to dst (in this
   /// buffer) directly. False: not supported for this pair, go through the host.
-  virtual bool copy_tensor(const Tensor& src, Tensor& dst) { (void)src, (void)dst; return false; }
+  virtual bool copy_tensor(const Tensor& src, Tensor& dst) {
+    (void)src, (void)dst;
+    return false;
+  }
   /// Sets every byte of the buffer.
   virtual void clear(uint8_t value) = 0;
   /// Drops what init_tensor remembered.
   virtual void reset() {}
-  virtual bool is_multi() const { return false; }
+  /// The buffers that a multi-buffer is made of; empty for any other.
+  virtual std::span<const std::unique_ptr<Buffer>> parts() const { return {}; }
+  bool is_multi() const { return !parts().empty(); }
 
  protected:
   // The checked work behind set/get/memset; ranges are valid here.

@@ -35,8 +35,8 @@ struct DeviceProps {
   std::string name;         ///< "CPU0"
   std::string description;  ///< "Intel(R) Xeon(R) ..., 8 cores, node 0"
   DeviceType type = DeviceType::kCpu;
-  DeviceMemory memory;      ///< live figures
-  std::string device_id;    ///< PCI "domain:bus:device.function", "" when there is none
+  DeviceMemory memory;    ///< live figures
+  std::string device_id;  ///< PCI "domain:bus:device.function", "" when there is none
   DeviceCaps caps;
 };
 
@@ -58,15 +58,24 @@ class Device {
   /// Pinned host memory that this device copies to and from quickly; nullptr when there is none.
   virtual BufferType* host_buffer_type() { return nullptr; }
   /// Wraps memory of the host without a copy; nullptr when not supported. The memory must outlive it.
-  virtual std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) { (void)data, (void)size; return nullptr; }
+  virtual std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) {
+    (void)data, (void)size;
+    return nullptr;
+  }
 
   /// Can this device run the node (its dtypes, shapes and parameters), wherever its tensors are now?
   virtual bool supports_op(const Tensor& node) const = 0;
   virtual bool supports_buffer_type(const BufferType& type) const { return &type.device() == this; }
   /// Worth running here although the weights are elsewhere (large batches).
-  virtual bool offload_op(const Tensor& node) const { (void)node; return false; }
+  virtual bool offload_op(const Tensor& node) const {
+    (void)node;
+    return false;
+  }
   /// Scratch bytes the node needs while it runs here (planned with the graph's memory).
-  virtual size_t workspace_size(const Tensor& node) const { (void)node; return 0; }
+  virtual size_t workspace_size(const Tensor& node) const {
+    (void)node;
+    return 0;
+  }
   /// nullptr when events are not supported.
   virtual std::unique_ptr<Event> new_event() { return nullptr; }
 };
@@ -76,8 +85,13 @@ class BackendReg {
   virtual ~BackendReg() = default;
   virtual std::string name() const = 0;  ///< "CPU", "CUDA", "META"
   virtual std::span<Device* const> devices() const = 0;
+  /// False for test doubles: their devices are found by name and in no list.
+  virtual bool is_listed() const { return true; }
   /// Optional functions by name, as untyped pointers; nullptr when the family has no such function.
-  virtual void* function(std::string_view name) const { (void)name; return nullptr; }
+  virtual void* function(std::string_view name) const {
+    (void)name;
+    return nullptr;
+  }
   /// Makes a device from parameters (families without a fixed list of devices, such as META).
   virtual Device& create_device(std::string_view params);
 };

@@ -10,8 +10,10 @@
 
 namespace shoal::cpu {
 
-/// How many devices, and how many threads each ("devices=4,threads=2", 0 = default). Call before first use of the
-/// family, or again while no backend or buffer of it exists. Throws InvalidArgument otherwise.
+/// How many devices, and how many threads each ("devices=4,threads=2", 0 = default), with limits for tests and for
+/// sharing a machine: "max_size=1M" of one allocation, "memory=512M" of all allocations of a device. What is not
+/// named is the default again. Call before first use of the family, or again while no backend or buffer of it
+/// exists; throws InvalidArgument otherwise. Devices of before keep working but are in no list any more.
 void configure(std::string_view params);
 
 /// Threads a backend gets when init() names none.

@@ -1,0 +1,194 @@
+#include "devices/buffer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "graph/error.h"
+
+namespace shoal {
+namespace {
+
+void check_range(std::string_view what, const Tensor& tensor, size_t offset, size_t size) {
+  const size_t bytes = tensor.bytes();
+  require<InvalidArgument>(offset <= bytes && size <= bytes - offset,
+                           "[{} {}] bytes [{}, {} + {}) are outside the tensor's {} bytes", what, tensor.name, offset,
+                           offset, size, bytes);
+}
+
+/// A rectangle of bytes inside the tensor; the arithmetic must not overflow for absurd rows.
+void check_rows(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows) {
+  if (rows.rows == 0 || rows.row_bytes == 0) return;
+  const size_t bytes = tensor.bytes();
+  bool inside = rows.offset <= bytes && rows.row_bytes <= bytes - rows.offset;
+  if (inside && rows.rows > 1) {
+    const size_t room = bytes - rows.offset - rows.row_bytes;
+    inside = rows.stride <= room / (rows.rows - 1);
+  }
+  require<InvalidArgument>(inside,
+                           "[{} {}] {} rows of {} bytes, {} apart from byte {} on, exceed the tensor's {} bytes", what,
+                           tensor.name, rows.rows, rows.row_bytes, rows.stride, rows.offset, bytes);
+  require<InvalidArgument>(rows.rows == 1 || (host_stride >= rows.row_bytes && rows.stride >= rows.row_bytes),
+                           "[{} {}] rows of {} bytes overlap: {} bytes apart in the tensor, {} in host memory", what,
+                           tensor.name, rows.row_bytes, rows.stride, host_stride);
+}
+
+Buffer& buffer_of(std::string_view what, const Tensor& tensor) {
+  require<InvalidArgument>(tensor.buffer != nullptr, "[{} {}] the tensor has no memory: place it in a buffer first",
+                           what, tensor.name);
+  return *tensor.buffer;
+}
+
+void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tensor) {
+  require<InvalidArgument>(&buffer_of(what, tensor) == &buffer || buffer.is_multi(),
+                           "[{} {}] the tensor lies in another buffer", what, tensor.name);
+}
+
+/// Several buffers behind one face. Tensors are placed in the parts and know them, so that the multi-buffer
+/// itself only forwards.
+class MultiBuffer final : public Buffer {
+ public:
+  explicit MultiBuffer(std::vector<std::unique_ptr<Buffer>> parts)
+      : Buffer(parts.front()->type(), total(parts)), parts_(std::move(parts)) {}
+
+  std::byte* base() const override { return parts_.front()->base(); }
+  void set_usage(Usage usage) override {
+    Buffer::set_usage(usage);
+    for (auto& part : parts_) part->set_usage(usage);
+  }
+  bool copy_tensor(const Tensor& src, Tensor& dst) override { return dst.buffer->copy_tensor(src, dst); }
+  void clear(uint8_t value) override {
+    for (auto& part : parts_) part->clear(value);
+  }
+  void reset() override {
+    for (auto& part : parts_) part->reset();
+  }
+  std::span<const std::unique_ptr<Buffer>> parts() const override { return parts_; }
+
+ protected:
+  void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override {
+    tensor.buffer->set(tensor, data, offset, size);
+  }
+  void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override {
+    tensor.buffer->get(tensor, data, offset, size);
+  }
+  void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override {
+    tensor.buffer->memset(tensor, value, offset, size);
+  }
+
+ private:
+  static size_t total(const std::vector<std::unique_ptr<Buffer>>& parts) {
+    size_t sum = 0;
+    for (const auto& part : parts) sum += part->size();
+    return sum;
+  }
+
+  std::vector<std::unique_ptr<Buffer>> parts_;
+};
+
+}  // namespace
+
+void Buffer::place(Tensor& tensor, size_t offset) {
+  require<InvalidArgument>(!is_multi(), "[place {}] a multi-buffer places nothing itself: use one of its parts",
+                           tensor.name);
+  require<InvalidArgument>(!tensor.is_view(), "[place {}] a view takes the place of its base", tensor.name);
+  require<InvalidArgument>(tensor.buffer == nullptr, "[place {}] the tensor is placed already", tensor.name);
+  require<InvalidArgument>(reinterpret_cast<uintptr_t>(base() + offset) % alignment() == 0,
+                           "[place {}] offset {} is not aligned to {} bytes", tensor.name, offset, alignment());
+  const size_t need = type_.alloc_size(tensor);
+  require<InvalidArgument>(offset <= size_ && need <= size_ - offset,
+                           "[place {}] {} bytes at offset {} do not fit in a buffer of {} bytes", tensor.name, need,
+                           offset, size_);
+  tensor.buffer = this;
+  tensor.data = base() + offset;
+  init_tensor(tensor);
+}
+
+void Buffer::place_view(Tensor& view) {
+  require<InvalidArgument>(view.is_view(), "[place {}] the tensor is not a view", view.name);
+  const Tensor& owner = *view.view_base;
+  Buffer& buffer = buffer_of("place", owner);
+  const size_t bytes = owner.bytes();
+  require<InvalidArgument>(view.empty() || (view.view_offset <= bytes && view.span_bytes() <= bytes - view.view_offset),
+                           "[place {}] the view reaches from byte {} over {} bytes, past the {} bytes of {}", view.name,
+                           view.view_offset, view.span_bytes(), bytes, owner.name);
+  view.buffer = &buffer;
+  view.data = owner.data + view.view_offset;
+  buffer.init_tensor(view);
+}
+
+void Buffer::set(Tensor& tensor, const void* data, size_t offset, size_t size) {
+  check_holds("set", *this, tensor);
+  check_range("set", tensor, offset, size);
+  if (size != 0) do_set(tensor, data, offset, size);
+}
+
+void Buffer::get(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  check_holds("get", *this, tensor);
+  check_range("get", tensor, offset, size);
+  if (size != 0) do_get(tensor, data, offset, size);
+}
+
+void Buffer::memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) {
+  check_holds("memset", *this, tensor);
+  check_range("memset", tensor, offset, size);
+  if (size != 0) do_memset(tensor, value, offset, size);
+}
+
+void Buffer::set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+  check_holds("set_2d", *this, tensor);
+  check_rows("set_2d", tensor, host_stride, rows);
+  if (rows.rows != 0 && rows.row_bytes != 0) do_set_2d(tensor, data, host_stride, rows);
+}
+
+void Buffer::get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+  check_holds("get_2d", *this, tensor);
+  check_rows("get_2d", tensor, host_stride, rows);
+  if (rows.rows != 0 && rows.row_bytes != 0) do_get_2d(tensor, data, host_stride, rows);
+}
+
+void Buffer::do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    do_set(tensor, bytes + row * host_stride, rows.offset + row * rows.stride, rows.row_bytes);
+  }
+}
+
+void Buffer::do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+  auto* bytes = static_cast<std::byte*>(data);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    do_get(tensor, bytes + row * host_stride, rows.offset + row * rows.stride, rows.row_bytes);
+  }
+}
+
+std::unique_ptr<Buffer> make_multi_buffer(std::vector<std::unique_ptr<Buffer>> parts) {
+  require<InvalidArgument>(!parts.empty(), "a multi-buffer needs at least one part");
+  return std::make_unique<MultiBuffer>(std::move(parts));
+}
+
+void tensor_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
+  buffer_of("set", tensor).set(tensor, data, offset, size);
+}
+
+void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  buffer_of("get", tensor).get(tensor, data, offset, size);
+}
+
+void tensor_copy(const Tensor& src, Tensor& dst) {
+  require<InvalidArgument>(src.dtype == dst.dtype && same_shape(src, dst), "[copy] {} does not fit {}", describe(src),
+                           describe(dst));
+  Buffer& from = buffer_of("copy", src);
+  Buffer& to = buffer_of("copy", dst);
+  if (&src == &dst || src.empty()) return;
+  if (src.is_contiguous() && dst.is_contiguous() && to.copy_tensor(src, dst)) return;
+  constexpr size_t kStage = size_t{16} << 20;  // bounds the host memory for tensors of any size
+  const size_t bytes = src.bytes();
+  std::vector<std::byte> stage(std::min(bytes, kStage));
+  for (size_t done = 0; done < bytes; done += stage.size()) {
+    const size_t size = std::min(stage.size(), bytes - done);
+    from.get(src, stage.data(), done, size);
+    to.set(dst, stage.data(), done, size);
+  }
+}
+
+}  // namespace shoal

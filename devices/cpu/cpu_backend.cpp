@@ -1,0 +1,91 @@
+#include "devices/cpu/cpu_backend.h"
+
+#include "devices/cpu/cpu_plan.h"
+#include "graph/error.h"
+
+namespace shoal::cpu {
+namespace {
+
+void check_placed(const Tensor& tensor) {
+  require<InvalidArgument>(tensor.buffer != nullptr, "[{}] the tensor has no memory: place it in a buffer first",
+                           tensor.name);
+}
+
+/// Cores to bind to; empty when the threads need more cores than there are.
+std::vector<int> binding(const CpuDevice& device, int threads) {
+  const CoreSet& set = device.cores();
+  const bool enough = !set.shared && static_cast<size_t>(threads) <= set.cores.size();
+  return enough ? set.cores : std::vector<int>{};
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(CpuDevice& device, int threads)
+    : device_(device), use_(device), threads_(threads), worker_(device.name(), binding(device, threads), threads) {}
+
+void CpuBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
+  set_2d_async(tensor, data, size, {offset, size, 1, size});
+}
+
+void CpuBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  get_2d_async(tensor, data, size, {offset, size, 1, size});
+}
+
+void CpuBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+  check_placed(tensor);
+  worker_.push(SetWork{&tensor, data, host_stride, rows});
+}
+
+void CpuBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+  check_placed(tensor);
+  worker_.push(GetWork{&tensor, data, host_stride, rows});
+}
+
+void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
+  auto* other = dynamic_cast<CpuBackend*>(&to);
+  if (other == nullptr) return Backend::copy_async(src, to, dst);
+  check_placed(src);
+  check_placed(dst);
+  require<InvalidArgument>(src.dtype == dst.dtype && same_shape(src, dst), "[copy] {} does not fit {}", describe(src),
+                           describe(dst));
+  // Earlier work of the other backend may still use dst; its later work must see the copy.
+  if (other != this) wait(other->here());
+  worker_.push(CopyWork{&src, &dst});
+  if (other != this) other->wait(here());
+}
+
+std::unique_ptr<GraphPlan> CpuBackend::create_plan(const GraphRange& range) {
+  return std::make_unique<CpuPlan>(*this, range);
+}
+
+void CpuBackend::compute_async(GraphPlan& plan) {
+  require<InvalidArgument>(&plan.backend() == this, "[{}] the plan was made by another backend, on {}", name(),
+                           plan.backend().name());
+  auto& own = static_cast<CpuPlan&>(plan);
+  own.set_last_run(worker_.push(ComputeWork{&own}));
+}
+
+bool CpuBackend::enqueue(const HostTask& task) {
+  worker_.push(task);
+  return true;
+}
+
+void CpuEvent::record(Backend& backend) {
+  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
+  require<InvalidArgument>(cpu != nullptr && &cpu->device() == &device_, "an event of {} cannot be recorded on {}",
+                           device_.name(), backend.name());
+  recorded_ = cpu->here();
+}
+
+void CpuEvent::wait(Backend& backend) {
+  if (recorded_.timeline == nullptr) return;
+  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
+  if (cpu == nullptr) return synchronize();
+  cpu->wait(recorded_);
+}
+
+void CpuEvent::synchronize() {
+  if (recorded_.timeline != nullptr) recorded_.timeline->finished.wait_for(recorded_.position, Waiter::kHost);
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,62 @@
+// CpuBackend: the stream of a CPU device, queued on a worker thread (worker.h); CpuEvent: a position in such a
+// stream. Thread rules as in devices/backend.h.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "devices/backend.h"
+#include "devices/cpu/cpu_family.h"
+#include "devices/cpu/worker.h"
+
+namespace shoal::cpu {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(CpuDevice& device, int threads);
+
+  std::string name() const override { return device_.name(); }
+  Device& device() const override { return device_; }
+  std::string_view guid() const override { return "shoal-cpu-1"; }
+  int threads() const { return threads_; }
+
+  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
+  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
+  void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
+  void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
+  void synchronize() override { worker_.synchronize(); }
+  using Backend::create_plan;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
+  void compute_async(GraphPlan& plan) override;
+  bool enqueue(const HostTask& task) override;
+
+  /// Everything queued here before is finished when others get past this position.
+  WaitWork here() const { return {&worker_.timeline(), worker_.position()}; }
+  /// Queues a wait for a position of any worker.
+  void wait(const WaitWork& position) { worker_.push(position); }
+  /// The host waits for a position of this backend; failures stay where they are.
+  void wait_for(uint64_t position) const { worker_.timeline().finished.wait_for(position, Waiter::kHost); }
+
+ private:
+  CpuDevice& device_;
+  DeviceUse use_;
+  int threads_;
+  Worker worker_;
+};
+
+class CpuEvent final : public Event {
+ public:
+  explicit CpuEvent(CpuDevice& device) : device_(device) {}
+  Device& device() const override { return device_; }
+  void record(Backend& backend) override;
+  /// A backend of another family cannot wait for a CPU stream by itself: the host waits for it then.
+  void wait(Backend& backend) override;
+  void synchronize() override;
+
+ private:
+  CpuDevice& device_;
+  WaitWork recorded_{nullptr, 0};
+};
+
+}  // namespace shoal::cpu

@@ -1,0 +1,35 @@
+// Memory of CPU devices: host memory on the device's NUMA node, or host memory of others wrapped without a copy.
+// Thread-safe as devices/buffer.h says.
+#pragma once
+
+#include <memory>
+
+#include "devices/buffer.h"
+
+namespace shoal::cpu {
+
+class CpuDevice;
+
+class CpuBufferType : public BufferType {
+ public:
+  explicit CpuBufferType(CpuDevice& device) : device_(device) {}
+  std::string name() const override;
+  Device& device() const override;
+  std::unique_ptr<Buffer> allocate(size_t size) override;
+  size_t max_size() const override;
+  bool is_host() const override { return true; }
+
+ protected:
+  CpuDevice& device_;
+};
+
+/// Type of wrapped host memory. Tensors in a mapped file are aligned as the file says, which is at least to 8 bytes.
+class MappedBufferType final : public CpuBufferType {
+ public:
+  using CpuBufferType::CpuBufferType;
+  std::string name() const override;
+  size_t alignment() const override { return 8; }
+  std::unique_ptr<Buffer> wrap(void* data, size_t size);
+};
+
+}  // namespace shoal::cpu

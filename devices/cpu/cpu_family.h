@@ -1,0 +1,99 @@
+// The classes behind devices/cpu/cpu_device.h: the device and its family. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "devices/cpu/cpu_buffer.h"
+#include "devices/cpu/topology.h"
+#include "devices/device.h"
+
+namespace shoal::cpu {
+
+/// Limits that configure() may set, for tests and for sharing a machine.
+struct Limits {
+  size_t max_size = std::numeric_limits<size_t>::max();  ///< of one allocation
+  std::optional<size_t> memory;                          ///< of all allocations of a device
+};
+
+class CpuDevice final : public Device {
+ public:
+  /// `sharers`: devices that have the same node, which report an equal part of its memory each.
+  CpuDevice(BackendReg& reg, std::string name, CoreSet cores, int sharers, int threads, const Limits& limits);
+
+  std::string name() const override { return name_; }
+  std::string description() const override;
+  DeviceType type() const override { return DeviceType::kCpu; }
+  DeviceMemory memory() const override;
+  DeviceProps props() const override;
+  BackendReg& reg() const override { return reg_; }
+  std::unique_ptr<Backend> init(std::string_view params = {}) override;
+  BufferType& buffer_type() override { return type_; }
+  std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) override { return mapped_.wrap(data, size); }
+  bool supports_op(const Tensor& node) const override;
+  bool supports_buffer_type(const BufferType& type) const override { return type.is_host(); }
+  /// Enough for every team this device has had, and for the default one.
+  size_t workspace_size(const Tensor& node) const override;
+  std::unique_ptr<Event> new_event() override;
+
+  const CoreSet& cores() const { return cores_; }
+  int node() const { return cores_.node; }
+  int default_threads() const { return default_threads_; }
+  size_t max_size() const { return limits_.max_size; }
+  /// Counts an allocation. Throws DeviceError when it exceeds max_size, the memory limit or what is free.
+  void take(size_t size);
+  void give_back(size_t size) { used_ -= size; }
+  int uses() const { return uses_; }
+
+ private:
+  friend class DeviceUse;
+
+  BackendReg& reg_;
+  std::string name_;
+  CoreSet cores_;
+  int sharers_;
+  int default_threads_;
+  Limits limits_;
+  std::atomic<int> most_threads_;
+  std::atomic<size_t> used_{0};
+  std::atomic<int> uses_{0};
+  CpuBufferType type_{*this};
+  MappedBufferType mapped_{*this};
+};
+
+/// Counts a backend or buffer of the device while it lives.
+class DeviceUse {
+ public:
+  explicit DeviceUse(CpuDevice& device) : device_(device) { ++device_.uses_; }
+  ~DeviceUse() { --device_.uses_; }
+  DeviceUse(const DeviceUse&) = delete;
+  DeviceUse& operator=(const DeviceUse&) = delete;
+
+ private:
+  CpuDevice& device_;
+};
+
+class CpuFamily final : public BackendReg {
+ public:
+  std::string name() const override { return "CPU"; }
+  std::span<Device* const> devices() const override;
+  void configure(std::string_view params);
+
+ private:
+  struct Settings {
+    int devices = 0;  ///< 0: one per NUMA node
+    int threads = 0;  ///< 0: one per core
+    Limits limits;
+  };
+  void make_devices(const Settings& settings) const;
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< devices of earlier configurations too
+  mutable std::vector<Device*> devices_;                   ///< made at first use
+};
+
+}  // namespace shoal::cpu

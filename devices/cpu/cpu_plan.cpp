@@ -1,0 +1,100 @@
+#include "devices/cpu/cpu_plan.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "devices/cpu/cpu_backend.h"
+#include "graph/error.h"
+#include "graph/text.h"
+
+namespace shoal::cpu {
+namespace {
+
+/// Scalar operations below which waking the team and meeting it again costs more than it saves.
+constexpr int64_t kAloneWork = 16 * 1024;
+
+std::span<Tensor* const> nodes_of(const GraphRange& range) {
+  return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
+}
+
+bool runs(const Tensor& node) {
+  return !is_view(node.op) && !node.empty();
+}
+
+int64_t work_of(const OpKernel& kernel, const Tensor& node) {
+  return kernel.work != nullptr ? kernel.work(node) : node.elements();
+}
+
+/// The range, frozen, when the device can run it.
+const GraphRange& checked(const Device& device, const GraphRange& range) {
+  for (const Tensor* node : nodes_of(range)) {
+    if (!device.supports_op(*node)) {
+      fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
+                        to_string(*node));
+    }
+    for (const Tensor* source : node->src) {
+      if (source == nullptr || source->buffer == nullptr) continue;
+      const BufferType& type = source->buffer->type();
+      if (device.supports_buffer_type(type)) continue;
+      fail<DeviceError>("[{}] cannot read {} of '{}': it lies in memory of {}", device.name(), source->name,
+                        to_string(*node), type.name());
+    }
+  }
+  range.graph->freeze();
+  return range;
+}
+
+}  // namespace
+
+std::vector<Step> compile_steps(const GraphRange& range, int threads) {
+  std::vector<Step> steps;
+  for (Tensor* node : nodes_of(range)) {
+    if (!runs(*node)) continue;
+    const OpKernel& kernel = kernel_for(node->op);
+    steps.push_back({kernel.run, node, node->workspace, threads == 1 || work_of(kernel, *node) < kAloneWork, true});
+  }
+  // Between two steps that thread 0 does alone nobody else needs to see anything; the region's end is a barrier too.
+  for (size_t i = 0; i < steps.size(); ++i) {
+    steps[i].barrier = i + 1 < steps.size() && !(steps[i].alone && steps[i + 1].alone);
+  }
+  return steps;
+}
+
+void run_steps(std::span<const Step> steps, int threads) {
+  if (threads == 1 || std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.alone; })) {
+    for (const Step& step : steps) step.run({0, 1, step.workspace}, *step.node);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int thread = omp_get_thread_num();
+    const int team = omp_get_num_threads();
+    for (const Step& step : steps) {
+      if (!step.alone) {
+        step.run({thread, team, step.workspace}, *step.node);
+      } else if (thread == 0) {
+        step.run({0, 1, step.workspace}, *step.node);
+      }
+      if (step.barrier) {
+#pragma omp barrier
+      }
+    }
+  }
+}
+
+CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range)
+    : backend_(backend),
+      threads_(backend.threads()),
+      memory_(checked(backend.device(), range), backend.device()),
+      steps_(compile_steps(range, threads_)) {}
+
+CpuPlan::~CpuPlan() {
+  backend_.wait_for(last_run_);
+}
+
+Backend& CpuPlan::backend() const {
+  return backend_;
+}
+
+}  // namespace shoal::cpu

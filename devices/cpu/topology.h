@@ -1,0 +1,46 @@
+// The machine as CPU devices see it: NUMA nodes with their cores and memory, read once through hwloc. Cores are
+// named by the number of the first hardware thread that this process may use. All functions are thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "devices/device.h"
+
+namespace shoal::cpu {
+
+struct Node {
+  int number = 0;          ///< of the operating system
+  std::vector<int> cores;  ///< one hardware thread of each core
+};
+
+/// What one device gets. Example: 2 nodes of 4 cores for 3 devices are cores 0-1 (node 0), 2-4 (both nodes, hence
+/// node -1: memory is not bound), 5-7 (node 1).
+struct CoreSet {
+  int node = 0;  ///< -1 when the cores belong to several nodes
+  std::vector<int> cores;
+  bool shared = false;  ///< other devices have the same core: there are more devices than cores
+};
+
+/// Divides the cores evenly; 0 devices = one per node. Pure.
+std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices);
+
+/// Nodes with at least one core that this process may run on; never empty.
+std::span<const Node> machine_nodes();
+int machine_cores();
+/// "Intel(R) Xeon(R) Platinum 8480+"; "CPU" when unknown.
+const std::string& cpu_model();
+
+/// Live figures of a node (-1: of the machine). What the page cache holds counts as free.
+DeviceMemory node_memory(int node);
+
+/// Binds the calling thread to these cores; threads it creates inherit that. False when not permitted.
+bool bind_thread(std::span<const int> cores) noexcept;
+
+/// 64-byte aligned memory, on the node when there are several. nullptr on failure.
+void* allocate_on_node(size_t size, int node) noexcept;
+void free_on_node(void* data, size_t size, int node) noexcept;
+
+}  // namespace shoal::cpu

@@ -1,0 +1,127 @@
+#include "devices/cpu/worker.h"
+
+#include <omp.h>
+#include <pthread.h>
+
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+#include "devices/cpu/cpu_plan.h"
+#include "devices/cpu/topology.h"
+#include "graph/error.h"
+
+namespace shoal::cpu {
+namespace {
+
+/// Timelines are reused and never freed: see worker.h.
+class TimelinePool {
+ public:
+  static TimelinePool& instance() {
+    static TimelinePool& pool = *new TimelinePool;
+    return pool;
+  }
+  Timeline* take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return &all_.emplace_back();
+    Timeline* timeline = free_.back();
+    free_.pop_back();
+    return timeline;
+  }
+  void give_back(Timeline* timeline) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(timeline);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<Timeline> all_;
+  std::vector<Timeline*> free_;
+};
+
+// One overload for each kind of work.
+void run_item(const HostTask& task) {
+  task.run(task.object, task.argument, false);
+}
+void run_item(const ComputeWork& work) {
+  work.plan->run();
+}
+void run_item(const SetWork& work) {
+  work.tensor->buffer->set_2d(*work.tensor, work.data, work.host_stride, work.rows);
+}
+void run_item(const GetWork& work) {
+  work.tensor->buffer->get_2d(*work.tensor, work.data, work.host_stride, work.rows);
+}
+void run_item(const CopyWork& work) {
+  tensor_copy(*work.src, *work.dst);
+}
+
+}  // namespace
+
+Worker::Worker(const std::string& name, std::vector<int> cores, int threads)
+    : count_(threads), timeline_(TimelinePool::instance().take()), cores_(std::move(cores)) {
+  queued_count_ = timeline_->finished.value();
+  queued_.advance_to(queued_count_);
+  try {
+    thread_ = std::thread([this] { loop(); });
+  } catch (const std::system_error& error) {
+    TimelinePool::instance().give_back(timeline_);
+    fail<DeviceError>("[{}] cannot start a thread ({}): raise the limit of processes, or use fewer devices", name,
+                      error.what());
+  }
+  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+}
+
+Worker::~Worker() {
+  push(StopWork{});
+  thread_.join();
+  TimelinePool::instance().give_back(timeline_);
+}
+
+uint64_t Worker::push(const Work& work) {
+  queue_.push(work);
+  queued_.advance_to(++queued_count_);
+  return queued_count_;
+}
+
+void Worker::synchronize() {
+  timeline_->finished.wait_for(queued_count_, Waiter::kHost);
+  if (failure_ == nullptr) return;
+  std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Worker::loop() {
+  if (!cores_.empty()) bind_thread(cores_);  // not permitted: slower, still right
+  omp_set_dynamic(0);
+  for (uint64_t done = timeline_->finished.value();;) {
+    queued_.wait_for(done + 1, Waiter::kWorker);
+    const bool more = run(queue_.pop());
+    timeline_->finished.advance_to(++done);
+    if (!more) return;
+  }
+}
+
+bool Worker::run(const Work& work) {
+  if (std::holds_alternative<StopWork>(work)) return false;
+  if (const auto* wait = std::get_if<WaitWork>(&work)) {
+    wait->timeline->finished.wait_for(wait->position, Waiter::kWorker);
+    return true;
+  }
+  try {
+    if (failure_ == nullptr) {
+      std::visit(
+          [](const auto& item) {
+            if constexpr (requires { run_item(item); }) run_item(item);
+          },
+          work);
+    } else if (const auto* task = std::get_if<HostTask>(&work)) {
+      task->run(task->object, task->argument, true);
+    }
+  } catch (...) {
+    if (failure_ == nullptr) failure_ = std::current_exception();
+  }
+  return true;
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,84 @@
+// Worker: the thread behind a CPU backend. It takes work items from a queue in order and, for plans, leads an
+// OpenMP team. The first failure is kept; later work is skipped, except that host tasks are told and waits still
+// wait (others may rely on the order). Nothing here allocates per item.
+//
+// A Timeline counts the items a worker has finished, and positions on it are what events and cross-backend
+// copies wait for: the record of an event is just (timeline, number of items queued so far). Timelines are
+// pooled and their counts never fall, so that a wait may outlive the backend it refers to.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "devices/backend.h"
+#include "devices/cpu/waiting.h"
+#include "devices/cpu/work_queue.h"
+
+namespace shoal::cpu {
+
+class CpuPlan;
+
+struct Timeline {
+  Counter finished;
+};
+
+struct ComputeWork {
+  CpuPlan* plan;
+};
+struct SetWork {
+  Tensor* tensor;
+  const void* data;
+  size_t host_stride;
+  Rows rows;
+};
+struct GetWork {
+  const Tensor* tensor;
+  void* data;
+  size_t host_stride;
+  Rows rows;
+};
+struct CopyWork {
+  const Tensor* src;
+  Tensor* dst;
+};
+struct WaitWork {
+  const Timeline* timeline;
+  uint64_t position;
+};
+struct StopWork {};
+using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, CopyWork, WaitWork>;
+
+class Worker {
+ public:
+  /// `cores` empty: the thread is not bound. `threads` is the size of the team that plans will use.
+  Worker(const std::string& name, std::vector<int> cores, int threads);
+  /// Finishes the queued work first. Failures that nobody asked for are lost.
+  ~Worker();
+
+  /// Queues work; one thread at a time. Returns the position at which it is finished.
+  uint64_t push(const Work& work);
+  /// Position of everything queued so far.
+  uint64_t position() const { return queued_count_; }
+  const Timeline& timeline() const { return *timeline_; }
+  /// Waits for everything queued; throws the first failure and clears it.
+  void synchronize();
+
+ private:
+  void loop();
+  bool run(const Work& work);  ///< false: stop
+
+  ThreadCount count_;
+  Timeline* timeline_;
+  WorkQueue<Work> queue_;
+  uint64_t queued_count_;  ///< pushing thread only
+  Counter queued_;
+  /// Written by the worker; the host reads and clears it only when all queued work is finished.
+  std::exception_ptr failure_;
+  std::vector<int> cores_;
+  std::thread thread_;
+};
+
+}  // namespace shoal::cpu

@@ -1,0 +1,108 @@
+// The family "NULL": devices with real memory whose backends run nothing, record what they were asked to do, and
+// fail where told. A test double, and the smallest complete device: clone this folder to begin a new one.
+// Its memory is not host memory for the rest of the program, so that nobody takes short cuts past its buffers.
+//
+// Parameters of create_device() (which adds NULL1, NULL2, ... to the family's NULL0):
+//   max_size=BYTES          largest single allocation
+//   fail_alloc_after=BYTES  allocations past this sum throw DeviceError
+//   fail_node=NAME          a run of this node fails; reported by synchronize()
+//   stall_ms=N              synchronize() takes this long
+// init() takes the last two as well, for one backend.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "devices/device.h"
+
+namespace shoal::null {
+
+struct Faults {
+  size_t max_size = std::numeric_limits<size_t>::max();
+  size_t fail_alloc_after = std::numeric_limits<size_t>::max();
+  std::string fail_node;
+  std::chrono::milliseconds stall{0};
+};
+
+/// One thing a backend was asked to do: "set", "get", "copy", "compute" (once for each node), "synchronize".
+struct Call {
+  std::string what;
+  std::string tensor;  ///< "" where there is none
+  size_t bytes = 0;
+  bool operator==(const Call&) const = default;
+};
+
+class NullDevice;
+
+class NullBufferType final : public BufferType {
+ public:
+  explicit NullBufferType(NullDevice& device) : device_(device) {}
+  std::string name() const override;
+  Device& device() const override;
+  std::unique_ptr<Buffer> allocate(size_t size) override;
+  size_t max_size() const override;
+
+ private:
+  NullDevice& device_;
+};
+
+class NullDevice final : public Device {
+ public:
+  NullDevice(BackendReg& reg, std::string name, Faults faults) : reg_(reg), name_(std::move(name)), faults_(faults) {}
+
+  std::string name() const override { return name_; }
+  std::string description() const override { return "runs nothing, records everything"; }
+  DeviceType type() const override { return DeviceType::kAccelerator; }
+  DeviceMemory memory() const override;
+  DeviceProps props() const override;
+  BackendReg& reg() const override { return reg_; }
+  std::unique_ptr<Backend> init(std::string_view params = {}) override;
+  BufferType& buffer_type() override { return type_; }
+  bool supports_op(const Tensor&) const override { return true; }
+
+  const Faults& faults() const { return faults_; }
+  /// Counts an allocation; throws DeviceError when the faults say so.
+  void take(size_t size);
+  void give_back(size_t size) { used_ -= size; }
+
+ private:
+  BackendReg& reg_;
+  std::string name_;
+  Faults faults_;
+  std::atomic<size_t> used_{0};
+  NullBufferType type_{*this};
+};
+
+/// Does at once what it is asked to do; only failures wait for synchronize(), as they do on real devices.
+class NullBackend final : public Backend {
+ public:
+  NullBackend(NullDevice& device, Faults faults) : device_(device), faults_(std::move(faults)) {}
+
+  std::string name() const override { return device_.name(); }
+  Device& device() const override { return device_; }
+  std::string_view guid() const override { return "shoal-null-1"; }
+  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
+  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
+  void synchronize() override;
+  using Backend::create_plan;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
+  void compute_async(GraphPlan& plan) override;
+
+  /// What happened so far, in order.
+  const std::vector<Call>& calls() const { return calls_; }
+  void clear_calls() { calls_.clear(); }
+
+ private:
+  NullDevice& device_;
+  Faults faults_;
+  std::vector<Call> calls_;
+  std::string failure_;
+};
+
+std::unique_ptr<BackendReg> make_family();
+
+}  // namespace shoal::null
