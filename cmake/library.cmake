@@ -65,6 +65,7 @@ function(shoal_program folder)
   # Everything but main() is a library, so that tests can call the commands.
   add_library(shoal_${folder} STATIC ${sources})
   target_include_directories(shoal_${folder} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(shoal_${folder} PRIVATE SHOAL_VERSION="${PROJECT_VERSION}")
   target_link_libraries(shoal_${folder} PRIVATE shoal_flags)
   foreach(dependency ${arg_DEPENDS})
     if(TARGET shoal_${dependency})

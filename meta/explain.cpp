@@ -49,16 +49,26 @@ nlohmann::json step_json(const Step& step) {
 
 }  // namespace
 
-std::string to_string(const Plan& plan) {
-  std::string text = fmt::format("plan of {} on {} devices\nlayouts\n", plan.graph_name, plan.devices.size());
+std::string layouts_text(const Plan& plan) {
+  std::string text = "layouts\n";
   for (const auto& [tensor, layout] : plan.layouts) {
     text += fmt::format("  {:<28} {:<5} {:<20} {}\n", tensor->name, name_of(tensor->dtype),
                         shoal::to_string(tensor->shape), layout.to_string());
   }
-  text += "steps (nodes of the local graphs)\n";
+  return text;
+}
+
+std::string steps_text(const Plan& plan) {
+  std::string text = "steps (nodes of the local graphs)\n";
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     text += fmt::format("  {:>4}  {}\n", i, step_text(plan, plan.steps[i]));
   }
+  return text;
+}
+
+std::string to_string(const Plan& plan) {
+  std::string text = fmt::format("plan of {} on {} devices\n", plan.graph_name, plan.devices.size());
+  text += layouts_text(plan) + steps_text(plan);
   text += fmt::format("memory in bytes\n  {:<8} {:>14} {:>14} {:>14} {:>14} {:>14}\n", "device", "weights", "cache",
                       "compute", "communication", "total");
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {

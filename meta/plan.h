@@ -63,6 +63,9 @@ std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const
 
 /// For people: layouts, steps, memory.
 std::string to_string(const Plan& plan);
+/// Parts of it.
+std::string layouts_text(const Plan& plan);
+std::string steps_text(const Plan& plan);
 /// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}],
 /// "steps": [{kind, ...}], "memory": [{device, weights, cache, compute, communication, total}]}.
 std::string to_json(const Plan& plan);

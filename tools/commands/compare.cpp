@@ -1,0 +1,75 @@
+// shoal compare: a model's graph on a meta device against one device, node by node.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "graph/error.h"
+#include "models/tokenizer.h"
+#include "tools/command.h"
+#include "tools/comparison.h"
+#include "tools/flags.h"
+#include "tools/output.h"
+#include "tools/program.h"
+
+namespace shoal::tools {
+namespace {
+
+struct CompareFlags {
+  ModelFlags model;
+  DeviceFlags devices;
+  ContextFlags context;
+  OutputFlag output;
+  std::string prompt = "In the beginning was the word";
+  double threshold = 1e-4;
+};
+
+void print_text(const std::vector<NodeError>& errors, const NodeError& worst, double threshold) {
+  std::vector<std::vector<std::string>> rows{{"node", "op", "layout", "NMSE"}};
+  for (const NodeError& error : errors) {
+    rows.push_back({error.name, error.op, error.layout, fmt::format("{:.3e}", error.nmse)});
+  }
+  fmt::print("{}worst: {} {:.3e}, threshold {:.3e}\n", format_table(rows), worst.name, worst.nmse, threshold);
+}
+
+nlohmann::json to_json(const NodeError& error) {
+  return {{"name", error.name}, {"op", error.op}, {"layout", error.layout}, {"nmse", error.nmse}};
+}
+
+int compare(const CompareFlags& flags) {
+  models::Tokenizer tokenizer(models::GgufFile(flags.model.path));
+  std::vector<models::Token> tokens = tokenizer.encode(flags.prompt);
+  std::vector<NodeError> errors =
+      compare_nodes(flags.model.path, flags.devices.find(), flags.devices.placement(), flags.context.session(), tokens);
+  const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
+                                             [](const NodeError& a, const NodeError& b) { return a.nmse < b.nmse; });
+  if (flags.output.json()) {
+    nlohmann::json nodes = nlohmann::json::array();
+    for (const NodeError& error : errors) nodes.push_back(to_json(error));
+    print_json({{"nodes", nodes}, {"worst", to_json(worst)}, {"threshold", flags.threshold}});
+  } else {
+    print_text(errors, worst, flags.threshold);
+  }
+  if (worst.nmse <= flags.threshold) return kSuccess;
+  return report(fmt::format("{} differs by {:.3e}, more than {:.3e}; the devices do not agree, or allow more with "
+                            "--threshold",
+                            worst.name, worst.nmse, flags.threshold),
+                kFailed);
+}
+
+}  // namespace
+
+CommandBody define_compare(CLI::App& app) {
+  auto flags = std::make_shared<CompareFlags>();
+  flags->model.add_to(app);
+  flags->devices.add_to(app);
+  flags->context.add_to(app);
+  app.add_option("-p,--prompt", flags->prompt, "The text to run")->capture_default_str();
+  app.add_option("--threshold", flags->threshold, "Largest normalised mean squared error allowed")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  flags->output.add_to(app);
+  return [flags] { return compare(*flags); };
+}
+
+}  // namespace shoal::tools

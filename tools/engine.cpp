@@ -1,0 +1,26 @@
+#include "tools/engine.h"
+
+#include "models/loader.h"
+#include "models/model_plan.h"
+#include "tools/interrupt.h"
+#include "tools/progress.h"
+
+namespace shoal::tools {
+
+Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
+                   const models::PlacementOptions& placement, const models::SessionOptions& session) {
+  Engine engine;
+  engine.model = std::move(model);
+  engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
+  models::require_memory(models::ModelPlan(*engine.model, *engine.placement, session).memory);
+  ProgressBar bar("loading");
+  models::load_weights(*engine.model, engine.placement->device(), [&](size_t done, size_t total) {
+    if (interrupted()) throw Interrupted();
+    bar.update(done, total);
+  });
+  engine.session =
+      std::make_unique<models::Session>(*engine.model, engine.placement->device(), engine.placement->init(), session);
+  return engine;
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,28 @@
+// A model ready to run on some devices: opened, checked to fit, loaded with a progress bar.
+#pragma once
+
+#include <memory>
+
+#include "models/placement.h"
+#include "models/session.h"
+#include "tools/flags.h"
+
+namespace shoal::tools {
+
+struct Engine {
+  std::unique_ptr<models::Placement> placement;  // first, because the model's memory is its device's
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<models::Session> session;
+};
+
+/// Throws DeviceError before anything is loaded when a device has too little memory, and Interrupted on Ctrl-C.
+Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
+                   const models::PlacementOptions& placement, const models::SessionOptions& session);
+
+/// Ctrl-C ended what was going on.
+class Interrupted : public std::exception {
+ public:
+  const char* what() const noexcept override { return "interrupted"; }
+};
+
+}  // namespace shoal::tools
