@@ -1,0 +1,525 @@
+#include "tests/support/reference.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+using Index = std::array<int64_t, kMaxDims>;
+
+/// A dense array of doubles.
+struct Array {
+  Shape shape{1, 1, 1, 1};
+  Values values;
+
+  explicit Array(const Shape& s, double value = 0) : shape(s), values(s[0] * s[1] * s[2] * s[3], value) {}
+  Array(const Shape& s, Values v) : shape(s), values(std::move(v)) {}
+  double& operator[](const Index& i) { return values.at(offset(i)); }
+  double operator[](const Index& i) const { return values.at(offset(i)); }
+
+ private:
+  size_t offset(const Index& i) const { return ((i[3] * shape[2] + i[2]) * shape[1] + i[1]) * shape[0] + i[0]; }
+};
+
+template <class F>
+void for_each(const Shape& shape, F&& f) {
+  Index i;
+  for (i[3] = 0; i[3] < shape[3]; ++i[3]) {
+    for (i[2] = 0; i[2] < shape[2]; ++i[2]) {
+      for (i[1] = 0; i[1] < shape[1]; ++i[1]) {
+        for (i[0] = 0; i[0] < shape[0]; ++i[0]) f(i);
+      }
+    }
+  }
+}
+
+/// f(index of row with i[0] == 0) for every row.
+template <class F>
+void for_each_row(const Shape& shape, F&& f) {
+  for_each({1, shape[1], shape[2], shape[3]}, f);
+}
+
+template <class F>
+Array tabulate(const Shape& shape, F&& f) {
+  Array result(shape);
+  for_each(shape, [&](const Index& i) { result[i] = f(i); });
+  return result;
+}
+
+Index with(Index i, int axis, int64_t value) {
+  i[axis] = value;
+  return i;
+}
+
+using Sources = std::vector<const Array*>;  // nullptr: absent
+using Eval = Array (*)(const Tensor& node, const Sources& src);
+
+template <class P>
+const P& params(const Tensor& node) {
+  return std::get<P>(node.params);
+}
+
+int64_t local_row(const SelectParams& select, int64_t rows, int64_t global) {
+  if (select.ranges.empty()) return global >= 0 && global < rows ? global : -1;
+  int64_t local = 0;
+  for (const IndexRange& range : select.ranges) {
+    for (int64_t i = 0; i < range.length; ++i, ++local) {
+      if (range.begin + i == global) return local;
+    }
+  }
+  return -1;
+}
+
+Array get_rows(const Tensor& node, const Sources& src) {
+  const Array &table = *src[0], &ids = *src[1];
+  return tabulate(node.shape, [&](const Index& i) {
+    const auto id = static_cast<int64_t>(ids[{i[1], i[2], i[3], 0}]);
+    const int64_t row = local_row(params<SelectParams>(node), table.shape[1], id);
+    return row < 0 ? 0.0 : table[with(i, 1, row)];
+  });
+}
+
+Array set_rows(const Tensor& node, const Sources& src) {
+  Array cache = *src[0];
+  for_each(src[1]->shape, [&](const Index& i) {
+    const auto id = static_cast<int64_t>((*src[2])[{i[1], 0, 0, 0}]);
+    const int64_t row = local_row(params<SelectParams>(node), cache.shape[1], id);
+    if (row >= 0) cache[with(i, 1, row)] = (*src[1])[i];
+  });
+  return cache;
+}
+
+Array mul_mat(const Tensor& node, const Sources& src) {
+  const Array &a = *src[0], &b = *src[1];
+  return tabulate(node.shape, [&](const Index& i) {
+    const int64_t c = a.shape[2] ? i[2] / (b.shape[2] / a.shape[2]) : 0;
+    const int64_t d = a.shape[3] ? i[3] / (b.shape[3] / a.shape[3]) : 0;
+    double sum = 0;
+    for (int64_t k = 0; k < a.shape[0]; ++k) sum += a[{k, i[0], c, d}] * b[{k, i[1], i[2], i[3]}];
+    return sum;
+  });
+}
+
+Array mul_mat_id(const Tensor& node, const Sources& src) {
+  const Array &experts = *src[0], &x = *src[1], &ids = *src[2];
+  return tabulate(node.shape, [&](const Index& i) {
+    const auto id = static_cast<int64_t>(ids[{i[1], i[2], 0, 0}]);
+    const int64_t expert = local_row(params<SelectParams>(node), experts.shape[2], id);
+    double sum = 0;
+    for (int64_t k = 0; expert >= 0 && k < x.shape[0]; ++k) {
+      sum += experts[{k, i[0], expert, 0}] * x[{k, x.shape[1] == 1 ? 0 : i[1], i[2], 0}];
+    }
+    return sum;
+  });
+}
+
+template <class F>
+Array binary(const Tensor& node, const Sources& src) {
+  const auto at = [](const Array& array, Index i) {
+    for (int axis = 0; axis < kMaxDims; ++axis) i[axis] = array.shape[axis] == 1 ? 0 : i[axis];
+    return array[i];
+  };
+  return tabulate(node.shape, [&](const Index& i) { return F{}(at(*src[0], i), at(*src[1], i)); });
+}
+
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double gelu_erf(double x) {
+  return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+}
+
+double apply(UnaryKind kind, double x) {
+  switch (kind) {
+    case UnaryKind::kAbs:
+      return std::fabs(x);
+    case UnaryKind::kNeg:
+      return -x;
+    case UnaryKind::kSgn:
+      return x > 0 ? 1 : x < 0 ? -1 : 0;
+    case UnaryKind::kStep:
+      return x > 0 ? 1 : 0;
+    case UnaryKind::kTanh:
+      return std::tanh(x);
+    case UnaryKind::kElu:
+      return x > 0 ? x : std::exp(x) - 1;
+    case UnaryKind::kRelu:
+      return x > 0 ? x : 0;
+    case UnaryKind::kSigmoid:
+      return sigmoid(x);
+    case UnaryKind::kGelu:
+      return gelu(x);
+    case UnaryKind::kGeluErf:
+      return gelu_erf(x);
+    case UnaryKind::kGeluQuick:
+      return x * sigmoid(1.702 * x);
+    case UnaryKind::kSilu:
+      return x * sigmoid(x);
+    case UnaryKind::kHardSwish:
+      return x * std::clamp(x / 6 + 0.5, 0.0, 1.0);
+    case UnaryKind::kHardSigmoid:
+      return std::clamp(x / 6 + 0.5, 0.0, 1.0);
+    case UnaryKind::kExp:
+      return std::exp(x);
+    case UnaryKind::kLog:
+      return std::log(x);
+    case UnaryKind::kSqr:
+      return x * x;
+    case UnaryKind::kSqrt:
+      return std::sqrt(x);
+    case UnaryKind::kSin:
+      return std::sin(x);
+    case UnaryKind::kCos:
+      return std::cos(x);
+    case UnaryKind::kCount:
+      break;
+  }
+  fail<InvalidArgument>("unknown kind of unary");
+}
+
+Array unary(const Tensor& node, const Sources& src) {
+  return tabulate(node.shape, [&](const Index& i) { return apply(params<UnaryParams>(node).kind, (*src[0])[i]); });
+}
+
+Array scale(const Tensor& node, const Sources& src) {
+  const auto [factor, bias] = params<ScaleParams>(node);
+  return tabulate(node.shape, [&, f = factor, b = bias](const Index& i) { return (*src[0])[i] * f + b; });
+}
+
+Array clamp(const Tensor& node, const Sources& src) {
+  const auto [min, max] = params<ClampParams>(node);
+  return tabulate(node.shape, [&, low = min, high = max](const Index& i) {
+    return std::min<double>(std::max<double>((*src[0])[i], low), high);
+  });
+}
+
+Array glu(const Tensor& node, const Sources& src) {
+  constexpr std::array kActs = {UnaryKind::kSilu, UnaryKind::kGelu, UnaryKind::kGeluErf, UnaryKind::kGeluQuick,
+                                UnaryKind::kRelu};
+  const UnaryKind act = kActs.at(static_cast<size_t>(params<GluParams>(node).kind));
+  return tabulate(node.shape, [&](const Index& i) {
+    const double up = src[1] ? (*src[1])[i] : (*src[0])[with(i, 0, node.shape[0] + i[0])];
+    return apply(act, (*src[0])[i]) * up;
+  });
+}
+
+/// Mean over the row of i of f(element).
+template <class F>
+double row_mean(const Array& x, const Index& i, F&& f) {
+  double sum = 0;
+  for (int64_t j = 0; j < x.shape[0]; ++j) sum += f(x[with(i, 0, j)]);
+  return sum / static_cast<double>(x.shape[0]);
+}
+
+Array rms_norm(const Tensor& node, const Sources& src) {
+  return tabulate(node.shape, [&](const Index& i) {
+    const double squares = row_mean(*src[0], i, [](double v) { return v * v; });
+    return (*src[0])[i] / std::sqrt(squares + params<NormParams>(node).eps);
+  });
+}
+
+Array layer_norm(const Tensor& node, const Sources& src) {
+  return tabulate(node.shape, [&](const Index& i) {
+    const double mean = row_mean(*src[0], i, [](double v) { return v; });
+    const double variance = row_mean(*src[0], i, [mean](double v) { return (v - mean) * (v - mean); });
+    return ((*src[0])[i] - mean) / std::sqrt(variance + params<NormParams>(node).eps);
+  });
+}
+
+/// Soft-max of logits in place, with one more logit `sink`; zeros when all are -infinity.
+void soft_max_of(Values& logits, double sink) {
+  double top = sink;
+  for (const double logit : logits) top = std::max(top, logit);
+  double sum = sink == kMinusInfinity ? 0 : std::exp(sink - top);
+  for (double& logit : logits) {
+    logit = logit == kMinusInfinity ? 0 : std::exp(logit - top);
+    sum += logit;
+  }
+  for (double& logit : logits) logit = sum == 0 ? 0 : logit / sum;
+}
+
+double sink_of(const Array* sinks, int64_t head) {
+  return sinks ? (*sinks)[{head, 0, 0, 0}] : kMinusInfinity;
+}
+
+Array soft_max(const Tensor& node, const Sources& src) {
+  Array result(node.shape);
+  for_each_row(node.shape, [&](const Index& row) {
+    Values logits(node.shape[0]);
+    for (int64_t j = 0; j < node.shape[0]; ++j) {
+      logits[j] = (*src[0])[with(row, 0, j)] * params<SoftMaxParams>(node).scale;
+      if (!src[1]) continue;
+      const Shape& mask = src[1]->shape;
+      logits[j] += (*src[1])[{j, row[1], mask[2] == 1 ? 0 : row[2], mask[3] == 1 ? 0 : row[3]}];
+    }
+    soft_max_of(logits, sink_of(src[2], row[2]));
+    for (int64_t j = 0; j < node.shape[0]; ++j) result[with(row, 0, j)] = logits[j];
+  });
+  return result;
+}
+
+/// Angle of a pair at a position, as RopeParams says.
+double rope_angle(const RopeParams& p, const Array* factors, int64_t pair, double position) {
+  const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(p.dims);
+  double angle = position * std::pow(static_cast<double>(p.base), exponent);
+  if (factors) angle /= (*factors)[{pair, 0, 0, 0}];
+  const double interpolated = p.freq_scale * angle;
+  if (p.ext_factor == 0) return interpolated;
+  // The pair whose wave fits `turns` times into the original context.
+  const auto pair_at = [&](double turns) {
+    const double wave = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
+    return static_cast<double>(p.dims) * std::log(wave) / (2 * std::log(static_cast<double>(p.base)));
+  };
+  const double low = std::max(0.0, std::floor(pair_at(p.beta_fast)));
+  const double high = std::min<double>(static_cast<double>(p.dims) - 1, std::ceil(pair_at(p.beta_slow)));
+  const double ramp = std::clamp((static_cast<double>(pair) - low) / std::max(0.001, high - low), 0.0, 1.0);
+  const double mix = (1 - ramp) * p.ext_factor;
+  return interpolated * (1 - mix) + angle * mix;
+}
+
+Array rope(const Tensor& node, const Sources& src) {
+  const auto& p = params<RopeParams>(node);
+  double magnitude = p.attn_factor;
+  if (p.ext_factor != 0) magnitude *= 1 + 0.1 * std::log(1 / static_cast<double>(p.freq_scale));
+  Array result = *src[0];
+  for_each_row(node.shape, [&](const Index& row) {
+    for (int64_t pair = 0; pair < p.dims / 2; ++pair) {
+      const bool halves = p.mode == RopeMode::kHalves;
+      const Index first = with(row, 0, halves ? pair : 2 * pair);
+      const Index second = with(row, 0, halves ? pair + p.dims / 2 : 2 * pair + 1);
+      const double angle = rope_angle(p, src[2], pair, (*src[1])[{row[2], 0, 0, 0}]);
+      const double a = (*src[0])[first], b = (*src[0])[second];
+      result[first] = magnitude * (a * std::cos(angle) - b * std::sin(angle));
+      result[second] = magnitude * (a * std::sin(angle) + b * std::cos(angle));
+    }
+  });
+  return result;
+}
+
+Array sum_rows(const Tensor& node, const Sources& src) {
+  Array result(node.shape);
+  for_each(src[0]->shape, [&](const Index& i) { result[with(i, 0, 0)] += (*src[0])[i]; });
+  return result;
+}
+
+/// Indices of a row, best first; equal elements keep their order.
+std::vector<int64_t> order_of(const Array& x, const Index& row, bool descending) {
+  std::vector<int64_t> order(x.shape[0]);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    const double left = x[with(row, 0, a)], right = x[with(row, 0, b)];
+    return descending ? left > right : left < right;
+  });
+  return order;
+}
+
+Array order(const Tensor& node, const Sources& src, bool descending) {
+  Array result(node.shape);
+  for_each_row(node.shape, [&](const Index& row) {
+    const auto indices = order_of(*src[0], row, descending);
+    for (int64_t j = 0; j < node.shape[0]; ++j) {
+      result[with(row, 0, j)] = indices.empty() ? 0 : static_cast<double>(indices[j]);
+    }
+  });
+  return result;
+}
+
+Array argsort(const Tensor& node, const Sources& src) {
+  return order(node, src, params<ArgsortParams>(node).descending);
+}
+Array best(const Tensor& node, const Sources& src) {
+  return order(node, src, true);
+}
+
+/// Score of a query row with a KV row; -infinity when it is out of sight.
+double attention_score(const Tensor& node, const Sources& src, const Index& query, int64_t row) {
+  const auto& p = params<AttentionParams>(node);
+  const Array &q = *src[0], &k = *src[1];
+  const auto [t, h, z] = std::array{query[1], query[2], query[3]};
+  if (src[3]) {
+    const auto position = static_cast<int64_t>((*src[3])[{t, 0, 0, 0}]);
+    if (p.causal && row > position) return kMinusInfinity;
+    if (p.window > 0 && row <= position - p.window) return kMinusInfinity;
+  }
+  double score = 0;
+  for (int64_t i = 0; i < q.shape[0]; ++i) score += q[{i, t, h, z}] * k[{i, row, h / (q.shape[2] / k.shape[2]), z}];
+  score *= p.scale;
+  if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
+  return src[4] ? score + (*src[4])[{row, t, 0, 0}] : score;
+}
+
+Array attention(const Tensor& node, const Sources& src) {
+  const Array &q = *src[0], &v = *src[2];
+  Array result(node.shape);
+  for_each_row(q.shape, [&](const Index& query) {
+    const auto [t, h, z] = std::array{query[1], query[2], query[3]};
+    Values weights(v.shape[1]);
+    for (int64_t row = 0; row < v.shape[1]; ++row) weights[row] = attention_score(node, src, query, row);
+    soft_max_of(weights, sink_of(src[5], h));
+    for (int64_t row = 0; row < v.shape[1]; ++row) {
+      if (weights[row] == 0) continue;
+      for (int64_t i = 0; i < v.shape[0]; ++i) {
+        result[{i, h, t, z}] += weights[row] * v[{i, row, h / (q.shape[2] / v.shape[2]), z}];
+      }
+    }
+  });
+  return result;
+}
+
+Array same(const Tensor& node, const Sources& src) {
+  return {node.shape, src[0]->values};
+}
+
+/// Integers take floats rounded to nearest.
+Array cast(const Tensor& node, const Sources& src) {
+  Array result = *src[0];
+  const bool to_integer = node.dtype == DType::kI32 || node.dtype == DType::kI64;
+  for (double& value : result.values) value = to_integer ? std::nearbyint(value) : value;
+  return result;
+}
+
+Array concat(const Tensor& node, const Sources& src) {
+  const int axis = params<ConcatParams>(node).axis;
+  Array result(node.shape);
+  int64_t begin = 0;
+  for (const Array* source : src) {
+    for_each(source->shape, [&](const Index& i) { result[with(i, axis, begin + i[axis])] = (*source)[i]; });
+    begin += source->shape[axis];
+  }
+  return result;
+}
+
+Array repeat(const Tensor& node, const Sources& src) {
+  return tabulate(node.shape, [&](Index i) {
+    for (int axis = 0; axis < kMaxDims; ++axis) i[axis] %= src[0]->shape[axis];
+    return (*src[0])[i];
+  });
+}
+
+Array fill(const Tensor& node, const Sources&) {
+  return Array(node.shape, params<FillParams>(node).value);
+}
+
+Array slice(const Tensor& node, const Sources& src) {
+  const auto& p = params<SliceParams>(node);
+  return tabulate(node.shape, [&](const Index& i) { return (*src[0])[with(i, p.axis, p.begin + i[p.axis])]; });
+}
+
+Array permute(const Tensor& node, const Sources& src) {
+  const auto& axes = params<PermuteParams>(node).axes;
+  return tabulate(node.shape, [&](const Index& i) {
+    Index from;
+    for (int axis = 0; axis < kMaxDims; ++axis) from[axes[axis]] = i[axis];
+    return (*src[0])[from];
+  });
+}
+
+Array unsupported(const Tensor& node, const Sources&) {
+  fail<InvalidArgument>("[{} {}] the reference has no such op", name_of(node.op), node.name);
+}
+
+constexpr std::array<Eval, kOpCount> kTable = {
+    unsupported,
+    get_rows,
+    set_rows,
+    mul_mat,
+    mul_mat_id,  //
+    binary<std::plus<>>,
+    binary<std::minus<>>,
+    binary<std::multiplies<>>,
+    binary<std::divides<>>,  //
+    scale,
+    unary,
+    clamp,
+    glu,
+    rms_norm,
+    layer_norm,
+    soft_max,
+    rope,
+    sum_rows,
+    best,
+    best,
+    argsort,
+    attention,  //
+    cast,
+    same,
+    concat,
+    repeat,
+    fill,
+    same,
+    slice,
+    permute,  //
+    unsupported,
+    unsupported,
+    unsupported,
+    unsupported,
+    unsupported,
+};
+static_assert(kTable.back() == &unsupported && kTable[static_cast<size_t>(Op::kPermute)] == &permute,
+              "one function per op, in the order of the enumeration");
+
+/// Memory as the graph's run changes it: caches have one value that set_rows replaces, and whatever shows a cache
+/// shows its present value.
+class Evaluation {
+ public:
+  explicit Evaluation(TensorValues leaves) : values_(std::move(leaves)) {}
+
+  void run(const Tensor& node) {
+    Values result = stored(node, evaluate(node));
+    if (node.op == Op::kSetRows) values_.at(node.storage()) = result;
+    values_[&node] = std::move(result);
+  }
+
+  TensorValues finish(const Graph& graph) {
+    for (const Tensor* node : graph.nodes()) {
+      if (node->storage()->role == Role::kCache) values_[node] = present(*node).values;
+    }
+    return std::move(values_);
+  }
+
+ private:
+  static Values stored(const Tensor& node, Array result) {
+    return node.dtype == DType::kF32 ? std::move(result.values) : rounded(node.dtype, result.values);
+  }
+
+  Array evaluate(const Tensor& node) const {
+    std::vector<Array> arrays;
+    arrays.reserve(node.src.size());
+    Sources sources;
+    for (const Tensor* source : node.src) {
+      if (source) arrays.push_back(present(*source));
+      sources.push_back(source ? &arrays.back() : nullptr);
+    }
+    return kTable[static_cast<size_t>(node.op)](node, sources);
+  }
+
+  Array present(const Tensor& tensor) const {
+    if (tensor.op == Op::kSetRows) return {tensor.shape, values_.at(tensor.storage())};
+    if (is_view(tensor.op)) return evaluate(tensor);
+    return {tensor.shape, values_.at(&tensor)};
+  }
+
+  TensorValues values_;
+};
+
+}  // namespace
+
+TensorValues reference_eval(const Graph& graph, TensorValues leaves) {
+  Evaluation evaluation(std::move(leaves));
+  for (const Tensor* node : graph.nodes()) evaluation.run(*node);
+  return evaluation.finish(graph);
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,264 @@
+#include "tests/support/tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string_view>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+template <class T>
+std::vector<std::byte> encode_as(const Values& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<T>(values[i]);
+    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+  }
+  return bytes;
+}
+
+template <class T>
+Values decode_as(const std::vector<std::byte>& bytes, int64_t elements) {
+  std::vector<T> plain(elements);
+  if (elements > 0) std::memcpy(plain.data(), bytes.data(), elements * sizeof(T));
+  return {plain.begin(), plain.end()};
+}
+
+/// Random numbers that are the same with every standard library.
+class Random {
+ public:
+  Random(uint64_t seed, std::string_view name) : engine_(seed) {
+    uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+    engine_.seed(seed ^ hash);
+  }
+  double between(double low, double high) {
+    return low + (high - low) * (static_cast<double>(engine_() >> 11) * 0x1p-53);
+  }
+  /// In [low, high).
+  int64_t integer(int64_t low, int64_t high) {
+    return high > low ? low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low)) : low;
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+enum class Use { kPlain, kFactor, kIds, kSlots, kPositions, kMask, kWeight };
+
+/// How a leaf is used, and what its values have to respect.
+struct Asked {
+  Use use = Use::kPlain;
+  int64_t limit = std::numeric_limits<int64_t>::max();  ///< ids and positions are below
+  double scale = 1;
+};
+
+/// The leaf or computed tensor that a chain of views and copies shows; ids may be sliced before they are used.
+const Tensor* origin(const Tensor* tensor) {
+  while (tensor && (is_view(tensor->op) || tensor->op == Op::kContiguous || tensor->op == Op::kCast)) {
+    tensor = tensor->src[0];
+  }
+  return tensor;
+}
+
+/// One past the largest global index of source 0, plus two foreign ones when there are ranges.
+int64_t index_limit(const Tensor& node, int axis) {
+  const auto& ranges = std::get<SelectParams>(node.params).ranges;
+  int64_t limit = ranges.empty() ? node.src[0]->shape[axis] : 2;
+  for (const IndexRange& range : ranges) limit = std::max(limit, range.begin + range.length + 2);
+  return limit;
+}
+
+/// What source i of a node asks of its values; nothing for most.
+std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
+  const int64_t no_limit = std::numeric_limits<int64_t>::max();
+  if (node.op == Op::kGetRows && i == 1) return Asked{Use::kIds, index_limit(node, 1)};
+  if (node.op == Op::kMulMatId && i == 2) return Asked{Use::kIds, index_limit(node, 2)};
+  if (node.op == Op::kSetRows && i == 2) return Asked{Use::kSlots, index_limit(node, 1)};
+  if (node.op == Op::kRope && i == 1) return Asked{Use::kPositions, no_limit};
+  if (node.op == Op::kRope && i == 2) return Asked{Use::kFactor, no_limit};
+  if (node.op == Op::kDiv && i == 1) return Asked{Use::kFactor, no_limit};
+  if (node.op == Op::kAttention && i == 3) return Asked{Use::kPositions, node.src[1]->shape[1]};
+  if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
+  if (node.op == Op::kSoftMax && i == 1) return Asked{Use::kMask, no_limit};
+  const bool product = node.op == Op::kMulMat || node.op == Op::kMulMatId;
+  if (product && i == 0)
+    return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
+  return std::nullopt;
+}
+
+std::unordered_map<const Tensor*, Asked> find_roles(const Graph& graph) {
+  std::unordered_map<const Tensor*, Asked> roles;
+  for (const Tensor* node : graph.nodes()) {
+    for (size_t i = 0; i < node->src.size(); ++i) {
+      const Tensor* leaf = origin(node->src[i]);
+      const auto role = role_of_source(*node, i);
+      if (!leaf || !leaf->is_leaf() || !role) continue;
+      const auto [known, is_new] = roles.emplace(leaf, *role);
+      if (!is_new) known->second.limit = std::min(known->second.limit, role->limit);
+    }
+  }
+  return roles;
+}
+
+Values distinct(Random& random, int64_t count, int64_t limit) {
+  std::vector<int64_t> all(std::max(limit, count));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  for (int64_t i = 0; i < count; ++i) std::swap(all[i], all[random.integer(i, static_cast<int64_t>(all.size()))]);
+  return {all.begin(), all.begin() + count};
+}
+
+Values ascending(Random& random, int64_t count, int64_t limit) {
+  const int64_t first = random.integer(0, std::min<int64_t>(limit - count, 1000) + 1);
+  Values values(count);
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = static_cast<double>(std::min(std::max<int64_t>(first, 0) + i, limit - 1));
+  return values;
+}
+
+Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
+  Random random(seed, leaf.name);
+  if (role.use == Use::kSlots) return distinct(random, leaf.elements(), role.limit);
+  if (role.use == Use::kPositions) return ascending(random, leaf.elements(), role.limit);
+  Values values(leaf.elements());
+  for (double& value : values) {
+    switch (role.use) {
+      case Use::kIds:
+        value = static_cast<double>(random.integer(0, role.limit));
+        break;
+      case Use::kFactor:
+        value = random.between(1, 3);
+        break;
+      case Use::kMask:
+        value = random.integer(0, 4) == 0 ? -kInfinity : random.between(-2, 2);
+        break;
+      default:
+        value = traits(leaf.dtype).is_float || traits(leaf.dtype).is_quantized
+                    ? random.between(-1, 1) * role.scale
+                    : static_cast<double>(random.integer(-100, 101));
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(DType dtype, const Values& values) {
+  if (dtype == DType::kI32) return encode_as<int32_t>(values);
+  if (dtype == DType::kI64) return encode_as<int64_t>(values);
+  const std::vector<float> floats(values.begin(), values.end());
+  std::vector<std::byte> bytes(bytes_for(dtype, static_cast<int64_t>(values.size())));
+  traits(dtype).from_f32(floats.data(), bytes.data(), static_cast<int64_t>(values.size()));
+  return bytes;
+}
+
+Values decode(DType dtype, const std::vector<std::byte>& bytes, int64_t elements) {
+  if (dtype == DType::kI32) return decode_as<int32_t>(bytes, elements);
+  if (dtype == DType::kI64) return decode_as<int64_t>(bytes, elements);
+  std::vector<float> floats(elements);
+  traits(dtype).to_f32(bytes.data(), floats.data(), elements);
+  return {floats.begin(), floats.end()};
+}
+
+Values rounded(DType dtype, const Values& values) {
+  return decode(dtype, encode(dtype, values), static_cast<int64_t>(values.size()));
+}
+
+void write_values(Tensor& tensor, const Values& values) {
+  const std::vector<std::byte> bytes = encode(tensor.dtype, values);
+  check(bytes.size() == tensor.bytes(), "{} has {} bytes, got {}", tensor.name, tensor.bytes(), bytes.size());
+  if (!bytes.empty()) tensor_set(tensor, bytes.data(), 0, bytes.size());
+}
+
+Values read_values(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  if (!bytes.empty()) tensor_get(tensor, bytes.data(), 0, bytes.size());
+  return decode(tensor.dtype, bytes, tensor.elements());
+}
+
+TensorValues random_leaves(const Graph& graph, uint64_t seed) {
+  const auto roles = find_roles(graph);
+  TensorValues leaves;
+  for (const Tensor* leaf : graph.leaves()) {
+    const auto role = roles.find(leaf);
+    leaves[leaf] = rounded(leaf->dtype, random_values(*leaf, role == roles.end() ? Asked{} : role->second, seed));
+  }
+  return leaves;
+}
+
+GraphRun::GraphRun(Backend& backend, Graph& graph, const TensorValues& leaves) : backend_(backend) {
+  for (Tensor* leaf : graph.leaves()) {
+    if (leaf->is_persistent() && !leaf->buffer) placed_.push_back(leaf);
+  }
+  memory_ = allocate_tensors(placed_, backend.device().buffer_type(), Usage::kWeights);
+  plan_ = backend.create_plan(graph);
+  for (Tensor* leaf : graph.leaves()) write_values(*leaf, leaves.at(leaf));
+}
+
+GraphRun::~GraphRun() {
+  plan_.reset();
+  memory_.reset();
+  for (Tensor* leaf : placed_) {
+    leaf->buffer = nullptr;
+    leaf->data = nullptr;
+  }
+}
+
+void GraphRun::run() {
+  backend_.compute_async(*plan_);
+  backend_.synchronize();
+}
+
+TensorValues run_graph(Backend& backend, Graph& graph, const TensorValues& leaves) {
+  GraphRun once(backend, graph, leaves);
+  once.run();
+  TensorValues results;
+  for (const Tensor* node : graph.nodes()) {
+    if (node->is_output) results[node] = read_values(*node);
+  }
+  for (const Tensor* leaf : graph.leaves()) {
+    if (leaf->role == Role::kCache) results[leaf] = read_values(*leaf);
+  }
+  return results;
+}
+
+Difference compare(const Values& got, const Values& expected) {
+  Difference result;
+  double squares = 0, differences = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double want = expected[i], have = got[i];
+    if (have == want || (std::isnan(have) && std::isnan(want))) {
+      if (std::isfinite(want)) squares += want * want;
+      continue;
+    }
+    double off = std::fabs(have - want);
+    if (!std::isfinite(off)) off = kInfinity;
+    squares += std::isfinite(want) ? want * want : 0;
+    differences += off * off;
+    if (off > result.max_abs) result.max_abs = off, result.worst = i;
+  }
+  result.nmse = differences == 0 ? 0 : differences / (squares > 0 ? squares : 1);
+  return result;
+}
+
+::testing::AssertionResult close_to(const Values& got, const Values& expected, const Tolerance& tolerance) {
+  if (got.size() != expected.size()) {
+    return ::testing::AssertionFailure() << "expected " << expected.size() << " values, got " << got.size();
+  }
+  const Difference off = compare(got, expected);
+  if (off.nmse <= tolerance.nmse && off.max_abs <= tolerance.max_abs) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "NMSE " << off.nmse << " (allowed " << tolerance.nmse
+                                       << "), largest difference " << off.max_abs << " at " << off.worst
+                                       << ": expected " << expected[off.worst] << ", got " << got[off.worst];
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,72 @@
+// Values of tensors in tests: encoding, random leaves that fit their role, running a graph on any backend, comparing.
+// Values are dense, in the order of a contiguous tensor, as double whatever the dtype. Single-threaded.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "devices/backend.h"
+#include "graph/graph.h"
+
+namespace shoal::test {
+
+using Values = std::vector<double>;
+using TensorValues = std::unordered_map<const Tensor*, Values>;
+
+/// Stored bytes of values (as many as the dtype's blocks need), and back.
+std::vector<std::byte> encode(DType dtype, const Values& values);
+Values decode(DType dtype, const std::vector<std::byte>& bytes, int64_t elements);
+/// What remains of values after they were stored in the dtype.
+Values rounded(DType dtype, const Values& values);
+
+/// Whole tensors, placed in any buffer; views too.
+void write_values(Tensor& tensor, const Values& values);
+Values read_values(const Tensor& tensor);
+
+/// Random values for every leaf of a graph, a function of seed and the leaf's name, rounded to its dtype. What a leaf
+/// is used for decides: ids are in range (some are foreign when the op has ranges), cache rows are distinct, positions
+/// ascend and fit into the KV rows, masks are -infinity at places, divisors and frequency factors stay away from 0,
+/// anything else lies in [-1, 1].
+TensorValues random_leaves(const Graph& graph, uint64_t seed);
+
+/// A graph with memory on a backend. Places leaves that have none, writes their values, and takes all of it back at
+/// the end, so that the same graph can run on the next backend.
+class GraphRun {
+ public:
+  GraphRun(Backend& backend, Graph& graph, const TensorValues& leaves);
+  ~GraphRun();
+  /// Once more with what the caches hold now. Throws what the backend reports.
+  void run();
+  GraphPlan& plan() { return *plan_; }
+
+ private:
+  Backend& backend_;
+  std::vector<Tensor*> placed_;
+  std::unique_ptr<Buffer> memory_;
+  std::unique_ptr<GraphPlan> plan_;
+};
+
+/// One run; values of the outputs and, as they are after it, of the caches.
+TensorValues run_graph(Backend& backend, Graph& graph, const TensorValues& leaves);
+
+struct Difference {
+  double nmse = 0;     ///< sum of squared differences / sum of squared expected values
+  double max_abs = 0;  ///< largest difference; infinite when NaN or infinities do not agree
+  size_t worst = 0;    ///< where
+};
+/// Both must be of one size. Equal infinities and NaN beside NaN count as no difference.
+Difference compare(const Values& got, const Values& expected);
+
+struct Tolerance {
+  double nmse = 1e-10;
+  double max_abs = std::numeric_limits<double>::max();
+};
+/// EXPECT_TRUE(close_to(got, expected, tolerance)): sizes, NMSE and largest difference.
+::testing::AssertionResult close_to(const Values& got, const Values& expected, const Tolerance& tolerance);
+
+}  // namespace shoal::test
