@@ -21,7 +21,8 @@ namespace shoal::collectives {
 enum class Collective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kCount };
 std::string_view name_of(Collective kind);
 
-/// One rank's side of a collective. Plain data; must stay valid until the rank's backend is synchronized.
+/// One rank's side of a collective. Plain data; the Call itself, its counts and its text must stay valid until the
+/// rank's backend is synchronized: enqueue() keeps its address.
 /// Counts are elements of `dtype` (a multiple of its block for quantised types) and may be uneven or zero.
 ///
 /// | kind           | in                              | out                          | counts                        |
@@ -39,13 +40,15 @@ struct Call {
   const void* in = nullptr;
   void* out = nullptr;
   int64_t count = 0;
-  std::span<const int64_t> counts;
+  std::span<const int64_t> counts = {};
   int root = 0;
   const char* what = "";  ///< tensor name for messages
 };
 
 struct Options {
   std::chrono::milliseconds timeout{30000};
+  /// How long a waiting rank spins before it parks, where every rank can have a core of its own.
+  std::chrono::microseconds spin{50};
 };
 
 class Communicator {
@@ -56,7 +59,8 @@ class Communicator {
   /// Queues rank `rank`'s side on that rank's backend. Does not block or allocate. Throws InvalidArgument
   /// for a bad call (counts of the wrong length, a dtype that cannot be reduced).
   virtual void enqueue(int rank, const Call& call) = 0;
-  /// Fails every pending and later collective on every rank with `reason`. Thread-safe.
+  /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A communicator that
+  /// failed once, in whatever way, stays failed with its first message; make a new one to go on.
   virtual void abort(std::string_view reason) = 0;
   /// Memory held for communication on one rank, bytes.
   virtual size_t buffer_bytes(int rank) const = 0;
@@ -69,7 +73,10 @@ class Communicator {
 /// Bytes that the host communicator will hold for each rank of a mesh of `ranks`; for plans made without devices.
 size_t host_buffer_bytes(int ranks);
 
-/// Over backends that run host functions in stream order (CPU devices). Throws InvalidArgument otherwise.
+/// Over backends that run host functions in stream order (CPU devices), one backend for each rank. Throws
+/// InvalidArgument otherwise. Synchronizes the backends. They must outlive the communicator's use and be
+/// synchronized before it is destroyed; after a CommError synchronize all of them before freeing tensors.
+/// How each collective works, its steps and bytes: docs/collectives.md.
 std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options = {});
 
 }  // namespace shoal::collectives

@@ -1,0 +1,26 @@
+#include "collectives/host/futex.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+namespace shoal::collectives::host {
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout) {
+  const int64_t ns = std::max<int64_t>(timeout.count(), 0);
+  const timespec relative{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+  // Every outcome (woken, changed already, timed out, interrupted) sends the caller back to look at the word.
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, &relative, nullptr, 0);
+}
+
+void futex_wake_all(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace shoal::collectives::host

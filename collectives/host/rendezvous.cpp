@@ -1,0 +1,125 @@
+#include "collectives/host/rendezvous.h"
+
+#include <thread>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "collectives/host/futex.h"
+#include "graph/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace shoal::collectives::host {
+namespace {
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+}
+
+std::chrono::nanoseconds spin_time(int ranks, const Options& options) {
+  const bool core_for_each = static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency();
+  return core_for_each ? std::chrono::nanoseconds(options.spin) : std::chrono::nanoseconds(0);
+}
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+Rendezvous::Rendezvous(int ranks, const Options& options)
+    : ranks_(ranks),
+      timeout_(options.timeout),
+      spin_(spin_time(ranks, options)),
+      seats_(std::make_unique<Seat[]>(ranks)) {}
+
+void Rendezvous::meet(int rank, const Call& call) {
+  const Clock::time_point start = Clock::now();
+  std::atomic<uint32_t>& own = seats_[rank].step;
+  const uint32_t before = own.load(std::memory_order_relaxed);
+  const uint32_t step = next(before);
+  throw_if_failed();
+  own.store(step, std::memory_order_relaxed);
+  // acq_rel: each arrival passes on what all earlier arrivals wrote, so the last one publishes everybody's writes.
+  if (arrivals_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+    arrivals_.store(0, std::memory_order_relaxed);
+    uint32_t expected = before;
+    // An exchange, not a store: a failure that came meanwhile must stay. seq_cst pairs with park().
+    complete_.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
+    if (parked_.load(std::memory_order_seq_cst) > 0) futex_wake_all(complete_);
+  } else if (!spin(step)) {
+    park(step, start + timeout_);
+  }
+  const uint32_t complete = complete_.load(std::memory_order_acquire);
+  if (complete != step && complete != kFailed) fail_for_the_missing(step, call, Clock::now() - start);
+  throw_if_failed();
+}
+
+bool Rendezvous::spin(uint32_t step) const {
+  const auto done = [&] {
+    const uint32_t complete = complete_.load(std::memory_order_acquire);
+    return complete == step || complete == kFailed;
+  };
+  if (done()) return true;
+  if (spin_.count() == 0) return false;
+  const Clock::time_point end = Clock::now() + spin_;
+  constexpr int kPausesPerLookAtTheClock = 16;
+  do {
+    for (int i = 0; i < kPausesPerLookAtTheClock; ++i) {
+      pause();
+      if (done()) return true;
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+void Rendezvous::park(uint32_t step, Clock::time_point deadline) {
+  // Counted before the word is read again: either the last to arrive sees us, or we see its step.
+  parked_.fetch_add(1, std::memory_order_seq_cst);
+  uint32_t complete = complete_.load(std::memory_order_seq_cst);
+  while (complete != step && complete != kFailed) {
+    const Clock::duration left = deadline - Clock::now();
+    if (left.count() <= 0) break;
+    futex_wait(complete_, complete, left);
+    complete = complete_.load(std::memory_order_seq_cst);
+  }
+  parked_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call, Clock::duration waited) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (seats_[rank].step.load(std::memory_order_relaxed) != step) missing.push_back(rank);
+  }
+  // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
+  const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
+  fail(
+      fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; look for what keeps its device busy or stopped "
+                  "it, or raise the time-out",
+                  name_of(call.kind), call.what, who, ranks_, seconds(waited)));
+}
+
+void Rendezvous::fail(std::string_view message) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = message.empty() ? "no reason given" : message;
+    complete_.store(kFailed, std::memory_order_seq_cst);
+  }
+  futex_wake_all(complete_);
+}
+
+void Rendezvous::throw_if_failed() {
+  if (!is_failed()) return;
+  std::lock_guard lock(mutex_);
+  throw CommError(failure_);
+}
+
+}  // namespace shoal::collectives::host

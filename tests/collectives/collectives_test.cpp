@@ -1,0 +1,333 @@
+// Every collective against arithmetic done here, on meshes of 1 to 16 ranks: counts that do not divide, zero counts,
+// all dtypes, in place and not, small (staged) and large (in peers' memory), many times over in mixed order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "tests/collectives/mesh.h"
+
+namespace shoal::collectives {
+namespace {
+
+// Small, and above 64 KiB for every dtype here; neither divides by 3, 4, 7 or 16.
+constexpr int64_t kSmall = 1013;
+constexpr int64_t kLarge = 40009;
+
+using Bytes = std::vector<std::byte>;
+
+/// Values of rank `rank`: whole numbers up to 64, so that sums of 16 ranks are exact in every dtype.
+std::vector<float> values(int rank, int64_t count, int seed = 0) {
+  std::vector<float> result(count);
+  for (int64_t i = 0; i < count; ++i) result[i] = static_cast<float>((i * 7 + rank * 13 + seed * 5) % 15);
+  return result;
+}
+
+Bytes encode(DType dtype, const std::vector<float>& numbers) {
+  Bytes bytes(bytes_for(dtype, static_cast<int64_t>(numbers.size())));
+  if (!numbers.empty()) traits(dtype).from_f32(numbers.data(), bytes.data(), static_cast<int64_t>(numbers.size()));
+  return bytes;
+}
+
+std::vector<float> slice(const std::vector<float>& numbers, int64_t begin, int64_t count) {
+  return {numbers.begin() + begin, numbers.begin() + begin + count};
+}
+
+int64_t prefix(const std::vector<int64_t>& counts, int end) {
+  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+}
+
+/// One collective on all ranks: what goes in, what must come out.
+struct Case {
+  Collective kind = Collective::kAllReduce;
+  DType dtype = DType::kF32;
+  int root = 0;
+  int64_t count = 0;
+  std::vector<int64_t> counts = {};
+  std::vector<Bytes> in = {}, expected = {}, out = {};
+  std::vector<Call> calls = {};
+
+  void add_rank(const std::vector<float>& in_values, const std::vector<float>& out_values) {
+    in.push_back(encode(dtype, in_values));
+    expected.push_back(encode(dtype, out_values));
+    out.emplace_back(expected.back().size(), std::byte{0x5a});
+  }
+  void queue(Communicator& communicator) {
+    for (size_t rank = 0; rank < in.size(); ++rank) {
+      calls.push_back({kind, dtype, in[rank].data(), out[rank].data(), count, counts, root, "x"});
+    }
+    for (size_t rank = 0; rank < in.size(); ++rank) communicator.enqueue(static_cast<int>(rank), calls[rank]);
+  }
+  void verify() const {
+    for (size_t rank = 0; rank < out.size(); ++rank) {
+      ASSERT_TRUE(out[rank] == expected[rank]) << name_of(kind) << " " << name_of(dtype) << " rank " << rank;
+    }
+  }
+};
+
+Case all_reduce_case(int ranks, DType dtype, int64_t count, int seed = 0) {
+  Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
+  std::vector<float> total(count);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto addend = values(rank, count, seed);
+    for (int64_t i = 0; i < count; ++i) total[i] += addend[i];
+  }
+  for (int rank = 0; rank < ranks; ++rank) test.add_rank(values(rank, count, seed), total);
+  return test;
+}
+
+Case all_gather_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
+  Case test{.kind = Collective::kAllGather, .dtype = dtype, .counts = counts};
+  std::vector<float> all;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    const auto part = values(static_cast<int>(rank), counts[rank], seed);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    test.add_rank(values(static_cast<int>(rank), counts[rank], seed), all);
+  }
+  return test;
+}
+
+Case reduce_scatter_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
+  const int ranks = static_cast<int>(counts.size());
+  const int64_t total = prefix(counts, ranks);
+  const Case reduced = all_reduce_case(ranks, DType::kF32, total, seed);
+  std::vector<float> sums(total);
+  std::memcpy(sums.data(), reduced.expected[0].data(), total * sizeof(float));
+  Case test{.kind = Collective::kReduceScatter, .dtype = dtype, .counts = counts};
+  for (int rank = 0; rank < ranks; ++rank) {
+    test.add_rank(values(rank, total, seed), slice(sums, prefix(counts, rank), counts[rank]));
+  }
+  return test;
+}
+
+Case all_to_all_case(DType dtype, int ranks, const std::vector<int64_t>& counts, int seed = 0) {
+  Case test{.kind = Collective::kAllToAll, .dtype = dtype, .counts = counts};
+  const auto row = [&](int from) {
+    return std::vector<int64_t>(counts.begin() + from * ranks, counts.begin() + (from + 1) * ranks);
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<float> received;
+    for (int from = 0; from < ranks; ++from) {
+      const auto sent = values(from, prefix(row(from), ranks), seed);
+      const auto part = slice(sent, prefix(row(from), rank), row(from)[rank]);
+      received.insert(received.end(), part.begin(), part.end());
+    }
+    test.add_rank(values(rank, prefix(row(rank), ranks), seed), received);
+  }
+  return test;
+}
+
+Case broadcast_case(int ranks, DType dtype, int64_t count, int root, int seed = 0) {
+  Case test{.kind = Collective::kBroadcast, .dtype = dtype, .root = root, .count = count};
+  for (int rank = 0; rank < ranks; ++rank) {
+    test.add_rank(rank == root ? values(root, count, seed) : std::vector<float>{}, values(root, count, seed));
+  }
+  return test;
+}
+
+/// 0, step, 2 * step, ... with every third part empty.
+std::vector<int64_t> uneven(int parts, int64_t step) {
+  std::vector<int64_t> counts(parts);
+  for (int i = 0; i < parts; ++i) counts[i] = i % 3 == 2 ? 0 : (i + 1) * step + i;
+  return counts;
+}
+
+class CollectivesTest : public testing::TestWithParam<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+  void run(Case test) {
+    test.queue(*communicator_);
+    mesh_.synchronize();
+    test.verify();
+  }
+  Mesh mesh_{GetParam()};
+  std::unique_ptr<Communicator> communicator_ = mesh_.communicator();
+};
+
+TEST_P(CollectivesTest, AllReduceOfEveryDType) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{16}, kSmall, kLarge}) {
+      run(all_reduce_case(ranks(), dtype, count));
+    }
+  }
+}
+
+TEST_P(CollectivesTest, AllReduceInPlace) {
+  for (int64_t count : {kSmall, kLarge}) {
+    Case test = all_reduce_case(ranks(), DType::kF32, count);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      test.out[rank] = test.in[rank];
+      test.calls.push_back({test.kind, test.dtype, test.out[rank].data(), test.out[rank].data(), count, {}, 0, "x"});
+    }
+    for (int rank = 0; rank < ranks(); ++rank) communicator_->enqueue(rank, test.calls[rank]);
+    mesh_.synchronize();
+    test.verify();
+  }
+}
+
+TEST_P(CollectivesTest, AllGatherOfUnevenParts) {
+  for (int64_t step : {0, 1, 37, 9001}) {
+    run(all_gather_case(DType::kF32, uneven(ranks(), step)));
+    run(all_gather_case(DType::kBF16, uneven(ranks(), step)));
+  }
+  run(all_gather_case(DType::kF32, std::vector<int64_t>(ranks(), 0)));
+}
+
+TEST_P(CollectivesTest, AllGatherInPlace) {
+  for (int64_t step : {37, 9001}) {
+    const auto counts = uneven(ranks(), step);
+    Case test = all_gather_case(DType::kF32, counts);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      std::byte* own = test.out[rank].data() + prefix(counts, rank) * sizeof(float);
+      std::copy(test.in[rank].begin(), test.in[rank].end(), own);
+      test.calls.push_back({test.kind, test.dtype, own, test.out[rank].data(), 0, counts, 0, "x"});
+    }
+    for (int rank = 0; rank < ranks(); ++rank) communicator_->enqueue(rank, test.calls[rank]);
+    mesh_.synchronize();
+    test.verify();
+  }
+}
+
+TEST_P(CollectivesTest, AllGatherOfQuantisedRows) {
+  std::vector<int64_t> counts = uneven(ranks(), 32);
+  for (int64_t& count : counts) count = count / 32 * 32;
+  run(all_gather_case(DType::kQ8_0, counts));
+}
+
+TEST_P(CollectivesTest, ReduceScatterOfUnevenParts) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+    for (int64_t step : {0, 1, 37, 9001}) run(reduce_scatter_case(dtype, uneven(ranks(), step)));
+  }
+}
+
+TEST_P(CollectivesTest, AllToAllOfUnevenParts) {
+  for (int64_t step : {0, 1, 400}) {
+    std::vector<int64_t> counts = uneven(ranks() * ranks(), step);
+    run(all_to_all_case(DType::kF32, ranks(), counts));
+    run(all_to_all_case(DType::kF16, ranks(), counts));
+  }
+  run(all_to_all_case(DType::kF32, ranks(), std::vector<int64_t>(ranks() * ranks(), kLarge / ranks())));
+}
+
+TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
+  for (int root = 0; root < ranks(); ++root) {
+    for (int64_t count : {int64_t{0}, kSmall, kLarge}) run(broadcast_case(ranks(), DType::kF32, count, root));
+  }
+}
+
+TEST_P(CollectivesTest, BarrierWaitsForAll) {
+  std::atomic<int> arrived{0};
+  struct Arrival {
+    std::atomic<int>* arrived;
+    int seen;
+  };
+  std::vector<Arrival> arrivals(ranks(), {&arrived, 0});
+  const auto arrive = [](void*, const void* argument, bool) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    static_cast<const Arrival*>(argument)->arrived->fetch_add(1);
+  };
+  const auto look = [](void* object, const void*, bool) {
+    auto& arrival = *static_cast<Arrival*>(object);
+    arrival.seen = arrival.arrived->load();
+  };
+  const Call barrier{.kind = Collective::kBarrier, .what = "end"};
+  for (int rank = 0; rank < ranks(); ++rank) {
+    mesh_.backend(rank).enqueue({arrive, nullptr, &arrivals[rank]});
+    communicator_->enqueue(rank, barrier);
+    mesh_.backend(rank).enqueue({look, &arrivals[rank], nullptr});
+  }
+  mesh_.synchronize();
+  for (const Arrival& arrival : arrivals) EXPECT_EQ(arrival.seen, ranks());
+}
+
+// Hundreds of collectives of all kinds and sizes queued at once: staging slots must never be overtaken.
+TEST_P(CollectivesTest, ManyInMixedOrder) {
+  std::mt19937 random(7);
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
+  for (int batch = 0; batch < 20; ++batch) {
+    std::vector<Case> cases;
+    for (int i = 0; i < 100; ++i) {
+      const int seed = static_cast<int>(random() % 1000);
+      const int64_t step = i % 10 == 0 ? up_to(6000) : up_to(40);
+      const int64_t count = i % 10 == 0 ? up_to(kLarge) : up_to(200);
+      switch (random() % 5) {
+        case 0:
+          cases.push_back(all_reduce_case(ranks(), DType::kF32, count, seed));
+          break;
+        case 1:
+          cases.push_back(all_gather_case(DType::kF32, uneven(ranks(), step), seed));
+          break;
+        case 2:
+          cases.push_back(reduce_scatter_case(DType::kF32, uneven(ranks(), step), seed));
+          break;
+        case 3:
+          cases.push_back(all_to_all_case(DType::kF32, ranks(), uneven(ranks() * ranks(), step / 16), seed));
+          break;
+        default:
+          cases.push_back(broadcast_case(ranks(), DType::kF32, count, seed % ranks(), seed));
+          break;
+      }
+    }
+    for (Case& test : cases) test.queue(*communicator_);
+    mesh_.synchronize();
+    for (Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
+  }
+}
+
+TEST_P(CollectivesTest, BuffersAreAsPlanned) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    EXPECT_EQ(communicator_->buffer_bytes(rank), host_buffer_bytes(ranks()));
+  }
+  EXPECT_EQ(host_buffer_bytes(ranks()) == 0, ranks() == 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(1, 2, 3, 4, 7, 16), testing::PrintToStringParamName());
+
+// Sums that depend on the order of their addends: every rank must get the bits of the sum in rank order.
+TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {
+  constexpr int kRanks = 5;
+  Mesh mesh(kRanks);
+  const auto communicator = mesh.communicator();
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int64_t count : {kSmall, kLarge}) {
+      std::mt19937 random(11);
+      std::normal_distribution<float> normal(0.0f, 100.0f);
+      Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
+      std::vector<float> sums(count);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        std::vector<float> numbers(count);
+        for (float& number : numbers) number = normal(random);
+        test.in.push_back(encode(dtype, numbers));
+        traits(dtype).to_f32(test.in.back().data(), numbers.data(), count);
+        for (int64_t i = 0; i < count; ++i) sums[i] = rank == 0 ? numbers[i] : sums[i] + numbers[i];
+      }
+      test.expected.assign(kRanks, encode(dtype, sums));
+      test.out.assign(kRanks, Bytes(test.expected[0].size()));
+      test.queue(*communicator);
+      mesh.synchronize();
+      test.verify();
+    }
+  }
+}
+
+TEST(Determinism, IntegerSumsWrapAround) {
+  Mesh mesh(2);
+  const auto communicator = mesh.communicator();
+  const int32_t in[2] = {INT32_MAX, 2};
+  int32_t out[2] = {};
+  std::vector<Call> calls = {};
+  for (int rank = 0; rank < 2; ++rank) {
+    calls.push_back({Collective::kAllReduce, DType::kI32, &in[rank], &out[rank], 1, {}, 0, "x"});
+  }
+  for (int rank = 0; rank < 2; ++rank) communicator->enqueue(rank, calls[rank]);
+  mesh.synchronize();
+  EXPECT_EQ(out[0], INT32_MIN + 1);
+  EXPECT_EQ(out[1], INT32_MIN + 1);
+}
+
+}  // namespace
+}  // namespace shoal::collectives

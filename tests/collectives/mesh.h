@@ -1,0 +1,61 @@
+// A mesh of ranks for tests of communicators: one backend for each rank, and runs of one collective on all of them.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "tests/collectives/thread_backend.h"
+
+namespace shoal::collectives {
+
+class Mesh {
+ public:
+  explicit Mesh(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      owned_.push_back(std::make_unique<ThreadBackend>("T" + std::to_string(rank)));
+      backends_.push_back(owned_.back().get());
+    }
+  }
+  int size() const { return static_cast<int>(backends_.size()); }
+  const std::vector<Backend*>& backends() const { return backends_; }
+  Backend& backend(int rank) { return *backends_[rank]; }
+  std::unique_ptr<Communicator> communicator(const Options& options = {}) {
+    return make_host_communicator(backends_, options);
+  }
+
+  /// Synchronizes all ranks: the message of each rank's error, nullopt where there was none.
+  std::vector<std::optional<std::string>> errors() {
+    std::vector<std::optional<std::string>> messages(backends_.size());
+    for (int rank = 0; rank < size(); ++rank) {
+      try {
+        backends_[rank]->synchronize();
+      } catch (const std::exception& error) {
+        messages[rank] = error.what();
+      }
+    }
+    return messages;
+  }
+  /// Synchronizes all ranks; throws the first error after all have ended.
+  void synchronize() {
+    std::exception_ptr failure;
+    for (Backend* backend : backends_) {
+      try {
+        backend->synchronize();
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+};
+
+}  // namespace shoal::collectives

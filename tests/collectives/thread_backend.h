@@ -1,0 +1,76 @@
+// ThreadBackend: a stream of host functions on a thread of its own, and nothing else: no device, no memory, no ops.
+// Keeps the contract of Backend::enqueue: in order; the first failure is kept, later tasks are told, synchronize()
+// throws it and clears it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "devices/backend.h"
+#include "graph/error.h"
+
+namespace shoal::collectives {
+
+class ThreadBackend : public Backend {
+ public:
+  explicit ThreadBackend(std::string name) : name_(std::move(name)), thread_([this] { work(); }) {}
+  ~ThreadBackend() override {
+    enqueue({});  // a task without a function ends the thread
+    thread_.join();
+  }
+
+  std::string name() const override { return name_; }
+  Device& device() const override { fail<InvalidArgument>("{} has no device", name_); }
+  std::string_view guid() const override { return "thread"; }
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange&) override { fail<DeviceError>("{} has no ops", name_); }
+  void compute_async(GraphPlan&) override { fail<DeviceError>("{} has no ops", name_); }
+
+  bool enqueue(const HostTask& task) override {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(task);
+    changed_.notify_all();
+    return true;
+  }
+
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.empty(); });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return !tasks_.empty(); });
+      const HostTask task = tasks_.front();
+      if (task.run == nullptr) return;
+      const bool failed = failure_ != nullptr;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        task.run(task.object, task.argument, failed);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (!failure_) failure_ = failure;
+      tasks_.pop_front();  // only now: synchronize() waits for the end of the last task
+      changed_.notify_all();
+    }
+  }
+
+  const std::string name_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<HostTask> tasks_;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace shoal::collectives
