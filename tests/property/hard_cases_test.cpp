@@ -1,0 +1,361 @@
+// Where tensor-parallel runtimes abort or are silently wrong, one named test each. A case is a graph in text form, the
+// layouts of its weights and a number of ranks; every one is run on a meta device and on one device and compared.
+#include <gtest/gtest.h>
+
+#include "devices/allocate.h"
+#include "devices/cpu/cpu_device.h"
+#include "graph/error.h"
+#include "graph/text.h"
+#include "meta/meta_device.h"
+#include "tests/support/run_case.h"
+
+namespace shoal::test {
+namespace {
+
+using meta::Layout;
+using meta::Partition;
+
+std::vector<Device*> devices() {
+  std::vector<Device*> found;
+  for (int i = 0; i < 16; ++i) found.push_back(&Registry::instance().device("CPU" + std::to_string(i)));
+  return found;
+}
+
+Layout split(int axis, int ranks, std::string_view runs) {
+  return Layout::split(axis, Partition::parse(ranks, runs));
+}
+Layout even(int axis, int ranks, int64_t length) {
+  return Layout::split(axis, Partition::even(ranks, length));
+}
+
+using Layouts = std::map<std::string, Layout>;
+
+void expect_same(int ranks, std::string graph, Layouts layouts, bool low_precision = false) {
+  const auto members = devices();
+  const RandomCase one{1, ranks, std::move(graph), std::move(layouts), low_precision};
+  EXPECT_EQ(check_case(one, members), "") << to_string(one);
+}
+
+/// The plan of a graph whose weights lie as given.
+meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts) {
+  static std::vector<std::unique_ptr<Graph>> graphs;  // a plan refers to its graph's tensors
+  static std::vector<std::unique_ptr<TensorContext>> contexts;
+  graphs.push_back(std::make_unique<Graph>("hard"));
+  contexts.push_back(std::make_unique<TensorContext>());
+  parse_graph(text, *graphs.back(), *contexts.back());
+  meta::ShardStore store(ranks);
+  for (const Tensor* leaf : contexts.back()->tensors()) {
+    const auto it = layouts.find(leaf->name);
+    store.declare(*leaf, it == layouts.end() ? Layout::mirrored() : it->second);
+  }
+  const auto members = devices();
+  return meta::make_plan(*graphs.back(), store, std::span(members).first(static_cast<size_t>(ranks)));
+}
+
+int collectives(const meta::Plan& plan) {
+  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(), [](const meta::Step& step) {
+    return step.kind == meta::StepKind::kCollective;
+  }));
+}
+
+TEST(HardCases, ReductionsOverTheSplitAxis) {
+  for (const char* op : {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)",
+                         "top_k(%w) {k=3}", "argsort(%w) {descending=1}"}) {
+    const std::string text = "weight %w f32 [12, 3]\n%y = " + std::string(op) + "\noutput %y\n";
+    expect_same(2, text, {{"w", split(0, 2, "9:{0} 3:{1}")}});
+    expect_same(3, text, {{"w", split(0, 3, "2:{2} 4:{0} 6:{2}")}});
+  }
+}
+
+TEST(HardCases, FusedGateUpWithAndWithoutSegments) {
+  const std::string text = R"(
+input %x f32 [8, 3]
+weight %w f32 [8, 12]
+%h = mul_mat(%w, %x)
+%y = glu(%h)
+output %y
+)";
+  const Layouts segments{{"w", split(1, 2, "4:{0} 2:{1} 4:{0} 2:{1}")}};
+  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // the halves do not line up
+  expect_same(2, text, segments);
+  EXPECT_EQ(collectives(plan_of(2, text, segments)), 0);
+}
+
+TEST(HardCases, PartialSumWithTwoConsumersOneAMultiplication) {
+  const std::string text = R"(
+input %x f32 [8, 3]
+weight %w f32 [8, 6]
+weight %m f32 [6]
+%p = mul_mat(%w, %x)
+%a = mul(%p, %m)
+%b = mul(%p, %a)
+%c = add(%p, %b)
+output %c
+)";
+  expect_same(2, text, {{"w", split(0, 2, "3:{0} 5:{1}")}});
+  expect_same(3, text, {{"w", split(0, 3, "3:{0} 5:{2}")}});
+}
+
+TEST(HardCases, EmptyShardsAddTrueZeros) {
+  // Rank 1 owns nothing of k: its product is a sum over nothing, and its scratch memory may hold anything.
+  const std::string text = R"(
+input %x f32 [8, 3]
+weight %v f32 [8, 8]
+weight %w f32 [8, 6]
+%h = mul_mat(%v, %x)
+%p = mul_mat(%w, %h)
+%y = rms_norm(%p)
+output %y
+)";
+  expect_same(3, text, {{"v", split(1, 3, "5:{0} 3:{2}")}, {"w", split(0, 3, "5:{0} 3:{2}")}});
+}
+
+TEST(HardCases, MatmulOperandsSplitInEveryWay) {
+  const std::string text = R"(
+weight %a f32 [8, 6, 2]
+weight %b f32 [8, 5, 4]
+%y = mul_mat(%a, %b)
+output %y
+)";
+  const Layout k31 = split(0, 2, "6:{0} 2:{1}"), k11 = even(0, 2, 8);
+  expect_same(2, text, {{"a", k31}});
+  expect_same(2, text, {{"b", k31}});
+  expect_same(2, text, {{"a", k31}, {"b", k11}});
+  expect_same(2, text, {{"b", even(2, 2, 4)}});
+  expect_same(2, text, {{"a", even(2, 2, 2)}, {"b", even(2, 2, 4)}});
+  expect_same(2, text, {{"a", even(1, 2, 6)}, {"b", even(1, 2, 5)}});
+  expect_same(2, text, {{"a", Layout::partial()}, {"b", k11}});
+}
+
+constexpr const char* kUnfusedAttention = R"(
+input %x f32 [16, 3]
+input %ids4.p i32 [3]
+weight %wq f32 [16, 16]
+cache %k f32 [4, 6, 2]
+cache %v f32 [6, 4, 2]
+%q0 = mul_mat(%wq, %x)
+%q1 = reshape(%q0) {shape=[4,4,3,1]}
+%q = permute(%q1) {axes=[0,2,1,3]}
+%s = mul_mat(%k, %q)
+%w = soft_max(%s, _, _) {scale=0.5}
+%o = mul_mat(%v, %w)
+%o1 = permute(%o) {axes=[0,2,1,3]}
+%o2 = contiguous(%o1)
+%y = reshape(%o2) {shape=[16,3,1,1]}
+output %y
+)";
+
+TEST(HardCases, AttentionWithoutAFusedKernel) {
+  expect_same(2, kUnfusedAttention, {{"wq", even(1, 2, 16)}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
+  expect_same(2, kUnfusedAttention, {{"wq", split(1, 2, "12:{0} 4:{1}")}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
+  expect_same(4, kUnfusedAttention,
+              {{"wq", even(1, 4, 16)}, {"k", split(2, 4, "1:{0,1} 1:{2,3}")}, {"v", split(2, 4, "1:{0,1} 1:{2,3}")}});
+}
+
+TEST(HardCases, QuerySplitWithMirroredKv) {
+  const std::string text = R"(
+weight %q f32 [4, 3, 8]
+cache %k f32 [4, 6]
+cache %v f32 [4, 6]
+%y = attention(%q, %k, %v, _, _, _) {scale=0.5}
+output %y
+)";
+  expect_same(5, text, {{"q", split(2, 5, "2:{0} 2:{1} 2:{2} 1:{3} 1:{4}")}});
+  EXPECT_EQ(collectives(plan_of(5, text, {{"q", split(2, 5, "2:{0} 2:{1} 2:{2} 1:{3} 1:{4}")}})), 0);
+}
+
+TEST(HardCases, RopeOnItsSplitRotatedAxis) {
+  expect_same(2, R"(
+weight %x f32 [8, 2, 3]
+input %pos9.p i32 [3]
+%y = rope(%x, %pos9.p, _) {dims=8}
+output %y
+)",
+              {{"x", split(0, 2, "3:{0} 5:{1}")}});
+}
+
+TEST(HardCases, ConcatAlongTheSplitAxis) {
+  const std::string text = R"(
+weight %a f32 [6, 2]
+weight %b f32 [4, 2]
+%c = concat(%a, %b, %a) {axis=0}
+%y = scale(%c) {scale=2}
+output %y
+)";
+  expect_same(2, text, {{"a", even(0, 2, 6)}, {"b", split(0, 2, "1:{0} 3:{1}")}});
+  expect_same(2, text, {{"a", even(0, 2, 6)}});
+  expect_same(2, text, {{"a", even(0, 2, 6)}, {"b", even(1, 2, 2)}});
+}
+
+TEST(HardCases, ViewsOfViewsOfSegmentedTensors) {
+  const std::string text = R"(
+input %x f32 [8, 3]
+weight %w f32 [8, 16]
+%qkv = mul_mat(%w, %x)
+%kv = slice(%qkv) {axis=0, begin=8, length=8}
+%v = slice(%kv) {axis=0, begin=4, length=4}
+%k = slice(%kv) {axis=0, begin=0, length=4}
+%v1 = contiguous(%v)
+%v2 = reshape(%v1) {shape=[2,2,3,1]}
+%v3 = permute(%v2) {axes=[0,2,1,3]}
+%s = sum_rows(%k)
+%y = scale(%v3) {scale=3}
+output %y
+output %s
+)";
+  expect_same(2, text, {{"w", split(1, 2, "4:{0} 4:{1} 2:{0} 2:{1} 2:{0} 2:{1}")}});
+  expect_same(2, text, {{"w", split(1, 2, "5:{0} 3:{1} 1:{0} 3:{1} 1:{0} 3:{1}")}});
+}
+
+TEST(HardCases, ReshapeMergesASplitAxisWithAnInnerOne) {
+  const std::string text = R"(
+weight %a f32 [3, 4, 2]
+%b = reshape(%a) {shape=[12,2,1,1]}
+%c = reshape(%a) {shape=[3,8,1,1]}
+%y = scale(%b) {scale=2}
+%z = scale(%c) {scale=2}
+output %y
+output %z
+)";
+  expect_same(2, text, {{"a", split(1, 2, "3:{0} 1:{1}")}});
+  expect_same(2, text, {{"a", split(0, 2, "2:{0} 1:{1}")}});
+  EXPECT_EQ(collectives(plan_of(2, text, {{"a", split(1, 2, "3:{0} 1:{1}")}})), 0);
+}
+
+TEST(HardCases, EmbeddingSplitByVocabularyAndTied) {
+  const std::string text = R"(
+weight %e f32 [8, 10]
+input %ids10.t i32 [4]
+%x = get_rows(%e, %ids10.t)
+%n = rms_norm(%x)
+%logits = mul_mat(%e, %n)
+output %logits
+)";
+  expect_same(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}});
+  expect_same(3, text, {{"e", split(1, 3, "2:{1} 5:{0} 3:{1}")}});
+  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // the embedding's sum
+}
+
+TEST(HardCases, PartialSumIsAnOutput) {
+  const std::string text = "input %x f32 [8, 3]\nweight %w f32 [8, 6]\n%y = mul_mat(%w, %x)\noutput %y\n";
+  expect_same(2, text, {{"w", even(0, 2, 8)}});
+  EXPECT_EQ(collectives(plan_of(2, text, {{"w", even(0, 2, 8)}})), 0);  // the host adds what it reads
+}
+
+TEST(HardCases, PartialBiasInAPlainAdd) {
+  expect_same(2, "input %x f32 [6, 3]\nweight %b f32 [6]\n%y = add(%x, %b)\noutput %y\n", {{"b", Layout::partial()}});
+}
+
+TEST(HardCases, MirroredPlusPartialAddsTheResidualOnce) {
+  const std::string text = R"(
+input %x f32 [6, 3]
+weight %w f32 [6, 6]
+%p = mul_mat(%w, %x)
+%r = add(%x, %p)
+%s = sub(%x, %r)
+%y = rms_norm(%s)
+output %y
+)";
+  expect_same(2, text, {{"w", even(0, 2, 6)}});
+  EXPECT_EQ(plan_of(2, text, {{"w", even(0, 2, 6)}}).count(Op::kAllReduce), 1);
+}
+
+TEST(HardCases, ExpertsSharedExpertAndResidualAreOneAllReduce) {
+  const std::string text = R"(
+input %x f32 [8, 1, 3]
+input %ids4.e i32 [2, 3]
+weight %up f32 [8, 6, 4]
+weight %down f32 [6, 8, 4]
+weight %sup f32 [8, 6]
+weight %sdown f32 [6, 8]
+%u = mul_mat_id(%up, %x, %ids4.e)
+%a = unary(%u) {kind=silu}
+%d = mul_mat_id(%down, %a, %ids4.e)
+%d0 = slice(%d) {axis=1, begin=0, length=1}
+%d1 = slice(%d) {axis=1, begin=1, length=1}
+%routed = add(%d0, %d1)
+%su = mul_mat(%sup, %x)
+%sa = unary(%su) {kind=silu}
+%sd = mul_mat(%sdown, %sa)
+%both = add(%routed, %sd)
+%r = add(%x, %both)
+%y = rms_norm(%r)
+output %y
+)";
+  const Layouts layouts{
+      {"up", even(1, 2, 6)}, {"down", even(0, 2, 6)}, {"sup", even(1, 2, 6)}, {"sdown", even(0, 2, 6)}};
+  expect_same(2, text, layouts);
+  const auto plan = plan_of(2, text, layouts);
+  EXPECT_EQ(plan.count(Op::kAllReduce), 1);
+  EXPECT_EQ(collectives(plan), 1);
+  expect_same(2, text, {{"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}});  // expert parallelism
+}
+
+TEST(HardCases, OddDeviceCountsAndRatios) {
+  const std::string text = R"(
+input %x f32 [96, 2]
+weight %up q8_0 [96, 96]
+weight %down q8_0 [96, 6]
+%h = mul_mat(%up, %x)
+%a = unary(%h) {kind=silu}
+%y = mul_mat(%down, %a)
+output %y
+)";
+  for (int ranks : {3, 5, 6, 7, 9, 10, 16}) {  // 3 quantisation blocks over up to 16 devices
+    std::vector<int64_t> blocks(static_cast<size_t>(ranks), 0);
+    for (int block = 0; block < 3; ++block) blocks[static_cast<size_t>(block * ranks / 3)] += 32;
+    const Partition partition = Partition::from_shares(blocks);
+    expect_same(ranks, text, {{"up", Layout::split(1, partition)}, {"down", Layout::split(0, partition)}}, true);
+  }
+  expect_same(3, text, {{"up", split(1, 3, "64:{0} 32:{2}")}, {"down", split(0, 3, "64:{0} 32:{2}")}}, true);
+}
+
+TEST(HardCases, QuantisedCachesOfEveryTypeWithEverySplit) {
+  for (const char* dtype : {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"}) {
+    const std::string text = "input %x f32 [64, 2, 3]\ninput %slots5.i i32 [2]\ncache %c " + std::string(dtype) +
+                             " [64, 5, 3]\n%w = set_rows(%c, %x, %slots5.i)\n%y = cast(%w) {dtype=f32}\noutput %y\n";
+    expect_same(2, text, {{"c", split(0, 2, "32:{1} 32:{0}")}}, true);
+    expect_same(3, text, {{"c", split(1, 3, "2:{0} 1:{1} 2:{0}")}}, true);
+    expect_same(3, text, {{"c", split(2, 3, "1:{0} 1:{0,1} 1:{2}")}}, true);
+    expect_same(2, text, {}, true);
+  }
+  expect_same(2,
+              "input %x f32 [8, 2]\ninput %slots5.i i32 [2]\ncache %c f32 [8, 5]\n"
+              "%w = set_rows(%c, %x, %slots5.i)\n%y = scale(%w) {scale=2}\noutput %y\n",
+              {{"c", Layout::partial()}});
+}
+
+TEST(HardCases, ComputeMemoryShrinksWithDevices) {
+  const std::string text = R"(
+input %x f32 [8, 64]
+weight %up f32 [8, 4096]
+weight %down f32 [4096, 8]
+%h = mul_mat(%up, %x)
+%a = unary(%h) {kind=silu}
+%y = mul_mat(%down, %a)
+output %y
+)";
+  const auto compute = [&](int ranks) {
+    return plan_of(ranks, text, {{"up", even(1, ranks, 4096)}, {"down", even(0, ranks, 4096)}}).ranks[0].memory.compute;
+  };
+  const size_t alone = compute(1);
+  EXPECT_LT(compute(2), alone * 6 / 10);
+  EXPECT_LT(compute(4), alone * 35 / 100);
+}
+
+TEST(HardCases, AllocationFailsOnOneDeviceOnly) {
+  // The second device is full: one clear error, and the first device gets its memory back.
+  auto members = devices();
+  const auto device = meta::MetaDevice::create(
+      {members[0], &Registry::instance().device("NULL0")},
+      [](const Tensor& t) { return meta::SplitState::split(1, Partition::even(2, t.shape[1])); });
+  TensorContext context;
+  Tensor* huge = context.add("huge", DType::kF32, {1 << 20, 1 << 22, 1, 1});  // 16 TiB
+  Tensor* tensors[] = {huge};
+  EXPECT_THROW(allocate_tensors(tensors, device->buffer_type(), Usage::kWeights), DeviceError);
+  EXPECT_EQ(huge->buffer, nullptr);
+  EXPECT_EQ(device->shards().find(*huge), nullptr);
+}
+
+}  // namespace
+}  // namespace shoal::test
