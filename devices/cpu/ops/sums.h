@@ -16,7 +16,8 @@ double sum_of(const float* x, int64_t n, F&& f) {
 #pragma omp simd
     for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(static_cast<double>(x[i + lane]));
   }
-  for (int64_t lane = 0; i < n; ++i, ++lane) lanes[lane] += f(static_cast<double>(x[i]));
+  const int64_t rest = n - i;
+  for (int64_t lane = 0; lane < kLanes && lane < rest; ++lane) lanes[lane] += f(static_cast<double>(x[i + lane]));
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
