@@ -265,7 +265,8 @@ TEST_P(CollectivesTest, ManyInMixedOrder) {
           cases.push_back(reduce_scatter_case(DType::kF32, uneven(ranks(), step), seed));
           break;
         case 3:
-          cases.push_back(all_to_all_case(DType::kF32, ranks(), uneven(ranks() * ranks(), step / 16), seed));
+          cases.push_back(
+              all_to_all_case(DType::kF32, ranks(), uneven(ranks() * ranks(), step / (ranks() * ranks())), seed));
           break;
         default:
           cases.push_back(broadcast_case(ranks(), DType::kF32, count, seed % ranks(), seed));

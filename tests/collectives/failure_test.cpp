@@ -1,0 +1,167 @@
+// What happens when a rank stalls, stops, disagrees, or when somebody aborts: every rank gets a CommError that says
+// who, what and how long, within the time-out, and the communicator stays failed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/error.h"
+#include "tests/collectives/mesh.h"
+#include "tests/support/faulty_communicator.h"
+
+namespace shoal::collectives {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::Each;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::Optional;
+
+constexpr Options kImpatient{.timeout = milliseconds(100), .spin = std::chrono::microseconds(50)};
+constexpr int64_t kCount = 100;
+
+class FailureTest : public testing::Test {
+ protected:
+  /// Queues one all_reduce of each of the given ranks.
+  void all_reduce(Communicator& communicator, const std::vector<int>& ranks) {
+    for (int rank : ranks) communicator.enqueue(rank, call_);
+  }
+  std::vector<std::optional<std::string>> all_reduce_all(Communicator& communicator) {
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+      calls_[rank].in = calls_[rank].out = &data_[rank * kCount];
+      communicator.enqueue(rank, calls_[rank]);
+    }
+    return mesh_.errors();
+  }
+
+  Mesh mesh_{4};
+  std::vector<float> data_ = std::vector<float>(4 * kCount, 1.0f);
+  std::vector<float> unused_ = std::vector<float>(kCount);
+  const Call call_{Collective::kAllReduce, DType::kF32, unused_.data(), unused_.data(), kCount, {}, 0, "blk.0.ffn"};
+  std::vector<Call> calls_ = std::vector<Call>(4, call_);
+};
+
+TEST_F(FailureTest, StalledRankIsNamedOnEveryRankWithinTheTimeOut) {
+  FaultyCommunicator communicator(mesh_.communicator(kImpatient), mesh_.backends(),
+                                  {Fault::kStall, 2, 1, milliseconds(600)});
+  EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
+  const auto start = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < 4; ++rank) communicator.enqueue(rank, calls_[rank]);
+  EXPECT_THROW(mesh_.backend(0).synchronize(), CommError);
+  const auto waited = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(waited, milliseconds(100));
+  EXPECT_LT(waited, milliseconds(600)) << "rank 0 waited for the stalled rank itself";
+  auto errors = mesh_.errors();  // rank 0 has reported already
+  errors.erase(errors.begin());
+  EXPECT_THAT(errors, Each(Optional(AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr("rank 2 of 4"),
+                                          HasSubstr("did not arrive within 0.1")))));
+}
+
+TEST_F(FailureTest, ALateRankWithinTheTimeOutIsNoFailure) {
+  FaultyCommunicator communicator(mesh_.communicator({.timeout = milliseconds(20000)}), mesh_.backends(),
+                                  {Fault::kStall, 1, 0, milliseconds(50)});
+  EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
+  EXPECT_THAT(data_, Each(4.0f));
+}
+
+TEST_F(FailureTest, AllMissingRanksAreNamed) {
+  const auto communicator = mesh_.communicator(kImpatient);
+  all_reduce(*communicator, {0, 2});
+  const auto errors = mesh_.errors();
+  EXPECT_THAT(errors[0], Optional(HasSubstr("rank 1, 3 of 4")));
+  EXPECT_EQ(errors[0], errors[2]);
+  EXPECT_EQ(errors[1], std::nullopt);
+}
+
+TEST_F(FailureTest, AFailedCommunicatorStaysFailedWithItsFirstMessage) {
+  const auto communicator = mesh_.communicator(kImpatient);
+  all_reduce(*communicator, {0});
+  const auto first = mesh_.errors()[0];
+  ASSERT_THAT(first, Optional(HasSubstr("rank 1, 2, 3 of 4")));
+  communicator->abort("a second reason");
+  EXPECT_THAT(all_reduce_all(*communicator), Each(Eq(first)));
+  const auto fresh = mesh_.communicator(kImpatient);
+  EXPECT_THAT(all_reduce_all(*fresh), Each(Eq(std::nullopt)));
+}
+
+TEST_F(FailureTest, AbortEndsPendingAndLaterCallsAtOnce) {
+  const auto communicator = mesh_.communicator();  // 30 s
+  const auto start = std::chrono::steady_clock::now();
+  all_reduce(*communicator, {0, 1, 3});
+  std::thread other([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    communicator->abort("user pressed Ctrl-C");
+  });
+  auto errors = mesh_.errors();
+  other.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  errors.erase(errors.begin() + 2);
+  EXPECT_THAT(errors, Each(Optional(HasSubstr("aborted: user pressed Ctrl-C"))));
+  EXPECT_THAT(all_reduce_all(*communicator), Each(Optional(HasSubstr("aborted: user pressed Ctrl-C"))));
+}
+
+TEST_F(FailureTest, AnErrorOnOneStreamReachesAllRanksAtOnce) {
+  const auto start = std::chrono::steady_clock::now();
+  FaultyCommunicator communicator(mesh_.communicator(), mesh_.backends(), {Fault::kFail, 1, 0});
+  const auto errors = all_reduce_all(communicator);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_THAT(errors[1], Optional(HasSubstr("injected fault"))) << "the stream's own error must come first";
+  for (int rank : {0, 2, 3}) {
+    EXPECT_THAT(errors[rank], Optional(AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr("rank 1 (T1)"),
+                                             HasSubstr("earlier work on it failed"))));
+  }
+}
+
+TEST_F(FailureTest, DifferentCollectivesAreNoticed) {
+  const auto communicator = mesh_.communicator();
+  calls_[3].kind = Collective::kBroadcast;
+  EXPECT_THAT(all_reduce_all(*communicator),
+              Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 0 all_reduce f32 x 100"),
+                                  HasSubstr("rank 3 broadcast f32 x 100")))));
+}
+
+TEST_F(FailureTest, DifferentCountsAreNoticed) {
+  const auto communicator = mesh_.communicator();
+  const std::vector<int64_t> counts[2] = {{1, 2, 3, 4}, {1, 2, 4, 3}};
+  for (int rank = 0; rank < 4; ++rank) {
+    calls_[rank] = {Collective::kAllGather, DType::kF32, data_.data(), unused_.data(), 0, counts[rank == 2], 0, "x"};
+  }
+  std::vector<float> out(4 * 10);
+  for (int rank = 0; rank < 4; ++rank) {
+    calls_[rank].out = &out[rank * 10];
+    communicator->enqueue(rank, calls_[rank]);
+  }
+  EXPECT_THAT(mesh_.errors(), Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 2")))));
+}
+
+TEST_F(FailureTest, CorruptionOfOneRankChangesOnlyThatRank) {
+  FaultyCommunicator communicator(mesh_.communicator(), mesh_.backends(), {Fault::kCorrupt, 3, 0});
+  EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(data_[rank * kCount] == 4.0f, rank != 3);
+  EXPECT_EQ(communicator.calls(3), 1);
+  EXPECT_EQ(communicator.calls(3, Collective::kAllReduce), 1);
+  EXPECT_EQ(communicator.calls(3, Collective::kBarrier), 0);
+}
+
+/// A backend that cannot run host functions.
+class DeafBackend final : public ThreadBackend {
+ public:
+  DeafBackend() : ThreadBackend("deaf") {}
+  bool enqueue(const HostTask& task) override { return task.run == nullptr && ThreadBackend::enqueue(task); }
+};
+
+TEST(MakeHostCommunicator, RefusesBackendsThatCannotServe) {
+  ThreadBackend good("good");
+  DeafBackend deaf;
+  EXPECT_THROW(make_host_communicator({}), InvalidArgument);
+  EXPECT_THROW(make_host_communicator(std::vector<Backend*>{&good, &good}), InvalidArgument);
+  EXPECT_THROW(make_host_communicator(std::vector<Backend*>{&good, nullptr}), InvalidArgument);
+  EXPECT_THAT(
+      [&] {
+        make_host_communicator(std::vector<Backend*>{&good, &deaf});
+      },
+      testing::ThrowsMessage<InvalidArgument>(HasSubstr("deaf cannot run host functions")));
+}
+
+}  // namespace
+}  // namespace shoal::collectives

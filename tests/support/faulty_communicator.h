@@ -1,0 +1,56 @@
+// FaultyCommunicator: a communicator for tests that passes calls on to a real one, counts them, and makes one fault at
+// one call of one rank. Everything happens in the rank's stream, as it would in earnest.
+//
+//   Fault{Fault::kStall, 1, 3, 500ms}: rank 1 comes 500 ms late to its fourth collective
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/communicator.h"
+
+namespace shoal {
+
+struct Fault {
+  enum Kind : uint8_t {
+    kNone,
+    kStall,   ///< the rank comes late, by `stall`
+    kFail,    ///< work before the call fails with DeviceError("injected fault ...")
+    kCorrupt  ///< the rank's result has one bit of its first element wrong
+  };
+  Kind kind = kNone;
+  int rank = 0;
+  int call = 0;  ///< number of the rank's call, from 0
+  std::chrono::milliseconds stall{0};
+};
+
+class FaultyCommunicator : public collectives::Communicator {
+ public:
+  /// `backends` are those of the inner communicator.
+  FaultyCommunicator(std::unique_ptr<collectives::Communicator> inner, std::span<Backend* const> backends,
+                     const Fault& fault = {});
+
+  std::string_view name() const override { return "faulty"; }
+  int size() const override { return inner_->size(); }
+  void enqueue(int rank, const collectives::Call& call) override;
+  void abort(std::string_view reason) override { inner_->abort(reason); }
+  size_t buffer_bytes(int rank) const override { return inner_->buffer_bytes(rank); }
+
+  /// Calls queued by a rank so far, and those of one kind.
+  int calls(int rank) const;
+  int calls(int rank, collectives::Collective kind) const;
+
+ private:
+  using Counts = std::array<std::atomic<int>, static_cast<size_t>(collectives::Collective::kCount)>;
+
+  const std::unique_ptr<collectives::Communicator> inner_;
+  const std::vector<Backend*> backends_;
+  const Fault fault_;
+  std::vector<Counts> counts_;
+};
+
+}  // namespace shoal
