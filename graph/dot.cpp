@@ -22,7 +22,7 @@ std::string label(const Tensor& tensor) {
   std::string text = escape(tensor.name);
   if (!tensor.is_leaf()) text += fmt::format("\\n{}", name_of(tensor.op));
   const std::string params = params_to_string(tensor.op, tensor.params);
-  if (!params.empty()) text += " " + escape(params);
+  if (!params.empty()) text += fmt::format(" {}", escape(params));
   return fmt::format("{}\\n{} {}", text, name_of(tensor.dtype), to_string(tensor.shape));
 }
 

@@ -89,7 +89,7 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   if (row.max_src > 0) node.src.resize(row.max_src, nullptr);
   row.infer(node);
   if (row.alias == Alias::kNone) {
-    infer::Expect(node, "source ").valid_result(node.dtype, node.shape);
+    infer::Expect(node, "x").valid_result(node.dtype, node.shape);
     node.strides = contiguous_strides(node.dtype, node.shape);
   } else {
     node.view_base = node.src[0]->storage();

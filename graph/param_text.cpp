@@ -68,7 +68,7 @@ std::string print(const std::vector<IndexRange>& ranges) {
   for (const IndexRange& range : ranges) {
     text += fmt::format("{}{}:{}", text.empty() ? "" : ",", range.begin, range.length);
   }
-  return "[" + text + "]";
+  return fmt::format("[{}]", text);
 }
 
 // --- parsing: false when the text is no such value ------------------------------------------------------------

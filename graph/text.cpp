@@ -57,7 +57,7 @@ std::string node_statement(const Tensor& node, const Names& names) {
   std::string sources;
   for (const Tensor* source : node.src) {
     if (!sources.empty()) sources += ", ";
-    sources += source ? "%" + names(source) : "_";
+    sources += source ? fmt::format("%{}", names(source)) : "_";
   }
   const std::string params = params_to_string(node.op, node.params);
   return fmt::format("%{} = {}({}){}{}", names(&node), name_of(node.op), sources, params.empty() ? "" : " ", params);
@@ -77,7 +77,7 @@ std::string params_to_string(Op op, const OpParams& params) {
     if (i < defaults.size() && values[i] == defaults[i]) continue;
     text += fmt::format("{}{}={}", text.empty() ? "" : ", ", values[i].first, values[i].second);
   }
-  return text.empty() ? text : "{" + text + "}";
+  return text.empty() ? text : fmt::format("{{{}}}", text);
 }
 
 std::string to_string(const Tensor& node) {

@@ -1,0 +1,140 @@
+// Every builder of graph/ops/ops.h puts its sources and parameters where they belong: golden text.
+#include <gtest/gtest.h>
+
+#include "graph/ops/ops.h"
+#include "graph/text.h"
+
+namespace shoal {
+namespace {
+
+/// The graph's nodes as text, comments and leaves left out.
+std::string node_lines(const Graph& graph) {
+  std::string text;
+  for (const Tensor* node : graph.nodes()) {
+    const std::string line = to_string(*node);
+    text += line.substr(0, line.find("  #")) + "\n";
+  }
+  return text;
+}
+
+TEST(Builders, Rows) {
+  Graph g;
+  TensorContext w;
+  Tensor* table = w.add("t", DType::kF32, {4, 5, 1, 1});
+  Tensor* cache = w.add("c", DType::kF32, {4, 5, 1, 1}, Role::kCache);
+  Tensor* ids = g.input("i", DType::kI32, {3, 1, 1, 1});
+  Tensor* rows = get_rows(g, table, ids, {}, "a");
+  get_rows(g, table, ids, {{{10, 2}, {40, 3}}}, "b");
+  set_rows(g, cache, rows, ids, {{{0, 5}}}, "d");
+  EXPECT_EQ(node_lines(g),
+            "%a = get_rows(%t, %i)\n"
+            "%b = get_rows(%t, %i) {ranges=[10:2,40:3]}\n"
+            "%d = set_rows(%c, %a, %i) {ranges=[0:5]}\n");
+}
+
+TEST(Builders, ProductsAndElementWise) {
+  Graph g;
+  TensorContext w;
+  Tensor* a = w.add("a", DType::kF32, {4, 4, 2, 1});
+  Tensor* b = g.input("b", DType::kF32, {4, 4, 2, 1});
+  Tensor* ids = g.input("i", DType::kI32, {4, 2, 1, 1});
+  mul_mat(g, a, b, "r0");
+  mul_mat_id(g, a, b, ids, {{{7, 2}}}, "r1");
+  add(g, a, b, "r2");
+  sub(g, a, b, "r3");
+  mul(g, a, b, "r4");
+  div(g, a, b, "r5");
+  scale(g, b, {2.0f, 0.5f}, "r6");
+  unary(g, b, UnaryKind::kSilu, "r7");
+  clamp(g, b, {-1.0f, 7.0f}, "r8");
+  glu(g, b, a, GluKind::kGeglu, "r9");
+  glu_fused(g, b, GluKind::kReglu, "r10");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = mul_mat(%a, %b)\n"
+            "%r1 = mul_mat_id(%a, %b, %i) {ranges=[7:2]}\n"
+            "%r2 = add(%a, %b)\n"
+            "%r3 = sub(%a, %b)\n"
+            "%r4 = mul(%a, %b)\n"
+            "%r5 = div(%a, %b)\n"
+            "%r6 = scale(%b) {scale=2, bias=0.5}\n"
+            "%r7 = unary(%b) {kind=silu}\n"
+            "%r8 = clamp(%b) {min=-1, max=7}\n"
+            "%r9 = glu(%b, %a) {kind=geglu}\n"
+            "%r10 = glu(%b, _) {kind=reglu}\n");
+}
+
+TEST(Builders, AlongRows) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {8, 4, 4, 1});
+  Tensor* mask = g.input("m", DType::kF32, {8, 4, 1, 1});
+  Tensor* sinks = g.input("s", DType::kF32, {4, 1, 1, 1});
+  Tensor* positions = g.input("p", DType::kI32, {4, 1, 1, 1});
+  rms_norm(g, x, {1e-6f}, "r0");
+  layer_norm(g, x, {}, "r1");
+  soft_max(g, x, mask, sinks, {0.125f}, "r2");
+  soft_max(g, x, nullptr, sinks, {}, "r3");
+  rope(g, x, positions, sinks, {.dims = 8, .mode = RopeMode::kHalves, .base = 5e5f, .original_context = 4096}, "r4");
+  sum_rows(g, x, "r5");
+  argmax(g, x, "r6");
+  top_k(g, x, 3, "r7");
+  argsort(g, x, true, "r8");
+  Tensor* kv = g.input("k", DType::kF16, {8, 9, 2, 1});
+  Tensor* scores = g.input("am", DType::kF16, {9, 4, 1, 1});
+  attention(g, x, kv, kv, positions, scores, sinks, {0.5f, 30.0f, true, 16}, "r9");
+  attention(g, x, kv, kv, nullptr, scores, nullptr, {}, "r10");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = rms_norm(%x) {eps=1e-06}\n"
+            "%r1 = layer_norm(%x)\n"
+            "%r2 = soft_max(%x, %m, %s) {scale=0.125}\n"
+            "%r3 = soft_max(%x, _, %s)\n"
+            "%r4 = rope(%x, %p, %s) {dims=8, mode=halves, base=500000, original_context=4096}\n"
+            "%r5 = sum_rows(%x)\n"
+            "%r6 = argmax(%x)\n"
+            "%r7 = top_k(%x) {k=3}\n"
+            "%r8 = argsort(%x) {descending=true}\n"
+            "%r9 = attention(%x, %k, %k, %p, %am, %s) {scale=0.5, softcap=30, causal=true, window=16}\n"
+            "%r10 = attention(%x, %k, %k, _, %am, _)\n");
+}
+
+TEST(Builders, DataMovementAndViews) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {8, 4, 1, 1});
+  cast(g, x, DType::kBF16, "r0");
+  contiguous(g, x, "r1");
+  concat(g, {x, x, x}, 1, "r2");
+  repeat(g, x, {8, 4, 3, 1}, "r3");
+  fill(g, {DType::kI32, {5, 1, 1, 1}, -1.0f}, "r4");
+  reshape(g, x, {-1, 2, 2, 1}, "r5");
+  slice(g, x, {1, 1, 2}, "r6");
+  permute(g, x, {2, 1, 0, 3}, "r7");
+  transpose(g, x, "r8");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = cast(%x) {dtype=bf16}\n"
+            "%r1 = contiguous(%x)\n"
+            "%r2 = concat(%x, %x, %x) {axis=1}\n"
+            "%r3 = repeat(%x) {shape=[8,4,3,1]}\n"
+            "%r4 = fill() {dtype=i32, shape=[5,1,1,1], value=-1}\n"
+            "%r5 = reshape(%x) {shape=[8,2,2,1]}\n"
+            "%r6 = slice(%x) {axis=1, begin=1, length=2}\n"
+            "%r7 = permute(%x) {axes=[2,1,0,3]}\n"
+            "%r8 = permute(%x) {axes=[1,0,2,3]}\n");
+}
+
+TEST(Builders, Collectives) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {6, 1, 1, 1});
+  all_reduce(g, x, {.rank = 1, .counts = {}}, "r0");
+  all_gather(g, x, {.rank = 1, .counts = {2, 6}}, "r1");
+  reduce_scatter(g, x, {.rank = 1, .counts = {2, 4}}, "r2");
+  all_to_all(g, x, {.rank = 0, .counts = {2, 4, 1, 3}}, "r3");
+  broadcast(g, x, {.rank = 1, .root = 2, .counts = {}}, "r4");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = all_reduce(%x) {rank=1}\n"
+            "%r1 = all_gather(%x) {rank=1, counts=[2,6]}\n"
+            "%r2 = reduce_scatter(%x) {rank=1, counts=[2,4]}\n"
+            "%r3 = all_to_all(%x) {counts=[2,4,1,3]}\n"
+            "%r4 = broadcast(%x) {rank=1, root=2}\n");
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,252 @@
+// Shape inference of every op: results and error messages, as rows of text. A row declares its leaves, then the
+// last line is the node under test, called %y.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "graph/error.h"
+#include "graph/text.h"
+
+namespace shoal {
+namespace {
+
+struct Case {
+  const char* text;
+  const char* expected;  ///< describe(y), or the error without "line n: "
+};
+
+void PrintTo(const Case& row, std::ostream* out) {
+  *out << row.text;
+}
+
+Tensor* parse_last(const Case& row, Graph& graph, TensorContext& weights) {
+  parse_graph(row.text, graph, weights);
+  return graph.nodes().back();
+}
+
+class Infers : public testing::TestWithParam<Case> {};
+
+TEST_P(Infers, Result) {
+  Graph graph;
+  TensorContext weights;
+  const Tensor* y = parse_last(GetParam(), graph, weights);
+  EXPECT_EQ(describe(*y), std::string("y ") + GetParam().expected);
+}
+
+const Case kResults[] = {
+    // get_rows
+    {"weight %t q8_0 [64, 10]\ninput %i i32 [3]\n%y = get_rows(%t, %i)", "f32 [64, 3]"},
+    {"weight %t i32 [4, 10]\ninput %i i32 [3]\n%y = get_rows(%t, %i)", "i32 [4, 3]"},
+    {"weight %t f16 [4, 10, 2, 3]\ninput %i i32 [5, 2, 3]\n%y = get_rows(%t, %i)", "f32 [4, 5, 2, 3]"},
+    {"weight %t f32 [4, 5]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[10:2,40:3]}", "f32 [4, 3]"},
+    {"weight %t f32 [4, 0]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[10:0]}", "f32 [4, 3]"},
+    {"weight %t f32 [4, 5]\ninput %i i32 [0]\n%y = get_rows(%t, %i)", "f32 [4, 0]"},
+    // set_rows
+    {"cache %c f16 [8, 16, 2]\ninput %r f32 [8, 3, 2]\ninput %i i64 [3]\n%y = set_rows(%c, %r, %i)", "f16 [8, 16, 2]"},
+    {"cache %c q8_0 [32, 16]\ninput %r f32 [32, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)", "q8_0 [32, 16]"},
+    {"cache %c f32 [8, 16, 0]\ninput %r f32 [8, 3, 0]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)", "f32 [8, 16, 0]"},
+    {"cache %c f32 [8, 2]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i) {ranges=[5:2]}",
+     "f32 [8, 2]"},
+    {"cache %c f32 [8, 2]\ninput %r f32 [8, 1]\ninput %i i32 [1]\n%a = set_rows(%c, %r, %i)\n%y = set_rows(%a, %r, %i)",
+     "f32 [8, 2]"},
+    // mul_mat
+    {"weight %a q4_K [256, 7]\ninput %b f32 [256, 5]\n%y = mul_mat(%a, %b)", "f32 [7, 5]"},
+    {"input %a f16 [8, 7, 2, 1]\ninput %b bf16 [8, 5, 6, 3]\n%y = mul_mat(%a, %b)", "f32 [7, 5, 6, 3]"},
+    {"weight %a q8_0 [0, 7]\ninput %b f32 [0, 5]\n%y = mul_mat(%a, %b)", "f32 [7, 5]"},
+    {"weight %a f32 [8, 0]\ninput %b f32 [8, 5]\n%y = mul_mat(%a, %b)", "f32 [0, 5]"},
+    {"input %a f32 [8, 7, 0]\ninput %b f32 [8, 5, 0]\n%y = mul_mat(%a, %b)", "f32 [7, 5, 0]"},
+    // mul_mat_id
+    {"weight %e q4_0 [32, 6, 8]\ninput %x f32 [32, 1, 5]\ninput %i i32 [2, 5]\n%y = mul_mat_id(%e, %x, %i)",
+     "f32 [6, 2, 5]"},
+    {"weight %e f32 [4, 6, 3]\ninput %x f32 [4, 2, 5]\ninput %i i32 [2, 5]\n%y = mul_mat_id(%e, %x, %i) "
+     "{ranges=[0:1,6:2]}",
+     "f32 [6, 2, 5]"},
+    // element-wise
+    {"input %a f32 [4, 3]\ninput %b f32 [4]\n%y = add(%a, %b)", "f32 [4, 3]"},
+    {"input %a f16 [4, 1]\ninput %b f32 [1, 3, 2]\n%y = mul(%a, %b)", "f16 [4, 3, 2]"},
+    {"input %a i32 [4]\ninput %b i32 [4]\n%y = sub(%a, %b)", "i32 [4]"},
+    {"input %a f32 [0, 3]\ninput %b f32 [1, 3]\n%y = div(%a, %b)", "f32 [0, 3]"},
+    {"input %x bf16 [4, 3]\n%y = scale(%x) {scale=2, bias=-1}", "bf16 [4, 3]"},
+    {"input %x f16 [4]\n%y = unary(%x) {kind=hard_sigmoid}", "f16 [4]"},
+    {"input %x f32 [4]\n%y = clamp(%x) {min=-inf, max=2}", "f32 [4]"},
+    {"input %g f32 [4, 2]\ninput %u f32 [4, 2]\n%y = glu(%g, %u) {kind=geglu_erf}", "f32 [4, 2]"},
+    {"input %g f16 [8, 2]\n%y = glu(%g)", "f16 [4, 2]"},
+    // along rows
+    {"input %x f32 [4, 3]\n%y = rms_norm(%x) {eps=1e-6}", "f32 [4, 3]"},
+    {"input %x f16 [4, 3]\n%y = layer_norm(%x)", "f32 [4, 3]"},
+    {"input %x f32 [9, 5, 4, 2]\ninput %m f16 [9, 5, 1, 2]\ninput %s f32 [4]\n%y = soft_max(%x, %m, %s) {scale=0.125}",
+     "f32 [9, 5, 4, 2]"},
+    {"input %x f32 [9, 5, 0]\ninput %m f32 [9, 5]\ninput %s f32 [0]\n%y = soft_max(%x, %m, %s)", "f32 [9, 5, 0]"},
+    {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\ninput %f f32 [3]\n%y = rope(%x, %p, %f) {dims=6, mode=halves}",
+     "f32 [8, 4, 5]"},
+    {"input %x f32 [8, 0, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=8}", "f32 [8, 0, 5]"},
+    {"input %x f32 [8, 4, 5]\n%y = sum_rows(%x)", "f32 [1, 4, 5]"},
+    {"input %x f32 [8, 4]\n%y = argmax(%x)", "i32 [1, 4]"},
+    {"input %x f32 [8, 4]\n%y = top_k(%x) {k=3}", "i32 [3, 4]"},
+    {"input %x f32 [8, 4]\n%y = argsort(%x) {descending=true}", "i32 [8, 4]"},
+    // attention
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\ncache %v f16 [12, 20, 2]\n%y = attention(%q, %k, %v)",
+     "f32 [12, 8, 5]"},
+    {"input %q f32 [32, 5, 8, 3]\ncache %k q8_0 [32, 20, 8, 3]\ncache %v bf16 [4, 20, 8, 3]\ninput %p i32 [5]\n"
+     "input %m f32 [20, 5]\ninput %s f32 [8]\n%y = attention(%q, %k, %v, %p, %m, %s) {causal=true, window=4, "
+     "softcap=30}",
+     "f32 [4, 8, 5, 3]"},
+    {"input %q f32 [16, 5, 0]\ncache %k f16 [16, 20, 0]\ncache %v f16 [16, 20, 0]\n%y = attention(%q, %k, %v)",
+     "f32 [16, 0, 5]"},
+    // data movement
+    {"input %x f32 [64, 2]\n%y = cast(%x) {dtype=q4_0}", "q4_0 [64, 2]"},
+    {"input %x f16 [4, 2]\n%t = permute(%x) {axes=[1,0,2,3]}\n%y = contiguous(%t)", "f16 [2, 4]"},
+    {"input %a f32 [4, 2]\ninput %b f32 [4, 0]\ninput %c f32 [4, 3]\n%y = concat(%a, %b, %c) {axis=1}", "f32 [4, 5]"},
+    {"weight %a q8_0 [32, 2]\nweight %b q8_0 [64, 2]\n%y = concat(%a, %b)", "q8_0 [96, 2]"},
+    {"input %x f32 [4, 1]\n%y = repeat(%x) {shape=[8,3,1,1]}", "f32 [8, 3]"},
+    {"%y = fill() {dtype=i64, shape=[4,2,1,1], value=3}", "i64 [4, 2]"},
+    // views
+    {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[3,2,-1,1]}", "f32 [3, 2, 4]"},
+    {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[0,5,2,1]}", "f32 [0, 5, 2]"},
+    {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[3,-1,1,1]}", "f32 [3, 0]"},
+    {"weight %x q8_0 [64, 3]\n%y = slice(%x) {begin=32, length=32}", "q8_0 [32, 3]"},
+    {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=4}", "f32 [6, 0]"},
+    {"input %x f32 [2, 3, 4, 5]\n%y = permute(%x) {axes=[2,0,3,1]}", "f32 [4, 2, 5, 3]"},
+    // collectives
+    {"input %x f32 [6, 4]\n%y = all_reduce(%x)", "f32 [6, 4]"},
+    {"input %x i64 [6, 4]\n%y = broadcast(%x) {rank=1, root=2}", "i64 [6, 4]"},
+    {"input %x f32 [3, 2]\n%y = all_gather(%x) {rank=1, counts=[4,6,0]}", "f32 [10]"},
+    {"input %x f32 [5, 2]\n%y = reduce_scatter(%x) {rank=2, counts=[4,6,0]}", "f32 [0]"},
+    {"input %x f32 [9]\n%y = all_to_all(%x) {rank=1, counts=[1,2,4,5]}", "f32 [7]"},
+};
+INSTANTIATE_TEST_SUITE_P(Ops, Infers, testing::ValuesIn(kResults));
+
+TEST(InferTable, EveryOpHasAResult) {
+  std::set<Op> seen;
+  for (const Case& row : kResults) {
+    Graph graph;
+    TensorContext weights;
+    seen.insert(parse_last(row, graph, weights)->op);
+  }
+  for (int i = 1; i < kOpCount; ++i) EXPECT_TRUE(seen.contains(static_cast<Op>(i))) << name_of(static_cast<Op>(i));
+}
+
+class Refuses : public testing::TestWithParam<Case> {};
+
+TEST_P(Refuses, WithMessage) {
+  Graph graph;
+  TensorContext weights;
+  try {
+    parse_last(GetParam(), graph, weights);
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    const std::string_view message = error.what();
+    EXPECT_EQ(message.substr(message.find(": ") + 2), GetParam().expected);
+  }
+}
+
+const Case kErrors[] = {
+    {"weight %t f32 [4, 9]\ninput %i i64 [3]\n%y = get_rows(%t, %i)",
+     "[get_rows y] expected ids of dtype i32, got i64 (table: t f32 [4, 9], ids: i i64 [3])"},
+    {"weight %t f32 [4, 9, 2]\ninput %i i32 [3]\n%y = get_rows(%t, %i)",
+     "[get_rows y] expected c = 2 on axis 1 of ids, got 1 (table: t f32 [4, 9, 2], ids: i i32 [3])"},
+    {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[0:4,6:4]}",
+     "[get_rows y] expected ranges that add up to 9, got 8 (table: t f32 [4, 9], ids: i i32 [3])"},
+    {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[-1:9]}",
+     "[get_rows y] expected ranges of indices >= 0, got -1:9 (table: t f32 [4, 9], ids: i i32 [3])"},
+    {"input %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
+     "[set_rows y] expected a cache that is persistent or the result of another set_rows, got none "
+     "(cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
+    {"cache %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [2]\n%y = set_rows(%c, %r, %i)",
+     "[set_rows y] expected ids of shape [3], got [2] (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [2])"},
+    {"weight %w q4_0 [64, 2]\ninput %x f32 [32, 3]\n%y = mul_mat(%w, %x)",
+     "[mul_mat y] expected k = 64, got 32 (a: w q4_0 [64, 2], b: x f32 [32, 3])"},
+    {"weight %w f32 [8, 2, 3]\ninput %x f32 [8, 3, 4]\n%y = mul_mat(%w, %x)",
+     "[mul_mat y] expected axis 2 of b to be a multiple of 3, got 4 (a: w f32 [8, 2, 3], b: x f32 [8, 3, 4])"},
+    {"weight %w i32 [8, 2]\ninput %x f32 [8, 3]\n%y = mul_mat(%w, %x)",
+     "[mul_mat y] expected a of a float or quantised dtype, got i32 (a: w i32 [8, 2], b: x f32 [8, 3])"},
+    {"weight %w f32 [32, 2]\ninput %x q8_0 [32, 3]\n%y = mul_mat(%w, %x)",
+     "[mul_mat y] expected b of a float dtype, got q8_0 (a: w f32 [32, 2], b: x q8_0 [32, 3])"},
+    {"weight %e f32 [4, 6, 8]\ninput %x f32 [4, 3, 5]\ninput %i i32 [2, 5]\n%y = mul_mat_id(%e, %x, %i)",
+     "[mul_mat_id y] expected axis 1 of x to be 1 or 2, got 3 "
+     "(experts: e f32 [4, 6, 8], x: x f32 [4, 3, 5], ids: i i32 [2, 5])"},
+    {"input %a f32 [4, 3]\ninput %b f32 [2, 3]\n%y = add(%a, %b)",
+     "[add y] expected equal lengths or 1 on axis 0, got 4 and 2 (a: a f32 [4, 3], b: b f32 [2, 3])"},
+    {"input %a i32 [4]\ninput %b i32 [4]\n%y = div(%a, %b)",
+     "[div y] expected a of a float dtype, got i32 (a: a i32 [4], b: b i32 [4])"},
+    {"input %x i32 [4]\n%y = scale(%x)", "[scale y] expected x of a float dtype, got i32 (x: x i32 [4])"},
+    {"input %x i32 [4]\n%y = unary(%x)", "[unary y] expected x of a float dtype, got i32 (x: x i32 [4])"},
+    {"input %x f32 [4]\n%y = clamp(%x) {min=2, max=1}", "[clamp y] expected min <= max, got 2 and 1 (x: x f32 [4])"},
+    {"input %g f32 [5]\n%y = glu(%g)",
+     "[glu y] expected an even axis 0 of the fused gate and up, got 5 (gate: g f32 [5])"},
+    {"input %g f32 [4]\ninput %u f16 [4]\n%y = glu(%g, %u)",
+     "[glu y] expected up of dtype f32, got f16 (gate: g f32 [4], up: u f16 [4])"},
+    {"input %x f32 [4]\n%y = rms_norm(%x) {eps=-1}", "[rms_norm y] expected eps >= 0, got -1 (x: x f32 [4])"},
+    {"input %x f32 [9, 5, 4]\ninput %m f32 [9, 5, 2]\n%y = soft_max(%x, %m)",
+     "[soft_max y] expected mask of shape [9, 5, 4], got [9, 5, 2] (x: x f32 [9, 5, 4], mask: m f32 [9, 5, 2])"},
+    {"input %x f32 [8, 4, 5]\ninput %p i32 [4]\n%y = rope(%x, %p) {dims=8}",
+     "[rope y] expected positions of shape [5], got [4] (x: x f32 [8, 4, 5], positions: p i32 [4])"},
+    {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=10}",
+     "[rope y] expected even dims in [0, 8], got 10 (x: x f32 [8, 4, 5], positions: p i32 [5])"},
+    {"input %x i32 [8]\n%y = argmax(%x)", "[argmax y] expected x of a float dtype, got i32 (x: x i32 [8])"},
+    {"input %x f32 [8]\n%y = top_k(%x) {k=9}", "[top_k y] expected k in [0, 8], got 9 (x: x f32 [8])"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 3]\ncache %v f16 [16, 20, 3]\n%y = attention(%q, %k, %v)",
+     "[attention y] expected heads that are a multiple of the 3 kv heads, got 8 "
+     "(q: q f32 [16, 5, 8], k: k f16 [16, 20, 3], v: v f16 [16, 20, 3])"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\ncache %v f16 [16, 21, 2]\n%y = attention(%q, %k, %v)",
+     "[attention y] expected v of shape [16, 20, 2], got [16, 21, 2] "
+     "(q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: v f16 [16, 21, 2])"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\ncache %v f16 [16, 20, 2]\n%y = attention(%q, %k, %v) "
+     "{causal=true}",
+     "[attention y] expected positions for a causal or windowed attention, got none "
+     "(q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: v f16 [16, 20, 2])"},
+    {"input %q f32 [16, 5, 8]\ncache %k i32 [16, 20, 2]\ncache %v f16 [16, 20, 2]\n%y = attention(%q, %k, %v)",
+     "[attention y] expected k of dtype f32, f16, bf16, q8_0, got i32 "
+     "(q: q f32 [16, 5, 8], k: k i32 [16, 20, 2], v: v f16 [16, 20, 2])"},
+    {"input %x f32 [40]\n%y = cast(%x) {dtype=q4_0}",
+     "[cast y] expected a result with axes >= 0 and whole blocks of 32 q4_0 elements that fits into memory, got [40] "
+     "(x: x f32 [40])"},
+    {"input %a f32 [4, 2]\ninput %b f32 [3, 2]\n%y = concat(%a, %b) {axis=1}",
+     "[concat y] expected x1 of shape [4, 2], got [3, 2] (x0: a f32 [4, 2], x1: b f32 [3, 2])"},
+    {"input %a f32 [4]\n%y = concat(%a) {axis=4}", "[concat y] expected an axis in [0, 3], got 4 (x: a f32 [4])"},
+    {"input %x f32 [4]\n%y = repeat(%x) {shape=[6,1,1,1]}",
+     "[repeat y] expected a multiple of 4 on axis 0, got 6 (x: x f32 [4])"},
+    {"%y = fill() {dtype=q8_0, shape=[32,1,1,1]}", "[fill y] expected a plain dtype, got q8_0"},
+    {"%y = fill() {shape=[-1,1,1,1]}",
+     "[fill y] expected a result with axes >= 0 and whole blocks of 1 f32 elements that fits into memory, got [-1]"},
+    {"input %x f32 [6, 4]\n%t = permute(%x) {axes=[1,0,2,3]}\n%y = reshape(%t) {shape=[24,1,1,1]}",
+     "[reshape y] expected a contiguous tensor, got a view with gaps or permuted axes: use contiguous() first "
+     "(x: t f32 [4, 6])"},
+    {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,5,1,1]}",
+     "[reshape y] expected 24 elements, got 25 of [5, 5] (x: x f32 [6, 4])"},
+    {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[-1,-1,1,1]}",
+     "[reshape y] expected axes >= 0 and at most one of -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
+    {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[-1,0,1,1]}",
+     "[reshape y] expected no axis of length 0 beside the inferred one, got -1, 0, 1, 1 (x: x f32 [6, 0])"},
+    {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,-1,1,1]}",
+     "[reshape y] expected a multiple of 5 elements for 5, -1, 1, 1, got 24 (x: x f32 [6, 4])"},
+    {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[9223372036854775807,-1,9223372036854775807,1]}",
+     "[reshape y] expected axes >= 0 and at most one of -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
+     "(x: x f32 [6, 4])"},
+    {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=3, length=2}",
+     "[slice y] expected begin and length inside the 4 of axis 1, got 3 and 2 (x: x f32 [6, 4])"},
+    {"weight %x q8_0 [64]\n%y = slice(%x) {begin=16, length=32}",
+     "[slice y] expected begin and length in whole blocks of 32 elements, got 16 and 32 (x: x q8_0 [64])"},
+    {"weight %x q8_0 [64, 2]\n%y = permute(%x) {axes=[1,0,2,3]}",
+     "[permute y] expected axis 0 of a quantised tensor to stay, got axes 1, 0, 2, 3 (x: x q8_0 [64, 2])"},
+    {"input %x f32 [6, 4]\n%y = permute(%x) {axes=[0,0,2,3]}",
+     "[permute y] expected each of the axes 0, 1, 2, 3 once, got 0, 0, 2, 3 (x: x f32 [6, 4])"},
+    {"input %x i64 [6]\n%y = all_reduce(%x)",
+     "[all_reduce y] expected x of dtype f32, f16, bf16, i32, got i64 (x: x i64 [6])"},
+    {"input %x f32 [6]\n%y = broadcast(%x) {counts=[6]}",
+     "[broadcast y] expected no counts, got 1 of them (x: x f32 [6])"},
+    {"input %x f32 [6]\n%y = all_gather(%x) {rank=1, counts=[6,5]}",
+     "[all_gather y] expected 5 elements, got 6 (x: x f32 [6])"},
+    {"input %x f32 [6]\n%y = all_gather(%x)", "[all_gather y] expected a rank in [0, 0), got 0 (x: x f32 [6])"},
+    {"input %x f32 [6]\n%y = reduce_scatter(%x) {counts=[6,-1]}",
+     "[reduce_scatter y] expected counts >= 0 that fit into memory, got -1 (x: x f32 [6])"},
+    {"input %x f32 [6]\n%y = all_to_all(%x) {counts=[1,2,3]}",
+     "[all_to_all y] expected counts of n * n entries, got 3 (x: x f32 [6])"},
+    {"input %x f32 [6, 4]\n%t = permute(%x) {axes=[1,0,2,3]}\n%y = all_reduce(%t)",
+     "[all_reduce y] expected a contiguous operand, got a view with gaps or permuted axes: use contiguous() first "
+     "(x: t f32 [4, 6])"},
+};
+INSTANTIATE_TEST_SUITE_P(Ops, Refuses, testing::ValuesIn(kErrors));
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,195 @@
+// Text form of graphs: golden output, round trips of every op and parameter, and the errors of the parser.
+#include "graph/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+
+namespace shoal {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string reprint(const std::string& text) {
+  Graph graph;
+  TensorContext weights;
+  parse_graph(text, graph, weights);
+  return to_string(graph);
+}
+
+TEST(Text, Golden) {
+  Graph g;
+  TensorContext weights;
+  Tensor* x = g.input("x", DType::kF32, {256, 4, 1, 1});
+  Tensor* pos = g.input("pos", DType::kI32, {4, 1, 1, 1});
+  g.input("unused", DType::kI64, {1, 1, 1, 1});
+  Tensor* w = weights.add("blk.0.attn_q", DType::kQ8_0, {256, 64, 1, 1});
+  Tensor* cache = weights.add("kc", DType::kF16, {32, 512, 2, 1}, Role::kCache);
+  Tensor* h = reshape(g, mul_mat(g, w, x, "h"), {32, 2, 4, 1}, "heads");
+  Tensor* r = rope(g, h, pos, nullptr, {.dims = 32, .mode = RopeMode::kHalves}, "r");
+  g.output(set_rows(g, cache, permute(g, r, {0, 2, 1, 3}), pos, {}, "stored"));
+  const std::string expected =
+      "input  %x f32 [256, 4]\n"
+      "input  %pos i32 [4]\n"
+      "input  %unused i64 [1]\n"
+      "weight %blk.0.attn_q q8_0 [256, 64]\n"
+      "cache  %kc f16 [32, 512, 2]\n"
+      "%h = mul_mat(%blk.0.attn_q, %x)                         # f32 [64, 4]\n"
+      "%heads = reshape(%h) {shape=[32,2,4,1]}                 # f32 [32, 2, 4]\n"
+      "%r = rope(%heads, %pos, _) {dims=32, mode=halves}       # f32 [32, 2, 4]\n"
+      "%permute_3 = permute(%r) {axes=[0,2,1,3]}               # f32 [32, 4, 2]\n"
+      "%stored = set_rows(%kc, %permute_3, %pos)               # f16 [32, 512, 2]\n"
+      "output %stored\n";
+  EXPECT_EQ(to_string(g), expected);
+  EXPECT_EQ(reprint(expected), expected);
+}
+
+TEST(Text, OneNode) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {4, 2, 1, 1});
+  EXPECT_EQ(to_string(*x), "input  %x f32 [4, 2]");
+  EXPECT_EQ(to_string(*scale(g, x, {0.5f, 0.0f}, "y")), "%y = scale(%x) {scale=0.5}  # f32 [4, 2]");
+}
+
+TEST(Text, OddAndRepeatedNamesStayReadable) {
+  Graph g;
+  Tensor* x = g.input("my x", DType::kF32, {4, 1, 1, 1});
+  Tensor* y = scale(g, x, {}, "y");
+  Tensor* z = scale(g, y, {}, "y");
+  add(g, y, z, "y");
+  const std::string text = to_string(g);
+  EXPECT_THAT(text, HasSubstr("input  %my_x f32 [4]"));
+  EXPECT_THAT(text, HasSubstr("%y.3 = add(%y, %y.2)"));
+  EXPECT_EQ(reprint(text), text);
+}
+
+TEST(Text, ParamsToString) {
+  EXPECT_EQ(params_to_string(Op::kRope, RopeParams{}), "");
+  EXPECT_EQ(params_to_string(Op::kMulMat, {}), "");
+  EXPECT_EQ(params_to_string(Op::kRope, RopeParams{.dims = 32, .mode = RopeMode::kHalves}), "{dims=32, mode=halves}");
+  EXPECT_EQ(params_to_string(Op::kGetRows, SelectParams{{{10, 2}, {40, 3}}}), "{ranges=[10:2,40:3]}");
+  EXPECT_EQ(params_to_string(Op::kScale, ScaleParams{-0.0f, -0.0f}), "{scale=-0, bias=-0}");
+}
+
+/// One node that differs from the defaults in every parameter, for each op.
+const char* const kNodes[] = {
+    "%y = get_rows(%t, %ids) {ranges=[10:2,40:4]}",
+    "%y = set_rows(%c, %x, %ids) {ranges=[3:1,0:0,7:5]}",
+    "%y = mul_mat(%x, %x)",
+    "%y = mul_mat_id(%e, %e, %ids2) {ranges=[9:2]}",
+    "%y = add(%x, %x)",
+    "%y = sub(%x, %x)",
+    "%y = mul(%x, %x)",
+    "%y = div(%x, %x)",
+    "%y = scale(%x) {scale=0.1, bias=1e-30}",
+    "%y = clamp(%x) {min=-inf, max=3.4028235e+38}",
+    "%y = glu(%x, %x) {kind=geglu_quick}",
+    "%y = rms_norm(%x) {eps=1e-06}",
+    "%y = layer_norm(%x) {eps=0.33333334}",
+    "%y = soft_max(%x, %x, _) {scale=0.088388346}",
+    "%y = rope(%e, %p, %f) {dims=4, mode=halves, base=500000, freq_scale=0.25, ext_factor=1, attn_factor=1.1, "
+    "beta_fast=33, beta_slow=2, original_context=8192}",
+    "%y = sum_rows(%x)",
+    "%y = argmax(%x)",
+    "%y = top_k(%x) {k=2}",
+    "%y = argsort(%x) {descending=true}",
+    "%y = attention(%e, %e, %e, %ids, _, %p32) {scale=0.5, softcap=30, causal=true, window=128}",
+    "%y = cast(%x) {dtype=bf16}",
+    "%y = contiguous(%x)",
+    "%y = concat(%x, %x) {axis=1}",
+    "%y = repeat(%x) {shape=[8,12,2,1]}",
+    "%y = fill() {dtype=i64, shape=[4,0,1,1], value=-7}",
+    "%y = reshape(%x) {shape=[2,12,1,1]}",
+    "%y = slice(%x) {axis=1, begin=2, length=3}",
+    "%y = permute(%x) {axes=[3,1,2,0]}",
+    "%y = all_reduce(%x) {rank=3}",
+    "%y = all_gather(%x) {rank=1, counts=[1,24,0]}",
+    "%y = reduce_scatter(%x) {rank=1, counts=[4,20]}",
+    "%y = all_to_all(%x) {rank=1, counts=[0,1,20,4]}",
+    "%y = broadcast(%x) {rank=2, root=1}",
+};
+
+const std::string kLeaves =
+    "input %x f32 [4, 6]\n"
+    "input %ids i32 [6]\n"
+    "input %ids2 i32 [6, 2]\n"
+    "input %p i32 [2]\n"
+    "input %f f32 [2]\n"
+    "input %p32 f32 [2]\n"
+    "weight %t q8_0 [32, 6]\n"
+    "cache %c f32 [4, 6]\n"
+    "weight %e f32 [4, 6, 2]\n";
+
+class RoundTrip : public testing::TestWithParam<const char*> {};
+
+TEST_P(RoundTrip, OfNode) {
+  Graph graph;
+  TensorContext weights;
+  parse_graph(kLeaves + GetParam() + "\n", graph, weights);
+  const std::string line = to_string(*graph.nodes()[0]);
+  EXPECT_EQ(line.substr(0, line.find("  #")), GetParam());
+  const std::string text = to_string(graph);
+  EXPECT_EQ(reprint(text), text);
+}
+INSTANTIATE_TEST_SUITE_P(Text, RoundTrip, testing::ValuesIn(kNodes));
+
+TEST(Text, EveryKindOfEnumeratorRoundTrips) {
+  for (int i = 0; i < static_cast<int>(UnaryKind::kCount); ++i) {
+    Graph g;
+    Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
+    const UnaryKind kind = static_cast<UnaryKind>(i);
+    unary(g, x, kind);
+    Graph back;
+    TensorContext weights;
+    parse_graph(to_string(g), back, weights);
+    EXPECT_EQ(back.nodes()[0]->params, OpParams(UnaryParams{kind})) << to_string(g);
+  }
+  for (int i = 0; i < static_cast<int>(GluKind::kCount); ++i) {
+    Graph g;
+    Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
+    const GluKind kind = static_cast<GluKind>(i);
+    glu(g, x, x, kind);
+    Graph back;
+    TensorContext weights;
+    parse_graph(to_string(g), back, weights);
+    EXPECT_EQ(back.nodes()[0]->params, OpParams(GluParams{kind})) << to_string(g);
+  }
+}
+
+TEST(Text, FloatsReadBackExactly) {
+  for (const float value : {0.1f, 1.0f / 3.0f, 1e-45f, std::numeric_limits<float>::max(), -0.0f, 16777216.0f,
+                            std::numeric_limits<float>::infinity()}) {
+    Graph g;
+    scale(g, g.input("x", DType::kF32, {4, 1, 1, 1}), {value, value});
+    Graph back;
+    TensorContext weights;
+    parse_graph(to_string(g), back, weights);
+    EXPECT_EQ(back.nodes()[0]->params, g.nodes()[0]->params) << value;
+  }
+}
+
+TEST(Dot, Smoke) {
+  Graph g("a \"quoted\" name");
+  TensorContext weights;
+  Tensor* w = weights.add("w", DType::kQ8_0, {32, 2, 1, 1});
+  Tensor* x = g.input("x", DType::kF32, {32, 1, 1, 1});
+  g.output(reshape(g, mul_mat(g, w, x, "y"), {1, 2, 1, 1}, "z"));
+  EXPECT_EQ(to_dot(g),
+            "digraph \"a \\\"quoted\\\" name\" {\n"
+            "  t0 [label=\"x\\nf32 [32]\", shape=box];\n"
+            "  t1 [label=\"w\\nq8_0 [32, 2]\", shape=box, style=filled, fillcolor=lightgrey];\n"
+            "  t2 [label=\"y\\nmul_mat\\nf32 [2]\", shape=ellipse];\n"
+            "  t1 -> t2 [label=\"0\"];\n"
+            "  t0 -> t2 [label=\"1\"];\n"
+            "  t3 [label=\"z\\nreshape {shape=[1,2,1,1]}\\nf32 [1, 2]\", shape=ellipse, style=dashed, peripheries=2];\n"
+            "  t2 -> t3 [label=\"0\"];\n"
+            "}\n");
+}
+
+}  // namespace
+}  // namespace shoal
