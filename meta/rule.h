@@ -77,6 +77,8 @@ std::string_view name_of(FactorKind kind);
 /// The rule of a node from the table in meta/rules/table.cpp; nullopt for an op nobody wrote a rule for (and
 /// for views and concat, which work on runs directly).
 std::optional<Rule> rule_for(const Tensor& node);
+/// Does the table have a rule for this op?
+bool has_rule(Op op);
 
 /// What splitting `factor` by `partition` asks of an operand: split on the operand's axis (grouped or tiled as
 /// its term says), or mirrored when the factor is not in it. nullopt when the partition does not fit the

@@ -69,9 +69,12 @@ static_assert(in_order(), "one row for each op, in the order of the enumeration"
 }  // namespace
 
 std::optional<Rule> rule_for(const Tensor& node) {
-  const Row& row = kTable[static_cast<size_t>(node.op)];
-  if (row.text == nullptr) return std::nullopt;
-  return parse_rule(row.text(node), node);
+  if (!has_rule(node.op)) return std::nullopt;
+  return parse_rule(kTable[static_cast<size_t>(node.op)].text(node), node);
+}
+
+bool has_rule(Op op) {
+  return kTable[static_cast<size_t>(op)].text != nullptr;
 }
 
 }  // namespace shoal::meta

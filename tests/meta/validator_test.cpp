@@ -1,0 +1,134 @@
+// Every rule of the table by brute force, and the validator itself: it must notice rules that are wrong.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <map>
+#include <set>
+
+#include "graph/text.h"
+#include "tests/support/rule_cases.h"
+#include "tests/support/rule_validator.h"
+
+namespace shoal::test {
+namespace {
+
+struct CaseGraph {
+  explicit CaseGraph(std::string_view text) { parse_graph(text, graph, weights); }
+  const Tensor& node() const { return *graph.nodes().back(); }
+  Graph graph;
+  TensorContext weights;
+};
+
+/// Factors that a rule lets be split.
+std::string splittable(const meta::Rule& rule) {
+  std::string letters;
+  for (const meta::Factor& factor : rule.factors) {
+    if (factor.kind != meta::FactorKind::kWhole) letters += factor.letter;
+  }
+  return letters;
+}
+
+TEST(RuleValidator, EveryRuleIsRightAndComplete) {
+  std::map<std::string, bool> used;  // allowed misses that are still needed
+  std::map<Op, std::set<char>> splittable_in, exercised_in;
+  const std::vector<AllowedMiss> allowed = allowed_misses();
+  for (const std::string& text : rule_cases()) {
+    const CaseGraph one(text);
+    const auto rule = meta::rule_for(one.node());
+    ASSERT_TRUE(rule) << text << "\nhas no rule";
+    const RuleVerdict verdict = validate_rule(one.graph, *rule);
+    for (const RuleFinding& finding : verdict.findings) {
+      const auto miss = std::find_if(allowed.begin(), allowed.end(), [&](const AllowedMiss& candidate) {
+        return finding.missing && candidate.op == finding.op && candidate.what == finding.what;
+      });
+      if (miss == allowed.end()) ADD_FAILURE() << to_string(finding);
+      if (miss != allowed.end()) used[fmt::format("{} {}", name_of(miss->op), miss->what)] = true;
+    }
+    for (const char letter : splittable(*rule)) splittable_in[one.node().op].insert(letter);
+    for (const char letter : verdict.exercised) exercised_in[one.node().op].insert(letter);
+  }
+  for (int i = 0; i < kOpCount; ++i) {
+    const Op op = static_cast<Op>(i);
+    if (!meta::has_rule(op)) continue;
+    EXPECT_TRUE(splittable_in.contains(op)) << name_of(op) << ": add a case to tests/support/rule_cases.cpp";
+    EXPECT_EQ(exercised_in[op], splittable_in[op])
+        << name_of(op) << ": no case in tests/support/rule_cases.cpp divides each of its factors";
+  }
+  for (const AllowedMiss& miss : allowed) {
+    EXPECT_TRUE(used[fmt::format("{} {}", name_of(miss.op), miss.what)])
+        << name_of(miss.op) << " " << miss.what << " is allowed to be missing, but it is not";
+  }
+}
+
+struct BrokenRule {
+  const char* graph;
+  const char* rule;
+  const char* what;
+  bool missing;
+};
+
+const BrokenRule kBroken[] = {
+    // Rules that allow too much.
+    {"input %x f32 [5, 3, 2]\n%y = rms_norm(%x)", "a b c -> a b c", "factor a", false},
+    {"input %x f32 [5, 3, 2]\n%y = soft_max(%x, _, _)", "s t h, -, - -> s t h", "factor s", false},
+    {"input %x f32 [8, 3, 5]\ninput %p i32 [5]\n%y = rope(%x, %p, _) {dims=8}", "d h t, t, - -> d h t | linear 0",
+     "factor d", false},
+    {"input %x f32 [5, 3]\n%y = argmax(%x)", "a b -> 1 b | sum a", "factor a", false},
+    {"input %q f32 [4, 3, 2]\ninput %k f32 [4, 5, 2]\ninput %v f32 [6, 5, 2]\n%y = attention(%q, %k, %v, _, _, _)",
+     "(d) t h, (d) s h, (e) s h, -, -, - -> (e) h t | sum s | linear 2", "factor s", false},
+    {"input %q f32 [4, 3, 2]\ninput %k f32 [4, 5, 2]\ninput %v f32 [6, 5, 2]\n%y = attention(%q, %k, %v, _, _, _)",
+     "d t h, d (s) h, (e) (s) h, -, -, - -> (e) h t | sum d | linear 2", "factor d", false},
+    {"cache %c f32 [4, 7]\ninput %x f32 [4, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
+     "x [r], x i, i -> x [r] | sum i", "factor i", false},
+    // Letters on the wrong axes: the lengths agree, the meaning does not.
+    {"input %q f32 [4, 3, 3]\ninput %k f32 [4, 5, 3]\ninput %v f32 [6, 5, 3]\n%y = attention(%q, %k, %v, _, _, _)",
+     "(d) t h, (d) (s) h, (e) (s) h, -, -, - -> (e) t h | linear 2", "factor h", false},
+    // Wrong claims of linearity; the first two are homogeneous, so that plain shares would not show it.
+    {"input %x f32 [5, 3]\n%y = unary(%x) {kind=relu}", "a b -> a b | linear 0", "linear 0", false},
+    {"input %x f32 [5, 3]\n%y = unary(%x) {kind=abs}", "a b -> a b | linear 0", "linear 0", false},
+    {"input %x f32 [5, 3]\n%y = scale(%x) {scale=2, bias=1}", "a b -> a b | linear 0", "linear 0", false},
+    {"input %a f32 [5, 3]\ninput %b f32 [5, 3]\n%y = add(%a, %b)", "a b, a b -> a b | linear 0 0+1", "linear 0", false},
+    {"input %a f32 [5, 3]\ninput %b f32 [5, 3]\n%y = mul(%a, %b)", "a b, a b -> a b | linear 0 1 0+1", "linear 0+1",
+     false},
+    // Rules that allow too little.
+    {"input %x f32 [5, 3, 2]\n%y = rms_norm(%x)", "(a) (b) c -> (a) (b) c", "factor b", true},
+    {"input %a f32 [5, 7]\ninput %b f32 [5, 3]\n%y = mul_mat(%a, %b)", "(k) m, (k) n -> m n | linear 0 1", "factor k",
+     true},
+    {"input %a f32 [5, 7]\ninput %b f32 [5, 3]\n%y = mul_mat(%a, %b)", "k m, k n -> m n | sum k | linear 0", "linear 1",
+     true},
+    {"input %t f32 [4, 7]\ninput %i i32 [5]\n%y = get_rows(%t, %i)", "x (r), i -> x i | linear 0", "factor r", true},
+    {"input %a f32 [5, 3]\ninput %b f32 [5, 3]\n%y = sub(%a, %b)", "a b, a b -> a b", "linear 0+1", true},
+};
+
+TEST(RuleValidator, NoticesBrokenRules) {
+  for (const BrokenRule& broken : kBroken) {
+    const CaseGraph one(broken.graph);
+    const RuleVerdict verdict = validate_rule(one.graph, meta::parse_rule(broken.rule, one.node()));
+    const bool found = std::any_of(verdict.findings.begin(), verdict.findings.end(), [&](const RuleFinding& finding) {
+      return finding.what == broken.what && finding.missing == broken.missing && finding.op == one.node().op;
+    });
+    EXPECT_TRUE(found) << broken.rule << "\nfor\n" << broken.graph;
+  }
+}
+
+TEST(RuleValidator, NoticesUnitsThatCutBlocks) {
+  const CaseGraph one("input %a q8_0 [96, 5]\ninput %b f32 [96, 3]\n%y = mul_mat(%a, %b)");
+  meta::Rule rule = *meta::rule_for(one.node());
+  EXPECT_THAT(validate_rule(one.graph, rule).findings, testing::IsEmpty());
+  rule.factors[rule.find('k')].unit = 1;
+  const RuleVerdict verdict = validate_rule(one.graph, rule);
+  ASSERT_EQ(verdict.findings.size(), 1u);
+  EXPECT_THAT(to_string(verdict.findings[0]),
+              testing::AllOf(testing::HasSubstr("mul_mat factor k is wrong"), testing::HasSubstr("blocks of 32")));
+}
+
+TEST(RuleValidator, NoticesGroupsThatAreNot) {
+  const CaseGraph one("input %x f32 [12, 3]\n%y = glu(%x, _) {kind=swiglu}");
+  meta::Rule rule = *meta::rule_for(one.node());
+  rule.sources[0].axes[0] = {rule.find('b'), 1, 1};  // the two axes mixed up
+  rule.sources[0].axes[1] = {rule.find('a'), 1, 1};
+  EXPECT_FALSE(validate_rule(one.graph, rule).findings.empty());
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,128 @@
+#include "tests/support/rule_cases.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "graph/text.h"
+
+namespace shoal::test {
+namespace {
+
+// Leaves are named by what they are; the last line is the node.
+constexpr std::string_view kCases[] = {
+    // get_rows: plain, batched, some rows only, integers, blocks.
+    "input %t f32 [4, 7]\ninput %i i32 [5]\n%y = get_rows(%t, %i)",
+    "input %t f16 [3, 5, 2, 3]\ninput %i i32 [4, 2, 3]\n%y = get_rows(%t, %i)",
+    "input %t f32 [3, 6]\ninput %i i32 [9]\n%y = get_rows(%t, %i) {ranges=[2:3,8:1,10:2]}",
+    "input %t i32 [3, 6]\ninput %i i32 [9]\n%y = get_rows(%t, %i)",
+    "input %t q8_0 [96, 5]\ninput %i i32 [4]\n%y = get_rows(%t, %i)",
+
+    // set_rows: every cache dtype class, both id types, some rows only.
+    "cache %c f32 [4, 7, 3, 2]\ninput %x f32 [4, 3, 3, 2]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
+    "cache %c f16 [3, 5, 2]\ninput %x f32 [3, 4, 2]\ninput %i i64 [4]\n%y = set_rows(%c, %x, %i)",
+    "cache %c q8_0 [96, 5, 2]\ninput %x f32 [96, 3, 2]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
+    "cache %c f32 [3, 6, 2]\ninput %x f32 [3, 4, 2]\ninput %i i32 [4]\n%y = set_rows(%c, %x, %i) {ranges=[1:4,7:2]}",
+
+    // mul_mat: plain, batched, shared batches of three kinds, blocks, no k at all.
+    "input %a f32 [5, 7]\ninput %b f32 [5, 3]\n%y = mul_mat(%a, %b)",
+    "input %a f32 [3, 5, 3, 2]\ninput %b f16 [3, 2, 3, 2]\n%y = mul_mat(%a, %b)",
+    "input %a bf16 [3, 5, 3, 2]\ninput %b f32 [3, 2, 6, 6]\n%y = mul_mat(%a, %b)",
+    "input %a f32 [3, 5]\ninput %b f32 [3, 2, 3, 2]\n%y = mul_mat(%a, %b)",
+    "input %a q4_0 [96, 5]\ninput %b f32 [96, 3]\n%y = mul_mat(%a, %b)",
+    "input %a q4_K [768, 3]\ninput %b f32 [768, 2]\n%y = mul_mat(%a, %b)",
+    "input %a f32 [0, 5]\ninput %b f32 [0, 3]\n%y = mul_mat(%a, %b)",
+    "input %a f32 [3, 5, 2]\ninput %b f32 [3, 3, 0]\n%y = mul_mat(%a, %b)",
+
+    // mul_mat_id: an x for each expert of a token, one for all of them, some experts only, blocks.
+    "input %e f32 [3, 5, 4]\ninput %x f32 [3, 2, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i)",
+    "input %e f32 [3, 5, 4]\ninput %x f32 [3, 1, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i)",
+    "input %e f32 [3, 5, 4]\ninput %x f32 [3, 2, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i) "
+    "{ranges=[1:3,6:1]}",
+    "input %e q8_0 [96, 3, 4]\ninput %x f32 [96, 2, 3]\ninput %i i32 [2, 3]\n%y = mul_mat_id(%e, %x, %i)",
+
+    // Along rows.
+    "input %x f32 [5, 3, 2, 4]\n%y = rms_norm(%x)",
+    "input %x f32 [5, 3, 2, 4]\n%y = layer_norm(%x)",
+    "input %x f32 [5, 3, 2, 4]\n%y = soft_max(%x, _, _) {scale=0.5}",
+    "input %x f32 [5, 3, 2, 4]\ninput %m f32 [5, 3]\n%y = soft_max(%x, %m, _)",
+    "input %x f32 [5, 3, 2, 4]\ninput %m f16 [5, 3, 2, 4]\ninput %s f32 [2]\n%y = soft_max(%x, %m, %s)",
+    "input %x f32 [8, 3, 5, 2]\ninput %p i32 [5]\n%y = rope(%x, %p, _) {dims=8}",
+    "input %x f32 [8, 3, 5, 2]\ninput %p i32 [5]\ninput %f f32 [3]\n%y = rope(%x, %p, %f) {dims=6, mode=halves}",
+    "input %x f32 [5, 3, 2, 4]\n%y = sum_rows(%x)",
+    "input %x f32 [5, 3, 2, 4]\n%y = argmax(%x)",
+    "input %x f32 [7, 3, 2, 4]\n%y = top_k(%x) {k=3}",
+    "input %x f32 [5, 3, 2, 4]\n%y = argsort(%x) {descending=true}",
+    "input %x f32 [5, 3, 2, 4]\n%y = argsort(%x)",
+
+    // attention: a KV head for each head, groups of 2 and 3, one KV head; causal, windowed, masked, with sinks.
+    "input %q f32 [4, 3, 3, 2]\ninput %k f32 [4, 5, 3, 2]\ninput %v f32 [6, 5, 3, 2]\n"
+    "%y = attention(%q, %k, %v, _, _, _) {scale=0.5}",
+    "input %q f32 [4, 3, 8, 2]\ninput %k f16 [4, 5, 4, 2]\ninput %v f16 [4, 5, 4, 2]\ninput %p i32 [3]\n"
+    "%y = attention(%q, %k, %v, %p, _, _) {causal=true, softcap=2}",
+    "input %q f32 [4, 3, 9, 2]\ninput %k f32 [4, 5, 3, 2]\ninput %v f32 [4, 5, 3, 2]\ninput %p i32 [3]\n"
+    "input %m f32 [5, 3]\ninput %s f32 [9]\n%y = attention(%q, %k, %v, %p, %m, %s) {causal=true, window=3}",
+    "input %q f32 [32, 3, 4]\ninput %k q8_0 [32, 5, 1]\ninput %v q8_0 [64, 5, 1]\ninput %m f16 [5, 3]\n"
+    "%y = attention(%q, %k, %v, _, %m, _)",
+
+    // Data movement.
+    "input %x f32 [5, 3, 2, 4]\n%y = cast(%x) {dtype=f16}",
+    "input %x f16 [5, 3, 2, 4]\n%y = cast(%x) {dtype=f16}",
+    "input %x bf16 [5, 3, 2, 4]\n%y = cast(%x)",
+    "input %x i32 [5, 3, 2, 4]\n%y = cast(%x)",
+    "input %x f32 [96, 3, 2]\n%y = cast(%x) {dtype=q8_0}",
+    "input %x q4_1 [96, 3, 2]\n%y = cast(%x)",
+    "input %x f32 [5, 3, 2, 4]\n%y = contiguous(%x)",
+    "input %x q8_0 [96, 3, 2, 2]\n%y = contiguous(%x)",
+    "input %x f32 [5, 3, 2, 4]\n%y = repeat(%x) {shape=[10,9,2,4]}",
+    "input %x f32 [3, 1, 2, 4]\n%y = repeat(%x) {shape=[3,5,4,8]}",
+    "input %x f32 [3, 2]\n%y = repeat(%x) {shape=[3,0,1,1]}",
+};
+
+/// Ops of one element: every kind, and every way of broadcasting.
+void add_element_wise(std::vector<std::string>& cases) {
+  for (const char* op : {"add", "sub", "mul", "div"}) {
+    for (const char* b : {"f32 [5, 3, 2, 4]", "f32 [5]", "f16 [1, 3, 2]", "bf16 [5, 1, 1, 4]"}) {
+      cases.push_back(fmt::format("input %a f32 [5, 3, 2, 4]\ninput %b {}\n%y = {}(%a, %b)", b, op));
+      cases.push_back(fmt::format("input %a {}\ninput %b f32 [5, 3, 2, 4]\n%y = {}(%a, %b)", b, op));
+    }
+  }
+  for (const char* op : {"add", "sub", "mul"}) {
+    cases.push_back(fmt::format("input %a i32 [5, 3, 2, 4]\ninput %b i32 [5, 3]\n%y = {}(%a, %b)", op));
+  }
+  for (const char* rest : {"scale(%x) {scale=2}", "scale(%x) {scale=2, bias=0.5}", "clamp(%x) {min=-0.5, max=0.25}"}) {
+    cases.push_back(fmt::format("input %x f32 [5, 3, 2, 4]\n%y = {}", rest));
+  }
+}
+
+/// Ops with a kind: one case for each enumerator, printed with its name.
+void add_kinds(std::vector<std::string>& cases) {
+  for (int kind = 0; kind < static_cast<int>(UnaryKind::kCount); ++kind) {
+    const UnaryParams params{static_cast<UnaryKind>(kind)};
+    cases.push_back(fmt::format("input %x f32 [5, 3, 2, 4]\n%y = unary(%x) {}", params_to_string(Op::kUnary, params)));
+  }
+  for (int kind = 0; kind < static_cast<int>(GluKind::kCount); ++kind) {
+    const std::string params = params_to_string(Op::kGlu, GluParams{static_cast<GluKind>(kind)});
+    cases.push_back(fmt::format("input %x f32 [10, 3, 2, 4]\n%y = glu(%x, _) {}", params));
+    cases.push_back(fmt::format("input %x f32 [5, 3, 2, 4]\ninput %u f32 [5, 3, 2, 4]\n%y = glu(%x, %u) {}", params));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> rule_cases() {
+  std::vector<std::string> cases(std::begin(kCases), std::end(kCases));
+  add_element_wise(cases);
+  add_kinds(cases);
+  return cases;
+}
+
+std::vector<AllowedMiss> allowed_misses() {
+  return {
+      {Op::kAttention, "factor e", "kernels are written for whole heads, and nothing is gained by dividing them"},
+      {Op::kSetRows, "linear 0+1", "a Partial cache is written addend by addend; the planner does that itself"},
+      {Op::kCast, "linear 0", "to a shorter type every addend would be rounded; sums of integers stay integers"},
+  };
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,192 @@
+#include "tests/support/rule_validator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "graph/text.h"
+#include "tests/support/rule_partitions.h"
+#include "tests/support/rule_trial.h"
+
+namespace shoal::test {
+namespace {
+
+using meta::Factor;
+using meta::FactorKind;
+using meta::Layout;
+using meta::Partition;
+using meta::Rule;
+
+constexpr int kRanks[] = {2, 3};
+
+/// What came of all trials of one claim.
+struct Outcome {
+  int divided = 0;      ///< trials in which two ranks or more had something to do
+  std::string problem;  ///< of the first trial that went wrong
+};
+
+/// Largest group in which an operand sees the factor.
+int64_t group_of(const Rule& rule, int factor) {
+  int64_t group = 1;
+  for (const meta::Operand& source : rule.sources) {
+    const int axis = Rule::axis_of(source, factor);
+    if (axis >= 0) group = std::max(group, source.axes[axis].group);
+  }
+  return group;
+}
+
+/// The trial of a split, or nothing when the rule's terms do not allow this partition.
+std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int factor, const Partition& partition) {
+  const auto result = result_layout(rule, factor, partition);
+  if (!result) return std::nullopt;
+  RuleTrial trial{partition.devices(), {}, *result, {}, {}};
+  for (const meta::Operand& source : rule.sources) {
+    const auto layout = operand_layout(rule, factor, partition, source);
+    if (!layout) return std::nullopt;
+    trial.sources.push_back(*layout);
+  }
+  trial.params = [&node, &rule, factor, partition](int rank) {
+    return local_params(node, rule, factor, partition, rank);
+  };
+  trial.name = fmt::format("'{}' split [{}]", rule.factors[factor].letter, partition.to_string());
+  return trial;
+}
+
+/// The layout of each operand must lead back to the factor, and from there to itself.
+std::string check_way_back(const Rule& rule, int factor, const RuleTrial& trial) {
+  for (size_t i = 0; i < rule.sources.size(); ++i) {
+    if (!trial.sources[i].is_split()) continue;
+    const auto back = factor_split(rule, rule.sources[i], trial.sources[i]);
+    const bool same = back && back->factor == factor &&
+                      operand_layout(rule, factor, back->partition, rule.sources[i]) == trial.sources[i];
+    if (!same)
+      return fmt::format("{}: source {} as {} does not lead back", trial.name, i, trial.sources[i].to_string());
+  }
+  return {};
+}
+
+Outcome try_factor(const RuleSubject& subject, const Rule& rule, int factor) {
+  Outcome outcome;
+  const Factor& tried = rule.factors[factor];
+  for (const int ranks : kRanks) {
+    for (const Partition& partition : partitions_to_try(ranks, tried.length, tried.unit, group_of(rule, factor))) {
+      const auto trial = split_trial(subject.node(), rule, factor, partition);
+      if (!trial) continue;
+      outcome.divided += divides_work(partition) && !subject.node().empty();
+      outcome.problem = subject.run(*trial);
+      if (outcome.problem.empty()) outcome.problem = check_way_back(rule, factor, *trial);
+      if (!outcome.problem.empty()) return outcome;
+    }
+  }
+  return outcome;
+}
+
+/// The node with Partial values in `set` and whole ones elsewhere.
+Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set) {
+  Outcome outcome;
+  for (const int ranks : kRanks) {
+    const std::vector<Layout> whole(subject.node().src.size(), Layout::mirrored());
+    RuleTrial trial{ranks, whole, Layout::partial(), [&](int) { return subject.node().params; }, {}};
+    bool has_elements = !subject.node().empty();
+    for (const int i : set) {
+      trial.sources[i] = Layout::partial();
+      has_elements &= !subject.node().src[i]->empty();
+    }
+    trial.name = fmt::format("{} addends", ranks);
+    outcome.divided += has_elements;
+    outcome.problem = subject.run(trial);
+    if (!outcome.problem.empty()) return outcome;
+  }
+  return outcome;
+}
+
+/// The kinds that a whole factor might have instead.
+std::vector<FactorKind> other_kinds(const Tensor& node, const Rule& rule, int factor) {
+  std::vector<FactorKind> kinds;
+  const bool in_result = Rule::axis_of(rule.result, factor) >= 0;
+  kinds.push_back(in_result ? FactorKind::kParallel : FactorKind::kSummed);
+  const bool of_rows = std::holds_alternative<SelectParams>(node.params) && Rule::axis_of(rule.sources[0], factor) > 0;
+  if (of_rows) kinds.push_back(FactorKind::kSelected);
+  return kinds;
+}
+
+/// Sources that can be Partial at all, alone and two together.
+std::vector<std::vector<int>> sets_of_sources(const Tensor& node) {
+  std::vector<int> summable;
+  for (int i = 0; i < static_cast<int>(node.src.size()); ++i) {
+    if (node.src[i] && (traits(node.src[i]->dtype).is_float || node.src[i]->dtype == DType::kI32))
+      summable.push_back(i);
+  }
+  std::vector<std::vector<int>> sets;
+  for (size_t i = 0; i < summable.size(); ++i) {
+    sets.push_back({summable[i]});
+    for (size_t j = i + 1; j < summable.size(); ++j) sets.push_back({summable[i], summable[j]});
+  }
+  return sets;
+}
+
+class Validator {
+ public:
+  Validator(const Graph& graph, const Rule& rule) : subject_(graph), rule_(rule) {}
+
+  RuleVerdict validate() {
+    for (int factor = 0; factor < static_cast<int>(rule_.factors.size()); ++factor) {
+      if (rule_.factors[factor].kind == FactorKind::kWhole) {
+        find_missing_split(factor);
+      } else {
+        find_wrong_split(factor);
+      }
+    }
+    for (const std::vector<int>& set : sets_of_sources(subject_.node())) check_linear(set);
+    return std::move(verdict_);
+  }
+
+ private:
+  void report(std::string what, bool missing, std::string problem) {
+    verdict_.findings.push_back(
+        {subject_.node().op, std::move(what), missing, std::move(problem), shoal::to_string(subject_.node())});
+  }
+  std::string name_of_factor(int factor) const { return fmt::format("factor {}", rule_.factors[factor].letter); }
+
+  void find_wrong_split(int factor) {
+    const Outcome outcome = try_factor(subject_, rule_, factor);
+    if (!outcome.problem.empty()) report(name_of_factor(factor), false, outcome.problem);
+    if (outcome.divided > 0) verdict_.exercised += rule_.factors[factor].letter;
+  }
+
+  void find_missing_split(int factor) {
+    for (const FactorKind kind : other_kinds(subject_.node(), rule_, factor)) {
+      Rule guess = rule_;
+      guess.factors[factor].kind = kind;
+      const Outcome outcome = try_factor(subject_, guess, factor);
+      if (outcome.divided == 0 || !outcome.problem.empty()) continue;
+      report(name_of_factor(factor), true, fmt::format("it may be {}", name_of(kind)));
+    }
+  }
+
+  void check_linear(const std::vector<int>& set) {
+    const bool claimed = std::find(rule_.linear.begin(), rule_.linear.end(), set) != rule_.linear.end();
+    const Outcome outcome = try_linear(subject_, set);
+    const std::string what = fmt::format("linear {}", fmt::join(set, "+"));
+    if (claimed && !outcome.problem.empty()) report(what, false, outcome.problem);
+    if (!claimed && outcome.problem.empty() && outcome.divided > 0) report(what, true, "it may be Partial");
+  }
+
+  RuleSubject subject_;
+  Rule rule_;
+  RuleVerdict verdict_;
+};
+
+}  // namespace
+
+std::string to_string(const RuleFinding& finding) {
+  return fmt::format("{} {} is {}: {} in {}", name_of(finding.op), finding.what, finding.missing ? "missing" : "wrong",
+                     finding.problem, finding.node);
+}
+
+RuleVerdict validate_rule(const Graph& graph, const Rule& rule) {
+  return Validator(graph, rule).validate();
+}
+
+}  // namespace shoal::test
