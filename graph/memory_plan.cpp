@@ -184,11 +184,11 @@ class Planner {
     return !owner->is_leaf() && slot_of_.contains(owner) && last_use(*owner) == step;
   }
 
-  /// Other sources that see the same bytes must see them element by element as `source` does.
+  /// Every source that sees the bytes of `source` must see them element by element as the result will.
   static bool no_other_view(const Tensor& source, const Tensor& node, uint32_t candidates) {
     for (size_t i = 0; i < node.src.size(); ++i) {
       const Tensor* other = node.src[i];
-      if (!other || other == &source || other->storage() != source.storage()) continue;
+      if (!other || other->storage() != source.storage()) continue;
       if (!(candidates >> i & 1) || !fits_exactly(*other, node)) return false;
     }
     return true;
