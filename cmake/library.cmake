@@ -13,7 +13,7 @@ function(shoal_library folder)
   add_library(shoal::${folder} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                                              $<INSTALL_INTERFACE:include/shoal>)
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shoal>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_flags>)
   foreach(dependency ${arg_DEPENDS})
     if(TARGET shoal_${dependency})
@@ -46,7 +46,10 @@ function(shoal_cpu_kernels folder)
     add_library(${target} OBJECT ${sources})
     target_compile_definitions(${target} PRIVATE SHOAL_ISA=${level})
     target_compile_options(${target} PRIVATE ${flags_${level}} -O3 -fno-math-errno -fno-trapping-math
-                                             -fopenmp-simd -ffp-contract=fast)
+                                             -fopenmp-simd)
+    # Products and sums are fused where the code says so and nowhere else: the same bits in every tile. Vectors are
+    # passed within one file only.
+    target_compile_options(${target} PRIVATE -ffp-contract=off -Wno-psabi)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target} PRIVATE shoal_flags fmt::fmt)
     target_sources(shoal_${folder} PRIVATE $<TARGET_OBJECTS:${target}>)

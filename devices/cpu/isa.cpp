@@ -1,0 +1,87 @@
+#include "devices/cpu/isa.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "graph/error.h"
+
+namespace shoal::cpu {
+
+// Defined in kernels/table.cpp, once per level.
+namespace baseline {
+extern const Kernels kKernels;
+}
+#ifdef SHOAL_X86
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+#endif
+
+namespace {
+
+struct Level {
+  std::string_view name;
+  const Kernels* kernels;
+  bool (*usable)();
+};
+
+bool always() {
+  return true;
+}
+
+#ifdef SHOAL_X86
+// The flags with which cmake/library.cmake compiles each level.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+         __builtin_cpu_supports("bmi2");
+}
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+constexpr std::array kLevels = std::to_array<Level>({
+    {"baseline", &baseline::kKernels, always},
+#ifdef SHOAL_X86
+    {"avx2", &avx2::kKernels, has_avx2},
+    {"avx512", &avx512::kKernels, has_avx512},
+#endif
+});
+
+}  // namespace
+
+std::vector<std::string_view> usable_levels() {
+  std::vector<std::string_view> names;
+  for (const Level& level : kLevels) {
+    if (level.usable()) names.push_back(level.name);
+  }
+  return names;
+}
+
+const Kernels& kernels_of(std::string_view name) {
+  const Kernels* best = nullptr;
+  for (const Level& level : kLevels) {
+    if ((name.empty() || name == level.name) && level.usable()) best = level.kernels;
+  }
+  require<InvalidArgument>(best, "[SHOAL_CPU_ISA] expected one of {}, got '{}'", fmt::join(usable_levels(), ", "),
+                           name);
+  return *best;
+}
+
+const Kernels& kernels() {
+  static const Kernels& chosen = [&]() -> const Kernels& {
+    const char* name = std::getenv("SHOAL_CPU_ISA");
+    return kernels_of(name ? name : "");
+  }();
+  return chosen;
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,59 @@
+// Rows of f32, f16 and bf16 read as vectors of f32.
+#pragma once
+
+#include "devices/cpu/kernels/simd.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+#if defined(__AVX512F__)
+inline F32 load_half(const uint16_t* from) {
+  return (F32)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+#elif defined(__F16C__)
+inline F32 load_half(const uint16_t* from) {
+  return (F32)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+#else
+inline F32 load_half(const uint16_t* from) {
+  const I32 bits = __builtin_convertvector(load<Vec<uint16_t, kLanes>>(from), I32);
+  const I32 magnitude = (bits & 0x7fff) << 13;
+  const F32 finite = bits_as<F32>(magnitude) * splat(0x1p112f);  // exponent bias 127 instead of 15; exact
+  const I32 special = magnitude >= (0x7c00 << 13);               // infinities and NaN: all exponent bits
+  const I32 value = (bits_as<I32>(finite) & ~special) | ((magnitude | 0x7f800000) & special);
+  return bits_as<F32>(value | ((bits & 0x8000) << 16));
+}
+#endif
+
+inline float half_to_float(uint16_t half) {
+#if defined(__F16C__)
+  return _cvtsh_ss(half);
+#else
+  const uint16_t halves[kLanes] = {half};
+  return load_half(halves)[0];
+#endif
+}
+
+struct RowsF32 {
+  using Element = float;
+  static F32 load(const float* from) { return SHOAL_ISA::load<F32>(from); }
+};
+struct RowsF16 {
+  using Element = uint16_t;
+  static F32 load(const uint16_t* from) { return load_half(from); }
+};
+struct RowsBF16 {
+  using Element = uint16_t;
+  static F32 load(const uint16_t* from) {
+    return bits_as<F32>(__builtin_convertvector(SHOAL_ISA::load<Vec<uint16_t, kLanes>>(from), I32) << 16);
+  }
+};
+
+/// First n elements at `from`, zeros behind them.
+template <class Rows>
+inline F32 load_first(const typename Rows::Element* from, int64_t n) {
+  typename Rows::Element values[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) values[i] = from[i];
+  return Rows::load(values);
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,73 @@
+// Decodes rows of quantised weights into panels (panel_layout.h).
+#include "devices/cpu/kernels/panel_layout.h"
+#include "devices/cpu/kernels/quad_dot.h"
+#include "devices/cpu/kernels/transpose.h"
+#include "devices/cpu/kernels/weights.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+namespace {
+
+template <class Format>
+using Layout = PanelLayout<Format::kGroups, Format::kAdds>;
+
+/// Scales and addends of one row, which is lane `row` of the panel.
+template <class Format>
+void pack_scales(const typename Format::Block* blocks, int64_t row, int64_t parts, std::byte* panel) {
+  for (int64_t part = 0; part < parts; part += Format::kParts) {
+    const auto scales = Format::scales(blocks[part / Format::kParts]);
+    for (int i = 0; i < Format::kParts; ++i, panel += Layout<Format>::kBytes) {
+      for (int group = 0; group < Format::kGroups; ++group) {
+        const int64_t lane = group * kLanes + row;
+        auto* to = reinterpret_cast<float*>(panel + Layout<Format>::kScales);
+        to[lane] = scales.scale[i * Format::kGroups + group];
+        if constexpr (Format::kAdds) {
+          auto* addends = reinterpret_cast<float*>(panel + Layout<Format>::kAddends);
+          addends[lane] = scales.add[i * Format::kGroups + group];
+        }
+      }
+    }
+  }
+}
+
+// A transposition takes kLanes times four elements of every row: kStep parts of 32, or a part in kPieces pieces.
+constexpr int kStep = kLanes > 8 ? kLanes / 8 : 1;
+constexpr int kPieces = kLanes < 8 ? 8 / kLanes : 1;
+
+template <class Format>
+void pack_values(const typename Format::Block* const* rows, int64_t part, int64_t count, std::byte* panel) {
+  int8_t values[kLanes][32 * kStep] = {};
+  for (int r = 0; r < kLanes; ++r) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto& block = rows[r][(part + i) / Format::kParts];
+      store(values[r] + 32 * i, stored(Format::values(block, static_cast<int>((part + i) % Format::kParts))));
+    }
+  }
+  for (int piece = 0; piece < kPieces; ++piece) {
+    I32 v[kLanes];
+    for (int r = 0; r < kLanes; ++r) v[r] = load<I32>(values[r] + piece * sizeof(Bytes));
+    transpose(v);
+    for (int i = 0; i < kLanes && i < 8 * count; ++i) {
+      const int quad = piece * kLanes + i;
+      store(panel + quad / 8 * Layout<Format>::kBytes + Layout<Format>::kValues + quad % 8 * sizeof(Bytes), v[i]);
+    }
+  }
+}
+
+}  // namespace
+
+template <class Format>
+void pack(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
+  const typename Format::Block* blocks[kLanes];
+  for (int64_t r = 0; r < kLanes; ++r) {
+    blocks[r] = reinterpret_cast<const typename Format::Block*>(a + (r < rows ? r : rows - 1) * a_stride);
+    pack_scales<Format>(blocks[r], r, k / 32, panel);
+  }
+  for (int64_t part = 0; part < k / 32; part += kStep) {
+    const int64_t count = k / 32 - part < kStep ? k / 32 - part : kStep;
+    pack_values<Format>(blocks, part, count, panel + part * Layout<Format>::kBytes);
+  }
+}
+
+SHOAL_FOR_FORMATS(template void pack, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,131 @@
+// Vectors of one instruction-set level, on the vector extensions that GCC and Clang share, so that kernels are written
+// once: F32 and I32 have kLanes lanes, Bytes as many bytes as fill a register. Everything lives in the level's own
+// namespace, so nothing here can be merged with another level's code. Included by files of this folder only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__AVX2__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 takes the undefined operands inside its own intrinsics for a mistake (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#ifdef __clang__
+#define SHOAL_UNROLL _Pragma("unroll")
+#else
+#define SHOAL_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace shoal::cpu::SHOAL_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+template <class T, int kCount>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
+};
+template <class T, int kCount>
+using Vec = typename VectorOf<T, kCount>::type;
+
+using F32 = Vec<float, kLanes>;
+using I32 = Vec<int32_t, kLanes>;
+using Bytes = Vec<int8_t, 4 * kLanes>;
+// 32 elements, the unit of quantised rows; two registers on the baseline.
+using F32x8 = Vec<float, 8>;
+using I32x8 = Vec<int32_t, 8>;
+using I8x16 = Vec<int8_t, 16>;
+using I8x32 = Vec<int8_t, 32>;
+using U8x16 = Vec<uint8_t, 16>;
+using U8x32 = Vec<uint8_t, 32>;
+
+template <class V>
+inline V load(const void* from) {
+  V v;
+  __builtin_memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <class V>
+inline void store(void* to, V v) {
+  __builtin_memcpy(to, &v, sizeof(V));
+}
+
+template <class V>
+inline V splat_float(float x) {
+  return x - V{};  // minus zero is what compilers drop for every x
+}
+inline F32 splat(float x) {
+  return splat_float<F32>(x);
+}
+inline I32 splat(int32_t x) {
+  return x - I32{};
+}
+
+/// a * b + c: fused on levels that can, everywhere the same on one level. The compiler fuses nothing by itself.
+#if defined(__FMA__)
+inline Vec<float, 8> multiply_add(Vec<float, 8> a, Vec<float, 8> b, Vec<float, 8> c) {
+  return (Vec<float, 8>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+inline float multiply_add(float a, float b, float c) {
+  return __builtin_fmaf(a, b, c);
+}
+#else
+template <class V>
+inline V multiply_add(V a, V b, V c) {
+  return a * b + c;
+}
+#endif
+#if defined(__AVX512F__)
+inline F32 multiply_add(F32 a, F32 b, F32 c) {
+  return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#endif
+
+inline F32 to_float(I32 v) {
+  return __builtin_convertvector(v, F32);
+}
+
+/// The bits of one vector as another type of the same size.
+template <class To, class From>
+inline To bits_as(From v) {
+  static_assert(sizeof(To) == sizeof(From));
+  return (To)v;
+}
+
+/// Sum of the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)).
+inline float sum_lanes(Vec<float, 4> v) {
+  const Vec<float, 4> pairs = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
+  return pairs[0] + pairs[1];
+}
+inline float sum_lanes(Vec<float, 8> v) {
+  return sum_lanes(__builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7));
+}
+inline float sum_lanes(Vec<float, 16> v) {
+  return sum_lanes(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                   __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+/// Stores the first n lanes.
+inline void store_first(float* to, F32 v, int64_t n) {
+  float values[kLanes];
+  store(values, v);
+  for (int64_t i = 0; i < n; ++i) to[i] = values[i];
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA

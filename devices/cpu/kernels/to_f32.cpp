@@ -1,0 +1,38 @@
+// Rows of every float and quantised type as f32, with the roundings of graph/quants: a product, then a sum.
+#include "devices/cpu/kernels/weights.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+template <class Rows>
+void rows_to_f32(const void* src, float* dst, int64_t n) {
+  const auto* from = static_cast<const typename Rows::Element*>(src);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(dst + i, Rows::load(from + i));
+  for (; i < n; ++i) dst[i] = load_first<Rows>(from + i, 1)[0];
+}
+
+template <class Format>
+void to_f32(const void* src, float* dst, int64_t n) {
+  constexpr int kParts = Format::kParts, kGroups = Format::kGroups, kVectors = 32 / kLanes;
+  const auto* blocks = static_cast<const typename Format::Block*>(src);
+  for (int64_t i = 0; i < n / (32 * kParts); ++i) {
+    const auto scales = Format::scales(blocks[i]);
+    for (int part = 0; part < kParts; ++part, dst += 32) {
+      int8_t values[32];
+      store(values, Format::values(blocks[i], part));
+      SHOAL_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const int scale = part * kGroups + v * kGroups / kVectors;
+        const I32 integers = __builtin_convertvector(load<Vec<int8_t, kLanes>>(values + v * kLanes), I32);
+        F32 result = to_float(integers) * splat(scales.scale[scale]);
+        if constexpr (Format::kAdds) result += splat(scales.add[scale]);
+        store(dst + v * kLanes, result);
+      }
+    }
+  }
+}
+
+SHOAL_FOR_ROWS(template void rows_to_f32, (const void*, float*, int64_t))
+SHOAL_FOR_FORMATS(template void to_f32, (const void*, float*, int64_t))
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,56 @@
+// The kernels of weights as templates over the formats (formats.h) and float rows (half.h). Each is defined and
+// instantiated for all types in the file named beside it; table.cpp joins them.
+#pragma once
+
+#include "devices/cpu/kernels/formats.h"
+#include "devices/cpu/kernels/kernels.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// Members of WeightKernels.
+template <class Format>
+void dot(const DotArgs& args);  // dot_quantized.cpp
+template <class Rows>
+void dot_rows(const DotArgs& args);  // dot_float.cpp
+
+template <class Format>
+void pack(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_pack.cpp
+template <class Rows>
+void pack_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_float.cpp
+
+template <int kGroups, bool kAdds>
+void multiply(const PanelArgs& args);  // panel_quantized.cpp
+template <int kGroups, bool kAdds>
+size_t panel_bytes(int64_t k);
+void multiply_floats(const PanelArgs& args);  // panel_float.cpp
+size_t float_panel_bytes(int64_t k);
+
+template <class Format>
+void to_f32(const void* src, float* dst, int64_t n);  // to_f32.cpp
+template <class Rows>
+void rows_to_f32(const void* src, float* dst, int64_t n);
+
+/// Members of VectorKernels; vector.cpp.
+float dot_product(const float* a, const float* b, int64_t n);
+void axpy(float scale, const float* x, float* y, int64_t n);
+float exp_sum(const float* x, float shift, float* y, int64_t n);
+float largest(const float* x, int64_t n);
+
+/// Instantiates a template for every quantised format: SHOAL_FOR_FORMATS(template void dot, (const DotArgs&)).
+#define SHOAL_FOR_FORMATS(declaration, arguments) \
+  declaration<Q4_0> arguments;                    \
+  declaration<Q4_1> arguments;                    \
+  declaration<Q5_0> arguments;                    \
+  declaration<Q5_1> arguments;                    \
+  declaration<Q8_0> arguments;                    \
+  declaration<Q2_K> arguments;                    \
+  declaration<Q3_K> arguments;                    \
+  declaration<Q4_K> arguments;                    \
+  declaration<Q5_K> arguments;                    \
+  declaration<Q6_K> arguments;
+#define SHOAL_FOR_ROWS(declaration, arguments) \
+  declaration<RowsF32> arguments;              \
+  declaration<RowsF16> arguments;              \
+  declaration<RowsBF16> arguments;
+
+}  // namespace shoal::cpu::SHOAL_ISA
