@@ -195,13 +195,16 @@ TensorValues random_leaves(const Graph& graph, uint64_t seed) {
   return leaves;
 }
 
-GraphRun::GraphRun(Backend& backend, Graph& graph, const TensorValues& leaves) : backend_(backend) {
+GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves) : backend_(backend) {
   for (Tensor* leaf : graph.leaves()) {
     if (leaf->is_persistent() && !leaf->buffer) placed_.push_back(leaf);
   }
   memory_ = allocate_tensors(placed_, backend.device().buffer_type(), Usage::kWeights);
   plan_ = backend.create_plan(graph);
-  for (Tensor* leaf : graph.leaves()) write_values(*leaf, leaves.at(leaf));
+  for (Tensor* leaf : graph.leaves()) {
+    write_values(*leaf, leaves.at(leaf));
+    if (traits(leaf->dtype).is_quantized) leaves[leaf] = read_values(*leaf);
+  }
 }
 
 GraphRun::~GraphRun() {
@@ -218,7 +221,7 @@ void GraphRun::run() {
   backend_.synchronize();
 }
 
-TensorValues run_graph(Backend& backend, Graph& graph, const TensorValues& leaves) {
+TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves) {
   GraphRun once(backend, graph, leaves);
   once.run();
   TensorValues results;

@@ -35,10 +35,11 @@ Values read_values(const Tensor& tensor);
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
 /// A graph with memory on a backend. Places leaves that have none, writes their values, and takes all of it back at
-/// the end, so that the same graph can run on the next backend.
+/// the end, so that the same graph can run on the next backend. Encoding a quantised leaf again may change it: from
+/// then on `leaves` has what is stored.
 class GraphRun {
  public:
-  GraphRun(Backend& backend, Graph& graph, const TensorValues& leaves);
+  GraphRun(Backend& backend, Graph& graph, TensorValues& leaves);
   ~GraphRun();
   /// Once more with what the caches hold now. Throws what the backend reports.
   void run();
@@ -51,8 +52,8 @@ class GraphRun {
   std::unique_ptr<GraphPlan> plan_;
 };
 
-/// One run; values of the outputs and, as they are after it, of the caches.
-TensorValues run_graph(Backend& backend, Graph& graph, const TensorValues& leaves);
+/// One run; values of the outputs and, as they are after it, of the caches. `leaves` as in GraphRun.
+TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves);
 
 struct Difference {
   double nmse = 0;     ///< sum of squared differences / sum of squared expected values

@@ -75,8 +75,9 @@ float elu(float x) {
 float relu(float x) {
   return x > 0.0f ? x : 0.0f;
 }
+/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for negative x.
 float gelu_erf(float x) {
-  return 0.5f * x * (1.0f + std::erf(x * std::numbers::sqrt2_v<float> / 2));
+  return 0.5f * x * std::erfc(-x * std::numbers::sqrt2_v<float> / 2);
 }
 float gelu_quick(float x) {
   return x * sigmoid(1.702f * x);

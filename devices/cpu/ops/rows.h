@@ -77,11 +77,16 @@ void for_rows(const TeamContext& ctx, const Shape& shape, F&& f) {
   for (int64_t i = first; i < last; ++i) f(row_index(shape, i));
 }
 
-/// The shape to walk when all operands have the shape of the node: one long row when none of them has gaps.
+/// All elements follow one another, so that they can be taken as one row (the stride of a row of one element may be
+/// anything otherwise).
+inline bool is_dense(const Tensor& tensor) {
+  return tensor.is_contiguous() && tensor.strides[0] == traits(tensor.dtype).block_bytes;
+}
+
+/// The shape to walk when all operands have the shape of the node: one long row when all of them are dense.
 template <class... Tensors>
 Shape flat_shape(const Tensor& node, const Tensors&... sources) {
-  const bool flat = node.is_contiguous() && (sources.is_contiguous() && ...);
-  return flat ? Shape{node.elements(), 1, 1, 1} : node.shape;
+  return (is_dense(sources) && ...) ? Shape{node.elements(), 1, 1, 1} : node.shape;
 }
 
 /// f32, f16 or bf16, with any strides.

@@ -1,0 +1,83 @@
+// Every op x dtype x shape class on every device against the float64 reference. A device joins by one line in
+// kTargets; what it cannot do is listed with the reason.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "devices/device.h"
+#include "graph/text.h"
+#include "tests/ops/op_cases.h"
+#include "tests/support/reference.h"
+
+namespace shoal::test {
+namespace {
+
+struct Target {
+  std::string name;                                      ///< for test names
+  std::string spec;                                      ///< for Registry::init
+  std::set<std::pair<Op, std::string>> exclusions = {};  ///< (op, case) that it refuses, each with a comment why
+};
+
+std::ostream& operator<<(std::ostream& out, const Target& target) {
+  return out << target.spec;
+}
+
+const Target kTargets[] = {
+    {"Cpu1Thread", "CPU0:threads=1"},
+    {"Cpu2Threads", "CPU0:threads=2"},
+};
+
+std::vector<Op> compute_ops() {
+  std::vector<Op> ops;
+  for (int i = 0; i < kOpCount; ++i) {
+    if (info(static_cast<Op>(i)).kind == OpKind::kCompute) ops.push_back(static_cast<Op>(i));
+  }
+  return ops;
+}
+
+class Conformance : public ::testing::TestWithParam<std::tuple<Target, Op>> {};
+
+void run_case(Backend& backend, const OpCase& one, uint64_t seed) {
+  Graph graph;
+  TensorContext weights;
+  Tensor* node = graph.output(one.build(graph, weights));
+  SCOPED_TRACE(to_string(graph));
+  ASSERT_EQ(node->op, one.op);
+  ASSERT_TRUE(backend.device().supports_op(*node));
+  TensorValues leaves = random_leaves(graph, seed);
+  const TensorValues results = run_graph(backend, graph, leaves);
+  const TensorValues expected = reference_eval(graph, leaves);
+  for (const auto& [tensor, values] : results) {
+    EXPECT_TRUE(close_to(values, expected.at(tensor), one.tolerance)) << tensor->name;
+  }
+}
+
+TEST_P(Conformance, MatchesTheReference) {
+  const auto& [target, op] = GetParam();
+  const auto backend = Registry::instance().init(target.spec);
+  int count = 0;
+  for (const OpCase& one : op_cases()) {
+    if (one.op != op || target.exclusions.contains({op, one.name})) continue;
+    SCOPED_TRACE(one.name);
+    ++count;
+    ASSERT_NO_THROW(run_case(*backend, one, 1 + count));
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(count, 0) << "no case for " << name_of(op);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conformance,
+                         ::testing::Combine(::testing::ValuesIn(kTargets), ::testing::ValuesIn(compute_ops())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + std::string(name_of(std::get<1>(info.param)));
+                         });
+
+TEST(OpCases, NamesAreUnique) {
+  std::set<std::pair<Op, std::string>> names;
+  for (const OpCase& one : op_cases()) {
+    EXPECT_TRUE(names.insert({one.op, one.name}).second) << name_of(one.op) << " " << one.name;
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,457 @@
+#include "tests/ops/op_cases.h"
+
+#include <fmt/format.h>
+
+#include "graph/ops/ops.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kQuantized[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+/// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows,
+/// nothing at all.
+constexpr Shape kShapes[] = {{1, 1, 1, 1}, {3, 5, 1, 1}, {7, 3, 2, 2}, {1031, 2, 1, 1}, {64, 33, 3, 1}, {5, 0, 2, 1}};
+
+using Cases = std::vector<OpCase>;
+using Build = std::function<Tensor*(Graph&, TensorContext&)>;
+
+/// Rounding differences that a dtype of the result allows; f32 where values of other dtypes are only read.
+Tolerance tolerance_of(DType dtype) {
+  if (dtype == DType::kF16) return {1e-6};
+  return {dtype == DType::kBF16 ? 1e-4 : 1e-11};
+}
+
+void add_case(Cases& cases, Op op, std::string name, Build build, Tolerance tolerance = tolerance_of(DType::kF32)) {
+  cases.push_back({op, std::move(name), std::move(build), tolerance});
+}
+
+std::string title(DType dtype, const Shape& shape) {
+  return fmt::format("{} {}", name_of(dtype), to_string(shape));
+}
+
+Tensor* plain(Graph& g, DType dtype, const Shape& shape, std::string name = "x") {
+  return g.input(std::move(name), dtype, shape);
+}
+/// The same shape with gaps between rows and elements: a transposed slice of something larger.
+Tensor* strided(Graph& g, DType dtype, const Shape& s, std::string name = "x") {
+  Tensor* whole = g.input(std::move(name), dtype, {s[1] + 2, s[0], s[2], s[3]});
+  return transpose(g, slice(g, whole, {0, 1, s[1]}));
+}
+
+/// Row by row ops and element-wise ones: every float dtype and shape class, plain and strided.
+template <class F>
+void add_float_cases(Cases& cases, Op op, const std::string& suffix, F&& node, bool result_has_dtype) {
+  for (const DType dtype : kFloats) {
+    const Tolerance tolerance = tolerance_of(result_has_dtype ? dtype : DType::kF32);
+    for (const Shape& shape : kShapes) {
+      add_case(
+          cases, op, title(dtype, shape) + suffix,
+          [=](Graph& g, TensorContext&) { return node(g, plain(g, dtype, shape)); }, tolerance);
+    }
+    add_case(
+        cases, op, std::string(name_of(dtype)) + " strided" + suffix,
+        [=](Graph& g, TensorContext&) {
+          return node(g, strided(g, dtype, {37, 6, 2, 2}));
+        },
+        tolerance);
+  }
+}
+
+// --- table look-ups and cache writes ---
+
+void add_get_rows(Cases& cases) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    add_case(cases, Op::kGetRows, std::string(name_of(dtype)), [=](Graph& g, TensorContext& w) {
+      return get_rows(g, w.add("table", dtype, {768, 9, 1, 1}), plain(g, DType::kI32, {5, 1, 1, 1}, "ids"));
+    });
+    add_case(cases, Op::kGetRows, fmt::format("{} batched ranges", name_of(dtype)), [=](Graph& g, TensorContext& w) {
+      return get_rows(g, w.add("table", dtype, {256, 5, 2, 3}), plain(g, DType::kI32, {8, 2, 3, 1}, "ids"),
+                      {{{10, 2}, {0, 3}}});
+    });
+  }
+  add_case(cases, Op::kGetRows, "strided table", [](Graph& g, TensorContext&) {
+    return get_rows(g, strided(g, DType::kF32, {33, 6, 1, 1}, "table"), plain(g, DType::kI32, {4, 1, 1, 1}, "ids"));
+  });
+  add_case(cases, Op::kGetRows, "no ids", [](Graph& g, TensorContext& w) {
+    return get_rows(g, w.add("table", DType::kF32, {32, 4, 1, 1}), plain(g, DType::kI32, {0, 1, 1, 1}, "ids"));
+  });
+  add_case(cases, Op::kGetRows, "no rows", [](Graph& g, TensorContext& w) {
+    return get_rows(g, w.add("table", DType::kF32, {32, 0, 1, 1}), plain(g, DType::kI32, {3, 1, 1, 1}, "ids"));
+  });
+}
+
+void add_set_rows(Cases& cases) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (dtype == DType::kI32 || dtype == DType::kI64) continue;
+    add_case(cases, Op::kSetRows, std::string(name_of(dtype)), [=](Graph& g, TensorContext& w) {
+      return set_rows(g, w.add("cache", dtype, {768, 8, 2, 1}, Role::kCache), plain(g, DType::kF32, {768, 3, 2, 1}),
+                      plain(g, DType::kI32, {3, 1, 1, 1}, "ids"));
+    });
+    add_case(cases, Op::kSetRows, fmt::format("{} strided ranges", name_of(dtype)), [=](Graph& g, TensorContext& w) {
+      Tensor* rows = permute(g, plain(g, DType::kF32, {256, 2, 6, 2}), {0, 2, 1, 3});
+      return set_rows(g, w.add("cache", dtype, {256, 5, 2, 2}, Role::kCache), rows,
+                      plain(g, DType::kI64, {6, 1, 1, 1}, "ids"), {{{7, 3}, {1, 2}}});
+    });
+  }
+}
+
+// --- products ---
+
+struct Product {
+  const char* name;
+  Shape a, b;
+};
+constexpr Product kProducts[] = {
+    {"vector", {256, 33, 1, 1}, {256, 1, 1, 1}},         {"few columns", {512, 7, 1, 1}, {512, 5, 1, 1}},
+    {"matrix", {768, 65, 1, 1}, {768, 70, 1, 1}},        {"batched", {256, 6, 2, 1}, {256, 4, 2, 3}},
+    {"grouped batches", {256, 5, 2, 1}, {256, 3, 6, 2}}, {"nothing to sum", {0, 4, 1, 1}, {0, 3, 1, 1}},
+    {"no rows", {256, 0, 1, 1}, {256, 3, 1, 1}},         {"no columns", {256, 4, 1, 1}, {256, 0, 1, 1}},
+};
+
+/// Quantised products may round the columns to 8 bits: a relative error of 1/254/sqrt(3) an element.
+Tolerance product_tolerance(DType a, DType b) {
+  if (traits(a).is_quantized) return {1e-4};
+  return {a == DType::kF32 && b == DType::kF32 ? 1e-11 : 1e-6};
+}
+
+void add_mul_mat(Cases& cases) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (!traits(dtype).is_float && !traits(dtype).is_quantized) continue;
+    for (const Product& product : kProducts) {
+      add_case(
+          cases, Op::kMulMat, fmt::format("{} {}", name_of(dtype), product.name),
+          [=](Graph& g, TensorContext& w) {
+            return mul_mat(g, w.add("a", dtype, product.a), plain(g, DType::kF32, product.b, "b"));
+          },
+          product_tolerance(dtype, DType::kF32));
+    }
+    add_case(
+        cases, Op::kMulMatId, std::string(name_of(dtype)),
+        [=](Graph& g, TensorContext& w) {
+          return mul_mat_id(g, w.add("experts", dtype, {256, 9, 4, 1}), plain(g, DType::kF32, {256, 1, 5, 1}),
+                            plain(g, DType::kI32, {2, 5, 1, 1}, "ids"));
+        },
+        product_tolerance(dtype, DType::kF32));
+    add_case(
+        cases, Op::kMulMatId, fmt::format("{} ranges, a row per expert", name_of(dtype)),
+        [=](Graph& g, TensorContext& w) {
+          return mul_mat_id(g, w.add("experts", dtype, {512, 3, 3, 1}), plain(g, DType::kF32, {512, 2, 7, 1}),
+                            plain(g, DType::kI32, {2, 7, 1, 1}, "ids"), {{{5, 1}, {1, 2}}});
+        },
+        product_tolerance(dtype, DType::kF32));
+  }
+  for (const DType dtype : kFloats) {
+    add_case(
+        cases, Op::kMulMat, fmt::format("f16 x {}", name_of(dtype)),
+        [=](Graph& g, TensorContext&) {
+          return mul_mat(g, plain(g, DType::kF16, {70, 9, 1, 1}, "a"), plain(g, dtype, {70, 11, 1, 1}, "b"));
+        },
+        product_tolerance(DType::kF16, dtype));
+    add_case(
+        cases, Op::kMulMat, fmt::format("{} permuted views", name_of(dtype)),
+        [=](Graph& g, TensorContext&) {
+          Tensor* a = permute(g, plain(g, dtype, {64, 4, 10, 1}, "a"), {0, 2, 1, 3});
+          Tensor* b = permute(g, plain(g, DType::kF32, {64, 8, 6, 1}, "b"), {0, 2, 1, 3});
+          return mul_mat(g, a, b);
+        },
+        product_tolerance(dtype, DType::kF32));
+  }
+}
+
+// --- element-wise ---
+
+using Binary = Tensor* (*)(Graph&, Tensor*, Tensor*, std::string);
+struct BinaryOp {
+  Op op;
+  Binary build;
+};
+constexpr BinaryOp kBinaryOps[] = {{Op::kAdd, add}, {Op::kSub, sub}, {Op::kMul, mul}, {Op::kDiv, div}};
+struct BinaryShapes {
+  const char* name;
+  Shape a, b;
+};
+constexpr BinaryShapes kBinaryShapes[] = {
+    {"alike", {1031, 3, 2, 1}, {1031, 3, 2, 1}},  {"row", {130, 5, 2, 2}, {130, 1, 1, 1}},
+    {"column", {67, 5, 2, 1}, {1, 5, 2, 1}},      {"scalar", {600, 3, 1, 1}, {1, 1, 1, 1}},
+    {"left row", {130, 1, 1, 1}, {130, 5, 2, 2}}, {"left scalar", {1, 1, 1, 1}, {33, 3, 1, 1}},
+    {"outer", {1, 7, 1, 2}, {9, 1, 3, 1}},        {"scalars", {1, 1, 1, 1}, {1, 1, 1, 1}},
+    {"empty", {4, 0, 1, 1}, {4, 1, 1, 1}},
+};
+
+void add_binary(Cases& cases) {
+  for (const BinaryOp& row : kBinaryOps) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+      if (dtype == DType::kI32 && row.op == Op::kDiv) continue;
+      for (const BinaryShapes& shapes : kBinaryShapes) {
+        add_case(
+            cases, row.op, fmt::format("{} {}", name_of(dtype), shapes.name),
+            [=](Graph& g, TensorContext&) {
+              return row.build(g, plain(g, dtype, shapes.a, "a"), plain(g, dtype, shapes.b, "b"), "");
+            },
+            tolerance_of(dtype));
+      }
+      add_case(
+          cases, row.op, fmt::format("{} strided", name_of(dtype)),
+          [=](Graph& g, TensorContext&) {
+            return row.build(g, strided(g, dtype, {35, 4, 2, 2}, "a"), strided(g, dtype, {35, 1, 2, 1}, "b"), "");
+          },
+          tolerance_of(dtype));
+    }
+    add_case(cases, row.op, "f32 with f16", [=](Graph& g, TensorContext&) {
+      return row.build(g, plain(g, DType::kF32, {40, 3, 1, 1}, "a"), plain(g, DType::kF16, {40, 1, 1, 1}, "b"), "");
+    });
+  }
+}
+
+void add_elementwise(Cases& cases) {
+  const auto scaled = [](Graph& g, Tensor* x) { return scale(g, x, {0.7f, -0.25f}); };
+  add_float_cases(cases, Op::kScale, "", scaled, true);
+  const auto clamped = [](Graph& g, Tensor* x) { return clamp(g, x, {-0.5f, 0.25f}); };
+  add_float_cases(cases, Op::kClamp, "", clamped, true);
+  for (int i = 0; i < static_cast<int>(UnaryKind::kCount); ++i) {
+    // Scaled so that both flat ends of the functions are reached.
+    const auto build = [=](Graph& g, Tensor* x) { return unary(g, scale(g, x, {9.0f, 0}), static_cast<UnaryKind>(i)); };
+    add_float_cases(cases, Op::kUnary, fmt::format(" kind {}", i), build, true);
+  }
+}
+
+void add_glu(Cases& cases) {
+  for (int i = 0; i < static_cast<int>(GluKind::kCount); ++i) {
+    const auto kind = static_cast<GluKind>(i);
+    for (const DType dtype : kFloats) {
+      for (const Shape& shape : kShapes) {
+        add_case(
+            cases, Op::kGlu, fmt::format("{} kind {}", title(dtype, shape), i),
+            [=](Graph& g, TensorContext&) {
+              return glu(g, plain(g, dtype, shape, "gate"), plain(g, dtype, shape, "up"), kind);
+            },
+            tolerance_of(dtype));
+        add_case(
+            cases, Op::kGlu, fmt::format("{} fused kind {}", title(dtype, shape), i),
+            [=](Graph& g, TensorContext&) {
+              return glu_fused(g, plain(g, dtype, {2 * shape[0], shape[1], shape[2], shape[3]}), kind);
+            },
+            tolerance_of(dtype));
+      }
+      add_case(
+          cases, Op::kGlu, fmt::format("{} strided kind {}", name_of(dtype), i),
+          [=](Graph& g, TensorContext&) {
+            return glu(g, strided(g, dtype, {21, 5, 2, 1}, "gate"), plain(g, dtype, {21, 5, 2, 1}, "up"), kind);
+          },
+          tolerance_of(dtype));
+    }
+  }
+}
+
+// --- along rows ---
+
+void add_rows(Cases& cases) {
+  add_float_cases(
+      cases, Op::kRmsNorm, "", [](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-5f}); }, false);
+  add_float_cases(
+      cases, Op::kLayerNorm, "", [](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-5f}); }, false);
+  add_float_cases(
+      cases, Op::kSumRows, "", [](Graph& g, Tensor* x) { return sum_rows(g, x); }, false);
+  add_float_cases(
+      cases, Op::kArgmax, "", [](Graph& g, Tensor* x) { return argmax(g, x); }, false);
+  add_case(cases, Op::kSumRows, "empty rows", [](Graph& g, TensorContext&) {
+    return sum_rows(g, plain(g, DType::kF32, {0, 3, 1, 1}));
+  });
+  for (const bool descending : {false, true}) {
+    const auto build = [=](Graph& g, Tensor* x) { return argsort(g, x, descending); };
+    add_float_cases(cases, Op::kArgsort, descending ? " descending" : "", build, false);
+  }
+  for (const int64_t k : {0, 1, 2, 20}) {
+    const auto build = [=](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); };
+    add_float_cases(cases, Op::kTopK, fmt::format(" k {}", k), build, false);
+  }
+}
+
+void add_soft_max(Cases& cases) {
+  const auto bare = [](Graph& g, Tensor* x) { return soft_max(g, x, nullptr, nullptr, {3.0f}); };
+  add_float_cases(cases, Op::kSoftMax, "", bare, false);
+  const Shape shape{70, 5, 4, 2};
+  for (const DType mask : {DType::kF32, DType::kF16}) {
+    for (const auto& [heads, batches] : {std::pair{1, 1}, std::pair{4, 1}, std::pair{1, 2}, std::pair{4, 2}}) {
+      for (const bool with_sinks : {false, true}) {
+        const std::string name =
+            fmt::format("mask {} [70, 5, {}, {}]{}", name_of(mask), heads, batches, with_sinks ? " sinks" : "");
+        add_case(cases, Op::kSoftMax, name, [=, h = heads, z = batches](Graph& g, TensorContext& w) {
+          Tensor* sinks = with_sinks ? w.add("sinks", DType::kF32, {4, 1, 1, 1}) : nullptr;
+          return soft_max(g, plain(g, DType::kF32, shape), plain(g, mask, {70, 5, h, z}, "mask"), sinks, {0.5f});
+        });
+      }
+    }
+  }
+}
+
+void add_rope(Cases& cases) {
+  RopeParams yarn{.dims = 64, .freq_scale = 0.25f, .ext_factor = 1.0f, .original_context = 512};
+  const std::pair<const char*, RopeParams> variants[] = {
+      {"whole", {.dims = 64}},  {"part", {.dims = 24}},
+      {"nothing", {.dims = 0}}, {"linear", {.dims = 64, .base = 500000.0f, .freq_scale = 0.5f, .attn_factor = 1.25f}},
+      {"yarn", yarn},
+  };
+  for (const auto& [name, params] : variants) {
+    for (const RopeMode mode : {RopeMode::kNeighbours, RopeMode::kHalves}) {
+      for (const DType dtype : kFloats) {
+        RopeParams with_mode = params;
+        with_mode.mode = mode;
+        const std::string suffix = mode == RopeMode::kHalves ? "halves" : "neighbours";
+        add_case(cases, Op::kRope, fmt::format("{} {} {}", name_of(dtype), name, suffix),
+                 [=](Graph& g, TensorContext&) {
+                   return rope(g, plain(g, dtype, {64, 3, 5, 2}), plain(g, DType::kI32, {5, 1, 1, 1}, "pos"), nullptr,
+                               with_mode);
+                 });
+        add_case(cases, Op::kRope, fmt::format("{} {} {} factors strided", name_of(dtype), name, suffix),
+                 [=](Graph& g, TensorContext& w) {
+                   Tensor* factors = w.add("factors", DType::kF32, {with_mode.dims / 2, 1, 1, 1});
+                   return rope(g, strided(g, dtype, {66, 2, 4, 1}), plain(g, DType::kI32, {4, 1, 1, 1}, "pos"), factors,
+                               with_mode);
+                 });
+      }
+    }
+  }
+}
+
+struct AttentionSizes {
+  const char* name;
+  int64_t d, e, t, s, h, kv, z;
+};
+constexpr AttentionSizes kAttentionSizes[] = {
+    {"one query", 64, 64, 1, 100, 8, 2, 1},
+    {"prompt", 32, 32, 37, 37, 4, 4, 1},
+    {"one kv head", 16, 24, 5, 70, 20, 1, 2},
+    {"long", 16, 16, 2, 1300, 2, 1, 1},
+    {"odd", 7, 5, 3, 9, 6, 3, 2},
+    {"no rows", 8, 8, 3, 0, 4, 2, 1},
+    {"no queries", 8, 8, 0, 5, 4, 2, 1},
+    {"no heads", 8, 8, 3, 5, 0, 0, 1},
+};
+struct AttentionVariant {
+  const char* name;
+  AttentionParams params;
+  bool mask, sinks;
+};
+constexpr AttentionVariant kAttentionVariants[] = {
+    {"bare", {.scale = 0.3f}, false, false},
+    {"causal", {.scale = 0.3f, .causal = true}, false, false},
+    {"window", {.scale = 0.3f, .causal = true, .window = 8}, false, false},
+    {"open window", {.scale = 0.3f, .window = 3}, false, true},
+    {"masked", {.scale = 0.3f}, true, false},
+    {"everything", {.scale = 2.0f, .softcap = 1.5f, .causal = true, .window = 20}, true, true},
+};
+
+Tensor* build_attention(Graph& g, TensorContext& w, DType dtype, const AttentionSizes& n, const AttentionVariant& v) {
+  // Queries and KV as models have them: heads next to the head's own axis, seen permuted.
+  Tensor* q = permute(g, plain(g, DType::kF32, {n.d, n.h, n.t, n.z}, "q"), {0, 2, 1, 3});
+  Tensor* k = permute(g, w.add("k", dtype, {n.d, n.kv, n.s, n.z}, Role::kCache), {0, 2, 1, 3});
+  Tensor* values = w.add("v", dtype, {n.e, n.s, n.kv, n.z}, Role::kCache);
+  Tensor* positions = plain(g, DType::kI32, {n.t, 1, 1, 1}, "pos");
+  Tensor* mask = v.mask ? plain(g, DType::kF16, {n.s, n.t, 1, 1}, "mask") : nullptr;
+  Tensor* sinks = v.sinks ? w.add("sinks", DType::kF32, {n.h, 1, 1, 1}) : nullptr;
+  return attention(g, q, k, values, positions, mask, sinks, v.params);
+}
+
+void add_attention(Cases& cases) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+    for (const AttentionSizes& sizes : kAttentionSizes) {
+      if (sizes.d % traits(dtype).block_elems || sizes.e % traits(dtype).block_elems) continue;
+      for (const AttentionVariant& variant : kAttentionVariants) {
+        add_case(cases, Op::kAttention, fmt::format("{} {} {}", name_of(dtype), sizes.name, variant.name),
+                 [=](Graph& g, TensorContext& w) { return build_attention(g, w, dtype, sizes, variant); }, {1e-10});
+      }
+    }
+  }
+}
+
+// --- data movement ---
+
+void add_cast(Cases& cases) {
+  for (int from = 0; from < kDTypeCount; ++from) {
+    for (int to = 0; to < kDTypeCount; ++to) {
+      const auto source = static_cast<DType>(from), target = static_cast<DType>(to);
+      // A rounding just between two values may go either way.
+      const Tolerance tolerance{traits(target).is_quantized ? 1e-4 : 1e-6};
+      add_case(
+          cases, Op::kCast, fmt::format("{} to {}", name_of(source), name_of(target)),
+          [=](Graph& g, TensorContext& w) {
+            return cast(g, w.add("x", source, {768, 3, 2, 1}), target);
+          },
+          tolerance);
+      if (traits(source).is_quantized) continue;
+      add_case(
+          cases, Op::kCast, fmt::format("{} strided to {}", name_of(source), name_of(target)),
+          [=](Graph& g, TensorContext&) {
+            return cast(g, strided(g, source, {256, 3, 2, 1}), target);
+          },
+          tolerance);
+    }
+  }
+}
+
+void add_movement(Cases& cases) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const std::string name(name_of(dtype));
+    add_case(cases, Op::kContiguous, name + " permuted", [=](Graph& g, TensorContext& w) {
+      return contiguous(g, permute(g, w.add("x", dtype, {256, 3, 4, 2}), {0, 3, 1, 2}));
+    });
+    add_case(cases, Op::kContiguous, name + " sliced", [=](Graph& g, TensorContext& w) {
+      return contiguous(g, slice(g, w.add("x", dtype, {768, 5, 2, 1}), {0, 256, 256}));
+    });
+    for (int axis = 0; axis < kMaxDims; ++axis) {
+      add_case(cases, Op::kConcat, fmt::format("{} axis {}", name, axis), [=](Graph& g, TensorContext& w) {
+        std::vector<Tensor*> sources;
+        for (const int64_t length : {1, 0, 3}) {
+          Shape shape{256, 2, 3, 2};
+          shape[axis] = axis == 0 ? length * 256 : length;
+          sources.push_back(w.add(fmt::format("x{}", length), dtype, shape));
+        }
+        return concat(g, sources, axis);
+      });
+    }
+    add_case(cases, Op::kRepeat, name, [=](Graph& g, TensorContext& w) {
+      return repeat(g, w.add("x", dtype, {256, 2, 1, 3}), {768, 4, 3, 3});
+    });
+    if (traits(dtype).is_quantized) continue;
+    for (const Shape& shape : {Shape{70, 45, 2, 3}, Shape{1, 9, 1, 1}, Shape{600, 3, 1, 1}}) {
+      add_case(cases, Op::kContiguous, name + " transposed " + to_string(shape),
+               [=](Graph& g, TensorContext&) { return contiguous(g, strided(g, dtype, shape)); });
+    }
+    add_case(cases, Op::kConcat, name + " strided", [=](Graph& g, TensorContext&) {
+      return concat(g, {strided(g, dtype, {5, 3, 2, 1}, "a"), strided(g, dtype, {530, 3, 2, 1}, "b")}, 0);
+    });
+    add_case(cases, Op::kRepeat, name + " of one element", [=](Graph& g, TensorContext&) {
+      return repeat(g, plain(g, dtype, {1, 1, 1, 1}), {37, 2, 1, 1});
+    });
+    add_case(cases, Op::kRepeat, name + " strided", [=](Graph& g, TensorContext&) {
+      return repeat(g, strided(g, dtype, {3, 2, 1, 1}), {9, 4, 2, 1});
+    });
+    add_case(cases, Op::kFill, name, [=](Graph& g, TensorContext&) { return fill(g, {dtype, {700, 3, 1, 1}, -7.0f}); });
+  }
+}
+
+Cases make_cases() {
+  Cases cases;
+  for (void (*add_some)(Cases&) : {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu,
+                                   add_rows, add_soft_max, add_rope, add_attention, add_cast, add_movement}) {
+    add_some(cases);
+  }
+  return cases;
+}
+
+}  // namespace
+
+const std::vector<OpCase>& op_cases() {
+  static const Cases cases = make_cases();
+  return cases;
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,25 @@
+// The conformance cases as data: op x dtype x shape class, independent of any device. Whoever writes a device runs them
+// all (conformance_test.cpp). A case builds a graph of inputs and weights around one node; values come from
+// random_leaves, what is right from reference_eval.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "tests/support/tensors.h"
+
+namespace shoal::test {
+
+struct OpCase {
+  Op op;
+  std::string name;                                      ///< dtype and shape class: "q4_0 strided"
+  std::function<Tensor*(Graph&, TensorContext&)> build;  ///< returns the node under test
+  Tolerance tolerance;
+};
+
+/// All of them, in no particular order.
+const std::vector<OpCase>& op_cases();
+
+}  // namespace shoal::test
