@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Keeps files readable and the repository small.
+
+Source files have at most 500 lines, tests at most 800; all files together are smaller than 25 MB; every test file
+lies where tests/CMakeLists.txt finds it. Looks at the files git knows, or at all files outside build/ where there is
+no git. Prints each breach and exits with 1.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
+SOURCE_LINES, TEST_LINES = 500, 800
+REPOSITORY_BYTES = 25_000_000
+
+
+def files_of(root: pathlib.Path) -> list[pathlib.Path]:
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = subprocess.run(command, capture_output=True, check=False)
+    if git.returncode == 0:
+        paths = [root / name for name in git.stdout.decode().split("\0") if name]
+    else:
+        paths = [path for path in root.rglob("*") if path.relative_to(root).parts[0] not in {"build", ".git"}]
+    return [path for path in paths if path.is_file()]
+
+
+def long_files(root: pathlib.Path, paths: list[pathlib.Path]):
+    for path in paths:
+        if path.suffix not in SUFFIXES:
+            continue
+        name = path.relative_to(root)
+        limit = TEST_LINES if name.parts[0] == "tests" else SOURCE_LINES
+        lines = len(path.read_bytes().splitlines())
+        if lines > limit:
+            yield f"{name}: {lines} lines, the limit is {limit}; split it"
+
+
+def total_size(paths: list[pathlib.Path]):
+    total = sum(path.stat().st_size for path in paths)
+    if total >= REPOSITORY_BYTES:
+        yield f"all files: {total} bytes, the limit is {REPOSITORY_BYTES}"
+
+
+def lost_tests(root: pathlib.Path, paths: list[pathlib.Path]):
+    listed = re.findall(r"^shoal_tests\((\w+)", (root / "tests/CMakeLists.txt").read_text(), re.MULTILINE)
+    for path in paths:
+        name = path.relative_to(root)
+        if name.parts[0] == "tests" and name.name.endswith("_test.cpp") and name.parts[1] not in listed:
+            yield f"{name}: no shoal_tests({name.parts[1]} ...) in tests/CMakeLists.txt builds it"
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+    paths = files_of(root)
+    found = [*long_files(root, paths), *total_size(paths), *lost_tests(root, paths)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

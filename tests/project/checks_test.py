@@ -1,0 +1,77 @@
+"""The checks of the project find what they are for, in small made-up trees."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
+
+
+class ChecksTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = pathlib.Path(self.folder.name)
+        self.write("graph/graph.h", "#pragma once\n#include <vector>\n")
+        self.write("sched/sched.h", '#pragma once\n#include "graph/graph.h"\n')
+        self.write("meta/meta.h", '#pragma once\n#include "graph/graph.h"\n')
+        self.write("tests/CMakeLists.txt", "shoal_tests(graph DEPENDS shoal_graph)\n")
+        self.write("tests/graph/graph_test.cpp", '#include "graph/graph.h"\n')
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def check(self, script, *expected):
+        result = subprocess.run([sys.executable, SCRIPTS / script, self.root], capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1 if expected else 0, result.stdout + result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), len(expected), result.stdout)
+        for line, words in zip(lines, expected):
+            self.assertIn(words, line)
+
+    def test_a_good_tree_passes(self):
+        self.check("check_layering.py")
+        self.check("check_size.py")
+
+    def test_an_include_of_a_later_folder(self):
+        self.write("graph/bad.cpp", '\n#include "meta/meta.h"\n')
+        self.check("check_layering.py", "graph/bad.cpp:2: graph must not include meta/meta.h")
+
+    def test_siblings_do_not_know_each_other(self):
+        self.write("meta/bad.cpp", '#include "sched/sched.h"\n')
+        self.write("sched/bad.cpp", '#  include "meta/meta.h"\n')
+        self.check("check_layering.py", "sched must not include meta", "meta must not include sched")
+
+    def test_the_library_does_not_include_tests(self):
+        self.write("tests/support/x.h", "")
+        self.write("benchmarks/good_bench.cpp", '#include "tests/support/x.h"\n')
+        self.write("meta/bad.cpp", '#include "tests/support/x.h"\n')
+        self.check("check_layering.py", "meta must not include tests/support/x.h")
+
+    def test_includes_are_paths_from_the_root(self):
+        self.write("graph/bad.cpp", '#include "graph.h"\n#include <graph/graph.h>\n')
+        self.check("check_layering.py", '"graph.h" is no file', "<graph/graph.h> is a file of this project")
+
+    def test_long_files(self):
+        self.write("graph/long.cpp", "\n" * 501)
+        self.write("tests/graph/long_test.cpp", "\n" * 800)
+        self.check("check_size.py", "graph/long.cpp: 501 lines, the limit is 500")
+        self.write("tests/graph/long_test.cpp", "\n" * 801)
+        self.check("check_size.py", "graph/long.cpp", "tests/graph/long_test.cpp: 801 lines, the limit is 800")
+
+    def test_a_big_repository(self):
+        self.write("data/model.gguf", "x" * 25_000_000)
+        self.check("check_size.py", "all files: ")
+
+    def test_a_test_that_nobody_builds(self):
+        self.write("tests/lost/lost_test.cpp", "")
+        self.check("check_size.py", "tests/lost/lost_test.cpp: no shoal_tests(lost")
+
+
+if __name__ == "__main__":
+    unittest.main()
