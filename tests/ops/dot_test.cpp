@@ -139,7 +139,7 @@ class DotTest : public testing::TestWithParam<Case> {
         weights().pack(p.a.data() + row * p.stride + bytes_for(GetParam().dtype, begin), p.stride, rows, k,
                        panel.data());
         weights().multiply(
-            {panel.data(), rows, begin, k, p.k, p.b_pointers.data(), c_pointers.data(), p.columns, begin > 0});
+            {panel.data(), rows, begin, k, p.k, p.b_pointers.data(), c_pointers.data(), p.columns, 0, begin > 0});
       }
     }
     return c;

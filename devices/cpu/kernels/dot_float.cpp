@@ -34,7 +34,7 @@ struct Tile {
           const F32 weights = load_first<Rows>(a[r] + i, args.k - i);
           sums[r][c] = multiply_add(weights, load_first<RowsF32>(b[c] + i, args.k - i), sums[r][c]);
         }
-        args.c[column + c][row + r] = sum_lanes(sums[r][c]);
+        args.c[column + c][args.c_row + row + r] = sum_lanes(sums[r][c]);
       }
     }
   }

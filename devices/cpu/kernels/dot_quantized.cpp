@@ -64,7 +64,7 @@ struct Tile {
       }
     }
     for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < C; ++c) args.c[column + c][row + r] = sum_lanes(sums[r][c]) + adds[r][c];
+      for (int c = 0; c < C; ++c) args.c[column + c][args.c_row + row + r] = sum_lanes(sums[r][c]) + adds[r][c];
     }
   }
 };

@@ -18,7 +18,7 @@
 
 namespace shoal::cpu {
 
-/// c[j][i] = row i of a times column j, over k elements.
+/// c[j][c_row + i] = row i of a times column j, over k elements.
 struct DotArgs {
   const std::byte* a = nullptr;
   size_t a_stride = 0;  ///< bytes from row to row
@@ -27,9 +27,10 @@ struct DotArgs {
   const std::byte* const* b = nullptr;
   float* const* c = nullptr;
   int64_t columns = 0;
+  int64_t c_row = 0;
 };
 
-/// c[j][i] (+)= row i of the panel times column j, over elements [k_begin, k_begin + k) of the columns.
+/// c[j][c_row + i] (+)= row i of the panel times column j, over elements [k_begin, k_begin + k) of the columns.
 struct PanelArgs {
   const std::byte* panel = nullptr;  ///< 64-byte aligned
   int64_t rows = 0;                  ///< stored to c, at most panel_rows
@@ -39,6 +40,7 @@ struct PanelArgs {
   const std::byte* const* b = nullptr;
   float* const* c = nullptr;
   int64_t columns = 0;
+  int64_t c_row = 0;
   bool add = false;  ///< to c, else c is overwritten
 };
 

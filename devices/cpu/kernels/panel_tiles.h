@@ -10,7 +10,7 @@ namespace shoal::cpu::SHOAL_ISA {
 template <int C>
 inline void store_sums(const PanelArgs& args, int64_t column, const F32 (&sums)[C]) {
   for (int c = 0; c < C; ++c) {
-    float* to = args.c[column + c];
+    float* to = args.c[column + c] + args.c_row;
     if (args.rows == kLanes) {
       store(to, args.add ? load<F32>(to) + sums[c] : sums[c]);
       continue;

@@ -1,0 +1,71 @@
+// mul_mat: each matrix of a (its axes 2 and 3) is multiplied by all rows of b whose batch indices stand for it.
+#include <cstring>
+
+#include "devices/cpu/ops/mul_mat_product.h"
+#include "devices/cpu/ops/ops.h"
+#include "devices/cpu/ops/rows.h"
+
+namespace shoal::cpu {
+namespace {
+
+ProductShape shape_of(const Tensor& node) {
+  const Tensor& a = *node.src[0];
+  // By n alone: how many batches share a matrix may differ from device to device.
+  return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
+}
+
+/// Rows of b (and of the result) that one matrix of a is multiplied by: n on each of shared[0] x shared[1] batches.
+/// With a [k, m, 2, 1] and b [k, n, 6, 1], matrix 1 has the rows of the batches 3, 4 and 5.
+struct Columns {
+  explicit Columns(const Tensor& node)
+      : node(node), shared2(node.shape[2] / node.src[0]->shape[2]), shared3(node.shape[3] / node.src[0]->shape[3]) {}
+  int64_t per_matrix() const { return node.shape[1] * shared2 * shared3; }
+  RowIndex operator()(int64_t column) const {
+    const int64_t matrix = column / per_matrix(), n = node.shape[1], i = column % per_matrix() / n;
+    const int64_t matrices2 = node.src[0]->shape[2];
+    return {column % n, matrix % matrices2 * shared2 + i % shared2, matrix / matrices2 * shared3 + i / shared2};
+  }
+  const Tensor& node;
+  int64_t shared2, shared3;
+};
+
+/// Writes this thread's part of the lists of columns.
+void list_columns(const TeamContext& ctx, const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
+  const Tensor& b = *node.src[1];
+  const Columns columns(node);
+  const auto [begin, end] = share(ctx, shape.columns);
+  for (int64_t i = begin; i < end; ++i) {
+    const RowIndex row = columns(i);
+    memory.b[i] = column_at(b, (row.i3 * b.shape[2] + row.i2) * b.shape[1] + row.i1, shape, memory);
+    memory.c[i] = reinterpret_cast<float*>(row_at(node, row));
+  }
+  if (ctx.thread != 0) return;
+  for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns.per_matrix();
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const ProductShape shape = shape_of(node);
+  if (shape.k == 0) {
+    for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
+    return;
+  }
+  const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
+  convert_columns(ctx, *node.src[1], shape, memory);
+  list_columns(ctx, shape, memory, node);
+  ctx.barrier();
+  multiply(ctx, *node.src[0], shape, memory);
+}
+
+size_t workspace(const Tensor& node, int threads) {
+  return ProductMemory(shape_of(node), node.src[1]->rows(), threads, nullptr).bytes;
+}
+
+int64_t work(const Tensor& node) {
+  return node.elements() * node.src[0]->shape[0];
+}
+
+}  // namespace
+
+const OpKernel kMulMatKernel{run, supports_product, workspace, work};
+
+}  // namespace shoal::cpu

@@ -1,0 +1,83 @@
+// mul_mat_id: the (slot, token) pairs of the ids are sorted by expert, so that every expert's weights are read once.
+// Pairs whose expert is not here give zeros.
+#include <cstring>
+
+#include "devices/cpu/ops/mul_mat_product.h"
+#include "devices/cpu/ops/ops.h"
+#include "devices/cpu/ops/rows.h"
+#include "devices/cpu/ops/select.h"
+
+namespace shoal::cpu {
+namespace {
+
+ProductShape shape_of(const Tensor& node) {
+  return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2], kPanelColumns};
+}
+
+/// Calls f(slot, token, local expert or -1) for all pairs, in order.
+template <class F>
+void for_pairs(const Tensor& node, F&& f) {
+  const Tensor& experts = *node.src[0];
+  const Tensor& ids = *node.src[2];
+  const auto& params = std::get<SelectParams>(node.params);
+  for (int64_t token = 0; token < node.shape[2]; ++token) {
+    for (int64_t slot = 0; slot < node.shape[1]; ++slot) {
+      f(slot, token, local_index(params, experts.shape[2], index_at(ids, slot, token)));
+    }
+  }
+}
+
+/// A counting sort: afterwards the columns of expert e are [first[e], first[e + 1]).
+void list_columns(const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
+  const Tensor& x = *node.src[1];
+  std::memset(memory.first, 0, (shape.matrices + 1) * sizeof(int64_t));
+  for_pairs(node, [&](int64_t, int64_t, int64_t expert) {
+    if (expert >= 0) ++memory.first[expert + 1];
+  });
+  for (int64_t e = 0; e < shape.matrices; ++e) memory.first[e + 1] += memory.first[e];
+  for_pairs(node, [&](int64_t slot, int64_t token, int64_t expert) {
+    float* to = reinterpret_cast<float*>(row_at(node, {slot, token, 0}));
+    if (expert < 0) {
+      std::memset(to, 0, shape.m * sizeof(float));
+      return;
+    }
+    const int64_t row = token * x.shape[1] + (x.shape[1] == 1 ? 0 : slot);
+    const int64_t at = memory.first[expert]++;
+    memory.b[at] = column_at(x, row, shape, memory);
+    memory.c[at] = to;
+  });
+  // Each entry has moved on to the start of the next expert.
+  for (int64_t e = shape.matrices; e > 0; --e) memory.first[e] = memory.first[e - 1];
+  memory.first[0] = 0;
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const ProductShape shape = shape_of(node);
+  if (shape.k == 0) {
+    for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
+    return;
+  }
+  const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
+  convert_columns(ctx, *node.src[1], shape, memory);
+  if (ctx.thread == 0) list_columns(shape, memory, node);
+  ctx.barrier();
+  multiply(ctx, *node.src[0], shape, memory);
+}
+
+bool supports(const Tensor& node) {
+  return supports_product(node) && node.src[2]->dtype == DType::kI32;
+}
+
+size_t workspace(const Tensor& node, int threads) {
+  return ProductMemory(shape_of(node), node.src[1]->rows(), threads, nullptr).bytes;
+}
+
+int64_t work(const Tensor& node) {
+  return node.elements() * node.src[0]->shape[0];
+}
+
+}  // namespace
+
+const OpKernel kMulMatIdKernel{run, supports, workspace, work};
+
+}  // namespace shoal::cpu

@@ -1,0 +1,185 @@
+#include "devices/cpu/ops/mul_mat_product.h"
+
+#include <algorithm>
+
+#include "devices/cpu/isa.h"
+#include "devices/cpu/ops/rows.h"
+
+namespace shoal::cpu {
+namespace {
+
+// Rows of a that a thread does at a time, and columns they meet before the next rows: what is used again and again
+// stays in a cache of half a megabyte. Short matrices are cut finer, so that all threads have some.
+constexpr int64_t kRowUnit = 64;
+constexpr int64_t kSmallRowUnit = 16;
+constexpr int64_t kColumnTile = 64;
+constexpr int64_t kUnitsPerThread = 4;
+
+constexpr int64_t kQuantizedStep = 2048;
+constexpr int64_t kFloatStep = 512;
+static_assert(kQuantizedStep % kPanelStep == 0 && kFloatStep % kPanelStep == 0);
+
+size_t rounded_up(size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+const WeightKernels& kernels_for(const Tensor& a, const ProductShape& shape) {
+  // Rows with gaps are copied to f32.
+  return kernels().weights[static_cast<size_t>(shape.gathered ? DType::kF32 : a.dtype)];
+}
+
+size_t gather_bytes(const ProductShape& shape) {
+  return shape.gathered ? static_cast<size_t>(kernels().panel_rows * shape.k_step) * sizeof(float) : 0;
+}
+
+/// The rows [begin, begin + rows) of one matrix and its columns.
+struct Job {
+  const Tensor& a;
+  const ProductShape& shape;
+  const std::byte* matrix;
+  const std::byte* const* b;
+  float* const* c;
+  int64_t columns, begin, rows;
+};
+
+void run_dot(const Job& job) {
+  const size_t stride = job.a.strides[1];
+  kernels_for(job.a, job.shape)
+      .dot({job.matrix + job.begin * stride, stride, job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+}
+
+/// Packs elements [k_begin, k_begin + k) of the rows from `row` on.
+void pack(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel, float* gathered) {
+  const DTypeTraits& type = traits(job.a.dtype);
+  const std::byte* from = job.matrix + row * job.a.strides[1];
+  size_t stride = job.a.strides[1];
+  if (job.shape.gathered) {
+    const auto length = static_cast<size_t>(k);
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* values = load(job.a, from + i * stride, k_begin, k, gathered + i * length);
+      if (values != gathered + i * length) std::copy_n(values, k, gathered + i * length);
+    }
+    from = reinterpret_cast<const std::byte*>(gathered);
+    stride = length * sizeof(float);
+  } else {
+    from += k_begin / type.block_elems * type.block_bytes;
+  }
+  kernels_for(job.a, job.shape).pack(from, stride, rows, k, panel);
+}
+
+void run_panels(const Job& job, std::byte* scratch) {
+  const WeightKernels& weights = kernels_for(job.a, job.shape);
+  const int64_t panel_rows = kernels().panel_rows;
+  auto* gathered = reinterpret_cast<float*>(scratch);
+  std::byte* panels = scratch + gather_bytes(job.shape);
+  for (int64_t k_begin = 0; k_begin < job.shape.k; k_begin += job.shape.k_step) {
+    const int64_t k = std::min(job.shape.k_step, job.shape.k - k_begin);
+    const size_t panel_bytes = weights.panel_bytes(k);
+    for (int64_t row = 0; row < job.rows; row += panel_rows) {
+      pack(job, job.begin + row, std::min(panel_rows, job.rows - row), k_begin, k,
+           panels + row / panel_rows * panel_bytes, gathered);
+    }
+    for (int64_t column = 0; column < job.columns; column += kColumnTile) {
+      const int64_t columns = std::min(kColumnTile, job.columns - column);
+      for (int64_t row = 0; row < job.rows; row += panel_rows) {
+        weights.multiply({panels + row / panel_rows * panel_bytes, std::min(panel_rows, job.rows - row), k_begin, k,
+                          job.shape.k, job.b + column, job.c + column, columns, job.begin + row, k_begin > 0});
+      }
+    }
+  }
+}
+
+/// The row as f32: its own memory or scratch.
+const float* row_as_f32(const Tensor& tensor, int64_t row, float* scratch) {
+  return load(tensor, row_at(tensor, row_index(tensor.shape, row)), 0, tensor.shape[0], scratch);
+}
+
+bool is_plain_f32(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.is_row_contiguous();
+}
+
+}  // namespace
+
+ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from)
+    : m(node.shape[0]),
+      k(node.src[0]->shape[0]),
+      matrices(matrices),
+      columns(columns),
+      panels_from(panels_from),
+      gathered(!node.src[0]->is_row_contiguous()),
+      quantized(traits(node.src[0]->dtype).is_quantized),
+      converted(quantized || !is_plain_f32(*node.src[1])) {
+  k_step = std::min(std::max<int64_t>(k, 1), quantized ? kQuantizedStep : kFloatStep);
+  column_bytes = quantized ? kernels().column_bytes(k) : rounded_up(static_cast<size_t>(k) * sizeof(float));
+  if (gathered) this->panels_from = kAlways;
+}
+
+ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace) {
+  const auto columns = static_cast<size_t>(shape.columns);
+  size_t offset = 0;
+  const auto take = [&](size_t size) {
+    const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is null when only sizes matter
+    offset += rounded_up(size);
+    return reinterpret_cast<std::byte*>(at);
+  };
+  converted = take(shape.converted ? static_cast<size_t>(b_rows) * shape.column_bytes : 0);
+  b = reinterpret_cast<const std::byte**>(take(columns * sizeof(*b)));
+  c = reinterpret_cast<float**>(take(columns * sizeof(*c)));
+  first = reinterpret_cast<int64_t*>(take(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
+  // Panels, or a row of b on its way to be quantised.
+  const DType type = shape.quantized ? DType::kQ2_K : DType::kF32;  // the largest panels of their kind
+  const size_t panel = kernels().weights[static_cast<size_t>(type)].panel_bytes(std::max(shape.k_step, kPanelStep));
+  const bool panels = shape.panels_from != kNever;
+  const size_t panel_bytes = panels ? panel * static_cast<size_t>(kRowUnit / kernels().panel_rows) : 0;
+  scratch_bytes = rounded_up(std::max(gather_bytes(shape) + panel_bytes, static_cast<size_t>(shape.k) * sizeof(float)));
+  scratch = take(scratch_bytes * static_cast<size_t>(threads));
+  bytes = offset;
+}
+
+void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape& shape, const ProductMemory& memory) {
+  if (!shape.converted) return;
+  const auto [begin, end] = share(ctx, b.rows());
+  auto* scratch = reinterpret_cast<float*>(memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.thread));
+  for (int64_t row = begin; row < end; ++row) {
+    std::byte* to = memory.converted + static_cast<size_t>(row) * shape.column_bytes;
+    if (shape.quantized) {
+      kernels().quantize(row_as_f32(b, row, scratch), to, shape.k);
+    } else {
+      row_as_f32(b, row, reinterpret_cast<float*>(to));
+    }
+  }
+}
+
+const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory) {
+  if (shape.converted) return memory.converted + static_cast<size_t>(row) * shape.column_bytes;
+  return row_at(b, row_index(b.shape, row));
+}
+
+void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory) {
+  const int64_t all_rows = shape.m * shape.matrices;
+  const int64_t unit = all_rows >= kRowUnit * kUnitsPerThread * ctx.threads ? kRowUnit : kSmallRowUnit;
+  // Units of all matrices in turn: matrices with many and with few columns are shared alike.
+  const int64_t units = (shape.m + unit - 1) / unit;
+  const auto [begin, end] = share(ctx, units * shape.matrices);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;
+    const int64_t first = memory.first[matrix], columns = memory.first[matrix + 1] - first;
+    const std::byte* at = row_at(a, {0, matrix % a.shape[2], matrix / a.shape[2]});
+    const Job job{a, shape, at, memory.b + first, memory.c + first, columns, row, std::min(unit, shape.m - row)};
+    if (columns >= shape.panels_from && columns > 0) {
+      run_panels(job, memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.thread));
+    } else {
+      run_dot(job);
+    }
+  }
+}
+
+bool supports_product(const Tensor& node) {
+  const Tensor* a = node.src[0];
+  const Tensor* b = node.src[1];
+  const DTypeTraits& type = traits(a->dtype);
+  return (type.is_float || (type.is_quantized && a->is_row_contiguous())) && is_float(b) && node.dtype == DType::kF32 &&
+         node.is_row_contiguous();
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,68 @@
+// What mul_mat and mul_mat_id have in common. Both multiply several matrices (batches of a, or experts), each by some
+// columns: rows of b, each with a place in the result. They differ in which column belongs to which matrix.
+//
+//   1. convert_columns(): b becomes what the kernels take, shared among the threads
+//   2. the op lists the columns of each matrix in ProductMemory
+//   3. after a barrier, multiply(): threads share the rows of the matrices
+//
+// A matrix with few columns is multiplied row by row as it is stored; one with many is decoded in panels (see
+// devices/cpu/kernels/kernels.h). The choice and the order of sums depend on k and the number of columns alone, so an
+// element of the result has the same bits for any number of threads and wherever the rows of a are cut.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "devices/cpu/op_kernel.h"
+#include "graph/tensor.h"
+
+namespace shoal::cpu {
+
+/// Columns from which on panels are used.
+inline constexpr int64_t kPanelColumns = 4;
+/// As ProductShape::panels_from: panels for all matrices, or for none.
+inline constexpr int64_t kAlways = 0;
+inline constexpr int64_t kNever = INT64_MAX;
+
+/// The node's products as numbers; every thread computes them anew.
+struct ProductShape {
+  /// Works for both ops: their sources 0 and 1 are a and b.
+  ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from);
+
+  int64_t m, k;  ///< rows of a matrix, and their length
+  int64_t matrices;
+  int64_t columns;      ///< of all matrices together
+  int64_t panels_from;  ///< matrices with so many columns use panels
+  int64_t k_step;       ///< panels are cut along k at multiples of this
+  bool gathered;        ///< rows of a have gaps: they are copied before they are packed
+  bool quantized;       ///< columns are quantised
+  bool converted;       ///< b cannot be used as it is
+  size_t column_bytes;  ///< of a converted column
+};
+
+/// The node's workspace.
+struct ProductMemory {
+  ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace);
+
+  std::byte* converted;  ///< rows of b, column_bytes each
+  const std::byte** b;   ///< by column: what the kernels read
+  float** c;             ///< by column: its place in the result
+  int64_t* first;        ///< first column of each matrix, and behind the last one `columns`
+  std::byte* scratch;    ///< scratch_bytes for each thread
+  size_t scratch_bytes;
+  size_t bytes;  ///< of all this
+};
+
+/// Converts this thread's share of b's rows; nothing to do when they are used as they are.
+void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape& shape, const ProductMemory& memory);
+
+/// Row number `row` of b (counted over its axes 1 to 3) as the kernels read it.
+const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory);
+
+/// This thread's share of the products. Matrix i of a is index i over its axes 2 and 3.
+void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory);
+
+/// What both ops need of a, b and the result.
+bool supports_product(const Tensor& node);
+
+}  // namespace shoal::cpu
