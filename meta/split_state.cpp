@@ -57,6 +57,13 @@ SplitState SplitState::split(int axis, Partition partition) {
   return {static_cast<SplitAxis>(axis), {}, std::move(partition)};
 }
 
+std::string SplitState::to_string() const {
+  std::string text(name_of(axis));
+  for (const auto& segment : segments) text += fmt::format(" {{{}}}", fmt::join(segment, ", "));
+  if (partition) text += fmt::format(" [{}]", partition->to_string());
+  return text;
+}
+
 SplitStateCallback make_callback(SplitStateFunction function, void* user) {
   require<InvalidArgument>(function != nullptr, "split-state callback is null");
   return [function, user](const Tensor& tensor) { return function(tensor, user); };

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct SplitState {
   static SplitState partial() { return {SplitAxis::kPartial, {}, {}}; }
   static SplitState split(int axis, std::vector<std::vector<int64_t>> segments);
   static SplitState split(int axis, Partition partition);
+  /// "axis 1 {128, 128} {64, 64}", "axis 1 [32:{0,1} 32:{2,3}]", "mirrored".
+  std::string to_string() const;
 };
 
 /// What the user supplies.

@@ -72,6 +72,12 @@ TEST(SplitState, NamesOfAxes) {
   EXPECT_EQ(name_of(SplitAxis::kPartial), "partial");
 }
 
+TEST(SplitState, Text) {
+  EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
+  EXPECT_EQ(SplitState::split(0, Partition::parse(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
+  EXPECT_EQ(SplitState::partial().to_string(), "partial");
+}
+
 TEST(SplitState, CallbackFromAFunctionPointer) {
   int calls = 0;
   const SplitStateCallback callback = make_callback(
