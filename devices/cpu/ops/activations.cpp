@@ -1,57 +1,55 @@
 #include "devices/cpu/ops/activations.h"
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <numbers>
 
+#include "devices/cpu/isa.h"
+#include "devices/cpu/ops/rows.h"
+
 namespace shoal::cpu {
 namespace {
-
-/// e^x within 2 units in the last place, in operations that compilers turn into vector code: x = n ln 2 + r with
-/// |r| <= ln 2 / 2, e^r by its Taylor polynomial, 2^n in two steps so that results below the normal range are right
-/// too.
-inline float exp_of(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  x = x < -110.0f ? -110.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  const float shifted = x * std::numbers::log2e_v<float> + kRound;
-  const float n = shifted - kRound;
-  const int32_t whole = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
-  const float r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * (r * r) + r + 1.0f;
-  const int32_t half = whole >> 1;
-  const float first = std::bit_cast<float>((half + 127) << 23);
-  const float second = std::bit_cast<float>((whole - half + 127) << 23);
-  return p * first * second;
-}
-
-inline float sigmoid(float x) {
-  return 1.0f / (1.0f + exp_of(-x));
-}
-
-/// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-inline float gelu(float x) {
-  constexpr float kTwice = 1.5957691216057308f;
-  return x * sigmoid(kTwice * (x + 0.044715f * x * x * x));
-}
-
-inline float hard_sigmoid(float x) {
-  const float y = (x + 3.0f) / 6.0f;
-  const float low = y < 0.0f ? 0.0f : y;
-  return low > 1.0f ? 1.0f : low;
-}
 
 template <float (*f)(float)>
 void each(const float* from, float* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) to[i] = f(from[i]);
+}
+
+void exp_of(const float* from, float* to, int64_t n) {
+  kernels().vector.exp(from, 0.0f, to, n);
+}
+
+float one(float) {
+  return 1.0f;
+}
+float same(float x) {
+  return x;
+}
+float quick(float x) {
+  return 1.702f * x;
+}
+/// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+float twice_u(float x) {
+  constexpr float kTwice = 1.5957691216057308f;
+  return kTwice * (x + 0.044715f * x * x * x);
+}
+
+/// factor(x) * sigmoid(argument(x)), with the vector exponential in the middle.
+template <float (*factor)(float), float (*argument)(float)>
+void gated(const float* from, float* to, int64_t n) {
+  float exps[kChunk];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) exps[i] = -argument(from[i]);
+  exp_of(exps, exps, n);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) to[i] = factor(from[i]) / (1.0f + exps[i]);
+}
+
+float hard_sigmoid(float x) {
+  const float y = (x + 3.0f) / 6.0f;
+  const float low = y < 0.0f ? 0.0f : y;
+  return low > 1.0f ? 1.0f : low;
 }
 
 float abs_of(float x) {
@@ -79,12 +77,6 @@ float relu(float x) {
 float gelu_erf(float x) {
   return 0.5f * x * std::erfc(-x * std::numbers::sqrt2_v<float> / 2);
 }
-float gelu_quick(float x) {
-  return x * sigmoid(1.702f * x);
-}
-float silu(float x) {
-  return x * sigmoid(x);
-}
 float hard_swish(float x) {
   return x * hard_sigmoid(x);
 }
@@ -105,9 +97,10 @@ float cos_of(float x) {
 }
 
 constexpr std::array<Activation, static_cast<size_t>(UnaryKind::kCount)> kTable = {
-    each<abs_of>,  each<neg>,    each<sgn>,      each<step>,       each<tanh_of>, each<elu>,        each<relu>,
-    each<sigmoid>, each<gelu>,   each<gelu_erf>, each<gelu_quick>, each<silu>,    each<hard_swish>, each<hard_sigmoid>,
-    each<exp_of>,  each<log_of>, each<sqr>,      each<sqrt_of>,    each<sin_of>,  each<cos_of>,
+    each<abs_of>,       each<neg>,         each<sgn>,        each<step>,           each<tanh_of>,
+    each<elu>,          each<relu>,        gated<one, same>, gated<same, twice_u>, each<gelu_erf>,
+    gated<same, quick>, gated<same, same>, each<hard_swish>, each<hard_sigmoid>,   exp_of,
+    each<log_of>,       each<sqr>,         each<sqrt_of>,    each<sin_of>,         each<cos_of>,
 };
 static_assert(kTable.back() != nullptr, "one function per kind, in the order of the enumeration");
 

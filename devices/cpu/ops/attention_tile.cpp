@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/activations.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/sums.h"
 
 namespace shoal::cpu {
 namespace {
@@ -28,13 +28,6 @@ int64_t padded(int64_t floats) {
   return blocks(floats, 16) * 16;
 }
 
-float dot(const float* a, const float* b, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 KvRange unite(KvRange a, KvRange b) {
   if (b.begin >= b.end) return a;
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
@@ -43,11 +36,6 @@ KvRange unite(KvRange a, KvRange b) {
 void scale_row(float* x, float factor, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
-}
-
-void add_scaled(float* to, const float* x, float factor, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) to[i] += factor * x[i];
 }
 
 }  // namespace
@@ -185,6 +173,7 @@ bool Tile::score(int64_t row, int64_t block) {
   const int64_t n = last - first;
   float* scores = scores_ + row * kBlockRows;
   std::fill_n(scores, kBlockRows, kMinusInfinity);
+  const auto dot = kernels().vector.dot;
   for (int64_t i = first; i < last; ++i) scores[i] = dot(q_[row], k_[i], shape_.d) * params.scale;
   if (params.softcap > 0) {
     scale_row(scores + first, 1 / params.softcap, n);
@@ -206,7 +195,7 @@ bool Tile::score(int64_t row, int64_t block) {
 void Tile::weigh(int64_t row) {
   Partial& partial = partials_[row];
   float* scores = scores_ + row * kBlockRows;
-  const float top = std::max(partial.top, *std::max_element(scores, scores + kBlockRows));
+  const float top = std::max(partial.top, kernels().vector.max(scores, kBlockRows));
   if (top == kMinusInfinity) return;
   if (partial.top == kMinusInfinity) {
     partial.sum = 0;
@@ -217,11 +206,10 @@ void Tile::weigh(int64_t row) {
     scale_row(partial.values, keep, shape_.e);
   }
   partial.top = top;
-  for (int64_t i = 0; i < kBlockRows; ++i) scores[i] -= top;
-  activation_for(UnaryKind::kExp)(scores, scores, kBlockRows);
-  partial.sum += static_cast<float>(sum_of(scores, kBlockRows, [](double weight) { return weight; }));
+  const VectorKernels& vector = kernels().vector;
+  partial.sum += vector.exp(scores, top, scores, kBlockRows);
   for (int64_t i = 0; i < kBlockRows; ++i) {
-    if (scores[i] != 0.0f) add_scaled(partial.values, v_[i], scores[i], shape_.e);
+    if (scores[i] != 0.0f) vector.axpy(scores[i], v_[i], partial.values, shape_.e);
   }
 }
 

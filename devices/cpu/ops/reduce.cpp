@@ -1,7 +1,6 @@
 // sum_rows (in double; an empty row gives 0) and argmax (the first of equals; NaN counts as less than everything;
 // an empty row gives 0).
-#include <limits>
-
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 #include "devices/cpu/ops/sums.h"
@@ -19,14 +18,6 @@ float sum_row(const Tensor& x, const std::byte* row) {
   return static_cast<float>(sum);
 }
 
-/// Largest element; NaN is skipped.
-float largest(const float* x, int64_t n) {
-  float best = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : best)
-  for (int64_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
-  return best;
-}
-
 int32_t argmax_row(const Tensor& x, const std::byte* row) {
   float in[kChunk];
   float best = 0;
@@ -34,7 +25,7 @@ int32_t argmax_row(const Tensor& x, const std::byte* row) {
   for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
     const int64_t n = std::min(kChunk, x.shape[0] - begin);
     const float* values = load(x, row, begin, n, in);
-    const float top = largest(values, n);
+    const float top = kernels().vector.max(values, n);
     if (best_index >= 0 && !(top > best)) continue;
     const float* at = std::find(values, values + n, top);
     if (at == values + n) continue;  // nothing but NaN

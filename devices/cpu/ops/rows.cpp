@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "devices/cpu/isa.h"
+
 namespace shoal::cpu {
 namespace {
 
@@ -13,6 +15,12 @@ void gather(const std::byte* from, size_t stride, int64_t n, std::byte* to) {
 
 const std::byte* block_at(const Tensor& tensor, const std::byte* row, int64_t element) {
   return row + element / traits(tensor.dtype).block_elems * tensor.strides[0];
+}
+
+/// The vector form of the traits' conversion where there is one.
+auto to_f32_of(const DTypeTraits& type) {
+  const auto vectorised = kernels().weights[static_cast<size_t>(type.dtype)].to_f32;
+  return vectorised ? vectorised : type.to_f32;
 }
 
 }  // namespace
@@ -43,14 +51,14 @@ const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int
     return scratch;
   }
   if (!gaps) {
-    type.to_f32(block_at(tensor, row, begin), scratch, n);
+    to_f32_of(type)(block_at(tensor, row, begin), scratch, n);
     return scratch;
   }
   alignas(64) std::byte packed[kChunk * sizeof(int64_t)];
   for (int64_t i = 0; i < n; i += kChunk) {
     const int64_t part = std::min(kChunk, n - i);
     copy_elements(tensor, row, begin + i, part, packed);
-    type.to_f32(packed, scratch + i, part);
+    to_f32_of(type)(packed, scratch + i, part);
   }
   return scratch;
 }

@@ -3,10 +3,9 @@
 #include <cstring>
 #include <limits>
 
-#include "devices/cpu/ops/activations.h"
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/sums.h"
 
 namespace shoal::cpu {
 namespace {
@@ -33,23 +32,16 @@ float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scal
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) out[i] = values[i] * scale;
     }
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < n; ++i) top = out[i] > top ? out[i] : top;
+    top = std::max(top, kernels().vector.max(out, n));
   }
   return top;
 }
 
 /// x[i] = exp(x[i] - top); returns their sum.
 double exponentiate(float* x, int64_t length, float top) {
-  const Activation exp = activation_for(UnaryKind::kExp);
   double sum = 0;
   for (int64_t begin = 0; begin < length; begin += kChunk) {
-    const int64_t n = std::min(kChunk, length - begin);
-    float* piece = x + begin;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) piece[i] -= top;
-    exp(piece, piece, n);
-    sum += sum_of(piece, n, [](double v) { return v; });
+    sum += kernels().vector.exp(x + begin, top, x + begin, std::min(kChunk, length - begin));
   }
   return sum;
 }
