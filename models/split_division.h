@@ -31,7 +31,7 @@ std::vector<int64_t> divide_units(const ShareLedger& ledger, std::vector<double>
 /// Divides `heads` query heads, in groups of `group` that share a KV head, into consecutive ranges in device order,
 /// each a multiple of `unit` heads (`unit` divides `group`): whole groups, or part of one group. Minimises the sum of
 /// squares of what is left wanting, exactly (dynamic programming over devices and heads).
-///   8 heads in groups of 2, unit 1, 5 devices that want 1.6 each -> {2, 1, 1, 2, 2} (sum of squares 1.2)
+///   8 heads in groups of 2, unit 1, 5 devices that want 1.6 each -> {1, 1, 2, 2, 2} (sum of squares 1.2)
 std::vector<int64_t> divide_groups(const ShareLedger& ledger, const std::vector<double>& wanted, int64_t heads,
                                    int64_t group, int64_t unit);
 

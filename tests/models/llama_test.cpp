@@ -1,0 +1,188 @@
+// The Llama graph against a plain float64 forward pass, for the variants that the model of the repository does not
+// have, on one device and on meta devices; and the plans that the graph becomes.
+#include "models/llama.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "models/model_plan.h"
+#include "tests/models/plain_llama.h"
+#include "tests/models/synthetic_model.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+const std::vector<int32_t> kText{3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
+
+struct Variant {
+  const char* name;
+  std::function<void(SyntheticModel&)> edit;
+};
+
+const Variant kVariants[] = {
+    {"dense", [](SyntheticModel&) {}},
+    {"tied", [](SyntheticModel& m) { m.tied = true; }},
+    {"biases", [](SyntheticModel& m) { m.biases = true; }},
+    {"rope_factors", [](SyntheticModel& m) { m.rope_factors = true; }},
+    {"linear_rope",
+     [](SyntheticModel& m) {
+       m.keys = [](test::GgufWriter& writer) {
+         writer.add<std::string>("llama.rope.scaling.type", "linear").add("llama.rope.scaling.factor", 4.0f);
+       };
+     }},
+    {"experts", [](SyntheticModel& m) { m.h.experts = 5, m.h.experts_used = 2; }},
+    {"one_expert", [](SyntheticModel& m) { m.h.experts = 3, m.h.experts_used = 1; }},
+    {"one_kv_head", [](SyntheticModel& m) { m.h.kv_heads = 1; }},
+    {"odd_heads", [](SyntheticModel& m) { m.h.heads = 6, m.h.kv_heads = 3, m.h.vocab = 97; }},
+    {"other_value_length", [](SyntheticModel& m) { m.h.head_dim_v = 24; }},
+};
+
+class LlamaVariant : public ::testing::TestWithParam<std::tuple<Variant, int>> {};
+
+TEST_P(LlamaVariant, AgreesWithThePlainForwardPass) {
+  const auto& [variant, devices] = GetParam();
+  SyntheticModel synthetic;
+  variant.edit(synthetic);
+  SessionOptions options;
+  options.dtype_k = options.dtype_v = DType::kF32;
+  options.batch = 4;
+  LoadedModel loaded(synthetic.write(), devices, {}, options);
+  PlainLlama plain(*loaded.model);
+  // A prompt in uneven batches, then single tokens.
+  loaded.session->evaluate({kText.data(), 7});
+  for (size_t length = 7; length <= kText.size(); ++length) {
+    if (length > 7) loaded.session->evaluate({&kText[length - 1], 1});
+    std::span<const float> logits = loaded.session->logits();
+    std::vector<double> expected = plain.logits({kText.begin(), kText.begin() + length});
+    ASSERT_EQ(logits.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 2e-3) << length << " " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
+                         ::testing::Combine(::testing::ValuesIn(kVariants), ::testing::Values(1, 2, 3, 5)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param));
+                         });
+
+/// Collectives other than all-reduces.
+int other_collectives(const meta::Plan& plan) {
+  int count = 0;
+  for (const meta::Step& step : plan.steps) {
+    count += step.kind == meta::StepKind::kCollective && step.collective != Op::kAllReduce;
+  }
+  return count;
+}
+
+struct Mesh {
+  int devices;
+  const char* ratio;
+};
+const Mesh kMeshes[] = {{2, ""}, {3, ""}, {4, ""}, {5, ""}, {8, ""}, {2, "3,1"}, {3, "5,0,2"}, {2, "30:25"}};
+
+void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
+  SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+  Placement placement(model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+  ModelPlan plan(model, placement, {});
+  for (const meta::Plan* p : {&plan.step, &plan.prompt}) {
+    EXPECT_EQ(p->count(Op::kAllReduce), 2 * model.hparams.layers);
+    EXPECT_EQ(other_collectives(*p), 0);
+  }
+  // What is reduced is one row of activations for each token.
+  int64_t row = model.hparams.embd * static_cast<int64_t>(sizeof(float));
+  EXPECT_EQ(plan.step.collective_bytes(), 2 * model.hparams.layers * row);
+}
+
+class LlamaPlan : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LlamaPlan, HasTwoAllReducesALayerAndNothingElse) {
+  auto model = open_model(tiny_model_path(GetParam()));
+  for (const Mesh& mesh : kMeshes) expect_two_all_reduces(*model, mesh);
+}
+
+TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
+  auto model = open_model(tiny_model_path(GetParam()));
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+    Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+    ModelPlan plan(*model, placement, {});
+    size_t expected = 0, found = 0;
+    for (const Tensor* tensor : model->weights.tensors()) {
+      const meta::Shards& shards = *plan.store.find(*tensor);
+      for (const Tensor* local : shards.local) found += local->bytes();
+      if (shards.layout.is_mirrored()) {
+        expected += tensor->bytes() * mesh.devices;
+        continue;
+      }
+      size_t slice = tensor->bytes() / tensor->shape[shards.layout.axis];
+      if (shards.layout.axis == 0) {
+        expected += tensor->bytes();  // only query heads and columns, which nobody shares
+        EXPECT_TRUE(shards.layout.partition.is_disjoint());
+        continue;
+      }
+      for (const meta::Run& run : shards.layout.partition.runs()) expected += slice * run.length * run.owners.size();
+    }
+    EXPECT_EQ(found, expected);
+    // Without sharing, the split tensors add up to the file's bytes.
+    if (mesh.devices <= 4) {
+      size_t mirrored = 0;
+      for (const Tensor* tensor : model->weights.tensors()) {
+        if (plan.store.find(*tensor)->layout.is_mirrored()) mirrored += tensor->bytes();
+      }
+      EXPECT_EQ(found, model->file.tensor_bytes() + mirrored * (mesh.devices - 1));
+    }
+  }
+}
+
+TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
+  for (const Mesh& mesh : {Mesh{1, ""}, {2, "3,1"}, {3, "5,0,2"}, {5, ""}}) {
+    SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+    SessionOptions options;
+    options.batch = 32;
+    LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio, options);
+    ModelPlan plan(*loaded.model, loaded.placement, options);
+    // A full batch, then single tokens: the most that a session holds.
+    loaded.session->evaluate(std::vector<int32_t>(32, 5));
+    loaded.session->evaluate(std::vector<int32_t>(1, 5));
+    loaded.session->logits();
+    std::vector<size_t> compute(mesh.devices);
+    std::vector<size_t> weights{loaded.model->buffer->size()}, cache{loaded.session->cache_buffer().size()};
+    for (const GraphPlan* compiled : loaded.session->plans()) {
+      std::vector<size_t> bytes{compiled->allocated_bytes()};
+      if (loaded.placement.is_meta()) bytes = meta::allocated_per_rank(*compiled);
+      for (int d = 0; d < mesh.devices; ++d) compute[d] += bytes[d];
+    }
+    if (loaded.placement.is_meta()) {
+      weights = meta::allocated_per_rank(*loaded.model->buffer);
+      cache = meta::allocated_per_rank(loaded.session->cache_buffer());
+    }
+    for (int d = 0; d < mesh.devices; ++d) {
+      EXPECT_EQ(plan.memory[d].use.weights, weights[d]) << d;
+      EXPECT_EQ(plan.memory[d].use.cache, cache[d]) << d;
+      EXPECT_EQ(plan.memory[d].use.compute, compute[d]) << d;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values("f16", "q8_0", "q4_k_m"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(LlamaPlanVariants, ExpertsTakeTwoAllReducesALayerToo) {
+  SyntheticModel synthetic;
+  synthetic.h.experts = 4, synthetic.h.experts_used = 2;
+  auto model = open_model(synthetic.write());
+  for (const Mesh& mesh : {Mesh{2, ""}, {3, ""}, {2, "3,1"}}) expect_two_all_reduces(*model, mesh);
+}
+
+TEST(LlamaPlanVariants, ComputeMemoryShrinksWithTheNumberOfDevices) {
+  auto model = open_model(tiny_model_path("f16"));
+  auto compute = [&](int devices) {
+    Placement placement(*model, cpu_devices(devices), {{}, 1});
+    return ModelPlan(*model, placement, {}).memory[0].use.compute;
+  };
+  EXPECT_LT(compute(4), compute(1));
+}
+
+}  // namespace
+}  // namespace shoal::models

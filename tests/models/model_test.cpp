@@ -1,0 +1,174 @@
+// Opening models: hyper-parameters and tensors that do not hold together are refused with one line that names them.
+#include "models/model.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/error.h"
+#include "tests/models/synthetic_model.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string message_of(const SyntheticModel& model) {
+  std::string path = model.write();
+  try {
+    open_model(path);
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    return error.what();
+  }
+  return "it opened";
+}
+
+TEST(Hparams, ReadsWhatTheFileSays) {
+  SyntheticModel synthetic;
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 4.0f);
+    writer.add<uint32_t>("llama.rope.scaling.original_context_length", 16).add("llama.rope.freq_base", 5e5f);
+    writer.add<uint32_t>("llama.rope.dimension_count", 8);
+  };
+  Hparams h = open_model(synthetic.write())->hparams;
+  EXPECT_EQ(h.layers, 2);
+  EXPECT_EQ(h.context, 64);
+  EXPECT_EQ(h.embd, 64);
+  EXPECT_EQ(h.ff, 96);
+  EXPECT_EQ(h.heads, 4);
+  EXPECT_EQ(h.kv_heads, 2);
+  EXPECT_EQ(h.group(), 2);
+  EXPECT_EQ(h.head_dim_k, 16);
+  EXPECT_EQ(h.vocab, 96);
+  EXPECT_EQ(h.experts, 0);
+  EXPECT_FLOAT_EQ(h.norm_eps, 1e-5f);
+  EXPECT_EQ(h.rope.dims, 8);
+  EXPECT_FLOAT_EQ(h.rope.base, 5e5f);
+  EXPECT_FLOAT_EQ(h.rope.freq_scale, 0.25f);
+  EXPECT_FLOAT_EQ(h.rope.ext_factor, 1.0f);
+  EXPECT_EQ(h.rope.original_context, 16);
+}
+
+TEST(Hparams, DefaultsWhatTheFileLeavesOut) {
+  SyntheticModel synthetic;
+  synthetic.h.kv_heads = 4;
+  synthetic.without_keys = {"attention.head_count_kv", "attention.key_length", "attention.value_length"};
+  Hparams h = open_model(synthetic.write())->hparams;
+  EXPECT_EQ(h.kv_heads, 4);
+  EXPECT_EQ(h.head_dim_k, 16);
+  EXPECT_EQ(h.head_dim_v, 16);
+  EXPECT_EQ(h.rope.dims, 16);
+  EXPECT_FLOAT_EQ(h.rope.base, 10000.0f);
+  EXPECT_FLOAT_EQ(h.rope.freq_scale, 1.0f);
+}
+
+/// A key of the file and a value that cannot be right.
+struct BadKey {
+  const char* name;
+  std::function<void(test::GgufWriter&)> write;
+  const char* message;
+};
+
+template <class T>
+BadKey bad(const char* name, T value, const char* message) {
+  return {name, [=](test::GgufWriter& writer) { writer.add(std::string("llama.") + name, value); }, message};
+}
+
+TEST(Hparams, RefusesWhatCannotBeRight) {
+  const BadKey cases[] = {
+      bad("block_count", uint32_t{0}, "llama.block_count"),
+      bad("block_count", uint32_t{4000000000}, "'llama.block_count' is 4000000000, more than the 65536"),
+      bad("embedding_length", uint32_t{0}, "llama.embedding_length"),
+      bad("embedding_length", uint32_t{0xffffffff}, "'llama.embedding_length' is 4294967295, more than"),
+      bad("feed_forward_length", uint32_t{0}, "llama.feed_forward_length"),
+      bad("context_length", uint32_t{0}, "llama.context_length"),
+      bad("attention.head_count", uint32_t{0}, "llama.attention.head_count"),
+      bad("attention.head_count_kv", uint32_t{3}, "'llama.attention.head_count_kv' is 3, which does not divide the 4"),
+      bad("attention.head_count_kv", uint32_t{0}, "llama.attention.head_count_kv"),
+      bad("attention.key_length", uint32_t{0}, "llama.attention.key_length"),
+      bad("attention.layer_norm_rms_epsilon", 0.0f, "positive number, found 0"),
+      bad("attention.layer_norm_rms_epsilon", std::numeric_limits<float>::quiet_NaN(), "positive number, found nan"),
+      bad("attention.layer_norm_rms_epsilon", uint32_t{1}, "llama.attention.layer_norm_rms_epsilon"),
+      bad("rope.dimension_count", uint32_t{18}, "'llama.rope.dimension_count' is 18; it must be even and at most"),
+      bad("rope.dimension_count", uint32_t{7}, "'llama.rope.dimension_count' is 7; it must be even"),
+      bad("rope.freq_base", -1.0f, "'llama.rope.freq_base' should be a positive number"),
+      bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; known are none, linear and yarn"),
+      bad("vocab_size", uint32_t{95}, "'llama.vocab_size' is 95, but token_embd.weight has 96 rows"),
+      bad("expert_count", uint32_t{4}, "llama.expert_used_count"),
+  };
+  for (const BadKey& c : cases) {
+    SyntheticModel synthetic;
+    synthetic.without_keys = {c.name};
+    synthetic.keys = c.write;
+    EXPECT_THAT(message_of(synthetic), HasSubstr(c.message)) << c.name;
+  }
+}
+
+TEST(Hparams, RefusesALinearScaleOfZero) {
+  SyntheticModel synthetic;
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add<std::string>("llama.rope.scaling.type", "linear").add("llama.rope.scaling.factor", 0.0f);
+  };
+  EXPECT_THAT(message_of(synthetic), HasSubstr("'llama.rope.scaling.factor' should be a positive number, found 0"));
+}
+
+TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = "mamba";
+  EXPECT_THAT(message_of(synthetic), HasSubstr("architecture 'mamba' is not supported; use a model of one of these"));
+}
+
+TEST(Model, NamesAMissingTensor) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) { return spec.name != "blk.1.ffn_down.weight"; };
+  EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'blk.1.ffn_down.weight' is missing"));
+}
+
+TEST(Model, NamesBothShapesOfAWrongOne) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "blk.0.attn_q.weight") spec.shape[1] = 48;
+    return true;
+  };
+  EXPECT_THAT(message_of(synthetic), HasSubstr("'blk.0.attn_q.weight' should be [64, 64], found [64, 48]"));
+}
+
+TEST(Model, RefusesATensorThatTheGraphWouldLeaveOut) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "output.weight") spec.name = "output_extra.weight";
+    return true;
+  };
+  EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'output_extra.weight' is not part of a llama model"));
+}
+
+TEST(Model, RefusesANormThatIsNotF32) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) { return spec.name != "output_norm.weight"; };
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add_tensor("output_norm.weight", DType::kF16, {64}, std::vector<float>(64, 1.0f));
+  };
+  EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'output_norm.weight' should be f32, found f16"));
+}
+
+TEST(KvCache, RefusesTypesThatItCannotHold) {
+  Hparams h = SyntheticModel().h;
+  auto message = [&](const KvCacheOptions& options) -> std::string {
+    KvCache cache;
+    try {
+      declare_cache(cache, h, options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "declared";
+  };
+  EXPECT_EQ(message({64}), "declared");
+  EXPECT_THAT(message({64, DType::kQ4_0}), HasSubstr("cannot hold keys as q4_0"));
+  EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
+  EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
+  EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
+}
+
+}  // namespace
+}  // namespace shoal::models

@@ -1,0 +1,173 @@
+// A second opinion on the Llama graph: one text forward in float64, written straight down from the definition over the
+// dequantised weights of a model file, without a cache, a graph or a device. Slow and simple.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace shoal::models {
+
+class PlainLlama {
+ public:
+  explicit PlainLlama(const Model& model) : model_(model), h_(model.hparams) {}
+
+  using Row = std::vector<double>;
+
+  /// Logits of the last token.
+  Row logits(const std::vector<int32_t>& tokens) const {
+    std::vector<Row> x;
+    for (int32_t token : tokens) x.push_back(row("token_embd.weight", token));
+    for (int64_t layer = 0; layer < h_.layers; ++layer) {
+      std::string prefix = "blk." + std::to_string(layer) + ".";
+      attention(prefix, x);
+      for (Row& r : x) {
+        Row normed = norm(r, prefix + "ffn_norm.weight");
+        add(r, h_.experts == 0
+                   ? ffn(prefix + "ffn_gate.weight", prefix + "ffn_up.weight", prefix + "ffn_down.weight", 0, normed)
+                   : experts(prefix, normed));
+      }
+    }
+    bool tied = model_.file.find_tensor("output.weight") == nullptr;
+    return times(tied ? "token_embd.weight" : "output.weight", norm(x.back(), "output_norm.weight"));
+  }
+
+ private:
+  const std::vector<float>& values(const std::string& name) const {
+    std::vector<float>& cached = cache_[name];
+    const GgufTensor& tensor = model_.file.tensor(name);
+    if (cached.empty()) {
+      int64_t n = tensor.shape[0] * tensor.shape[1] * tensor.shape[2];
+      cached.resize(n);
+      traits(tensor.dtype).to_f32(tensor.data, cached.data(), n);
+    }
+    return cached;
+  }
+  bool has(const std::string& name) const { return model_.file.find_tensor(name) != nullptr; }
+
+  Row row(const std::string& name, int64_t index) const {
+    const std::vector<float>& all = values(name);
+    int64_t width = model_.file.tensor(name).shape[0];
+    return Row(all.begin() + index * width, all.begin() + (index + 1) * width);
+  }
+
+  /// Matrix `index` of the tensor (experts) times x.
+  Row times(const std::string& name, const Row& x, int64_t index = 0) const {
+    const std::vector<float>& w = values(name);
+    int64_t k = model_.file.tensor(name).shape[0], m = model_.file.tensor(name).shape[1];
+    Row out(m);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < k; ++j) out[i] += w[(index * m + i) * k + j] * x[j];
+    }
+    return out;
+  }
+
+  Row linear(const std::string& name, const Row& x) const {
+    Row out = times(name + ".weight", x);
+    if (has(name + ".bias")) add(out, row(name + ".bias", 0));
+    return out;
+  }
+
+  static void add(Row& a, const Row& b) {
+    for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  }
+
+  Row norm(const Row& x, const std::string& weight) const {
+    double squares = std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
+    double scale = 1.0 / std::sqrt(squares / static_cast<double>(x.size()) + h_.norm_eps);
+    Row out = row(weight, 0);
+    for (size_t i = 0; i < x.size(); ++i) out[i] *= x[i] * scale;
+    return out;
+  }
+
+  static void soft_max(Row& x) {
+    double most = *std::max_element(x.begin(), x.end()), total = 0.0;
+    for (double& v : x) total += v = std::exp(v - most);
+    for (double& v : x) v /= total;
+  }
+
+  /// Neighbouring pairs; positions divided by the linear scale.
+  void rotate(Row& heads, int64_t dim, size_t position) const {
+    for (size_t head = 0; head < heads.size(); head += dim) {
+      for (int64_t i = 0; i < h_.rope.dims / 2; ++i) {
+        double factor = has("rope_freqs.weight") ? values("rope_freqs.weight")[i] : 1.0;
+        double turn = std::pow(h_.rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(h_.rope.dims));
+        double angle = static_cast<double>(position) * turn / factor * h_.rope.freq_scale;
+        double &a = heads[head + 2 * i], &b = heads[head + 2 * i + 1];
+        double rotated = a * std::cos(angle) - b * std::sin(angle);
+        b = a * std::sin(angle) + b * std::cos(angle);
+        a = rotated;
+      }
+    }
+  }
+
+  void attention(const std::string& prefix, std::vector<Row>& x) const {
+    std::vector<Row> keys, rows;
+    for (size_t t = 0; t < x.size(); ++t) {
+      Row normed = norm(x[t], prefix + "attn_norm.weight");
+      Row q = linear(prefix + "attn_q", normed), k = linear(prefix + "attn_k", normed);
+      rotate(q, h_.head_dim_k, t);
+      rotate(k, h_.head_dim_k, t);
+      keys.push_back(std::move(k));
+      rows.push_back(linear(prefix + "attn_v", normed));
+      add(x[t], linear(prefix + "attn_output", attend(q, keys, rows)));
+    }
+  }
+
+  Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& rows) const {
+    Row out(h_.heads * h_.head_dim_v);
+    for (int64_t head = 0; head < h_.heads; ++head) {
+      int64_t kv = head / h_.group();
+      Row weights(keys.size());
+      for (size_t s = 0; s < keys.size(); ++s) {
+        for (int64_t i = 0; i < h_.head_dim_k; ++i) {
+          weights[s] += q[head * h_.head_dim_k + i] * keys[s][kv * h_.head_dim_k + i];
+        }
+        weights[s] /= std::sqrt(static_cast<double>(h_.head_dim_k));
+      }
+      soft_max(weights);
+      for (size_t s = 0; s < rows.size(); ++s) {
+        for (int64_t i = 0; i < h_.head_dim_v; ++i) {
+          out[head * h_.head_dim_v + i] += weights[s] * rows[s][kv * h_.head_dim_v + i];
+        }
+      }
+    }
+    return out;
+  }
+
+  Row ffn(const std::string& gate, const std::string& up, const std::string& down, int64_t index, const Row& x) const {
+    Row hidden = times(gate, x, index), other = times(up, x, index);
+    for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = hidden[i] / (1.0 + std::exp(-hidden[i])) * other[i];
+    return times(down, hidden, index);
+  }
+
+  Row experts(const std::string& prefix, const Row& x) const {
+    Row probabilities = times(prefix + "ffn_gate_inp.weight", x);
+    soft_max(probabilities);
+    std::vector<int64_t> order(probabilities.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return probabilities[a] > probabilities[b]; });
+    order.resize(h_.experts_used);
+    double total = 0.0;
+    for (int64_t expert : order) total += probabilities[expert];
+    Row out(h_.embd);
+    for (int64_t expert : order) {
+      Row each = ffn(prefix + "ffn_gate_exps.weight", prefix + "ffn_up_exps.weight", prefix + "ffn_down_exps.weight",
+                     expert, x);
+      for (double& value : each) value *= probabilities[expert] / total;
+      add(out, each);
+    }
+    return out;
+  }
+
+  const Model& model_;
+  const Hparams& h_;
+  mutable std::map<std::string, std::vector<float>> cache_;
+};
+
+}  // namespace shoal::models

@@ -1,0 +1,89 @@
+// Reference outputs: prompt ids and 48 greedy tokens as llama.cpp gives them, and logits against a float64 forward
+// pass, for every file and prompt of data/models/expected, on one device and on meta devices of several, even and
+// uneven. Files that are not in the repository are tested where SHOAL_MODELS_DIR names a folder that has them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "models/sampler.h"
+#include "models/tokenizer.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+struct Mesh {
+  int devices;
+  const char* ratio;
+};
+
+constexpr Mesh kMeshes[] = {{1, ""},    {2, ""},      {3, ""},    {4, ""},        {5, ""},         {8, ""},
+                            {2, "3,1"}, {3, "5,0,2"}, {2, "1,9"}, {4, "4,3,2,1"}, {5, "0,1,0,0,3"}};
+
+class Reference : public ::testing::TestWithParam<std::tuple<const char*, Mesh>> {};
+
+nlohmann::json expected(const std::string& type) {
+  std::ifstream file(SHOAL_SOURCE_DIR "/data/models/expected/tiny-kjv-5m-" + type + ".json");
+  return nlohmann::json::parse(file);
+}
+
+std::vector<int32_t> greedy(Session& session, std::span<const int32_t> prompt, size_t count) {
+  std::vector<int32_t> tokens;
+  session.rewind(0);
+  session.evaluate(prompt);
+  while (true) {
+    tokens.push_back(top_logits(session.logits(), 1)[0].id);
+    if (tokens.size() == count) return tokens;
+    session.evaluate({&tokens.back(), 1});
+  }
+}
+
+/// Largest distance of the logits from the exact ones of the reference's ten best.
+double distance(std::span<const float> logits, const nlohmann::json& exact) {
+  double worst = 0.0;
+  for (const auto& entry : exact) {
+    worst = std::max(worst, std::abs(logits[entry[0].get<size_t>()] - entry[1].get<double>()));
+  }
+  return worst;
+}
+
+TEST_P(Reference, SameTokensAndLogits) {
+  const auto& [type, mesh] = GetParam();
+  std::string path = tiny_model_path(type);
+  if (path.empty()) GTEST_SKIP() << "no " << type << " file; set SHOAL_MODELS_DIR";
+  LoadedModel loaded(path, mesh.devices, mesh.ratio);
+  Tokenizer tokenizer(loaded.model->file);
+  nlohmann::json reference = expected(type);
+  ASSERT_EQ(reference["cases"].size(), 3u);
+  for (const auto& c : reference["cases"]) {
+    auto prompt = c["prompt_ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(tokenizer.encode(c["prompt"].get<std::string>()), prompt);
+    auto continuation = c["continuation_ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(greedy(*loaded.session, prompt, continuation.size()), continuation) << c["prompt"];
+    EXPECT_EQ(tokenizer.decode(continuation, false), c["continuation_text"].get<std::string>());
+    loaded.session->rewind(0);
+    loaded.session->evaluate(prompt);
+    double allowed = std::max(1.5 * c["max_abs_diff_exact"].get<double>(), 0.02);
+    double found = distance(loaded.session->logits(), c["top10_exact"]);
+    EXPECT_LE(found, allowed) << c["prompt"];
+    RecordProperty("distance", std::to_string(found));
+  }
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& info) {
+  const auto& [type, mesh] = info.param;
+  std::string name = fmt::format("{}_{}_{}", type, mesh.devices, *mesh.ratio ? mesh.ratio : "even");
+  std::replace(name.begin(), name.end(), ',', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Reference,
+                         ::testing::Combine(::testing::Values("f16", "q8_0", "q4_k_m", "q4_0", "q6_k"),
+                                            ::testing::ValuesIn(kMeshes)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace shoal::models

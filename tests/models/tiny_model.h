@@ -1,0 +1,56 @@
+// The small model of the repository on any number of CPU devices, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "devices/cpu/cpu_device.h"
+#include "models/loader.h"
+#include "models/placement.h"
+#include "models/session.h"
+
+namespace shoal::models {
+
+/// Where a model of this type ("q8_0") is; empty when it is neither in the repository nor in SHOAL_MODELS_DIR.
+inline std::string tiny_model_path(const std::string& type) {
+  std::string name = "tiny-kjv-5m-" + type + ".gguf";
+  std::vector<std::string> folders{SHOAL_SOURCE_DIR "/data/models"};
+  if (const char* more = std::getenv("SHOAL_MODELS_DIR")) folders.emplace_back(more);
+  for (const std::string& folder : folders) {
+    if (std::filesystem::exists(folder + "/" + name)) return folder + "/" + name;
+  }
+  return {};
+}
+
+/// The first `count` of eight CPU devices with one thread each.
+inline std::vector<Device*> cpu_devices(int count) {
+  static const bool configured = (cpu::configure("devices=8,threads=1"), true);
+  EXPECT_TRUE(configured);
+  std::string names;
+  for (int i = 0; i < count; ++i) names += (i ? ",CPU" : "CPU") + std::to_string(i);
+  return Registry::instance().device_list(names);
+}
+
+/// A model loaded on some devices.
+struct LoadedModel {
+  LoadedModel(const std::string& path, int devices, const std::string& ratio = {}, const SessionOptions& options = {})
+      : model(open_model(path)), placement(*model, cpu_devices(devices), {ratio, 1}) {
+    load_weights(*model, placement.device());
+    session = std::make_unique<Session>(*model, placement.device(), placement.init(), options);
+  }
+  ~LoadedModel() {
+    session.reset();
+    model->buffer.reset();
+  }
+
+  std::unique_ptr<Model> model;
+  Placement placement;
+  std::unique_ptr<Session> session;
+};
+
+}  // namespace shoal::models
