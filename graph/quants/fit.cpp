@@ -41,8 +41,9 @@ Trial try_affine(const float* x, int n, int high, float inverse_scale, float min
   if (determinant > 0) {
     fit.scale = (count * sxq - sx * sq) / determinant;
     fit.min = (fit.scale * sq - sx) / count;
-    if (fit.min < 0) fit = {sxq / sqq, 0};
   }
+  // A minimum that would have to be positive is left out; so it is when all integers are equal.
+  if (sqq > 0 && sxq > 0 && (fit.min < 0 || determinant <= 0)) fit = {sxq / sqq, 0};
   const float error = sxx + fit.scale * fit.scale * sqq + count * fit.min * fit.min -
                       2 * (fit.scale * sxq - fit.min * sx + fit.scale * fit.min * sq);
   return {fit, error};
