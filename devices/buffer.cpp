@@ -1,7 +1,7 @@
 #include "devices/buffer.h"
 
 #include <algorithm>
-#include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "graph/error.h"
@@ -42,6 +42,19 @@ Buffer& buffer_of(std::string_view what, const Tensor& tensor) {
 void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tensor) {
   require<InvalidArgument>(&buffer_of(what, tensor) == &buffer || buffer.is_multi(),
                            "[{} {}] the tensor lies in another buffer", what, tensor.name);
+}
+
+/// The tensor is placed, or as it was when the buffer refuses it.
+void attach(Tensor& tensor, Buffer& buffer, std::byte* data) {
+  const auto before = std::pair(tensor.buffer, tensor.data);
+  tensor.buffer = &buffer;
+  tensor.data = data;
+  try {
+    buffer.init_tensor(tensor);
+  } catch (...) {
+    std::tie(tensor.buffer, tensor.data) = before;
+    throw;
+  }
 }
 
 /// Several buffers behind one face. Tensors are placed in the parts and know them, so that the multi-buffer
@@ -99,9 +112,7 @@ void Buffer::place(Tensor& tensor, size_t offset) {
   require<InvalidArgument>(offset <= size_ && need <= size_ - offset,
                            "[place {}] {} bytes at offset {} do not fit in a buffer of {} bytes", tensor.name, need,
                            offset, size_);
-  tensor.buffer = this;
-  tensor.data = base() + offset;
-  init_tensor(tensor);
+  attach(tensor, *this, base() + offset);
 }
 
 void Buffer::place_view(Tensor& view) {
@@ -112,9 +123,7 @@ void Buffer::place_view(Tensor& view) {
   require<InvalidArgument>(view.empty() || (view.view_offset <= bytes && view.span_bytes() <= bytes - view.view_offset),
                            "[place {}] the view reaches from byte {} over {} bytes, past the {} bytes of {}", view.name,
                            view.view_offset, view.span_bytes(), bytes, owner.name);
-  view.buffer = &buffer;
-  view.data = owner.data + view.view_offset;
-  buffer.init_tensor(view);
+  attach(view, buffer, owner.data + view.view_offset);
 }
 
 void Buffer::set(Tensor& tensor, const void* data, size_t offset, size_t size) {
@@ -174,9 +183,15 @@ void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   buffer_of("get", tensor).get(tensor, data, offset, size);
 }
 
+void check_copy(const Tensor& src, const Tensor& dst) {
+  buffer_of("copy", src);
+  buffer_of("copy", dst);
+  if (src.dtype == dst.dtype && same_shape(src, dst)) return;
+  fail<InvalidArgument>("[copy] {} does not fit {}", describe(src), describe(dst));
+}
+
 void tensor_copy(const Tensor& src, Tensor& dst) {
-  require<InvalidArgument>(src.dtype == dst.dtype && same_shape(src, dst), "[copy] {} does not fit {}", describe(src),
-                           describe(dst));
+  check_copy(src, dst);
   Buffer& from = buffer_of("copy", src);
   Buffer& to = buffer_of("copy", dst);
   if (&src == &dst || src.empty()) return;

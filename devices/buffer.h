@@ -118,5 +118,7 @@ void tensor_set(Tensor& tensor, const void* data, size_t offset, size_t size);
 void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size);
 /// Whole tensor, by any route: direct copy, else through host memory. Same dtype and shape.
 void tensor_copy(const Tensor& src, Tensor& dst);
+/// Throws InvalidArgument when tensor_copy would: before a copy is queued.
+void check_copy(const Tensor& src, const Tensor& dst);
 
 }  // namespace shoal

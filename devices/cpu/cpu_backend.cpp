@@ -44,10 +44,7 @@ void CpuBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stri
 void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   auto* other = dynamic_cast<CpuBackend*>(&to);
   if (other == nullptr) return Backend::copy_async(src, to, dst);
-  check_placed(src);
-  check_placed(dst);
-  require<InvalidArgument>(src.dtype == dst.dtype && same_shape(src, dst), "[copy] {} does not fit {}", describe(src),
-                           describe(dst));
+  check_copy(src, dst);
   // Earlier work of the other backend may still use dst; its later work must see the copy.
   if (other != this) wait(other->here());
   worker_.push(CopyWork{&src, &dst});

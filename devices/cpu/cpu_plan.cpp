@@ -1,9 +1,5 @@
 #include "devices/cpu/cpu_plan.h"
 
-#include <omp.h>
-
-#include <algorithm>
-
 #include "devices/cpu/cpu_backend.h"
 #include "graph/error.h"
 #include "graph/text.h"
@@ -54,40 +50,17 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
     const OpKernel& kernel = kernel_for(node->op);
     steps.push_back({kernel.run, node, node->workspace, threads == 1 || work_of(kernel, *node) < kAloneWork, true});
   }
-  // Between two steps that thread 0 does alone nobody else needs to see anything; the region's end is a barrier too.
+  // Between two steps that thread 0 does alone nobody else needs to see anything. The team meets after the last one.
   for (size_t i = 0; i < steps.size(); ++i) {
     steps[i].barrier = i + 1 < steps.size() && !(steps[i].alone && steps[i + 1].alone);
   }
   return steps;
 }
 
-void run_steps(std::span<const Step> steps, int threads) {
-  if (threads == 1 || std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.alone; })) {
-    for (const Step& step : steps) step.run({0, 1, step.workspace}, *step.node);
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    const int thread = omp_get_thread_num();
-    const int team = omp_get_num_threads();
-    for (const Step& step : steps) {
-      if (!step.alone) {
-        step.run({thread, team, step.workspace}, *step.node);
-      } else if (thread == 0) {
-        step.run({0, 1, step.workspace}, *step.node);
-      }
-      if (step.barrier) {
-#pragma omp barrier
-      }
-    }
-  }
-}
-
 CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range)
     : backend_(backend),
-      threads_(backend.threads()),
       memory_(checked(backend.device(), range), backend.device()),
-      steps_(compile_steps(range, threads_)) {}
+      steps_(compile_steps(range, backend.threads())) {}
 
 CpuPlan::~CpuPlan() {
   backend_.wait_for(last_run_);

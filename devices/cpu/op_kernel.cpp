@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "devices/cpu/waiting.h"
+
 namespace shoal::cpu {
 
-// Why OpenMP: the runtime brings what a team needs and what is hard to get right alone: threads that are kept between
-// regions, a barrier that spins while there are cores and parks when there are not, placement by the usual
-// environment variables, and tools (profilers, the thread sanitizer) that know it.
 void TeamContext::barrier() const {
-  if (threads == 1) return;
-#pragma omp barrier
+  if (threads > 1) meeting->meet(threads);
 }
 
 std::pair<int64_t, int64_t> share(const TeamContext& ctx, int64_t count, int64_t unit) {

@@ -15,10 +15,13 @@
 
 namespace shoal::cpu {
 
+class TeamBarrier;
+
 struct TeamContext {
   int thread = 0;
   int threads = 1;
   std::byte* workspace = nullptr;  ///< the node's workspace, shared by the team, 64-byte aligned
+  TeamBarrier* meeting = nullptr;  ///< needed when threads > 1
   /// Waits for the whole team; no-op for one thread.
   void barrier() const;
 };

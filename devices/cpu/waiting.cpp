@@ -1,5 +1,7 @@
 #include "devices/cpu/waiting.h"
 
+#include <chrono>
+
 #include "devices/cpu/topology.h"
 
 #if defined(__x86_64__)
@@ -9,8 +11,10 @@
 namespace shoal::cpu {
 namespace {
 
-/// About 20 to 50 microseconds: a little more than parking and being woken costs.
-constexpr int kSpins = 600;
+/// A little more than parking and being woken costs. Longer would only help while nothing else runs on the machine:
+/// a thread that spins keeps its core from the one it waits for.
+constexpr std::chrono::microseconds kSpinTime{100};
+constexpr int kSpinsPerLook = 16;
 
 std::atomic<int> computing_threads{0};
 
@@ -44,15 +48,27 @@ void Counter::advance_to(uint64_t value) {
 }
 
 void Counter::wait_for(uint64_t target, Waiter waiter) const {
-  for (int i = may_spin(waiter) ? kSpins : 0; i > 0; --i) {
-    if (value() >= target) return;
-    pause();
-  }
   if (value() >= target) return;
+  if (may_spin(waiter)) {
+    const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+    do {
+      for (int i = 0; i < kSpinsPerLook; ++i) {
+        pause();
+        if (value() >= target) return;
+      }
+    } while (std::chrono::steady_clock::now() < deadline);
+  }
   parked_.fetch_add(1);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return value_.load() >= target; });
   parked_.fetch_sub(1);
+}
+
+void TeamBarrier::meet(int threads) {
+  const uint64_t phase = phase_.value();
+  if (arrived_.fetch_add(1) + 1 < threads) return phase_.wait_for(phase + 1, Waiter::kWorker);
+  arrived_.store(0);
+  phase_.advance_to(phase + 1);
 }
 
 }  // namespace shoal::cpu

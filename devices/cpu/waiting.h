@@ -45,4 +45,14 @@ class Counter {
   mutable std::condition_variable changed_;
 };
 
+/// Where the threads of a team meet. Reusable; every thread of the team calls with the same size.
+class TeamBarrier {
+ public:
+  void meet(int threads);
+
+ private:
+  std::atomic<int> arrived_{0};
+  Counter phase_;
+};
+
 }  // namespace shoal::cpu

@@ -1,6 +1,5 @@
 #include "devices/cpu/worker.h"
 
-#include <omp.h>
 #include <pthread.h>
 
 #include <deque>
@@ -41,30 +40,33 @@ class TimelinePool {
 };
 
 // One overload for each kind of work.
-void run_item(const HostTask& task) {
+void run_item(const HostTask& task, Team&) {
   task.run(task.object, task.argument, false);
 }
-void run_item(const ComputeWork& work) {
-  work.plan->run();
+void run_item(const ComputeWork& work, Team& team) {
+  work.plan->run(team);
 }
-void run_item(const SetWork& work) {
+void run_item(const SetWork& work, Team&) {
   work.tensor->buffer->set_2d(*work.tensor, work.data, work.host_stride, work.rows);
 }
-void run_item(const GetWork& work) {
+void run_item(const GetWork& work, Team&) {
   work.tensor->buffer->get_2d(*work.tensor, work.data, work.host_stride, work.rows);
 }
-void run_item(const CopyWork& work) {
+void run_item(const CopyWork& work, Team&) {
   tensor_copy(*work.src, *work.dst);
 }
 
 }  // namespace
 
 Worker::Worker(const std::string& name, std::vector<int> cores, int threads)
-    : count_(threads), timeline_(TimelinePool::instance().take()), cores_(std::move(cores)) {
+    : team_(threads), timeline_(TimelinePool::instance().take()), cores_(std::move(cores)) {
   queued_count_ = timeline_->finished.value();
   queued_.advance_to(queued_count_);
   try {
-    thread_ = std::thread([this] { loop(); });
+    thread_ = std::thread([this] {
+      if (!cores_.empty()) bind_thread(cores_);  // not permitted: slower, still right. The team inherits it.
+      team_.lead([this] { serve(); });
+    });
   } catch (const std::system_error& error) {
     TimelinePool::instance().give_back(timeline_);
     fail<DeviceError>("[{}] cannot start a thread ({}): raise the limit of processes, or use fewer devices", name,
@@ -91,9 +93,7 @@ void Worker::synchronize() {
   std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Worker::loop() {
-  if (!cores_.empty()) bind_thread(cores_);  // not permitted: slower, still right
-  omp_set_dynamic(0);
+void Worker::serve() {
   for (uint64_t done = timeline_->finished.value();;) {
     queued_.wait_for(done + 1, Waiter::kWorker);
     const bool more = run(queue_.pop());
@@ -111,8 +111,8 @@ bool Worker::run(const Work& work) {
   try {
     if (failure_ == nullptr) {
       std::visit(
-          [](const auto& item) {
-            if constexpr (requires { run_item(item); }) run_item(item);
+          [this](const auto& item) {
+            if constexpr (requires { run_item(item, team_); }) run_item(item, team_);
           },
           work);
     } else if (const auto* task = std::get_if<HostTask>(&work)) {

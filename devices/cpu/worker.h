@@ -1,5 +1,5 @@
-// Worker: the thread behind a CPU backend. It takes work items from a queue in order and, for plans, leads an
-// OpenMP team. The first failure is kept; later work is skipped, except that host tasks are told and waits still
+// Worker: the thread behind a CPU backend. It takes work items from a queue in order and, for plans, leads a
+// team. The first failure is kept; later work is skipped, except that host tasks are told and waits still
 // wait (others may rely on the order). Nothing here allocates per item.
 //
 // A Timeline counts the items a worker has finished, and positions on it are what events and cross-backend
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "devices/backend.h"
+#include "devices/cpu/team.h"
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
 
@@ -67,10 +68,10 @@ class Worker {
   void synchronize();
 
  private:
-  void loop();
+  void serve();                ///< takes work until told to stop
   bool run(const Work& work);  ///< false: stop
 
-  ThreadCount count_;
+  Team team_;
   Timeline* timeline_;
   WorkQueue<Work> queue_;
   uint64_t queued_count_;  ///< pushing thread only

@@ -1,0 +1,67 @@
+#include "tests/devices/allocation_count.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<int64_t> allocations{0};
+
+void* counted(std::size_t size, std::size_t alignment) {
+  ++allocations;
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
+  void* data = alignment <= alignof(std::max_align_t)
+                   ? std::malloc(size != 0 ? size : 1)
+                   : std::aligned_alloc(alignment, rounded != 0 ? rounded : alignment);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+}  // namespace
+
+namespace shoal::test {
+
+int64_t allocation_count() {
+  return allocations;
+}
+
+}  // namespace shoal::test
+
+void* operator new(std::size_t size) {
+  return counted(size, 1);
+}
+void* operator new[](std::size_t size) {
+  return counted(size, 1);
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return counted(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return counted(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* data) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data, std::size_t) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::align_val_t) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data, std::align_val_t) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data, std::size_t, std::align_val_t) noexcept {
+  std::free(data);
+}

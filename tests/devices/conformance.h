@@ -1,0 +1,21 @@
+// The suites that every device must pass, written once. A program that tests devices includes this header in one
+// source file and names its devices:
+//
+//   namespace shoal::test {
+//   SHOAL_INSTANTIATE_DEVICE_SUITES(Cpu, cpu_cases());   // a function that returns std::vector<DeviceCase>
+//   }
+//
+// A device that is not present is skipped with a message; a failure to make one that is present fails. What does
+// not apply to a device is an exclusion with its reason.
+#pragma once
+
+#include "tests/devices/conformance/backend_suite.h"
+#include "tests/devices/conformance/buffer_suite.h"
+#include "tests/devices/conformance/device_suite.h"
+#include "tests/devices/conformance/event_suite.h"
+
+#define SHOAL_INSTANTIATE_DEVICE_SUITES(prefix, cases)                                 \
+  INSTANTIATE_TEST_SUITE_P(prefix, BufferSuite, testing::ValuesIn(cases), case_name);  \
+  INSTANTIATE_TEST_SUITE_P(prefix, BackendSuite, testing::ValuesIn(cases), case_name); \
+  INSTANTIATE_TEST_SUITE_P(prefix, EventSuite, testing::ValuesIn(cases), case_name);   \
+  INSTANTIATE_TEST_SUITE_P(prefix, DeviceSuite, testing::ValuesIn(cases), case_name)

@@ -1,0 +1,301 @@
+// Streams of any device: queued access and graphs run in order, plans are reused, failures arrive at synchronize().
+#pragma once
+
+#include <atomic>
+
+#include "tests/devices/conformance/case.h"
+
+namespace shoal::test {
+
+class BackendSuite : public DeviceFixture {
+ protected:
+  /// y = x * 2 + 1, twice over, with a view between.
+  struct Doubler {
+    explicit Doubler(int64_t length) {
+      x = graph.input("x", DType::kF32, {length, 2, 1, 1});
+      Tensor* once = scale(graph, x, {2.0f, 1.0f}, "once");
+      Tensor* flat = reshape(graph, once, {2 * length, 1, 1, 1});
+      y = graph.output(scale(graph, flat, {2.0f, 1.0f}, "twice"));
+    }
+    static std::vector<float> expected(std::vector<float> values) {
+      for (float& value : values) value = value * 4 + 3;
+      return values;
+    }
+    Graph graph{"doubler"};
+    Tensor* x;
+    Tensor* y;
+  };
+};
+
+TEST_P(BackendSuite, HasAnIdentity) {
+  const auto backend = new_backend();
+  EXPECT_EQ(&backend->device(), &device());
+  EXPECT_FALSE(backend->name().empty());
+  EXPECT_FALSE(backend->guid().empty());
+  EXPECT_EQ(backend->guid(), new_backend()->guid());
+}
+
+TEST_P(BackendSuite, ComputesAGraph) {
+  const auto backend = new_backend();
+  for (int64_t length : {int64_t{1}, int64_t{37}, int64_t{40000}}) {
+    Doubler doubler(length);
+    const auto plan = backend->create_plan(doubler.graph);
+    EXPECT_GE(plan->allocated_bytes(), doubler.x->bytes());
+    EXPECT_EQ(&plan->backend(), backend.get());
+    const std::vector<float> values = ramp(2 * length);
+    set_floats(*doubler.x, values);
+    EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+    EXPECT_EQ(get_floats(*doubler.y), Doubler::expected(values));
+  }
+}
+
+TEST_P(BackendSuite, QueuedWorkRunsInOrder) {
+  const auto backend = new_backend();
+  Doubler doubler(500);
+  const auto plan = backend->create_plan(doubler.graph);
+  constexpr int kRuns = 20;
+  std::vector<std::vector<float>> in, out(kRuns, std::vector<float>(1000));
+  for (int run = 0; run < kRuns; ++run) in.push_back(ramp(1000, static_cast<float>(run + 1)));
+  for (int run = 0; run < kRuns; ++run) {
+    backend->set_async(*doubler.x, in[run].data(), 0, 4000);
+    backend->compute_async(*plan);
+    backend->get_async(*doubler.y, out[run].data(), 0, 4000);
+  }
+  backend->synchronize();
+  for (int run = 0; run < kRuns; ++run) EXPECT_EQ(out[run], Doubler::expected(in[run])) << run;
+}
+
+TEST_P(BackendSuite, QueuedRectangles) {
+  const auto backend = new_backend();
+  Tensor& x = placed("x", {8, 4, 1, 1});
+  x.buffer->memset(x, 0, 0, x.bytes());
+  const std::vector<float> host = ramp(8, 2.0f);
+  const Rows rows{8, 8, 4, 32};
+  std::vector<float> back(8);
+  backend->set_2d_async(x, host.data(), 8, rows);
+  backend->get_2d_async(x, back.data(), 8, rows);
+  backend->synchronize();
+  EXPECT_EQ(back, host);
+}
+
+TEST_P(BackendSuite, PartsOfAGraphOneAfterTheOther) {
+  const auto backend = new_backend();
+  Doubler doubler(64);
+  const int count = static_cast<int>(doubler.graph.nodes().size());
+  const auto first = backend->create_plan({&doubler.graph, 0, 1});
+  const auto second = backend->create_plan({&doubler.graph, 1, count});
+  const std::vector<float> values = ramp(128);
+  set_floats(*doubler.x, values);
+  backend->compute_async(*first);
+  backend->compute_async(*second);
+  backend->synchronize();
+  EXPECT_EQ(get_floats(*doubler.y), Doubler::expected(values));
+}
+
+TEST_P(BackendSuite, AGraphCanBePlannedAgain) {
+  const auto backend = new_backend();
+  Doubler doubler(64);
+  const std::vector<float> values = ramp(128);
+  for (int round = 0; round < 3; ++round) {
+    const auto plan = backend->create_plan(doubler.graph);
+    set_floats(*doubler.x, values);
+    backend->compute_async(*plan);
+    backend->synchronize();
+    EXPECT_EQ(get_floats(*doubler.y), Doubler::expected(values));
+  }
+}
+
+TEST_P(BackendSuite, APlanFreezesItsGraph) {
+  const auto backend = new_backend();
+  Doubler doubler(4);
+  const auto plan = backend->create_plan(doubler.graph);
+  EXPECT_THROW(scale(doubler.graph, doubler.y, {}), InvalidArgument);
+}
+
+TEST_P(BackendSuite, APlanOfAnotherBackendIsRefused) {
+  const auto backend = new_backend();
+  const auto other = new_backend();
+  Doubler doubler(4);
+  const auto plan = backend->create_plan(doubler.graph);
+  EXPECT_THROW(other->compute_async(*plan), InvalidArgument);
+}
+
+TEST_P(BackendSuite, WeightsWithoutMemoryAreNamed) {
+  const auto backend = new_backend();
+  TensorContext context;
+  Tensor* forgotten = context.add("forgotten", DType::kF32, {8, 1, 1, 1});
+  Graph graph;
+  graph.output(scale(graph, forgotten, {2.0f, 0.0f}));
+  try {
+    backend->create_plan(graph);
+    FAIL() << "the weight has no memory";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("forgotten"), std::string::npos) << error.what();
+  }
+}
+
+TEST_P(BackendSuite, WritesIntoACacheThroughViews) {
+  const auto backend = new_backend();
+  Tensor* cache = weights_.add("cache", DType::kF32, {4, 8, 1, 1}, Role::kCache);
+  buffers_.push_back(allocate_tensors({&cache, 1}, device().buffer_type(), Usage::kAny));
+  cache->buffer->memset(*cache, 0, 0, cache->bytes());
+  Graph graph;
+  Tensor* rows = graph.input("rows", DType::kF32, {4, 2, 1, 1});
+  Tensor* ids = graph.input("ids", DType::kI32, {2, 1, 1, 1});
+  Tensor* written = set_rows(graph, cache, rows, ids);
+  Tensor* tail = slice(graph, written, {1, 6, 2});
+  Tensor* seen = graph.output(scale(graph, tail, {10.0f, 0.0f}));
+  const auto plan = backend->create_plan(graph);
+  set_floats(*rows, ramp(8));
+  const int32_t where[] = {7, 1};
+  tensor_set(*ids, where, 0, sizeof(where));
+  EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+  EXPECT_EQ(get_floats(*seen), (std::vector<float>{0, 0, 0, 0, 0, 10, 20, 30}));
+  std::vector<float> expected(32, 0.0f);
+  for (size_t i = 0; i < 4; ++i) {
+    expected[28 + i] = static_cast<float>(i);
+    expected[4 + i] = static_cast<float>(4 + i);
+  }
+  EXPECT_EQ(get_floats(*cache), expected);
+}
+
+TEST_P(BackendSuite, EmptyResultsAreNotRun) {
+  const auto backend = new_backend();
+  Doubler doubler(0);
+  const auto plan = backend->create_plan(doubler.graph);
+  EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+}
+
+TEST_P(BackendSuite, CopiesBetweenTwoStreams) {
+  const auto from = new_backend();
+  const auto to = new_backend();
+  Tensor& x = placed("x", {1000, 1, 1, 1});
+  Tensor& y = placed("y", {1000, 1, 1, 1});
+  constexpr int kRounds = 50;
+  std::vector<std::vector<float>> in, out(kRounds, std::vector<float>(1000));
+  for (int round = 0; round < kRounds; ++round) in.push_back(ramp(1000, static_cast<float>(round)));
+  for (int round = 0; round < kRounds; ++round) {
+    from->set_async(x, in[round].data(), 0, 4000);
+    from->copy_async(x, *to, y);
+    to->get_async(y, out[round].data(), 0, 4000);
+  }
+  to->synchronize();
+  for (int round = 0; round < kRounds; ++round) EXPECT_EQ(out[round], in[round]) << round;
+  from->synchronize();
+}
+
+TEST_P(BackendSuite, CopiesInsideOneStream) {
+  const auto backend = new_backend();
+  Tensor& x = placed("x", {64, 1, 1, 1});
+  Tensor& y = placed("y", {64, 1, 1, 1});
+  const std::vector<float> values = ramp(64);
+  backend->set_async(x, values.data(), 0, 256);
+  backend->copy_async(x, *backend, y);
+  backend->synchronize();
+  EXPECT_EQ(get_floats(y), values);
+}
+
+TEST_P(BackendSuite, BadQueuedAccessFailsSomewhereAndNothingHangs) {
+  const auto backend = new_backend();
+  Tensor& x = placed("x", {4, 1, 1, 1});
+  std::vector<float> host(64);
+  EXPECT_THROW(
+      {
+        backend->set_async(x, host.data(), 8, 64);
+        backend->synchronize();
+      },
+      InvalidArgument);
+  backend->synchronize();
+  backend->set_async(x, host.data(), 0, 16);
+  backend->synchronize();
+}
+
+// Host tasks.
+
+TEST_P(BackendSuite, HostTasksRunInStreamOrder) {
+  const auto backend = new_backend();
+  Doubler doubler(100);
+  const auto plan = backend->create_plan(doubler.graph);
+  const std::vector<float> values = ramp(200);
+  backend->set_async(*doubler.x, values.data(), 0, 800);
+  backend->compute_async(*plan);
+  struct Seen {
+    const Tensor* tensor;
+    std::vector<float> values;
+  } seen{doubler.y, {}};
+  ASSERT_TRUE(backend->enqueue({[](void* object, const void*, bool failed) {
+                                  auto& s = *static_cast<Seen*>(object);
+                                  if (!failed) s.values = get_floats(*s.tensor);
+                                },
+                                &seen, nullptr}));
+  backend->synchronize();
+  EXPECT_EQ(seen.values, Doubler::expected(values));
+}
+
+TEST_P(BackendSuite, TheFirstFailureIsKeptAndLaterWorkSkipped) {
+  const auto backend = new_backend();
+  Tensor& x = placed("x", {4, 1, 1, 1});
+  set_floats(x, {1, 2, 3, 4});
+  const std::vector<float> other{9, 9, 9, 9};
+  static std::atomic<int> told;
+  told = 0;
+  const auto failing = [](void*, const void* argument, bool failed) {
+    if (failed) return void(++told);
+    fail<DeviceError>("failure {}", static_cast<const char*>(argument));
+  };
+  ASSERT_TRUE(backend->enqueue({failing, nullptr, "one"}));
+  backend->enqueue({failing, nullptr, "two"});
+  backend->set_async(x, other.data(), 0, 16);
+  try {
+    backend->synchronize();
+    FAIL() << "the failure was lost";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "failure one");
+  }
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(get_floats(x), (std::vector<float>{1, 2, 3, 4})) << "work after a failure ran";
+  backend->synchronize();  // cleared
+  backend->set_async(x, other.data(), 0, 16);
+  backend->synchronize();
+  EXPECT_EQ(get_floats(x), other);
+}
+
+TEST_P(BackendSuite, ComputeGivesFailuresAsStatus) {
+  const auto backend = new_backend();
+  Doubler doubler(4);
+  const auto plan = backend->create_plan(doubler.graph);
+  const auto device_fails = [](void*, const void*, bool) { fail<DeviceError>("broken"); };
+  const auto comm_fails = [](void*, const void*, bool) { fail<CommError>("broken"); };
+  ASSERT_TRUE(backend->enqueue({device_fails, nullptr, nullptr}));
+  EXPECT_EQ(backend->compute(*plan), Status::kFailed);
+  backend->enqueue({comm_fails, nullptr, nullptr});
+  EXPECT_EQ(backend->compute(*plan), Status::kAborted);
+  EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+}
+
+TEST_P(BackendSuite, ThousandsOfSmallTasks) {
+  const auto backend = new_backend();
+  std::atomic<int> count{0};
+  constexpr int kTasks = 20000;
+  for (int i = 0; i < kTasks; ++i) {
+    ASSERT_TRUE(backend->enqueue(
+        {[](void* object, const void*, bool) { ++*static_cast<std::atomic<int>*>(object); }, &count, nullptr}));
+    if (i % 1000 == 0) backend->synchronize();
+  }
+  backend->synchronize();
+  EXPECT_EQ(count, kTasks);
+}
+
+TEST_P(BackendSuite, ABackendFinishesItsWorkBeforeItGoes) {
+  std::atomic<int> count{0};
+  {
+    const auto backend = new_backend();
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(backend->enqueue(
+          {[](void* object, const void*, bool) { ++*static_cast<std::atomic<int>*>(object); }, &count, nullptr}));
+    }
+  }
+  EXPECT_EQ(count, 100);
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,133 @@
+// Events of any device that has them: streams ordered without the host.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/devices/conformance/case.h"
+
+namespace shoal::test {
+
+class EventSuite : public DeviceFixture {
+ protected:
+  /// A host task that holds up its stream until it is released.
+  struct Gate {
+    std::atomic<bool> open{false};
+    HostTask task() {
+      return {[](void* object, const void*, bool) {
+                while (!static_cast<Gate*>(object)->open) std::this_thread::sleep_for(std::chrono::microseconds(100));
+              },
+              this, nullptr};
+    }
+  };
+};
+
+TEST_P(EventSuite, AnEventNeverRecordedHoldsUpNobody) {
+  const auto backend = new_backend();
+  const auto event = device().new_event();
+  ASSERT_NE(event, nullptr);
+  EXPECT_EQ(&event->device(), &device());
+  event->wait(*backend);
+  event->synchronize();
+  backend->synchronize();
+}
+
+TEST_P(EventSuite, OneStreamWaitsForAnother) {
+  const auto first = new_backend();
+  const auto second = new_backend();
+  const auto event = device().new_event();
+  Tensor& x = placed("x", {256, 1, 1, 1});
+  set_floats(x, std::vector<float>(256, 0.0f));
+  const std::vector<float> values = ramp(256);
+  std::vector<float> seen(256);
+  Gate gate;
+  ASSERT_TRUE(first->enqueue(gate.task()));
+  first->set_async(x, values.data(), 0, 1024);
+  event->record(*first);
+  event->wait(*second);
+  second->get_async(x, seen.data(), 0, 1024);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the second stream would be past the read by now
+  gate.open = true;
+  second->synchronize();
+  EXPECT_EQ(seen, values);
+}
+
+TEST_P(EventSuite, AWaitRefersToTheRecordBeforeIt) {
+  const auto first = new_backend();
+  const auto second = new_backend();
+  const auto event = device().new_event();
+  event->record(*first);
+  event->wait(*second);
+  Gate gate;
+  ASSERT_TRUE(first->enqueue(gate.task()));
+  event->record(*first);
+  second->synchronize();  // must not wait for the second record, which the gate holds up
+  gate.open = true;
+  event->synchronize();
+  first->synchronize();
+}
+
+TEST_P(EventSuite, TheHostWaits) {
+  const auto backend = new_backend();
+  const auto event = device().new_event();
+  std::atomic<int> count{0};
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(backend->enqueue(
+        {[](void* object, const void*, bool) { ++*static_cast<std::atomic<int>*>(object); }, &count, nullptr}));
+  }
+  event->record(*backend);
+  event->synchronize();
+  EXPECT_EQ(count, 200);
+}
+
+TEST_P(EventSuite, AnEventMayGoBeforeItsWaitIsOver) {
+  const auto first = new_backend();
+  const auto second = new_backend();
+  Gate gate;
+  ASSERT_TRUE(first->enqueue(gate.task()));
+  {
+    const auto event = device().new_event();
+    event->record(*first);
+    event->wait(*second);
+  }
+  gate.open = true;
+  second->synchronize();
+}
+
+TEST_P(EventSuite, AFailedStreamStillReleasesOthers) {
+  const auto first = new_backend();
+  const auto second = new_backend();
+  const auto event = device().new_event();
+  ASSERT_TRUE(first->enqueue({[](void*, const void*, bool failed) {
+                                if (!failed) fail<DeviceError>("broken");
+                              },
+                              nullptr, nullptr}));
+  event->record(*first);
+  event->wait(*second);
+  second->synchronize();
+  EXPECT_THROW(first->synchronize(), DeviceError);
+}
+
+TEST_P(EventSuite, PingPong) {
+  const auto first = new_backend();
+  const auto second = new_backend();
+  const auto there = device().new_event();
+  const auto back = device().new_event();
+  static int value;
+  value = 0;
+  constexpr int kRounds = 1000;
+  const auto add = [](void*, const void*, bool) { ++value; };  // a race unless the events order it
+  for (int round = 0; round < kRounds; ++round) {
+    back->wait(*first);
+    ASSERT_TRUE(first->enqueue({add, nullptr, nullptr}));
+    there->record(*first);
+    there->wait(*second);
+    second->enqueue({add, nullptr, nullptr});
+    back->record(*second);
+  }
+  second->synchronize();
+  EXPECT_EQ(value, 2 * kRounds);
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,35 @@
+// The conformance suites on the devices that are always there.
+#include "tests/devices/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+std::vector<DeviceCase> cases() {
+  const auto named = [](const char* name) { return [name] { return Registry::instance().find_device(name); }; };
+  return {
+      {"CPU_default", named("CPU0"), "", {}},
+      {"CPU_1_thread", named("CPU0"), "threads=1", {}},
+      {"CPU_2_threads", named("CPU0"), "threads=2", {}},
+      {"NULL",
+       named("NULL0"),
+       "",
+       {
+           {"BackendSuite.ComputesAGraph", "runs nothing"},
+           {"BackendSuite.QueuedWorkRunsInOrder", "runs nothing"},
+           {"BackendSuite.PartsOfAGraphOneAfterTheOther", "runs nothing"},
+           {"BackendSuite.AGraphCanBePlannedAgain", "runs nothing"},
+           {"BackendSuite.WritesIntoACacheThroughViews", "runs nothing"},
+           {"BackendSuite.HostTasksRunInStreamOrder", "has no thread for host tasks"},
+           {"BackendSuite.TheFirstFailureIsKeptAndLaterWorkSkipped", "has no thread for host tasks"},
+           {"BackendSuite.ComputeGivesFailuresAsStatus", "has no thread for host tasks"},
+           {"BackendSuite.ThousandsOfSmallTasks", "has no thread for host tasks"},
+           {"BackendSuite.ABackendFinishesItsWorkBeforeItGoes", "has no thread for host tasks"},
+           {"EventSuite", "has no events"},
+       }},
+  };
+}
+
+SHOAL_INSTANTIATE_DEVICE_SUITES(Always, cases());
+
+}  // namespace
+}  // namespace shoal::test

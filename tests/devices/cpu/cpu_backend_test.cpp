@@ -1,0 +1,280 @@
+#include "devices/cpu/cpu_backend.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "devices/allocate.h"
+#include "devices/cpu/cpu_plan.h"
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "tests/devices/allocation_count.h"
+#include "tests/devices/cpu_configuration.h"
+
+namespace shoal::cpu {
+namespace {
+
+using namespace std::chrono_literals;
+
+Device& cpu(int index) {
+  return Registry::instance().device("CPU" + std::to_string(index));
+}
+
+/// Two host tasks that each finish only when they have seen the other one running.
+struct Meeting {
+  std::atomic<int> present{0};
+  std::atomic<bool> missed{false};
+  static void attend(void* object, const void*, bool) {
+    auto& meeting = *static_cast<Meeting*>(object);
+    ++meeting.present;
+    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    while (meeting.present < 2) {
+      if (std::chrono::steady_clock::now() > deadline) return void(meeting.missed = true);
+      std::this_thread::yield();
+    }
+  }
+};
+
+/// A chain of products that keeps a device busy, and its expected result.
+struct Chain {
+  explicit Chain(int64_t length, int steps) : values(static_cast<size_t>(length)) {
+    x = graph.input("x", DType::kF32, {length, 1, 1, 1});
+    y = x;
+    for (int i = 0; i < steps; ++i) y = scale(graph, y, {1.0f, 1.0f});
+    graph.output(y);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
+  }
+  void check(int steps) const {
+    std::vector<float> got(values.size());
+    tensor_get(*y, got.data(), 0, got.size() * 4);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], values[i] + static_cast<float>(steps)) << i;
+  }
+  Graph graph;
+  Tensor *x, *y;
+  std::vector<float> values;
+};
+
+TEST(CpuBackend, TwoDevicesComputeAtTheSameTime) {
+  const test::CpuConfiguration configuration("devices=2,threads=1");
+  const auto first = cpu(0).init();
+  const auto second = cpu(1).init();
+  Chain a(5000, 20), b(5000, 20);
+  const auto plan_a = first->create_plan(a.graph);
+  const auto plan_b = second->create_plan(b.graph);
+  // Between two runs of its graph each stream waits until the other one is there too: without two streams that
+  // run at the same time neither would get past its meeting.
+  Meeting before, between;
+  for (auto [backend, plan, chain] : {std::tuple(first.get(), plan_a.get(), &a), {second.get(), plan_b.get(), &b}}) {
+    backend->set_async(*chain->x, chain->values.data(), 0, chain->values.size() * 4);
+    ASSERT_TRUE(backend->enqueue({Meeting::attend, &before, nullptr}));
+    backend->compute_async(*plan);
+    backend->enqueue({Meeting::attend, &between, nullptr});
+    backend->set_async(*chain->x, chain->values.data(), 0, chain->values.size() * 4);
+    backend->compute_async(*plan);
+  }
+  first->synchronize();
+  second->synchronize();
+  EXPECT_FALSE(before.missed);
+  EXPECT_FALSE(between.missed);
+  a.check(20);
+  b.check(20);
+}
+
+TEST(CpuBackend, RunningAPlanAllocatesNothing) {
+  const test::CpuConfiguration configuration("devices=2,threads=2");
+  const auto backend = cpu(0).init();
+  const auto other = cpu(1).init();
+  Chain chain(70000, 10);  // large enough for the whole team
+  const auto plan = backend->create_plan(chain.graph);
+  TensorContext context;
+  Tensor* copy = context.add("copy", DType::kF32, {70000, 1, 1, 1});
+  const auto memory = allocate_tensors({&copy, 1}, cpu(1).buffer_type(), Usage::kAny);
+  const auto event = cpu(0).new_event();
+  const auto nothing = [](void*, const void*, bool) {};
+  const auto step = [&] {
+    for (int i = 0; i < 50; ++i) {
+      backend->set_async(*chain.x, chain.values.data(), 0, chain.values.size() * 4);
+      backend->compute_async(*plan);
+      backend->enqueue({nothing, nullptr, nullptr});
+      backend->copy_async(*chain.y, *other, *copy);
+      event->record(*backend);
+      event->wait(*other);
+    }
+    other->synchronize();
+    backend->synchronize();
+  };
+  step();  // starts the team
+  const int64_t before = test::allocation_count();
+  step();
+  EXPECT_EQ(test::allocation_count() - before, 0);
+  chain.check(10);
+}
+
+TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
+  const test::CpuConfiguration configuration("devices=16,threads=2");
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<std::unique_ptr<Chain>> chains;
+  std::vector<std::unique_ptr<GraphPlan>> plans;
+  for (int i = 0; i < 16; ++i) {
+    backends.push_back(cpu(i).init());
+    chains.push_back(std::make_unique<Chain>(20000, 10));
+    plans.push_back(backends.back()->create_plan(chains.back()->graph));
+  }
+  // A ring: each device takes its input from the one before it, several times around.
+  const size_t bytes = chains[0]->values.size() * 4;
+  backends[0]->set_async(*chains[0]->x, chains[0]->values.data(), 0, bytes);
+  for (int round = 0; round < 5; ++round) {
+    for (size_t i = 0; i < 16; ++i) {
+      const size_t next = (i + 1) % 16;
+      backends[i]->compute_async(*plans[i]);
+      backends[i]->copy_async(*chains[i]->y, *backends[next], *chains[next]->x);
+    }
+  }
+  for (auto& backend : backends) backend->synchronize();
+  chains[15]->check(10 * 16 * 5);
+}
+
+TEST(CpuBackend, ATeamMeetsBetweenSteps) {
+  // Every thread writes its number into its slot; the next step, on all threads, checks all slots of the one before.
+  static std::atomic<int> wrong;
+  static std::atomic<int> largest_team;
+  wrong = 0;
+  largest_team = 0;
+  const auto step = [](const TeamContext& ctx, Tensor& node) {
+    auto* slots = reinterpret_cast<int*>(ctx.workspace);
+    largest_team = std::max(largest_team.load(), ctx.threads);
+    const int round = node.id;
+    for (int i = 0; i < ctx.threads; ++i) {
+      if (slots[i] != round) ++wrong;
+    }
+    ctx.barrier();
+    slots[ctx.thread] = round + 1;
+  };
+  const auto reset = [](const TeamContext& ctx, Tensor&) {
+    if (ctx.threads != 1 || ctx.thread != 0) ++wrong;
+    for (int i = 0; i < 4; ++i) reinterpret_cast<int*>(ctx.workspace)[i] = 0;
+  };
+  int slots[4] = {};
+  auto* workspace = reinterpret_cast<std::byte*>(slots);
+  std::vector<Tensor> nodes(30);
+  std::vector<Step> steps;
+  for (int i = 0; i < 30; ++i) {
+    nodes[i].id = i % 10;
+    if (i % 10 == 0) steps.push_back({reset, &nodes[i], workspace, true, true});
+    steps.push_back({step, &nodes[i], workspace, false, true});
+  }
+  Team team(4);
+  team.lead([&] {
+    for (int repeat = 0; repeat < 20; ++repeat) team.run(steps);
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(largest_team, 4);
+}
+
+TEST(CpuBackend, SmallNodesAreDoneAlone) {
+  Graph graph;
+  Tensor* x = graph.input("x", DType::kF32, {8, 1, 1, 1});
+  Tensor* large = graph.input("large", DType::kF32, {1000000, 1, 1, 1});
+  Tensor* empty = graph.input("empty", DType::kF32, {0, 1, 1, 1});
+  scale(graph, scale(graph, x, {2, 0}), {2, 0});
+  scale(graph, empty, {2, 0});
+  reshape(graph, large, {1000, 1000, 1, 1});
+  scale(graph, large, {2, 0});
+  scale(graph, x, {3, 0});
+  const auto steps = compile_steps(whole(graph), 2);
+  ASSERT_EQ(steps.size(), 4U) << "views and empty results are not run";
+  EXPECT_TRUE(steps[0].alone);
+  EXPECT_FALSE(steps[0].barrier) << "the next one is done by the same thread";
+  EXPECT_TRUE(steps[1].alone && steps[1].barrier);
+  EXPECT_TRUE(!steps[2].alone && steps[2].barrier);
+  EXPECT_TRUE(steps[3].alone && !steps[3].barrier);
+  for (const Step& step : compile_steps(whole(graph), 1)) EXPECT_TRUE(step.alone);
+}
+
+TEST(CpuBackend, ResultsDoNotDependOnTheTeam) {
+  std::vector<std::vector<float>> results;
+  for (const char* params : {"threads=1", "threads=2", "threads=5"}) {
+    const auto backend = cpu(0).init(params);
+    Graph graph;
+    Tensor* x = graph.input("x", DType::kF32, {300, 200, 1, 1});
+    Tensor* y = graph.output(soft_max(graph, rms_norm(graph, x, {}), nullptr, nullptr, {}));
+    const auto plan = backend->create_plan(graph);
+    std::vector<float> values(60000);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 7919) % 1013) / 100.0f;
+    backend->set_async(*x, values.data(), 0, values.size() * 4);
+    backend->compute_async(*plan);
+    backend->get_async(*y, values.data(), 0, values.size() * 4);
+    backend->synchronize();
+    results.push_back(values);
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(CpuBackend, APlanMayGoWhileItIsQueued) {
+  const auto backend = cpu(0).init();
+  Chain chain(1000, 3);
+  auto plan = backend->create_plan(chain.graph);
+  std::atomic<bool> open{false};
+  backend->enqueue({[](void* object, const void*, bool) {
+                      while (!*static_cast<std::atomic<bool>*>(object)) std::this_thread::sleep_for(100us);
+                    },
+                    &open, nullptr});
+  backend->compute_async(*plan);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(5ms);
+    open = true;
+  });
+  plan.reset();  // waits for the run
+  EXPECT_TRUE(open);
+  opener.join();
+  backend->synchronize();
+}
+
+TEST(CpuBackend, AWaitMayOutliveTheStreamItWaitsFor) {
+  const auto event = cpu(0).new_event();
+  const auto second = cpu(0).init();
+  for (int round = 0; round < 20; ++round) {
+    const auto first = cpu(0).init();
+    event->record(*first);
+    event->wait(*second);
+  }
+  event->wait(*second);
+  event->synchronize();
+  second->synchronize();
+}
+
+TEST(CpuBackend, StreamsOfOtherFamiliesAreServed) {
+  const auto backend = cpu(0).init();
+  const auto null = Registry::instance().init("NULL0");
+  TensorContext context;
+  Tensor* x = context.add("x", DType::kF32, {64, 1, 1, 1});
+  Tensor* y = context.add("y", DType::kF32, {64, 1, 1, 1});
+  const auto here = allocate_tensors({&x, 1}, cpu(0).buffer_type(), Usage::kAny);
+  const auto there = allocate_tensors({&y, 1}, null->device().buffer_type(), Usage::kAny);
+  std::vector<float> values(64, 2.5f), seen(64);
+  backend->set_async(*x, values.data(), 0, 256);
+  backend->copy_async(*x, *null, *y);
+  const auto event = cpu(0).new_event();
+  event->record(*backend);
+  event->wait(*null);
+  tensor_get(*y, seen.data(), 0, 256);
+  EXPECT_EQ(seen, values);
+  EXPECT_THROW(event->record(*null), InvalidArgument);
+}
+
+TEST(CpuBackend, MisuseIsRefusedAtOnce) {
+  const auto backend = cpu(0).init();
+  TensorContext context;
+  Tensor* x = context.add("x", DType::kF32, {64, 1, 1, 1});
+  float value = 0;
+  EXPECT_THROW(backend->set_async(*x, &value, 0, 4), InvalidArgument) << "no memory";
+  EXPECT_THROW(backend->get_async(*x, &value, 0, 4), InvalidArgument);
+  EXPECT_THROW(backend->copy_async(*x, *backend, *x), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace shoal::cpu

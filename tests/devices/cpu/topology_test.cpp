@@ -1,0 +1,92 @@
+#include "devices/cpu/topology.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <set>
+#include <thread>
+
+namespace shoal::cpu {
+namespace {
+
+const std::vector<Node> kTwoNodes{{0, {0, 1, 2, 3}}, {2, {8, 9, 10, 11}}};
+
+TEST(DivideCores, OnePerNodeByDefault) {
+  const auto sets = divide_cores(kTwoNodes, 0);
+  ASSERT_EQ(sets.size(), 2U);
+  EXPECT_EQ(sets[1].node, 2);
+  EXPECT_EQ(sets[1].cores, (std::vector<int>{8, 9, 10, 11}));
+  EXPECT_FALSE(sets[1].shared);
+}
+
+TEST(DivideCores, EvenlyAndWithoutOverlap) {
+  for (int devices = 1; devices <= 8; ++devices) {
+    const auto sets = divide_cores(kTwoNodes, devices);
+    ASSERT_EQ(sets.size(), static_cast<size_t>(devices));
+    std::multiset<int> all;
+    for (const CoreSet& set : sets) {
+      EXPECT_FALSE(set.shared);
+      EXPECT_GE(set.cores.size(), 8U / static_cast<size_t>(devices));
+      EXPECT_LE(set.cores.size(), (8U + static_cast<size_t>(devices) - 1) / static_cast<size_t>(devices));
+      all.insert(set.cores.begin(), set.cores.end());
+    }
+    EXPECT_EQ(all, (std::multiset<int>{0, 1, 2, 3, 8, 9, 10, 11}));
+  }
+}
+
+TEST(DivideCores, MemoryIsBoundOnlyInsideANode) {
+  const auto sets = divide_cores(kTwoNodes, 3);
+  EXPECT_EQ(sets[0].node, 0);
+  EXPECT_EQ(sets[1].node, -1);  // cores 2, 3 and 8
+  EXPECT_EQ(sets[2].node, 2);
+}
+
+TEST(DivideCores, MoreDevicesThanCoresShare) {
+  const auto sets = divide_cores(kTwoNodes, 20);
+  ASSERT_EQ(sets.size(), 20U);
+  std::set<int> used;
+  for (const CoreSet& set : sets) {
+    EXPECT_TRUE(set.shared);
+    ASSERT_EQ(set.cores.size(), 1U);
+    used.insert(set.cores[0]);
+  }
+  EXPECT_EQ(used.size(), 8U);
+}
+
+TEST(Machine, HasCoresAndMemory) {
+  EXPECT_GE(machine_cores(), 1);
+  EXPECT_FALSE(cpu_model().empty());
+  for (int node : {-1, machine_nodes()[0].number}) {
+    const DeviceMemory memory = node_memory(node);
+    EXPECT_GT(memory.total, size_t{64} << 20);
+    EXPECT_GT(memory.free, 0U);
+    EXPECT_LE(memory.free, memory.total);
+  }
+}
+
+TEST(Machine, BindsTheCallingThreadOnly) {
+  const int core = machine_nodes()[0].cores.back();
+  bool bound = false;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::thread([&] {
+    bound = bind_thread({&core, 1});
+    pthread_getaffinity_np(pthread_self(), sizeof(set), &set);
+  }).join();
+  if (!bound) GTEST_SKIP() << "binding threads is not permitted here";
+  EXPECT_EQ(CPU_COUNT(&set), 1);
+  EXPECT_TRUE(CPU_ISSET(core, &set));
+}
+
+TEST(Machine, MemoryIsAlignedAndFailureIsNull) {
+  for (int node : {-1, machine_nodes()[0].number}) {
+    void* data = allocate_on_node(100, node);
+    ASSERT_NE(data, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
+    free_on_node(data, 100, node);
+    EXPECT_EQ(allocate_on_node(~size_t{0}, node), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::cpu
