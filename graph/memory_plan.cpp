@@ -172,10 +172,10 @@ class Planner {
     return nullptr;
   }
 
-  /// The same layout, and all of the bytes of the tensor that owns them.
+  /// The same layout, and all of the bytes of the tensor that owns them (so that a view's offset is 0).
   static bool fits_exactly(const Tensor& source, const Tensor& node) {
     return source.dtype == node.dtype && source.shape == node.shape && source.is_contiguous() &&
-           source.view_offset == 0 && source.bytes() == source.storage()->bytes();
+           source.bytes() == source.storage()->bytes();
   }
 
   /// Owned by a node of this range and not needed after this step. A leaf is never overwritten.

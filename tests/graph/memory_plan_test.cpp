@@ -344,6 +344,19 @@ TEST(MemoryPlan, ChunksStayBelowTheMaximum) {
   Validator(whole(g), plan, 4).check_all();
 }
 
+TEST(MemoryPlan, TensorsLargerThanAChunkCanShareOne) {
+  Graph g;
+  Tensor* large = tile(g, vector_input(g, 10), 100);
+  Tensor* later = tile(g, sum_rows(g, large), 90);
+  g.output(sum_rows(g, later));
+  MemoryPlanOptions options;
+  options.alignment = 4;
+  options.max_chunk = 100;
+  const MemoryPlan plan = plan_memory(whole(g), options);
+  EXPECT_EQ(plan.tensors.at(large).chunk, plan.tensors.at(later).chunk);
+  EXPECT_THAT(plan.chunk_sizes, ElementsAre(400u, 44u));
+}
+
 TEST(MemoryPlan, RangesPlanTheirOwnTensorsOnly) {
   Graph g;
   Tensor* x = vector_input(g, 10, "x");
