@@ -1,0 +1,152 @@
+// attention by hand and at its edges. One-dimensional heads with q = 0 give every visible row the same weight, so that
+// results are plain means of v.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "graph/ops/ops.h"
+#include "tests/ops/eval.h"
+#include "tests/support/reference.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr Tolerance kClose{1e-12};
+
+TEST(Attention, CausalQueriesSeeTheRowsUpToTheirPosition) {
+  Eval eval;
+  Tensor* q = eval.input({1, 3, 1, 1}, {0, 0, 0});
+  Tensor* k = eval.input({1, 4, 1, 1}, {1, 1, 1, 1});
+  Tensor* v = eval.input({1, 4, 1, 1}, {10, 20, 60, 1000});
+  Tensor* positions = eval.integers({0, 1, 2});
+  const Values result =
+      eval.run(attention(eval.graph, q, k, v, positions, nullptr, nullptr, {.scale = 1, .causal = true}));
+  EXPECT_TRUE(close_to(result, {10, 15, 30}, kClose));
+}
+
+TEST(Attention, RowsOutOfSightMayHoldAnything) {
+  Eval eval;
+  Tensor* q = eval.input({1, 2, 1, 1}, {1, 1});
+  Tensor* k = eval.input({1, 5, 1, 1}, {kNaN, 1, 1, kNaN, kInfinity});
+  Tensor* v = eval.input({1, 5, 1, 1}, {kNaN, 3, 5, kNaN, kInfinity});
+  Tensor* positions = eval.integers({1, 2});
+  const Values result =
+      eval.run(attention(eval.graph, q, k, v, positions, nullptr, nullptr, {.scale = 1, .causal = true, .window = 1}));
+  EXPECT_TRUE(close_to(result, {3, 5}, kClose));
+}
+
+TEST(Attention, MaskedRowsMayHoldAnything) {
+  Eval eval;
+  Tensor* q = eval.input({1, 2, 1, 1}, {1, 1});
+  Tensor* k = eval.input({1, 3, 1, 1}, {2, kNaN, 2});
+  Tensor* v = eval.input({1, 3, 1, 1}, {4, kNaN, 8});
+  Tensor* mask = eval.input({3, 2, 1, 1}, {0, -kInfinity, 0, -kInfinity, -kInfinity, 0});
+  const Values result = eval.run(attention(eval.graph, q, k, v, nullptr, mask, nullptr, {.scale = 1}));
+  EXPECT_TRUE(close_to(result, {6, 8}, kClose));
+}
+
+TEST(Attention, WindowEndsAtThePosition) {
+  Eval eval;
+  Tensor* q = eval.input({1, 2, 1, 1}, {0, 0});
+  Tensor* k = eval.input({1, 5, 1, 1}, Values(5, 0));
+  Tensor* v = eval.input({1, 5, 1, 1}, {1, 2, 4, 8, 16});
+  Tensor* positions = eval.integers({1, 4});
+  const Values result =
+      eval.run(attention(eval.graph, q, k, v, positions, nullptr, nullptr, {.scale = 1, .causal = true, .window = 3}));
+  EXPECT_TRUE(close_to(result, {1.5, 28.0 / 3}, kClose));
+}
+
+TEST(Attention, QueryThatSeesNothingGivesZeros) {
+  Eval eval;
+  Tensor* q = eval.input({2, 3, 1, 1}, Values(6, 1));
+  Tensor* k = eval.input({2, 2, 1, 1}, Values(4, 1));
+  Tensor* v = eval.input({2, 2, 1, 1}, Values(4, 7));
+  Tensor* mask = eval.input({2, 3, 1, 1}, {0, 0, -kInfinity, -kInfinity, 0, 0});
+  Tensor* positions = eval.integers({-1, 1, 1});
+  Tensor* sinks = eval.input({1, 1, 1, 1}, {-100});
+  const Values result = eval.run(attention(eval.graph, q, k, v, positions, mask, sinks, {.scale = 1, .causal = true}));
+  EXPECT_TRUE(close_to(result, {0, 0, 0, 0, 7, 7}, kClose));
+}
+
+TEST(Attention, SinkTakesItsShare) {
+  Eval eval;
+  Tensor* q = eval.input({1, 1, 2, 1}, {0, 0});
+  Tensor* k = eval.input({1, 2, 1, 1}, {0, 0});
+  Tensor* v = eval.input({1, 2, 1, 1}, {6, 12});
+  Tensor* sinks = eval.input({2, 1, 1, 1}, {0, std::log(4.0)});
+  // Weights 1, 1 beside a sink of 1 and of 4.
+  const Values result = eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, sinks, {.scale = 1}));
+  EXPECT_TRUE(close_to(result, {6, 3}, kClose));
+}
+
+TEST(Attention, SoftcapBendsScores) {
+  Eval eval;
+  Tensor* q = eval.input({1, 1, 1, 1}, {1});
+  Tensor* k = eval.input({1, 2, 1, 1}, {30, -30});
+  Tensor* v = eval.input({1, 2, 1, 1}, {1, 0});
+  const double capped = 2 * std::tanh(30 * 0.1 / 2);
+  const Values result =
+      eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, nullptr, {.scale = 0.1f, .softcap = 2}));
+  EXPECT_TRUE(close_to(result, {1 / (1 + std::exp(-2 * capped))}, kClose));
+}
+
+TEST(Attention, HeadsShareTheKvHeadOfTheirGroup) {
+  Eval eval;
+  Tensor* q = eval.input({1, 1, 6, 1}, Values(6, 0));
+  Tensor* k = eval.input({1, 1, 3, 1}, {0, 0, 0});
+  Tensor* v = eval.input({1, 1, 3, 1}, {1, 2, 3});
+  const Values result = eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, nullptr, {.scale = 1}));
+  EXPECT_EQ(result, (Values{1, 1, 2, 2, 3, 3}));
+}
+
+TEST(Attention, ScoresFarApartNeitherOverflowNorVanish) {
+  Eval eval;
+  Tensor* q = eval.input({1, 1, 1, 1}, {1});
+  // In different segments, the largest in the middle.
+  Values keys(1500, -3e38), values(1500, 5);
+  keys[700] = 3e38;
+  values[700] = 42;
+  Tensor* k = eval.input({1, 1500, 1, 1}, keys);
+  Tensor* v = eval.input({1, 1500, 1, 1}, values);
+  EXPECT_EQ(eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, nullptr, {.scale = 1})), Values{42});
+}
+
+// What a device computes for a head must not depend on which other heads, and how many threads, it has.
+TEST(Attention, HeadsAreTheSameBitsInEveryShard) {
+  constexpr int64_t kDim = 24, kRows = 1300, kHeads = 12, kKvHeads = 3, kQueries = 5;
+  const auto run = [&](int64_t first, int64_t heads, const std::string& spec) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* q = graph.input("q", DType::kF32, {kDim, kQueries, kHeads, 1});
+    Tensor* k = weights.add("k", DType::kF16, {kDim, kRows, kKvHeads, 1}, Role::kCache);
+    Tensor* v = weights.add("v", DType::kF16, {kDim, kRows, kKvHeads, 1}, Role::kCache);
+    Tensor* positions = graph.input("positions", DType::kI32, {kQueries, 1, 1, 1});
+    const int64_t group = kHeads / kKvHeads, kv = first / group, kv_heads = std::max<int64_t>(heads / group, 1);
+    Tensor* node =
+        attention(graph, slice(graph, q, {2, first, heads}), slice(graph, k, {2, kv, kv_heads}),
+                  slice(graph, v, {2, kv, kv_heads}), positions, nullptr, nullptr, {.scale = 0.2f, .causal = true});
+    graph.output(node);
+    TensorValues leaves = random_leaves(graph, 5);
+    leaves[positions] = counting(kQueries, 1200);
+    const auto backend = Registry::instance().init(spec);
+    return run_graph(*backend, graph, leaves).at(node);
+  };
+  const Values all = run(0, kHeads, "CPU0:threads=1");
+  for (const int64_t heads : {1, 2, 4, 8}) {
+    for (int64_t first = 0; first + heads <= kHeads; first += heads) {
+      const Values some = run(first, heads, "CPU0:threads=3");
+      for (int64_t query = 0; query < kQueries; ++query) {
+        for (int64_t i = 0; i < kDim * heads; ++i) {
+          ASSERT_EQ(some[query * kDim * heads + i], all[query * kDim * kHeads + first * kDim + i])
+              << heads << " heads from " << first << ", query " << query << ", element " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,76 @@
+// argsort, top_k and argmax among equals, infinities and NaN.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "graph/ops/ops.h"
+#include "tests/ops/eval.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+Shape row_of(const Values& values) {
+  return {static_cast<int64_t>(values.size()), 1, 1, 1};
+}
+
+Values sorted(const Values& x, bool descending, DType dtype = DType::kF32) {
+  Eval eval;
+  return eval.run(argsort(eval.graph, eval.input(dtype, row_of(x), x), descending));
+}
+Values best(const Values& x, int64_t k) {
+  Eval eval;
+  return eval.run(top_k(eval.graph, eval.input(row_of(x), x), k));
+}
+Values largest(const Values& x) {
+  Eval eval;
+  return eval.run(argmax(eval.graph, eval.input(row_of(x), x)));
+}
+
+TEST(Order, EqualsKeepTheirOrder) {
+  const Values x{2, 1, 2, 0, 1, 2};
+  EXPECT_EQ(sorted(x, false), (Values{3, 1, 4, 0, 2, 5}));
+  EXPECT_EQ(sorted(x, true), (Values{0, 2, 5, 1, 4, 3}));
+  EXPECT_EQ(sorted(x, true, DType::kF16), (Values{0, 2, 5, 1, 4, 3}));
+  EXPECT_EQ(best(x, 4), (Values{0, 2, 5, 1}));
+  EXPECT_EQ(largest(x), Values{0});
+}
+
+TEST(Order, LongRowsOfEqualsKeepTheirOrder) {
+  const Values zeros(5000, 0);
+  EXPECT_EQ(sorted(zeros, false), counting(5000));
+  EXPECT_EQ(sorted(zeros, true), counting(5000));
+  EXPECT_EQ(best(zeros, 700), counting(700));
+  EXPECT_EQ(largest(zeros), Values{0});
+}
+
+TEST(Order, NegativeZeroEqualsZero) {
+  EXPECT_EQ(sorted({0.0, -0.0, 0.0}, false), (Values{0, 1, 2}));
+  EXPECT_EQ(largest({-0.0, 0.0}), Values{0});
+}
+
+TEST(Order, NaNIsLessThanEverything) {
+  const Values x{kNaN, -kInfinity, 1, kNaN, kInfinity};
+  EXPECT_EQ(sorted(x, false), (Values{0, 3, 1, 2, 4}));
+  EXPECT_EQ(sorted(x, true), (Values{4, 2, 1, 0, 3}));
+  EXPECT_EQ(best(x, 3), (Values{4, 2, 1}));
+  EXPECT_EQ(largest(x), Values{4});
+}
+
+TEST(Order, ArgmaxOfNothingComparableIsTheFirst) {
+  EXPECT_EQ(largest({-kInfinity, -kInfinity}), Values{0});
+  EXPECT_EQ(largest({kNaN, -kInfinity}), Values{1});
+  EXPECT_EQ(largest({kNaN, kNaN}), Values{0});
+}
+
+TEST(Order, ArgmaxLooksPastTheFirstPiece) {
+  Values x(3000, -1);
+  x[1700] = x[2900] = 0.5;
+  EXPECT_EQ(largest(x), Values{1700});
+  EXPECT_EQ(best(x, 3), (Values{1700, 2900, 0}));
+}
+
+}  // namespace
+}  // namespace shoal::test

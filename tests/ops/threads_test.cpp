@@ -1,0 +1,150 @@
+// Results do not depend on the number of threads: the same bits from 1, 2 and 3 of them. Sizes are such that a backend
+// wakes its team for every case: many rows, and single long ones.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "devices/device.h"
+#include "graph/ops/ops.h"
+#include "graph/text.h"
+#include "tests/support/reference.h"
+#include "tests/support/tensors.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr Shape kRows{130, 41, 5, 1};
+constexpr Shape kLongRow{70001, 1, 1, 1};
+
+struct Build {
+  Graph& g;
+  TensorContext& w;
+  Shape shape;
+  Tensor* x(DType dtype = DType::kF32, const char* name = "x") { return g.input(name, dtype, shape); }
+  Tensor* y() { return g.input("y", DType::kF32, {shape[0], 1, shape[2], 1}); }
+  Tensor* integers(const char* name, int64_t n) { return g.input(name, DType::kI32, {n, 1, 1, 1}); }
+  Tensor* weight(DType dtype, const Shape& of) { return w.add("w", dtype, of); }
+  Tensor* cache(const char* name, DType dtype, const Shape& of) { return w.add(name, dtype, of, Role::kCache); }
+};
+
+Tensor* long_attention(Build b, int64_t queries) {
+  Tensor* q = b.g.input("q", DType::kF32, {64, queries, 6, 1});
+  Tensor* positions = b.integers("positions", queries);
+  return attention(b.g, q, b.cache("k", DType::kF16, {64, 3000, 2, 1}), b.cache("v", DType::kQ8_0, {96, 3000, 2, 1}),
+                   positions, nullptr, b.weight(DType::kF32, {6, 1, 1, 1}), {.scale = 0.2f, .causal = true});
+}
+
+/// An op may stand here several times.
+const std::multimap<Op, Tensor* (*)(Build)> kCases = {
+    {Op::kGetRows,
+     [](Build b) {
+       return get_rows(b.g, b.weight(DType::kQ4_K, {1024, 50, 1, 1}), b.integers("ids", 37));
+     }},
+    {Op::kSetRows,
+     [](Build b) {
+       Tensor* rows = b.g.input("rows", DType::kF32, {512, 33, 3, 1});
+       return set_rows(b.g, b.cache("c", DType::kQ8_0, {512, 64, 3, 1}), rows, b.integers("ids", 33));
+     }},
+    {Op::kMulMat,
+     [](Build b) {
+       return mul_mat(b.g, b.weight(DType::kF16, {512, 301, 1, 1}), b.g.input("x", DType::kF32, {512, 1, 1, 1}));
+     }},
+    {Op::kMulMat,
+     [](Build b) {
+       return mul_mat(b.g, b.weight(DType::kQ4_0, {512, 301, 1, 1}), b.g.input("x", DType::kF32, {512, 67, 1, 1}));
+     }},
+    {Op::kMulMatId,
+     [](Build b) {
+       return mul_mat_id(b.g, b.weight(DType::kQ8_0, {256, 71, 5, 1}), b.g.input("x", DType::kF32, {256, 1, 19, 1}),
+                         b.g.input("ids", DType::kI32, {2, 19, 1, 1}));
+     }},
+    {Op::kAdd, [](Build b) { return add(b.g, b.x(), b.y()); }},
+    {Op::kSub, [](Build b) { return sub(b.g, b.x(DType::kF16), b.y()); }},
+    {Op::kMul, [](Build b) { return mul(b.g, b.x(), b.y()); }},
+    {Op::kDiv, [](Build b) { return div(b.g, b.x(), b.y()); }},
+    {Op::kScale,
+     [](Build b) {
+       return scale(b.g, b.x(), {0.3f, 1});
+     }},
+    {Op::kUnary, [](Build b) { return unary(b.g, b.x(), UnaryKind::kSilu); }},
+    {Op::kUnary, [](Build b) { return unary(b.g, b.x(), UnaryKind::kTanh); }},
+    {Op::kClamp,
+     [](Build b) {
+       return clamp(b.g, b.x(), {-0.1f, 0.2f});
+     }},
+    {Op::kGlu, [](Build b) { return glu(b.g, b.x(), b.x(DType::kF32, "up"), GluKind::kGegluQuick); }},
+    {Op::kRmsNorm, [](Build b) { return rms_norm(b.g, b.x(), {}); }},
+    {Op::kLayerNorm, [](Build b) { return layer_norm(b.g, b.x(), {}); }},
+    {Op::kSoftMax, [](Build b) { return soft_max(b.g, b.x(), nullptr, nullptr, {2}); }},
+    {Op::kRope,
+     [](Build b) {
+       return rope(b.g, b.x(), b.integers("positions", b.shape[2]), nullptr,
+                   {.dims = std::min<int64_t>(b.shape[0], 64)});
+     }},
+    {Op::kSumRows, [](Build b) { return sum_rows(b.g, b.x()); }},
+    {Op::kArgmax, [](Build b) { return argmax(b.g, b.x()); }},
+    {Op::kTopK, [](Build b) { return top_k(b.g, b.x(DType::kF16), 40); }},
+    {Op::kArgsort, [](Build b) { return argsort(b.g, b.x(DType::kF16), true); }},
+    {Op::kAttention, [](Build b) { return long_attention(b, 1); }},
+    {Op::kAttention, [](Build b) { return long_attention(b, 29); }},
+    {Op::kCast, [](Build b) { return cast(b.g, b.x(), DType::kBF16); }},
+    {Op::kContiguous, [](Build b) { return contiguous(b.g, transpose(b.g, b.x())); }},
+    {Op::kConcat,
+     [](Build b) {
+       return concat(b.g, {b.x(), b.y(), b.x(DType::kF32, "z")}, 1);
+     }},
+    {Op::kRepeat,
+     [](Build b) {
+       return repeat(b.g, b.x(), {2 * b.shape[0], 3 * b.shape[1], b.shape[2], 2});
+     }},
+    {Op::kFill,
+     [](Build b) {
+       return fill(b.g, {DType::kF16, b.shape, 2.5f});
+     }},
+};
+
+class Threads : public ::testing::TestWithParam<Op> {};
+
+Values run_case(Tensor* (*build)(Build), const Shape& shape, int threads, bool check_values) {
+  Graph graph;
+  TensorContext weights;
+  Tensor* node = graph.output(build({graph, weights, shape}));
+  TensorValues leaves = random_leaves(graph, 11);
+  const auto backend = Registry::instance().init("CPU0:threads=" + std::to_string(threads));
+  const Values result = run_graph(*backend, graph, leaves).at(node);
+  if (check_values) {
+    EXPECT_TRUE(close_to(result, reference_eval(graph, leaves).at(node), {1e-4})) << to_string(graph);
+  }
+  return result;
+}
+
+TEST_P(Threads, GiveTheSameBits) {
+  const auto [first, last] = kCases.equal_range(GetParam());
+  ASSERT_NE(first, last) << "no case for " << name_of(GetParam());
+  for (auto one = first; one != last; ++one) {
+    for (const Shape& shape : {kRows, kLongRow}) {
+      const Values alone = run_case(one->second, shape, 1, false);
+      for (const int threads : {2, 3}) {
+        const Values team = run_case(one->second, shape, threads, threads == 3 && shape == kRows);
+        ASSERT_EQ(team.size(), alone.size());
+        for (size_t i = 0; i < team.size(); ++i) {
+          ASSERT_EQ(team[i], alone[i]) << threads << " threads, " << to_string(shape) << ", element " << i;
+        }
+      }
+    }
+  }
+}
+
+std::vector<Op> compute_ops() {
+  std::vector<Op> ops;
+  for (int i = 0; i < kOpCount; ++i) {
+    if (info(static_cast<Op>(i)).kind == OpKind::kCompute) ops.push_back(static_cast<Op>(i));
+  }
+  return ops;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Threads, ::testing::ValuesIn(compute_ops()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace shoal::test
