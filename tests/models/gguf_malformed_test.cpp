@@ -71,7 +71,8 @@ TEST(GgufMalformed, BigEndian) {
 }
 
 TEST(GgufMalformed, KeyCountOverflow) {
-  for (const uint64_t count : {kHuge, kHuge / 16, uint64_t{1} << 40, uint64_t{1000}}) {
+  // The second wraps to a few bytes when multiplied by the least size of a key.
+  for (const uint64_t count : {kHuge, kHuge / 14 + 1, uint64_t{1} << 40, uint64_t{1000}}) {
     EXPECT_THAT(error_after([&](GgufWriter& w) { w.key_count = count; }), HasSubstr("keys cannot fit"));
   }
   EXPECT_NE(error_after([](GgufWriter& w) { w.key_count = 2; }), "");
@@ -79,7 +80,7 @@ TEST(GgufMalformed, KeyCountOverflow) {
 }
 
 TEST(GgufMalformed, TensorCountOverflow) {
-  for (const uint64_t count : {kHuge, kHuge / 32, uint64_t{1} << 40, uint64_t{1000}}) {
+  for (const uint64_t count : {kHuge, kHuge / 33 + 1, uint64_t{1} << 40, uint64_t{1000}}) {
     EXPECT_THAT(error_after([&](GgufWriter& w) { w.tensor_count = count; }), HasSubstr("tensors cannot fit"));
   }
   EXPECT_THAT(error_after([](GgufWriter& w) { w.tensor_count = 2; }), HasSubstr("a tensor name"));
@@ -243,12 +244,19 @@ TEST(GgufMalformed, OffsetNotAligned) {
 }
 
 TEST(GgufMalformed, OverlappingTensors) {
-  EXPECT_THAT(error_after([](GgufWriter& w) {
-                GgufTensorSpec bad = tensor("bad");
-                bad.offset = 0;
-                w.add_tensor(bad);
-              }),
-              HasSubstr("overlaps tensor"));
+  // "long" has bytes 32 to 96: "bad" would share all of "first", the head or the tail of "long", or begin after it.
+  const std::pair<uint64_t, const char*> cases[] = {
+      {0, "overlaps tensor"}, {32, "overlaps tensor"}, {64, "tensor 'bad': overlaps tensor 'long'"}, {96, ""}};
+  for (const auto& [offset, message] : cases) {
+    EXPECT_THAT(error_after([&](GgufWriter& w) {
+                  GgufTensorSpec bad = tensor("bad");
+                  bad.offset = offset;
+                  w.add_tensor(tensor("long", {16}, 64)).add_tensor(bad);
+                }),
+                HasSubstr(message))
+        << offset;
+  }
+  EXPECT_EQ(error_after([](GgufWriter& w) { w.add_tensor(tensor("long", {16}, 64)).add_tensor(tensor("next")); }), "");
 }
 
 TEST(GgufMalformed, AlignmentZeroOrNoPowerOfTwo) {

@@ -263,6 +263,7 @@ TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirstAndWhole) {
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
   const Token space = v.add(std::string(kSpacePiece), -1), x = v.add("x", -1), y = v.add("y", -1);
   const Token xy = v.add("xy", -0.5f);
+  v.add("xxy", 0);  // would be made if the user-defined "xx" could be merged
   const Token one = v.add("xx", 0, 4), two = v.add("xx y", 0, 4);
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode("xxy"), ElementsAre(space, one, y));
@@ -279,6 +280,23 @@ TEST(TokenizerVocabulary, ControlAndBytePiecesAreNotMadeByMerging) {
   EXPECT_THAT(tokenizer.encode("<s>"), ElementsAre(half, close));
   EXPECT_THAT(tokenizer.encode("<"), ElementsAre(open));
   EXPECT_THAT(tokenizer.encode("s"), ElementsAre(s));
+}
+
+TEST(TokenizerVocabulary, InvalidBytesAreNotMerged) {
+  Vocabulary v;
+  v.extra.add<bool>("tokenizer.ggml.add_bos_token", false).add<bool>("tokenizer.ggml.add_space_prefix", false);
+  const Token a = v.add("a", -1);
+  v.add("a\x80", 0);
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("a\x80"), ElementsAre(a, tokenizer.vocabulary().byte_token(0x80)));
+}
+
+TEST(TokenizerVocabulary, OfEqualPiecesTheLaterCounts) {
+  Vocabulary v;
+  v.extra.add<bool>("tokenizer.ggml.add_bos_token", false).add<bool>("tokenizer.ggml.add_space_prefix", false);
+  v.add("a", -1);
+  const Token again = v.add("a", -2);
+  EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(again));
 }
 
 TEST(TokenizerVocabulary, WithoutTypesBytesAreKnownByTheirForm) {
