@@ -8,8 +8,6 @@ namespace shoal::test {
 namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr DType kQuantized[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 /// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows,
 /// nothing at all.
