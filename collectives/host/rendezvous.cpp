@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "collectives/host/futex.h"
+#include "devices/cpu/waiting.h"
 #include "graph/error.h"
 
 #if defined(__x86_64__)
@@ -68,7 +69,7 @@ bool Rendezvous::spin(uint32_t step) const {
     return complete == step || complete == kFailed;
   };
   if (done()) return true;
-  if (spin_.count() == 0) return false;
+  if (spin_.count() == 0 || !cpu::may_spin(cpu::Waiter::kWorker)) return false;
   const Clock::time_point end = Clock::now() + spin_;
   constexpr int kPausesPerLookAtTheClock = 16;
   do {
