@@ -30,8 +30,7 @@ class Collectives {
       backends_.push_back(owned_.back().get());
       counts_.push_back(count * (rank + 1) / ranks - count * rank / ranks);
     }
-    communicator_ = make_host_communicator(
-        backends_, {.spin = std::chrono::microseconds(getenv("SPIN") ? atoi(getenv("SPIN")) : 50)});
+    communicator_ = make_host_communicator(backends_);
     for (int rank = 0; rank < ranks; ++rank) {
       in_.emplace_back(count, static_cast<float>(rank + 1));
       out_.emplace_back(count);
