@@ -165,13 +165,10 @@ class Builder {
     Tensor* hidden = glu(g(), gate, up, GluKind::kSwiglu, name("experts.hidden"));
     Tensor* each = mul_mat_id(g(), layer_weight("ffn_down_exps.weight"), hidden, ids, {}, name("experts.each"));
     Tensor* weighted = mul(g(), each, weights, name("experts.weighted"));
-    Tensor* sum = nullptr;
-    for (int64_t i = 0; i < h_.experts_used; ++i) {
-      Tensor* one = slice(g(), weighted, {1, i, 1}, name(fmt::format("experts.one_{}", i)));
-      sum = sum ? add(g(), sum, one, name(fmt::format("experts.sum_{}", i))) : one;
-    }
-    Tensor* dense = h_.experts_used == 1 ? contiguous(g(), sum, name("experts.only")) : sum;
-    return reshape(g(), dense, {h_.embd, t, 1, 1}, name("ffn_out"));
+    // One chain from the partial products to their sum, so that nothing but the sum is ever reduced between devices.
+    Tensor* by_element =
+        contiguous(g(), permute(g(), weighted, {1, 0, 2, 3}, name("experts.by_element")), name("experts.columns"));
+    return reshape(g(), sum_rows(g(), by_element, name("experts.sum")), {h_.embd, t, 1, 1}, name("ffn_out"));
   }
 
   const Hparams& h_;

@@ -78,6 +78,13 @@ meta::Partition divide_heads(ShareLedger& ledger, const Hparams& h, int64_t unit
   return meta::Partition::from_shares(counts);
 }
 
+/// One KV head that all devices share.
+bool is_everywhere(const meta::Partition& partition) {
+  return std::all_of(partition.runs().begin(), partition.runs().end(), [&](const meta::Run& run) {
+    return static_cast<int>(run.owners.size()) == partition.devices() && partition.devices() > 1;
+  });
+}
+
 double parse_share(std::string_view entry, std::string_view text) {
   while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
   while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
@@ -143,7 +150,7 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   auto found = cuts_.find(tensor.name);
   require<InvalidArgument>(found != cuts_.end(), "the split policy does not know the tensor {}", describe(tensor));
   const auto& [layer, cut] = found->second;
-  if (cut.group == CutGroup::kNone) return meta::SplitState::mirrored();
+  if (cut.group == CutGroup::kNone || is_everywhere(partition(layer, cut.group))) return meta::SplitState::mirrored();
   return meta::SplitState::split(cut.axis, partition(layer, cut.group).scale_up(cut.scale));
 }
 
