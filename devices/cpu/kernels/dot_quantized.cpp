@@ -1,4 +1,5 @@
-// Rows of quantised weights times few quantised columns.
+// Rows of quantised weights times few quantised columns. Both are walked in chunks of eight parts of 32 elements. The
+// scales of a chunk are multiplied at once; then each vector of integer sums, four elements to a lane, takes its own.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/weights.h"
@@ -6,26 +7,171 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-/// Scales of 32 elements for the eight sums of four that quad_dot gives.
-template <class Format>
-F32x8 scales_of(const typename Format::Scales& scales, int part) {
-  if constexpr (Format::kGroups == 1) return splat_float<F32x8>(scales.scale[part]);
-  const float first = scales.scale[2 * part], second = scales.scale[2 * part + 1];
-  return F32x8{first, first, first, first, second, second, second, second};
+constexpr int kChunk = 8;
+
+/// The numbers of a chunk: one per part or, with kGroups == 2, one per 16 elements.
+template <int kGroups>
+struct Numbers {
+  F32x8 v[kGroups];
+};
+
+/// First n (at most 8) floats, zeros behind them.
+F32x8 first_floats(const float* from, int64_t n) {
+  if (n >= kChunk) return load<F32x8>(from);
+  float values[kChunk] = {};
+  for (int64_t i = 0; i < n; ++i) values[i] = from[i];
+  return load<F32x8>(values);
 }
 
-/// total + what the addends of 32 elements add; `sums` are the column's.
-template <class Format>
-float with_adds(const typename Format::Scales& scales, int part, const float* sums, float total) {
-  if constexpr (Format::kGroups == 1) {
-    return multiply_add(scales.add[part], sums[0] + sums[1], total);
+/// v[0] v[0] v[1] v[1] ...
+Numbers<2> doubled(F32x8 v) {
+  return {
+      {__builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3), __builtin_shufflevector(v, v, 4, 4, 5, 5, 6, 6, 7, 7)}};
+}
+
+/// Scales and scaled sums of a column's chunk that has n parts.
+template <int kGroups>
+Numbers<kGroups> column_scales(const float* scales, int64_t n) {
+  if constexpr (kGroups == 2)
+    return doubled(load<F32x8>(scales));
+  else
+    return {{first_floats(scales, n)}};
+}
+template <int kGroups>
+Numbers<kGroups> column_sums(const float* sums, int64_t n) {
+  if constexpr (kGroups == 2) {
+    return {{load<F32x8>(sums), load<F32x8>(sums + 8)}};
   } else {
-    return multiply_add(scales.add[2 * part + 1], sums[1], multiply_add(scales.add[2 * part], sums[0], total));
+    const F32x8 low = first_floats(sums, 2 * n), high = first_floats(sums + 8, 2 * n - 8);
+    return {{__builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14) +
+             __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15)}};
   }
 }
 
+/// Scales (and addends) of a row's chunk. Parts that are not there get zeros.
+template <class Format>
+struct RowChunk {
+  Numbers<Format::kGroups> scales, adds;
+};
+
+template <class Block, class Field>
+F32x8 collect(const Block* blocks, int64_t n, Field Block::*field) {
+  Vec<uint16_t, 8> halves = {};
+  if (n >= kChunk) {
+    SHOAL_UNROLL
+    for (int i = 0; i < kChunk; ++i) halves[i] = blocks[i].*field;
+  } else {
+    for (int64_t i = 0; i < n; ++i) halves[i] = blocks[i].*field;
+  }
+  return halves_to_float(halves);
+}
+
+template <class Format>
+RowChunk<Format> row_chunk(const typename Format::Block* blocks, int64_t n) {
+  using Block = typename Format::Block;
+  RowChunk<Format> chunk;
+  if constexpr (Format::kParts == 1) {
+    chunk.scales.v[0] = collect(blocks, n, &Block::scale);
+    if constexpr (Format::kAdds) chunk.adds.v[0] = collect(blocks, n, &Block::min);
+  } else {
+    const auto scales = Format::scales(*blocks);
+    for (int i = 0; i < Format::kGroups; ++i) {
+      chunk.scales.v[i] = load<F32x8>(scales.scale + 8 * i);
+      if constexpr (Format::kAdds) chunk.adds.v[i] = load<F32x8>(scales.add + 8 * i);
+    }
+  }
+  return chunk;
+}
+
+/// Four lanes of the first number, four of the second.
+F32x8 splat_two(const float* from) {
+  const Vec<uint64_t, 4> both = load<uint64_t>(from) - Vec<uint64_t, 4>{};
+  const F32x8 v = bits_as<F32x8>(both);
+  return __builtin_shufflevector(v, v, 0, 0, 0, 0, 5, 5, 5, 5);
+}
+
+/// Integer products of raw bytes: what they start from, and one step.
+template <class Format>
+I32x8 start(I8x32 a) {
+  constexpr int kOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
+  if constexpr (kOffset == 0) return I32x8{};
+  return -small_quad_dot(I32x8{}, I8x32{} + static_cast<int8_t>(kOffset), a);
+}
+template <class Format>
+I32x8 step(I32x8 sum, I8x32 raw, I8x32 a) {
+  if constexpr (Format::kOffset == kSigned)
+    return quad_dot(sum, stored(raw), a);
+  else
+    return small_quad_dot(sum, raw, a);
+}
+
+/// Walks one chunk; part by part for blocks of 256 elements, and blocks of 32 elements two by two.
+template <class Format, int R, int C>
+struct Walk {
+  using Block = typename Format::Block;
+  using Scales = float[R][C][kChunk * Format::kGroups];
+
+  /// Scaled sums of 64 elements; `second` is `first` when there is no other, whose scales then are zero.
+  static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part, int in_chunk,
+                   int64_t second, F32x8 (&sums)[R][C]) {
+    Halves x[C];
+    I32x8 starts[C];
+    SHOAL_UNROLL
+    for (int c = 0; c < C; ++c) {
+      const int8_t *one = b[c].values + 32 * part, *other = b[c].values + 32 * second;
+      x[c].first = bits_as<I8x32>(join(load<U8x16>(one), load<U8x16>(other)));
+      x[c].second = bits_as<I8x32>(join(load<U8x16>(one + 16), load<U8x16>(other + 16)));
+      starts[c] = start<Format>(x[c].first) + start<Format>(x[c].second);
+    }
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const Halves w = Format::halves(a[r][part], a[r][second]);
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const I32x8 sum = step<Format>(step<Format>(starts[c], w.first, x[c].first), w.second, x[c].second);
+        sums[r][c] = multiply_add(__builtin_convertvector(sum, F32x8), splat_two(scales[r][c] + in_chunk), sums[r][c]);
+      }
+    }
+  }
+
+  /// Scaled sums of one part of a 256-element block.
+  static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t block, int part,
+                   F32x8 (&sums)[R][C]) {
+    I8x32 x[C];
+    I32x8 starts[C];
+    SHOAL_UNROLL
+    for (int c = 0; c < C; ++c) {
+      x[c] = load<I8x32>(b[c].values + 256 * block + 32 * part);
+      starts[c] = start<Format>(x[c]);
+    }
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const I8x32 w = Format::raw(a[r][block], part);
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const float* of = scales[r][c] + Format::kGroups * part;
+        const F32x8 scale = Format::kGroups == 2 ? splat_two(of) : splat_float<F32x8>(*of);
+        const I32x8 sum = step<Format>(starts[c], w, x[c]);
+        sums[r][c] = multiply_add(__builtin_convertvector(sum, F32x8), scale, sums[r][c]);
+      }
+    }
+  }
+
+  /// Part `first` on, n parts (at most kChunk).
+  static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t first, int64_t n,
+                    F32x8 (&sums)[R][C]) {
+    if constexpr (Format::kParts == 1) {
+      for (int i = 0; i < n; i += 2) pair(a, b, scales, first + i, i, first + (i + 1 < n ? i + 1 : i), sums);
+    } else {
+      SHOAL_UNROLL
+      for (int i = 0; i < kChunk; ++i) part(a, b, scales, first / kChunk, i, sums);
+    }
+  }
+};
+
 template <class Format>
 struct Tile {
+  static constexpr int kGroups = Format::kGroups;
   using Block = typename Format::Block;
 
   template <int R, int C>
@@ -34,37 +180,28 @@ struct Tile {
     Column b[C];
     for (int r = 0; r < R; ++r) a[r] = reinterpret_cast<const Block*>(args.a + (row + r) * args.a_stride);
     for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k);
-    F32x8 sums[R][C] = {};
-    float adds[R][C] = {};
-    for (int64_t i = 0; i < args.k / 32; i += Format::kParts) {
-      typename Format::Scales scales[R];
+    F32x8 sums[R][C] = {}, adds[R][C] = {};
+    const int64_t parts = args.k / 32;
+    for (int64_t first = 0; first < parts; first += kChunk) {
+      const int64_t n = parts - first < kChunk ? parts - first : kChunk;
+      float scales[R][C][kChunk * kGroups];
       SHOAL_UNROLL
-      for (int r = 0; r < R; ++r) scales[r] = Format::scales(a[r][i / Format::kParts]);
-      for (int part = 0; part < Format::kParts; ++part) {
-        I8x32 values[C];
-        I32x8 start[C];
+      for (int r = 0; r < R; ++r) {
+        const RowChunk<Format> chunk = row_chunk<Format>(a[r] + first / Format::kParts, n);
         SHOAL_UNROLL
         for (int c = 0; c < C; ++c) {
-          values[c] = load<I8x32>(b[c].values + 32 * (i + part));
-          start[c] = quad_start(values[c]);
-        }
-        SHOAL_UNROLL
-        for (int r = 0; r < R; ++r) {
-          const I8x32 weights = stored(Format::values(a[r][i / Format::kParts], part));
-          SHOAL_UNROLL
-          for (int c = 0; c < C; ++c) {
-            const F32x8 products = __builtin_convertvector(quad_dot(start[c], weights, values[c]), F32x8);
-            const F32x8 scale = scales_of<Format>(scales[r], part) * splat_float<F32x8>(b[c].scales[i + part]);
-            sums[r][c] = multiply_add(products, scale, sums[r][c]);
-            if constexpr (Format::kAdds) {
-              adds[r][c] = with_adds<Format>(scales[r], part, b[c].sums + 2 * (i + part), adds[r][c]);
-            }
+          const auto of_column = column_scales<kGroups>(b[c].scales + first, n);
+          for (int i = 0; i < kGroups; ++i) store(scales[r][c] + 8 * i, chunk.scales.v[i] * of_column.v[i]);
+          if constexpr (Format::kAdds) {
+            const auto of_sums = column_sums<kGroups>(b[c].sums + 2 * first, n);
+            for (int i = 0; i < kGroups; ++i) adds[r][c] = multiply_add(chunk.adds.v[i], of_sums.v[i], adds[r][c]);
           }
         }
       }
+      Walk<Format, R, C>::chunk(a, b, scales, first, n, sums);
     }
     for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < C; ++c) args.c[column + c][args.c_row + row + r] = sum_lanes(sums[r][c]) + adds[r][c];
+      for (int c = 0; c < C; ++c) args.c[column + c][args.c_row + row + r] = sum_lanes(sums[r][c] + adds[r][c]);
     }
   }
 };

@@ -33,6 +33,19 @@ inline float half_to_float(uint16_t half) {
 #endif
 }
 
+/// Eight of them.
+inline F32x8 halves_to_float(Vec<uint16_t, 8> halves) {
+#if defined(__F16C__)
+  return (F32x8)_mm256_cvtph_ps((__m128i)halves);
+#else
+  float values[8];
+  uint16_t from[8];
+  store(from, halves);
+  for (int i = 0; i < 8; i += kLanes) store(values + i, load_half(from + i));
+  return load<F32x8>(values);
+#endif
+}
+
 struct RowsF32 {
   using Element = float;
   static F32 load(const float* from) { return SHOAL_ISA::load<F32>(from); }

@@ -39,7 +39,7 @@ void pack_values(const typename Format::Block* const* rows, int64_t part, int64_
   for (int r = 0; r < kLanes; ++r) {
     for (int64_t i = 0; i < count; ++i) {
       const auto& block = rows[r][(part + i) / Format::kParts];
-      store(values[r] + 32 * i, stored(Format::values(block, static_cast<int>((part + i) % Format::kParts))));
+      store(values[r] + 32 * i, stored(values_of<Format>(block, static_cast<int>((part + i) % Format::kParts))));
     }
   }
   for (int piece = 0; piece < kPieces; ++piece) {

@@ -1,8 +1,8 @@
 // Products of signed bytes, four to a 32-bit lane: the step of every quantised kernel.
 //
-// VNNI multiplies unsigned by signed bytes. There weights are *stored* with 128 added (their top bit flipped) and
-// sums start from -128 times the column's sum, which makes up for it; elsewhere stored weights are as they are and
-// sums start from zero:   sum (w + 128) a - 128 sum a = sum w a.
+// VNNI multiplies unsigned by signed bytes. Signed weights are *stored* there with 128 added, and sums start from -128
+// times the column's sum, which makes up for it; elsewhere stored weights are as they are and sums start from zero:
+//   sum (w + 128) a - 128 sum a = sum w a.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -14,7 +14,7 @@ namespace shoal::cpu::SHOAL_ISA {
 inline constexpr int kWeightBias = 128;
 
 inline I8x32 stored(I8x32 w) {
-  return w ^ static_cast<int8_t>(-128);
+  return w + static_cast<int8_t>(-128);
 }
 
 /// Lane i: sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3], w as stored() gives it.
@@ -25,9 +25,9 @@ inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return (I32x8)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)w, (__m256i)a);
 }
 
-/// What sums with these columns start from.
-inline I32x8 quad_start(I8x32 a) {
-  return -quad_dot(I32x8{}, I8x32{} ^ static_cast<int8_t>(-128), a);
+/// The same for w of 0 to 63.
+inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
+  return quad_dot(sum, w, a);
 }
 
 #else
@@ -43,6 +43,11 @@ inline I8x32 stored(I8x32 w) {
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   // |w| <= 128 and |a| <= 127: two products fit into 16 bits.
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)a, (__m256i)w));
+  return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
@@ -75,11 +80,11 @@ inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return load<I32x8>(sums);
 }
 
-#endif
-
-inline I32x8 quad_start(I8x32) {
-  return I32x8{};
+inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
+  return quad_dot(sum, w, a);
 }
+
+#endif
 
 #endif
 

@@ -19,7 +19,7 @@ void to_f32(const void* src, float* dst, int64_t n) {
     const auto scales = Format::scales(blocks[i]);
     for (int part = 0; part < kParts; ++part, dst += 32) {
       int8_t values[32];
-      store(values, Format::values(blocks[i], part));
+      store(values, values_of<Format>(blocks[i], part));
       SHOAL_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const int scale = part * kGroups + v * kGroups / kVectors;

@@ -1,0 +1,75 @@
+// Small pieces of block formats as vectors of bytes and floats.
+#pragma once
+
+#include "devices/cpu/kernels/half.h"
+#include "graph/quants/blocks.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// As kOffset of a format: raw bytes are signed.
+inline constexpr int kSigned = -1;
+
+/// Scales of a block (or of eight blocks of 32) and, for formats that have them, addends.
+template <int kCount>
+struct BlockScales {
+  float scale[kCount];
+};
+template <int kCount>
+struct BlockScalesAndAdds {
+  float scale[kCount];
+  float add[kCount];
+};
+
+/// Elements 0..15 of two 32-element blocks, then their elements 16..31.
+struct Halves {
+  I8x32 first, second;
+};
+
+/// b behind a.
+inline U8x32 join(U8x16 a, U8x16 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+                                 23, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+
+/// Byte i: (bytes[i] >> shift) & mask, a negative shift to the left. The mask keeps what comes from neighbours out.
+inline I8x32 bit_field(U8x32 bytes, int shift, int mask) {
+  const auto words = bits_as<Vec<uint16_t, 16>>(bytes);
+  return bits_as<I8x32>(shift < 0 ? words << -shift : words >> shift) & static_cast<int8_t>(mask);
+}
+inline I8x32 bit_field(const uint8_t* from, int shift, int mask) {
+  return bit_field(load<U8x32>(from), shift, mask);
+}
+
+/// 16 bytes of nibbles: low ones are elements 0..15, high ones 16..31.
+inline I8x32 nibbles(const uint8_t* from) {
+  const U8x16 bytes = load<U8x16>(from);
+  return bits_as<I8x32>(join(bytes & 15, bytes >> 4));
+}
+inline Halves nibble_halves(const uint8_t* a, const uint8_t* b) {
+  const U8x32 bytes = join(load<U8x16>(a), load<U8x16>(b));
+  return {bit_field(bytes, 0, 15), bit_field(bytes, 4, 15)};
+}
+
+/// Bit i of `bits` -> bit 4 of byte i.
+inline I8x32 fifth_bits(uint32_t bits) {
+  const Vec<uint32_t, 8> copies = bits - Vec<uint32_t, 8>{};
+  const U8x32 bytes = bits_as<U8x32>(copies);
+  const U8x32 own = __builtin_shufflevector(bytes, bytes, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 18, 18, 18,
+                                            18, 18, 18, 18, 18, 19, 19, 19, 19, 19, 19, 19, 19);
+  const Vec<uint64_t, 4> every = 0x8040201008040201u - Vec<uint64_t, 4>{};
+  const U8x32 bit = bits_as<U8x32>(every);
+  return bits_as<I8x32>((own & bit) == bit) & 16;
+}
+inline Halves fifth_bit_halves(const uint8_t* a, const uint8_t* b) {
+  const uint32_t of_a = load<uint32_t>(a), of_b = load<uint32_t>(b);
+  return {fifth_bits((of_a & 0xffffu) | of_b << 16), fifth_bits(of_a >> 16 | (of_b & 0xffff0000u))};
+}
+
+inline F32x8 bytes_to_float(const uint8_t* from) {
+  return __builtin_convertvector(__builtin_convertvector(load<Vec<uint8_t, 8>>(from), I32x8), F32x8);
+}
+inline F32x8 bytes_to_float(const int8_t* from) {
+  return __builtin_convertvector(__builtin_convertvector(load<Vec<int8_t, 8>>(from), I32x8), F32x8);
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA

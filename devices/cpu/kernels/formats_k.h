@@ -1,0 +1,107 @@
+// The formats of 256-element blocks; see formats.h.
+#pragma once
+
+#include "devices/cpu/kernels/format_bits.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// 16 sub-blocks of 16.
+struct K16 {
+  static constexpr int kParts = 8, kGroups = 2;
+};
+
+struct Q2_K : K16 {
+  using Block = quants::BlockQ2_K;
+  static constexpr bool kAdds = true;
+  static constexpr int kOffset = 0;
+  static BlockScalesAndAdds<16> scales(const Block& block) {
+    const float scale = half_to_float(block.scale), add = -half_to_float(block.min_scale);
+    uint8_t factors[16], minima[16];
+    store(factors, load<U8x16>(block.scales) & 15);
+    store(minima, load<U8x16>(block.scales) >> 4);
+    BlockScalesAndAdds<16> s;
+    for (int i = 0; i < 16; i += 8) {
+      store(s.scale + i, bytes_to_float(factors + i) * scale);
+      store(s.add + i, bytes_to_float(minima + i) * add);
+    }
+    return s;
+  }
+  static I8x32 raw(const Block& block, int part) { return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3); }
+};
+
+struct Q3_K : K16 {
+  using Block = quants::BlockQ3_K;
+  static constexpr bool kAdds = false;
+  static constexpr int kOffset = 4;
+  static BlockScales<16> scales(const Block& block) {
+    // Low nibbles of eight bytes are scales 0..7, high ones 8..15; of the next four bytes, crumb j has the high bits
+    // of scales 4j..4j+3.
+    const uint64_t low = load<uint64_t>(block.scales);
+    const uint64_t high = load<uint32_t>(block.scales + 8);
+    const uint64_t nibble = 0x0f0f0f0f0f0f0f0fu, crumb = 0x03030303u;
+    const uint64_t bits[2] = {
+        (low & nibble) | (high & crumb) << 4 | (high >> 2 & crumb) << 36,
+        (low >> 4 & nibble) | (high >> 4 & crumb) << 4 | (high >> 6 & crumb) << 36,
+    };
+    const float scale = half_to_float(block.scale);
+    BlockScales<16> s;
+    for (int i = 0; i < 2; ++i) {
+      const F32x8 integers = bytes_to_float(reinterpret_cast<const uint8_t*>(bits + i)) - 32.0f;
+      store(s.scale + 8 * i, integers * scale);
+    }
+    return s;
+  }
+  static I8x32 raw(const Block& block, int part) {
+    return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3) | bit_field(block.high_bits, part - 2, 4);
+  }
+};
+
+/// 8 sub-blocks of 32 with 6-bit scales and minima.
+struct K32 {
+  static constexpr int kParts = 8, kGroups = 1;
+  static constexpr bool kAdds = true;
+  static constexpr int kOffset = 0;
+  template <class Block>
+  static BlockScalesAndAdds<8> scales(const Block& block) {
+    // Four sub-blocks to a word; masks keep the bits of one byte from running into the next.
+    const uint32_t a = load<uint32_t>(block.scales), b = load<uint32_t>(block.scales + 4);
+    const uint32_t c = load<uint32_t>(block.scales + 8);
+    const uint64_t factors = (a & 0x3f3f3f3fu) | uint64_t{(c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u)} << 32;
+    const uint64_t minima = (b & 0x3f3f3f3fu) | uint64_t{(c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u)} << 32;
+    BlockScalesAndAdds<8> s;
+    store(s.scale, bytes_to_float(reinterpret_cast<const uint8_t*>(&factors)) * half_to_float(block.scale));
+    store(s.add, bytes_to_float(reinterpret_cast<const uint8_t*>(&minima)) * -half_to_float(block.min_scale));
+    return s;
+  }
+};
+
+struct Q4_K : K32 {
+  using Block = quants::BlockQ4_K;
+  static I8x32 raw(const Block& block, int part) { return bit_field(block.nibbles + part / 2 * 32, part % 2 * 4, 15); }
+};
+
+struct Q5_K : K32 {
+  using Block = quants::BlockQ5_K;
+  static I8x32 raw(const Block& block, int part) {
+    return bit_field(block.nibbles + part / 2 * 32, part % 2 * 4, 15) | bit_field(block.high_bits, part - 4, 16);
+  }
+};
+
+struct Q6_K : K16 {
+  using Block = quants::BlockQ6_K;
+  static constexpr bool kAdds = false;
+  static constexpr int kOffset = 32;
+  static BlockScales<16> scales(const Block& block) {
+    const float scale = half_to_float(block.scale);
+    BlockScales<16> s;
+    for (int i = 0; i < 16; i += 8) store(s.scale + i, bytes_to_float(block.scales + i) * scale);
+    return s;
+  }
+  static I8x32 raw(const Block& block, int part) {
+    const int half = part / 4, j = part % 4;
+    return bit_field(block.nibbles + half * 64 + j % 2 * 32, j / 2 * 4, 15) |
+           bit_field(block.crumbs + half * 32, j * 2 - 4, 48);
+  }
+};
+
+}  // namespace shoal::cpu::SHOAL_ISA
