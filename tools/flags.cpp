@@ -48,6 +48,20 @@ void provide_cpus(std::string_view names) {
   if (wanted > 1 && wanted <= cores && !exists) cpu::configure(fmt::format("devices={}", wanted));
 }
 
+/// A CPU device that could be had gets a message that says how.
+void require_cpus(std::string_view names) {
+  for (std::string_view name : split(names)) {
+    std::optional<int> number = cpu_number(name);
+    if (!number || Registry::instance().find_device(name)) continue;
+    std::string known;
+    for (const Device* device : Registry::instance().devices()) {
+      known += (known.empty() ? "" : ", ") + device->name();
+    }
+    fail<InvalidArgument>("there is no device '{}'; there are: {}; SHOAL_CPU_DEVICES={} makes that many of the CPU",
+                          name, known, *number + 1);
+  }
+}
+
 DType parse_dtype(std::string_view flag, std::string_view name) {
   std::optional<DType> dtype = dtype_from_name(name);
   require<InvalidArgument>(dtype.has_value(), "{} {}: no such type; use f16, f32 or q8_0", flag, name);
@@ -70,6 +84,7 @@ void DeviceFlags::add_to(CLI::App& app) {
 
 std::vector<Device*> DeviceFlags::find() const {
   provide_cpus(devices);
+  require_cpus(devices);
   return Registry::instance().device_list(devices);
 }
 

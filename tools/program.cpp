@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "meta/meta_family.h"
 #include "tools/command.h"
@@ -43,6 +44,18 @@ std::string spell_out(const std::string& arg) {
   return arg;
 }
 
+/// Says what is wrong with the command's name; nothing when it is fine or a flag comes first.
+std::optional<std::string> command_problem(const std::vector<std::string>& args) {
+  std::string known;
+  for (const Command& command : kCommands) {
+    if (!args.empty() && args.front() == command.name) return std::nullopt;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", command.name);
+  }
+  if (args.empty()) return fmt::format("no command; name one of {}", known);
+  if (args.front().starts_with("-")) return std::nullopt;
+  return fmt::format("there is no command '{}'; there are {}", args.front(), known);
+}
+
 }  // namespace
 
 int report(std::string_view message, int code) {
@@ -53,6 +66,7 @@ int report(std::string_view message, int code) {
 }
 
 int run_program(std::vector<std::string> args) {
+  if (auto problem = command_problem(args)) return report(*problem, kUsage);
   meta::family();
   CLI::App app("Runs language models on several devices that act as one.", "shoal");
   app.set_version_flag("--version", "shoal " SHOAL_VERSION);

@@ -1,0 +1,44 @@
+// Two devices that act as one, a split-state callback of one's own, a small graph, its plan and its result.
+#include <fmt/core.h>
+
+#include <numeric>
+
+#include "devices/allocate.h"
+#include "devices/cpu/cpu_device.h"
+#include "graph/ops/ops.h"
+#include "meta/meta_device.h"
+
+using namespace shoal;
+
+int main() {
+  cpu::configure("devices=2,threads=1");
+
+  // y = down * relu(up * x): the hidden layer of 6 rows is divided 4 : 2.
+  TensorContext weights;
+  Tensor* up = weights.add("up", DType::kF32, {4, 6, 1, 1});
+  Tensor* down = weights.add("down", DType::kF32, {6, 3, 1, 1});
+  auto callback = [](const Tensor& weight) { return meta::SplitState::split(weight.name == "up" ? 1 : 0, {{4, 2}}); };
+  auto device = meta::MetaDevice::create(Registry::instance().device_list("CPU0,CPU1"), callback);
+
+  auto memory = allocate_tensors(weights.tensors(), device->buffer_type(), Usage::kWeights);
+  std::vector<float> ones(24, 1.0f), ramp(18);
+  std::iota(ramp.begin(), ramp.end(), 0.0f);
+  tensor_set(*up, ones.data(), 0, up->bytes());
+  tensor_set(*down, ramp.data(), 0, down->bytes());
+
+  Graph graph("example");
+  Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
+  Tensor* hidden = unary(graph, mul_mat(graph, up, x, "hidden"), UnaryKind::kRelu, "active");
+  Tensor* y = graph.output(mul_mat(graph, down, hidden, "y"));
+
+  auto backend = device->init();
+  auto plan = backend->create_plan(graph);
+  fmt::print("{}", meta::to_string(meta::plan_of(*plan)));
+
+  std::vector<float> input{1, 2, 3, 4}, result(3);
+  tensor_set(*x, input.data(), 0, x->bytes());
+  backend->compute_async(*plan);
+  backend->synchronize();
+  tensor_get(*y, result.data(), 0, y->bytes());
+  fmt::print("y = {} {} {}\n", result[0], result[1], result[2]);  // 10 * (0+..+5), 10 * (6+..+11), 10 * (12+..+17)
+}
