@@ -80,8 +80,9 @@ void MetaGraphPlan::compile() {
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
   const auto& params = std::get<CollectiveParams>(node.params);
   const Tensor& source = *node.src[0];
-  return {kind_of(node.op),  node.dtype,    source.data, node.data,
-          source.elements(), params.counts, params.root, step.tensor.c_str()};
+  // Where counts say it all, `count` is the same on every rank: nothing.
+  const int64_t count = params.counts.empty() ? source.elements() : 0;
+  return {kind_of(node.op), node.dtype, source.data, node.data, count, params.counts, params.root, step.tensor.c_str()};
 }
 
 void MetaGraphPlan::bind(const GraphRange& range) {

@@ -1,5 +1,6 @@
 #include "meta/propagate.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "meta/strategies.h"
@@ -71,7 +72,11 @@ class Propagator {
 
   /// A partial result will have to be made whole, unless the host reads it and nobody else.
   double later_cost(const Tensor& node, const Layout& result) {
-    if (!result.is_partial() || users_.find(&node) == users_.end()) return 0;
+    const auto users = users_.find(&node);
+    if (!result.is_partial() || users == users_.end()) return 0;
+    // A view moves nothing, so its users may be asked; other ops are where partial sums meet.
+    const auto sums = [&](const User& user) { return needs_sum(user); };
+    if (is_view(node.op) && std::none_of(users->second.begin(), users->second.end(), sums)) return 0;
     return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
   }
 

@@ -22,11 +22,14 @@ Tensor* flatten(Graph& g, Tensor* x) {
   return reshape(g, as_contiguous(g, x), {x->elements(), 1, 1, 1});
 }
 
+/// Parts of length 0 are left out, unless all are empty: then the shape is all that counts.
 Tensor* join(Graph& g, std::vector<Tensor*> parts, int axis) {
-  Tensor* first = parts.front();
-  std::erase_if(parts, [](const Tensor* part) { return part->empty(); });
-  if (parts.empty()) return first;
-  return parts.size() == 1 ? parts.front() : concat(g, std::move(parts), axis);
+  std::vector<Tensor*> filled;
+  for (Tensor* part : parts) {
+    if (!part->empty()) filled.push_back(part);
+  }
+  if (filled.empty()) filled = std::move(parts);
+  return filled.size() == 1 ? filled.front() : concat(g, std::move(filled), axis);
 }
 
 /// The pieces of x along an axis, one after the other; neighbours are taken together.

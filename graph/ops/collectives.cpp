@@ -11,7 +11,6 @@ namespace {
 using infer::Expect;
 
 void expect_operand(const Expect& expect, const Tensor& x) {
-  expect(!traits(x.dtype).is_quantized, "x of a plain dtype, got {}", name_of(x.dtype));
   expect(x.is_contiguous(), "a contiguous operand, got a view with gaps or permuted axes: use contiguous() first");
 }
 
@@ -27,13 +26,15 @@ void expect_same_shape_op(const Expect& expect, const CollectiveParams& params) 
 }
 
 /// Checks counts of `ranks` ranks (ranks^2 entries when `pairwise`).
-void expect_counts(const Expect& expect, const CollectiveParams& params, int64_t ranks, bool pairwise) {
+void expect_counts(const Expect& expect, DType dtype, const CollectiveParams& params, int64_t ranks, bool pairwise) {
   const int64_t entries = static_cast<int64_t>(params.counts.size());
   expect(entries == (pairwise ? ranks * ranks : ranks), "counts of n * n entries, got {}", entries);
   expect(params.rank >= 0 && params.rank < ranks, "a rank in [0, {}), got {}", ranks, params.rank);
   int64_t room = std::numeric_limits<int64_t>::max() / 8;
+  const int64_t block = traits(dtype).block_elems;
   for (const int64_t count : params.counts) {
     expect(count >= 0 && count <= room, "counts >= 0 that fit into memory, got {}", count);
+    expect(count % block == 0, "counts of whole blocks of {} elements, got {}", block, count);
     room -= count;
   }
 }
@@ -78,7 +79,7 @@ void infer::all_gather(Tensor& node) {
   const Expect expect(node, "x");
   const CollectiveParams& params = params_of<CollectiveParams>(node);
   expect_operand(expect, *node.src[0]);
-  expect_counts(expect, params, static_cast<int64_t>(params.counts.size()), false);
+  expect_counts(expect, node.src[0]->dtype, params, static_cast<int64_t>(params.counts.size()), false);
   expect_elements(expect, *node.src[0], params.counts[params.rank]);
   make_flat(node, sum(params.counts));
 }
@@ -87,7 +88,7 @@ void infer::reduce_scatter(Tensor& node) {
   const Expect expect(node, "x");
   const CollectiveParams& params = params_of<CollectiveParams>(node);
   expect_summable(expect, *node.src[0]);
-  expect_counts(expect, params, static_cast<int64_t>(params.counts.size()), false);
+  expect_counts(expect, node.src[0]->dtype, params, static_cast<int64_t>(params.counts.size()), false);
   expect_elements(expect, *node.src[0], sum(params.counts));
   make_flat(node, params.counts[params.rank]);
 }
@@ -98,7 +99,7 @@ void infer::all_to_all(Tensor& node) {
   expect_operand(expect, *node.src[0]);
   int64_t ranks = 0;
   while (ranks * ranks < static_cast<int64_t>(params.counts.size())) ++ranks;
-  expect_counts(expect, params, ranks, true);
+  expect_counts(expect, node.src[0]->dtype, params, ranks, true);
   int64_t sent = 0;
   int64_t received = 0;
   for (int64_t peer = 0; peer < ranks; ++peer) {

@@ -60,7 +60,7 @@ int collectives(const meta::Plan& plan) {
 
 TEST(HardCases, ReductionsOverTheSplitAxis) {
   for (const char* op : {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)",
-                         "top_k(%w) {k=3}", "argsort(%w) {descending=1}"}) {
+                         "top_k(%w) {k=3}", "argsort(%w) {descending=true}"}) {
     const std::string text = "weight %w f32 [12, 3]\n%y = " + std::string(op) + "\noutput %y\n";
     expect_same(2, text, {{"w", split(0, 2, "9:{0} 3:{1}")}});
     expect_same(3, text, {{"w", split(0, 3, "2:{2} 4:{0} 6:{2}")}});
@@ -286,7 +286,7 @@ output %y
       {"up", even(1, 2, 6)}, {"down", even(0, 2, 6)}, {"sup", even(1, 2, 6)}, {"sdown", even(0, 2, 6)}};
   expect_same(2, text, layouts);
   const auto plan = plan_of(2, text, layouts);
-  EXPECT_EQ(plan.count(Op::kAllReduce), 1);
+  EXPECT_EQ(plan.count(Op::kAllReduce), 1) << meta::to_string(plan);
   EXPECT_EQ(collectives(plan), 1);
   expect_same(2, text, {{"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}});  // expert parallelism
 }

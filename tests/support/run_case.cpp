@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <sstream>
 
@@ -161,7 +162,9 @@ std::string check_case(const RandomCase& one, std::span<Device* const> devices) 
 }
 
 RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& fails) {
+  const auto stop = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   const auto try_it = [&](RandomCase next) {
+    if (std::chrono::steady_clock::now() > stop) return false;
     try {
       next.graph = with_outputs(next.graph);
       if (count_lines(next.graph) == 0 || !fails(next)) return false;

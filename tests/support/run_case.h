@@ -24,7 +24,8 @@ std::string difference(const Results& expected, const Results& actual, double to
 /// Runs both and compares; an exception counts as a difference.
 std::string check_case(const RandomCase& one, std::span<Device* const> devices);
 
-/// The smallest case found that still fails: without outputs, nodes and split states that are not needed for it.
+/// The smallest case found within 20 seconds that still fails: without outputs, nodes and split states that are not
+/// needed for it.
 RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& fails);
 
 }  // namespace shoal::test
