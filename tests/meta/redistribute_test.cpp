@@ -62,12 +62,14 @@ void run_collective(const std::vector<Tensor*>& nodes) {
   for (size_t r = 0; r < n; ++r) write(*nodes[r], out[r]);
 }
 
-/// Runs the builder's graphs with the given inputs. `outputs` are the tensors to keep.
-void run(LocalBuilder& builder, const Locals& inputs, const Locals& outputs, const std::vector<Values>& data) {
+using Memory = std::vector<std::unique_ptr<Buffer>>;
+
+/// Runs the builder's graphs with the given inputs. `outputs` are kept in the memory that it returns.
+Memory run(LocalBuilder& builder, const Locals& inputs, const Locals& outputs, const std::vector<Values>& data) {
   Device& device = Registry::instance().device("CPU0");
   const auto backend = device.init("threads=1");
   const auto steps = builder.finish();
-  std::vector<std::unique_ptr<Buffer>> memory;
+  Memory memory;
   for (int rank = 0; rank < builder.ranks(); ++rank) {
     builder.graph(rank).output(outputs[rank]);
     memory.push_back(allocate_graph(whole(builder.graph(rank)), device));
@@ -87,6 +89,7 @@ void run(LocalBuilder& builder, const Locals& inputs, const Locals& outputs, con
     }
     if (!nodes.empty()) run_collective(nodes);
   }
+  return memory;
 }
 
 Values pick(const Values& global, const std::vector<int64_t>& elements) {
@@ -119,7 +122,7 @@ void expect_redistributed(const Shape& shape, const Layout& from, const Layout& 
   }
   Locals results = redistribute(builder, inputs, shape, from, to, "x");
   for (int rank = 0; rank < ranks; ++rank) results[rank] = contiguous(builder.graph(rank), results[rank]);
-  run(builder, inputs, results, shards(global, shape, from, ranks));
+  const Memory memory = run(builder, inputs, results, shards(global, shape, from, ranks));
   Values sum(global.size(), 0.0f);
   for (int rank = 0; rank < ranks; ++rank) {
     ASSERT_EQ(results[rank]->shape, to.local_shape(shape, rank));
