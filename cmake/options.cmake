@@ -22,6 +22,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # GCC 12 warns of overlapping copies inside `"text" + std::string` (GCC bug 105329).
   target_compile_options(shoal_flags INTERFACE -Wno-restrict)
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Clang tells of every `omp simd` loop that it leaves as it is, which all are where optimisation is low.
+  target_compile_options(shoal_flags INTERFACE -Wno-pass-failed)
+endif()
 if(SHOAL_SANITIZE)
   add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
   add_link_options(-fsanitize=${SHOAL_SANITIZE})
