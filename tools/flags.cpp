@@ -91,7 +91,7 @@ std::vector<Device*> DeviceFlags::find() const {
 void ContextFlags::add_to(CLI::App& app) {
   app.add_option("-c,--ctx-size", context, "Tokens that fit into the KV cache; 0: as the model was trained")
       ->capture_default_str();
-  app.add_option("-b,--batch-size", batch, "Most tokens of a prompt handed over at once")->capture_default_str();
+  app.add_option("-b,--batch-size", batch, "Most tokens computed at once, where it is less than -ub")->capture_default_str();
   app.add_option("--ubatch-size", ubatch, "Most tokens computed at once (-ub)")->capture_default_str();
   app.add_option("--cache-type-k", dtype_k, "Type of cached keys: f16, f32, q8_0 (-ctk)")->capture_default_str();
   app.add_option("--cache-type-v", dtype_v, "Type of cached values: f16, f32, q8_0 (-ctv)")->capture_default_str();
