@@ -136,15 +136,17 @@ std::vector<int64_t> uneven(int parts, int64_t step) {
   return counts;
 }
 
-class CollectivesTest : public testing::TestWithParam<int> {
+using MeshParam = std::tuple<Streams, int>;
+
+class CollectivesTest : public testing::TestWithParam<MeshParam> {
  protected:
-  int ranks() const { return GetParam(); }
+  int ranks() const { return std::get<int>(GetParam()); }
   void run(Case test) {
     test.queue(*communicator_);
     mesh_.synchronize();
     test.verify();
   }
-  Mesh mesh_{GetParam()};
+  Mesh mesh_{std::get<int>(GetParam()), std::get<Streams>(GetParam())};
   std::unique_ptr<Communicator> communicator_ = mesh_.communicator();
 };
 
@@ -286,7 +288,14 @@ TEST_P(CollectivesTest, BuffersAreAsPlanned) {
   EXPECT_EQ(host_buffer_bytes(ranks()) == 0, ranks() == 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(1, 2, 3, 4, 7, 16), testing::PrintToStringParamName());
+std::string mesh_name(const testing::TestParamInfo<MeshParam>& info) {
+  return std::to_string(std::get<int>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Threads, CollectivesTest,
+                         testing::Combine(testing::Values(Streams::kThread), testing::Values(1, 2, 3, 4, 7, 16)),
+                         mesh_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, CollectivesTest,
+                         testing::Combine(testing::Values(Streams::kCpu), testing::Values(1, 2, 5)), mesh_name);
 
 // Sums that depend on the order of their addends: every rank must get the bits of the sum in rank order.
 TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {

@@ -2,22 +2,29 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "devices/device.h"
 #include "tests/collectives/thread_backend.h"
 
 namespace shoal::collectives {
 
+/// Plain threads, or streams of a CPU device.
+enum class Streams : uint8_t { kThread, kCpu };
+
 class Mesh {
  public:
-  explicit Mesh(int ranks) {
+  explicit Mesh(int ranks, Streams streams = Streams::kThread) {
     for (int rank = 0; rank < ranks; ++rank) {
-      owned_.push_back(std::make_unique<ThreadBackend>("T" + std::to_string(rank)));
+      if (streams == Streams::kCpu) {
+        owned_.push_back(Registry::instance().init("CPU0:threads=1"));
+      } else {
+        owned_.push_back(std::make_unique<ThreadBackend>("T" + std::to_string(rank)));
+      }
       backends_.push_back(owned_.back().get());
     }
   }
