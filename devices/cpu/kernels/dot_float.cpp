@@ -23,6 +23,7 @@ struct Tile {
       for (int c = 0; c < C; ++c) values[c] = load<F32>(b[c] + i);
       SHOAL_UNROLL
       for (int r = 0; r < R; ++r) {
+        prefetch(a[r] + i, kLanes * sizeof(Element), R * args.a_stride);
         const F32 weights = Rows::load(a[r] + i);
         SHOAL_UNROLL
         for (int c = 0; c < C; ++c) sums[r][c] = multiply_add(weights, values[c], sums[r][c]);

@@ -23,30 +23,37 @@ F32x8 first_floats(const float* from, int64_t n) {
   return load<F32x8>(values);
 }
 
-/// v[0] v[0] v[1] v[1] ...
-Numbers<2> doubled(F32x8 v) {
-  return {
-      {__builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3), __builtin_shufflevector(v, v, 4, 4, 5, 5, 6, 6, 7, 7)}};
-}
+/// A column's chunk of n parts: its scales, and its sums times them. Parts that are not there get zeros.
+template <class Format>
+struct ColumnChunk {
+  static constexpr int kGroups = Format::kGroups;
+  Numbers<kGroups> scales, sums;
 
-/// Scales and scaled sums of a column's chunk that has n parts.
-template <int kGroups>
-Numbers<kGroups> column_scales(const float* scales, int64_t n) {
-  if constexpr (kGroups == 2)
-    return doubled(load<F32x8>(scales));
-  else
-    return {{first_floats(scales, n)}};
-}
-template <int kGroups>
-Numbers<kGroups> column_sums(const float* sums, int64_t n) {
-  if constexpr (kGroups == 2) {
-    return {{load<F32x8>(sums), load<F32x8>(sums + 8)}};
-  } else {
-    const F32x8 low = first_floats(sums, 2 * n), high = first_floats(sums + 8, 2 * n - 8);
-    return {{__builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14) +
-             __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15)}};
+  ColumnChunk(const Column& column, int64_t first, int64_t n) {
+    const float* from = column.scales + first;
+    const F32x8 v = Format::kParts == kChunk ? load<F32x8>(from) : first_floats(from, n);
+    if constexpr (kGroups == 2) {
+      scales.v[0] = __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
+      scales.v[1] = __builtin_shufflevector(v, v, 4, 4, 5, 5, 6, 6, 7, 7);
+    } else {
+      scales.v[0] = v;
+    }
+    if constexpr (Format::kAdds) load_sums(column.sums + 2 * first, n);
   }
-}
+
+ private:
+  void load_sums(const float* from, int64_t n) {
+    const bool whole = Format::kParts == kChunk;
+    const F32x8 low = whole ? load<F32x8>(from) : first_floats(from, 2 * n);
+    const F32x8 high = whole ? load<F32x8>(from + 8) : first_floats(from + 8, 2 * n - 8);
+    if constexpr (kGroups == 2) {
+      sums = {{low, high}};
+    } else {
+      sums.v[0] = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14) +
+                  __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+    }
+  }
+};
 
 /// Scales (and addends) of a row's chunk. Parts that are not there get zeros.
 template <class Format>
@@ -174,6 +181,27 @@ struct Tile {
   static constexpr int kGroups = Format::kGroups;
   using Block = typename Format::Block;
 
+  /// Products of the scales of a chunk; what its addends give goes to `adds`.
+  template <int R, int C>
+  static void multiply_scales(const Block* const (&a)[R], const Column (&b)[C], int64_t first, int64_t n, size_t ahead,
+                              float (&scales)[R][C][kChunk * kGroups], F32x8 (&adds)[R][C]) {
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const Block* blocks = a[r] + first / Format::kParts;
+      prefetch(blocks, kChunk / Format::kParts * sizeof(Block), ahead);
+      const RowChunk<Format> row = row_chunk<Format>(blocks, n);
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const ColumnChunk<Format> column(b[c], first, n);
+        SHOAL_UNROLL
+        for (int i = 0; i < kGroups; ++i) {
+          store(scales[r][c] + 8 * i, row.scales.v[i] * column.scales.v[i]);
+          if constexpr (Format::kAdds) adds[r][c] = multiply_add(row.adds.v[i], column.sums.v[i], adds[r][c]);
+        }
+      }
+    }
+  }
+
   template <int R, int C>
   static void run(const DotArgs& args, int64_t row, int64_t column) {
     const Block* a[R];
@@ -185,19 +213,7 @@ struct Tile {
     for (int64_t first = 0; first < parts; first += kChunk) {
       const int64_t n = parts - first < kChunk ? parts - first : kChunk;
       float scales[R][C][kChunk * kGroups];
-      SHOAL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const RowChunk<Format> chunk = row_chunk<Format>(a[r] + first / Format::kParts, n);
-        SHOAL_UNROLL
-        for (int c = 0; c < C; ++c) {
-          const auto of_column = column_scales<kGroups>(b[c].scales + first, n);
-          for (int i = 0; i < kGroups; ++i) store(scales[r][c] + 8 * i, chunk.scales.v[i] * of_column.v[i]);
-          if constexpr (Format::kAdds) {
-            const auto of_sums = column_sums<kGroups>(b[c].sums + 2 * first, n);
-            for (int i = 0; i < kGroups; ++i) adds[r][c] = multiply_add(chunk.adds.v[i], of_sums.v[i], adds[r][c]);
-          }
-        }
-      }
+      multiply_scales<R, C>(a, b, first, n, R * args.a_stride, scales, adds);
       Walk<Format, R, C>::chunk(a, b, scales, first, n, sums);
     }
     for (int r = 0; r < R; ++r) {

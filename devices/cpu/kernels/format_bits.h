@@ -65,11 +65,10 @@ inline Halves fifth_bit_halves(const uint8_t* a, const uint8_t* b) {
   return {fifth_bits((of_a & 0xffffu) | of_b << 16), fifth_bits(of_a >> 16 | (of_b & 0xffff0000u))};
 }
 
-inline F32x8 bytes_to_float(const uint8_t* from) {
-  return __builtin_convertvector(__builtin_convertvector(load<Vec<uint8_t, 8>>(from), I32x8), F32x8);
-}
-inline F32x8 bytes_to_float(const int8_t* from) {
-  return __builtin_convertvector(__builtin_convertvector(load<Vec<int8_t, 8>>(from), I32x8), F32x8);
+/// Eight signed or unsigned bytes.
+template <class Byte>
+inline F32x8 bytes_to_float(const Byte* from) {
+  return __builtin_convertvector(load_eight(from), F32x8);
 }
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -15,7 +15,7 @@ inline F32 load_half(const uint16_t* from) {
 }
 #else
 inline F32 load_half(const uint16_t* from) {
-  const I32 bits = __builtin_convertvector(load<Vec<uint16_t, kLanes>>(from), I32);
+  const I32 bits = load_widened(from);
   const I32 magnitude = (bits & 0x7fff) << 13;
   const F32 finite = bits_as<F32>(magnitude) * splat(0x1p112f);  // exponent bias 127 instead of 15; exact
   const I32 special = magnitude >= (0x7c00 << 13);               // infinities and NaN: all exponent bits
@@ -56,9 +56,7 @@ struct RowsF16 {
 };
 struct RowsBF16 {
   using Element = uint16_t;
-  static F32 load(const uint16_t* from) {
-    return bits_as<F32>(__builtin_convertvector(SHOAL_ISA::load<Vec<uint16_t, kLanes>>(from), I32) << 16);
-  }
+  static F32 load(const uint16_t* from) { return bits_as<F32>(load_widened(from) << 16); }
 };
 
 /// First n elements at `from`, zeros behind them.

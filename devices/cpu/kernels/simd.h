@@ -128,4 +128,39 @@ inline void store_first(float* to, F32 v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = values[i];
 }
 
+// Small integers as 32-bit lanes; GCC 12 converts byte vectors lane by lane.
+#if defined(__AVX512F__)
+inline I32 load_widened(const int8_t* from) {
+  return (I32)_mm512_cvtepi8_epi32((__m128i)load<I8x16>(from));
+}
+inline I32 load_widened(const uint16_t* from) {
+  return (I32)_mm512_cvtepu16_epi32((__m256i)load<Vec<uint16_t, 16>>(from));
+}
+#elif defined(__AVX2__)
+inline I32 load_widened(const int8_t* from) {
+  return (I32)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(load<int64_t>(from)));
+}
+inline I32 load_widened(const uint16_t* from) {
+  return (I32)_mm256_cvtepu16_epi32((__m128i)load<Vec<uint16_t, 8>>(from));
+}
+#else
+template <class T>
+inline I32 load_widened(const T* from) {
+  return I32{from[0], from[1], from[2], from[3]};
+}
+#endif
+#if defined(__AVX2__)
+inline I32x8 load_eight(const int8_t* from) {
+  return (I32x8)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(load<int64_t>(from)));
+}
+inline I32x8 load_eight(const uint8_t* from) {
+  return (I32x8)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load<int64_t>(from)));
+}
+#else
+template <class T>
+inline I32x8 load_eight(const T* from) {
+  return I32x8{from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7]};
+}
+#endif
+
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -23,8 +23,7 @@ void to_f32(const void* src, float* dst, int64_t n) {
       SHOAL_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const int scale = part * kGroups + v * kGroups / kVectors;
-        const I32 integers = __builtin_convertvector(load<Vec<int8_t, kLanes>>(values + v * kLanes), I32);
-        F32 result = to_float(integers) * splat(scales.scale[scale]);
+        F32 result = to_float(load_widened(values + v * kLanes)) * splat(scales.scale[scale]);
         if constexpr (Format::kAdds) result += splat(scales.add[scale]);
         store(dst + v * kLanes, result);
       }
