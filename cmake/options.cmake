@@ -14,7 +14,6 @@ find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
-add_library(hwloc ALIAS PkgConfig::HWLOC)
 
 add_library(shoal_flags INTERFACE)
 target_compile_options(shoal_flags INTERFACE -Wall -Wextra -Werror)
