@@ -5,9 +5,36 @@
 #include <cstdlib>
 #include <new>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SHOAL_COUNTS_ALLOCATIONS 0
+#endif
+#endif
+#ifndef SHOAL_COUNTS_ALLOCATIONS
+#define SHOAL_COUNTS_ALLOCATIONS 1
+#endif
+
 namespace {
 
 std::atomic<int64_t> allocations{0};
+
+}  // namespace
+
+namespace shoal::test {
+
+bool counts_allocations() {
+  return SHOAL_COUNTS_ALLOCATIONS != 0;
+}
+
+int64_t allocation_count() {
+  return allocations;
+}
+
+}  // namespace shoal::test
+
+#if SHOAL_COUNTS_ALLOCATIONS
+
+namespace {
 
 void* counted(std::size_t size, std::size_t alignment) {
   ++allocations;
@@ -20,14 +47,6 @@ void* counted(std::size_t size, std::size_t alignment) {
 }
 
 }  // namespace
-
-namespace shoal::test {
-
-int64_t allocation_count() {
-  return allocations;
-}
-
-}  // namespace shoal::test
 
 void* operator new(std::size_t size) {
   return counted(size, 1);
@@ -65,3 +84,5 @@ void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
 void operator delete[](void* data, std::size_t, std::align_val_t) noexcept {
   std::free(data);
 }
+
+#endif

@@ -5,6 +5,8 @@
 
 namespace shoal::test {
 
+/// False where the compiler's sanitizer brings an operator new of its own (Clang): then nothing is counted.
+bool counts_allocations();
 /// Calls of operator new since the program began, on all threads.
 int64_t allocation_count();
 
