@@ -96,13 +96,14 @@ float cos_of(float x) {
   return std::cos(x);
 }
 
-constexpr std::array<Activation, static_cast<size_t>(UnaryKind::kCount)> kTable = {
+constexpr std::array kTable = std::to_array<Activation>({
     each<abs_of>,       each<neg>,         each<sgn>,        each<step>,           each<tanh_of>,
     each<elu>,          each<relu>,        gated<one, same>, gated<same, twice_u>, each<gelu_erf>,
     gated<same, quick>, gated<same, same>, each<hard_swish>, each<hard_sigmoid>,   exp_of,
     each<log_of>,       each<sqr>,         each<sqrt_of>,    each<sin_of>,         each<cos_of>,
-};
-static_assert(kTable.back() != nullptr, "one function per kind, in the order of the enumeration");
+});
+static_assert(kTable.size() == static_cast<size_t>(UnaryKind::kCount),
+              "one function per kind, in the order of the enumeration");
 
 }  // namespace
 
