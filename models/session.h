@@ -42,6 +42,8 @@ class Session {
   ~Session();
 
   int64_t context() const { return size_.context; }
+  /// Most tokens in one run of a graph.
+  int64_t batch() const { return size_.batch; }
   /// Tokens in the cache.
   int64_t position() const { return position_; }
   /// Appends tokens and keeps the logits of the last `outputs` of them (of its last batch). Throws InvalidArgument when
