@@ -24,39 +24,47 @@ float largest_of(const float* x) {
 /// Numbers below this are zero: the inverse of their scale would overflow.
 constexpr float kTiny = 1e-30f;
 
+/// Rounds x * inverse for 16 elements; returns the sum of the integers.
+int32_t round_16(const float* x, float inverse, int8_t* to) {
+  // Adding 1.5 * 2^23 rounds to an integer, to even, in the low bits.
+  const F32 shift = splat(12582912.0f);
+  int32_t integers[16];
+  SHOAL_UNROLL
+  for (int i = 0; i < 16; i += kLanes) {
+    const F32 shifted = multiply_add(load<F32>(x + i), splat(inverse), shift);
+    store(integers + i, bits_as<I32>(shifted) - bits_as<I32>(shift));
+  }
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) {
+    to[i] = static_cast<int8_t>(integers[i]);
+    sum += to[i];
+  }
+  return sum;
+}
+
 }  // namespace
 
 size_t column_bytes(int64_t k) {
-  return static_cast<size_t>(k + k / 8 + k / 4 + k / 4 + 63) / 64 * 64;
+  // Behind the bytes, three numbers per 32 elements and two per 16.
+  return static_cast<size_t>(k + k / 32 * 7 * 4 + 63) / 64 * 64;
 }
 
 void quantize(const float* x, std::byte* column, int64_t k) {
-  const Column to = column_at(column, k);
-  auto* values = const_cast<int8_t*>(to.values);
-  auto* scales = const_cast<float*>(to.scales);
-  auto* sums = const_cast<float*>(to.sums);
-  auto* starts = const_cast<int32_t*>(to.starts);
-  for (int64_t block = 0; block < k / 32; ++block, x += 32, values += 32) {
-    const float largest = largest_of(x);
-    scales[block] = largest < kTiny ? 0.0f : largest / 127.0f;
+  const NewColumn to = new_column_at(column, k);
+  for (int64_t block = 0; block < k / 32; ++block) {
+    const float largest = largest_of(x + 32 * block);
+    const float scale = largest < kTiny ? 0.0f : largest / 127.0f;
     const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
-    // Adding 1.5 * 2^23 rounds to an integer, to even, in the low bits.
-    const F32 shift = splat(12582912.0f);
-    int32_t integers[32];
-    SHOAL_UNROLL
-    for (int i = 0; i < kVectors; ++i) {
-      const F32 shifted = multiply_add(load<F32>(x + i * kLanes), splat(inverse), shift);
-      store(integers + i * kLanes, bits_as<I32>(shifted) - bits_as<I32>(shift));
-    }
+    int32_t sums[2];
     for (int half = 0; half < 2; ++half) {
-      int32_t sum = 0;
-      for (int i = 0; i < 16; ++i) {
-        values[half * 16 + i] = static_cast<int8_t>(integers[half * 16 + i]);
-        sum += values[half * 16 + i];
-      }
-      sums[block * 2 + half] = scales[block] * static_cast<float>(sum);
-      starts[block * 2 + half] = -kWeightBias * sum;
+      const int64_t begin = 32 * block + 16 * half;
+      sums[half] = round_16(x + begin, inverse, to.values + begin);
+      to.half_sums[2 * block + half] = scale * static_cast<float>(sums[half]);
+      to.half_starts[2 * block + half] = -kWeightBias * sums[half];
     }
+    to.scales[block] = scale;
+    to.sums[block] = scale * static_cast<float>(sums[0] + sums[1]);
+    to.starts[block] = -kWeightBias * (sums[0] + sums[1]);
   }
 }
 

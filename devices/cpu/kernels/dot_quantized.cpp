@@ -38,19 +38,10 @@ struct ColumnChunk {
     } else {
       scales.v[0] = v;
     }
-    if constexpr (Format::kAdds) load_sums(column.sums + 2 * first, n);
-  }
-
- private:
-  void load_sums(const float* from, int64_t n) {
-    const bool whole = Format::kParts == kChunk;
-    const F32x8 low = whole ? load<F32x8>(from) : first_floats(from, 2 * n);
-    const F32x8 high = whole ? load<F32x8>(from + 8) : first_floats(from + 8, 2 * n - 8);
-    if constexpr (kGroups == 2) {
-      sums = {{low, high}};
-    } else {
-      sums.v[0] = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14) +
-                  __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+    if constexpr (Format::kAdds && kGroups == 2) {
+      sums = {{load<F32x8>(column.half_sums + 2 * first), load<F32x8>(column.half_sums + 2 * first + 8)}};
+    } else if constexpr (Format::kAdds) {
+      sums = {{Format::kParts == kChunk ? load<F32x8>(column.sums + first) : first_floats(column.sums + first, n)}};
     }
   }
 };

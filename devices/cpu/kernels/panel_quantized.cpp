@@ -23,8 +23,7 @@ struct Tile {
     I32 sums[C];
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) {
-      const int32_t* starts = b[c].starts + 2 * part;
-      sums[c] = splat(kGroups == 2 ? starts[g] : starts[0] + starts[1]);
+      sums[c] = splat(kGroups == 2 ? b[c].half_starts[2 * part + g] : b[c].starts[part]);
     }
     SHOAL_UNROLL
     for (int i = g * kQuads; i < (g + 1) * kQuads; ++i) {
@@ -61,12 +60,12 @@ struct Tile {
   static void add(const std::byte* panel, const Column (&b)[C], int64_t part, F32 (&sums)[C]) {
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) {
-      const float* of = b[c].sums + 2 * part;
       const F32 first = load<F32>(panel + Layout::kAddends);
       if constexpr (kGroups == 1) {
-        sums[c] = multiply_add(first, splat(of[0] + of[1]), sums[c]);
+        sums[c] = multiply_add(first, splat(b[c].sums[part]), sums[c]);
       } else {
         const F32 second = load<F32>(panel + Layout::kAddends + sizeof(F32));
+        const float* of = b[c].half_sums + 2 * part;
         sums[c] = multiply_add(second, splat(of[1]), multiply_add(first, splat(of[0]), sums[c]));
       }
     }

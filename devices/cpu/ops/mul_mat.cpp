@@ -11,7 +11,7 @@ namespace {
 ProductShape shape_of(const Tensor& node) {
   const Tensor& a = *node.src[0];
   // By n alone: how many batches share a matrix may differ from device to device.
-  return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
+  return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= panel_columns(a) ? kAlways : kNever};
 }
 
 /// Rows of b (and of the result) that one matrix of a is multiplied by: n on each of shared[0] x shared[1] batches.

@@ -18,8 +18,10 @@
 
 namespace shoal::cpu {
 
-/// Columns from which on panels are used.
-inline constexpr int64_t kPanelColumns = 4;
+/// Columns from which on panels are faster.
+inline int64_t panel_columns(const Tensor& a) {
+  return traits(a.dtype).is_quantized ? 5 : 8;
+}
 /// As ProductShape::panels_from: panels for all matrices, or for none.
 inline constexpr int64_t kAlways = 0;
 inline constexpr int64_t kNever = INT64_MAX;
