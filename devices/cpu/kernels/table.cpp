@@ -28,7 +28,7 @@ constinit const Kernels kKernels{
     kLanes,
     column_bytes,
     quantize,
-    {dot_product, axpy, exp_sum, largest},
+    {dot_product, axpy, weighted_sum, exp_sum, largest},
     {
         of_rows<RowsF32>(),
         of_rows<RowsF16>(),

@@ -14,6 +14,9 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+/// From this many queries on keys are packed in panels.
+constexpr int64_t kPanelQueries = 2;
+
 enum Source { kQ, kK, kV, kPositions, kMask, kSinks };
 
 const Tensor* source(const Tensor& node, size_t index) {
@@ -55,7 +58,8 @@ AttentionShape::AttentionShape(const Tensor& node) {
 }
 
 size_t AttentionShape::scratch_floats() const {
-  return padded(d) * (kTileRows + kBlockRows) + padded(e) * (kTileRows + kBlockRows) + kTileRows * kBlockRows;
+  const int64_t keys = padded(d) * kBlockRows, panel = kMaxPanelRows * padded(d), queries = padded(d) * kTileRows;
+  return queries + keys + panel + padded(e) * (kTileRows + kBlockRows) + kTileRows * kBlockRows;
 }
 
 KvRange visible(const Tensor& node, int64_t query) {
@@ -122,7 +126,8 @@ Tile::Tile(const Tensor& node, const AttentionShape& shape, int64_t index, float
 
   q_scratch_ = scratch;
   k_scratch_ = q_scratch_ + kTileRows * padded(shape.d);
-  v_scratch_ = k_scratch_ + kBlockRows * padded(shape.d);
+  panel_ = reinterpret_cast<std::byte*>(k_scratch_ + kBlockRows * padded(shape.d));
+  v_scratch_ = k_scratch_ + (kBlockRows + kMaxPanelRows) * padded(shape.d);
   scores_ = v_scratch_ + kBlockRows * padded(shape.e);
   float* values = scores_ + kTileRows * kBlockRows;
   range_ = {shape.s, 0};
@@ -137,7 +142,8 @@ Tile::Tile(const Tensor& node, const AttentionShape& shape, int64_t index, float
 void Tile::load_queries() {
   const Tensor& q = *node_.src[kQ];
   for (int64_t row = 0; row < rows(); ++row) {
-    q_[row] = load(q, row_at(q, {query(row), head(row), batch_}), 0, shape_.d, q_scratch_ + row * padded(shape_.d));
+    const std::byte* from = row_at(q, {query(row), head(row), batch_});
+    q_[row] = reinterpret_cast<const std::byte*>(load(q, from, 0, shape_.d, q_scratch_ + row * padded(shape_.d)));
   }
 }
 
@@ -152,29 +158,79 @@ const Partial* Tile::run_segment(int64_t segment) {
 }
 
 void Tile::run_block(int64_t block) {
-  const Tensor &k = *node_.src[kK], &v = *node_.src[kV];
+  const Tensor& v = *node_.src[kV];
   const int64_t first = std::max(block, range_.begin), last = std::min(block + kBlockRows, range_.end);
   for (int64_t j = first; j < last; ++j) {
     const int64_t i = j - block;
-    k_[i] = load(k, row_at(k, {j, kv_head_, batch_}), 0, shape_.d, k_scratch_ + i * padded(shape_.d));
     v_[i] = load(v, row_at(v, {j, kv_head_, batch_}), 0, shape_.e, v_scratch_ + i * padded(shape_.e));
   }
+  load_keys(first, last);
+  multiply(block, first, last);
   for (int64_t row = 0; row < rows(); ++row) {
-    if (score(row, block)) weigh(row);
+    if (finish_scores(row, block)) weigh(row);
   }
 }
 
-/// Scores of a row with a block; what it does not see gets -infinity. False when it sees nothing.
-bool Tile::score(int64_t row, int64_t block) {
+/// Rows [first, last) of the keys: float types are multiplied as they are stored, others are converted.
+void Tile::load_keys(int64_t first, int64_t last) {
+  const Tensor& k = *node_.src[kK];
+  if (traits(k.dtype).is_float && k.is_row_contiguous()) {
+    key_kernels_ = &kernels().weights[static_cast<size_t>(k.dtype)];
+    keys_ = row_at(k, {first, kv_head_, batch_});
+    key_stride_ = k.strides[1];
+    return;
+  }
+  key_kernels_ = &kernels().weights[static_cast<size_t>(DType::kF32)];
+  keys_ = reinterpret_cast<const std::byte*>(k_scratch_);
+  key_stride_ = padded(shape_.d) * sizeof(float);
+  for (int64_t j = first; j < last; ++j) {
+    float* to = k_scratch_ + (j - first) * padded(shape_.d);
+    const float* values = load(k, row_at(k, {j, kv_head_, batch_}), 0, shape_.d, to);
+    if (values != to) std::copy_n(values, shape_.d, to);
+  }
+}
+
+/// Products of all rows with the keys [first, last). Which form is used depends on the number of queries alone: it is
+/// the same on every device.
+void Tile::multiply(int64_t block, int64_t first, int64_t last) {
+  float* scores[kTileRows];
+  for (int64_t row = 0; row < rows(); ++row) scores[row] = scores_ + row * kBlockRows + (first - block);
+  if (shape_.t < kPanelQueries) {
+    key_kernels_->dot({.a = keys_,
+                       .a_stride = key_stride_,
+                       .rows = last - first,
+                       .k = shape_.d,
+                       .b = q_,
+                       .c = scores,
+                       .columns = rows()});
+    return;
+  }
+  const int64_t panel_rows = kernels().panel_rows;
+  for (int64_t i = 0; i < last - first; i += panel_rows) {
+    const int64_t n = std::min(panel_rows, last - first - i);
+    key_kernels_->pack(keys_ + i * key_stride_, key_stride_, n, shape_.d, panel_);
+    key_kernels_->multiply({.panel = panel_,
+                            .rows = n,
+                            .k = shape_.d,
+                            .k_total = shape_.d,
+                            .b = q_,
+                            .c = scores,
+                            .columns = rows(),
+                            .c_row = i});
+  }
+}
+
+/// Turns products of a row with a block into scores; what it does not see gets -infinity. False when it sees nothing.
+bool Tile::finish_scores(int64_t row, int64_t block) {
   const auto& params = std::get<AttentionParams>(node_.params);
   const int64_t first = std::clamp<int64_t>(ranges_[row].begin - block, 0, kBlockRows);
   const int64_t last = std::clamp<int64_t>(ranges_[row].end - block, 0, kBlockRows);
   if (first >= last) return false;
   const int64_t n = last - first;
   float* scores = scores_ + row * kBlockRows;
-  std::fill_n(scores, kBlockRows, kMinusInfinity);
-  const auto dot = kernels().vector.dot;
-  for (int64_t i = first; i < last; ++i) scores[i] = dot(q_[row], k_[i], shape_.d) * params.scale;
+  std::fill_n(scores, first, kMinusInfinity);
+  std::fill_n(scores + last, kBlockRows - last, kMinusInfinity);
+  scale_row(scores + first, params.scale, n);
   if (params.softcap > 0) {
     scale_row(scores + first, 1 / params.softcap, n);
     activation_for(UnaryKind::kTanh)(scores + first, scores + first, n);
@@ -208,9 +264,14 @@ void Tile::weigh(int64_t row) {
   partial.top = top;
   const VectorKernels& vector = kernels().vector;
   partial.sum += vector.exp(scores, top, scores, kBlockRows);
+  const float* values[kBlockRows];
+  int64_t count = 0;
   for (int64_t i = 0; i < kBlockRows; ++i) {
-    if (scores[i] != 0.0f) vector.axpy(scores[i], v_[i], partial.values, shape_.e);
+    if (scores[i] == 0.0f) continue;
+    scores[count] = scores[i];
+    values[count++] = v_[i];
   }
+  vector.weighted_sum(scores, values, count, partial.values, shape_.e);
 }
 
 }  // namespace shoal::cpu

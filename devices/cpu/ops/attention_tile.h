@@ -10,12 +10,14 @@
 
 #include <cstdint>
 
+#include "devices/cpu/kernels/kernels.h"
 #include "graph/tensor.h"
 
 namespace shoal::cpu {
 
 inline constexpr int64_t kTileRows = 16;
 inline constexpr int64_t kBlockRows = 32;     ///< KV rows per block
+inline constexpr int64_t kMaxPanelRows = 16;  ///< of any instruction set
 inline constexpr int64_t kSegmentRows = 512;  ///< KV rows per segment, more when there would be too many
 inline constexpr int64_t kMaxSegments = 32;
 
@@ -67,16 +69,22 @@ class Tile {
  private:
   void load_queries();
   void run_block(int64_t block);
-  bool score(int64_t row, int64_t block);
+  void load_keys(int64_t first, int64_t last);
+  void multiply(int64_t block, int64_t first, int64_t last);
+  bool finish_scores(int64_t row, int64_t block);
   void weigh(int64_t row);
 
   const Tensor& node_;
   const AttentionShape& shape_;
   int64_t batch_, kv_head_, first_head_, heads_, first_query_, queries_;
   KvRange range_, ranges_[kTileRows];
-  const float* q_[kTileRows];
-  const float *k_[kBlockRows], *v_[kBlockRows];
+  const std::byte* q_[kTileRows];  ///< f32
+  const float* v_[kBlockRows];
+  const WeightKernels* key_kernels_;  ///< how to multiply key rows
+  const std::byte* keys_;             ///< the block's live key rows
+  size_t key_stride_;
   float *q_scratch_, *k_scratch_, *v_scratch_, *scores_;  ///< scores_: kBlockRows per row
+  std::byte* panel_;                                      ///< of keys, in k_scratch_
   Partial partials_[kTileRows];
 };
 
