@@ -50,6 +50,15 @@ MetaBuffer::~MetaBuffer() {
   for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
 }
 
+// A plan's tensors are bound, not declared: they stay as long as the plan.
+void MetaBuffer::reset() {
+  if (declared_.empty()) return;
+  for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
+  declared_.clear();
+  shards_.clear();
+  for (auto& parts : parts_) parts.clear();
+}
+
 std::byte* MetaBuffer::base() const {
   return reinterpret_cast<std::byte*>(kFakeBase);
 }

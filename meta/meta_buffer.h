@@ -47,6 +47,8 @@ class MetaBuffer final : public Buffer {
   /// Persistent tensors: asks the callback and allocates the shards. Others wait for a plan to bind them.
   void init_tensor(Tensor& tensor) override;
   void clear(uint8_t value) override;
+  /// Forgets and frees the shards of all tensors placed here; they must be placed again before they are used.
+  void reset() override;
 
   /// Declares and allocates all tensors together. On failure nothing remains.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
