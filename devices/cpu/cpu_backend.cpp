@@ -76,6 +76,10 @@ void CpuEvent::record(Backend& backend) {
 
 void CpuEvent::wait(Backend& backend) {
   if (recorded_.timeline == nullptr) return;
+  if (!backend.members().empty()) {
+    for (Backend* member : backend.members()) wait(*member);
+    return;
+  }
   auto* cpu = dynamic_cast<CpuBackend*>(&backend);
   if (cpu == nullptr) return synchronize();
   cpu->wait(recorded_);
