@@ -18,7 +18,7 @@ MetaBackend::~MetaBackend() {
   for (Backend* member : streams_) {
     try {
       member->synchronize();
-    } catch (const Error&) {
+    } catch (...) {
     }
   }
   plans().clear();

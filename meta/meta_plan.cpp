@@ -35,6 +35,11 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, const GraphRange& range, Plan
 }
 
 MetaGraphPlan::~MetaGraphPlan() {
+  // Queued collectives refer to the calls kept here. Devices without events run nothing behind our back.
+  if (const auto queued = backend_.device().new_event()) {
+    queued->record(backend_);
+    queued->synchronize();
+  }
   if (graph_life_.expired()) return;  // the tensors went with it
   for (Tensor* tensor : bound_) {
     if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
@@ -72,9 +77,10 @@ void MetaGraphPlan::compile() {
                                                                 GraphRange{&graph, range.begin, range.end}));
       }
     }
-    if (step.kind == StepKind::kCollective) backend_.communicator();  // fail here rather than in the first run
+    communicates_ |= step.kind == StepKind::kCollective;
     actions_.push_back(std::move(action));
   }
+  if (communicates_) backend_.communicator();  // fail here rather than in the first run
 }
 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
@@ -98,6 +104,8 @@ void MetaGraphPlan::bind(const GraphRange& range) {
 
 void MetaGraphPlan::run() {
   const auto members = backend_.members();
+  // After a failure a new one is made, which must not meet half of this run's work in the streams.
+  if (communicates_) backend_.communicator();
   for (Action& action : actions_) {
     for (size_t rank = 0; rank < action.compute.size(); ++rank) {
       if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);

@@ -44,6 +44,7 @@ class MetaGraphPlan final : public GraphPlan {
   MetaBuffer buffer_;
   std::vector<Tensor*> bound_;
   std::vector<Action> actions_;
+  bool communicates_ = false;
 };
 
 }  // namespace shoal::meta
