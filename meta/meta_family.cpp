@@ -19,8 +19,8 @@ std::vector<double> parse_ratio(const std::string& text, size_t devices) {
     const size_t end = std::min(text.find(',', begin), text.size());
     double value = -1;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
-    require<InvalidArgument>(error == std::errc() && stop == text.data() + end && value >= 0,
-                             "bad split \"{}\": give one number >= 0 for each device, such as 3,1", text);
+    require<InvalidArgument>(error == std::errc() && stop == text.data() + end && value >= 0 && value <= 1e9,
+                             "bad split \"{}\": give one number from 0 to 1e9 for each device, such as 3,1", text);
     shares.push_back(value);
     sum += value;
     begin = end + 1;
