@@ -15,9 +15,9 @@
 //   u = mul_mat(up, x)     the same
 //   h = glu(g, u)          split a: split 0 [384:{0} 384:{1}]      nothing moves
 //   y = mul_mat(down, h)   split k: partial                        nothing moves
-//   r = add(x, y)          linear:  partial (rank 0 alone adds x)  nothing moves
-//   n = rms_norm(r)        mirrored: r is all-reduced               the layer's one collective; kept for r's other
-//   users
+//   r = add(x, y)          mirrored: y is all-reduced              the layer's one collective
+//   n = rms_norm(r)        mirrored                                nothing moves
+// Had y been added to another partial sum z first, "linear" would have given a = add(y, z) partial: one reduction.
 #pragma once
 
 #include <functional>
