@@ -1,0 +1,95 @@
+// CPU devices behind a meta device, for the length of a test. Persistent tensors lie as a table of names says, those
+// that are not in it are mirrored.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "devices/allocate.h"
+#include "graph/text.h"
+#include "meta/meta_device.h"
+#include "tests/devices/cpu_configuration.h"
+#include "tests/support/random_graph.h"
+
+namespace shoal::test {
+
+using Layouts = std::map<std::string, meta::Layout>;
+
+inline meta::SplitStateCallback callback_for(Layouts layouts) {
+  return [layouts = std::move(layouts)](const Tensor& tensor) -> meta::SplitState {
+    const auto it = layouts.find(tensor.name);
+    if (it == layouts.end() || it->second.is_mirrored()) return meta::SplitState::mirrored();
+    if (it->second.is_partial()) return meta::SplitState::partial();
+    return meta::SplitState::split(it->second.axis, it->second.partition);
+  };
+}
+
+class Mesh {
+ public:
+  explicit Mesh(int ranks, Layouts layouts = {}, meta::MetaOptions options = {})
+      : configuration_("devices=" + std::to_string(ranks + 1) + ",threads=1,memory=256M") {
+    for (int i = 0; i < ranks; ++i) members.push_back(&Registry::instance().device("CPU" + std::to_string(i)));
+    device = meta::MetaDevice::create(members, callback_for(std::move(layouts)), std::move(options));
+  }
+  /// A CPU device that is not behind the meta device.
+  Device& other() const { return Registry::instance().device("CPU" + std::to_string(members.size())); }
+  std::vector<size_t> free() const {
+    std::vector<size_t> bytes;
+    for (const Device* member : members) bytes.push_back(member->memory().free);
+    return bytes;
+  }
+
+ private:
+  CpuConfiguration configuration_;
+
+ public:
+  std::vector<Device*> members;
+  std::unique_ptr<meta::MetaDevice> device;
+};
+
+/// A graph from text with its weights, on any device.
+struct Loaded {
+  Loaded(const std::string& text, Device& device, uint64_t seed = 1) : seed(seed) {
+    parse_graph(text, graph, weights);
+    memory = allocate_tensors(weights.tensors(), device.buffer_type(), Usage::kWeights);
+    for (Tensor* leaf : weights.tensors()) fill(*leaf);
+  }
+  void fill(Tensor& leaf) const {
+    const auto bytes = leaf_data(leaf, seed);
+    tensor_set(leaf, bytes.data(), 0, bytes.size());
+  }
+  void fill_inputs() const {
+    for (Tensor* input : graph.inputs()) fill(*input);
+  }
+  uint64_t seed;
+  TensorContext weights;
+  Graph graph{"test"};
+  std::unique_ptr<Buffer> memory;
+};
+
+inline std::vector<float> read_floats(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  tensor_get(tensor, values.data(), 0, values.size() * sizeof(float));
+  return values;
+}
+
+/// A host task that holds up its stream until it is opened (or half a minute has passed, so that a test ends).
+struct Gate {
+  std::atomic<bool> open{false};
+  HostTask task() {
+    return {[](void* object, const void*, bool) {
+              const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+              while (!static_cast<Gate*>(object)->open && std::chrono::steady_clock::now() < deadline) {
+                std::this_thread::sleep_for(std::chrono::microseconds(100));
+              }
+            },
+            this, nullptr};
+  }
+};
+
+}  // namespace shoal::test
