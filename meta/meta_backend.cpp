@@ -6,6 +6,16 @@
 #include "meta/meta_plan.h"
 
 namespace shoal::meta {
+namespace {
+
+void check_range(const Tensor& tensor, size_t offset, size_t size) {
+  const size_t bytes = tensor.bytes();
+  if (offset <= bytes && size <= bytes - offset) return;
+  fail<InvalidArgument>("bytes [{}, {} + {}) are outside {} of {} bytes", offset, offset, size, describe(tensor),
+                        bytes);
+}
+
+}  // namespace
 
 MetaBackend::MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
                          collectives::Options comm_options)
@@ -31,9 +41,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   if (shards.layout.is_partial()) return Backend::set_async(tensor, data, offset, size);
-  require<InvalidArgument>(offset <= tensor.bytes() && size <= tensor.bytes() - offset,
-                           "bytes [{}, {}) are outside {} of {} bytes", offset, offset + size, describe(tensor),
-                           tensor.bytes());
+  check_range(tensor, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
@@ -45,9 +53,7 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
 void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   if (shards.layout.is_partial()) return Backend::get_async(tensor, data, offset, size);
-  require<InvalidArgument>(offset <= tensor.bytes() && size <= tensor.bytes() - offset,
-                           "bytes [{}, {}) are outside {} of {} bytes", offset, offset + size, describe(tensor),
-                           tensor.bytes());
+  check_range(tensor, offset, size);
   auto* bytes = static_cast<std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead)) {
@@ -82,8 +88,11 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range) {
 
 void MetaBackend::compute_async(GraphPlan& plan) {
   auto* mine = dynamic_cast<MetaGraphPlan*>(&plan);
-  require<InvalidArgument>(mine != nullptr && &mine->backend() == this, "the plan was made by {}, not by {}",
-                           plan.backend().name(), name());
+  // Names are made for the message alone: a run allocates nothing.
+  if (mine == nullptr || &mine->backend() != this) {
+    fail<InvalidArgument>("the plan was made by another backend, of {}, not by this one of {}", plan.backend().name(),
+                          name());
+  }
   mine->run();
 }
 

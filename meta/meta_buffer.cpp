@@ -179,10 +179,11 @@ const Shards* find_shards(const Tensor& tensor) {
 }
 
 const Shards& shards_of(const Tensor& tensor) {
-  require<InvalidArgument>(dynamic_cast<const MetaBuffer*>(tensor.buffer) != nullptr,
-                           "{} does not lie in a buffer of a meta device", describe(tensor));
-  const Shards* shards = find_shards(tensor);
-  require<InvalidArgument>(shards != nullptr, "{} has no shards yet; make a plan of its graph first", describe(tensor));
+  const auto* buffer = dynamic_cast<const MetaBuffer*>(tensor.buffer);
+  if (buffer == nullptr) fail<InvalidArgument>("{} does not lie in a buffer of a meta device", describe(tensor));
+  const Shards* shards = buffer->find(tensor);
+  if (shards == nullptr)
+    fail<InvalidArgument>("{} has no shards yet; make a plan of its graph first", describe(tensor));
   return *shards;
 }
 
