@@ -1,0 +1,228 @@
+#include "meta/meta_backend.h"
+
+#include <gmock/gmock.h>
+
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "tests/devices/allocation_count.h"
+#include "tests/meta/llama_graph.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::meta {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// The decoder on two ranks, planned, with its inputs and what one device says.
+struct MetaBackendTest : testing::Test {
+  static MetaOptions options(std::chrono::milliseconds timeout) { return {{}, timeout}; }
+
+  MetaBackendTest() {
+    const auto reference = mesh.other().init();
+    Loaded one(text, mesh.other());
+    const auto reference_plan = reference->create_plan(one.graph);
+    one.fill_inputs();
+    reference->compute_async(*reference_plan);
+    reference->synchronize();
+    expected = test::read_floats(*one.graph.find("logits"));
+  }
+  using Loaded = test::Loaded;
+
+  void expect_right() {
+    const auto got = test::read_floats(*loaded.graph.find("logits"));
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3) << i;
+  }
+  /// After a failure: the next run is right.
+  void expect_recovered() {
+    loaded.fill_inputs();
+    backend->compute_async(*plan);
+    backend->synchronize();
+    expect_right();
+  }
+
+  const std::string text = test::llama_graph(2);
+  test::Mesh mesh{2, test::llama_layouts({3, 1}), options(20s)};
+  Loaded loaded{text, *mesh.device};
+  const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
+  std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
+  std::vector<float> expected;
+};
+
+TEST_F(MetaBackendTest, RunningAPlanAllocatesNothing) {
+  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer has an operator new of its own";
+  loaded.fill_inputs();
+  const auto run = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      backend->compute_async(*plan);
+      if (i % 3 == 0) backend->synchronize();
+    }
+    backend->synchronize();
+  };
+  run(200);
+  const int64_t before = test::allocation_count();
+  EXPECT_GT(before, 0);
+  run(200);
+  EXPECT_EQ(test::allocation_count() - before, 0);
+  expect_right();
+}
+
+TEST_F(MetaBackendTest, ACachedPlanIsFoundWithoutAllocating) {
+  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer has an operator new of its own";
+  plan.reset();
+  backend->plans().plan(loaded.graph);
+  loaded.fill_inputs();
+  ASSERT_EQ(backend->compute(loaded.graph), Status::kSuccess);
+  const int64_t before = test::allocation_count();
+  for (int i = 0; i < 100; ++i) backend->compute_async(loaded.graph);
+  backend->synchronize();
+  EXPECT_EQ(test::allocation_count() - before, 0);
+  EXPECT_EQ(backend->plans().made(), 1u);
+  expect_right();
+}
+
+TEST_F(MetaBackendTest, QueuesAndReturns) {
+  loaded.fill_inputs();
+  for (size_t member : {0u, 1u}) {
+    test::Gate gate;
+    Tensor& logits = *loaded.graph.find("logits");
+    logits.buffer->memset(logits, 0, 0, logits.bytes());
+    ASSERT_TRUE(backend->members()[member]->enqueue(gate.task()));
+    backend->compute_async(*plan);
+    backend->compute_async(*plan);
+    std::vector<float> queued(expected.size());
+    backend->get_async(logits, queued.data(), 0, logits.bytes());
+    EXPECT_FALSE(gate.open) << "all of it was queued while a member was held up";
+    EXPECT_THAT(queued, testing::Each(0.0f));
+    gate.open = true;
+    backend->synchronize();
+    expect_right();
+    EXPECT_EQ(queued, test::read_floats(logits));
+  }
+}
+
+TEST_F(MetaBackendTest, APlanThatIsRunningMayGo) {
+  loaded.fill_inputs();
+  test::Gate gate;
+  ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
+  backend->compute_async(*plan);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(20ms);
+    gate.open = true;
+  });
+  plan.reset();
+  EXPECT_TRUE(gate.open) << "it waits for what is queued";
+  opener.join();
+  backend->synchronize();
+  plan = backend->create_plan(loaded.graph);
+  expect_recovered();
+}
+
+void boom(void*, const void*, bool failed) {
+  if (!failed) throw DeviceError("the disk is on fire");
+}
+
+TEST_F(MetaBackendTest, AFailureOfOneMemberIsThrownAsItIs) {
+  for (size_t member : {0u, 1u}) {
+    SCOPED_TRACE(member);
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(backend->members()[member]->enqueue({boom, nullptr, nullptr}));
+    loaded.fill_inputs();
+    EXPECT_THAT(
+        [&] {
+          backend->compute_async(*plan);
+          backend->synchronize();
+        },
+        ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "nobody waits for the time-out";
+    backend->synchronize();  // thrown once
+    expect_recovered();
+  }
+}
+
+TEST_F(MetaBackendTest, AFailureBetweenRunsSkipsTheRest) {
+  loaded.fill_inputs();
+  backend->compute_async(*plan);
+  ASSERT_TRUE(backend->members()[0]->enqueue({boom, nullptr, nullptr}));
+  backend->compute_async(*plan);
+  backend->compute_async(*plan);
+  EXPECT_THROW(backend->synchronize(), DeviceError);
+  expect_recovered();
+}
+
+TEST_F(MetaBackendTest, FailuresBecomeAStatus) {
+  loaded.fill_inputs();
+  ASSERT_TRUE(backend->members()[1]->enqueue({boom, nullptr, nullptr}));
+  EXPECT_EQ(backend->compute(*plan), Status::kFailed);
+  EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+  // After a failure a new communicator is made in the next run: it may meet another failure.
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(backend->members()[1]->enqueue({boom, nullptr, nullptr}));
+    EXPECT_EQ(backend->compute(*plan), Status::kFailed);
+  }
+  expect_recovered();
+}
+
+TEST_F(MetaBackendTest, RefusesPlansOfOthers) {
+  const auto another = mesh.device->init("threads=1");
+  EXPECT_THAT([&] { another->compute_async(*plan); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("the plan was made by another backend")));
+  Graph graph;
+  graph.output(scale(graph, graph.input("x", DType::kF32, {4, 1, 1, 1}), {2, 0}));
+  const auto simple = mesh.other().init();
+  const auto foreign = simple->create_plan(graph);
+  EXPECT_THROW(backend->compute_async(*foreign), InvalidArgument);
+  EXPECT_THROW(plan_of(*foreign), InvalidArgument);
+}
+
+TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
+  const test::Mesh mesh(2, test::llama_layouts({3, 1}), {{}, 100ms});
+  test::Loaded loaded(test::llama_graph(1), *mesh.device);
+  const auto backend = mesh.device->init("threads=1");
+  const auto plan = backend->create_plan(loaded.graph);
+  loaded.fill_inputs();
+  backend->compute_async(*plan);
+  backend->synchronize();
+  const auto expected = test::read_floats(*loaded.graph.find("logits"));
+  test::Gate gate;
+  ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
+  backend->compute_async(*plan);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(400ms);
+    gate.open = true;
+  });
+  EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>(HasSubstr("rank 1")));
+  opener.join();
+  backend->compute_async(*plan);
+  backend->synchronize();
+  EXPECT_EQ(test::read_floats(*loaded.graph.find("logits")), expected);
+}
+
+TEST(MetaBackendFaults, ANodeThatFailsIsNamed) {
+  BackendReg& family = *Registry::instance().find_family("NULL");
+  Device& faulty = family.create_device("fail_node=y");
+  const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &faulty}, test::callback_for({}));
+  test::Loaded loaded("input %x f32 [4]\n%y = scale(%x) {scale=2}\noutput %y\n", *meta);
+  const auto backend = meta->init();
+  const auto plan = backend->create_plan(loaded.graph);
+  for (int i = 0; i < 2; ++i) {
+    backend->compute_async(*plan);
+    EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("node y failed")));
+  }
+}
+
+TEST(MetaBackendFaults, ADeviceThatCannotCommunicateSaysSoWhenItIsPlanned) {
+  const auto meta = MetaDevice::create(
+      {&Registry::instance().device("NULL0"), &Registry::instance().find_family("NULL")->create_device("")},
+      test::callback_for(test::llama_layouts({3, 1})));
+  test::Loaded loaded(test::llama_graph(1), *meta);
+  const auto backend = meta->init();
+  EXPECT_THAT([&] { backend->create_plan(loaded.graph); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("cannot run host functions in stream order")));
+  EXPECT_EQ(loaded.graph.find("logits")->buffer, nullptr);
+}
+
+}  // namespace
+}  // namespace shoal::meta
