@@ -1,0 +1,150 @@
+// What the conformance cases do not see: that results of mul_mat and mul_mat_id are the same bits for any number of
+// threads and any cut of the rows, and operands with gaps.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "devices/device.h"
+#include "graph/ops/ops.h"
+#include "tests/support/reference.h"
+#include "tests/support/tensors.h"
+
+namespace shoal::test {
+namespace {
+
+std::unique_ptr<Backend> cpu(int threads) {
+  return Registry::instance().init("CPU0:threads=" + std::to_string(threads));
+}
+
+std::vector<DType> weight_types() {
+  std::vector<DType> types;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (traits(dtype).is_float || traits(dtype).is_quantized) types.push_back(dtype);
+  }
+  return types;
+}
+
+/// Results of the named nodes of a graph on a CPU device with so many threads. `build` names what it wants to see.
+using Results = std::map<std::string, Values>;
+Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, TensorContext&)>& build) {
+  Graph graph;
+  TensorContext weights;
+  build(graph, weights);
+  TensorValues leaves = random_leaves(graph, seed);
+  Results results;
+  for (const auto& [tensor, values] : run_graph(*cpu(threads), graph, leaves)) results[tensor->name] = values;
+  return results;
+}
+
+class MulMat : public ::testing::TestWithParam<DType> {};
+
+TEST_P(MulMat, SameBitsForAnyNumberOfThreadsAndAnyCut) {
+  for (const int64_t n : {1, 9}) {
+    const auto build = [&](Graph& graph, TensorContext& weights) {
+      Tensor* a = weights.add("a", GetParam(), {2304, 43, 1, 1});  // k is more than one step of a panel
+      Tensor* b = graph.input("b", DType::kF32, {2304, n, 2, 1});
+      graph.output(mul_mat(graph, a, b, "whole"));
+      graph.output(mul_mat(graph, slice(graph, a, {1, 0, 21}), b, "first"));
+      graph.output(mul_mat(graph, slice(graph, a, {1, 21, 22}), b, "second"));
+    };
+    Results results = run_on_cpu(1, 5, build);
+    for (size_t row = 0; row < results["whole"].size() / 43; ++row) {
+      for (size_t i = 0; i < 43; ++i) {
+        const double part = i < 21 ? results["first"][row * 21 + i] : results["second"][row * 22 + i - 21];
+        ASSERT_EQ(results["whole"][row * 43 + i], part) << "n " << n << ", row " << row << ", element " << i;
+      }
+    }
+    for (const int threads : {2, 5}) {
+      EXPECT_EQ(run_on_cpu(threads, 5, build), results) << threads << " threads, n " << n;
+    }
+  }
+}
+
+TEST_P(MulMat, SameBitsWhenBatchesThatShareAMatrixAreCut) {
+  for (const int64_t n : {1, 7}) {
+    Results results = run_on_cpu(2, 6, [&](Graph& graph, TensorContext& weights) {
+      Tensor* a = weights.add("a", GetParam(), {256, 20, 2, 1});
+      Tensor* b = graph.input("b", DType::kF32, {256, n, 6, 1});
+      graph.output(mul_mat(graph, a, b, "whole"));
+      graph.output(mul_mat(graph, slice(graph, a, {2, 1, 1}), slice(graph, b, {2, 4, 2}), "part"));
+    });
+    const auto parts = static_cast<std::ptrdiff_t>(results["part"].size());
+    EXPECT_EQ(results["part"], Values(results["whole"].end() - parts, results["whole"].end())) << "n " << n;
+  }
+}
+
+TEST_P(MulMat, ExpertsAreTheSameBitsForAnyNumberOfThreadsAndAnyCut) {
+  for (const int64_t tokens : {1, 20}) {
+    const auto build = [&](Graph& graph, TensorContext& weights) {
+      Tensor* experts = weights.add("experts", GetParam(), {256, 19, 5, 1});
+      Tensor* x = graph.input("x", DType::kF32, {256, 1, tokens, 1});
+      Tensor* ids = graph.input("ids", DType::kI32, {2, tokens, 1, 1});
+      graph.output(mul_mat_id(graph, experts, x, ids, {}, "whole"));
+      // Experts 3 and 4 on one device, the others on another: their sum is the whole, as one addend is zero.
+      graph.output(mul_mat_id(graph, slice(graph, experts, {2, 3, 2}), x, ids, {{{3, 2}}}, "some"));
+      graph.output(mul_mat_id(graph, slice(graph, experts, {2, 0, 3}), x, ids, {{{0, 3}}}, "others"));
+      graph.output(mul_mat_id(graph, slice(graph, experts, {1, 12, 7}), x, ids, {}, "rows"));
+    };
+    Results results = run_on_cpu(1, 7, build);
+    for (size_t i = 0; i < results["whole"].size(); ++i) {
+      const double some = results["some"][i], other = results["others"][i];
+      ASSERT_TRUE(some == 0 || other == 0) << i;
+      ASSERT_EQ(results["whole"][i], some + other) << i;
+      if (i % 19 >= 12) {
+        ASSERT_EQ(results["whole"][i], results["rows"][i / 19 * 7 + i % 19 - 12]) << i;
+      }
+    }
+    EXPECT_EQ(run_on_cpu(3, 7, build), results) << tokens;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MulMat, ::testing::ValuesIn(weight_types()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+void expect_reference(Graph& graph, Tensor* node, double nmse) {
+  TensorValues leaves = random_leaves(graph, 8);
+  const TensorValues results = run_graph(*cpu(2), graph, leaves);
+  EXPECT_TRUE(close_to(results.at(node), reference_eval(graph, leaves).at(node), {nmse}));
+}
+
+TEST(MulMatViews, TransposedOperands) {
+  for (const DType a_type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const DType b_type : {DType::kF32, DType::kF16}) {
+      for (const int64_t n : {1, 3, 11}) {
+        Graph graph;
+        Tensor* a = transpose(graph, graph.input("a", a_type, {21, 600, 2, 1}));
+        Tensor* b = transpose(graph, graph.input("b", b_type, {n, 600, 2, 1}));
+        SCOPED_TRACE(describe(*a) + " " + describe(*b));
+        expect_reference(graph, graph.output(mul_mat(graph, a, b)), 1e-10);
+      }
+    }
+  }
+}
+
+TEST(MulMatViews, QuantisedWeightsWithTransposedColumns) {
+  for (const int64_t n : {1, 9}) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* a = weights.add("a", DType::kQ8_0, {320, 21, 1, 1});
+    Tensor* b = transpose(graph, graph.input("b", DType::kF16, {n, 320, 1, 1}));
+    expect_reference(graph, graph.output(mul_mat(graph, a, b)), 1e-4);
+  }
+}
+
+TEST(MulMatViews, NoElementsToSum) {
+  for (const DType dtype : weight_types()) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* product = graph.output(
+        mul_mat(graph, weights.add("a", dtype, {0, 5, 1, 1}), graph.input("b", DType::kF32, {0, 9, 2, 1})));
+    TensorValues leaves = random_leaves(graph, 9);
+    EXPECT_EQ(run_graph(*cpu(2), graph, leaves)[product], Values(90)) << name_of(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
