@@ -2,6 +2,8 @@
 // that are not in it are mirrored.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -78,18 +80,22 @@ inline std::vector<float> read_floats(const Tensor& tensor) {
   return values;
 }
 
-/// A host task that holds up its stream until it is opened (or half a minute has passed, so that a test ends).
+/// A host task that holds up its stream until it is opened. Whoever waits for it instead of opening it fails the test.
 struct Gate {
-  std::atomic<bool> open{false};
+  ~Gate() { EXPECT_FALSE(expired) << "the host waited for a stream that was held up"; }
   HostTask task() {
     return {[](void* object, const void*, bool) {
-              const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-              while (!static_cast<Gate*>(object)->open && std::chrono::steady_clock::now() < deadline) {
+              auto& gate = *static_cast<Gate*>(object);
+              const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+              while (!gate.open && !gate.expired) {
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
+                gate.expired = std::chrono::steady_clock::now() > deadline;
               }
             },
             this, nullptr};
   }
+  std::atomic<bool> open{false};
+  std::atomic<bool> expired{false};
 };
 
 }  // namespace shoal::test

@@ -6,7 +6,6 @@
 #include <deque>
 #include <random>
 
-#include "devices/null/null_device.h"
 #include "graph/error.h"
 #include "tests/meta/mesh.h"
 

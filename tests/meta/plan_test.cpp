@@ -7,7 +7,6 @@
 #include "graph/error.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
-#include "tests/support/run_case.h"
 
 namespace shoal::meta {
 namespace {
