@@ -8,6 +8,8 @@
 namespace shoal::models {
 namespace {
 
+// Differences below this part of a unit come from rounding and are no reason to prefer a device.
+constexpr double kTie = 1e-6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// May one device have the heads [from, to)?
@@ -37,7 +39,7 @@ Table fill_table(const ShareLedger& ledger, const std::vector<double>& wanted, i
       for (int64_t from = ledger.share(d) > 0.0 ? 0 : to; from <= to; ++from) {
         if (t.best[d][from] == kNever || !is_range(from * unit, to * unit, group)) continue;
         double cost = t.best[d][from] + square(wanted[d] - static_cast<double>((to - from) * unit));
-        if (cost >= t.best[d + 1][to]) continue;
+        if (cost >= t.best[d + 1][to] - kTie) continue;
         t.best[d + 1][to] = cost;
         t.from[d + 1][to] = from;
       }
@@ -54,12 +56,17 @@ std::vector<double> ShareLedger::wanted(double amount) const {
   return out;
 }
 
+void ShareLedger::add(const ShareLedger& other) {
+  for (int d = 0; d < other.devices(); ++d) give(d, other.given_[d]);
+}
+
 std::vector<int64_t> divide_units(const ShareLedger& ledger, std::vector<double> wanted, int64_t length, int64_t unit) {
   std::vector<int64_t> out(wanted.size());
+  double tie = kTie * static_cast<double>(unit);
   for (int64_t left = length; left > 0;) {
     int most = -1;
     for (int d = 0; d < ledger.devices(); ++d) {
-      if (ledger.share(d) > 0.0 && (most < 0 || wanted[d] > wanted[most])) most = d;
+      if (ledger.share(d) > 0.0 && (most < 0 || wanted[d] > wanted[most] + tie)) most = d;
     }
     check(most >= 0, "no device has a share");
     int64_t amount = std::min(unit, left);

@@ -17,6 +17,8 @@ class ShareLedger {
   /// What each device should get of the next `amount`, earlier errors made good; may be negative.
   std::vector<double> wanted(double amount) const;
   void give(int device, double amount) { given_[device] += amount, total_ += amount; }
+  /// Enters all that another account has.
+  void add(const ShareLedger& other);
 
  private:
   std::vector<double> shares_, given_;

@@ -119,25 +119,27 @@ std::vector<double> parse_ratio(std::string_view text, int devices) {
 
 SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares)
     : devices_(static_cast<int>(shares.size())) {
-  ShareLedger ledger(shares);
+  ShareLedger attention(shares), feed_forward(shares), whole(shares);
   Needs needs = collect_needs(tensors);
   for (int layer = 0; layer < h.layers; ++layer) {
     const GroupNeeds &q = needs[{layer, CutGroup::kQueryHeads}], &kv = needs[{layer, CutGroup::kKvHeads}];
-    meta::Partition heads = divide_heads(ledger, h, q.block_unit, q.bytes + kv.bytes);
+    meta::Partition heads = divide_heads(attention, h, q.block_unit, q.bytes + kv.bytes);
     std::optional<meta::Partition> kv_heads = heads.group(h.group());
     check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), h.group());
     partitions_[{layer, CutGroup::kQueryHeads}] = std::move(heads);
     partitions_[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
     partitions_[{layer, CutGroup::kFeedForward}] =
-        divide_plain(ledger, needs[{layer, CutGroup::kFeedForward}], h.ff, kFeedForwardUnit);
+        divide_plain(feed_forward, needs[{layer, CutGroup::kFeedForward}], h.ff, kFeedForwardUnit);
     Cut cache{CutGroup::kKvHeads, 2, 1};
     cuts_[fmt::format("cache_k.{}", layer)] = cuts_[fmt::format("cache_v.{}", layer)] = {layer, cache};
   }
+  whole.add(attention);
+  whole.add(feed_forward);
   if (auto head = needs.find({-1, CutGroup::kVocabulary}); head != needs.end()) {
-    partitions_[head->first] = divide_plain(ledger, head->second, h.vocab, kVocabularyUnit);
+    partitions_[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
   }
   for (const ModelTensor& tensor : tensors) cuts_[tensor.spec->name] = {tensor.spec->layer, tensor.spec->cut};
-  bytes_.assign(ledger.given().begin(), ledger.given().end());
+  bytes_.assign(whole.given().begin(), whole.given().end());
 }
 
 const meta::Partition& SplitPolicy::partition(int layer, CutGroup group) const {

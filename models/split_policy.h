@@ -20,12 +20,14 @@
 // Where there are fewer units than devices some devices get none in this layer: q4_k_m has one unit of heads, so the
 // attention of a layer lies on one device, and which one changes from layer to layer.
 //
-// Ratios. Every group of every layer is divided so that the bytes given out so far, over the whole model, come as close
-// to the ratio as units allow; the rounding error of one group is made good in the next ones. Each unit goes to the
-// device that is furthest behind its share (the lowest of equals). The head comes last and evens out what is left.
-// Example, 2 devices, even, q4_k_m: layer 0's attention (113 KB) goes to device 0; of the 3 units of its feed-forward
-// block (111 KB each) devices 1, 1 and 0 get one each; so far 224 against 222 KB.
-// A device whose share is 0 gets nothing, but keeps its mirrored tensors.
+// Ratios. Attention is divided so that the attention bytes given out so far, over all layers, come as close to the
+// ratio as units allow, and feed-forward blocks likewise: the rounding error of one layer is made good in the next
+// ones. Each unit goes to the device that is furthest behind its share (the lowest of equals). The two are accounted
+// for apart because devices wait for each other after each: a device with more than its share of a layer's attention is
+// not helped by less of its feed-forward block. The head comes last and evens out what is left of both. Example, 2
+// devices, even, q4_k_m: layer 0's attention goes to device 0 and layer 1's to device 1; of the 3 units of layer 0's
+// feed-forward block devices 0, 1, 0 get one each, of layer 1's devices 1, 0, 1. A device whose share is 0 gets
+// nothing, but keeps its mirrored tensors.
 //
 // Immutable after construction; thread-safe. Construction throws InvalidArgument for a ratio that does not fit.
 #pragma once

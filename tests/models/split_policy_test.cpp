@@ -143,7 +143,23 @@ TEST(SplitPolicy, MovesTheAttentionOfOneUnitFromLayerToLayer) {
     owners.push_back(heads.runs()[0].owners[0]);
     for (const meta::Run& run : policy.partition(layer, CutGroup::kFeedForward).runs()) EXPECT_EQ(run.length % 256, 0);
   }
-  for (int device = 0; device < 3; ++device) EXPECT_THAT(owners, ::testing::Contains(device));
+  EXPECT_THAT(owners, ElementsAre(0, 1, 2, 0, 1, 2));
+}
+
+TEST(SplitPolicy, MovesRemaindersFromLayerToLayerInAttentionAndFeedForwardApart) {
+  // 4 KV heads on 3 devices; 768 columns divide evenly and stay so.
+  Declared model(tiny(), DType::kQ8_0);
+  SplitPolicy policy = model.policy("", 3);
+  for (int layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(policy.partition(layer, CutGroup::kKvHeads).local_length(layer % 3), 2) << layer;
+    EXPECT_EQ(policy.partition(layer, CutGroup::kFeedForward), meta::Partition::even(3, 768)) << layer;
+  }
+  // 3 units of columns on 2 devices take turns.
+  Declared blocks(tiny(), DType::kQ4_K);
+  SplitPolicy halves = blocks.policy("", 2);
+  EXPECT_EQ(halves.partition(0, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
+  EXPECT_EQ(halves.partition(1, CutGroup::kFeedForward).to_string(), "256:{0} 512:{1}");
+  EXPECT_EQ(halves.partition(2, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
 }
 
 TEST(SplitPolicy, RefusesATensorItDoesNotKnow) {
