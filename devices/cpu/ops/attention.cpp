@@ -22,7 +22,7 @@ bool splits_kv(const AttentionShape& shape, int threads) {
 
 /// Per thread: the tile's scratch and one row of merged values per tile row.
 int64_t thread_floats(const AttentionShape& shape) {
-  return (static_cast<int64_t>(shape.scratch_floats()) + kTileRows * shape.e + 15) / 16 * 16;
+  return (static_cast<int64_t>(shape.scratch_floats()) + shape.tile_rows() * shape.e + 15) / 16 * 16;
 }
 /// A partial in the workspace: top, sum, values.
 int64_t partial_floats(const AttentionShape& shape) {
@@ -55,7 +55,7 @@ struct Split {
   int64_t first = 0, count = 0;  ///< segments
   float* partials = nullptr;     ///< [tile][segment - first][row] of top, sum, values
   float* at(const AttentionShape& shape, int64_t tile, int64_t segment, int64_t row) const {
-    return partials + ((tile * count + segment - first) * kTileRows + row) * partial_floats(shape);
+    return partials + ((tile * count + segment - first) * shape.tile_rows() + row) * partial_floats(shape);
   }
 };
 
@@ -121,7 +121,7 @@ bool supports(const Tensor& node) {
 size_t workspace(const Tensor& node, int threads) {
   const AttentionShape shape(node);
   int64_t floats = threads * thread_floats(shape);
-  if (splits_kv(shape, threads)) floats += shape.tiles * shape.segments * kTileRows * partial_floats(shape);
+  if (splits_kv(shape, threads)) floats += shape.tiles * shape.segments * shape.tile_rows() * partial_floats(shape);
   return floats * sizeof(float);
 }
 

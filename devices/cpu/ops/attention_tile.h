@@ -16,7 +16,7 @@
 namespace shoal::cpu {
 
 inline constexpr int64_t kTileRows = 16;
-inline constexpr int64_t kBlockRows = 32;     ///< KV rows per block
+inline constexpr int64_t kBlockRows = 64;     ///< KV rows per block
 inline constexpr int64_t kMaxPanelRows = 16;  ///< of any instruction set
 inline constexpr int64_t kSegmentRows = 512;  ///< KV rows per segment, more when there would be too many
 inline constexpr int64_t kMaxSegments = 32;
@@ -29,6 +29,8 @@ struct AttentionShape {
   int64_t tile_heads, tile_queries;        ///< heads and queries of a tile
   int64_t head_tiles, query_tiles, tiles;  ///< tiles per KV head's group, per batch of queries, of the node
   int64_t segment_rows, segments;
+  /// Most rows that a tile of this node has.
+  int64_t tile_rows() const { return tile_heads * tile_queries; }
   /// Floats of scratch that a Tile needs.
   size_t scratch_floats() const;
 };
