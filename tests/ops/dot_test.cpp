@@ -30,7 +30,7 @@ struct AlignedBytes {
 /// Rows of weights with gaps between them, columns as a kernel takes them, and both as double.
 struct Problem {
   Problem(const Kernels& kernels, DType dtype, int64_t rows, int64_t k, int64_t columns)
-      : rows(rows), k(k), columns(columns), stride(bytes_for(dtype, k) + 6), a(stride * rows + 16) {
+      : rows(rows), k(k), columns(columns), stride(bytes_for(dtype, k) + 8), a(stride * rows + 16) {
     const WeightKernels& weights = kernels.weights[static_cast<int>(dtype)];
     const auto values = random_floats(rows * k, 1);
     std::vector<float> row(k);

@@ -14,7 +14,7 @@ namespace shoal::cpu::SHOAL_ISA {
 inline constexpr int kWeightBias = 128;
 
 inline I8x32 stored(I8x32 w) {
-  return w + static_cast<int8_t>(-128);
+  return bits_as<I8x32>(bits_as<U8x32>(w) + 128);
 }
 
 /// Lane i: sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3], w as stored() gives it.
