@@ -18,6 +18,7 @@ const std::vector<int32_t> kText{3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
 struct Variant {
   const char* name;
   std::function<void(SyntheticModel&)> edit;
+  friend std::ostream& operator<<(std::ostream& out, const Variant& variant) { return out << variant.name; }
 };
 
 const Variant kVariants[] = {

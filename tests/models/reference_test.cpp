@@ -18,6 +18,9 @@ namespace {
 struct Mesh {
   int devices;
   const char* ratio;
+  friend std::ostream& operator<<(std::ostream& out, const Mesh& mesh) {
+    return out << mesh.devices << " devices " << (*mesh.ratio ? mesh.ratio : "even");
+  }
 };
 
 constexpr Mesh kMeshes[] = {{1, ""},    {2, ""},      {3, ""},    {4, ""},        {5, ""},         {8, ""},

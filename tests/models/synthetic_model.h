@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -46,10 +48,20 @@ struct SyntheticModel {
     for (char& c : name) c = c == '/' ? '_' : c;
     std::string path = ::testing::TempDir() + name;
     writer.write(path);
+    static FilesToRemove files;
+    files.paths.push_back(path);
     return path;
   }
 
  private:
+  /// Removed when the test program ends.
+  struct FilesToRemove {
+    std::vector<std::string> paths;
+    ~FilesToRemove() {
+      for (const std::string& path : paths) std::filesystem::remove(path);
+    }
+  };
+
   bool is_wanted(const TensorSpec& spec) const {
     if (spec.name == "output.weight") return !tied;
     if (spec.name == "rope_freqs.weight") return rope_factors;

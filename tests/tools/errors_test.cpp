@@ -18,6 +18,7 @@ struct Case {
   const char* args;  ///< words; MODEL stands for the model file
   int code;
   const char* message;
+  friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 };
 
 const Case kCases[] = {
@@ -62,7 +63,8 @@ const Case kCases[] = {
 
 /// Files that are no models, by the word that stands for them.
 std::string broken_file(const std::string& word) {
-  std::string path = ::testing::TempDir() + (word == "BROKEN" ? "shoal_broken.gguf" : "shoal_truncated.gguf");
+  std::string path =
+      ::testing::TempDir() + std::to_string(getpid()) + (word == "BROKEN" ? "broken.gguf" : "truncated.gguf");
   std::ifstream model(kModel, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(model), {}};
   std::ofstream(path, std::ios::binary) << (word == "BROKEN" ? "This is no model." : bytes.substr(0, 2000000));
@@ -73,11 +75,13 @@ class Errors : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Errors, OneLineWithTheRemedy) {
   std::vector<std::string> args = words(GetParam().args);
+  std::string broken;
   for (std::string& arg : args) {
     if (arg == "MODEL") arg = kModel;
-    if (arg == "BROKEN" || arg == "TRUNCATED") arg = broken_file(arg);
+    if (arg == "BROKEN" || arg == "TRUNCATED") arg = broken = broken_file(arg);
   }
   Finished finished = run(args);
+  if (!broken.empty()) std::filesystem::remove(broken);
   EXPECT_EQ(finished.code, GetParam().code);
   EXPECT_EQ(finished.out, "");
   EXPECT_THAT(finished.err, StartsWith("shoal: error: "));
