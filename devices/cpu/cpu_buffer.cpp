@@ -50,7 +50,7 @@ class OwnedBuffer final : public HostBuffer {
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {
-    free_on_node(data_, size(), device_.node());
+    free_memory(data_);
     device_.give_back(size());
   }
 

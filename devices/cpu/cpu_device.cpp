@@ -14,13 +14,20 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int kMaxThreads = 4096;
+constexpr int kMaxThreads = 1024;
 constexpr int kMaxDevices = 1024;
 
 int devices_from_environment() {
   const char* text = std::getenv("SHOAL_CPU_DEVICES");
   if (text == nullptr || *text == '\0') return 0;
   return static_cast<int>(parse_integer("environment variable SHOAL_CPU_DEVICES", text, 0, kMaxDevices));
+}
+
+/// One for each core, in proportion less where the process may not keep all cores busy.
+int threads_for(const CoreSet& cores) {
+  size_t all = 0;
+  for (const Node& node : machine_nodes()) all += node.cores.size();
+  return std::max(1, static_cast<int>(cores.cores.size() * static_cast<size_t>(usable_cores()) / all));
 }
 
 }  // namespace
@@ -30,7 +37,7 @@ CpuDevice::CpuDevice(BackendReg& reg, std::string name, CoreSet cores, int share
       name_(std::move(name)),
       cores_(std::move(cores)),
       sharers_(sharers),
-      default_threads_(threads > 0 ? threads : static_cast<int>(cores_.cores.size())),
+      default_threads_(threads > 0 ? threads : threads_for(cores_)),
       limits_(limits),
       most_threads_(default_threads_) {}
 

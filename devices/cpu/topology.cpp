@@ -8,10 +8,15 @@
 #include <fstream>
 #include <thread>
 
+#include "devices/cpu/cgroup.h"
+
 namespace shoal::cpu {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kPage = 4096;
+/// Below this pages are shared with other allocations, or hardly matter.
+constexpr size_t kWorthBinding = 64 * 1024;
 
 /// Everything that hwloc told us; lives until the process ends, as devices of static duration may need it.
 struct Machine {
@@ -31,6 +36,15 @@ std::vector<int> cores_in(hwloc_topology_t topology, hwloc_const_cpuset_t cpuset
   return cores;
 }
 
+/// Cores taken from us by taskset, mpirun and the like are not ours to use.
+void restrict_to_process(hwloc_topology_t topology) {
+  hwloc_bitmap_t set = hwloc_bitmap_alloc();
+  if (set == nullptr) return;
+  const bool known = hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(set);
+  if (known) hwloc_topology_restrict(topology, set, 0);
+  hwloc_bitmap_free(set);
+}
+
 std::string model_of(hwloc_topology_t topology) {
   const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
   for (const hwloc_obj_t object : {package, hwloc_get_root_obj(topology)}) {
@@ -46,6 +60,7 @@ const Machine& machine() {
     if (hwloc_topology_init(&found->topology) != 0 || hwloc_topology_load(found->topology) != 0) {
       found->topology = nullptr;
     } else {
+      restrict_to_process(found->topology);
       hwloc_obj_t node = nullptr;
       while ((node = hwloc_get_next_obj_by_type(found->topology, HWLOC_OBJ_NUMANODE, node)) != nullptr) {
         std::vector<int> cores = cores_in(found->topology, node->cpuset);
@@ -80,6 +95,29 @@ size_t meminfo_bytes(const std::string& path, std::initializer_list<std::string_
   return sum;
 }
 
+/// The pages will come from the node whoever touches them first; where that is not permitted they come from anywhere.
+void bind_memory(void* data, size_t size, int node) {
+  hwloc_bitmap_t set = hwloc_bitmap_alloc();
+  if (set == nullptr) return;
+  hwloc_bitmap_set(set, static_cast<unsigned>(node));
+  hwloc_set_area_membind(machine().topology, data, size, set, HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET);
+  hwloc_bitmap_free(set);
+}
+
+DeviceMemory machine_memory() {
+  return {meminfo_bytes("/proc/meminfo", {"MemAvailable"}), meminfo_bytes("/proc/meminfo", {"MemTotal"})};
+}
+
+DeviceMemory memory_of(int node) {
+  if (node < 0 || machine_nodes().size() == 1) return machine_memory();
+  const std::string path = fmt::format("/sys/devices/system/node/node{}/meminfo", node);
+  const DeviceMemory memory{meminfo_bytes(path, {"MemFree", "Inactive(file)", "SReclaimable"}),
+                            meminfo_bytes(path, {"MemTotal"})};
+  if (memory.total != 0) return memory;
+  const DeviceMemory all = machine_memory();  // /sys is hidden from some containers
+  return {all.free / machine_nodes().size(), all.total / machine_nodes().size()};
+}
+
 }  // namespace
 
 std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices) {
@@ -111,10 +149,13 @@ std::span<const Node> machine_nodes() {
   return machine().nodes;
 }
 
-int machine_cores() {
-  size_t count = 0;
-  for (const Node& node : machine_nodes()) count += node.cores.size();
-  return static_cast<int>(count);
+int usable_cores() {
+  static const int cores = [] {
+    int count = 0;
+    for (const Node& node : machine_nodes()) count += static_cast<int>(node.cores.size());
+    return std::min(count, read_cgroup().cores.value_or(count));
+  }();
+  return cores;
 }
 
 const std::string& cpu_model() {
@@ -122,11 +163,10 @@ const std::string& cpu_model() {
 }
 
 DeviceMemory node_memory(int node) {
-  if (node < 0 || machine_nodes().size() == 1) {
-    return {meminfo_bytes("/proc/meminfo", {"MemAvailable"}), meminfo_bytes("/proc/meminfo", {"MemTotal"})};
-  }
-  const std::string path = fmt::format("/sys/devices/system/node/node{}/meminfo", node);
-  return {meminfo_bytes(path, {"MemFree", "Inactive(file)", "SReclaimable"}), meminfo_bytes(path, {"MemTotal"})};
+  const DeviceMemory memory = memory_of(node);
+  const std::optional<DeviceMemory> allowed = read_cgroup().memory;
+  if (!allowed) return memory;
+  return {std::min(memory.free, allowed->free), std::min(memory.total, allowed->total)};
 }
 
 bool bind_thread(std::span<const int> cores) noexcept {
@@ -140,26 +180,17 @@ bool bind_thread(std::span<const int> cores) noexcept {
 }
 
 void* allocate_on_node(size_t size, int node) noexcept {
-  size = (std::max<size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment;
-  if (size == 0) return nullptr;  // rounding up wrapped around
-  if (node < 0 || machine_nodes().size() == 1) return std::aligned_alloc(kAlignment, size);
-  hwloc_bitmap_t set = hwloc_bitmap_alloc();
-  if (set == nullptr) return nullptr;
-  hwloc_bitmap_set(set, static_cast<unsigned>(node));
-  // Falls back to unbound pages by itself when binding is not permitted.
-  void* data = hwloc_alloc_membind(machine().topology, size, set, HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET);
-  hwloc_bitmap_free(set);
+  const bool bind = node >= 0 && machine_nodes().size() > 1 && size >= kWorthBinding;
+  const size_t alignment = bind ? kPage : kAlignment;
+  const size_t rounded = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
+  if (rounded < size) return nullptr;  // rounding up wrapped around
+  void* data = std::aligned_alloc(alignment, rounded);
+  if (data != nullptr && bind) bind_memory(data, rounded, node);
   return data;
 }
 
-void free_on_node(void* data, size_t size, int node) noexcept {
-  if (data == nullptr) return;
-  size = (std::max<size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment;
-  if (node < 0 || machine_nodes().size() == 1) {
-    std::free(data);
-  } else {
-    hwloc_free(machine().topology, data, size);
-  }
+void free_memory(void* data) noexcept {
+  std::free(data);
 }
 
 }  // namespace shoal::cpu

@@ -29,11 +29,13 @@ std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices);
 
 /// Nodes with at least one core that this process may run on; never empty.
 std::span<const Node> machine_nodes();
-int machine_cores();
+/// Cores that this process may keep busy at a time: a quota of a container may be less than the nodes have.
+int usable_cores();
 /// "Intel(R) Xeon(R) Platinum 8480+"; "CPU" when unknown.
 const std::string& cpu_model();
 
-/// Live figures of a node (-1: of the machine). What the page cache holds counts as free.
+/// Live figures of a node (-1: of the machine), no more than the process is allowed. What the page cache holds counts
+/// as free.
 DeviceMemory node_memory(int node);
 
 /// Binds the calling thread to these cores; threads it creates inherit that. False when not permitted.
@@ -41,6 +43,6 @@ bool bind_thread(std::span<const int> cores) noexcept;
 
 /// 64-byte aligned memory, on the node when there are several. nullptr on failure.
 void* allocate_on_node(size_t size, int node) noexcept;
-void free_on_node(void* data, size_t size, int node) noexcept;
+void free_memory(void* data) noexcept;
 
 }  // namespace shoal::cpu

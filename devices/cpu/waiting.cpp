@@ -36,8 +36,7 @@ ThreadCount::~ThreadCount() {
 }
 
 bool may_spin(Waiter waiter) {
-  static const int cores = machine_cores();
-  return computing_threads.load(std::memory_order_relaxed) + (waiter == Waiter::kHost ? 1 : 0) <= cores;
+  return computing_threads.load(std::memory_order_relaxed) + (waiter == Waiter::kHost ? 1 : 0) <= usable_cores();
 }
 
 void Counter::advance_to(uint64_t value) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct DeviceCase {
   std::vector<Exclusion> exclusions;
 };
 
+inline void PrintTo(const DeviceCase& device_case, std::ostream* out) {
+  *out << device_case.name;
+}
 inline std::string case_name(const testing::TestParamInfo<DeviceCase>& info) {
   return info.param.name;
 }

@@ -12,7 +12,7 @@ namespace shoal::cpu {
 namespace {
 
 TEST(MaySpin, OnlyWhileEveryThreadHasACore) {
-  const int cores = machine_cores();
+  const int cores = usable_cores();
   ASSERT_TRUE(may_spin(Waiter::kHost)) << "a backend of another test is still there";
   {
     const ThreadCount all(cores);
