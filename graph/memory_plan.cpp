@@ -13,6 +13,8 @@
 namespace shoal {
 namespace {
 
+constexpr size_t kMaxInPlace = 32;  // bits of OpInfo::in_place_sources
+
 /// Bytes that hold over the steps [first, last]; step i is node i of the graph.
 struct Slot {
   int first = 0;
@@ -162,7 +164,7 @@ class Planner {
   /// The first source whose memory the node may take over, or nullptr.
   const Tensor* source_to_overwrite(int step, const Tensor& node) const {
     const uint32_t candidates = info(node.op).in_place_sources;
-    for (size_t i = 0; i < node.src.size(); ++i) {
+    for (size_t i = 0; i < std::min(node.src.size(), kMaxInPlace); ++i) {
       const Tensor* source = node.src[i];
       if (source && (candidates >> i & 1) && fits_exactly(*source, node) && dies_here(step, *source) &&
           no_other_view(*source, node, candidates)) {

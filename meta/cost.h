@@ -15,7 +15,9 @@ struct CostModel {
   double link_bandwidth = 10e9;    ///< bytes/s between ranks
   double memory_bandwidth = 50e9;  ///< bytes/s of a rank's own memory
   double rate = 200e9;             ///< scalar operations/s of a rank
-  double weight_penalty = 4.0;     ///< factor on moving a weight: it costs memory as well as time
+  /// Factor on moving a weight. Whoever split it did so because it should not be on every device: it moves only where
+  /// nothing else is legal.
+  double weight_penalty = 1000.0;
 };
 
 /// Seconds to turn `tensor` from one layout into another; 0 when they are equal.

@@ -95,7 +95,7 @@ void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
   EXPECT_EQ(plan.step.collective_bytes(), 2 * model.hparams.layers * row);
 }
 
-class LlamaPlan : public ::testing::TestWithParam<const char*> {};
+class LlamaPlan : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LlamaPlan, HasTwoAllReducesALayerAndNothingElse) {
   auto model = open_model(tiny_model_path(GetParam()));
@@ -166,7 +166,7 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values("f16", "q8_0", "q4_k_m"),
+INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(LlamaPlanVariants, ExpertsTakeTwoAllReducesALayerToo) {

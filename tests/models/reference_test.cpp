@@ -26,7 +26,7 @@ struct Mesh {
 constexpr Mesh kMeshes[] = {{1, ""},    {2, ""},      {3, ""},    {4, ""},        {5, ""},         {8, ""},
                             {2, "3,1"}, {3, "5,0,2"}, {2, "1,9"}, {4, "4,3,2,1"}, {5, "0,1,0,0,3"}};
 
-class Reference : public ::testing::TestWithParam<std::tuple<const char*, Mesh>> {};
+class Reference : public ::testing::TestWithParam<std::tuple<std::string, Mesh>> {};
 
 nlohmann::json expected(const std::string& type) {
   std::ifstream file(SHOAL_SOURCE_DIR "/data/models/expected/tiny-kjv-5m-" + type + ".json");
@@ -84,7 +84,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& i
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Reference,
-                         ::testing::Combine(::testing::Values("f16", "q8_0", "q4_k_m", "q4_0", "q6_k"),
+                         ::testing::Combine(::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0", "q6_k"),
                                             ::testing::ValuesIn(kMeshes)),
                          name_of_case);
 

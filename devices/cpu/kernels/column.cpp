@@ -24,47 +24,65 @@ float largest_of(const float* x) {
 /// Numbers below this are zero: the inverse of their scale would overflow.
 constexpr float kTiny = 1e-30f;
 
-/// Rounds x * inverse for 16 elements; returns the sum of the integers.
-int32_t round_16(const float* x, float inverse, int8_t* to) {
-  // Adding 1.5 * 2^23 rounds to an integer, to even, in the low bits.
-  const F32 shift = splat(12582912.0f);
-  int32_t integers[16];
+/// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
+constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+
+struct Sums {
+  int32_t values = 0, fine = 0;
+};
+
+/// The bytes of 16 elements, and their sums.
+Sums split_16(const float* x, float inverse, int8_t* values, int8_t* fine) {
+  int32_t whole[16], rest[16];
   SHOAL_UNROLL
   for (int i = 0; i < 16; i += kLanes) {
-    const F32 shifted = multiply_add(load<F32>(x + i), splat(inverse), shift);
-    store(integers + i, bits_as<I32>(shifted) - bits_as<I32>(shift));
+    const F32 scaled = load<F32>(x + i) * splat(inverse);
+    const F32 shifted = scaled + splat(kRound);
+    const F32 left = multiply_add(scaled - (shifted - splat(kRound)), splat(256.0f), splat(kRound));
+    store(whole + i, bits_as<I32>(shifted) - bits_as<I32>(splat(kRound)));
+    store(rest + i, bits_as<I32>(left) - bits_as<I32>(splat(kRound)));
   }
-  int32_t sum = 0;
+  Sums sums;
   for (int i = 0; i < 16; ++i) {
-    to[i] = static_cast<int8_t>(integers[i]);
-    sum += to[i];
+    // -128 to 128; quad_dot takes no -128.
+    const int32_t limited = rest[i] < -127 ? -127 : (rest[i] > 127 ? 127 : rest[i]);
+    values[i] = static_cast<int8_t>(whole[i]);
+    fine[i] = static_cast<int8_t>(limited);
+    sums.values += values[i];
+    sums.fine += fine[i];
   }
-  return sum;
+  return sums;
+}
+
+float exact_sum(float scale, Sums sums) {
+  return scale * (static_cast<float>(sums.values) + static_cast<float>(sums.fine) / 256.0f);
 }
 
 }  // namespace
 
 size_t column_bytes(int64_t k) {
-  // Behind the bytes, three numbers per 32 elements and two per 16.
-  return static_cast<size_t>(k + k / 32 * 7 * 4 + 63) / 64 * 64;
+  // Two bytes an element; four numbers per 32 elements and three per 16.
+  return static_cast<size_t>(2 * k + k / 32 * 10 * 4 + 63) / 64 * 64;
 }
 
 void quantize(const float* x, std::byte* column, int64_t k) {
   const NewColumn to = new_column_at(column, k);
-  for (int64_t block = 0; block < k / 32; ++block) {
-    const float largest = largest_of(x + 32 * block);
+  for (int64_t part = 0; part < k / 32; ++part) {
+    const float largest = largest_of(x + 32 * part);
     const float scale = largest < kTiny ? 0.0f : largest / 127.0f;
     const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
-    int32_t sums[2];
-    for (int half = 0; half < 2; ++half) {
-      const int64_t begin = 32 * block + 16 * half;
-      sums[half] = round_16(x + begin, inverse, to.values + begin);
-      to.half_sums[2 * block + half] = scale * static_cast<float>(sums[half]);
-      to.half_starts[2 * block + half] = -kWeightBias * sums[half];
+    Sums all;
+    for (int64_t half = 2 * part; half < 2 * part + 2; ++half) {
+      const Sums sums = split_16(x + 16 * half, inverse, to.values + 16 * half, to.fine + 16 * half);
+      to.half_sums[half] = scale * static_cast<float>(sums.values);
+      to.fine_half_sums[half] = exact_sum(scale, sums);
+      to.half_starts[half] = -kWeightBias * sums.values;
+      all = {all.values + sums.values, all.fine + sums.fine};
     }
-    to.scales[block] = scale;
-    to.sums[block] = scale * static_cast<float>(sums[0] + sums[1]);
-    to.starts[block] = -kWeightBias * (sums[0] + sums[1]);
+    to.scales[part] = scale;
+    to.sums[part] = scale * static_cast<float>(all.values);
+    to.fine_sums[part] = exact_sum(scale, all);
+    to.starts[part] = -kWeightBias * all.values;
   }
 }
 

@@ -1,6 +1,11 @@
-// A quantised column: k signed bytes and an f32 scale per 32 of them, x[i] ~ values[i] * scales[i / 32]. With them, for
-// every 32 and for every 16 elements: the scaled sum, which addends of weights are multiplied by, and what integer sums
-// start from, -kWeightBias times the sum of the bytes (see quad_dot.h).
+// A quantised column. Each 32 elements have an f32 scale, and each element two signed bytes:
+//
+//   x[i] ~ (values[i] + fine[i] / 256) * scales[i / 32]
+//
+// Panels take the first byte alone (8 bits); dot takes both (16 bits), which memory-bound products get for nothing.
+// With them, for every 32 and every 16 elements: the sums of the elements as each of the two sees them, which addends
+// of weights are multiplied by, and what a panel's integer sums start from, -kWeightBias times the sum of the values
+// (see quad_dot.h).
 #pragma once
 
 #include "devices/cpu/kernels/quad_dot.h"
@@ -8,30 +13,32 @@
 namespace shoal::cpu::SHOAL_ISA {
 
 /// Starts of the arrays, which lie one behind the other in this order.
-template <class Float, class Int, class Byte>
+template <class Byte, class Float, class Int>
 struct ColumnOf {
-  Byte* values;
-  Float* scales;     ///< per 32 elements
-  Float* sums;       ///< per 32
-  Float* half_sums;  ///< per 16
-  Int* starts;       ///< per 32
-  Int* half_starts;  ///< per 16
+  Byte *values, *fine;
+  Float *scales, *sums, *fine_sums;   ///< per 32 elements
+  Float *half_sums, *fine_half_sums;  ///< per 16
+  Int* starts;                        ///< per 32
+  Int* half_starts;                   ///< per 16
 };
-using Column = ColumnOf<const float, const int32_t, const int8_t>;
-using NewColumn = ColumnOf<float, int32_t, int8_t>;
+using Column = ColumnOf<const int8_t, const float, const int32_t>;
+using NewColumn = ColumnOf<int8_t, float, int32_t>;
 
 inline NewColumn new_column_at(std::byte* at, int64_t k) {
-  auto* scales = reinterpret_cast<float*>(at + k);
-  float *sums = scales + k / 32, *half_sums = sums + k / 32;
-  auto* starts = reinterpret_cast<int32_t*>(half_sums + k / 16);
-  return {reinterpret_cast<int8_t*>(at), scales, sums, half_sums, starts, starts + k / 32};
+  const int64_t n = k / 32;
+  auto* values = reinterpret_cast<int8_t*>(at);
+  auto* floats = reinterpret_cast<float*>(at + 2 * k);
+  auto* integers = reinterpret_cast<int32_t*>(floats + 7 * n);
+  return {values,         values + k,     floats,   floats + n,  floats + 2 * n,
+          floats + 3 * n, floats + 5 * n, integers, integers + n};
 }
 
 /// The column at `at`, from element k_begin (a multiple of 32) of k_total on.
 inline Column column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 0) {
   const NewColumn c = new_column_at(const_cast<std::byte*>(at), k_total);
-  return {c.values + k_begin,         c.scales + k_begin / 32, c.sums + k_begin / 32,
-          c.half_sums + k_begin / 16, c.starts + k_begin / 32, c.half_starts + k_begin / 16};
+  const int64_t part = k_begin / 32, half = k_begin / 16;
+  return {c.values + k_begin, c.fine + k_begin,        c.scales + part, c.sums + part,       c.fine_sums + part,
+          c.half_sums + half, c.fine_half_sums + half, c.starts + part, c.half_starts + half};
 }
 
 size_t column_bytes(int64_t k);

@@ -31,7 +31,8 @@ struct ColumnChunk {
 
   ColumnChunk(const Column& column, int64_t first, int64_t n) {
     const float* from = column.scales + first;
-    const F32x8 v = Format::kParts == kChunk ? load<F32x8>(from) : first_floats(from, n);
+    // Sums count in units of the fine bytes.
+    const F32x8 v = (Format::kParts == kChunk ? load<F32x8>(from) : first_floats(from, n)) * (1.0f / 256.0f);
     if constexpr (kGroups == 2) {
       scales.v[0] = __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
       scales.v[1] = __builtin_shufflevector(v, v, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -39,9 +40,10 @@ struct ColumnChunk {
       scales.v[0] = v;
     }
     if constexpr (Format::kAdds && kGroups == 2) {
-      sums = {{load<F32x8>(column.half_sums + 2 * first), load<F32x8>(column.half_sums + 2 * first + 8)}};
+      sums = {{load<F32x8>(column.fine_half_sums + 2 * first), load<F32x8>(column.fine_half_sums + 2 * first + 8)}};
     } else if constexpr (Format::kAdds) {
-      sums = {{Format::kParts == kChunk ? load<F32x8>(column.sums + first) : first_floats(column.sums + first, n)}};
+      sums = {{Format::kParts == kChunk ? load<F32x8>(column.fine_sums + first)
+                                        : first_floats(column.fine_sums + first, n)}};
     }
   }
 };
@@ -88,20 +90,35 @@ F32x8 splat_two(const float* from) {
   return __builtin_shufflevector(v, v, 0, 0, 0, 0, 5, 5, 5, 5);
 }
 
-/// Integer products of raw bytes: what they start from, and one step.
+/// Integer products with the values and with the fine bytes of a column.
+struct Products {
+  I32x8 values, fine;
+  F32x8 total() const { return __builtin_convertvector((values << 8) + fine, F32x8); }
+};
+
+/// 32 elements of a column, their sums of four times the offset of the weights, and the products with raw weights.
 template <class Format>
-I32x8 start(I8x32 a) {
-  constexpr int kOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
-  if constexpr (kOffset == 0) return I32x8{};
-  return -small_quad_dot(I32x8{}, I8x32{} + static_cast<int8_t>(kOffset), a);
-}
-template <class Format>
-I32x8 step(I32x8 sum, I8x32 raw, I8x32 a) {
-  if constexpr (Format::kOffset == kSigned)
-    return quad_dot(sum, stored(raw), a);
-  else
-    return small_quad_dot(sum, raw, a);
-}
+struct Elements {
+  I8x32 values, fine;
+
+  /// What sums start from.
+  Products start() const { return {of_offset(values), of_offset(fine)}; }
+  /// Adds the products with 32 weights.
+  Products step(Products sum, I8x32 raw) const {
+    if constexpr (Format::kOffset == kSigned) {
+      return {quad_dot(sum.values, stored(raw), values), quad_dot(sum.fine, stored(raw), fine)};
+    } else {
+      return {small_quad_dot(sum.values, raw, values), small_quad_dot(sum.fine, raw, fine)};
+    }
+  }
+
+ private:
+  static I32x8 of_offset(I8x32 bytes) {
+    constexpr int kOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
+    if constexpr (kOffset == 0) return I32x8{};
+    return -small_quad_dot(I32x8{}, I8x32{} + static_cast<int8_t>(kOffset), bytes);
+  }
+};
 
 /// Walks one chunk; part by part for blocks of 256 elements, and blocks of 32 elements two by two.
 template <class Format, int R, int C>
@@ -112,22 +129,24 @@ struct Walk {
   /// Scaled sums of 64 elements; `second` is `first` when there is no other, whose scales then are zero.
   static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part, int in_chunk,
                    int64_t second, F32x8 (&sums)[R][C]) {
-    Halves x[C];
-    I32x8 starts[C];
+    Elements<Format> x[C][2];
+    Products starts[C];
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) {
-      const int8_t *one = b[c].values + 32 * part, *other = b[c].values + 32 * second;
-      x[c].first = bits_as<I8x32>(join(load<U8x16>(one), load<U8x16>(other)));
-      x[c].second = bits_as<I8x32>(join(load<U8x16>(one + 16), load<U8x16>(other + 16)));
-      starts[c] = start<Format>(x[c].first) + start<Format>(x[c].second);
+      const Halves values = join_halves(b[c].values + 32 * part, b[c].values + 32 * second);
+      const Halves fine = join_halves(b[c].fine + 32 * part, b[c].fine + 32 * second);
+      x[c][0] = {values.first, fine.first};
+      x[c][1] = {values.second, fine.second};
+      const Products one = x[c][0].start(), other = x[c][1].start();
+      starts[c] = {one.values + other.values, one.fine + other.fine};
     }
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
       const Halves w = Format::halves(a[r][part], a[r][second]);
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
-        const I32x8 sum = step<Format>(step<Format>(starts[c], w.first, x[c].first), w.second, x[c].second);
-        sums[r][c] = multiply_add(__builtin_convertvector(sum, F32x8), splat_two(scales[r][c] + in_chunk), sums[r][c]);
+        const Products sum = x[c][1].step(x[c][0].step(starts[c], w.first), w.second);
+        sums[r][c] = multiply_add(sum.total(), splat_two(scales[r][c] + in_chunk), sums[r][c]);
       }
     }
   }
@@ -135,12 +154,13 @@ struct Walk {
   /// Scaled sums of one part of a 256-element block.
   static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t block, int part,
                    F32x8 (&sums)[R][C]) {
-    I8x32 x[C];
-    I32x8 starts[C];
+    Elements<Format> x[C];
+    Products starts[C];
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) {
-      x[c] = load<I8x32>(b[c].values + 256 * block + 32 * part);
-      starts[c] = start<Format>(x[c]);
+      const int64_t at = 256 * block + 32 * part;
+      x[c] = {load<I8x32>(b[c].values + at), load<I8x32>(b[c].fine + at)};
+      starts[c] = x[c].start();
     }
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -149,8 +169,7 @@ struct Walk {
       for (int c = 0; c < C; ++c) {
         const float* of = scales[r][c] + Format::kGroups * part;
         const F32x8 scale = Format::kGroups == 2 ? splat_two(of) : splat_float<F32x8>(*of);
-        const I32x8 sum = step<Format>(starts[c], w, x[c]);
-        sums[r][c] = multiply_add(__builtin_convertvector(sum, F32x8), scale, sums[r][c]);
+        sums[r][c] = multiply_add(x[c].step(starts[c], w).total(), scale, sums[r][c]);
       }
     }
   }

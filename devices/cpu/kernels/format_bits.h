@@ -31,6 +31,11 @@ inline U8x32 join(U8x16 a, U8x16 b) {
                                  23, 24, 25, 26, 27, 28, 29, 30, 31);
 }
 
+inline Halves join_halves(const int8_t* a, const int8_t* b) {
+  return {bits_as<I8x32>(join(load<U8x16>(a), load<U8x16>(b))),
+          bits_as<I8x32>(join(load<U8x16>(a + 16), load<U8x16>(b + 16)))};
+}
+
 /// Byte i: (bytes[i] >> shift) & mask, a negative shift to the left. The mask keeps what comes from neighbours out.
 inline I8x32 bit_field(U8x32 bytes, int shift, int mask) {
   const auto words = bits_as<Vec<uint16_t, 16>>(bytes);

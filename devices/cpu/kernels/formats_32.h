@@ -66,10 +66,7 @@ struct Q8_0 : Plain32 {
   using Block = quants::BlockQ8_0;
   static constexpr int kOffset = kSigned;
   static I8x32 raw(const Block& block, int) { return load<I8x32>(block.values); }
-  static Halves halves(const Block& a, const Block& b) {
-    return {bits_as<I8x32>(join(load<U8x16>(a.values), load<U8x16>(b.values))),
-            bits_as<I8x32>(join(load<U8x16>(a.values + 16), load<U8x16>(b.values + 16)))};
-  }
+  static Halves halves(const Block& a, const Block& b) { return join_halves(a.values, b.values); }
 };
 
 }  // namespace shoal::cpu::SHOAL_ISA
