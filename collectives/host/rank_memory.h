@@ -12,8 +12,9 @@
 namespace shoal::collectives::host {
 
 /// A message up to this size goes through the staging slots with one meeting; a larger one is read where it lies,
-/// with two. Measured with benchmarks/collectives_bench.
-inline constexpr size_t kSlotBytes = 64 * 1024;
+/// with two. On 2 cores the copy costs more than the second meeting from 2 to 4 KiB on (collectives_bench), with more
+/// ranks than cores from 16 KiB on.
+inline constexpr size_t kSlotBytes = 4 * 1024;
 
 /// What a rank tells the others about its call, to be read by them after the first meeting. The texts and counts
 /// of the call itself are not for others: a rank that failed may have gone on and dropped them.

@@ -12,7 +12,7 @@
 namespace shoal::collectives {
 namespace {
 
-// Small, and above 64 KiB for every dtype here; neither divides by 3, 4, 7 or 16.
+// Fits a staging slot, and far above it for every dtype here; neither divides by 3, 4, 7 or 16.
 constexpr int64_t kSmall = 1013;
 constexpr int64_t kLarge = 40009;
 
