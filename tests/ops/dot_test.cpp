@@ -62,22 +62,25 @@ struct Problem {
       float value, scale = 1;
       if (quantized) {
         value = static_cast<float>(static_cast<int8_t>(column[i]));
-        std::memcpy(&scale, column + k + i / 32 * 4, 4);
+        std::memcpy(&scale, column + 2 * k + i / 32 * 4, 4);
+        coarse_b.push_back(static_cast<double>(value) * scale);
+        value += static_cast<float>(static_cast<int8_t>(column[k + i])) / 256;
       } else {
         std::memcpy(&value, column + i * 4, 4);
+        coarse_b.push_back(value);
       }
       exact_b.push_back(static_cast<double>(value) * scale);
     }
   }
 
-  /// Compares c (column after column) with the exact products of the converted operands.
-  void expect_products(const std::vector<float>& c) const {
+  /// Compares c (column after column) with the exact products of the rows and of b.
+  void expect_products(const std::vector<float>& c, const std::vector<double>& b) const {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
         double sum = 0, magnitude = 0;
         for (int64_t e = 0; e < k; ++e) {
-          sum += exact_a[i * k + e] * exact_b[j * k + e];
-          magnitude += std::fabs(exact_a[i * k + e] * exact_b[j * k + e]);
+          sum += exact_a[i * k + e] * b[j * k + e];
+          magnitude += std::fabs(exact_a[i * k + e] * b[j * k + e]);
         }
         // Types with minima cancel terms that are larger than the products.
         ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + 1e-30) << "row " << i << ", column " << j;
@@ -88,7 +91,8 @@ struct Problem {
   int64_t rows, k, columns;
   size_t stride;
   std::vector<std::byte> a, b;
-  std::vector<double> exact_a, exact_b;
+  std::vector<double> exact_a;
+  std::vector<double> exact_b, coarse_b;  ///< as dot and as panels see the columns
   std::vector<float> floats;
   std::vector<const std::byte*> b_pointers;
 };
@@ -151,7 +155,7 @@ TEST_P(DotTest, DotMatchesDouble) {
     for (const int64_t rows : {1, 3, 6}) {
       for (const int64_t columns : {1, 2, 3}) {
         const Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(dot(p));
+        p.expect_products(dot(p), p.exact_b);
       }
     }
   }
@@ -162,8 +166,8 @@ TEST_P(DotTest, PanelsMatchDouble) {
     for (const int64_t rows : {1, 16, 21}) {
       for (const int64_t columns : {1, 8, 11}) {
         const Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(panels(p, 1024));
-        p.expect_products(panels(p, kPanelStep));
+        p.expect_products(panels(p, 1024), p.coarse_b);
+        p.expect_products(panels(p, kPanelStep), p.coarse_b);
       }
     }
   }

@@ -39,11 +39,13 @@ TEST_P(VectorTest, QuantizedColumnsAreWithinHalfAStep) {
   kernels().quantize(x.data(), column.data(), k);
   for (int64_t block = 0; block < k / 32; ++block) {
     float largest = 0, scale;
-    std::memcpy(&scale, column.data() + k + 4 * block, 4);
+    std::memcpy(&scale, column.data() + 2 * k + 4 * block, 4);
     for (int64_t i = 32 * block; i < 32 * block + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
     for (int64_t i = 32 * block; i < 32 * block + 32; ++i) {
       const float value = static_cast<float>(static_cast<int8_t>(column[i])) * scale;
+      const float fine = static_cast<float>(static_cast<int8_t>(column[k + i])) * scale / 256;
       ASSERT_LE(std::fabs(x[i] - value), largest / 254 * 1.0001f + 1e-30f) << i;
+      ASSERT_LE(std::fabs(x[i] - value - fine), largest / 254 / 128 * 1.0001f + 1e-30f) << i;
     }
   }
 }
