@@ -1,5 +1,5 @@
 // Buffers of the meta device. A MetaBuffer has no memory of its own: it knows the shards of the tensors placed in it
-// and owns the members' buffers they lie in. Its addresses are fake and only tell tensors apart.
+// and owns the members' buffers they lie in. Its addresses are fake: they only say that a tensor is placed.
 //
 // Two ways in: MetaBufferType::allocate_tensors places a set of tensors with one buffer per member (weights, caches),
 // and bind() attaches shards that somebody else placed (a plan's compute tensors). place() works too, one
