@@ -5,7 +5,10 @@
 #include <cstdlib>
 #include <new>
 
-#if defined(__has_feature)
+// A sanitizer replaces operator new itself.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SHOAL_COUNTS_ALLOCATIONS 0
+#elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define SHOAL_COUNTS_ALLOCATIONS 0
 #endif
