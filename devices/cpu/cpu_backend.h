@@ -14,6 +14,7 @@ namespace shoal::cpu {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(CpuDevice& device, int threads);
+  ~CpuBackend() override { plans().clear(); }
 
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }

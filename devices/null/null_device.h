@@ -80,6 +80,7 @@ class NullDevice final : public Device {
 class NullBackend final : public Backend {
  public:
   NullBackend(NullDevice& device, Faults faults) : device_(device), faults_(std::move(faults)) {}
+  ~NullBackend() override { plans().clear(); }
 
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
