@@ -130,7 +130,7 @@ TEST_F(MetaFamily, BadParametersNameTheRemedy) {
       {"devices=CPU0,CPU1 axis=4", "bad axis \"4\": 0, 1, 2 or 3"},
       {"CPU0,CPU1", "CPU0,CPU1"}};
   for (const auto& [params, text] : cases) {
-    EXPECT_THAT([&] { Registry::instance().init(fmt::format("META:{}", params)); },
+    EXPECT_THAT([&params = params] { Registry::instance().init(fmt::format("META:{}", params)); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(text)))
         << params;
   }
