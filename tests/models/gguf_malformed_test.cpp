@@ -248,7 +248,7 @@ TEST(GgufMalformed, OverlappingTensors) {
   const std::pair<uint64_t, const char*> cases[] = {
       {0, "overlaps tensor"}, {32, "overlaps tensor"}, {64, "tensor 'bad': overlaps tensor 'long'"}, {96, ""}};
   for (const auto& [offset, message] : cases) {
-    EXPECT_THAT(error_after([&](GgufWriter& w) {
+    EXPECT_THAT(error_after([&, offset = offset](GgufWriter& w) {
                   GgufTensorSpec bad = tensor("bad");
                   bad.offset = offset;
                   w.add_tensor(tensor("long", {16}, 64)).add_tensor(bad);
