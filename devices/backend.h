@@ -66,6 +66,12 @@ class Backend {
   /// on `to` afterwards sees it. Default: synchronize both, blocking copy.
   virtual void copy_async(const Tensor& src, Backend& to, Tensor& dst);
 
+  /// Between hold() and the release() that goes with it (they nest) queued work need not start: a device gets it in
+  /// one piece, and its threads are woken once. Whoever waits for held work, the host or an event, releases it first.
+  /// Use HeldBackend.
+  virtual void hold() {}
+  virtual void release() {}
+
   /// Waits for all queued work. Throws the first failure of it (DeviceError, CommError) and clears it.
   virtual void synchronize() = 0;
 
@@ -97,6 +103,18 @@ class Backend {
 
   // Implementations clear it in their destructors, after their last work is done: plans use the backend.
   PlanCache plans_{*this, 16};
+};
+
+/// Holds a backend's queue while it lives.
+class HeldBackend {
+ public:
+  explicit HeldBackend(Backend& backend) : backend_(backend) { backend_.hold(); }
+  ~HeldBackend() { backend_.release(); }
+  HeldBackend(const HeldBackend&) = delete;
+  HeldBackend& operator=(const HeldBackend&) = delete;
+
+ private:
+  Backend& backend_;
 };
 
 }  // namespace shoal

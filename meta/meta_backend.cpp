@@ -62,6 +62,14 @@ void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, siz
   }
 }
 
+void MetaBackend::hold() {
+  for (Backend* member : streams_) member->hold();
+}
+
+void MetaBackend::release() {
+  for (Backend* member : streams_) member->release();
+}
+
 // Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one
 // that is not about a collective is the cause.
 void MetaBackend::synchronize() {

@@ -26,6 +26,8 @@ class MetaBackend final : public Backend {
 
   void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  void hold() override;
+  void release() override;
   void synchronize() override;
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;

@@ -106,6 +106,7 @@ void MetaGraphPlan::run() {
   const auto members = backend_.members();
   // After a failure a new one is made, which must not meet half of this run's work in the streams.
   if (communicates_) backend_.communicator();
+  const HeldBackend held(backend_);
   for (Action& action : actions_) {
     for (size_t rank = 0; rank < action.compute.size(); ++rank) {
       if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);

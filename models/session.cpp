@@ -56,6 +56,7 @@ Session::Compiled& Session::compiled(BatchShape shape) {
 }
 
 void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
+  const HeldBackend held(*backend_);
   size_t bytes = c.shape.tokens * sizeof(int32_t);
   backend_->set_async(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
   backend_->set_async(*c.graph.positions, positions_.data() + begin, 0, bytes);

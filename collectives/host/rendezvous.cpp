@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "collectives/host/futex.h"
+#include "devices/cpu/futex.h"
 #include "devices/cpu/waiting.h"
 #include "graph/error.h"
 
@@ -54,7 +54,7 @@ void Rendezvous::meet(int rank, const Call& call) {
     uint32_t expected = before;
     // An exchange, not a store: a failure that came meanwhile must stay. seq_cst pairs with park().
     complete_.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
-    if (parked_.load(std::memory_order_seq_cst) > 0) futex_wake_all(complete_);
+    if (parked_.load(std::memory_order_seq_cst) > 0) cpu::futex_wake_all(complete_);
   } else if (!spin(step)) {
     park(step, start + timeout_);
   }
@@ -88,7 +88,7 @@ void Rendezvous::park(uint32_t step, Clock::time_point deadline) {
   while (complete != step && complete != kFailed) {
     const Clock::duration left = deadline - Clock::now();
     if (left.count() <= 0) break;
-    futex_wait(complete_, complete, left);
+    cpu::futex_wait(complete_, complete, left);
     complete = complete_.load(std::memory_order_seq_cst);
   }
   parked_.fetch_sub(1, std::memory_order_relaxed);
@@ -114,7 +114,7 @@ void Rendezvous::fail(std::string_view message) {
     failure_ = message.empty() ? "no reason given" : message;
     complete_.store(kFailed, std::memory_order_seq_cst);
   }
-  futex_wake_all(complete_);
+  cpu::futex_wake_all(complete_);
 }
 
 void Rendezvous::throw_if_failed() {

@@ -26,6 +26,8 @@ class CpuBackend final : public Backend {
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
+  void hold() override { worker_.hold(); }
+  void release() override { worker_.release(); }
   void synchronize() override { worker_.synchronize(); }
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
@@ -33,11 +35,17 @@ class CpuBackend final : public Backend {
   bool enqueue(const HostTask& task) override;
 
   /// Everything queued here before is finished when others get past this position.
-  WaitWork here() const { return {&worker_.timeline(), worker_.position()}; }
+  WaitWork here() {
+    worker_.publish();
+    return {&worker_.timeline(), worker_.position()};
+  }
   /// Queues a wait for a position of any worker.
   void wait(const WaitWork& position) { worker_.push(position); }
   /// The host waits for a position of this backend; failures stay where they are.
-  void wait_for(uint64_t position) const { worker_.timeline().finished.wait_for(position, Waiter::kHost); }
+  void wait_for(uint64_t position) {
+    worker_.publish();
+    worker_.timeline().finished.wait_for(position, Waiter::kHost);
+  }
 
  private:
   CpuDevice& device_;

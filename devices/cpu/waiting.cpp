@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "devices/cpu/futex.h"
 #include "devices/cpu/topology.h"
 
 #if defined(__x86_64__)
@@ -41,9 +42,10 @@ bool may_spin(Waiter waiter) {
 
 void Counter::advance_to(uint64_t value) {
   value_.store(value);
-  if (parked_.load() == 0) return;
-  const std::lock_guard lock(mutex_);
-  changed_.notify_all();
+  if (value < wanted_.load()) return;
+  wanted_.store(kNone);  // those who wait for more say so again
+  calls_.fetch_add(1);
+  futex_wake_all(calls_);
 }
 
 void Counter::wait_for(uint64_t target, Waiter waiter) const {
@@ -57,10 +59,14 @@ void Counter::wait_for(uint64_t target, Waiter waiter) const {
       }
     } while (std::chrono::steady_clock::now() < deadline);
   }
-  parked_.fetch_add(1);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return value_.load() >= target; });
-  parked_.fetch_sub(1);
+  for (;;) {
+    const uint32_t calls = calls_.load();
+    uint64_t wanted = wanted_.load();
+    while (target < wanted && !wanted_.compare_exchange_weak(wanted, target)) {
+    }
+    if (value_.load() >= target) return;
+    futex_wait(calls_, calls);
+  }
 }
 
 void TeamBarrier::meet(int threads) {

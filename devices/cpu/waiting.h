@@ -4,9 +4,7 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
 namespace shoal::cpu {
 
@@ -31,18 +29,19 @@ bool may_spin(Waiter waiter);
 class Counter {
  public:
   uint64_t value() const { return value_.load(std::memory_order_acquire); }
-  /// Everything done before is visible to whoever sees the new value. No system call when nobody is parked.
+  /// Everything done before is visible to whoever sees the new value. No system call, and nobody is woken, before a
+  /// value that a parked thread waits for.
   void advance_to(uint64_t value);
   /// Returns when value() >= target.
   void wait_for(uint64_t target, Waiter waiter) const;
 
  private:
-  // Store value / load parked on one side, add parked / load value on the other: both need sequential consistency,
-  // or a thread could park after the last notification.
+  // Store value / load wanted on one side, lower wanted / load value on the other: both need sequential consistency,
+  // or a thread could park after the last call.
+  static constexpr uint64_t kNone = UINT64_MAX;
   std::atomic<uint64_t> value_{0};
-  mutable std::atomic<int> parked_{0};
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  mutable std::atomic<uint64_t> wanted_{kNone};  ///< least value that a parked thread waits for
+  std::atomic<uint32_t> calls_{0};               ///< the word that they sleep on; moves on whenever they are called
 };
 
 /// Where the threads of a team meet. Reusable; every thread of the team calls with the same size.

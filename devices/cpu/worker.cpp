@@ -77,17 +77,24 @@ Worker::Worker(const std::string& name, std::vector<int> cores, int threads)
 
 Worker::~Worker() {
   push(StopWork{});
+  publish();
   thread_.join();
   TimelinePool::instance().give_back(timeline_);
 }
 
 uint64_t Worker::push(const Work& work) {
   queue_.push(work);
-  queued_.advance_to(++queued_count_);
+  ++queued_count_;
+  if (holds_ == 0) publish();
   return queued_count_;
 }
 
+void Worker::release() {
+  if (--holds_ == 0) publish();
+}
+
 void Worker::synchronize() {
+  publish();
   timeline_->finished.wait_for(queued_count_, Waiter::kHost);
   if (failure_ == nullptr) return;
   std::rethrow_exception(std::exchange(failure_, nullptr));

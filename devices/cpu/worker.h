@@ -61,6 +61,10 @@ class Worker {
 
   /// Queues work; one thread at a time. Returns the position at which it is finished.
   uint64_t push(const Work& work);
+  /// Between hold() and release() the worker does not see what is pushed, unless publish() shows it.
+  void hold() { ++holds_; }
+  void release();
+  void publish() { queued_.advance_to(queued_count_); }
   /// Position of everything queued so far.
   uint64_t position() const { return queued_count_; }
   const Timeline& timeline() const { return *timeline_; }
@@ -75,6 +79,7 @@ class Worker {
   Timeline* timeline_;
   WorkQueue<Work> queue_;
   uint64_t queued_count_;  ///< pushing thread only
+  int holds_ = 0;          ///< pushing thread only
   Counter queued_;
   /// Written by the worker; the host reads and clears it only when all queued work is finished.
   std::exception_ptr failure_;

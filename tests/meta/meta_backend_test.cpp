@@ -4,9 +4,9 @@
 
 #include "graph/error.h"
 #include "graph/ops/ops.h"
-#include "tests/devices/allocation_count.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
+#include "tests/support/allocation_count.h"
 
 namespace shoal::meta {
 namespace {

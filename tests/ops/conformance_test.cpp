@@ -6,6 +6,8 @@
 
 #include "devices/device.h"
 #include "graph/text.h"
+#include "meta/meta_family.h"
+#include "tests/devices/cpu_configuration.h"
 #include "tests/ops/op_cases.h"
 #include "tests/support/reference.h"
 
@@ -25,6 +27,9 @@ std::ostream& operator<<(std::ostream& out, const Target& target) {
 const Target kTargets[] = {
     {"Cpu1Thread", "CPU0:threads=1"},
     {"Cpu2Threads", "CPU0:threads=2"},
+    {"MetaEvenColumns", "META:devices=CPU0,CPU1 axis=0"},
+    {"MetaUnevenRows", "META:devices=CPU0,CPU1,CPU2 axis=1 split=5,0,2"},
+    {"MetaHeads", "META:devices=CPU0,CPU1 axis=2 split=1,2"},
 };
 
 std::vector<Op> compute_ops() {
@@ -54,6 +59,8 @@ void run_case(Backend& backend, const OpCase& one, uint64_t seed) {
 
 TEST_P(Conformance, MatchesTheReference) {
   const auto& [target, op] = GetParam();
+  const CpuConfiguration configuration("devices=3");
+  meta::family();
   const auto backend = Registry::instance().init(target.spec);
   int count = 0;
   for (const OpCase& one : op_cases()) {

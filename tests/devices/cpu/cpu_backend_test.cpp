@@ -11,8 +11,8 @@
 #include "devices/cpu/cpu_plan.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
-#include "tests/devices/allocation_count.h"
 #include "tests/devices/cpu_configuration.h"
+#include "tests/support/allocation_count.h"
 
 namespace shoal::cpu {
 namespace {
@@ -113,6 +113,50 @@ TEST(CpuBackend, RunningAPlanAllocatesNothing) {
   step();
   EXPECT_EQ(test::allocation_count() - before, 0);
   chain.check(10);
+}
+
+TEST(CpuBackend, HeldWorkStartsWhenItIsReleased) {
+  const test::CpuConfiguration configuration("devices=2,threads=1");
+  const auto backend = cpu(0).init();
+  std::atomic<int> done{0};
+  const HostTask task{[](void* object, const void*, bool) { ++*static_cast<std::atomic<int>*>(object); }, &done,
+                      nullptr};
+  {
+    const HeldBackend outer(*backend);
+    {
+      const HeldBackend inner(*backend);
+      backend->enqueue(task);
+    }
+    std::this_thread::sleep_for(5ms);
+    EXPECT_EQ(done, 0) << "the inner release is not the last";
+    backend->enqueue(task);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (done < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(done, 2) << "nobody has waited, but the work was released";
+}
+
+TEST(CpuBackend, WhoeverWaitsForHeldWorkReleasesIt) {
+  const test::CpuConfiguration configuration("devices=2,threads=1");
+  const auto backend = cpu(0).init();
+  const auto other = cpu(1).init();
+  const auto event = cpu(0).new_event();
+  Chain chain(100, 3);
+  auto plan = backend->create_plan(chain.graph);
+  const HeldBackend held(*backend);
+  backend->set_async(*chain.x, chain.values.data(), 0, chain.values.size() * 4);
+  backend->compute_async(*plan);
+  backend->synchronize();
+  chain.check(3);
+  backend->compute_async(*plan);
+  event->record(*backend);
+  event->wait(*other);
+  other->synchronize();
+  backend->compute_async(*plan);
+  event->record(*backend);
+  event->synchronize();
+  backend->compute_async(*plan);
+  plan.reset();
 }
 
 TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {

@@ -1,7 +1,10 @@
 #include "devices/cpu/waiting.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -45,6 +48,45 @@ TEST(Counter, EveryWaiterSeesItsValue) {
     }
     for (std::thread& waiter : waiters) waiter.join();
     EXPECT_EQ(counter.value(), kSteps);
+  }
+}
+
+TEST(Counter, AParkedThreadSleepsUntilItsValue) {
+  const ThreadCount crowd(1000);  // nobody spins
+  Counter counter;
+  constexpr uint64_t kTarget = 200;
+  std::atomic<bool> begun{false};
+  int64_t sleeps = -1;
+  std::thread waiter([&] {
+    rusage before, after;
+    getrusage(RUSAGE_THREAD, &before);
+    begun = true;
+    counter.wait_for(kTarget, Waiter::kWorker);
+    getrusage(RUSAGE_THREAD, &after);
+    sleeps = after.ru_nvcsw - before.ru_nvcsw;
+  });
+  while (!begun) std::this_thread::yield();
+  for (uint64_t value = 1; value <= kTarget; ++value) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // time enough to wake up and sleep again
+    counter.advance_to(value);
+  }
+  waiter.join();
+  EXPECT_LT(sleeps, 20) << "it was woken for values that it does not wait for";
+}
+
+TEST(Counter, ThreadsParkedForDifferentValuesAllWake) {
+  const ThreadCount crowd(1000);
+  for (int round = 0; round < 200; ++round) {
+    Counter counter;
+    std::vector<std::thread> waiters;
+    for (uint64_t target : {3, 1, 5, 2, 5}) {
+      waiters.emplace_back([&counter, target] {
+        counter.wait_for(target, Waiter::kWorker);
+        EXPECT_GE(counter.value(), target);
+      });
+    }
+    for (uint64_t value = 1; value <= 5; ++value) counter.advance_to(value);
+    for (std::thread& waiter : waiters) waiter.join();
   }
 }
 

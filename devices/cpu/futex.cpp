@@ -1,4 +1,4 @@
-#include "collectives/host/futex.h"
+#include "devices/cpu/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -8,9 +8,13 @@
 #include <climits>
 #include <ctime>
 
-namespace shoal::collectives::host {
+namespace shoal::cpu {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
 
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout) {
   const int64_t ns = std::max<int64_t>(timeout.count(), 0);
@@ -23,4 +27,4 @@ void futex_wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace shoal::collectives::host
+}  // namespace shoal::cpu
