@@ -15,6 +15,13 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
   if (from == to || from.is_mirrored()) return true;
   if (from.is_partial()) return false;
   if (to.is_partial()) return true;
+  if (const Owners* holders = from.holders()) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const bool wants = to.is_mirrored() || to.partition.local_length(rank) > 0;
+      if (wants && std::find(holders->begin(), holders->end(), rank) == holders->end()) return false;
+    }
+    return true;
+  }
   if (!to.is_split(from.axis)) return false;
   for (int rank = 0; rank < ranks; ++rank) {
     if (!from.partition.covers(to.partition, rank)) return false;
@@ -22,8 +29,21 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
   return true;
 }
 
+namespace {
+
+/// Every rank's part of a mirrored tensor is one stretch of it: a slice, which copies nothing.
+bool is_slice(const Layout& from, const Layout& to, int ranks) {
+  if (!from.is_mirrored() || !to.is_split()) return false;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (to.partition.owned_by(rank).size() > 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks) {
-  if (from == to) return 0;
+  if (from == to || is_slice(from, to, ranks)) return 0;
   const double bytes = static_cast<double>(tensor.bytes());
   const double sent = bytes * (ranks - 1) / ranks;
   const double local = bytes / model.memory_bandwidth;

@@ -20,7 +20,7 @@ struct CostModel {
   double weight_penalty = 1000.0;
 };
 
-/// Seconds to turn `tensor` from one layout into another; 0 when they are equal.
+/// Seconds to turn `tensor` from one layout into another; 0 when they are equal or a view does it.
 double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks);
 
 /// Seconds of the node on one device that does all of it.

@@ -47,6 +47,10 @@ std::optional<Partition> express(const FlatPattern& flat, const Shape& to, int b
 
 }  // namespace
 
+const Owners* Layout::holders() const {
+  return is_split() && partition.runs().size() == 1 ? &partition.runs()[0].owners : nullptr;
+}
+
 Shape Layout::local_shape(const Shape& global, int device) const {
   Shape local = global;
   if (is_split()) local[axis] = partition.local_length(device);

@@ -33,6 +33,9 @@ struct Layout {
   bool is_split(int on_axis) const { return is_split() && axis == on_axis; }
   bool operator==(const Layout&) const = default;
 
+  /// The devices that hold all of it, when no device holds a part: split into one run. nullptr otherwise. On which axis
+  /// such a tensor is split makes no difference to anybody's memory: [32, 1] split 0 [32:{0,2}] is split 1 [1:{0,2}].
+  const Owners* holders() const;
   /// Shape of a device's shard.
   Shape local_shape(const Shape& global, int device) const;
   /// "mirrored", "partial", "split 1 [6:{0} 2:{1}]".

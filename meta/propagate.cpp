@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 #include "meta/strategies.h"
 
@@ -11,10 +12,11 @@ namespace {
 class Propagator {
  public:
   Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model)
-      : range_(range), ranks_(ranks), leaf_layout_(leaf_layout), model_(model) {}
+      : range_(range), ranks_(ranks), leaf_layout_(leaf_layout), model_(model), shares_(ranks) {}
 
   Propagation run() {
     collect_users();
+    collect_shares();
     for (int i = range_.begin; i < range_.end; ++i) visit(*range_.graph->nodes()[i]);
     return std::move(result_);
   }
@@ -33,6 +35,25 @@ class Propagator {
       }
     }
   }
+
+  /// How those who split the weights divide the work: split bytes of each rank.
+  void collect_shares() {
+    std::unordered_set<const Tensor*> seen;
+    for (int i = range_.begin; i < range_.end; ++i) {
+      for (const Tensor* source : range_.graph->nodes()[i]->src) {
+        if (source == nullptr || source->role != Role::kWeight || !seen.insert(source).second) continue;
+        const Layout& layout = layout_of(*source);
+        if (!layout.is_split() || source->empty()) continue;
+        const double per_element =
+            static_cast<double>(source->bytes()) / static_cast<double>(layout.partition.length());
+        for (int rank = 0; rank < ranks_; ++rank) {
+          shares_[rank] += per_element * static_cast<double>(layout.partition.local_length(rank));
+        }
+      }
+    }
+  }
+
+  bool is_for_the_host_alone(const Tensor& node) const { return node.is_output && !users_.contains(&node); }
 
   /// Somebody downstream needs the sum itself, seen through views.
   bool needs_sum(const User& user) const {
@@ -94,6 +115,11 @@ class Propagator {
       if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
     }
     auto candidates = strategies(node, sources, ranks_);
+    if (is_for_the_host_alone(node) && std::any_of(shares_.begin(), shares_.end(), [](double s) { return s > 0; })) {
+      if (auto divided = divided_output(node, sources, shares_)) {
+        candidates.insert(candidates.begin(), std::move(*divided));
+      }
+    }
     size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
@@ -119,6 +145,7 @@ class Propagator {
   const int ranks_;
   const LeafLayout& leaf_layout_;
   const CostModel& model_;
+  std::vector<double> shares_;  ///< split weight bytes of each rank
   std::unordered_map<const Tensor*, std::vector<User>> users_;
   std::unordered_map<const Tensor*, std::vector<Layout>> available_;  ///< layouts made so far of each tensor
   Propagation result_;

@@ -8,7 +8,10 @@
 //   linear         a Partial source is passed through an op that is linear in it.
 //   mirrored       everything whole on every rank.
 //   on runs        reshape, slice, permute and concat map layouts exactly; set_rows keeps its cache's layout.
-// A split is never introduced where no source has one, so that a value made whole by a collective stays whole.
+//   for the host   an output that only the host reads, made from a mirrored weight, is divided as the split weights
+//                  are: no device needs it whole.
+// Otherwise a split is never introduced where no source has one, so that a value made whole by a collective stays
+// whole.
 //
 // Worked example, a feed-forward on 2 ranks (gate, up split on rows 1, down split on columns 0):
 //   g = mul_mat(gate, x)   split m: split 0 [384:{0} 384:{1}]      nothing moves

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "meta/cost.h"
 #include "meta/local_pieces.h"
 
 namespace shoal::meta {
@@ -61,6 +62,18 @@ class Redistributor {
     return each([&](Graph& g, int r) { return in_order(g, flat[r], held); });
   }
 
+  /// Whoever holds the tensor has all of it; those who hold nothing want nothing.
+  Locals held_to_any(const Locals& locals, const Layout& from, const Layout& to) {
+    const Owners& holders = *from.holders();
+    return each([&](Graph& g, int r) {
+      if (std::find(holders.begin(), holders.end(), r) != holders.end()) {
+        return to.is_split() ? take(g, locals[r], to.axis, global_pieces(to.partition, r)) : locals[r];
+      }
+      const Shape empty = to.local_shape(shape_, r);
+      return locals[r]->shape == empty ? locals[r] : reshape(g, as_contiguous(g, locals[r]), empty);
+    });
+  }
+
   Locals split_to_partial(const Locals& locals, const Layout& from) {
     const Partition held = from.partition.disjoint();
     return each([&](Graph& g, int r) {
@@ -79,7 +92,7 @@ class Redistributor {
   }
 
   Locals split_to_split(const Locals& locals, const Layout& from, const Layout& to) {
-    if (is_local(from, to)) {
+    if (is_local_conversion(from, to, ranks_)) {
       return each(
           [&](Graph& g, int r) { return take(g, locals[r], to.axis, local_pieces(from.partition, to.partition, r)); });
     }
@@ -97,14 +110,6 @@ class Redistributor {
   static int64_t count(const Shape& shape) { return shape[0] * shape[1] * shape[2] * shape[3]; }
 
   static Tensor* zeros(Graph& g, DType dtype, const Shape& shape) { return fill(g, {dtype, shape, 0.0f}); }
-
-  bool is_local(const Layout& from, const Layout& to) const {
-    if (from.axis != to.axis) return false;
-    for (int r = 0; r < ranks_; ++r) {
-      if (!from.partition.covers(to.partition, r)) return false;
-    }
-    return true;
-  }
 
   /// The whole tensor from its shards laid one after the other.
   Tensor* in_order(Graph& g, Tensor* flat, const Layout& held) {
@@ -276,6 +281,9 @@ Locals redistribute(LocalBuilder& builder, const Locals& locals, const Shape& sh
   Redistributor work(builder, shape, name);
   if (from.is_mirrored()) return to.is_split() ? work.mirrored_to_split(locals, to) : work.mirrored_to_partial(locals);
   if (from.is_partial()) return to.is_split() ? work.partial_to_split(locals, to) : work.partial_to_mirrored(locals);
+  if (from.holders() != nullptr && !to.is_partial() && is_local_conversion(from, to, builder.ranks())) {
+    return work.held_to_any(locals, from, to);
+  }
   if (to.is_mirrored()) return work.split_to_mirrored(locals, from);
   return to.is_partial() ? work.split_to_partial(locals, from) : work.split_to_split(locals, from, to);
 }

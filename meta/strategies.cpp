@@ -1,6 +1,7 @@
 #include "meta/strategies.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "graph/error.h"
 #include "graph/text.h"
@@ -48,19 +49,53 @@ FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
   return split;
 }
 
+/// Shares of an output are multiples of this: whole cache lines and vector registers.
+constexpr int64_t kOutputUnit = 32;
+
+/// `length` in units by shares; each boundary is the ideal one rounded, so that errors do not add up.
+Partition divide(int64_t length, int64_t unit, std::span<const double> shares) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  const auto last = std::find_if(shares.rbegin(), shares.rend(), [](double share) { return share > 0; });
+  std::vector<int64_t> lengths;
+  double before = 0;
+  int64_t given = 0;
+  for (double share : shares) {
+    before += share;
+    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
+    lengths.push_back(upto - given);
+    given = upto;
+  }
+  lengths[shares.rend() - last - 1] += length - given;
+  return Partition::from_shares(lengths);
+}
+
+/// The ways to write down how a tensor lies: one, or any axis when some devices hold all of it and the others nothing.
+Layouts equivalents(const Layout& layout, const Shape& shape) {
+  const Owners* holders = layout.holders();
+  if (holders == nullptr) return {layout};
+  Layouts out;
+  for (int axis = 0; axis < kMaxDims; ++axis) {
+    out.push_back(Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *holders}})));
+  }
+  return out;
+}
+
 void add_splits(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<Strategy>& out) {
   std::vector<FactorSplit> seen;
-  for (size_t i = 0; i < node.src.size(); ++i) {
-    if (node.src[i] == nullptr || !sources[i].is_split()) continue;
-    auto split = factor_split(rule, rule.sources[i], sources[i]);
-    if (!split) continue;
+  const auto add = [&](int source, const Layout& layout) {
+    auto split = factor_split(rule, rule.sources[source], layout);
+    if (!split) return;
     *split = disjoint_if_summed(rule, *split);
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const FactorSplit& other) {
       return other.factor == split->factor && other.partition == split->partition;
     });
-    if (known) continue;
+    if (known) return;
     if (auto strategy = split_strategy(node, rule, *split)) out.push_back(std::move(*strategy));
     seen.push_back(std::move(*split));
+  };
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    if (node.src[i] == nullptr || !sources[i].is_split()) continue;
+    for (const Layout& layout : equivalents(sources[i], node.src[i]->shape)) add(static_cast<int>(i), layout);
   }
 }
 
@@ -162,13 +197,35 @@ std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int
   if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
   const auto rule = rule_for(node);
   std::vector<Strategy> out;
+  const bool writes = info(node.op).alias == Alias::kWrites;
+  check(rule.has_value() || !writes, "{} writes in place and needs a rule: gathered copies would be written",
+        name_of(node.op));
   if (rule) {
-    if (info(node.op).alias == Alias::kWrites) return write_strategies(node, *rule, sources);
+    if (writes) return write_strategies(node, *rule, sources);
     add_splits(node, *rule, sources, out);
     add_linear(node, *rule, sources, out);
   }
   out.push_back(mirrored(node));
   return out;
+}
+
+std::optional<Strategy> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares) {
+  if (is_view(node.op) || node.op == Op::kConcat || info(node.op).alias == Alias::kWrites) return std::nullopt;
+  const auto rule = rule_for(node);
+  if (!rule) return std::nullopt;
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    const Tensor* source = node.src[i];
+    if (source == nullptr || source->role != Role::kWeight || !sources[i].is_mirrored()) continue;
+    int axis = kMaxDims - 1;
+    while (axis > 0 && source->shape[axis] == 1) --axis;
+    const AxisTerm& term = rule->sources[i].axes[axis];
+    if (term.factor < 0 || Rule::axis_of(rule->result, term.factor) < 0) continue;
+    const Factor& factor = rule->factors[term.factor];
+    if (factor.length < 2 * kOutputUnit * static_cast<int64_t>(shares.size())) continue;
+    const FactorSplit split{term.factor, divide(factor.length, std::lcm(kOutputUnit, factor.unit), shares)};
+    if (auto strategy = split_strategy(node, *rule, split)) return strategy;
+  }
+  return std::nullopt;
 }
 
 bool passes_partial(const Tensor& node, int index) {

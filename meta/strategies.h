@@ -1,6 +1,8 @@
 // The strategies of one node, given how its sources lie. See propagate.h for what they mean.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "meta/propagate.h"
@@ -17,6 +19,12 @@ struct Strategy {
 /// `sources[i]` is how source i lies now (mirrored where absent). Never empty: the last one is "mirrored", except
 /// for set_rows, which has exactly one: its cache stays where it is.
 std::vector<Strategy> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks);
+
+/// Dividing an output that nobody but the host reads, made from a mirrored weight (an output head that is the embedding
+/// table too): every rank computes the stretch of the weight's outermost axis that `shares` (one for each rank, >= 0)
+/// give it, and nothing has to be gathered. nullopt where that does not apply.
+std::optional<Strategy> divided_output(const Tensor& node, const std::vector<Layout>& sources,
+                                       std::span<const double> shares);
 
 /// True when the node can take a Partial source `index` as it is.
 bool passes_partial(const Tensor& node, int index);

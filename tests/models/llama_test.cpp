@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "models/model_plan.h"
 #include "tests/models/plain_llama.h"
 #include "tests/models/synthetic_model.h"
@@ -23,7 +26,7 @@ struct Variant {
 
 const Variant kVariants[] = {
     {"dense", [](SyntheticModel&) {}},
-    {"tied", [](SyntheticModel& m) { m.tied = true; }},
+    {"tied", [](SyntheticModel& m) { m.tied = true, m.h.vocab = 800; }},
     {"biases", [](SyntheticModel& m) { m.biases = true; }},
     {"rope_factors", [](SyntheticModel& m) { m.rope_factors = true; }},
     {"linear_rope",
@@ -39,16 +42,21 @@ const Variant kVariants[] = {
     {"other_value_length", [](SyntheticModel& m) { m.h.head_dim_v = 24; }},
 };
 
-class LlamaVariant : public ::testing::TestWithParam<std::tuple<Variant, int>> {};
+struct Mesh {
+  int devices;
+  const char* ratio;
+};
+
+class LlamaVariant : public ::testing::TestWithParam<std::tuple<Variant, Mesh>> {};
 
 TEST_P(LlamaVariant, AgreesWithThePlainForwardPass) {
-  const auto& [variant, devices] = GetParam();
+  const auto& [variant, mesh] = GetParam();
   SyntheticModel synthetic;
   variant.edit(synthetic);
   SessionOptions options;
   options.dtype_k = options.dtype_v = DType::kF32;
   options.batch = 4;
-  LoadedModel loaded(synthetic.write(), devices, {}, options);
+  LoadedModel loaded(synthetic.write(), mesh.devices, mesh.ratio, options);
   PlainLlama plain(*loaded.model);
   // A prompt in uneven batches, then single tokens.
   loaded.session->evaluate({kText.data(), 7});
@@ -62,9 +70,13 @@ TEST_P(LlamaVariant, AgreesWithThePlainForwardPass) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
-                         ::testing::Combine(::testing::ValuesIn(kVariants), ::testing::Values(1, 2, 3, 5)),
+                         ::testing::Combine(::testing::ValuesIn(kVariants),
+                                            ::testing::Values(Mesh{1, ""}, Mesh{2, ""}, Mesh{3, ""}, Mesh{5, ""},
+                                                              Mesh{3, "5,0,2"})),
                          [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param));
+                           const Mesh& mesh = std::get<1>(info.param);
+                           return fmt::format("{}_{}{}", std::get<0>(info.param).name, mesh.devices,
+                                              *mesh.ratio != 0 ? "_uneven" : "");
                          });
 
 /// Collectives other than all-reduces.
@@ -76,10 +88,6 @@ int other_collectives(const meta::Plan& plan) {
   return count;
 }
 
-struct Mesh {
-  int devices;
-  const char* ratio;
-};
 const Mesh kMeshes[] = {{2, ""}, {3, ""}, {4, ""}, {5, ""}, {8, ""}, {2, "3,1"}, {3, "5,0,2"}, {2, "30:25"}};
 
 void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
@@ -174,6 +182,37 @@ TEST(LlamaPlanVariants, ExpertsTakeTwoAllReducesALayerToo) {
   synthetic.h.experts = 4, synthetic.h.experts_used = 2;
   auto model = open_model(synthetic.write());
   for (const Mesh& mesh : {Mesh{2, ""}, {3, ""}, {2, "3,1"}}) expect_two_all_reduces(*model, mesh);
+}
+
+TEST(LlamaPlanVariants, AKvHeadThatSomeDevicesShareTakesNoMore) {
+  SyntheticModel synthetic;
+  synthetic.h.kv_heads = 1;
+  auto model = open_model(synthetic.write());
+  for (const Mesh& mesh : {Mesh{2, ""}, {3, "5,0,2"}, {4, "1,0,1,0"}, {3, "0,1,0"}})
+    expect_two_all_reduces(*model, mesh);
+}
+
+TEST(LlamaPlanVariants, AHeadThatIsTheEmbeddingTooIsDividedAsTheWeightsAre) {
+  SyntheticModel synthetic;
+  synthetic.tied = true;
+  synthetic.h.vocab = 800;
+  auto model = open_model(synthetic.write());
+  for (const Mesh& mesh : {Mesh{2, ""}, {3, "5,0,2"}}) {
+    expect_two_all_reduces(*model, mesh);
+    Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+    ModelPlan plan(*model, placement, {});
+    const auto logits = std::find_if(plan.step.shards.begin(), plan.step.shards.end(),
+                                     [](const auto& entry) { return entry.first->name == "logits"; });
+    ASSERT_NE(logits, plan.step.shards.end());
+    const meta::Layout& layout = logits->second.layout;
+    ASSERT_TRUE(layout.is_split(0)) << layout.to_string();
+    for (int d = 0; d < mesh.devices; ++d) {
+      const double share = placement.policy().bytes()[d];
+      const double total = std::accumulate(placement.policy().bytes().begin(), placement.policy().bytes().end(), 0.0);
+      EXPECT_NEAR(static_cast<double>(layout.partition.local_length(d)), 800 * share / total, 32) << d;
+    }
+    EXPECT_TRUE(plan.store.find(*model->weights.find("token_embd.weight"))->layout.is_mirrored());
+  }
 }
 
 TEST(LlamaPlanVariants, ComputeMemoryShrinksWithTheNumberOfDevices) {
