@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -69,6 +70,10 @@ class Communicator {
   /// Checks that every implementation shares; throws InvalidArgument.
   void validate(int rank, const Call& call) const;
 };
+
+/// Makes a communicator over backends, one for each rank.
+using CommunicatorFactory =
+    std::function<std::unique_ptr<Communicator>(std::span<Backend* const> ranks, const Options& options)>;
 
 /// Bytes that the host communicator will hold for each rank of a mesh of `ranks`; for plans made without devices.
 size_t host_buffer_bytes(int ranks);

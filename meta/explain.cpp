@@ -1,9 +1,14 @@
 // Plans for people and for programs: the same content as text and as JSON.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
+#include "graph/error.h"
+#include "graph/text.h"
 #include "meta/plan.h"
+#include "meta/rule.h"
 
 namespace shoal::meta {
 namespace {
@@ -47,7 +52,34 @@ nlohmann::json step_json(const Step& step) {
   return json;
 }
 
+/// "split k [384:{0} 384:{1}]", "mirrored" or, for views and concat, "on runs".
+std::string strategy_text(const Tensor& node, const NodeChoice& choice) {
+  if (choice.factor >= 0) {
+    const char letter = rule_for(node)->factors[choice.factor].letter;
+    return fmt::format("split {} [{}]", letter, choice.partition.to_string());
+  }
+  const bool split = choice.result.is_split() || std::any_of(choice.sources.begin(), choice.sources.end(),
+                                                             [](const Layout& l) { return l.is_split(); });
+  return split ? "on runs" : choice.result.is_partial() ? "linear" : "whole";
+}
+
 }  // namespace
+
+std::string to_string(const Propagation& propagation, const GraphRange& range) {
+  std::string text;
+  for (int i = range.begin; i < range.end; ++i) {
+    const Tensor& node = *range.graph->nodes()[i];
+    const NodeChoice& choice = propagation.choices.at(&node);
+    std::string sources;
+    for (size_t s = 0; s < node.src.size(); ++s) {
+      if (node.src[s] == nullptr) continue;
+      sources += (sources.empty() ? " " : ", ") + choice.sources[s].to_string();
+    }
+    text += fmt::format("{:<12} {:<10} {}:{} -> {}\n", node.name, name_of(node.op), strategy_text(node, choice),
+                        sources, choice.result.to_string());
+  }
+  return text;
+}
 
 std::string layouts_text(const Plan& plan) {
   std::string text = "layouts\n";
@@ -62,6 +94,23 @@ std::string steps_text(const Plan& plan) {
   std::string text = "steps (nodes of the local graphs)\n";
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     text += fmt::format("  {:>4}  {}\n", i, step_text(plan, plan.steps[i]));
+  }
+  return text;
+}
+
+std::string local_text(const Plan& plan, int rank) {
+  require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(plan.ranks.size()),
+                           "the plan of {} has no rank {}; give one of 0 to {}", plan.graph_name, rank,
+                           static_cast<int>(plan.ranks.size()) - 1);
+  std::string text = fmt::format("local graph of {}\n", plan.devices[rank]);
+  const auto nodes = plan.ranks[rank].graph->nodes();
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    const std::string_view kind = step.kind == StepKind::kCompute ? "compute" : name_of(step.collective);
+    text += fmt::format("  step {} {}\n", i, kind);
+    for (int n = step.ranges[rank].begin; n < step.ranges[rank].end; ++n) {
+      text += fmt::format("  {:>4}  {}\n", n, shoal::to_string(*nodes[n]));
+    }
   }
   return text;
 }

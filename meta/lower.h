@@ -1,6 +1,16 @@
 // Lowering: from the choices of propagation to local graphs and steps. Each global node becomes, on every rank, the
 // same op on the rank's shards with local parameters; redistributions go in just before the first node that needs
 // them and are kept for later ones.
+//
+// Worked example, the feed-forward of propagate.h; both ranks get the same nodes, on their shards:
+//   step 0 compute       0  %g = mul_mat(%gate, %x)        # f32 [384, 4]      gate [256, 384] here
+//                        1  %u = mul_mat(%up, %x)          # f32 [384, 4]
+//                        2  %h = glu(%g, %u)               # f32 [384, 4]
+//                        3  %y = mul_mat(%down, %h)        # f32 [256, 4]      an addend of y
+//   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                   the sum, everywhere
+//   step 2 compute       5  %r = add(%x, %y.all_reduce.4)
+//                        6  %n = rms_norm(%r)
+// `local_text` of plan.h prints this for any plan and rank.
 #pragma once
 
 #include "meta/local_builder.h"

@@ -1,9 +1,12 @@
 #include "meta/meta_backend.h"
 
+#include <algorithm>
+#include <array>
 #include <exception>
 
 #include "graph/error.h"
 #include "meta/meta_plan.h"
+#include "meta/transfer.h"
 
 namespace shoal::meta {
 namespace {
@@ -17,9 +20,19 @@ void check_range(const Tensor& tensor, size_t offset, size_t size) {
 
 }  // namespace
 
+struct MetaBackend::PartialRead {
+  PartialSum sum;
+  void* data;
+  std::vector<std::unique_ptr<Event>> arrived;  ///< of ranks 1, 2, ...
+};
+
 MetaBackend::MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
-                         collectives::Options comm_options)
-    : device_(device), type_(type), members_(std::move(members)), comm_options_(comm_options) {
+                         collectives::CommunicatorFactory make_communicator, collectives::Options comm_options)
+    : device_(device),
+      type_(type),
+      members_(std::move(members)),
+      make_communicator_(std::move(make_communicator)),
+      comm_options_(comm_options) {
   for (const auto& member : members_) streams_.push_back(member.get());
 }
 
@@ -40,8 +53,8 @@ std::string MetaBackend::name() const {
 
 void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
-  if (shards.layout.is_partial()) return Backend::set_async(tensor, data, offset, size);
   check_range(tensor, offset, size);
+  if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
@@ -52,14 +65,53 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
 
 void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
-  if (shards.layout.is_partial()) return Backend::get_async(tensor, data, offset, size);
   check_range(tensor, offset, size);
+  if (shards.layout.is_partial()) return get_partial_async(shards, data, offset, size);
   auto* bytes = static_cast<std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead)) {
       streams_[rank]->get_2d_async(*shards.local[rank], bytes + r.host_offset, r.host_stride, r.local);
     }
   }
+}
+
+// Rank 0 gets the value, the others zeros.
+void MetaBackend::set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size) {
+  static constexpr std::array<std::byte, 16 * 1024> kZeros{};
+  if (size > 0) streams_[0]->set_async(*shards.local[0], data, offset, size);
+  for (size_t rank = 1; rank < streams_.size(); ++rank) {
+    for (size_t done = 0; done < size; done += kZeros.size()) {
+      const size_t bytes = std::min(kZeros.size(), size - done);
+      streams_[rank]->set_async(*shards.local[rank], kZeros.data(), offset + done, bytes);
+    }
+  }
+}
+
+// Every rank's stream fetches its addend; rank 0's waits for the others and adds them up.
+void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t offset, size_t size) {
+  if (size == 0) return;
+  auto read = std::make_unique<PartialRead>(PartialRead{PartialSum(shards, offset, size), data, {}});
+  bool ordered = true;
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    const auto addend = read->sum.addend(static_cast<int>(rank));
+    streams_[rank]->get_async(*shards.local[rank], addend.data(), read->sum.begin(), addend.size());
+    if (rank == 0) continue;
+    auto event = streams_[rank]->device().new_event();
+    ordered = ordered && event != nullptr;
+    if (!ordered) continue;
+    event->record(*streams_[rank]);
+    event->wait(*streams_[0]);
+    read->arrived.push_back(std::move(event));
+  }
+  const auto finish = [](void* object, const void*, bool failed) {
+    auto& own = *static_cast<PartialRead*>(object);
+    if (!failed) own.sum.finish(own.data);
+  };
+  PartialRead& queued = *partial_reads_.emplace_back(std::move(read));
+  if (ordered && streams_[0]->enqueue({finish, &queued, nullptr})) return;
+  // Members that cannot wait for each other by themselves: the host does.
+  for (Backend* member : streams_) member->synchronize();
+  queued.sum.finish(data);
 }
 
 void MetaBackend::hold() {
@@ -83,6 +135,7 @@ void MetaBackend::synchronize() {
       if (cause == nullptr) cause = std::current_exception();
     }
   }
+  partial_reads_.clear();
   if (cause == nullptr && consequence == nullptr) return;
   communicator_.reset();
   std::rethrow_exception(cause != nullptr ? cause : consequence);
@@ -105,7 +158,7 @@ void MetaBackend::compute_async(GraphPlan& plan) {
 }
 
 collectives::Communicator& MetaBackend::communicator() {
-  if (communicator_ == nullptr) communicator_ = collectives::make_host_communicator(streams_, comm_options_);
+  if (communicator_ == nullptr) communicator_ = make_communicator_(streams_, comm_options_);
   return *communicator_;
 }
 

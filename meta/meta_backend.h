@@ -16,7 +16,7 @@ namespace shoal::meta {
 class MetaBackend final : public Backend {
  public:
   MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
-              collectives::Options comm_options);
+              collectives::CommunicatorFactory make_communicator, collectives::Options comm_options);
   ~MetaBackend() override;
 
   std::string name() const override;
@@ -38,12 +38,20 @@ class MetaBackend final : public Backend {
   MetaBufferType& buffer_type() const { return type_; }
 
  private:
+  /// A sum of addends that are still on their way.
+  struct PartialRead;
+
+  void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
+  void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
+
   MetaDevice& device_;
   MetaBufferType& type_;
   std::vector<std::unique_ptr<Backend>> members_;
   std::vector<Backend*> streams_;
+  collectives::CommunicatorFactory make_communicator_;
   collectives::Options comm_options_;
   std::unique_ptr<collectives::Communicator> communicator_;
+  std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until the next synchronize()
 };
 
 }  // namespace shoal::meta

@@ -58,7 +58,7 @@ class MetaDeviceImpl final : public MetaDevice {
       const bool own = params.empty() && rank < options_.member_params.size();
       backends.push_back(members_[rank]->init(own ? std::string_view(options_.member_params[rank]) : params));
     }
-    return std::make_unique<MetaBackend>(*this, buffer_type_, std::move(backends),
+    return std::make_unique<MetaBackend>(*this, buffer_type_, std::move(backends), options_.communicator,
                                          collectives::Options{options_.comm_timeout});
   }
 

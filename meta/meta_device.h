@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/communicator.h"
 #include "devices/device.h"
 #include "meta/plan.h"
 #include "meta/shards.h"
@@ -25,6 +26,8 @@ namespace shoal::meta {
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
   std::chrono::milliseconds comm_timeout{30000};
+  /// What the ranks talk through; by default the host communicator.
+  collectives::CommunicatorFactory communicator = collectives::make_host_communicator;
 };
 
 class MetaDevice : public Device {

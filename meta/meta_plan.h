@@ -1,6 +1,12 @@
 // A plan made ready to run: memory allocated on the members, every Compute step compiled by its member, every
 // Collective turned into the calls that the ranks will queue. Owned by whoever made it; its graph's tensors are
 // bound to it until it is destroyed.
+//
+// What run() queues for the example of lower.h (every line returns at once; a stream works through its own column):
+//   on rank 0's backend         on rank 1's backend
+//   its plan of nodes 0-3       its plan of nodes 0-3
+//   host task: all_reduce y     host task: all_reduce y      meet inside the communicator
+//   its plan of nodes 5-6       its plan of nodes 5-6
 #pragma once
 
 #include <memory>

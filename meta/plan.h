@@ -66,6 +66,8 @@ std::string to_string(const Plan& plan);
 /// Parts of it.
 std::string layouts_text(const Plan& plan);
 std::string steps_text(const Plan& plan);
+/// One rank's local graph, cut into the steps: exactly the nodes that its device runs, with their numbers.
+std::string local_text(const Plan& plan, int rank);
 /// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}],
 /// "steps": [{kind, ...}], "memory": [{device, weights, cache, compute, communication, total}]}.
 std::string to_json(const Plan& plan);

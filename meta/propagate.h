@@ -25,6 +25,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -51,6 +52,10 @@ struct Propagation {
 using LeafLayout = std::function<Layout(const Tensor&)>;
 
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {});
+
+/// For people: a line for each node, what it needs and what it gives.
+///   y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
+std::string to_string(const Propagation& propagation, const GraphRange& range);
 
 /// The layout among `available` from which `target` is cheapest to reach: its index. Propagation and lowering both
 /// use it, so that what was costed is what is built.

@@ -87,33 +87,42 @@ std::vector<Rectangle> rectangles(const Shards& shards, int rank, size_t offset,
   return {{{offset, size, 1, size}, 0, size}};
 }
 
-void read_partial(const Shards& shards, void* data, size_t offset, size_t size) {
+PartialSum::PartialSum(const Shards& shards, size_t offset, size_t size)
+    : type_(traits(shards.local[0]->dtype)), offset_(offset), size_(size) {
   if (size == 0) return;
-  const Tensor& first = *shards.local[0];
-  const DTypeTraits& type = traits(first.dtype);
-  const size_t begin = offset / type.block_bytes * type.block_bytes;
-  const size_t end = (offset + size + type.block_bytes - 1) / type.block_bytes * type.block_bytes;
-  const size_t count = (end - begin) / type.block_bytes;
-  std::vector<std::byte> bytes(end - begin);
-  std::vector<float> addend(count), sum(count, 0.0f);
-  std::vector<int64_t> whole(count, 0);
-  for (const Tensor* local : shards.local) {
-    tensor_get(*local, bytes.data(), begin, bytes.size());
-    if (type.dtype == DType::kI32) {
-      const auto* values = reinterpret_cast<const int32_t*>(bytes.data());
-      for (size_t i = 0; i < count; ++i) whole[i] += values[i];
-    } else {
-      type.to_f32(bytes.data(), addend.data(), static_cast<int64_t>(count));
+  begin_ = offset / type_.block_bytes * type_.block_bytes;
+  const size_t end = (offset + size + type_.block_bytes - 1) / type_.block_bytes * type_.block_bytes;
+  addends_.assign(shards.local.size(), std::vector<std::byte>(end - begin_));
+}
+
+void PartialSum::finish(void* data) {
+  if (size_ == 0) return;
+  const size_t count = addends_[0].size() / type_.block_bytes;
+  std::vector<std::byte>& result = addends_[0];
+  if (type_.dtype == DType::kI32) {
+    auto* sum = reinterpret_cast<uint32_t*>(result.data());  // unsigned, because a signed overflow is undefined
+    for (size_t rank = 1; rank < addends_.size(); ++rank) {
+      const auto* addend = reinterpret_cast<const uint32_t*>(addends_[rank].data());
       for (size_t i = 0; i < count; ++i) sum[i] += addend[i];
     }
-  }
-  if (type.dtype == DType::kI32) {
-    auto* values = reinterpret_cast<int32_t*>(bytes.data());
-    for (size_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>(whole[i]);
   } else {
-    type.from_f32(sum.data(), bytes.data(), static_cast<int64_t>(count));
+    std::vector<float> addend(count), sum(count, 0.0f);
+    for (const std::vector<std::byte>& bytes : addends_) {
+      type_.to_f32(bytes.data(), addend.data(), static_cast<int64_t>(count));
+      for (size_t i = 0; i < count; ++i) sum[i] += addend[i];
+    }
+    type_.from_f32(sum.data(), result.data(), static_cast<int64_t>(count));
   }
-  std::memcpy(data, bytes.data() + (offset - begin), size);
+  std::memcpy(data, result.data() + (offset_ - begin_), size_);
+}
+
+void read_partial(const Shards& shards, void* data, size_t offset, size_t size) {
+  PartialSum sum(shards, offset, size);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    const std::span<std::byte> addend = sum.addend(static_cast<int>(rank));
+    if (!addend.empty()) tensor_get(*shards.local[rank], addend.data(), sum.begin(), addend.size());
+  }
+  sum.finish(data);
 }
 
 }  // namespace shoal::meta

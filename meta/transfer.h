@@ -6,6 +6,7 @@
 //   {offset 0, 8 x 1} from host byte 20 and {offset 8, 4 x 1} from host byte 52.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "devices/buffer.h"
@@ -25,6 +26,22 @@ enum class Access : uint8_t { kRead, kWrite };
 
 /// A Partial tensor counts as rank 0's alone (see write_partial for the other ranks).
 std::vector<Rectangle> rectangles(const Shards& shards, int rank, size_t offset, size_t size, Access access);
+
+/// Bytes [offset, offset + size) of the sum of a Partial tensor's addends, whatever elements they cut: fetch every
+/// rank's addend, which begins at byte begin() of its shard, then finish. Adds in rank order.
+class PartialSum {
+ public:
+  PartialSum(const Shards& shards, size_t offset, size_t size);
+  size_t begin() const { return begin_; }
+  /// Empty when nothing is asked for.
+  std::span<std::byte> addend(int rank) { return size_ == 0 ? std::span<std::byte>() : addends_[rank]; }
+  void finish(void* data);
+
+ private:
+  const DTypeTraits& type_;
+  size_t offset_, size_, begin_ = 0;
+  std::vector<std::vector<std::byte>> addends_;
+};
 
 /// Adds up the addends of a Partial tensor in rank order: bytes [offset, offset + size) of the sum.
 void read_partial(const Shards& shards, void* data, size_t offset, size_t size);

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
+
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/faulty_communicator.h"
 
 namespace shoal::meta {
 namespace {
@@ -175,6 +178,95 @@ TEST_F(MetaBackendTest, RefusesPlansOfOthers) {
   const auto foreign = simple->create_plan(graph);
   EXPECT_THROW(backend->compute_async(*foreign), InvalidArgument);
   EXPECT_THROW(plan_of(*foreign), InvalidArgument);
+}
+
+TEST(MetaBackendPartial, IsWrittenAndReadInStreamOrder) {
+  const test::Mesh mesh(3, {{"w", Layout::partial()}});
+  TensorContext context;
+  Tensor* w = context.add("w", DType::kF32, {9000, 1, 1, 1});
+  const auto memory = allocate_tensors({&w, 1}, mesh.device->buffer_type(), Usage::kWeights);
+  const auto backend = mesh.device->init();
+  std::vector<float> first(9000, 1.5f), second(9000), seen(9000), later(9000);
+  for (size_t i = 0; i < second.size(); ++i) second[i] = static_cast<float>(i);
+  std::vector<std::byte> odd(101);
+  for (int held : {0, 1, 2}) {  // whichever rank is behind
+    test::Gate gate;
+    ASSERT_TRUE(backend->members()[held]->enqueue(gate.task()));
+    backend->set_async(*w, first.data(), 0, 36000);
+    backend->get_async(*w, seen.data(), 0, 36000);
+    backend->set_async(*w, second.data(), 0, 36000);
+    backend->get_async(*w, later.data(), 0, 36000);
+    backend->get_async(*w, odd.data(), 5, odd.size());  // from inside one element to inside another
+    gate.open = true;
+    backend->synchronize();
+    EXPECT_EQ(seen, first) << held;
+    EXPECT_EQ(later, second) << held;
+    EXPECT_EQ(std::memcmp(odd.data(), reinterpret_cast<const std::byte*>(second.data()) + 5, odd.size()), 0) << held;
+  }
+}
+
+/// The decoder over a communicator that is watched or at fault.
+struct Faulty {
+  explicit Faulty(const Fault& fault, std::chrono::milliseconds timeout = 20s)
+      : mesh(2, test::llama_layouts({3, 1}), options(fault, timeout)), loaded(test::llama_graph(1), *mesh.device) {}
+  std::unique_ptr<GraphPlan> plan(Backend& backend) {
+    auto plan = backend.create_plan(loaded.graph);
+    loaded.fill_inputs();
+    return plan;
+  }
+  MetaOptions options(const Fault& fault, std::chrono::milliseconds timeout) {
+    MetaOptions made{{}, timeout};
+    made.communicator = [this, fault](std::span<Backend* const> ranks, const collectives::Options& options) {
+      auto communicator = std::make_unique<FaultyCommunicator>(collectives::make_host_communicator(ranks, options),
+                                                               ranks, made_++ == 0 ? fault : Fault{});
+      used = communicator.get();
+      return communicator;
+    };
+    return made;
+  }
+  int made_ = 0;
+  FaultyCommunicator* used = nullptr;  ///< made last
+  test::Mesh mesh;
+  test::Loaded loaded;
+};
+
+TEST(MetaBackendCommunicator, TheCollectivesOfThePlanAreWhatRuns) {
+  Faulty faulty({});
+  const auto backend = faulty.mesh.device->init();
+  const auto plan = faulty.plan(*backend);
+  for (int runs = 1; runs <= 3; ++runs) {
+    backend->compute_async(*plan);
+    backend->synchronize();
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(faulty.used->calls(rank, collectives::Collective::kAllReduce),
+                runs * plan_of(*plan).count(Op::kAllReduce));
+      EXPECT_EQ(faulty.used->calls(rank), runs * plan_of(*plan).count(Op::kAllReduce)) << "nothing else";
+    }
+  }
+}
+
+TEST(MetaBackendCommunicator, ARankThatStallsIsNamedAndTheNextRunIsRight) {
+  Faulty faulty({Fault::kStall, 1, 1, 600ms}, 150ms);
+  const auto backend = faulty.mesh.device->init();
+  const auto plan = faulty.plan(*backend);
+  backend->compute_async(*plan);
+  EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>(HasSubstr("rank 1")));
+  backend->compute_async(*plan);
+  backend->synchronize();
+  EXPECT_EQ(faulty.made_, 2) << "a communicator that failed is not used again";
+}
+
+TEST(MetaBackendCommunicator, AResultThatIsWrongOnOneRankIsSeen) {
+  std::vector<float> logits[2];
+  for (int i = 0; i < 2; ++i) {
+    Faulty one(i == 0 ? Fault{} : Fault{Fault::kCorrupt, 0, 0, 0ms});
+    const auto backend = one.mesh.device->init();
+    const auto plan = one.plan(*backend);
+    backend->compute_async(*plan);
+    backend->synchronize();
+    logits[i] = test::read_floats(*one.loaded.graph.find("logits"));
+  }
+  EXPECT_NE(logits[0], logits[1]);
 }
 
 TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {

@@ -247,6 +247,39 @@ TEST(Plan, JsonSaysTheSameAsTheText) {
 
 /// Every node of every local graph stands in exactly one step, in order, but for views where nothing else is to do; a
 /// collective is one node of its kind.
+TEST(Plan, PrintsALocalGraphCutIntoItsSteps) {
+  const Partition columns = Partition::parse(2, "512:{0} 256:{1}");
+  const Planned p(
+      R"(
+input %x f32 [256, 4]
+weight %gate f32 [256, 768]
+weight %up f32 [256, 768]
+weight %down f32 [768, 256]
+%g = mul_mat(%gate, %x)
+%u = mul_mat(%up, %x)
+%h = glu(%g, %u)
+%y = mul_mat(%down, %h)
+%r = add(%x, %y)
+%n = rms_norm(%r)
+output %n
+)",
+      2, {{"gate", Layout::split(1, columns)}, {"up", Layout::split(1, columns)}, {"down", Layout::split(0, columns)}});
+  EXPECT_EQ(local_text(p.plan, 1), R"(local graph of dev1
+  step 0 compute
+     0  %g = mul_mat(%gate, %x)  # f32 [256, 4]
+     1  %u = mul_mat(%up, %x)  # f32 [256, 4]
+     2  %h = glu(%g, %u)  # f32 [256, 4]
+     3  %y = mul_mat(%down, %h)  # f32 [256, 4]
+  step 1 all_reduce
+     4  %y.all_reduce.4 = all_reduce(%y) {rank=1}  # f32 [256, 4]
+  step 2 compute
+     5  %r = add(%x, %y.all_reduce.4)  # f32 [256, 4]
+     6  %n = rms_norm(%r)  # f32 [256, 4]
+)");
+  EXPECT_THAT([&] { local_text(p.plan, 2); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("no rank 2; give one of 0 to 1")));
+}
+
 TEST(Plan, StepsCoverTheLocalGraphs) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);

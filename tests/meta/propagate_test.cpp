@@ -73,6 +73,22 @@ TEST(Propagate, AFeedForwardAsTheHeaderTells) {
   EXPECT_EQ(p.choice("n").factor, -1);
 }
 
+TEST(Propagate, PrintsALineForEachNode) {
+  Propagated p(kFeedForward, 2,
+               {{"gate", split(1, 2, "384:{0} 384:{1}")},
+                {"up", split(1, 2, "384:{0} 384:{1}")},
+                {"down", split(0, 2, "384:{0} 384:{1}")}});
+  EXPECT_EQ(
+      to_string(p.result, whole(p.graph)),
+      R"(g            mul_mat    split m [384:{0} 384:{1}]: split 1 [384:{0} 384:{1}], mirrored -> split 0 [384:{0} 384:{1}]
+u            mul_mat    split m [384:{0} 384:{1}]: split 1 [384:{0} 384:{1}], mirrored -> split 0 [384:{0} 384:{1}]
+h            glu        split a [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> split 0 [384:{0} 384:{1}]
+y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
+r            add        whole: mirrored, mirrored -> mirrored
+n            rms_norm   whole: mirrored -> mirrored
+)");
+}
+
 TEST(Propagate, UnevenAndEmptySharesTakeTheSameWay) {
   for (const char* runs : {"767:{0} 1:{1}", "768:{1}", "1:{1} 700:{0} 67:{1}"}) {
     const Propagated p(kFeedForward, 2,
