@@ -2,8 +2,10 @@
 #include "collectives/communicator.h"
 
 #include <array>
+#include <cstdlib>
 #include <numeric>
 
+#include "devices/params.h"
 #include "graph/error.h"
 
 namespace shoal::collectives {
@@ -75,6 +77,12 @@ void validate_count(std::string_view name, const Call& call, int64_t count) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds default_timeout() {
+  const char* text = std::getenv("SHOAL_COMM_TIMEOUT");
+  if (text == nullptr || *text == '\0') return std::chrono::seconds(120);
+  return std::chrono::seconds(parse_integer("SHOAL_COMM_TIMEOUT", text, 1, 86400));
+}
 
 std::string_view name_of(Collective kind) {
   check(kind < Collective::kCount, "collective {} has no name", static_cast<int>(kind));

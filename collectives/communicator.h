@@ -46,8 +46,13 @@ struct Call {
   const char* what = "";  ///< tensor name for messages
 };
 
+/// SHOAL_COMM_TIMEOUT (seconds, 1 to 86400), or 120 s: longer than any work between two collectives of a healthy run.
+/// Throws InvalidArgument for another value.
+std::chrono::milliseconds default_timeout();
+
 struct Options {
-  std::chrono::milliseconds timeout{30000};
+  /// Of one rank waiting for the others while the process runs; time in which it was stopped does not count.
+  std::chrono::milliseconds timeout = default_timeout();
   /// How long a waiting rank spins before it parks, where every rank can have a core of its own.
   std::chrono::microseconds spin{50};
 };

@@ -185,11 +185,21 @@ void release_graph(const GraphRange& range, const Buffer& memory) {
   }
 }
 
+GraphClaim::GraphClaim(const GraphRange& range, const Device& device) : range_(range) {
+  check_range(range);
+  range.graph->claim(range.begin, range.end, device.name());
+  life_ = range.graph->life();
+}
+
+GraphClaim::~GraphClaim() {
+  if (!graph_is_gone()) range_.graph->release(range_.begin, range_.end);
+}
+
 GraphMemory::GraphMemory(const GraphRange& range, Device& device)
-    : range_(range), life_(range.graph->life()), buffer_(allocate_graph(range, device)) {}
+    : claim_(range, device), buffer_(allocate_graph(range, device)) {}
 
 GraphMemory::~GraphMemory() {
-  if (buffer_ != nullptr && !life_.expired()) release_graph(range_, *buffer_);
+  if (buffer_ != nullptr && !claim_.graph_is_gone()) release_graph(claim_.range(), *buffer_);
 }
 
 }  // namespace shoal

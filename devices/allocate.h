@@ -35,7 +35,23 @@ std::unique_ptr<Buffer> allocate_graph(const GraphRange& range, Device& device);
 /// unplaced, so that the graph can be planned again.
 void release_graph(const GraphRange& range, const Buffer& memory);
 
-/// What a plan owns: allocate_graph's result, released at the end if the graph is still there.
+/// A range of nodes that belongs to one plan while this lives (Graph::claim).
+class GraphClaim {
+ public:
+  GraphClaim(const GraphRange& range, const Device& device);
+  ~GraphClaim();
+  GraphClaim(const GraphClaim&) = delete;
+  GraphClaim& operator=(const GraphClaim&) = delete;
+  const GraphRange& range() const { return range_; }
+  bool graph_is_gone() const { return life_.expired(); }
+
+ private:
+  GraphRange range_;
+  std::weak_ptr<const void> life_;
+};
+
+/// What a plan owns: the claim on its nodes and allocate_graph's result, both released at the end if the graph is still
+/// there. Throws InvalidArgument when another plan has one of the nodes.
 class GraphMemory {
  public:
   GraphMemory(const GraphRange& range, Device& device);
@@ -45,8 +61,7 @@ class GraphMemory {
   size_t bytes() const { return buffer_ != nullptr ? buffer_->size() : 0; }
 
  private:
-  GraphRange range_;
-  std::weak_ptr<const void> life_;
+  GraphClaim claim_;
   std::unique_ptr<Buffer> buffer_;
 };
 

@@ -49,6 +49,8 @@ Status Backend::run(Queue&& queue) {
     return Status::kSuccess;
   } catch (const CommError&) {
     return Status::kAborted;
+  } catch (const OutOfMemory&) {
+    return Status::kAllocationFailed;
   } catch (const std::bad_alloc&) {
     return Status::kAllocationFailed;
   } catch (const DeviceError&) {

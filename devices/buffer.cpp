@@ -1,6 +1,7 @@
 #include "devices/buffer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <tuple>
 #include <utility>
 
@@ -73,9 +74,6 @@ class MultiBuffer final : public Buffer {
   void clear(uint8_t value) override {
     for (auto& part : parts_) part->clear(value);
   }
-  void reset() override {
-    for (auto& part : parts_) part->reset();
-  }
   std::span<const std::unique_ptr<Buffer>> parts() const override { return parts_; }
 
  protected:
@@ -87,6 +85,9 @@ class MultiBuffer final : public Buffer {
   }
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override {
     tensor.buffer->memset(tensor, value, offset, size);
+  }
+  void do_reset() override {
+    for (auto& part : parts_) part->reset();
   }
 
  private:
@@ -100,6 +101,16 @@ class MultiBuffer final : public Buffer {
 };
 
 }  // namespace
+
+uint64_t Buffer::next_generation() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Buffer::reset() {
+  generation_ = next_generation();
+  do_reset();
+}
 
 void Buffer::place(Tensor& tensor, size_t offset) {
   require<InvalidArgument>(!is_multi(), "[place {}] a multi-buffer places nothing itself: use one of its parts",
@@ -181,6 +192,11 @@ void tensor_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
 
 void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   buffer_of("get", tensor).get(tensor, data, offset, size);
+}
+
+void check_access(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows) {
+  buffer_of(what, tensor);
+  check_rows(what, tensor, host_stride, rows);
 }
 
 void check_copy(const Tensor& src, const Tensor& dst) {

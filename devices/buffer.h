@@ -90,7 +90,10 @@ class Buffer {
   /// Sets every byte of the buffer.
   virtual void clear(uint8_t value) = 0;
   /// Drops what init_tensor remembered.
-  virtual void reset() {}
+  void reset();
+  /// Never the same for two buffers, nor for one before and after reset(): who keeps something about placed tensors
+  /// (plans) can tell that they have moved.
+  uint64_t generation() const { return generation_; }
   /// The buffers that a multi-buffer is made of; empty for any other.
   virtual std::span<const std::unique_ptr<Buffer>> parts() const { return {}; }
   bool is_multi() const { return !parts().empty(); }
@@ -103,11 +106,15 @@ class Buffer {
   // Default: a loop over the 1-d forms.
   virtual void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
   virtual void do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
+  virtual void do_reset() {}
 
  private:
+  static uint64_t next_generation();
+
   BufferType& type_;
   size_t size_;
   Usage usage_ = Usage::kAny;
+  uint64_t generation_ = next_generation();
 };
 
 /// One Buffer made of several: usage, clear and reset reach all parts; tensors stay in the parts.
@@ -118,6 +125,8 @@ void tensor_set(Tensor& tensor, const void* data, size_t offset, size_t size);
 void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size);
 /// Whole tensor, by any route: direct copy, else through host memory. Same dtype and shape.
 void tensor_copy(const Tensor& src, Tensor& dst);
+/// Throws InvalidArgument when set_2d or get_2d (`what`, for the message) would: before it is queued.
+void check_access(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows);
 /// Throws InvalidArgument when tensor_copy would: before a copy is queued.
 void check_copy(const Tensor& src, const Tensor& dst);
 

@@ -6,6 +6,21 @@
 
 namespace shoal {
 
+namespace {
+
+/// Changes when one of the tensors has been placed anew.
+uint64_t places_of(std::span<const Tensor* const> tensors) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over whole numbers
+  const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  for (const Tensor* tensor : tensors) {
+    mix(reinterpret_cast<uintptr_t>(tensor->data));
+    mix(tensor->buffer == nullptr ? 0 : tensor->buffer->generation());
+  }
+  return hash;
+}
+
+}  // namespace
+
 PlanCache::PlanCache(Backend& backend, size_t capacity) : backend_(backend), capacity_(std::max<size_t>(capacity, 1)) {}
 
 PlanCache::~PlanCache() = default;
@@ -14,17 +29,28 @@ GraphPlan& PlanCache::plan(Graph& graph) {
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
   if (found != entries_.end()) {
-    entries_.splice(entries_.begin(), entries_, found);
-    return *entries_.front().plan;
+    if (found->places == places_of(found->persistent)) {
+      entries_.splice(entries_.begin(), entries_, found);
+      return *entries_.front().plan;
+    }
+    backend_.synchronize();
+    entries_.erase(found);
   }
   make_room();
   auto plan = backend_.create_plan(graph);
   ++made_;
-  entries_.push_front({graph.uid(), graph.life(), std::move(plan)});
+  std::vector<const Tensor*> persistent;
+  for (const Tensor* leaf : graph.leaves()) {
+    if (leaf->is_persistent()) persistent.push_back(leaf);
+  }
+  const uint64_t places = places_of(persistent);
+  entries_.push_front({graph.uid(), graph.life(), std::move(persistent), places, std::move(plan)});
   return *entries_.front().plan;
 }
 
-void PlanCache::clear() { entries_.clear(); }
+void PlanCache::clear() {
+  entries_.clear();
+}
 
 void PlanCache::make_room() {
   const bool gone = std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.life.expired(); });

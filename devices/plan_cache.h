@@ -1,12 +1,14 @@
 // Plans kept by graph identity, so that graphs that alternate (prompt and generation, target and draft model) are
 // planned once each. The least recently used plan goes when the cache is full; plans of graphs that are gone go too.
-// Belongs to one backend and is used by the thread that queues work on it.
+// A plan also goes when a weight or cache of its graph has been placed anew since. Belongs to one backend and is used
+// by the thread that queues work on it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -33,6 +35,8 @@ class PlanCache {
   struct Entry {
     uint64_t uid;
     std::weak_ptr<const void> life;
+    std::vector<const Tensor*> persistent;  ///< leaves
+    uint64_t places;                        ///< of them, when the plan was made
     std::unique_ptr<GraphPlan> plan;
   };
 

@@ -28,6 +28,12 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+/// A device has too little memory left.
+class OutOfMemory : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
 /// A collective failed: a rank stalled, died or disagreed. Names rank, operation and time waited.
 class CommError : public Error {
  public:

@@ -27,8 +27,8 @@ Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
   return tensor;
 }
 
-/// Number, presence and origin of the sources, and the alternative of the parameters.
-void check_node(const Tensor& node, const OpInfo& row, std::span<Tensor* const> nodes) {
+/// Number and presence of the sources, and the alternative of the parameters.
+void check_node(const Tensor& node, const OpInfo& row) {
   const int count = static_cast<int>(node.src.size());
   require<InvalidArgument>(count >= row.min_src && (row.max_src < 0 || count <= row.max_src),
                            "[{} {}] expected {} to {} sources, got {}", row.name, node.name, row.min_src,
@@ -39,11 +39,14 @@ void check_node(const Tensor& node, const OpInfo& row, std::span<Tensor* const> 
     const Tensor* source = node.src[i];
     require<InvalidArgument>(source || (i >= row.min_src && row.max_src >= 0), "[{} {}] source {} is missing", row.name,
                              node.name, i);
-    if (!source || source->is_leaf()) continue;
-    const bool known = source->id >= 0 && source->id < static_cast<int>(nodes.size()) && nodes[source->id] == source;
-    require<InvalidArgument>(known, "[{} {}] source {} ({}) is a node of another graph", row.name, node.name, i,
-                             source->name);
   }
+}
+
+/// The leaf or computed node behind views.
+const Tensor& behind_views(const Tensor& tensor) {
+  const Tensor* behind = &tensor;
+  while (is_view(behind->op)) behind = behind->src[0];
+  return *behind;
 }
 
 }  // namespace
@@ -70,6 +73,7 @@ Tensor* Graph::input(std::string name, DType dtype, Shape shape) {
   require<InvalidArgument>(!frozen_, "[{}] the graph is frozen: nothing can be added after its first plan", name);
   if (name.empty()) name = fmt::format("input_{}", inputs_.size());
   arena_.push_back(make_leaf(std::move(name), dtype, shape, Role::kInput));
+  arena_.back().id = static_cast<int>(inputs_.size());
   inputs_.push_back(&arena_.back());
   return inputs_.back();
 }
@@ -84,7 +88,12 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   node.params = std::move(params);
   node.src = std::move(src);
   node.id = static_cast<int>(nodes_.size());
-  check_node(node, row, nodes_);
+  check_node(node, row);
+  for (int i = 0; i < static_cast<int>(node.src.size()); ++i) {
+    if (node.src[i] == nullptr) continue;
+    check_origin(node, row.name, i);
+    check_reads_latest(node, row.name, i);
+  }
   // Absent optional sources are always there as nullptr, so that src[i] is valid for every i < max_src.
   if (row.max_src > 0) node.src.resize(row.max_src, nullptr);
   row.infer(node);
@@ -96,13 +105,61 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   }
   arena_.push_back(std::move(node));
   nodes_.push_back(&arena_.back());
+  if (row.alias == Alias::kWrites) writers_[nodes_.back()->storage()] = nodes_.back();
   return nodes_.back();
+}
+
+void Graph::check_origin(const Tensor& node, std::string_view op, int index) const {
+  const Tensor* source = node.src[index];
+  if (source->is_persistent() && source->is_leaf()) return;
+  const auto own = [&](const std::vector<Tensor*>& tensors) {
+    return source->id >= 0 && source->id < static_cast<int>(tensors.size()) && tensors[source->id] == source;
+  };
+  require<InvalidArgument>(own(source->is_leaf() ? inputs_ : nodes_), "[{} {}] source {} ({}) is {} of another graph",
+                           op, node.name, index, source->name, source->is_leaf() ? "an input" : "a node");
+}
+
+// After a write only its result says what the tensor holds: whether an older name of it shows the new rows would depend
+// on where it lies.
+void Graph::check_reads_latest(const Tensor& node, std::string_view op, int index) const {
+  const Tensor& source = *node.src[index];
+  const auto writer = writers_.find(source.storage());
+  if (writer == writers_.end()) return;
+  require<InvalidArgument>(&behind_views(source) == writer->second,
+                           "[{} {}] source {} ({}) is what {} was before {} wrote into it; use the result of {}", op,
+                           node.name, index, source.name, source.storage()->name, writer->second->name,
+                           writer->second->name);
 }
 
 Tensor* Graph::output(Tensor* tensor) {
   require<InvalidArgument>(tensor != nullptr, "[output] expected a tensor, got none");
+  require<InvalidArgument>(!frozen_ || tensor->is_output,
+                           "[{}] the graph is frozen: nothing can become an output after its first plan", tensor->name);
   tensor->is_output = true;
   return tensor;
+}
+
+void Graph::claim(int begin, int end, std::string_view owner) {
+  if (begin == end) return;
+  for (const Claim& other : claims_) {
+    require<InvalidArgument>(
+        begin >= other.end || end <= other.begin,
+        "graph '{}': node {} has a plan already, on {}; destroy that plan first (or clear the plans "
+        "that the backend keeps), or build the graph again for another",
+        name_, nodes_[std::max(begin, other.begin)]->name, other.owner);
+  }
+  claims_.push_back({begin, end, std::string(owner)});
+}
+
+void Graph::release(int begin, int end) {
+  std::erase_if(claims_, [&](const Claim& claim) { return claim.begin == begin && claim.end == end; });
+}
+
+void check_range(const GraphRange& range) {
+  const int count = range.graph != nullptr ? static_cast<int>(range.graph->nodes().size()) : 0;
+  require<InvalidArgument>(range.graph != nullptr && range.begin >= 0 && range.begin <= range.end && range.end <= count,
+                           "expected a range inside the {} nodes of a graph, got [{}, {})", count, range.begin,
+                           range.end);
 }
 
 std::vector<Tensor*> Graph::leaves() const {

@@ -49,10 +49,17 @@ class Graph {
   /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
   /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
-  /// Keeps the tensor until the caller has read it. For a view, its base is kept. Returns its argument.
+  /// Keeps the tensor until the caller has read it. For a view, its base is kept. Returns its argument. Throws
+  /// InvalidArgument once the graph is frozen: its plans may have given the memory to somebody else.
   Tensor* output(Tensor* tensor);
   /// After this nothing can be added.
   void freeze() { frozen_ = true; }
+
+  /// Nodes [begin, end) belong to the plan of `owner` (a device's name, for the message) until they are released: a
+  /// tensor has one address, so that it cannot be in the memory of two plans. Throws InvalidArgument when another plan
+  /// has one of them.
+  void claim(int begin, int end, std::string_view owner);
+  void release(int begin, int end);
 
   std::span<Tensor* const> nodes() const { return nodes_; }
   std::span<Tensor* const> inputs() const { return inputs_; }
@@ -66,8 +73,18 @@ class Graph {
   uint64_t uid_;
   bool frozen_ = false;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
+  struct Claim {
+    int begin, end;
+    std::string owner;
+  };
+
+  void check_origin(const Tensor& node, std::string_view op, int index) const;
+  void check_reads_latest(const Tensor& node, std::string_view op, int index) const;
+
   std::deque<Tensor> arena_;
   std::vector<Tensor*> nodes_, inputs_;
+  std::unordered_map<const Tensor*, const Tensor*> writers_;  ///< latest node that wrote into a persistent tensor
+  std::vector<Claim> claims_;
 };
 
 /// Part of a graph: nodes [begin, end) in order.
@@ -76,6 +93,10 @@ struct GraphRange {
   int begin = 0;
   int end = 0;
 };
-inline GraphRange whole(Graph& graph) { return {&graph, 0, static_cast<int>(graph.nodes().size())}; }
+/// Throws InvalidArgument for no graph or a range that is not inside it.
+void check_range(const GraphRange& range);
+inline GraphRange whole(Graph& graph) {
+  return {&graph, 0, static_cast<int>(graph.nodes().size())};
+}
 
 }  // namespace shoal

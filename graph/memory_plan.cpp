@@ -19,7 +19,8 @@ constexpr size_t kMaxInPlace = 32;  // bits of OpInfo::in_place_sources
 struct Slot {
   int first = 0;
   int last = 0;
-  size_t size = 0;  ///< a multiple of the alignment
+  size_t size = 0;   ///< a multiple of the alignment
+  size_t bytes = 0;  ///< before rounding
   int chunk = -1;
   size_t offset = 0;
 
@@ -41,7 +42,7 @@ class Arena {
 
   std::vector<size_t> chunk_sizes() const {
     std::vector<size_t> sizes;
-    for (const Chunk& chunk : chunks_) sizes.push_back(chunk.size);
+    for (const Chunk& chunk : chunks_) sizes.push_back(size_of(chunk));
     return sizes;
   }
 
@@ -50,6 +51,14 @@ class Arena {
     size_t size = 0;
     std::vector<const Slot*> slots;  ///< by offset
   };
+
+  /// A chunk whose only content just fits may exceed the limit by its rounding: it is not rounded then.
+  size_t size_of(const Chunk& chunk) const {
+    if (chunk.size <= max_chunk_) return chunk.size;
+    size_t used = max_chunk_;
+    for (const Slot* slot : chunk.slots) used = std::max(used, slot->offset + slot->bytes);
+    return used;
+  }
 
   /// The smallest gap that is large enough, else the end.
   std::optional<size_t> find_room(const Chunk& chunk, const Slot& slot) const {
@@ -144,18 +153,19 @@ class Planner {
     if (!options_.workspace_size || is_view(node.op)) return;
     const size_t size = options_.workspace_size(node);
     if (size == 0) return;
-    slots_.push_back({step, step, round_up(size)});
+    slots_.push_back({step, step, round_up(size), size});
     members_.push_back({&node, static_cast<int>(slots_.size()) - 1, size, true});
   }
 
   void assign_new(const Tensor& tensor, int first, int last) {
-    slots_.push_back({first, last, 0});
+    slots_.push_back({first, last, 0, 0});
     join(tensor, static_cast<int>(slots_.size()) - 1, last);
   }
 
   void join(const Tensor& tensor, int slot, int last) {
     const size_t size = options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
     slots_[slot].size = std::max(slots_[slot].size, round_up(size));
+    slots_[slot].bytes = std::max(slots_[slot].bytes, size);
     slots_[slot].last = last;
     slot_of_[&tensor] = slot;
     members_.push_back({&tensor, slot, size, false});
@@ -245,10 +255,7 @@ bool needs_placement(const Tensor& tensor) {
 }
 
 MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options) {
-  const int count = range.graph ? static_cast<int>(range.graph->nodes().size()) : 0;
-  require<InvalidArgument>(range.graph && range.begin >= 0 && range.begin <= range.end && range.end <= count,
-                           "[plan_memory] expected a range inside the {} nodes of a graph, got [{}, {})", count,
-                           range.begin, range.end);
+  check_range(range);
   require<InvalidArgument>(options.alignment > 0, "[plan_memory] expected an alignment > 0, got 0");
   return Planner(range, options).run();
 }

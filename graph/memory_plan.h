@@ -38,7 +38,7 @@ struct Placement {
 };
 
 struct MemoryPlan {
-  std::vector<size_t> chunk_sizes;  ///< bytes per buffer, a multiple of the alignment; empty when nothing to place
+  std::vector<size_t> chunk_sizes;  ///< bytes per buffer; empty when there is nothing to place
   std::unordered_map<const Tensor*, Placement> tensors;
   std::unordered_map<const Tensor*, Placement> workspaces;  ///< keyed by node
   size_t total_bytes() const;

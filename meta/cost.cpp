@@ -47,13 +47,16 @@ double conversion_cost(const CostModel& model, const Tensor& tensor, const Layou
   const double bytes = static_cast<double>(tensor.bytes());
   const double sent = bytes * (ranks - 1) / ranks;
   const double local = bytes / model.memory_bandwidth;
-  double cost = local;
-  if (!is_local_conversion(from, to, ranks)) {
-    const bool all_reduce = from.is_partial() && !(to.is_split() && to.partition.is_disjoint());
-    cost += all_reduce ? collective(model, 2, 2 * sent)
-                       : collective(model, 1, to.is_split() && from.is_split() ? sent / ranks : sent);
-  }
-  return tensor.storage()->role == Role::kWeight ? cost * model.weight_penalty : cost;
+  // The axis on which a weight is split is the callback's word on how its products are divided: another name for the
+  // same place would overrule it.
+  const bool renames = from.is_split() && to.is_split() && from.axis != to.axis;
+  const bool is_weight = tensor.storage()->role == Role::kWeight;
+  if (is_local_conversion(from, to, ranks) && !(is_weight && renames)) return local;
+  const bool all_reduce = from.is_partial() && !(to.is_split() && to.partition.is_disjoint());
+  const double cost =
+      local + (all_reduce ? collective(model, 2, 2 * sent)
+                          : collective(model, 1, to.is_split() && from.is_split() ? sent / ranks : sent));
+  return is_weight ? cost * model.weight_penalty : cost;
 }
 
 double compute_cost(const CostModel& model, const Tensor& node) {

@@ -1,6 +1,7 @@
 #include "meta/lower.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "graph/error.h"
 #include "graph/text.h"
@@ -24,6 +25,7 @@ class Lowering {
   Lowered run() {
     for (Tensor* input : range_.graph->inputs()) add_input(*input);
     for (int i = range_.begin; i < range_.end; ++i) add_node(*range_.graph->nodes()[i]);
+    find_later_uses();
     for (int i = range_.begin; i < range_.end; ++i) mark_output(*range_.graph->nodes()[i]);
     Lowered lowered;
     lowered.steps = builder_.finish();
@@ -60,7 +62,23 @@ class Lowering {
     require<InvalidArgument>(shards != nullptr,
                              "{} is not on the meta device; place it in one of its buffers before planning {}",
                              describe(tensor), range_.graph->name());
-    return versions_[&tensor] = {{shards->layout, shards->local}};
+    check(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks", tensor.name,
+          shards->local.size(), ranks_);
+    return versions_[&tensor] = {{shards->layout, tensor.is_persistent() ? shards->local : stand_ins(*shards)}};
+  }
+
+  /// What an earlier range made, as leaves of this one's local graphs that lie where it lies.
+  Locals stand_ins(const Shards& shards) {
+    Locals leaves;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const Tensor& made = *shards.local[rank];
+      Tensor* leaf = builder_.graph(rank).input(made.name, made.dtype, made.shape);
+      leaf->strides = made.strides;
+      leaf->buffer = made.buffer;
+      leaf->data = made.data;
+      leaves.push_back(leaf);
+    }
+    return leaves;
   }
 
   /// The tensor's shards under `layout`, made now if nobody needed them before.
@@ -136,8 +154,18 @@ class Lowering {
     return std::any_of(known.begin(), known.end(), [&](const Version& v) { return v.layout == layout; });
   }
 
+  void find_later_uses() {
+    const auto nodes = range_.graph->nodes();
+    for (size_t i = static_cast<size_t>(range_.end); i < nodes.size(); ++i) {
+      for (const Tensor* source : nodes[i]->src) {
+        if (source != nullptr) used_later_.insert(source);
+      }
+    }
+  }
+
+  /// Kept: what the caller reads and what later ranges use.
   void mark_output(const Tensor& node) {
-    if (!node.is_output) return;
+    if (!node.is_output && !used_later_.contains(&node)) return;
     const Locals& locals = shards_.at(&node).local;
     for (int rank = 0; rank < ranks_; ++rank) builder_.graph(rank).output(locals[rank]);
   }
@@ -150,6 +178,7 @@ class Lowering {
   LocalBuilder builder_;
   std::unordered_map<const Tensor*, std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
+  std::unordered_set<const Tensor*> used_later_;  ///< by nodes behind the range
 };
 
 }  // namespace

@@ -23,7 +23,6 @@ void check_range(const Tensor& tensor, size_t offset, size_t size) {
 struct MetaBackend::PartialRead {
   PartialSum sum;
   void* data;
-  std::vector<std::unique_ptr<Event>> arrived;  ///< of ranks 1, 2, ...
 };
 
 MetaBackend::MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
@@ -87,31 +86,39 @@ void MetaBackend::set_partial_async(const Shards& shards, const void* data, size
   }
 }
 
-// Every rank's stream fetches its addend; rank 0's waits for the others and adds them up.
+// Every rank's stream fetches its addend; a host task behind all of them adds them up.
 void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t offset, size_t size) {
   if (size == 0) return;
-  auto read = std::make_unique<PartialRead>(PartialRead{PartialSum(shards, offset, size), data, {}});
-  bool ordered = true;
+  PartialRead& read =
+      *partial_reads_.emplace_back(std::make_unique<PartialRead>(PartialRead{PartialSum(shards, offset, size), data}));
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
-    const auto addend = read->sum.addend(static_cast<int>(rank));
-    streams_[rank]->get_async(*shards.local[rank], addend.data(), read->sum.begin(), addend.size());
-    if (rank == 0) continue;
-    auto event = streams_[rank]->device().new_event();
-    ordered = ordered && event != nullptr;
-    if (!ordered) continue;
-    event->record(*streams_[rank]);
-    event->wait(*streams_[0]);
-    read->arrived.push_back(std::move(event));
+    const auto addend = read.sum.addend(static_cast<int>(rank));
+    streams_[rank]->get_async(*shards.local[rank], addend.data(), read.sum.begin(), addend.size());
   }
   const auto finish = [](void* object, const void*, bool failed) {
     auto& own = *static_cast<PartialRead*>(object);
     if (!failed) own.sum.finish(own.data);
   };
-  PartialRead& queued = *partial_reads_.emplace_back(std::move(read));
-  if (ordered && streams_[0]->enqueue({finish, &queued, nullptr})) return;
+  if (enqueue({finish, &read, nullptr})) return;
   // Members that cannot wait for each other by themselves: the host does.
   for (Backend* member : streams_) member->synchronize();
-  queued.sum.finish(data);
+  read.sum.finish(data);
+}
+
+bool MetaBackend::enqueue(const HostTask& task) {
+  for (size_t rank = order_.size(); rank < streams_.size(); ++rank) {
+    auto event = streams_[rank]->device().new_event();
+    if (event == nullptr) return false;
+    order_.push_back(std::move(event));
+  }
+  for (size_t rank = 1; rank < streams_.size(); ++rank) {
+    order_[rank]->record(*streams_[rank]);
+    order_[rank]->wait(*streams_[0]);
+  }
+  if (!streams_[0]->enqueue(task)) return false;
+  order_[0]->record(*streams_[0]);
+  for (size_t rank = 1; rank < streams_.size(); ++rank) order_[0]->wait(*streams_[rank]);
+  return true;
 }
 
 void MetaBackend::hold() {
@@ -142,9 +149,17 @@ void MetaBackend::synchronize() {
 }
 
 std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range) {
-  Plan plan = make_plan(
-      range, [](const Tensor& tensor) { return find_shards(tensor); }, device_.members());
-  return std::make_unique<MetaGraphPlan>(*this, range, std::move(plan));
+  check_range(range);
+  auto claim = std::make_unique<GraphClaim>(range, device_);
+  const auto lookup = [this](const Tensor& tensor) {
+    const Shards* shards = find_shards(tensor);
+    require<InvalidArgument>(shards == nullptr || &tensor.buffer->type().device() == &device_,
+                             "{} lies on {}, another device than {}, which is to use it; copy it there",
+                             describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device_.name());
+    return shards;
+  };
+  Plan plan = make_plan(range, lookup, device_.members());
+  return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan));
 }
 
 void MetaBackend::compute_async(GraphPlan& plan) {

@@ -32,6 +32,9 @@ class MetaBackend final : public Backend {
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
   void compute_async(GraphPlan& plan) override;
+  /// On rank 0's stream, after what was queued on any member and before what is queued on any member later. `failed` is
+  /// said of rank 0's stream.
+  bool enqueue(const HostTask& task) override;
 
   /// Made at first use, for the members of this backend; made anew after a failure.
   collectives::Communicator& communicator();
@@ -52,6 +55,7 @@ class MetaBackend final : public Backend {
   collectives::Options comm_options_;
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until the next synchronize()
+  std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
 };
 
 }  // namespace shoal::meta

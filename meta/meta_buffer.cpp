@@ -51,7 +51,7 @@ MetaBuffer::~MetaBuffer() {
 }
 
 // A plan's tensors are bound, not declared: they stay as long as the plan.
-void MetaBuffer::reset() {
+void MetaBuffer::do_reset() {
   if (declared_.empty()) return;
   for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
   declared_.clear();

@@ -47,9 +47,6 @@ class MetaBuffer final : public Buffer {
   /// Persistent tensors: asks the callback and allocates the shards. Others wait for a plan to bind them.
   void init_tensor(Tensor& tensor) override;
   void clear(uint8_t value) override;
-  /// Forgets and frees the shards of all tensors placed here; they must be placed again before they are used.
-  void reset() override;
-
   /// Declares and allocates all tensors together. On failure nothing remains.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
   /// Attaches placed shards and makes this the tensor's buffer.
@@ -66,6 +63,8 @@ class MetaBuffer final : public Buffer {
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override;
   void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
+  /// Forgets and frees the shards of all tensors placed here; they must be placed again before they are used.
+  void do_reset() override;
 
  private:
   MetaBufferType& meta_type_;

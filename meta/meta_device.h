@@ -25,7 +25,7 @@ namespace shoal::meta {
 
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
-  std::chrono::milliseconds comm_timeout{30000};
+  std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; by default the host communicator.
   collectives::CommunicatorFactory communicator = collectives::make_host_communicator;
 };

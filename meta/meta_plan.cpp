@@ -27,11 +27,11 @@ collectives::Collective kind_of(Op op) {
 
 }  // namespace
 
-MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, const GraphRange& range, Plan plan)
-    : backend_(backend), plan_(std::move(plan)), graph_life_(range.graph->life()), buffer_(backend.buffer_type(), 0) {
+MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan)
+    : backend_(backend), plan_(std::move(plan)), claim_(std::move(claim)), buffer_(backend.buffer_type(), 0) {
   allocate();
   compile();
-  bind(range);
+  bind();
 }
 
 MetaGraphPlan::~MetaGraphPlan() {
@@ -40,7 +40,7 @@ MetaGraphPlan::~MetaGraphPlan() {
     queued->record(backend_);
     queued->synchronize();
   }
-  if (graph_life_.expired()) return;  // the tensors went with it
+  if (claim_->graph_is_gone()) return;  // the tensors went with it
   for (Tensor* tensor : bound_) {
     if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
   }
@@ -91,7 +91,8 @@ collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step)
   return {kind_of(node.op), node.dtype, source.data, node.data, count, params.counts, params.root, step.tensor.c_str()};
 }
 
-void MetaGraphPlan::bind(const GraphRange& range) {
+void MetaGraphPlan::bind() {
+  const GraphRange& range = claim_->range();
   const auto bind_one = [&](Tensor* tensor) {
     const auto it = plan_.shards.find(tensor);
     if (it == plan_.shards.end()) return;

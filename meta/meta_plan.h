@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "devices/allocate.h"
 #include "meta/meta_buffer.h"
 #include "meta/plan.h"
 
@@ -22,7 +23,8 @@ class MetaBackend;
 
 class MetaGraphPlan final : public GraphPlan {
  public:
-  MetaGraphPlan(MetaBackend& backend, const GraphRange& range, Plan plan);
+  /// `plan` is for the range of the claim.
+  MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan);
   ~MetaGraphPlan() override;
 
   Backend& backend() const override;
@@ -40,13 +42,13 @@ class MetaGraphPlan final : public GraphPlan {
   };
 
   void allocate();
-  void bind(const GraphRange& range);
+  void bind();
   void compile();
   collectives::Call make_call(const Tensor& node, const Step& step) const;
 
   MetaBackend& backend_;
   Plan plan_;
-  std::weak_ptr<const void> graph_life_;
+  std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
   std::vector<Tensor*> bound_;
   std::vector<Action> actions_;

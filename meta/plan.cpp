@@ -4,6 +4,7 @@
 
 #include "collectives/communicator.h"
 #include "devices/allocate.h"
+#include "devices/params.h"
 #include "graph/error.h"
 #include "graph/memory_plan.h"
 
@@ -19,6 +20,18 @@ size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Rol
     locals.push_back(shards->local[rank]);
   }
   return layout_tensors(locals, device.buffer_type()).total_bytes();
+}
+
+size_t compute_memory(Graph& local, Device& device) {
+  const MemoryPlan memory = plan_memory(whole(local), memory_options(device));
+  const size_t most = device.buffer_type().max_size();
+  for (const auto& [tensor, placement] : memory.tensors) {
+    require<DeviceError>(placement.size <= most,
+                         "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices or use "
+                         "smaller batches",
+                         device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
+  }
+  return memory.total_bytes();
 }
 
 /// Leaves of the range and nodes of earlier ranges that it reads, in order of first use.
@@ -57,8 +70,8 @@ int64_t Plan::collective_bytes() const {
 }
 
 Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices) {
+  check_range(range);
   const int ranks = static_cast<int>(devices.size());
-  range.graph->freeze();
   const auto leaf_layout = [&](const Tensor& tensor) {
     const Shards* shards = outside(tensor);
     require<InvalidArgument>(shards != nullptr || tensor.role == Role::kInput,
@@ -84,11 +97,12 @@ Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<De
   for (int rank = 0; rank < ranks; ++rank) {
     RankPlan part;
     part.graph = std::move(lowered.graphs[rank]);
-    part.memory.compute = plan_memory(whole(*part.graph), memory_options(*devices[rank])).total_bytes();
+    part.memory.compute = compute_memory(*part.graph, *devices[rank]);
     part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
     plan.devices.push_back(devices[rank]->name());
     plan.ranks.push_back(std::move(part));
   }
+  range.graph->freeze();
   return plan;
 }
 

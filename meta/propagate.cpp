@@ -27,8 +27,9 @@ class Propagator {
     int index;
   };
 
+  /// Those behind the range, too: what they need has to be there.
   void collect_users() {
-    for (int i = range_.begin; i < range_.end; ++i) {
+    for (int i = range_.begin; i < static_cast<int>(range_.graph->nodes().size()); ++i) {
       const Tensor* node = range_.graph->nodes()[i];
       for (size_t s = 0; s < node->src.size(); ++s) {
         if (node->src[s] != nullptr) users_[node->src[s]].push_back({node, static_cast<int>(s)});

@@ -40,7 +40,9 @@ class Redistributor {
     if (!to.partition.is_disjoint()) return mirrored_to_split(partial_to_mirrored(locals), to);
     std::vector<int64_t> counts;
     for (int r = 0; r < ranks_; ++r) counts.push_back(count(to.local_shape(shape_, r)));
+    const bool in_order = to.partition.is_rank_ordered() && is_outermost(shape_, to.axis);
     const Locals packed = each([&](Graph& g, int r) {
+      if (in_order) return flatten(g, locals[r]);
       std::vector<Tensor*> parts;
       for (int d = 0; d < ranks_; ++d) {
         parts.push_back(flatten(g, take(g, locals[r], to.axis, global_pieces(to.partition, d))));

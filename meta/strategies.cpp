@@ -69,14 +69,17 @@ Partition divide(int64_t length, int64_t unit, std::span<const double> shares) {
   return Partition::from_shares(lengths);
 }
 
-/// The ways to write down how a tensor lies: one, or any axis when some devices hold all of it and the others nothing.
-Layouts equivalents(const Layout& layout, const Shape& shape) {
-  const Owners* holders = layout.holders();
-  if (holders == nullptr) return {layout};
+/// The same tensor split on another axis, where some devices hold all of it and the others nothing.
+Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
+  return Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *layout.holders()}}));
+}
+
+/// The ways to write down how a source lies: one, or any axis where that makes no difference. The axis of a weight is
+/// the callback's word on how its products are divided, and kept.
+Layouts equivalents(const Layout& layout, const Tensor& source) {
+  if (layout.holders() == nullptr || source.storage()->role == Role::kWeight) return {layout};
   Layouts out;
-  for (int axis = 0; axis < kMaxDims; ++axis) {
-    out.push_back(Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *holders}})));
-  }
+  for (int axis = 0; axis < kMaxDims; ++axis) out.push_back(relabelled(layout, source.shape, axis));
   return out;
 }
 
@@ -95,7 +98,7 @@ void add_splits(const Tensor& node, const Rule& rule, const Layouts& sources, st
   };
   for (size_t i = 0; i < node.src.size(); ++i) {
     if (node.src[i] == nullptr || !sources[i].is_split()) continue;
-    for (const Layout& layout : equivalents(sources[i], node.src[i]->shape)) add(static_cast<int>(i), layout);
+    for (const Layout& layout : equivalents(sources[i], *node.src[i])) add(static_cast<int>(i), layout);
   }
 }
 
@@ -159,8 +162,11 @@ std::optional<Strategy> concat_along(const Tensor& node, const Layouts& sources,
   return Strategy{{std::move(needed), Layout::split(axis, std::move(whole)), -1, {}}, share};
 }
 
-std::vector<Strategy> concat_strategies(const Tensor& node, const Layouts& sources, int ranks) {
+std::vector<Strategy> concat_strategies(const Tensor& node, Layouts sources, int ranks) {
   const int axis = std::get<ConcatParams>(node.params).axis;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].holders() != nullptr) sources[i] = relabelled(sources[i], node.src[i]->shape, axis);
+  }
   std::vector<Strategy> out;
   bool any_partial = false, any_along = false;
   for (const Layout& layout : sources) {

@@ -1,5 +1,6 @@
 #include "collectives/host/rendezvous.h"
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -56,7 +57,7 @@ void Rendezvous::meet(int rank, const Call& call) {
     complete_.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
     if (parked_.load(std::memory_order_seq_cst) > 0) cpu::futex_wake_all(complete_);
   } else if (!spin(step)) {
-    park(step, start + timeout_);
+    park(step);
   }
   const uint32_t complete = complete_.load(std::memory_order_acquire);
   if (complete != step && complete != kFailed) fail_for_the_missing(step, call, Clock::now() - start);
@@ -81,14 +82,19 @@ bool Rendezvous::spin(uint32_t step) const {
   return false;
 }
 
-void Rendezvous::park(uint32_t step, Clock::time_point deadline) {
+// In slices, of which none counts for more than its length: a process that was stopped for an hour has not waited for
+// an hour.
+void Rendezvous::park(uint32_t step) {
+  constexpr std::chrono::nanoseconds kSlice = std::chrono::seconds(1);
   // Counted before the word is read again: either the last to arrive sees us, or we see its step.
   parked_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t complete = complete_.load(std::memory_order_seq_cst);
-  while (complete != step && complete != kFailed) {
-    const Clock::duration left = deadline - Clock::now();
-    if (left.count() <= 0) break;
-    cpu::futex_wait(complete_, complete, left);
+  std::chrono::nanoseconds left = timeout_;
+  while (complete != step && complete != kFailed && left.count() > 0) {
+    const Clock::time_point before = Clock::now();
+    const std::chrono::nanoseconds slice = std::min(kSlice, left);
+    cpu::futex_wait(complete_, complete, slice);
+    left -= std::min<std::chrono::nanoseconds>(Clock::now() - before, slice);
     complete = complete_.load(std::memory_order_seq_cst);
   }
   parked_.fetch_sub(1, std::memory_order_relaxed);
@@ -103,7 +109,7 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call, Clock::du
   const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
   fail(
       fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; look for what keeps its device busy or stopped "
-                  "it, or raise the time-out",
+                  "it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                   name_of(call.kind), call.what, who, ranks_, seconds(waited)));
 }
 

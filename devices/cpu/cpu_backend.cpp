@@ -6,11 +6,6 @@
 namespace shoal::cpu {
 namespace {
 
-void check_placed(const Tensor& tensor) {
-  require<InvalidArgument>(tensor.buffer != nullptr, "[{}] the tensor has no memory: place it in a buffer first",
-                           tensor.name);
-}
-
 /// Cores to bind to; empty when the threads need more cores than there are.
 std::vector<int> binding(const CpuDevice& device, int threads) {
   const CoreSet& set = device.cores();
@@ -32,12 +27,12 @@ void CpuBackend::get_async(const Tensor& tensor, void* data, size_t offset, size
 }
 
 void CpuBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
-  check_placed(tensor);
+  check_access("set", tensor, host_stride, rows);
   worker_.push(SetWork{&tensor, data, host_stride, rows});
 }
 
 void CpuBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
-  check_placed(tensor);
+  check_access("get", tensor, host_stride, rows);
   worker_.push(GetWork{&tensor, data, host_stride, rows});
 }
 

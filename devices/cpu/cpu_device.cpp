@@ -7,6 +7,7 @@
 
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_family.h"
+#include "devices/cpu/isa.h"
 #include "devices/cpu/op_kernel.h"
 #include "devices/params.h"
 #include "graph/error.h"
@@ -66,6 +67,7 @@ DeviceProps CpuDevice::props() const {
 std::unique_ptr<Backend> CpuDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"threads"});
   const int threads = static_cast<int>(parsed.integer("threads", default_threads_, 1, kMaxThreads));
+  kernels();  // a bad SHOAL_CPU_ISA is refused here rather than in the stream
   int most = most_threads_;
   while (most < threads && !most_threads_.compare_exchange_weak(most, threads)) {
   }
@@ -95,14 +97,14 @@ void CpuDevice::take(size_t size) {
   const size_t free = limits_.memory ? *limits_.memory - std::min(before, *limits_.memory) : node_memory(node()).free;
   if (size <= free) return;
   used_ -= size;
-  fail<DeviceError>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
                     name_, format_bytes(size), format_bytes(free));
 }
 
 std::span<Device* const> CpuFamily::devices() const {
   const std::lock_guard lock(mutex_);
-  if (devices_.empty()) make_devices({devices_from_environment(), 0, {}});
-  return devices_;
+  if (lists_.empty()) make_devices({devices_from_environment(), 0, {}});
+  return lists_.back();
 }
 
 void CpuFamily::configure(std::string_view text) {
@@ -122,14 +124,14 @@ void CpuFamily::configure(std::string_view text) {
 
 void CpuFamily::make_devices(const Settings& settings) const {
   std::vector<CoreSet> sets = divide_cores(machine_nodes(), settings.devices);
-  devices_.clear();
+  std::vector<Device*>& devices = lists_.emplace_back();
   for (size_t i = 0; i < sets.size(); ++i) {
     const auto sharers = std::count_if(sets.begin(), sets.end(), [node = sets[i].node](const CoreSet& other) {
       return other.node == node || other.node < 0;
     });
     owned_.push_back(std::make_unique<CpuDevice>(const_cast<CpuFamily&>(*this), fmt::format("CPU{}", i), sets[i],
                                                  static_cast<int>(sharers), settings.threads, settings.limits));
-    devices_.push_back(owned_.back().get());
+    devices.push_back(owned_.back().get());
   }
 }
 

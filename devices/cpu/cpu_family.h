@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -93,7 +94,7 @@ class CpuFamily final : public BackendReg {
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< devices of earlier configurations too
-  mutable std::vector<Device*> devices_;                   ///< made at first use
+  mutable std::deque<std::vector<Device*>> lists_;         ///< the latest last; earlier ones may be in somebody's hands
 };
 
 }  // namespace shoal::cpu

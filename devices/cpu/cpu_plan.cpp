@@ -22,8 +22,9 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
   return kernel.work != nullptr ? kernel.work(node) : node.elements();
 }
 
-/// The range, frozen, when the device can run it.
+/// The range, when the device can run it.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
+  check_range(range);
   for (const Tensor* node : nodes_of(range)) {
     if (!device.supports_op(*node)) {
       fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
@@ -37,7 +38,6 @@ const GraphRange& checked(const Device& device, const GraphRange& range) {
                         to_string(*node), type.name());
     }
   }
-  range.graph->freeze();
   return range;
 }
 
@@ -60,7 +60,9 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
 CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range)
     : backend_(backend),
       memory_(checked(backend.device(), range), backend.device()),
-      steps_(compile_steps(range, backend.threads())) {}
+      steps_(compile_steps(range, backend.threads())) {
+  range.graph->freeze();
+}
 
 CpuPlan::~CpuPlan() {
   backend_.wait_for(last_run_);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "devices/allocate.h"
@@ -79,18 +81,25 @@ class NullFamily final : public BackendReg {
  public:
   NullFamily() { create_device({}); }
   std::string name() const override { return "NULL"; }
-  std::span<Device* const> devices() const override { return devices_; }
+  std::span<Device* const> devices() const override {
+    const std::lock_guard lock(mutex_);
+    return lists_.back();
+  }
   bool is_listed() const override { return false; }
   Device& create_device(std::string_view params) override {
+    const std::lock_guard lock(mutex_);
     const std::string name = fmt::format("NULL{}", owned_.size());
     owned_.push_back(std::make_unique<NullDevice>(*this, name, parse_faults(name, params, {})));
-    devices_.push_back(owned_.back().get());
-    return *devices_.back();
+    auto list = lists_.empty() ? std::vector<Device*>() : lists_.back();
+    list.push_back(owned_.back().get());
+    lists_.push_back(std::move(list));
+    return *owned_.back();
   }
 
  private:
+  mutable std::mutex mutex_;
   std::vector<std::unique_ptr<NullDevice>> owned_;
-  std::vector<Device*> devices_;
+  std::deque<std::vector<Device*>> lists_;  ///< the latest last; earlier ones may be in somebody's hands
 };
 
 }  // namespace
@@ -129,7 +138,7 @@ void NullDevice::take(size_t size) {
   const size_t limit = std::min(faults_.fail_alloc_after, kTotalMemory);
   if (before <= limit && size <= limit - before) return;
   used_ -= size;
-  fail<DeviceError>("[{}] out of memory: {} asked for, {} free", name_, format_bytes(size),
+  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free", name_, format_bytes(size),
                     format_bytes(limit - std::min(before, limit)));
 }
 
@@ -157,8 +166,9 @@ void NullBackend::synchronize() {
 }
 
 std::unique_ptr<GraphPlan> NullBackend::create_plan(const GraphRange& range) {
+  auto plan = std::make_unique<NullPlan>(*this, range);
   range.graph->freeze();
-  return std::make_unique<NullPlan>(*this, range);
+  return plan;
 }
 
 void NullBackend::compute_async(GraphPlan& plan) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "graph/error.h"
 #include "tests/collectives/mesh.h"
 
@@ -70,6 +72,18 @@ TEST_F(ValidateTest, NullIsFineWhereNothingIsReadOrWritten) {
                      {Collective::kReduceScatter, DType::kF32, data_, data_ + 16, 0, counts, 0, "x"}};
   for (int rank = 0; rank < 2; ++rank) communicator_->enqueue(rank, scatter[rank]);
   EXPECT_NO_THROW(mesh_.synchronize());
+}
+
+TEST(Options, TheTimeOutComesFromTheEnvironment) {
+  ::unsetenv("SHOAL_COMM_TIMEOUT");
+  EXPECT_EQ(Options().timeout, std::chrono::seconds(120));
+  ::setenv("SHOAL_COMM_TIMEOUT", "7", 1);
+  EXPECT_EQ(Options().timeout, std::chrono::seconds(7));
+  for (const char* bad : {"0", "-1", "5s", "86401"}) {
+    ::setenv("SHOAL_COMM_TIMEOUT", bad, 1);
+    EXPECT_THAT([] { default_timeout(); }, ThrowsMessage<InvalidArgument>(HasSubstr("SHOAL_COMM_TIMEOUT"))) << bad;
+  }
+  ::unsetenv("SHOAL_COMM_TIMEOUT");
 }
 
 TEST(Collective, EveryKindHasItsName) {

@@ -61,7 +61,7 @@ TEST(Graph, NodesKnowTheirPlace) {
   EXPECT_EQ(a->name, "add_0");
   EXPECT_EQ(a->id, 0);
   EXPECT_EQ(b->id, 1);
-  EXPECT_EQ(x->id, -1);
+  EXPECT_EQ(unnamed->id, 1);
   EXPECT_EQ(x->role, Role::kInput);
   EXPECT_EQ(b->role, Role::kCompute);
   EXPECT_FALSE(b->is_view());
@@ -92,6 +92,47 @@ TEST(Graph, AbsentSourcesAreFilledUpToTheMaximum) {
   EXPECT_THAT(concat(g, {x, x}, 0)->src, ElementsAre(x, x));
 }
 
+TEST(Graph, AfterAWriteOnlyItsResultCanBeRead) {
+  Graph g;
+  TensorContext weights;
+  Tensor* cache = weights.add("cache", DType::kF32, {4, 6, 1, 1}, Role::kCache);
+  Tensor* ids = g.input("ids", DType::kI32, {6, 1, 1, 1});
+  Tensor* rows = g.input("rows", DType::kF32, {4, 6, 1, 1});
+  Tensor* before = slice(g, cache, {1, 0, 3}, "before");
+  add(g, before, before);
+  Tensor* first = set_rows(g, cache, rows, ids, {}, "first");
+  Tensor* second = set_rows(g, first, rows, ids, {}, "second");
+  add(g, slice(g, second, {1, 0, 3}), slice(g, second, {1, 3, 3}));
+  for (Tensor* old : {cache, first, before}) {
+    EXPECT_THAT([&] { scale(g, old, {}, "late"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("wrote into it; use the result of second")));
+  }
+}
+
+TEST(Graph, NothingBecomesAnOutputOnceItIsFrozen) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
+  Tensor* a = scale(g, x, {}, "a");
+  Tensor* b = g.output(scale(g, a, {}, "b"));
+  g.freeze();
+  EXPECT_THAT([&] { g.output(a); }, ThrowsMessage<InvalidArgument>(HasSubstr("[a] the graph is frozen")));
+  EXPECT_EQ(g.output(b), b) << "it is one already";
+}
+
+TEST(Graph, ANodeHasOnePlan) {
+  Graph g("shared");
+  Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
+  scale(g, scale(g, x, {}, "a"), {}, "b");
+  g.claim(0, 1, "CPU0");
+  g.claim(1, 2, "CPU1");
+  EXPECT_THAT([&] { g.claim(0, 2, "CPU2"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("graph 'shared': node a has a plan already, on CPU0; destroy")));
+  g.release(0, 1);
+  EXPECT_THAT([&] { g.claim(0, 2, "CPU2"); }, ThrowsMessage<InvalidArgument>(HasSubstr("node b")));
+  g.release(1, 2);
+  g.claim(0, 2, "CPU2");
+}
+
 TEST(Graph, RefusesBadNodesAndStaysAsItWas) {
   Graph g, other;
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
@@ -109,6 +150,8 @@ TEST(Graph, RefusesBadNodesAndStaysAsItWas) {
               ThrowsMessage<InvalidArgument>("[scale y] expected the parameters of this op, got those of another"));
   EXPECT_THAT(adding(Op::kAdd, {}, {x, foreign}),
               ThrowsMessage<InvalidArgument>("[add y] source 1 (foreign) is a node of another graph"));
+  EXPECT_THAT(adding(Op::kAdd, {}, {x, foreign->src[0]}),
+              ThrowsMessage<InvalidArgument>("[add y] source 1 (z) is an input of another graph"));
   EXPECT_THAT(adding(Op::kNone, {}, {}), ThrowsMessage<InvalidArgument>(HasSubstr("cannot be added")));
   EXPECT_THAT(
       [&] {

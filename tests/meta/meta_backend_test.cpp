@@ -180,6 +180,44 @@ TEST_F(MetaBackendTest, RefusesPlansOfOthers) {
   EXPECT_THROW(plan_of(*foreign), InvalidArgument);
 }
 
+/// The decoder in parts, each planned by itself, gives what it gives as a whole.
+TEST_F(MetaBackendTest, RunsAGraphInRanges) {
+  const int count = static_cast<int>(loaded.graph.nodes().size());
+  plan.reset();
+  for (int first = 1; first < count; first += 5) {
+    for (int second : {first, (first + count) / 2, count}) {
+      SCOPED_TRACE(fmt::format("[0, {}) [{}, {}) [{}, {})", first, first, second, second, count));
+      std::vector<std::unique_ptr<GraphPlan>> parts;
+      for (const auto& [begin, end] : {std::pair(0, first), {first, second}, {second, count}}) {
+        parts.push_back(backend->create_plan({&loaded.graph, begin, end}));
+      }
+      loaded.fill_inputs();
+      for (const auto& part : parts) backend->compute_async(*part);
+      backend->synchronize();
+      expect_right();
+      while (!parts.empty()) parts.pop_back();
+    }
+  }
+}
+
+TEST_F(MetaBackendTest, RefusesTensorsOfAnotherMetaDevice) {
+  const auto another = MetaDevice::create({mesh.members[1], &mesh.other()}, test::callback_for({}));
+  const auto elsewhere = another->init("threads=1");
+  plan.reset();
+  EXPECT_THAT(
+      [&] { elsewhere->create_plan(loaded.graph); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("lies on META(CPU0,CPU1), another device than META(CPU1,CPU2)")));
+  plan = backend->create_plan(loaded.graph);
+  expect_recovered();
+}
+
+TEST_F(MetaBackendTest, AGraphHasOnePlanAtATime) {
+  const auto second = mesh.device->init("threads=1");
+  EXPECT_THAT([&] { second->create_plan(loaded.graph); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("has a plan already")));
+  expect_recovered();
+}
+
 TEST(MetaBackendPartial, IsWrittenAndReadInStreamOrder) {
   const test::Mesh mesh(3, {{"w", Layout::partial()}});
   TensorContext context;

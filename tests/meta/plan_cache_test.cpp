@@ -53,6 +53,30 @@ TEST_P(PlanCacheTest, MakesOnePlanForEachGraph) {
   EXPECT_EQ(cache.made(), 2u);
 }
 
+TEST_P(PlanCacheTest, WeightsThatWerePlacedAnewGetANewPlan) {
+  const auto backend = init();
+  TensorContext context;
+  Tensor* w = context.add("wq", DType::kF32, {32, 64, 1, 1});
+  Graph graph("weighted");
+  Tensor* x = graph.input("x", DType::kF32, {32, 1, 1, 1});
+  Tensor* y = graph.output(sum_rows(graph, mul_mat(graph, slice(graph, w, {1, 8, 8}), x)));
+  const std::vector<float> ones(32 * 64, 1.0f), twos(32 * 64, 2.0f);
+  std::unique_ptr<Buffer> memory[2];
+  for (int round = 0; round < 2; ++round) {
+    memory[round] = allocate_tensors({&w, 1}, device().buffer_type(), Usage::kWeights);
+    const std::vector<float>& values = round == 0 ? ones : twos;
+    tensor_set(*w, values.data(), 0, values.size() * 4);
+    GraphPlan& plan = backend->plans().plan(graph);
+    tensor_set(*x, ones.data(), 0, 128);
+    backend->compute_async(plan);
+    backend->synchronize();
+    EXPECT_EQ(test::read_floats(*y), std::vector<float>{round == 0 ? 256.0f : 512.0f});
+    EXPECT_EQ(backend->plans().made(), static_cast<uint64_t>(round + 1));
+    if (round == 0) memory[0]->reset(), w->buffer = nullptr, w->data = nullptr;
+  }
+  backend->plans().clear();
+}
+
 TEST_P(PlanCacheTest, TheLeastRecentlyUsedGoes) {
   const auto backend = init();
   PlanCache cache(*backend, 2);

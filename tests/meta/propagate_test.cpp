@@ -144,6 +144,21 @@ TEST(Propagate, IsTheSameEveryTime) {
   }
 }
 
+TEST(Propagate, AMirroredBiasIsCut) {
+  // Cutting what every rank has costs no collective, however large the weight and however many pieces it takes.
+  const Propagated cut(R"(
+input %x f32 [64]
+weight %w f32 [64, 6144]
+weight %bias f32 [6144]
+%y = mul_mat(%w, %x)
+%z = add(%y, %bias)
+%o = unary(%z) {kind=silu}
+output %o
+)",
+                       2, {{"w", split(1, 2, "2048:{0} 2048:{1} 1024:{0} 1024:{1}")}});
+  EXPECT_EQ(cut.of("z"), "split 0 [2048:{0} 2048:{1} 1024:{0} 1024:{1}]");
+}
+
 TEST(Propagate, APartialSumThatSomebodyNeedsWholeIsReducedForAll) {
   // %a could pass the partial sum on; %n needs it whole, so %a takes the whole too and nothing is reduced twice.
   const Propagated p(R"(

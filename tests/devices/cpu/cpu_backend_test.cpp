@@ -159,6 +159,85 @@ TEST(CpuBackend, WhoeverWaitsForHeldWorkReleasesIt) {
   plan.reset();
 }
 
+TEST(CpuBackend, AGraphHasOnePlanAtATime) {
+  const test::CpuConfiguration configuration("devices=2,threads=1");
+  const auto backend = cpu(0).init();
+  const auto other = cpu(1).init();
+  Chain chain(100, 3);
+  auto plan = backend->create_plan(chain.graph);
+  const auto refused = testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("has a plan already, on CPU0"));
+  EXPECT_THAT([&] { other->create_plan(chain.graph); }, refused);
+  EXPECT_THAT([&] { backend->compute(chain.graph); }, refused);
+  plan.reset();
+  backend->plans().plan(chain.graph);
+  tensor_set(*chain.x, chain.values.data(), 0, chain.values.size() * 4);
+  EXPECT_EQ(backend->compute(chain.graph), Status::kSuccess);
+  chain.check(3);
+  EXPECT_THAT([&] { other->compute(chain.graph); }, refused);
+  backend->plans().clear();
+  other->plans().plan(chain.graph);
+  tensor_set(*chain.x, chain.values.data(), 0, chain.values.size() * 4);
+  EXPECT_EQ(other->compute(chain.graph), Status::kSuccess);
+  chain.check(3);
+}
+
+TEST(CpuBackend, ARangeOutsideATensorIsRefusedWhenItIsQueued) {
+  const test::CpuConfiguration configuration("devices=1,threads=1");
+  const auto backend = cpu(0).init();
+  Chain chain(100, 1);
+  const auto plan = backend->create_plan(chain.graph);
+  EXPECT_THROW(backend->set_async(*chain.x, chain.values.data(), 4, 400), InvalidArgument);
+  EXPECT_THROW(backend->get_async(*chain.x, chain.values.data(), 400, 4), InvalidArgument);
+  backend->set_async(*chain.x, chain.values.data(), 0, 400);
+  backend->compute_async(*plan);
+  backend->synchronize();
+  chain.check(1);
+}
+
+TEST(CpuBackend, BadRangesAreRefused) {
+  const test::CpuConfiguration configuration("devices=1,threads=1");
+  const auto backend = cpu(0).init();
+  Chain chain(100, 2);
+  for (const GraphRange& range : {GraphRange{}, GraphRange{&chain.graph, 0, 3}, GraphRange{&chain.graph, -1, 1},
+                                  GraphRange{&chain.graph, 2, 1}}) {
+    EXPECT_THROW(backend->create_plan(range), InvalidArgument);
+  }
+  scale(chain.graph, chain.y, {});  // a plan that was refused has frozen nothing
+}
+
+TEST(CpuBackend, TooLittleMemoryIsAStatusOfItsOwn) {
+  const test::CpuConfiguration configuration("devices=1,threads=1,memory=1K");
+  const auto backend = cpu(0).init();
+  Chain chain(100000, 2);
+  EXPECT_EQ(backend->compute(chain.graph), Status::kAllocationFailed);
+}
+
+TEST(CpuBackend, TwoDevicesRunPlansAtTheSameTime) {
+  const test::CpuConfiguration configuration("devices=2,threads=1");
+  // A long plan on one device, a short one on the other: the short one is done while the long one still runs, whichever
+  // device has it.
+  for (int slow : {0, 1}) {
+    const auto busy = cpu(slow).init();
+    const auto quick = cpu(1 - slow).init();
+    Chain longer(400000, 400), shorter(1000, 1);
+    const auto long_plan = busy->create_plan(longer.graph);
+    const auto short_plan = quick->create_plan(shorter.graph);
+    tensor_set(*longer.x, longer.values.data(), 0, longer.values.size() * 4);
+    tensor_set(*shorter.x, shorter.values.data(), 0, shorter.values.size() * 4);
+    std::atomic<bool> done{false};
+    busy->compute_async(*long_plan);
+    busy->enqueue(
+        {[](void* object, const void*, bool) { *static_cast<std::atomic<bool>*>(object) = true; }, &done, nullptr});
+    quick->compute_async(*short_plan);
+    quick->synchronize();
+    EXPECT_FALSE(done) << "the short plan waited for the long one";
+    busy->synchronize();
+    EXPECT_TRUE(done);
+    longer.check(400);
+    shorter.check(1);
+  }
+}
+
 TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
   const test::CpuConfiguration configuration("devices=16,threads=2");
   std::vector<std::unique_ptr<Backend>> backends;

@@ -1,0 +1,33 @@
+// The conformance suites of devices on meta devices: they look like any other device.
+#include "tests/devices/conformance.h"
+
+#include "devices/cpu/cpu_device.h"
+#include "meta/meta_family.h"
+
+namespace shoal::test {
+namespace {
+
+Device* meta_device(const char* params) {
+  cpu::configure("devices=8,threads=1");  // meta devices of earlier tests keep their members
+  return &meta::family().create_device(params);
+}
+
+std::vector<DeviceCase> cases() {
+  const auto made = [](const char* params) { return [params] { return meta_device(params); }; };
+  std::vector<Exclusion> exclusions{{"BackendSuite.TheFirstFailureIsKeptAndLaterWorkSkipped",
+                                     "a failure stops the stream of its member, not those of the others"}};
+  exclusions.push_back({"BufferSuite.TooMuchNamesTheDeviceAndTheSizes", "takes memory when tensors are placed"});
+  for (const char* test : {"ViewsAreReadAndWrittenInTheirOwnOrder", "CopiesWholeTensorsByAnyRoute"}) {
+    exclusions.push_back({std::string("BufferSuite.") + test, "views have shards once their graph has a plan"});
+  }
+  return {
+      {"META_even", made("devices=CPU0,CPU1 axis=0"), "", exclusions},
+      {"META_uneven", made("devices=CPU0,CPU1 axis=0 split=3,1"), "", exclusions},
+      {"META_empty_member", made("devices=CPU0,CPU1,CPU2 axis=0 split=5,0,2"), "", exclusions},
+  };
+}
+
+SHOAL_INSTANTIATE_DEVICE_SUITES(Meta, cases());
+
+}  // namespace
+}  // namespace shoal::test
