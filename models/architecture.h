@@ -65,7 +65,7 @@ struct Architecture {
   DecoderGraph (*build)(const Hparams& hparams, const TensorContext& weights, const KvCache& cache, BatchShape batch);
 };
 
-/// Throws InvalidArgument that lists the known ones.
-const Architecture& find_architecture(std::string_view name);
+/// Throws InvalidArgument that names the file and lists the known ones.
+const Architecture& find_architecture(std::string_view name, std::string_view path);
 
 }  // namespace shoal::models
