@@ -35,6 +35,29 @@ const Variant kVariants[] = {
          writer.add<std::string>("llama.rope.scaling.type", "linear").add("llama.rope.scaling.factor", 4.0f);
        };
      }},
+    {"factor_without_a_type",
+     [](SyntheticModel& m) {
+       m.keys = [](test::GgufWriter& writer) { writer.add("llama.rope.scaling.factor", 4.0f); };
+     }},
+    // Turns of the 8 pairs in 64 positions: 10.2, 5.7, 3.2, 1.8, 1.02, 0.57, ...; so the blend reaches over pairs 0
+    // to 5.
+    {"yarn",
+     [](SyntheticModel& m) {
+       m.keys = [](test::GgufWriter& writer) {
+         writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 8.0f);
+         writer.add<uint32_t>("llama.rope.scaling.original_context_length", 64).add("llama.rope.freq_base", 100.0f);
+         writer.add("llama.rope.scaling.yarn_beta_fast", 6.0f).add("llama.rope.scaling.yarn_beta_slow", 0.8f);
+         writer.add("llama.rope.scaling.attn_factor", 1.2f);
+       };
+     }},
+    {"yarn_with_rope_factors",
+     [](SyntheticModel& m) {
+       m.rope_factors = true;
+       m.keys = [](test::GgufWriter& writer) {
+         writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 4.0f);
+         writer.add<uint32_t>("llama.rope.scaling.original_context_length", 4096);
+       };
+     }},
     {"experts", [](SyntheticModel& m) { m.h.experts = 5, m.h.experts_used = 2; }},
     {"one_expert", [](SyntheticModel& m) { m.h.experts = 3, m.h.experts_used = 1; }},
     {"one_kv_head", [](SyntheticModel& m) { m.h.kv_heads = 1; }},

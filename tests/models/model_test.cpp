@@ -94,6 +94,10 @@ TEST(Hparams, RefusesWhatCannotBeRight) {
       bad("rope.dimension_count", uint32_t{18}, "'llama.rope.dimension_count' is 18; it must be even and at most"),
       bad("rope.dimension_count", uint32_t{7}, "'llama.rope.dimension_count' is 7; it must be even"),
       bad("rope.freq_base", -1.0f, "'llama.rope.freq_base' should be a positive number"),
+      bad("rope.scaling.factor", -2.0f, "'llama.rope.scaling.factor' should be a number from 0 on, found -2"),
+      bad("rope.scaling.factor", std::numeric_limits<float>::infinity(), "'llama.rope.scaling.factor' should be"),
+      bad("rope.scale_linear", -2.0f, "'llama.rope.scale_linear' should be a number from 0 on"),
+      bad("rope.scaling.attn_factor", 0.0f, "'llama.rope.scaling.attn_factor' should be a positive number"),
       bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; known are none, linear and yarn"),
       bad("vocab_size", uint32_t{95}, "'llama.vocab_size' is 95, but token_embd.weight has 96 rows"),
       bad("expert_count", uint32_t{4}, "llama.expert_used_count"),
@@ -106,12 +110,66 @@ TEST(Hparams, RefusesWhatCannotBeRight) {
   }
 }
 
-TEST(Hparams, RefusesALinearScaleOfZero) {
+/// What the rope keys of a file come to.
+RopeParams rope_of(const std::string& type, std::vector<std::pair<std::string, float>> numbers) {
   SyntheticModel synthetic;
-  synthetic.keys = [](test::GgufWriter& writer) {
-    writer.add<std::string>("llama.rope.scaling.type", "linear").add("llama.rope.scaling.factor", 0.0f);
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    if (!type.empty()) writer.add("llama.rope.scaling.type", type);
+    for (const auto& [name, value] : numbers) writer.add("llama.rope." + name, value);
   };
-  EXPECT_THAT(message_of(synthetic), HasSubstr("'llama.rope.scaling.factor' should be a positive number, found 0"));
+  return open_model(synthetic.write())->hparams.rope;
+}
+
+TEST(Hparams, TakesTheRopeFactorAsOtherReadersOfTheFileDo) {
+  struct Case {
+    const char* type;
+    std::vector<std::pair<std::string, float>> numbers;
+    float freq_scale;
+  };
+  const Case cases[] = {
+      {"", {}, 1.0f},
+      {"", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"", {{"scale_linear", 8.0f}}, 0.125f},
+      {"", {{"scaling.factor", 0.0f}}, 1.0f},
+      {"linear", {}, 1.0f},
+      {"linear", {{"scaling.factor", 0.0f}}, 1.0f},
+      {"linear", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"linear", {{"scale_linear", 8.0f}}, 0.125f},
+      // The new name wins, even where it says "none".
+      {"linear", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 0.25f},
+      {"linear", {{"scaling.factor", 0.0f}, {"scale_linear", 8.0f}}, 1.0f},
+      {"none", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 1.0f},
+      {"yarn", {}, 1.0f},
+      {"yarn", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"yarn", {{"scale_linear", 8.0f}}, 0.125f},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(fmt::format("'{}' with {} numbers, {}", c.type, c.numbers.size(), c.freq_scale));
+    const RopeParams rope = rope_of(c.type, c.numbers);
+    EXPECT_FLOAT_EQ(rope.freq_scale, c.freq_scale);
+    EXPECT_FLOAT_EQ(rope.ext_factor, c.type == std::string("yarn") ? 1.0f : 0.0f);
+    EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
+  }
+}
+
+TEST(Hparams, ReadsTheYarnKeys) {
+  RopeParams rope = rope_of("yarn", {{"scaling.factor", 4.0f},
+                                     {"scaling.yarn_ext_factor", 0.5f},
+                                     {"scaling.yarn_attn_factor", 1.5f},
+                                     {"scaling.attn_factor", 3.0f},
+                                     {"scaling.yarn_beta_fast", 16.0f},
+                                     {"scaling.yarn_beta_slow", 2.0f}});
+  EXPECT_FLOAT_EQ(rope.ext_factor, 0.5f);
+  EXPECT_FLOAT_EQ(rope.attn_factor, 4.5f);
+  EXPECT_FLOAT_EQ(rope.beta_fast, 16.0f);
+  EXPECT_FLOAT_EQ(rope.beta_slow, 2.0f);
+  EXPECT_EQ(rope.original_context, 64);  // the model's own where the file names no other
+  rope = rope_of("yarn", {});
+  EXPECT_FLOAT_EQ(rope.beta_fast, 32.0f);
+  EXPECT_FLOAT_EQ(rope.beta_slow, 1.0f);
+  // The magnitude counts for every type; the rest of them only for yarn.
+  rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
+  EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
 }
 
 /// A model whose file says that it is one of several, and has or has not all tensors.
