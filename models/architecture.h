@@ -39,6 +39,7 @@ struct TensorSpec {
   int layer = -1;  ///< -1: of the whole model
   Cut cut;
   bool optional = false;
+  bool elementwise = false;  ///< added or multiplied element by element (norms, biases): f32 in every file
 };
 
 /// The graph of one batch. Inputs are written before each run; everything belongs to `graph`.

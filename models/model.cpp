@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 
 namespace shoal::models {
 namespace {
@@ -27,11 +28,13 @@ void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor
       tensor.shape == spec.shape,
       "{}: tensor '{}' should be {}, found {}; the metadata and the weights do not belong together", file.path(),
       spec.name, to_string(spec.shape), to_string(tensor.shape));
-  // Vectors are added and multiplied element by element.
-  bool is_vector = spec.shape[1] == 1 && spec.shape[2] == 1 && spec.shape[3] == 1 && tensor.dims == 1;
-  require<InvalidArgument>(!is_vector || tensor.dtype == DType::kF32,
+  require<InvalidArgument>(!spec.elementwise || tensor.dtype == DType::kF32,
                            "{}: tensor '{}' should be f32, found {}; convert the model again", file.path(), spec.name,
                            name_of(tensor.dtype));
+  const DTypeTraits& type = traits(tensor.dtype);
+  require<InvalidArgument>(type.is_float || type.is_quantized,
+                           "{}: tensor '{}' should be of a float or quantised type, found {}; convert the model again",
+                           file.path(), spec.name, type.name);
 }
 
 /// The specs whose tensors are in the file. Throws for one that is missing or of another shape.
@@ -55,7 +58,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) 
   for (const GgufTensor& tensor : file.tensors()) {
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
-                             file.path(), tensor.name, file.get<std::string>("general.architecture"));
+                             file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
   }
 }
 

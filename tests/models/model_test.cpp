@@ -233,13 +233,54 @@ TEST(Model, RefusesATensorThatTheGraphWouldLeaveOut) {
   EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'output_extra.weight' is not part of a llama model"));
 }
 
-TEST(Model, RefusesANormThatIsNotF32) {
+/// What opening says of a model that has `name` as `dtype` with these dimensions.
+std::string message_with(const std::string& name, DType dtype, const std::vector<int64_t>& dims) {
   SyntheticModel synthetic;
-  synthetic.edit = [](TensorSpec& spec) { return spec.name != "output_norm.weight"; };
-  synthetic.keys = [](test::GgufWriter& writer) {
-    writer.add_tensor("output_norm.weight", DType::kF16, {64}, std::vector<float>(64, 1.0f));
+  synthetic.biases = synthetic.rope_factors = true;
+  synthetic.edit = [&](TensorSpec& spec) { return spec.name != name; };
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    int64_t count = 1;
+    for (int64_t length : dims) count *= length;
+    writer.add_tensor(name, dtype, dims, std::vector<float>(count, 1.0f));
   };
-  EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'output_norm.weight' should be f32, found f16"));
+  return message_of(synthetic);
+}
+
+TEST(Model, RefusesNormsAndBiasesThatAreNotF32) {
+  // As a matrix of one row it is the same tensor.
+  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{64}, {64, 1}, {64, 1, 1, 1}}) {
+    for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight",
+                             "blk.0.attn_q.bias", "blk.1.attn_output.bias"}) {
+      EXPECT_THAT(message_with(name, DType::kF16, dims),
+                  EndsWith(fmt::format(".gguf: tensor '{}' should be f32, found f16; convert the model again", name)));
+      EXPECT_THAT(message_with(name, DType::kI32, dims), HasSubstr("should be f32, found i32")) << name;
+      EXPECT_EQ(message_with(name, DType::kF32, dims), "it opened") << name;
+    }
+  }
+  EXPECT_THAT(message_with("rope_freqs.weight", DType::kF16, {8}), HasSubstr("should be f32, found f16"));
+}
+
+TEST(Model, RefusesWeightsThatAreIntegers) {
+  for (const char* name : {"token_embd.weight", "output.weight"}) {
+    for (DType dtype : {DType::kI32, DType::kI64}) {
+      EXPECT_THAT(message_with(name, dtype, {64, 96}),
+                  EndsWith(fmt::format(".gguf: tensor '{}' should be of a float or quantised type, found {}; convert "
+                                       "the model again",
+                                       name, name_of(dtype))));
+    }
+  }
+  EXPECT_THAT(message_with("blk.1.attn_q.weight", DType::kI64, {64, 64}), HasSubstr("'blk.1.attn_q.weight'"));
+  EXPECT_THAT(message_with("blk.0.ffn_up.weight", DType::kI32, {64, 96}), HasSubstr("'blk.0.ffn_up.weight'"));
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
+    EXPECT_EQ(message_with("token_embd.weight", dtype, {64, 96}), "it opened") << name_of(dtype);
+  }
+}
+
+TEST(Model, AMatrixOfOneRowMayBeOfAnyType) {
+  SyntheticModel synthetic;
+  synthetic.h.experts = 1, synthetic.h.experts_used = 1;
+  synthetic.dtype = DType::kF16;
+  EXPECT_EQ(message_of(synthetic), "it opened");
 }
 
 TEST(KvCache, RefusesTypesThatItCannotHold) {
