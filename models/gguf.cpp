@@ -89,13 +89,13 @@ const GgufValue* GgufFile::find_value(std::string_view key) const {
 
 const GgufValue& GgufFile::require_value(std::string_view key) const {
   const GgufValue* value = find_value(key);
-  require<InvalidArgument>(value != nullptr, "{}: key '{}' is missing; convert the model again", path_, key);
+  require<InvalidArgument>(value != nullptr, "{}: key '{}' is missing; convert the model again", path_, printable(key));
   return *value;
 }
 
 void GgufFile::require_type(const GgufValue& value, GgufType type, GgufType element) const {
   require<InvalidArgument>(value.type == type && value.element == element,
-                           "{}: key '{}' should be {}, found {}; convert the model again", path_, value.key,
+                           "{}: key '{}' should be {}, found {}; convert the model again", path_, printable(value.key),
                            describe_type(type, element), describe_type(value.type, value.element));
 }
 
@@ -131,7 +131,7 @@ std::optional<std::vector<T>> GgufFile::find_array(std::string_view key) const {
 uint32_t GgufFile::get_positive(std::string_view key) const {
   const auto value = get<uint32_t>(key);
   require<InvalidArgument>(value > 0, "{}: key '{}' is 0, expected a positive number; convert the model again", path_,
-                           key);
+                           printable(key));
   return value;
 }
 
@@ -143,7 +143,7 @@ const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
 const GgufTensor& GgufFile::tensor(std::string_view name) const {
   const GgufTensor* tensor = find_tensor(name);
   require<InvalidArgument>(tensor != nullptr, "{}: tensor '{}' is missing; the file is incomplete or of another model",
-                           path_, name);
+                           path_, printable(name));
   return *tensor;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 
 namespace shoal::models {
 namespace {
@@ -51,7 +52,7 @@ class Reader {
   template <class... Args>
   void need(bool condition, std::string_view name, fmt::format_string<Args...> format, Args&&... args) const {
     if (condition) return;
-    fail<InvalidArgument>("{}: key '{}' {}; convert the model again", file_.path(), key(name),
+    fail<InvalidArgument>("{}: key '{}' {}; convert the model again", file_.path(), printable(key(name)),
                           fmt::format(format, std::forward<Args>(args)...));
   }
 
@@ -121,7 +122,7 @@ void read_rope(const Reader& in, Hparams& h) {
   for (const RopeScaling& scaling : kRopeScalings) {
     if (scaling.name == kind) return scaling.read(in, h);
   }
-  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear and yarn", kind);
+  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear and yarn", printable(kind));
 }
 
 void read_experts(const Reader& in, Hparams& h) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 #include "models/tokenizer_utf8.h"
 
 namespace shoal::models {
@@ -34,8 +35,8 @@ struct Pair {
 void require_supported(const GgufFile& file) {
   const auto model = file.get<std::string>("tokenizer.ggml.model");
   require<InvalidArgument>(std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported),
-                           "{}: tokenizer '{}' is not supported; use a model with one of: {}", file.path(), model,
-                           fmt::join(kSupported, ", "));
+                           "{}: tokenizer '{}' is not supported; use a model with one of: {}", file.path(),
+                           printable(model), fmt::join(kSupported, ", "));
 }
 
 // An id from the metadata, checked against the vocabulary. Files without the key mean `fallback`.

@@ -209,6 +209,25 @@ TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
               EndsWith(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama"));
 }
 
+TEST(Model, ShowsNamesFromTheFileEscaped) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = std::string("ll\x1b[2J\0ma\r", 10);
+  EXPECT_THAT(message_of(synthetic), HasSubstr(R"(architecture 'll\x1b[2J\x00ma\x0d' is not supported)"));
+  synthetic.h.architecture = std::string(100000, 'a');
+  EXPECT_LT(message_of(synthetic).size(), 400u);
+
+  synthetic = {};
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "output.weight") spec.name = "out\x1b[2J\r\n\xff";
+    return true;
+  };
+  EXPECT_THAT(message_of(synthetic), HasSubstr(R"(tensor 'out\x1b[2J\x0d\x0a\xff' is not part of a llama model)"));
+
+  synthetic = {};
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add<std::string>("llama.rope.scaling.type", "y\x1b\narn"); };
+  EXPECT_THAT(message_of(synthetic), HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\x0aarn'; known are)"));
+}
+
 TEST(Model, NamesAMissingTensor) {
   SyntheticModel synthetic;
   synthetic.edit = [](TensorSpec& spec) { return spec.name != "blk.1.ffn_down.weight"; };

@@ -330,6 +330,8 @@ TEST(TokenizerVocabulary, OtherTokenizersAreRefusedWithTheSupportedOnes) {
   Vocabulary v;
   v.model = "gpt2";
   EXPECT_THAT(v.error(), HasSubstr("tokenizer 'gpt2' is not supported; use a model with one of: llama"));
+  v.model = std::string("g\x1b[31mpt\0\n", 10);
+  EXPECT_THAT(v.error(), HasSubstr(R"(tokenizer 'g\x1b[31mpt\x00\x0a' is not)"));
 }
 
 TEST(TokenizerVocabulary, InconsistentVocabulariesAreRefused) {
