@@ -85,7 +85,7 @@ struct SyntheticModel {
   }
 
   void write_keys(test::GgufWriter& writer) const {
-    writer.add("general.architecture", h.architecture.c_str());
+    writer.add("general.architecture", h.architecture);
     auto add = [&](const std::string& name, auto value) {
       if (std::find(without_keys.begin(), without_keys.end(), name) == without_keys.end()) {
         writer.add(h.architecture + "." + name, value);
