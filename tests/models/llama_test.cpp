@@ -117,7 +117,10 @@ void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
   SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
   Placement placement(model, cpu_devices(mesh.devices), {mesh.ratio, 1});
   ModelPlan plan(model, placement, {});
-  for (const meta::Plan* p : {&plan.step, &plan.prompt}) {
+  std::vector<const meta::Plan*> plans{&plan.step};
+  for (const meta::Plan& prompt : plan.prompts) plans.push_back(&prompt);
+  ASSERT_EQ(plans.size(), 5u);
+  for (const meta::Plan* p : plans) {
     EXPECT_EQ(p->count(Op::kAllReduce), 2 * model.hparams.layers);
     EXPECT_EQ(other_collectives(*p), 0);
   }
@@ -174,9 +177,8 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
     options.batch = 32;
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio, options);
     ModelPlan plan(*loaded.model, loaded.placement, options);
-    // A full batch, then single tokens: the most that a session holds.
-    loaded.session->evaluate(std::vector<int32_t>(32, 5));
-    loaded.session->evaluate(std::vector<int32_t>(1, 5));
+    // The longest prompts of different shapes, then single tokens: the most that a session holds.
+    for (int64_t tokens : {32, 16, 8, 4, 1}) loaded.session->evaluate(std::vector<int32_t>(tokens, 5));
     loaded.session->logits();
     std::vector<size_t> compute(mesh.devices);
     std::vector<size_t> weights{loaded.model->buffer->size()}, cache{loaded.session->cache_buffer().size()};
