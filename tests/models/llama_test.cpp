@@ -39,14 +39,13 @@ const Variant kVariants[] = {
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) { writer.add("llama.rope.scaling.factor", 4.0f); };
      }},
-    // Turns of the 8 pairs in 64 positions: 10.2, 5.7, 3.2, 1.8, 1.02, 0.57, ...; so the blend reaches over pairs 0
-    // to 5.
+    // Turns of the 8 pairs in 32 positions: 5.1, 2.9, 1.6, 0.91, 0.51, 0.29, ...; so the blend is over pairs 1 to 5.
     {"yarn",
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) {
          writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 8.0f);
-         writer.add<uint32_t>("llama.rope.scaling.original_context_length", 64).add("llama.rope.freq_base", 100.0f);
-         writer.add("llama.rope.scaling.yarn_beta_fast", 6.0f).add("llama.rope.scaling.yarn_beta_slow", 0.8f);
+         writer.add<uint32_t>("llama.rope.scaling.original_context_length", 32).add("llama.rope.freq_base", 100.0f);
+         writer.add("llama.rope.scaling.yarn_beta_fast", 2.0f).add("llama.rope.scaling.yarn_beta_slow", 0.4f);
          writer.add("llama.rope.scaling.attn_factor", 1.2f);
        };
      }},
