@@ -1,5 +1,6 @@
 #include "models/gguf.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -62,14 +63,14 @@ std::string describe_type(GgufType type, GgufType element) {
 }  // namespace
 
 GgufFile::GgufFile(const std::string& path) : path_(path), map_(path), image_(map_.bytes()) {
-  read();
+  parse();
 }
 
 GgufFile::GgufFile(std::string name, std::span<const std::byte> image) : path_(std::move(name)), image_(image) {
-  read();
+  parse();
 }
 
-void GgufFile::read() {
+void GgufFile::parse() {
   GgufContents contents = parse_gguf(image_, path_);
   version_ = contents.version;
   alignment_ = contents.alignment;
@@ -145,6 +146,14 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
   require<InvalidArgument>(tensor != nullptr, "{}: tensor '{}' is missing; the file is incomplete or of another model",
                            path_, printable(name));
   return *tensor;
+}
+
+void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {
+  require<InvalidArgument>(offset <= tensor.bytes && to.size() <= tensor.bytes - offset,
+                           "{}: tensor '{}' has {} bytes, asked for {} from {} on", path_, printable(tensor.name),
+                           tensor.bytes, to.size(), offset);
+  if (!map_.bytes().empty()) return map_.read(tensor.offset + offset, to, path_);
+  std::copy_n(tensor.data + offset, to.size(), to.data());
 }
 
 #define SHOAL_GGUF_ACCESS(T)                                              \

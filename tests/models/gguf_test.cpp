@@ -183,6 +183,9 @@ TEST_F(Gguf, HonoursAlignment) {
     EXPECT_EQ(file.alignment(), alignment);
     EXPECT_EQ(file.tensor("b").offset - file.tensor("a").offset, std::max(alignment, 16u));
     EXPECT_EQ(std::memcmp(file.tensor("b").data, values.data(), 12), 0);
+    std::vector<float> copy(2);
+    file.read(file.tensor("b"), 4, std::as_writable_bytes(std::span(copy)));
+    EXPECT_EQ(copy, std::vector<float>(values.begin() + 1, values.begin() + 3));
   }
 }
 

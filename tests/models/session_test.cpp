@@ -273,32 +273,5 @@ TEST(Session, SaysWhatDoesNotFit) {
   EXPECT_THAT(message_of([&] { session_size(loaded.model->hparams, {.batch = 0}); }), HasSubstr("batch of 0"));
 }
 
-TEST(Loader, ReportsProgressAndRefusesASecondTime) {
-  for (int devices : {1, 3}) {
-    auto model = open_model(tiny_model_path("q8_0"));
-    Placement placement(*model, cpu_devices(devices), {{}, 1});
-    size_t last = 0, total = 0;
-    load_weights(*model, placement.device(), [&](size_t done, size_t all) {
-      EXPECT_GT(done, last);
-      last = done, total = all;
-    });
-    EXPECT_EQ(last, total);
-    EXPECT_GE(total, model->file.tensor_bytes());
-    EXPECT_THAT(message_of([&] { load_weights(*model, placement.device()); }), HasSubstr("is loaded already"));
-    model->buffer.reset();
-  }
-}
-
-TEST(Loader, LeavesTheModelUnloadedWhenItIsStopped) {
-  auto model = open_model(tiny_model_path("q8_0"));
-  Placement placement(*model, cpu_devices(2), {{}, 1});
-  struct Stop {};
-  EXPECT_THROW(load_weights(*model, placement.device(), [](size_t, size_t) { throw Stop(); }), Stop);
-  EXPECT_EQ(model->buffer, nullptr);
-  load_weights(*model, placement.device());
-  EXPECT_NE(model->buffer, nullptr);
-  model->buffer.reset();
-}
-
 }  // namespace
 }  // namespace shoal::models
