@@ -172,7 +172,7 @@ TEST_F(Gguf, ReadsTensors) {
 }
 
 TEST_F(Gguf, HonoursAlignment) {
-  const std::vector<float> values(3, 1.0f);
+  const std::vector<float> values{1.0f, 2.0f, 3.0f};
   for (const uint32_t alignment : {8u, 64u, 4096u}) {
     GgufWriter writer;
     writer.alignment = alignment;

@@ -198,7 +198,7 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m"),
+INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(LlamaPlanVariants, ExpertsTakeTwoAllReducesALayerToo) {

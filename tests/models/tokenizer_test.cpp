@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 const std::string kModels = std::string(SHOAL_SOURCE_DIR) + "/data/models/";
-constexpr const char* kFiles[] = {"tiny-kjv-5m-f16", "tiny-kjv-5m-q8_0", "tiny-kjv-5m-q4_k_m"};
+constexpr const char* kFiles[] = {"tiny-kjv-5m-f16", "tiny-kjv-5m-q8_0", "tiny-kjv-5m-q4_k_m", "tiny-kjv-5m-q4_0"};
 
 nlohmann::json cases_of(const std::string& name) {
   std::ifstream file(kModels + "expected/" + name + ".json");
