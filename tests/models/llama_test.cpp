@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "devices/allocate.h"
+#include "graph/ops/ops.h"
 #include "models/model_plan.h"
 #include "tests/models/plain_llama.h"
 #include "tests/models/synthetic_model.h"
@@ -198,6 +200,56 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
   }
 }
 
+TEST_P(LlamaPlan, AnOpThatTakesTheLogitsOnTheDevicesCostsOneAllGather) {
+  auto model = open_model(tiny_model_path(GetParam()));
+  for (const Mesh& mesh : kMeshes) {
+    for (const BatchShape& shape : {BatchShape{1, 1}, {8, 3}}) {
+      SCOPED_TRACE(fmt::format("{} devices {}, {} outputs", mesh.devices, mesh.ratio, shape.outputs));
+      Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+      ModelPlan plan(*model, placement, {});
+      DecoderGraph graph = model->architecture->build(model->hparams, model->weights, plan.cache, shape);
+      graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
+      const meta::Plan with_best = meta::make_plan(*graph.graph, plan.store, placement.members());
+      EXPECT_EQ(with_best.count(Op::kAllReduce), 2 * model->hparams.layers);
+      EXPECT_EQ(with_best.count(Op::kAllGather), 1);
+      EXPECT_EQ(other_collectives(with_best), 1);
+      // It moves the logits and nothing else.
+      const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
+      const int64_t logits = model->hparams.vocab * shape.outputs * static_cast<int64_t>(sizeof(float));
+      EXPECT_EQ(with_best.collective_bytes(), 2 * model->hparams.layers * row * shape.tokens + logits);
+    }
+  }
+}
+
+TEST_P(LlamaPlan, TheBestTokenOnTheDevicesIsThatOfTheLogits) {
+  for (const Mesh& mesh : {Mesh{1, ""}, {2, "30:25"}, {3, "5,0,2"}, {5, ""}}) {
+    SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+    LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio);
+    const Model& model = *loaded.model;
+    KvCache cache;
+    declare_cache(cache, model.hparams, {64});
+    const auto memory = allocate_tensors(cache.context.tensors(), loaded.placement.device().buffer_type(), Usage::kAny);
+    memory->clear(0);
+    DecoderGraph graph = model.architecture->build(model.hparams, model.weights, cache, {10, 10});
+    Tensor* best = graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
+    const auto backend = loaded.placement.init();
+    const auto plan = backend->create_plan(*graph.graph);
+    std::vector<int32_t> order(10), found(10);
+    std::iota(order.begin(), order.end(), 0);
+    tensor_set(*graph.tokens, kText.data(), 0, 40);
+    for (Tensor* input : {graph.positions, graph.cache_rows, graph.out_ids}) tensor_set(*input, order.data(), 0, 40);
+    backend->compute_async(*plan);
+    backend->synchronize();
+    tensor_get(*best, found.data(), 0, 40);
+    loaded.session->evaluate(kText, 10);
+    const std::span<const float> logits = loaded.session->logits();
+    for (int i = 0; i < 10; ++i) {
+      const auto row = logits.subspan(i * model.hparams.vocab, model.hparams.vocab);
+      EXPECT_EQ(found[i], std::max_element(row.begin(), row.end()) - row.begin()) << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -243,9 +295,14 @@ TEST(LlamaPlanVariants, ComputeMemoryShrinksWithTheNumberOfDevices) {
   auto model = open_model(tiny_model_path("f16"));
   auto compute = [&](int devices) {
     Placement placement(*model, cpu_devices(devices), {{}, 1});
-    return ModelPlan(*model, placement, {}).memory[0].use.compute;
+    ModelPlan plan(*model, placement, {});
+    size_t most = 0;
+    for (const DeviceUse& use : plan.memory) most = std::max(most, use.use.compute);
+    return static_cast<double>(most);
   };
-  EXPECT_LT(compute(4), compute(1));
+  // Heads and columns are divided; the residual stream and its norms lie whole on every device.
+  EXPECT_LT(compute(2), 0.66 * compute(1));
+  EXPECT_LT(compute(4), 0.48 * compute(1));
 }
 
 }  // namespace
