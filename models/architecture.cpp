@@ -3,6 +3,7 @@
 #include <array>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 #include "models/llama.h"
 
 namespace shoal::models {
@@ -14,14 +15,15 @@ constexpr std::array<Architecture, 1> kArchitectures{{
 
 }  // namespace
 
-const Architecture& find_architecture(std::string_view name) {
+const Architecture& find_architecture(std::string_view name, std::string_view path) {
   std::string known;
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return architecture;
     known += known.empty() ? "" : ", ";
     known += architecture.name;
   }
-  fail<InvalidArgument>("architecture '{}' is not supported; use a model of one of these: {}", name, known);
+  fail<InvalidArgument>("{}: architecture '{}' is not supported; use a model of one of these: {}", path,
+                        printable(name), known);
 }
 
 }  // namespace shoal::models

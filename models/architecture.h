@@ -39,6 +39,7 @@ struct TensorSpec {
   int layer = -1;  ///< -1: of the whole model
   Cut cut;
   bool optional = false;
+  bool elementwise = false;  ///< added or multiplied element by element (norms, biases): f32 in every file
 };
 
 /// The graph of one batch. Inputs are written before each run; everything belongs to `graph`.
@@ -65,7 +66,7 @@ struct Architecture {
   DecoderGraph (*build)(const Hparams& hparams, const TensorContext& weights, const KvCache& cache, BatchShape batch);
 };
 
-/// Throws InvalidArgument that lists the known ones.
-const Architecture& find_architecture(std::string_view name);
+/// Throws InvalidArgument that names the file and lists the known ones.
+const Architecture& find_architecture(std::string_view name, std::string_view path);
 
 }  // namespace shoal::models

@@ -1,5 +1,6 @@
 #include "models/gguf.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -62,14 +63,14 @@ std::string describe_type(GgufType type, GgufType element) {
 }  // namespace
 
 GgufFile::GgufFile(const std::string& path) : path_(path), map_(path), image_(map_.bytes()) {
-  read();
+  parse();
 }
 
 GgufFile::GgufFile(std::string name, std::span<const std::byte> image) : path_(std::move(name)), image_(image) {
-  read();
+  parse();
 }
 
-void GgufFile::read() {
+void GgufFile::parse() {
   GgufContents contents = parse_gguf(image_, path_);
   version_ = contents.version;
   alignment_ = contents.alignment;
@@ -89,13 +90,13 @@ const GgufValue* GgufFile::find_value(std::string_view key) const {
 
 const GgufValue& GgufFile::require_value(std::string_view key) const {
   const GgufValue* value = find_value(key);
-  require<InvalidArgument>(value != nullptr, "{}: key '{}' is missing; convert the model again", path_, key);
+  require<InvalidArgument>(value != nullptr, "{}: key '{}' is missing; convert the model again", path_, printable(key));
   return *value;
 }
 
 void GgufFile::require_type(const GgufValue& value, GgufType type, GgufType element) const {
   require<InvalidArgument>(value.type == type && value.element == element,
-                           "{}: key '{}' should be {}, found {}; convert the model again", path_, value.key,
+                           "{}: key '{}' should be {}, found {}; convert the model again", path_, printable(value.key),
                            describe_type(type, element), describe_type(value.type, value.element));
 }
 
@@ -131,7 +132,7 @@ std::optional<std::vector<T>> GgufFile::find_array(std::string_view key) const {
 uint32_t GgufFile::get_positive(std::string_view key) const {
   const auto value = get<uint32_t>(key);
   require<InvalidArgument>(value > 0, "{}: key '{}' is 0, expected a positive number; convert the model again", path_,
-                           key);
+                           printable(key));
   return value;
 }
 
@@ -143,8 +144,16 @@ const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
 const GgufTensor& GgufFile::tensor(std::string_view name) const {
   const GgufTensor* tensor = find_tensor(name);
   require<InvalidArgument>(tensor != nullptr, "{}: tensor '{}' is missing; the file is incomplete or of another model",
-                           path_, name);
+                           path_, printable(name));
   return *tensor;
+}
+
+void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {
+  require<InvalidArgument>(offset <= tensor.bytes && to.size() <= tensor.bytes - offset,
+                           "{}: tensor '{}' has {} bytes, asked for {} from {} on", path_, printable(tensor.name),
+                           tensor.bytes, to.size(), offset);
+  if (!map_.bytes().empty()) return map_.read(tensor.offset + offset, to, path_);
+  std::copy_n(tensor.data + offset, to.size(), to.data());
 }
 
 #define SHOAL_GGUF_ACCESS(T)                                              \

@@ -1,13 +1,15 @@
 // A GGUF file, mapped read-only: metadata by key, tensors by name. Version 2 and 3, little-endian.
 //
 // Everything the file says is checked when it is opened (gguf_parse.h lists the checks), so that later accesses can
-// neither leave the map nor overflow. Strings and numbers are decoded from the map on request; tensor data is never
-// copied. A GgufFile is immutable: any number of threads may read it. Pointers and views into it live as long as it
-// does (moving it keeps them valid). The file must not shrink while it is mapped, as with any mapping.
+// neither leave the map nor overflow. Strings and numbers are decoded from the map on request; tensor data is read
+// by read(), which finds out when the file has become shorter in the meantime, or through the map, which cannot.
+// A GgufFile is immutable: any number of threads may read it. Pointers and views into it live as long as it does
+// (moving it keeps them valid).
 //
-// All errors are InvalidArgument (DeviceError where the system refuses to map), one line each:
-//   "model.gguf: the file ends inside the name of a tensor at byte 8123; it is damaged: download or convert it again"
-//   "model.gguf: key 'llama.block_count' should be u32, found array of f32; convert the model again"
+// All errors are InvalidArgument (DeviceError where the system refuses to map or read), one line each:
+//   "m.gguf: key 'a.b': the file ends inside the value (at byte 8123); the file is damaged or no valid GGUF: download
+//   or convert it again"
+//   "m.gguf: key 'llama.block_count' should be u32, found array of f32; convert the model again"
 #pragma once
 
 #include <cstddef>
@@ -66,7 +68,7 @@ struct GgufTensor {
   int dims = 1;             ///< axes that the file mentions, 1..4
   size_t offset = 0;        ///< from the start of the file
   size_t bytes = 0;
-  const std::byte* data = nullptr;  ///< mapped; aligned to alignment() bytes from the start of the file
+  const std::byte* data = nullptr;  ///< mapped; for tools and tests that hold the file still
 };
 
 class GgufFile {
@@ -118,9 +120,11 @@ class GgufFile {
   const GgufTensor* find_tensor(std::string_view name) const;
   /// Throws when there is no such tensor.
   const GgufTensor& tensor(std::string_view name) const;
+  /// Copies bytes [offset, offset + to.size()) of a tensor of this file. Throws when the file has become shorter.
+  void read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const;
 
  private:
-  void read();
+  void parse();
   const GgufValue& require_value(std::string_view key) const;
   void require_type(const GgufValue& value, GgufType type, GgufType element) const;
 

@@ -18,7 +18,7 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-// Closes the descriptor; a mapping outlives it.
+// Closes the descriptor unless it was taken out.
 struct Descriptor {
   int value;
   ~Descriptor() {
@@ -30,7 +30,7 @@ struct Descriptor {
 
 GgufMap::GgufMap(const std::string& path) {
   // O_NONBLOCK: opening a pipe that nobody writes to must not hang before we can refuse it.
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   require<InvalidArgument>(file.value >= 0, "{}: cannot open the model file: {}; check the path and its permissions",
                            path, reason(errno));
   struct stat status {};
@@ -45,15 +45,35 @@ GgufMap::GgufMap(const std::string& path) {
   require<DeviceError>(address != MAP_FAILED, "{}: cannot map {} bytes: {}; check the address-space limit (ulimit -v)",
                        path, size, reason(errno));
   bytes_ = {static_cast<const std::byte*>(address), size};
+  file_ = std::exchange(file.value, -1);
+}
+
+void GgufMap::read(size_t offset, std::span<std::byte> to, const std::string& path) const {
+  while (!to.empty()) {
+    const ssize_t count = pread(file_, to.data(), to.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    require<DeviceError>(count >= 0, "{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file", path,
+                         to.size(), offset, reason(errno));
+    require<InvalidArgument>(
+        count > 0,
+        "{}: the file ends at byte {}, it had {} when it was opened; another program writes to it: "
+        "wait for that to end, then start again",
+        path, offset, bytes_.size());
+    offset += static_cast<size_t>(count);
+    to = to.subspan(static_cast<size_t>(count));
+  }
 }
 
 GgufMap::~GgufMap() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (file_ >= 0) close(file_);
 }
 
-GgufMap::GgufMap(GgufMap&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+GgufMap::GgufMap(GgufMap&& other) noexcept
+    : file_(std::exchange(other.file_, -1)), bytes_(std::exchange(other.bytes_, {})) {}
 
 GgufMap& GgufMap::operator=(GgufMap&& other) noexcept {
+  std::swap(file_, other.file_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }

@@ -1,4 +1,6 @@
-// Owns a read-only mapping of a file. Move-only; the mapped bytes stay where they are when it is moved.
+// Owns an open file and a read-only mapping of it. Move-only; the mapped bytes stay where they are when it is moved.
+// What is read through the mapping must be there: a file that has become shorter kills the process. read() says so
+// instead, and is what large amounts are read with.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +21,12 @@ class GgufMap {
   GgufMap& operator=(GgufMap&& other) noexcept;
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// Reads `to.size()` bytes from `offset` on into memory. Any number of threads may. Throws InvalidArgument when the
+  /// file ends before them, DeviceError when the system fails to read; `path` stands in messages.
+  void read(size_t offset, std::span<std::byte> to, const std::string& path) const;
 
  private:
+  int file_ = -1;
   std::span<const std::byte> bytes_;
 };
 

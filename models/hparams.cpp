@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 
 namespace shoal::models {
 namespace {
@@ -38,6 +39,12 @@ class Reader {
   float positive_or(std::string_view name, float fallback) const {
     return checked(name, file_.get_or<float>(key(name), fallback));
   }
+  /// 0 is a number that files use for "none".
+  float not_negative_or(std::string_view name, float fallback) const {
+    const float value = file_.get_or<float>(key(name), fallback);
+    need(std::isfinite(value) && value >= 0.0f, name, "should be a number from 0 on, found {}", value);
+    return value;
+  }
   std::string text_or(std::string_view name, std::string fallback) const {
     return file_.get_or<std::string>(key(name), std::move(fallback));
   }
@@ -45,7 +52,7 @@ class Reader {
   template <class... Args>
   void need(bool condition, std::string_view name, fmt::format_string<Args...> format, Args&&... args) const {
     if (condition) return;
-    fail<InvalidArgument>("{}: key '{}' {}; convert the model again", file_.path(), key(name),
+    fail<InvalidArgument>("{}: key '{}' {}; convert the model again", file_.path(), printable(key(name)),
                           fmt::format(format, std::forward<Args>(args)...));
   }
 
@@ -76,17 +83,21 @@ void read_heads(const Reader& in, Hparams& h) {
 
 void scale_none(const Reader&, Hparams&) {}
 
+/// Absent or 0: the positions stay as they are. Files from before the scaling keys have another name for the factor.
 void scale_linear(const Reader& in, Hparams& h) {
-  h.rope.freq_scale = 1.0f / in.positive("rope.scaling.factor");
+  const bool has_factor = in.has("rope.scaling.factor");
+  const float factor = in.not_negative_or(has_factor ? "rope.scaling.factor" : "rope.scale_linear", 0.0f);
+  h.rope.freq_scale = factor == 0.0f ? 1.0f : 1.0f / factor;
 }
 
 void scale_yarn(const Reader& in, Hparams& h) {
   scale_linear(in, h);
-  h.rope.ext_factor = 1.0f;
-  h.rope.attn_factor = in.positive_or("rope.scaling.attn_factor", 1.0f);
+  h.rope.ext_factor = in.not_negative_or("rope.scaling.yarn_ext_factor", 1.0f);
+  h.rope.attn_factor *= in.positive_or("rope.scaling.yarn_attn_factor", 1.0f);
   h.rope.beta_fast = in.positive_or("rope.scaling.yarn_beta_fast", h.rope.beta_fast);
   h.rope.beta_slow = in.positive_or("rope.scaling.yarn_beta_slow", h.rope.beta_slow);
-  h.rope.original_context = in.count_or("rope.scaling.original_context_length", h.context);
+  const int64_t original = in.count_or_zero("rope.scaling.original_context_length");
+  h.rope.original_context = original == 0 ? h.context : original;
 }
 
 struct RopeScaling {
@@ -105,13 +116,13 @@ void read_rope(const Reader& in, Hparams& h) {
   h.rope.dims = in.count_or("rope.dimension_count", h.head_dim_k);
   in.need(h.rope.dims % 2 == 0 && h.rope.dims <= h.head_dim_k, "rope.dimension_count",
           "is {}; it must be even and at most the head's {}", h.rope.dims, h.head_dim_k);
-  // Files from before the scaling keys: one number that divides the positions.
-  h.rope.freq_scale = 1.0f / in.positive_or("rope.scale_linear", 1.0f);
-  std::string kind = in.text_or("rope.scaling.type", "none");
+  h.rope.attn_factor = in.positive_or("rope.scaling.attn_factor", 1.0f);
+  // A factor counts without a type too, as it does for llama.cpp, which most files were made for.
+  std::string kind = in.text_or("rope.scaling.type", "linear");
   for (const RopeScaling& scaling : kRopeScalings) {
     if (scaling.name == kind) return scaling.read(in, h);
   }
-  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear and yarn", kind);
+  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear and yarn", printable(kind));
 }
 
 void read_experts(const Reader& in, Hparams& h) {

@@ -17,31 +17,34 @@ std::string block(int64_t layer, std::string_view name) {
 }
 
 void add_attention_tensors(std::vector<TensorSpec>& out, const Hparams& h, int layer) {
-  auto add = [&](std::string_view name, Shape shape, Cut cut, bool optional) {
-    out.push_back({block(layer, name), shape, layer, cut, optional});
+  auto add = [&](std::string_view name, Shape shape, Cut cut) {
+    out.push_back({block(layer, name), shape, layer, cut});
+  };
+  auto add_bias = [&](std::string_view name, int64_t length, Cut cut) {
+    out.push_back({block(layer, name), {length, 1, 1, 1}, layer, cut, true, true});
   };
   int64_t q = h.heads * h.head_dim_k, k = h.kv_heads * h.head_dim_k, v = h.kv_heads * h.head_dim_v;
   Cut q_rows{CutGroup::kQueryHeads, 1, h.head_dim_k}, q_bias{CutGroup::kQueryHeads, 0, h.head_dim_k};
   Cut k_rows{CutGroup::kKvHeads, 1, h.head_dim_k}, k_bias{CutGroup::kKvHeads, 0, h.head_dim_k};
   Cut v_rows{CutGroup::kKvHeads, 1, h.head_dim_v}, v_bias{CutGroup::kKvHeads, 0, h.head_dim_v};
   Cut out_columns{CutGroup::kQueryHeads, 0, h.head_dim_v};
-  add("attn_norm.weight", {h.embd, 1, 1, 1}, kMirrored, false);
-  add("attn_q.weight", {h.embd, q, 1, 1}, q_rows, false);
-  add("attn_k.weight", {h.embd, k, 1, 1}, k_rows, false);
-  add("attn_v.weight", {h.embd, v, 1, 1}, v_rows, false);
-  add("attn_output.weight", {h.heads * h.head_dim_v, h.embd, 1, 1}, out_columns, false);
-  add("attn_q.bias", {q, 1, 1, 1}, q_bias, true);
-  add("attn_k.bias", {k, 1, 1, 1}, k_bias, true);
-  add("attn_v.bias", {v, 1, 1, 1}, v_bias, true);
-  add("attn_output.bias", {h.embd, 1, 1, 1}, kMirrored, true);
+  out.push_back({block(layer, "attn_norm.weight"), {h.embd, 1, 1, 1}, layer, kMirrored, false, true});
+  add("attn_q.weight", {h.embd, q, 1, 1}, q_rows);
+  add("attn_k.weight", {h.embd, k, 1, 1}, k_rows);
+  add("attn_v.weight", {h.embd, v, 1, 1}, v_rows);
+  add("attn_output.weight", {h.heads * h.head_dim_v, h.embd, 1, 1}, out_columns);
+  add_bias("attn_q.bias", q, q_bias);
+  add_bias("attn_k.bias", k, k_bias);
+  add_bias("attn_v.bias", v, v_bias);
+  add_bias("attn_output.bias", h.embd, kMirrored);
 }
 
 void add_ffn_tensors(std::vector<TensorSpec>& out, const Hparams& h, int layer) {
   auto add = [&](std::string_view name, Shape shape, Cut cut) {
-    out.push_back({block(layer, name), shape, layer, cut, false});
+    out.push_back({block(layer, name), shape, layer, cut});
   };
   Cut columns{CutGroup::kFeedForward, 1, 1}, rows{CutGroup::kFeedForward, 0, 1};
-  add("ffn_norm.weight", {h.embd, 1, 1, 1}, kMirrored);
+  out.push_back({block(layer, "ffn_norm.weight"), {h.embd, 1, 1, 1}, layer, kMirrored, false, true});
   if (h.experts == 0) {
     add("ffn_gate.weight", {h.embd, h.ff, 1, 1}, columns);
     add("ffn_up.weight", {h.embd, h.ff, 1, 1}, columns);
@@ -190,10 +193,10 @@ std::vector<TensorSpec> llama_tensors(const Hparams& h) {
     add_attention_tensors(out, h, layer);
     add_ffn_tensors(out, h, layer);
   }
-  out.push_back({"output_norm.weight", {h.embd, 1, 1, 1}, -1, kMirrored, false});
+  out.push_back({"output_norm.weight", {h.embd, 1, 1, 1}, -1, kMirrored, false, true});
   // Absent: the embedding serves as the head too.
   out.push_back({"output.weight", {h.embd, h.vocab, 1, 1}, -1, rows, true});
-  out.push_back({"rope_freqs.weight", {h.rope.dims / 2, 1, 1, 1}, -1, kMirrored, true});
+  out.push_back({"rope_freqs.weight", {h.rope.dims / 2, 1, 1, 1}, -1, kMirrored, true, true});
   return out;
 }
 

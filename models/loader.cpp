@@ -1,5 +1,6 @@
 #include "models/loader.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -11,65 +12,88 @@
 namespace shoal::models {
 namespace {
 
-/// Adds up what the loading threads have done and passes it on.
-class ProgressMeter {
+// What a thread reads at a time: small enough to be still in its cache when it is cut up.
+constexpr size_t kPieceBytes = size_t{1} << 20;
+// Of a device by itself; a meta device has one for each member.
+constexpr int kThreads = 2;
+
+/// Some bytes of one tensor.
+struct Piece {
+  Tensor* tensor = nullptr;
+  const GgufTensor* source = nullptr;
+  size_t offset = 0;
+  size_t bytes = 0;
+};
+
+/// Hands out the pieces of all weights in the order of the file, and adds up what has been loaded.
+class Work {
  public:
-  ProgressMeter(size_t total, const LoadProgress& report) : total_(total), report_(report) {}
-  void add(size_t bytes) {
+  Work(const Model& model, const LoadProgress& report) : total_(model.file.tensor_bytes()), report_(report) {
+    for (Tensor* tensor : model.weights.tensors()) {
+      const GgufTensor& source = model.file.tensor(tensor->name);
+      for (size_t offset = 0; offset < source.bytes; offset += kPieceBytes) {
+        pieces_.push_back({tensor, &source, offset, std::min(kPieceBytes, source.bytes - offset)});
+      }
+    }
+    std::sort(pieces_.begin(), pieces_.end(),
+              [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
+  }
+
+  /// nullptr when nothing is left, or something failed.
+  const Piece* next() {
     std::lock_guard lock(mutex_);
-    done_ += bytes;
-    if (report_) report_(done_, total_);
+    return error_ || next_ == pieces_.size() ? nullptr : &pieces_[next_++];
+  }
+  void done(const Piece& piece) {
+    std::lock_guard lock(mutex_);
+    done_ += piece.bytes;
+    if (report_ && !error_) report_(done_, total_);
+  }
+  void fail(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
   }
 
  private:
   std::mutex mutex_;
-  size_t done_ = 0;
-  size_t total_;
+  std::vector<Piece> pieces_;
+  size_t next_ = 0, done_ = 0, total_;
+  std::exception_ptr error_;  // the first
   const LoadProgress& report_;
 };
 
-void load_simple(Model& model, const LoadProgress& progress) {
-  ProgressMeter meter(model.file.tensor_bytes(), progress);
-  for (Tensor* tensor : model.weights.tensors()) {
-    const GgufTensor& source = model.file.tensor(tensor->name);
-    tensor_set(*tensor, source.data, 0, source.bytes);
-    meter.add(source.bytes);
+void load_pieces(const GgufFile& file, Work& work) {
+  std::vector<std::byte> staging;
+  while (const Piece* piece = work.next()) {
+    if (piece->tensor->buffer->is_host()) {
+      file.read(*piece->source, piece->offset, {piece->tensor->data + piece->offset, piece->bytes});
+    } else {
+      staging.resize(piece->bytes);
+      file.read(*piece->source, piece->offset, staging);
+      tensor_set(*piece->tensor, staging.data(), piece->offset, piece->bytes);
+    }
+    work.done(*piece);
   }
 }
 
-void load_rank(Model& model, int rank, ProgressMeter& meter) {
-  for (Tensor* tensor : model.weights.tensors()) {
-    meta::set_shard(*tensor, rank, model.file.tensor(tensor->name).data);
-    meter.add(meta::shard(*tensor, rank).bytes());
-  }
-}
-
-size_t shard_bytes(const Model& model, int ranks) {
-  size_t total = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const Tensor* tensor : model.weights.tensors()) total += meta::shard(*tensor, rank).bytes();
-  }
-  return total;
-}
-
-void load_sharded(Model& model, int ranks, const LoadProgress& progress) {
-  ProgressMeter meter(shard_bytes(model, ranks), progress);
-  std::vector<std::exception_ptr> errors(ranks);
+void load_all(const Model& model, int threads, const LoadProgress& progress) {
+  Work work(model, progress);
   {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
+    std::vector<std::jthread> team;
+    for (int i = 0; i < threads; ++i) {
+      team.emplace_back([&] {
         try {
-          load_rank(model, rank, meter);
+          load_pieces(model.file, work);
         } catch (...) {
-          errors[rank] = std::current_exception();
+          work.fail(std::current_exception());
         }
       });
     }
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  work.rethrow();
 }
 
 /// Takes the tensors out of a buffer that is about to be freed.
@@ -85,12 +109,8 @@ void load_weights(Model& model, Device& device, const LoadProgress& progress) {
                            model.file.path());
   model.buffer = allocate_tensors(model.weights.tensors(), device.buffer_type(), Usage::kWeights);
   try {
-    auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
-    if (meta_device) {
-      load_sharded(model, static_cast<int>(meta_device->members().size()), progress);
-    } else {
-      load_simple(model, progress);
-    }
+    const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
+    load_all(model, meta_device ? static_cast<int>(meta_device->members().size()) : kThreads, progress);
   } catch (...) {
     unplace(model);
     throw;

@@ -1,5 +1,6 @@
-// Loading: from the mapped file straight to the devices. On a meta device every rank's shard is cut from the file's
-// bytes by a thread of its own, so that no host or device ever holds the whole model a second time.
+// Loading: from the file to the devices in pieces of a megabyte, by as many threads as there are devices. Each piece is
+// read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
+// one tensor of it, a second time.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@ namespace shoal::models {
 /// Told how many bytes of how many are on their devices; called from one thread at a time, often.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
-/// Allocates the weights on the device and fills them; blocking. On failure the model is as before.
+/// Allocates the weights on the device and fills them; blocking. On failure the model is as before. Throws
+/// InvalidArgument when the file has become shorter since it was opened.
 void load_weights(Model& model, Device& device, const LoadProgress& progress = {});
 
 }  // namespace shoal::models

@@ -3,20 +3,38 @@
 #include <unordered_set>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 
 namespace shoal::models {
 namespace {
+
+/// Half a model has half its tensors; which ones are missing is not what its user needs to be told.
+void refuse_part(const GgufFile& file) {
+  const int count = file.get_or<uint16_t>("split.count", 1);
+  if (count <= 1) return;
+  const auto number = file.find<uint16_t>("split.no");
+  fail<InvalidArgument>(
+      "{}: is {} of a model; join the parts first: llama-gguf-split --merge FIRST OUT", file.path(),
+      number ? fmt::format("part {} of the {} parts", *number + 1, count) : fmt::format("one of the {} parts", count));
+}
+
+const Architecture& architecture_of(const GgufFile& file) {
+  refuse_part(file);
+  return find_architecture(file.get<std::string>("general.architecture"), file.path());
+}
 
 void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor& tensor) {
   require<InvalidArgument>(
       tensor.shape == spec.shape,
       "{}: tensor '{}' should be {}, found {}; the metadata and the weights do not belong together", file.path(),
       spec.name, to_string(spec.shape), to_string(tensor.shape));
-  // Vectors are added and multiplied element by element.
-  bool is_vector = spec.shape[1] == 1 && spec.shape[2] == 1 && spec.shape[3] == 1 && tensor.dims == 1;
-  require<InvalidArgument>(!is_vector || tensor.dtype == DType::kF32,
+  require<InvalidArgument>(!spec.elementwise || tensor.dtype == DType::kF32,
                            "{}: tensor '{}' should be f32, found {}; convert the model again", file.path(), spec.name,
                            name_of(tensor.dtype));
+  const DTypeTraits& type = traits(tensor.dtype);
+  require<InvalidArgument>(type.is_float || type.is_quantized,
+                           "{}: tensor '{}' should be of a float or quantised type, found {}; convert the model again",
+                           file.path(), spec.name, type.name);
 }
 
 /// The specs whose tensors are in the file. Throws for one that is missing or of another shape.
@@ -40,7 +58,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) 
   for (const GgufTensor& tensor : file.tensors()) {
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
-                             file.path(), tensor.name, file.get<std::string>("general.architecture"));
+                             file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
   }
 }
 
@@ -48,7 +66,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) 
 
 Model::Model(const std::string& path)
     : file(path),
-      architecture(&find_architecture(file.get<std::string>("general.architecture"))),
+      architecture(&architecture_of(file)),
       hparams(read_hparams(file)),
       specs(match(file, architecture->tensors(hparams))) {
   refuse_unknown(file, specs);

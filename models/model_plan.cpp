@@ -16,8 +16,8 @@ void declare(meta::ShardStore& store, const Placement& placement, std::span<Tens
   for (const Tensor* tensor : tensors) store.declare(*tensor, layout_for(placement, *tensor));
 }
 
-DecoderGraph build(const Model& model, const KvCache& cache, int64_t tokens) {
-  return model.architecture->build(model.hparams, model.weights, cache, {tokens, 1});
+DecoderGraph build(const Model& model, const KvCache& cache, BatchShape shape) {
+  return model.architecture->build(model.hparams, model.weights, cache, shape);
 }
 
 std::vector<DeviceUse> add_up(const ModelPlan& plan, const Model& model, const Placement& placement) {
@@ -30,7 +30,7 @@ std::vector<DeviceUse> add_up(const ModelPlan& plan, const Model& model, const P
     use.use.weights = weights[d].weights;
     use.use.cache = cache[d].cache;
     use.use.compute = plan.step.ranks[d].memory.compute;
-    if (plan.size.batch > 1) use.use.compute += plan.prompt.ranks[d].memory.compute;
+    for (const meta::Plan& prompt : plan.prompts) use.use.compute += prompt.ranks[d].memory.compute;
     if (placement.is_meta()) use.use.communication = plan.step.ranks[d].memory.communication;
     out.push_back(std::move(use));
   }
@@ -44,10 +44,12 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
   declare_cache(cache, model.hparams, {size.context, options.dtype_k, options.dtype_v});
   declare(store, placement, model.weights.tensors());
   declare(store, placement, cache.context.tensors());
-  step_graph = build(model, cache, 1);
-  prompt_graph = build(model, cache, size.batch);
+  step_graph = build(model, cache, {1, 1});
   step = meta::make_plan(*step_graph.graph, store, placement.members());
-  prompt = meta::make_plan(*prompt_graph.graph, store, placement.members());
+  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) {
+    prompt_graphs.push_back(build(model, cache, shape));
+    prompts.push_back(meta::make_plan(*prompt_graphs.back().graph, store, placement.members()));
+  }
   memory = add_up(*this, model, placement);
 }
 

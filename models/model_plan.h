@@ -1,6 +1,6 @@
 // What running a model on some devices would take, computed without loading or allocating anything: the plans of a
-// step of generation and of a prompt batch, and each device's memory. What a Session on the same placement then
-// allocates is the same to the byte (a shorter prompt takes less compute memory).
+// step of generation and of prompt batches, and each device's memory: the most that a Session on the same placement
+// holds, to the byte, as long as one output is asked for at a time (after shorter prompts it holds less).
 #pragma once
 
 #include <span>
@@ -26,8 +26,10 @@ struct ModelPlan {
   SessionSize size;
   KvCache cache;
   meta::ShardStore store;
-  DecoderGraph step_graph, prompt_graph;  ///< one token; a full batch
-  meta::Plan step, prompt;
+  DecoderGraph step_graph;  ///< one token
+  meta::Plan step;
+  std::vector<DecoderGraph> prompt_graphs;  ///< largest_prompt_shapes(), a full batch first; none for a batch of 1
+  std::vector<meta::Plan> prompts;
   std::vector<DeviceUse> memory;
 };
 

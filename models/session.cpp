@@ -1,12 +1,37 @@
 #include "models/session.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "devices/allocate.h"
 #include "graph/error.h"
 
 namespace shoal::models {
+
+namespace {
+
+constexpr BatchShape kSingle{1, 1};
+constexpr size_t kKeptPromptShapes = 4;
+// What one more run costs, in tokens of a long one: it reads all weights again.
+constexpr int64_t kRunCost = 32;
+// What the tokens are that fill a batch up: any token will do, it sees nothing and is written nowhere.
+constexpr int32_t kPaddingToken = 0, kNowhere = -1;
+
+int64_t round_up(int64_t count, int64_t most) {
+  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))), most);
+}
+/// The largest power of two below `count`, which is 2 or more.
+int64_t power_below(int64_t count) {
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count - 1)));
+}
+
+Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
+  const int64_t room = round_up(tokens, most);
+  return {tokens, {room, round_up(outputs, room)}};
+}
+
+}  // namespace
 
 struct Session::Compiled {
   BatchShape shape;
@@ -22,6 +47,25 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   size.context = options.context == 0 ? hparams.context : options.context;
   size.batch = std::min(options.batch, size.context);
   return size;
+}
+
+std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most) {
+  std::vector<Batch> batches;
+  for (; tokens > most; tokens -= most) batches.push_back({most, {most, 1}});
+  const int64_t first = tokens > 1 ? power_below(tokens) : 0, second = tokens - first;
+  const bool divided =
+      first > 0 && outputs <= second && first + round_up(second, most) + kRunCost < round_up(tokens, most);
+  if (divided) batches.push_back({first, {first, 1}});
+  batches.push_back(padded(divided ? second : tokens, outputs, most));
+  return batches;
+}
+
+std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
+  std::vector<BatchShape> shapes;
+  for (int64_t tokens = batch; tokens > 1 && shapes.size() < kKeptPromptShapes; tokens = power_below(tokens)) {
+    shapes.push_back({tokens, 1});
+  }
+  return shapes;
 }
 
 Session::Session(const Model& model, Device& device, std::unique_ptr<Backend> backend, const SessionOptions& options)
@@ -41,18 +85,28 @@ Session::~Session() {
 }
 
 Session::Compiled& Session::compiled(BatchShape shape) {
-  std::unique_ptr<Compiled>& slot = shape == BatchShape{1, 1} ? single_ : other_;
-  if (slot && slot->shape == shape) return *slot;
-  // The old graph may still be queued, and its memory is better freed before more is asked for.
+  const auto found = std::find_if(compiled_.begin(), compiled_.end(), [&](const auto& c) { return c->shape == shape; });
+  if (found != compiled_.end()) {
+    std::rotate(compiled_.begin(), found, found + 1);
+    return *compiled_.front();
+  }
+  // What goes may still be queued, and its memory is better freed before more is asked for.
   backend_->synchronize();
-  if (latest_ == slot.get()) latest_ = nullptr;
-  slot.reset();
+  if (shape != kSingle) make_room();
   auto fresh = std::make_unique<Compiled>();
   fresh->shape = shape;
   fresh->graph = model_.architecture->build(model_.hparams, model_.weights, cache_, shape);
   fresh->plan = backend_->create_plan(*fresh->graph.graph);
-  slot = std::move(fresh);
-  return *slot;
+  ++compilations_;
+  return **compiled_.insert(compiled_.begin(), std::move(fresh));
+}
+
+void Session::make_room() {
+  const auto is_prompt = [](const auto& c) { return c->shape != kSingle; };
+  if (std::count_if(compiled_.begin(), compiled_.end(), is_prompt) < static_cast<ptrdiff_t>(kKeptPromptShapes)) return;
+  const auto oldest = std::find_if(compiled_.rbegin(), compiled_.rend(), is_prompt);
+  if (latest_ == oldest->get()) latest_ = nullptr;
+  compiled_.erase(std::next(oldest).base());
 }
 
 void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
@@ -80,22 +134,32 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
                            last);
   backend_->synchronize();  // the inputs of earlier work may be replaced now
-  tokens_.assign(tokens.begin(), tokens.end());
-  positions_.resize(count);
-  std::iota(positions_.begin(), positions_.end(), static_cast<int32_t>(position_));
-  // The first entry serves all batches but the last, whose output nobody reads; the rest are the last batch's.
-  out_ids_.assign(outputs + 1, 0);
-  std::iota(out_ids_.begin() + 1, out_ids_.end(), static_cast<int32_t>(last - outputs));
+  const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
+  // Only the last batch has more room than tokens.
+  const Batch& end = batches.back();
+  const int64_t room = count - end.tokens + end.shape.tokens;
+  tokens_.assign(room, kPaddingToken);
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+  positions_.assign(room, kNowhere);
+  std::iota(positions_.begin(), positions_.begin() + count, static_cast<int32_t>(position_));
+  // The first entry serves all batches but the last, whose output nobody reads; the rest are the last batch's, its
+  // latest output again where there is room for more.
+  out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
+  out_ids_[0] = 0;
+  std::iota(out_ids_.begin() + 1, out_ids_.begin() + 1 + outputs, static_cast<int32_t>(end.tokens - outputs));
   int64_t begin = 0;
-  for (; begin + last < count; begin += size_.batch) run_batch(compiled({size_.batch, 1}), begin, out_ids_.data());
-  run_batch(compiled({last, outputs}), begin, out_ids_.data() + 1);
+  for (const Batch& batch : batches) {
+    run_batch(compiled(batch.shape), begin, out_ids_.data() + (&batch == &end ? 1 : 0));
+    begin += batch.tokens;
+  }
+  outputs_ = outputs;
   position_ += count;
 }
 
 std::span<const float> Session::logits() {
   require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
   const Tensor& logits = *latest_->graph.logits;
-  logits_.resize(logits.elements());
+  logits_.resize(outputs_ * model_.hparams.vocab);
   backend_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
   backend_->synchronize();
   return logits_;
@@ -109,9 +173,7 @@ void Session::rewind(int64_t position) {
 
 std::vector<const GraphPlan*> Session::plans() const {
   std::vector<const GraphPlan*> out;
-  for (const Compiled* c : {single_.get(), other_.get()}) {
-    if (c) out.push_back(c->plan.get());
-  }
+  for (const auto& c : compiled_) out.push_back(c->plan.get());
   return out;
 }
 

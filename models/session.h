@@ -1,11 +1,17 @@
 // A session: one text going through a model on one device (a meta device included). Owns the stream of work, the KV
-// cache and the compiled graphs: one for single tokens and one for the latest other batch size, so that prompts and
-// generation can alternate without rebuilding. One thread at a time may use it; the model and the device must outlive
+// cache and the compiled graphs. One thread at a time may use it; the model and the device must outlive
 // it.
 //
 //   Session session(model, placement.device(), placement.init(), {.context = 512});
 //   session.evaluate(prompt);                         // in batches of at most options.batch tokens
 //   for (...) session.evaluate(std::array{sample(session.logits())});
+//
+// Graphs are static, so prompts run in batches of few different sizes (divide_into_batches). Tokens that fill a batch
+// up have no position and no row of the cache: they see nothing, nothing sees them, and nobody looks at their results.
+// The graph for single tokens is kept, and those of the four shapes used last, so that prompts of different lengths and
+// generation can alternate without planning anything again:
+//
+//   batch 512: 700 tokens run as 512, 128 and 64 (60 and padding), 20 tokens as 32, and then one by one
 //
 // evaluate() queues work and returns; logits() waits for it and throws what failed.
 #pragma once
@@ -35,6 +41,20 @@ struct SessionSize {
 /// Throws InvalidArgument for a batch or context below 1.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
+/// One run of a graph: that many tokens in a graph of that shape.
+struct Batch {
+  int64_t tokens = 1;
+  BatchShape shape;
+  bool operator==(const Batch&) const = default;
+};
+/// Full batches, and for the rest the next power of two or, where that saves more than another run costs, the power of
+/// two below and what then remains. The last batch has all outputs, which must fit into the rest.
+///   700 tokens, 1 output, batches of 512: 512 in {512, 1}, 128 in {128, 1}, 60 in {64, 1};  5, 5 and 512: 5 in {8, 8}
+std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most);
+/// The shapes that take most memory of those that a session has at a time beside single tokens, largest first:
+///   512 -> {512, 1}, {256, 1}, {128, 1}, {64, 1}
+std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
+
 class Session {
  public:
   /// Allocates the cache. The model's weights must be loaded on `device`.
@@ -56,21 +76,28 @@ class Session {
 
   Backend& backend() { return *backend_; }
   const Buffer& cache_buffer() const { return *cache_buffer_; }
-  /// The compiled graphs at hand, for tools and tests.
+  /// The compiled graphs at hand, the latest used first; for tools and tests.
   std::vector<const GraphPlan*> plans() const;
+  /// How many graphs were compiled so far.
+  int64_t compilations() const { return compilations_; }
 
  private:
   struct Compiled;
+  /// Finds or makes it.
   Compiled& compiled(BatchShape shape);
+  /// Drops the shape used longest ago where one more would be too many.
+  void make_room();
   void run_batch(Compiled& compiled, int64_t begin, const int32_t* out_ids);
 
   const Model& model_;
   SessionSize size_;
   KvCache cache_;
   std::unique_ptr<Buffer> cache_buffer_;
-  std::unique_ptr<Backend> backend_;          // after the buffers: its queue must end before they go
-  std::unique_ptr<Compiled> single_, other_;  // one token with one output; any other shape
+  std::unique_ptr<Backend> backend_;                 // after the buffers: its queue must end before they go
+  std::vector<std::unique_ptr<Compiled>> compiled_;  // the latest used first
+  int64_t compilations_ = 0;
   Compiled* latest_ = nullptr;
+  int64_t outputs_ = 0;  // of latest_ that were asked for
   int64_t position_ = 0;
   std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of queued work: unchanged until it is done
   std::vector<float> logits_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "models/gguf_cursor.h"
 #include "models/tokenizer_utf8.h"
 
 namespace shoal::models {
@@ -34,8 +35,8 @@ struct Pair {
 void require_supported(const GgufFile& file) {
   const auto model = file.get<std::string>("tokenizer.ggml.model");
   require<InvalidArgument>(std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported),
-                           "{}: tokenizer '{}' is not supported; use a model with one of: {}", file.path(), model,
-                           fmt::join(kSupported, ", "));
+                           "{}: tokenizer '{}' is not supported; use a model with one of: {}", file.path(),
+                           printable(model), fmt::join(kSupported, ", "));
 }
 
 // An id from the metadata, checked against the vocabulary. Files without the key mean `fallback`.
@@ -47,16 +48,52 @@ Token read_id(const GgufFile& file, std::string_view key, uint32_t fallback, int
   return static_cast<Token>(id);
 }
 
-// One symbol per user-defined piece, valid character or invalid byte. `text` is not empty.
-std::vector<Symbol> split(std::string_view text, const TokenizerVocabulary& vocabulary) {
+// A stretch of the text that is a user-defined token, or text between such.
+struct Fragment {
+  std::string_view text;
+  Token token = -1;
+};
+
+// Cuts the pieces of one length out of the text that is left, from left to right.
+void cut_out(const TokenizerVocabulary& vocabulary, size_t length, std::string_view text, std::vector<Fragment>& out) {
+  size_t begin = 0;
+  for (size_t at = 0; at + length <= text.size();) {
+    const Token token = vocabulary.find_user_defined(text.substr(at, length));
+    if (token < 0) {
+      ++at;
+      continue;
+    }
+    if (at > begin) out.push_back({text.substr(begin, at - begin)});
+    out.push_back({text.substr(at, length), token});
+    begin = at += length;
+  }
+  if (begin < text.size()) out.push_back({text.substr(begin)});
+}
+
+// The longest user-defined pieces of the whole text first, then shorter ones in what they leave.
+std::vector<Fragment> partition(std::string_view text, const TokenizerVocabulary& vocabulary) {
+  std::vector<Fragment> fragments{{text}};
+  for (const size_t length : vocabulary.user_defined_lengths()) {
+    std::vector<Fragment> finer;
+    for (const Fragment& fragment : fragments) {
+      if (fragment.token >= 0) {
+        finer.push_back(fragment);
+      } else {
+        cut_out(vocabulary, length, fragment.text, finer);
+      }
+    }
+    fragments = std::move(finer);
+  }
+  return fragments;
+}
+
+// One symbol per valid character or invalid byte. `text` is not empty.
+std::vector<Symbol> split(std::string_view text) {
   std::vector<Symbol> symbols;
   for (size_t at = 0; at < text.size(); at += symbols.back().length) {
-    const std::string_view rest = text.substr(at);
-    const size_t user_defined = vocabulary.user_defined_prefix(rest);
-    const size_t character = utf8_sequence(rest);
-    const size_t length = std::max<size_t>(user_defined > 0 ? user_defined : character, 1);
+    const size_t character = utf8_sequence(text.substr(at));
     const size_t i = symbols.size();
-    symbols.push_back({at, length, i == 0 ? Symbol::kNone : i - 1, i + 1, user_defined > 0 || character == 0});
+    symbols.push_back({at, std::max<size_t>(character, 1), i == 0 ? Symbol::kNone : i - 1, i + 1, character == 0});
   }
   symbols.back().next = Symbol::kNone;
   return symbols;
@@ -90,12 +127,8 @@ void merge(std::string_view text, const TokenizerVocabulary& vocabulary, std::ve
 }
 
 void append_ids(std::string_view symbol, const TokenizerVocabulary& vocabulary, std::vector<Token>& ids) {
-  const Token user_defined = vocabulary.find_user_defined(symbol);
   const Token piece = vocabulary.find(symbol);
-  if (user_defined >= 0 || piece >= 0) {
-    ids.push_back(user_defined >= 0 ? user_defined : piece);
-    return;
-  }
+  if (piece >= 0) return ids.push_back(piece);
   for (const char c : symbol) ids.push_back(vocabulary.byte_token(static_cast<unsigned char>(c)));
 }
 
@@ -121,16 +154,27 @@ std::vector<Token> Tokenizer::encode(std::string_view text) const {
   std::vector<Token> ids;
   if (add_bos_) ids.push_back(bos_);
   if (!text.empty()) {
-    std::string normal = replace_all(text, " ", kSpacePiece);
-    if (add_space_prefix_) normal.insert(0, kSpacePiece);
-    std::vector<Symbol> symbols = split(normal, vocabulary_);
-    merge(normal, vocabulary_, symbols);
-    for (size_t i = 0; i != Symbol::kNone; i = symbols[i].next) {
-      append_ids(std::string_view(normal).substr(symbols[i].start, symbols[i].length), vocabulary_, ids);
+    const std::string spaced = replace_all(text, kSpacePiece, " ");
+    for (const Fragment& fragment : partition(spaced, vocabulary_)) {
+      if (fragment.token >= 0) {
+        ids.push_back(fragment.token);
+      } else {
+        append_text(fragment.text, ids);
+      }
     }
   }
   if (add_eos_) ids.push_back(eos_);
   return ids;
+}
+
+void Tokenizer::append_text(std::string_view text, std::vector<Token>& ids) const {
+  std::string normal = replace_all(text, " ", kSpacePiece);
+  if (add_space_prefix_) normal.insert(0, kSpacePiece);
+  std::vector<Symbol> symbols = split(normal);
+  merge(normal, vocabulary_, symbols);
+  for (size_t i = 0; i != Symbol::kNone; i = symbols[i].next) {
+    append_ids(std::string_view(normal).substr(symbols[i].start, symbols[i].length), vocabulary_, ids);
+  }
 }
 
 std::string Tokenizer::decode(std::span<const Token> ids, bool whole) const {
@@ -141,14 +185,16 @@ std::string Tokenizer::decode(std::span<const Token> ids, bool whole) const {
 }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool whole)
-    : tokenizer_(tokenizer), drop_space_(whole && tokenizer.adds_space_prefix()) {}
+    : tokenizer_(tokenizer), drops_spaces_(whole && tokenizer.adds_space_prefix()), drop_space_(drops_spaces_) {}
 
 std::string StreamDecoder::push(Token id) {
   std::string text = tokenizer_.vocabulary().text_of(id);
-  if (drop_space_ && !text.empty()) {
+  const bool is_fragment = tokenizer_.vocabulary().is_user_defined(id);
+  if (drop_space_ && !text.empty() && !is_fragment) {
     if (text[0] == ' ') text.erase(0, 1);
     drop_space_ = false;
   }
+  if (is_fragment) drop_space_ = drops_spaces_;
   held_ += text;
   const size_t complete = held_.size() - utf8_incomplete_tail(held_);
   std::string ready = held_.substr(0, complete);
@@ -157,7 +203,7 @@ std::string StreamDecoder::push(Token id) {
 }
 
 std::string StreamDecoder::finish() {
-  drop_space_ = false;
+  drops_spaces_ = drop_space_ = false;
   return std::exchange(held_, {});
 }
 

@@ -1,11 +1,12 @@
 // The llama tokenizer as GGUF files store it: SentencePiece BPE with byte fallback.
 //
-// Encoding: a space is put before the text (add_space_prefix), every space becomes U+2581, and the text starts as one
-// symbol per UTF-8 character. The adjacent pair whose concatenation is the piece with the best score is merged (the
-// leftmost of equals) until no pair is a piece. What is then no piece is spelled with byte tokens, and so are bytes
-// that are no valid UTF-8. User-defined pieces are matched first, longest first, and never merged. Text never gives
-// control tokens: "<s>" is three characters. With pieces ▁ t h e he the ▁the and scores falling in that order, "the"
-// goes ▁ t h e -> ▁ t he -> ▁ the -> ▁the.
+// Encoding: user-defined pieces are cut out of the text, the longest first, and are tokens as they are. Before each
+// stretch of text that is left, the first one and those after user-defined pieces, a space is put (add_space_prefix);
+// every space becomes U+2581, and the text starts as one symbol per UTF-8 character. The adjacent pair whose
+// concatenation is the piece with the best score is merged (the leftmost of equals) until no pair is a piece. What is
+// then no piece is spelled with byte tokens, and so are bytes that are no valid UTF-8. Text never gives control tokens:
+// "<s>" is three characters. With pieces ▁ t h e he the ▁the and scores falling in that order, "the" goes ▁ t h e -> ▁
+// t he -> ▁ the -> ▁the.
 //
 // decode(encode(text)) == text for every text without U+2581, valid UTF-8 or not.
 //
@@ -41,12 +42,15 @@ class Tokenizer {
   /// Token ids of any text, with the BOS and EOS that the file asks for.
   std::vector<Token> encode(std::string_view text) const;
 
-  /// The text of ids; control tokens have none. `whole`: the ids are a text from its beginning, so the space that
-  /// encode() put before it is removed; false for the continuation of a text. May end inside a UTF-8 sequence.
-  /// Throws InvalidArgument for an id outside the vocabulary.
+  /// The text of ids; control tokens have none. `whole`: the ids are a text from its beginning, so the
+  /// spaces that encode() put into it are removed; false for the continuation of a text. May end inside a UTF-8
+  /// sequence. Throws InvalidArgument for an id outside the vocabulary.
   std::string decode(std::span<const Token> ids, bool whole = true) const;
 
  private:
+  /// Appends the ids of a text without user-defined pieces, with the space that belongs before it.
+  void append_text(std::string_view text, std::vector<Token>& ids) const;
+
   TokenizerVocabulary vocabulary_;
   Token bos_ = 0, eos_ = 0;
   std::vector<Token> ends_;
@@ -66,8 +70,9 @@ class StreamDecoder {
 
  private:
   const Tokenizer& tokenizer_;
-  bool drop_space_;   // the next text may begin with the space that encode() added
-  std::string held_;  // at most 3 bytes
+  bool drops_spaces_;  // whole text: those that encode() added
+  bool drop_space_;    // the next text may begin with one
+  std::string held_;   // at most 3 bytes
 };
 
 }  // namespace shoal::models

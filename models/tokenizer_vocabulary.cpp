@@ -85,7 +85,7 @@ void TokenizerVocabulary::index(const std::string& path) {
     if (is_mergeable(kinds_[id])) {
       index_.insert_or_assign(piece, id);  // some vocabularies have a piece twice; the later one counts
     } else if (kinds_[id] == TokenKind::kUserDefined && !piece.empty()) {
-      std::string text = replace_all(piece, " ", kSpacePiece);
+      std::string text = replace_all(piece, kSpacePiece, " ");
       lengths.insert(text.size());
       user_defined_.insert_or_assign(std::move(text), id);
     } else if (kinds_[id] == TokenKind::kByte) {
@@ -119,13 +119,6 @@ std::string TokenizerVocabulary::text_of(Token id) const {
 Token TokenizerVocabulary::find(std::string_view text) const {
   const auto found = index_.find(text);
   return found == index_.end() ? -1 : found->second;
-}
-
-size_t TokenizerVocabulary::user_defined_prefix(std::string_view text) const {
-  for (const size_t length : user_lengths_) {
-    if (length <= text.size() && user_defined_.contains(text.substr(0, length))) return length;
-  }
-  return 0;
 }
 
 Token TokenizerVocabulary::find_user_defined(std::string_view text) const {

@@ -47,10 +47,11 @@ class TokenizerVocabulary {
   Token find(std::string_view text) const;
   float score(Token id) const { return scores_[static_cast<size_t>(id)]; }
   Token byte_token(unsigned char byte) const { return byte_tokens_[byte]; }
-  /// The longest user-defined piece that `text` (spaces as U+2581) starts with: its length, 0 when there is none.
-  size_t user_defined_prefix(std::string_view text) const;
-  /// The user-defined token that is exactly `text`, or -1.
+  /// The user-defined token that is exactly `text` (spaces as spaces), or -1.
   Token find_user_defined(std::string_view text) const;
+  /// Lengths of user-defined pieces, spaces as spaces: each once, the longest first.
+  const std::vector<size_t>& user_defined_lengths() const { return user_lengths_; }
+  bool is_user_defined(Token id) const { return kinds_[static_cast<size_t>(id)] == TokenKind::kUserDefined; }
 
  private:
   void read(const GgufFile& file);
@@ -60,7 +61,7 @@ class TokenizerVocabulary {
   std::vector<float> scores_;
   std::vector<TokenKind> kinds_;
   std::unordered_map<std::string_view, Token> index_;       // views into pieces_
-  std::map<std::string, Token, std::less<>> user_defined_;  // spaces as U+2581
+  std::map<std::string, Token, std::less<>> user_defined_;  // spaces as spaces
   std::vector<size_t> user_lengths_;                        // lengths in user_defined_, longest first
   std::array<Token, 256> byte_tokens_{};
 };

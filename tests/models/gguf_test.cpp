@@ -172,7 +172,7 @@ TEST_F(Gguf, ReadsTensors) {
 }
 
 TEST_F(Gguf, HonoursAlignment) {
-  const std::vector<float> values(3, 1.0f);
+  const std::vector<float> values{1.0f, 2.0f, 3.0f};
   for (const uint32_t alignment : {8u, 64u, 4096u}) {
     GgufWriter writer;
     writer.alignment = alignment;
@@ -183,6 +183,9 @@ TEST_F(Gguf, HonoursAlignment) {
     EXPECT_EQ(file.alignment(), alignment);
     EXPECT_EQ(file.tensor("b").offset - file.tensor("a").offset, std::max(alignment, 16u));
     EXPECT_EQ(std::memcmp(file.tensor("b").data, values.data(), 12), 0);
+    std::vector<float> copy(2);
+    file.read(file.tensor("b"), 4, std::as_writable_bytes(std::span(copy)));
+    EXPECT_EQ(copy, std::vector<float>(values.begin() + 1, values.begin() + 3));
   }
 }
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "devices/allocate.h"
+#include "graph/ops/ops.h"
 #include "models/model_plan.h"
 #include "tests/models/plain_llama.h"
 #include "tests/models/synthetic_model.h"
@@ -33,6 +35,28 @@ const Variant kVariants[] = {
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) {
          writer.add<std::string>("llama.rope.scaling.type", "linear").add("llama.rope.scaling.factor", 4.0f);
+       };
+     }},
+    {"factor_without_a_type",
+     [](SyntheticModel& m) {
+       m.keys = [](test::GgufWriter& writer) { writer.add("llama.rope.scaling.factor", 4.0f); };
+     }},
+    // Turns of the 8 pairs in 32 positions: 5.1, 2.9, 1.6, 0.91, 0.51, 0.29, ...; so the blend is over pairs 1 to 5.
+    {"yarn",
+     [](SyntheticModel& m) {
+       m.keys = [](test::GgufWriter& writer) {
+         writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 8.0f);
+         writer.add<uint32_t>("llama.rope.scaling.original_context_length", 32).add("llama.rope.freq_base", 100.0f);
+         writer.add("llama.rope.scaling.yarn_beta_fast", 2.0f).add("llama.rope.scaling.yarn_beta_slow", 0.4f);
+         writer.add("llama.rope.scaling.attn_factor", 1.2f);
+       };
+     }},
+    {"yarn_with_rope_factors",
+     [](SyntheticModel& m) {
+       m.rope_factors = true;
+       m.keys = [](test::GgufWriter& writer) {
+         writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 4.0f);
+         writer.add<uint32_t>("llama.rope.scaling.original_context_length", 4096);
        };
      }},
     {"experts", [](SyntheticModel& m) { m.h.experts = 5, m.h.experts_used = 2; }},
@@ -94,7 +118,10 @@ void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
   SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
   Placement placement(model, cpu_devices(mesh.devices), {mesh.ratio, 1});
   ModelPlan plan(model, placement, {});
-  for (const meta::Plan* p : {&plan.step, &plan.prompt}) {
+  std::vector<const meta::Plan*> plans{&plan.step};
+  for (const meta::Plan& prompt : plan.prompts) plans.push_back(&prompt);
+  ASSERT_EQ(plans.size(), 5u);
+  for (const meta::Plan* p : plans) {
     EXPECT_EQ(p->count(Op::kAllReduce), 2 * model.hparams.layers);
     EXPECT_EQ(other_collectives(*p), 0);
   }
@@ -151,9 +178,8 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
     options.batch = 32;
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio, options);
     ModelPlan plan(*loaded.model, loaded.placement, options);
-    // A full batch, then single tokens: the most that a session holds.
-    loaded.session->evaluate(std::vector<int32_t>(32, 5));
-    loaded.session->evaluate(std::vector<int32_t>(1, 5));
+    // The longest prompts of different shapes, then single tokens: the most that a session holds.
+    for (int64_t tokens : {32, 16, 8, 4, 1}) loaded.session->evaluate(std::vector<int32_t>(tokens, 5));
     loaded.session->logits();
     std::vector<size_t> compute(mesh.devices);
     std::vector<size_t> weights{loaded.model->buffer->size()}, cache{loaded.session->cache_buffer().size()};
@@ -174,7 +200,57 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m"),
+TEST_P(LlamaPlan, AnOpThatTakesTheLogitsOnTheDevicesCostsOneAllGather) {
+  auto model = open_model(tiny_model_path(GetParam()));
+  for (const Mesh& mesh : kMeshes) {
+    for (const BatchShape& shape : {BatchShape{1, 1}, {8, 3}}) {
+      SCOPED_TRACE(fmt::format("{} devices {}, {} outputs", mesh.devices, mesh.ratio, shape.outputs));
+      Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+      ModelPlan plan(*model, placement, {});
+      DecoderGraph graph = model->architecture->build(model->hparams, model->weights, plan.cache, shape);
+      graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
+      const meta::Plan with_best = meta::make_plan(*graph.graph, plan.store, placement.members());
+      EXPECT_EQ(with_best.count(Op::kAllReduce), 2 * model->hparams.layers);
+      EXPECT_EQ(with_best.count(Op::kAllGather), 1);
+      EXPECT_EQ(other_collectives(with_best), 1);
+      // It moves the logits and nothing else.
+      const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
+      const int64_t logits = model->hparams.vocab * shape.outputs * static_cast<int64_t>(sizeof(float));
+      EXPECT_EQ(with_best.collective_bytes(), 2 * model->hparams.layers * row * shape.tokens + logits);
+    }
+  }
+}
+
+TEST_P(LlamaPlan, TheBestTokenOnTheDevicesIsThatOfTheLogits) {
+  for (const Mesh& mesh : {Mesh{1, ""}, {2, "30:25"}, {3, "5,0,2"}, {5, ""}}) {
+    SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+    LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio);
+    const Model& model = *loaded.model;
+    KvCache cache;
+    declare_cache(cache, model.hparams, {64});
+    const auto memory = allocate_tensors(cache.context.tensors(), loaded.placement.device().buffer_type(), Usage::kAny);
+    memory->clear(0);
+    DecoderGraph graph = model.architecture->build(model.hparams, model.weights, cache, {10, 10});
+    Tensor* best = graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
+    const auto backend = loaded.placement.init();
+    const auto plan = backend->create_plan(*graph.graph);
+    std::vector<int32_t> order(10), found(10);
+    std::iota(order.begin(), order.end(), 0);
+    tensor_set(*graph.tokens, kText.data(), 0, 40);
+    for (Tensor* input : {graph.positions, graph.cache_rows, graph.out_ids}) tensor_set(*input, order.data(), 0, 40);
+    backend->compute_async(*plan);
+    backend->synchronize();
+    tensor_get(*best, found.data(), 0, 40);
+    loaded.session->evaluate(kText, 10);
+    const std::span<const float> logits = loaded.session->logits();
+    for (int i = 0; i < 10; ++i) {
+      const auto row = logits.subspan(i * model.hparams.vocab, model.hparams.vocab);
+      EXPECT_EQ(found[i], std::max_element(row.begin(), row.end()) - row.begin()) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(LlamaPlanVariants, ExpertsTakeTwoAllReducesALayerToo) {
@@ -219,9 +295,14 @@ TEST(LlamaPlanVariants, ComputeMemoryShrinksWithTheNumberOfDevices) {
   auto model = open_model(tiny_model_path("f16"));
   auto compute = [&](int devices) {
     Placement placement(*model, cpu_devices(devices), {{}, 1});
-    return ModelPlan(*model, placement, {}).memory[0].use.compute;
+    ModelPlan plan(*model, placement, {});
+    size_t most = 0;
+    for (const DeviceUse& use : plan.memory) most = std::max(most, use.use.compute);
+    return static_cast<double>(most);
   };
-  EXPECT_LT(compute(4), compute(1));
+  // Heads and columns are divided; the residual stream and its norms lie whole on every device.
+  EXPECT_LT(compute(2), 0.66 * compute(1));
+  EXPECT_LT(compute(4), 0.48 * compute(1));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 namespace shoal::models {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string message_of(const SyntheticModel& model) {
@@ -93,6 +94,10 @@ TEST(Hparams, RefusesWhatCannotBeRight) {
       bad("rope.dimension_count", uint32_t{18}, "'llama.rope.dimension_count' is 18; it must be even and at most"),
       bad("rope.dimension_count", uint32_t{7}, "'llama.rope.dimension_count' is 7; it must be even"),
       bad("rope.freq_base", -1.0f, "'llama.rope.freq_base' should be a positive number"),
+      bad("rope.scaling.factor", -2.0f, "'llama.rope.scaling.factor' should be a number from 0 on, found -2"),
+      bad("rope.scaling.factor", std::numeric_limits<float>::infinity(), "'llama.rope.scaling.factor' should be"),
+      bad("rope.scale_linear", -2.0f, "'llama.rope.scale_linear' should be a number from 0 on"),
+      bad("rope.scaling.attn_factor", 0.0f, "'llama.rope.scaling.attn_factor' should be a positive number"),
       bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; known are none, linear and yarn"),
       bad("vocab_size", uint32_t{95}, "'llama.vocab_size' is 95, but token_embd.weight has 96 rows"),
       bad("expert_count", uint32_t{4}, "llama.expert_used_count"),
@@ -105,18 +110,122 @@ TEST(Hparams, RefusesWhatCannotBeRight) {
   }
 }
 
-TEST(Hparams, RefusesALinearScaleOfZero) {
+/// What the rope keys of a file come to.
+RopeParams rope_of(const std::string& type, std::vector<std::pair<std::string, float>> numbers) {
   SyntheticModel synthetic;
-  synthetic.keys = [](test::GgufWriter& writer) {
-    writer.add<std::string>("llama.rope.scaling.type", "linear").add("llama.rope.scaling.factor", 0.0f);
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    if (!type.empty()) writer.add("llama.rope.scaling.type", type);
+    for (const auto& [name, value] : numbers) writer.add("llama.rope." + name, value);
   };
-  EXPECT_THAT(message_of(synthetic), HasSubstr("'llama.rope.scaling.factor' should be a positive number, found 0"));
+  return open_model(synthetic.write())->hparams.rope;
+}
+
+TEST(Hparams, TakesTheRopeFactorAsOtherReadersOfTheFileDo) {
+  struct Case {
+    const char* type;
+    std::vector<std::pair<std::string, float>> numbers;
+    float freq_scale;
+  };
+  const Case cases[] = {
+      {"", {}, 1.0f},
+      {"", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"", {{"scale_linear", 8.0f}}, 0.125f},
+      {"", {{"scaling.factor", 0.0f}}, 1.0f},
+      {"linear", {}, 1.0f},
+      {"linear", {{"scaling.factor", 0.0f}}, 1.0f},
+      {"linear", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"linear", {{"scale_linear", 8.0f}}, 0.125f},
+      // The new name wins, even where it says "none".
+      {"linear", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 0.25f},
+      {"linear", {{"scaling.factor", 0.0f}, {"scale_linear", 8.0f}}, 1.0f},
+      {"none", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 1.0f},
+      {"yarn", {}, 1.0f},
+      {"yarn", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"yarn", {{"scale_linear", 8.0f}}, 0.125f},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(fmt::format("'{}' with {} numbers, {}", c.type, c.numbers.size(), c.freq_scale));
+    const RopeParams rope = rope_of(c.type, c.numbers);
+    EXPECT_FLOAT_EQ(rope.freq_scale, c.freq_scale);
+    EXPECT_FLOAT_EQ(rope.ext_factor, c.type == std::string("yarn") ? 1.0f : 0.0f);
+    EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
+  }
+}
+
+TEST(Hparams, ReadsTheYarnKeys) {
+  RopeParams rope = rope_of("yarn", {{"scaling.factor", 4.0f},
+                                     {"scaling.yarn_ext_factor", 0.5f},
+                                     {"scaling.yarn_attn_factor", 1.5f},
+                                     {"scaling.attn_factor", 3.0f},
+                                     {"scaling.yarn_beta_fast", 16.0f},
+                                     {"scaling.yarn_beta_slow", 2.0f}});
+  EXPECT_FLOAT_EQ(rope.ext_factor, 0.5f);
+  EXPECT_FLOAT_EQ(rope.attn_factor, 4.5f);
+  EXPECT_FLOAT_EQ(rope.beta_fast, 16.0f);
+  EXPECT_FLOAT_EQ(rope.beta_slow, 2.0f);
+  EXPECT_EQ(rope.original_context, 64);  // the model's own where the file names no other
+  rope = rope_of("yarn", {});
+  EXPECT_FLOAT_EQ(rope.beta_fast, 32.0f);
+  EXPECT_FLOAT_EQ(rope.beta_slow, 1.0f);
+  // The magnitude counts for every type; the rest of them only for yarn.
+  rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
+  EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
+}
+
+/// A model whose file says that it is one of several, and has or has not all tensors.
+std::string message_of_part(std::optional<uint16_t> number, uint16_t count, bool complete) {
+  SyntheticModel synthetic;
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    writer.add("split.count", count);
+    if (number) writer.add("split.no", *number);
+  };
+  synthetic.edit = [&](TensorSpec& spec) { return complete || spec.name != "output_norm.weight"; };
+  return message_of(synthetic);
+}
+
+TEST(Model, SaysThatAPartHasToBeJoinedWithTheOthers) {
+  for (bool complete : {false, true}) {
+    EXPECT_THAT(message_of_part(0, 2, complete),
+                EndsWith(".gguf: is part 1 of the 2 parts of a model; join the parts first: llama-gguf-split --merge "
+                         "FIRST OUT"));
+    EXPECT_THAT(message_of_part(6, 17, complete), HasSubstr("is part 7 of the 17 parts of a model; join"));
+    EXPECT_THAT(message_of_part(std::nullopt, 3, complete), HasSubstr("is one of the 3 parts of a model; join"));
+  }
+  // Files that were joined, or never were in parts.
+  for (uint16_t count : {0, 1}) EXPECT_EQ(message_of_part(0, count, true), "it opened");
+}
+
+TEST(Model, SaysThatItIsAPartBeforeAnythingElse) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = "mamba";
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add<uint16_t>("split.count", 2); };
+  EXPECT_THAT(message_of(synthetic), HasSubstr("is one of the 2 parts"));
 }
 
 TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
   SyntheticModel synthetic;
   synthetic.h.architecture = "mamba";
-  EXPECT_THAT(message_of(synthetic), HasSubstr("architecture 'mamba' is not supported; use a model of one of these"));
+  EXPECT_THAT(message_of(synthetic),
+              EndsWith(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama"));
+}
+
+TEST(Model, ShowsNamesFromTheFileEscaped) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = std::string("ll\x1b[2J\0ma\r", 10);
+  EXPECT_THAT(message_of(synthetic), HasSubstr(R"(architecture 'll\x1b[2J\x00ma\x0d' is not supported)"));
+  synthetic.h.architecture = std::string(1000, 'a');
+  EXPECT_LT(message_of(synthetic).size(), 400u);
+
+  synthetic = {};
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "output.weight") spec.name = "out\x1b[2J\r\n\xff";
+    return true;
+  };
+  EXPECT_THAT(message_of(synthetic), HasSubstr(R"(tensor 'out\x1b[2J\x0d\x0a\xff' is not part of a llama model)"));
+
+  synthetic = {};
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add<std::string>("llama.rope.scaling.type", "y\x1b\narn"); };
+  EXPECT_THAT(message_of(synthetic), HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\x0aarn'; known are)"));
 }
 
 TEST(Model, NamesAMissingTensor) {
@@ -143,13 +252,54 @@ TEST(Model, RefusesATensorThatTheGraphWouldLeaveOut) {
   EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'output_extra.weight' is not part of a llama model"));
 }
 
-TEST(Model, RefusesANormThatIsNotF32) {
+/// What opening says of a model that has `name` as `dtype` with these dimensions.
+std::string message_with(const std::string& name, DType dtype, const std::vector<int64_t>& dims) {
   SyntheticModel synthetic;
-  synthetic.edit = [](TensorSpec& spec) { return spec.name != "output_norm.weight"; };
-  synthetic.keys = [](test::GgufWriter& writer) {
-    writer.add_tensor("output_norm.weight", DType::kF16, {64}, std::vector<float>(64, 1.0f));
+  synthetic.biases = synthetic.rope_factors = true;
+  synthetic.edit = [&](TensorSpec& spec) { return spec.name != name; };
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    int64_t count = 1;
+    for (int64_t length : dims) count *= length;
+    writer.add_tensor(name, dtype, dims, std::vector<float>(count, 1.0f));
   };
-  EXPECT_THAT(message_of(synthetic), HasSubstr("tensor 'output_norm.weight' should be f32, found f16"));
+  return message_of(synthetic);
+}
+
+TEST(Model, RefusesNormsAndBiasesThatAreNotF32) {
+  // As a matrix of one row it is the same tensor.
+  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{64}, {64, 1}, {64, 1, 1, 1}}) {
+    for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight",
+                             "blk.0.attn_q.bias", "blk.1.attn_output.bias"}) {
+      EXPECT_THAT(message_with(name, DType::kF16, dims),
+                  EndsWith(fmt::format(".gguf: tensor '{}' should be f32, found f16; convert the model again", name)));
+      EXPECT_THAT(message_with(name, DType::kI32, dims), HasSubstr("should be f32, found i32")) << name;
+      EXPECT_EQ(message_with(name, DType::kF32, dims), "it opened") << name;
+    }
+  }
+  EXPECT_THAT(message_with("rope_freqs.weight", DType::kF16, {8}), HasSubstr("should be f32, found f16"));
+}
+
+TEST(Model, RefusesWeightsThatAreIntegers) {
+  for (const char* name : {"token_embd.weight", "output.weight"}) {
+    for (DType dtype : {DType::kI32, DType::kI64}) {
+      EXPECT_THAT(message_with(name, dtype, {64, 96}),
+                  EndsWith(fmt::format(".gguf: tensor '{}' should be of a float or quantised type, found {}; convert "
+                                       "the model again",
+                                       name, name_of(dtype))));
+    }
+  }
+  EXPECT_THAT(message_with("blk.1.attn_q.weight", DType::kI64, {64, 64}), HasSubstr("'blk.1.attn_q.weight'"));
+  EXPECT_THAT(message_with("blk.0.ffn_up.weight", DType::kI32, {64, 96}), HasSubstr("'blk.0.ffn_up.weight'"));
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
+    EXPECT_EQ(message_with("token_embd.weight", dtype, {64, 96}), "it opened") << name_of(dtype);
+  }
+}
+
+TEST(Model, AMatrixOfOneRowMayBeOfAnyType) {
+  SyntheticModel synthetic;
+  synthetic.h.experts = 1, synthetic.h.experts_used = 1;
+  synthetic.dtype = DType::kF16;
+  EXPECT_EQ(message_of(synthetic), "it opened");
 }
 
 TEST(KvCache, RefusesTypesThatItCannotHold) {

@@ -90,17 +90,42 @@ class PlainLlama {
     for (double& v : x) v /= total;
   }
 
-  /// Neighbouring pairs; positions divided by the linear scale.
+  double number(const std::string& name, double fallback) const {
+    return model_.file.get_or<float>("llama.rope." + name, static_cast<float>(fallback));
+  }
+
+  /// Radians from one position to the next of a pair, before any scaling.
+  double turn(int64_t pair) const {
+    return std::pow(number("freq_base", 1e4), -2.0 * static_cast<double>(pair) / static_cast<double>(h_.rope.dims));
+  }
+
+  /// How far a pair follows the stretched positions: 0 for pairs that turn often within the context that the model was
+  /// trained for, 1 for those that hardly turn, rising evenly in between.
+  double stretched(int64_t pair) const {
+    double context = model_.file.get_or<uint32_t>("llama.rope.scaling.original_context_length", h_.context);
+    auto turns = [&](int64_t of) { return context * turn(of) / (2.0 * std::acos(-1.0)); };
+    int64_t fast = 0, slow = 0, last = h_.rope.dims - 1;
+    while (fast < last && turns(fast + 1) >= number("scaling.yarn_beta_fast", 32.0)) ++fast;
+    while (slow < last && turns(slow) > number("scaling.yarn_beta_slow", 1.0)) ++slow;
+    double width = slow > fast ? static_cast<double>(slow - fast) : 1e-3;
+    return std::min(1.0, std::max(0.0, static_cast<double>(pair - fast) / width));
+  }
+
+  /// Neighbouring pairs. Positions are divided by the factor of the file; with yarn only as far as stretched() says,
+  /// and the vectors get longer.
   void rotate(Row& heads, int64_t dim, size_t position) const {
-    for (size_t head = 0; head < heads.size(); head += dim) {
-      for (int64_t i = 0; i < h_.rope.dims / 2; ++i) {
-        double factor = has("rope_freqs.weight") ? values("rope_freqs.weight")[i] : 1.0;
-        double turn = std::pow(h_.rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(h_.rope.dims));
-        double angle = static_cast<double>(position) * turn / factor * h_.rope.freq_scale;
+    bool yarn = model_.file.get_or<std::string>("llama.rope.scaling.type", "") == "yarn";
+    double factor = number("scaling.factor", 1.0);
+    double length = number("scaling.attn_factor", 1.0) * (yarn ? 0.1 * std::log(factor) + 1.0 : 1.0);
+    for (int64_t i = 0; i < h_.rope.dims / 2; ++i) {
+      double weight = yarn ? stretched(i) : 1.0;
+      double angle = static_cast<double>(position) * turn(i) * (weight / factor + 1.0 - weight);
+      if (has("rope_freqs.weight")) angle /= values("rope_freqs.weight")[i];
+      for (size_t head = 0; head < heads.size(); head += dim) {
         double &a = heads[head + 2 * i], &b = heads[head + 2 * i + 1];
         double rotated = a * std::cos(angle) - b * std::sin(angle);
-        b = a * std::sin(angle) + b * std::cos(angle);
-        a = rotated;
+        b = (a * std::sin(angle) + b * std::cos(angle)) * length;
+        a = rotated * length;
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -23,8 +24,9 @@ struct Mesh {
   }
 };
 
-constexpr Mesh kMeshes[] = {{1, ""},    {2, ""},      {3, ""},    {4, ""},        {5, ""},         {8, ""},
-                            {2, "3,1"}, {3, "5,0,2"}, {2, "1,9"}, {4, "4,3,2,1"}, {5, "0,1,0,0,3"}};
+constexpr Mesh kMeshes[] = {{1, ""},          {2, ""},        {3, ""},      {4, ""},    {5, ""},
+                            {8, ""},          {2, "3,1"},     {3, "5,0,2"}, {2, "1,9"}, {4, "4,3,2,1"},
+                            {5, "0,1,0,0,3"}, {2, "0.9:0.1"}, {2, "30:25"}};
 
 class Reference : public ::testing::TestWithParam<std::tuple<std::string, Mesh>> {};
 
@@ -79,7 +81,8 @@ TEST_P(Reference, SameTokensAndLogits) {
 std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& info) {
   const auto& [type, mesh] = info.param;
   std::string name = fmt::format("{}_{}_{}", type, mesh.devices, *mesh.ratio ? mesh.ratio : "even");
-  std::replace(name.begin(), name.end(), ',', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 

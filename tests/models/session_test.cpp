@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "graph/error.h"
 #include "tests/models/tiny_model.h"
 
@@ -93,19 +95,161 @@ TEST_P(SessionOn, TwoSessionsShareOneSetOfWeights) {
   EXPECT_EQ(second, evaluate(other, {&next, 1}));
 }
 
+/// `count` tokens that differ from text to text.
+std::vector<int32_t> text_of(int64_t count, int64_t seed) {
+  std::vector<int32_t> tokens(count);
+  for (int64_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>(259 + (i * 37 + seed * 101) % 700);
+  return tokens;
+}
+
+TEST_P(SessionOn, PromptsOfEveryLengthGiveTheLogitsOfSingleTokens) {
+  LoadedModel single(tiny_model_path("f16"), GetParam()), padded(tiny_model_path("f16"), GetParam(), {}, {.batch = 12});
+  const std::vector<int32_t> text = text_of(28, 1);
+  std::vector<std::vector<float>> expected;
+  for (int32_t token : text) expected.push_back(evaluate(*single.session, {&token, 1}));
+  for (size_t length = 1; length + 2 <= text.size(); ++length) {
+    // What a longer text left in the cache must not be seen.
+    padded.session->rewind(0);
+    EXPECT_LT(worst(expected[length - 1], evaluate(*padded.session, {text.data(), length})), 1e-2) << length;
+    // And what the padding was must not have reached it.
+    EXPECT_LT(worst(expected[length], evaluate(*padded.session, {&text[length], 1})), 1e-2) << length;
+    EXPECT_LT(worst(expected[length + 1], evaluate(*padded.session, {&text[length + 1], 1})), 1e-2) << length;
+  }
+}
+
+TEST_P(SessionOn, FillsTheContextToItsLastRow) {
+  LoadedModel single(tiny_model_path("f16"), GetParam()), full(tiny_model_path("f16"), GetParam(), {}, {.context = 23});
+  const std::vector<int32_t> text = text_of(23, 2);
+  std::vector<float> expected;
+  for (int32_t token : text) expected = evaluate(*single.session, {&token, 1});
+  evaluate(*full.session, {text.data(), 18});
+  EXPECT_LT(worst(expected, evaluate(*full.session, {text.data() + 18, 5})), 1e-2);  // 5 in a graph for 8
+}
+
+TEST_P(SessionOn, PromptsOfDifferentLengthsAndGenerationAlternateWithoutPlanningAgain) {
+  LoadedModel loaded(tiny_model_path("q8_0"), GetParam(), {}, {.batch = 128});
+  Session& session = *loaded.session;
+  std::vector<std::vector<float>> first;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::vector<float>> logits;
+    for (int64_t length : {175, 20}) {
+      session.rewind(0);
+      logits.push_back(evaluate(session, text_of(length, length)));
+      for (int32_t token : {300, 301}) logits.push_back(evaluate(session, {&token, 1}));
+    }
+    if (round == 0) first = logits;
+    EXPECT_EQ(logits, first) << round;
+    // 128 and 64 (47 tokens), 32 (20), single tokens.
+    EXPECT_EQ(session.compilations(), 4) << round;
+    EXPECT_EQ(session.plans().size(), 4u) << round;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, SessionOn, ::testing::Values(1, 2, 3));
 
-TEST(Session, PromptAndGenerationAlternateWithoutRebuilding) {
+TEST(Session, KeepsTheFourPromptShapesUsedLast) {
   LoadedModel loaded(tiny_model_path("q8_0"), 2);
-  evaluate(*loaded.session, kPrompt);
-  evaluate(*loaded.session, {&kPrompt[3], 1});
-  std::vector<const GraphPlan*> plans = loaded.session->plans();
-  ASSERT_EQ(plans.size(), 2u);
-  for (int round = 0; round < 3; ++round) {
-    evaluate(*loaded.session, kPrompt);
-    evaluate(*loaded.session, {&kPrompt[3], 1});
+  Session& session = *loaded.session;
+  const auto compilations_for = [&](int64_t tokens) {
+    const int64_t before = session.compilations();
+    session.rewind(0);
+    evaluate(session, text_of(tokens, 1));
+    return session.compilations() - before;
+  };
+  for (int64_t tokens : {1, 64, 32, 16, 8}) EXPECT_EQ(compilations_for(tokens), 1) << tokens;
+  EXPECT_EQ(compilations_for(33 + 31), 0);
+  EXPECT_EQ(compilations_for(4), 1);
+  EXPECT_EQ(session.plans().size(), 5u);
+  EXPECT_EQ(compilations_for(32), 1);  // the one used longest ago had gone, and now 16 goes
+  for (int64_t tokens : {64, 8, 4, 1}) EXPECT_EQ(compilations_for(tokens), 0) << tokens;
+  EXPECT_EQ(compilations_for(16), 1);
+  EXPECT_EQ(session.plans().size(), 5u);
+}
+
+TEST(Session, OutputsOfTheLatestBatchAreGoneWithItsGraph) {
+  LoadedModel loaded(tiny_model_path("q8_0"), 1);
+  // Shapes that differ in their outputs count too.
+  for (int64_t outputs : {1, 2, 4, 8, 5, 1}) {
+    loaded.session->rewind(0);
+    EXPECT_EQ(evaluate(*loaded.session, text_of(8, 1), outputs).size(), 1024u * outputs);
   }
-  EXPECT_EQ(loaded.session->plans(), plans);
+  EXPECT_EQ(loaded.session->compilations(), 4);
+}
+
+TEST(Session, DividesPromptsIntoFewShapes) {
+  using Batches = std::vector<Batch>;
+  EXPECT_EQ(divide_into_batches(1, 1, 512), (Batches{{1, {1, 1}}}));
+  EXPECT_EQ(divide_into_batches(20, 1, 512), (Batches{{20, {32, 1}}}));
+  EXPECT_EQ(divide_into_batches(5, 5, 512), (Batches{{5, {8, 8}}}));
+  EXPECT_EQ(divide_into_batches(512, 1, 512), (Batches{{512, {512, 1}}}));
+  EXPECT_EQ(divide_into_batches(257, 1, 512), (Batches{{256, {256, 1}}, {1, {1, 1}}}));
+  EXPECT_EQ(divide_into_batches(257, 2, 512), (Batches{{257, {512, 2}}}));  // both outputs in one batch
+  EXPECT_EQ(divide_into_batches(480, 1, 512), (Batches{{480, {512, 1}}}));
+  EXPECT_EQ(divide_into_batches(700, 1, 512), (Batches{{512, {512, 1}}, {128, {128, 1}}, {60, {64, 1}}}));
+  EXPECT_EQ(divide_into_batches(21, 3, 12), (Batches{{12, {12, 1}}, {9, {12, 4}}}));
+  for (int64_t most : {1, 2, 3, 12, 100, 512}) {
+    for (int64_t count = 1; count <= 1100; ++count) {
+      for (int64_t outputs : {int64_t{1}, std::min<int64_t>(5, (count - 1) % most + 1)}) {
+        const Batches batches = divide_into_batches(count, outputs, most);
+        int64_t tokens = 0, room = 0;
+        for (const Batch& batch : batches) {
+          const bool last = &batch == &batches.back();
+          tokens += batch.tokens, room += batch.shape.tokens;
+          ASSERT_TRUE(batch.shape.tokens == most || std::has_single_bit<uint64_t>(batch.shape.tokens));
+          ASSERT_LE(batch.shape.tokens, most);
+          if (!last) {
+            ASSERT_EQ(batch, (Batch{batch.shape.tokens, {batch.shape.tokens, 1}}));
+          }
+        }
+        const Batch& last = batches.back();
+        ASSERT_EQ(tokens, count);
+        ASSERT_LE(outputs, last.shape.outputs);
+        ASSERT_LE(outputs, last.tokens);
+        ASSERT_LE(last.shape.outputs, last.shape.tokens);
+        ASSERT_LE(static_cast<int64_t>(batches.size()), (count + most - 1) / most + 1);
+        // Padding is at most a quarter of the rest's batches, or about what one more run would cost.
+        if (outputs == 1) {
+          ASSERT_LE(room - count, std::max<int64_t>(33, most / 4)) << count << " " << most;
+        }
+      }
+    }
+  }
+}
+
+TEST(Session, ADraftModelRunsBesideItsTarget) {
+  SessionOptions options{.context = 64, .batch = 32};
+  // What each says of the same texts alone.
+  const std::vector<int32_t> prompt = text_of(19, 3), guesses = text_of(5, 4);
+  const auto draft_says = [&](Session& draft) {
+    std::vector<std::vector<float>> logits;
+    for (int32_t token : guesses) logits.push_back(evaluate(draft, {&token, 1}));
+    return logits;
+  };
+  std::vector<std::vector<float>> draft_alone;
+  std::vector<float> target_alone;
+  {
+    LoadedModel draft(tiny_model_path("q4_k_m"), 2, {}, options);
+    evaluate(*draft.session, prompt);
+    draft_alone = draft_says(*draft.session);
+  }
+  {
+    LoadedModel target(tiny_model_path("q8_0"), 2, {}, options);
+    evaluate(*target.session, prompt);
+    target_alone = evaluate(*target.session, guesses, 5);
+  }
+  LoadedModel draft(tiny_model_path("q4_k_m"), 2, {}, options), target(tiny_model_path("q8_0"), 2, {}, options);
+  ASSERT_EQ(draft.placement.members()[0], target.placement.members()[0]);
+  ASSERT_EQ(draft.placement.members()[1], target.placement.members()[1]);
+  draft.session->evaluate(prompt);  // both queued at the same time
+  target.session->evaluate(prompt);
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_EQ(draft_says(*draft.session), draft_alone) << round;
+    EXPECT_EQ(evaluate(*target.session, guesses, 5), target_alone) << round;
+    draft.session->rewind(19);
+    target.session->rewind(19);
+    EXPECT_EQ(draft.session->compilations(), 2) << round;
+    EXPECT_EQ(target.session->compilations(), 2) << round;
+  }
 }
 
 TEST(Session, SaysWhatDoesNotFit) {
@@ -127,33 +271,6 @@ TEST(Session, SaysWhatDoesNotFit) {
   session.evaluate(std::vector<int32_t>{5});
   EXPECT_THAT(message_of([&] { session_size(loaded.model->hparams, {.context = -1}); }), HasSubstr("context of -1"));
   EXPECT_THAT(message_of([&] { session_size(loaded.model->hparams, {.batch = 0}); }), HasSubstr("batch of 0"));
-}
-
-TEST(Loader, ReportsProgressAndRefusesASecondTime) {
-  for (int devices : {1, 3}) {
-    auto model = open_model(tiny_model_path("q8_0"));
-    Placement placement(*model, cpu_devices(devices), {{}, 1});
-    size_t last = 0, total = 0;
-    load_weights(*model, placement.device(), [&](size_t done, size_t all) {
-      EXPECT_GT(done, last);
-      last = done, total = all;
-    });
-    EXPECT_EQ(last, total);
-    EXPECT_GE(total, model->file.tensor_bytes());
-    EXPECT_THAT(message_of([&] { load_weights(*model, placement.device()); }), HasSubstr("is loaded already"));
-    model->buffer.reset();
-  }
-}
-
-TEST(Loader, LeavesTheModelUnloadedWhenItIsStopped) {
-  auto model = open_model(tiny_model_path("q8_0"));
-  Placement placement(*model, cpu_devices(2), {{}, 1});
-  struct Stop {};
-  EXPECT_THROW(load_weights(*model, placement.device(), [](size_t, size_t) { throw Stop(); }), Stop);
-  EXPECT_EQ(model->buffer, nullptr);
-  load_weights(*model, placement.device());
-  EXPECT_NE(model->buffer, nullptr);
-  model->buffer.reset();
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ struct SyntheticModel {
     std::mt19937 random(1);
     for (TensorSpec& spec : llama_tensors(h)) {
       if (!is_wanted(spec) || !edit(spec)) continue;
-      writer.add_tensor(spec.name, spec.shape[1] == 1 ? DType::kF32 : dtype, dims(spec), values(spec, random));
+      writer.add_tensor(spec.name, spec.elementwise ? DType::kF32 : dtype, dims(spec), values(spec, random));
     }
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     std::string name = std::string(test->test_suite_name()) + "." + test->name() + ".gguf";
@@ -85,7 +85,7 @@ struct SyntheticModel {
   }
 
   void write_keys(test::GgufWriter& writer) const {
-    writer.add("general.architecture", h.architecture.c_str());
+    writer.add("general.architecture", h.architecture);
     auto add = [&](const std::string& name, auto value) {
       if (std::find(without_keys.begin(), without_keys.end(), name) == without_keys.end()) {
         writer.add(h.architecture + "." + name, value);

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 const std::string kModels = std::string(SHOAL_SOURCE_DIR) + "/data/models/";
-constexpr const char* kFiles[] = {"tiny-kjv-5m-f16", "tiny-kjv-5m-q8_0", "tiny-kjv-5m-q4_k_m"};
+constexpr const char* kFiles[] = {"tiny-kjv-5m-f16", "tiny-kjv-5m-q8_0", "tiny-kjv-5m-q4_k_m", "tiny-kjv-5m-q4_0"};
 
 nlohmann::json cases_of(const std::string& name) {
   std::ifstream file(kModels + "expected/" + name + ".json");
@@ -266,10 +266,63 @@ TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirstAndWhole) {
   v.add("xxy", 0);  // would be made if the user-defined "xx" could be merged
   const Token one = v.add("xx", 0, 4), two = v.add("xx y", 0, 4);
   const Tokenizer tokenizer = v.tokenizer();
-  EXPECT_THAT(tokenizer.encode("xxy"), ElementsAre(space, one, y));
-  EXPECT_THAT(tokenizer.encode("xx y"), ElementsAre(space, two));
+  EXPECT_THAT(tokenizer.encode("xxy"), ElementsAre(one, space, y));
+  EXPECT_THAT(tokenizer.encode("xx y"), ElementsAre(two));
   EXPECT_THAT(tokenizer.encode("xyx"), ElementsAre(space, xy, x));
+  EXPECT_THAT(tokenizer.encode("xxx y"), ElementsAre(space, x, two));  // the longest first, not the leftmost
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("xx yxxy x")), "xx yxxy x");
+}
+
+// As llama.cpp has it: each stretch of text that begins or follows a user-defined piece gets its own space.
+TEST(TokenizerVocabulary, ASpaceIsPutBeforeTheTextAfterAUserDefinedPiece) {
+  Vocabulary v;
+  v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
+  const Token space = v.add(std::string(kSpacePiece), -5), a = v.add("a", -5), b = v.add("b", -5);
+  const Token space_a = v.add(std::string(kSpacePiece) + "a", -1), space_b = v.add(std::string(kSpacePiece) + "b", -2);
+  const Token x = v.add("<x>", 0, 4), spaced = v.add(" <y>", 0, 4), newline = v.add("\n", 0, 4);
+  {
+    const Tokenizer tokenizer = v.tokenizer();
+    EXPECT_THAT(tokenizer.encode("a<x>b"), ElementsAre(space_a, x, space_b));
+    EXPECT_THAT(tokenizer.encode("<x>b"), ElementsAre(x, space_b));
+    EXPECT_THAT(tokenizer.encode("a<x>"), ElementsAre(space_a, x));
+    EXPECT_THAT(tokenizer.encode("<x><x>"), ElementsAre(x, x));
+    EXPECT_THAT(tokenizer.encode("<x> b"), ElementsAre(x, space, space_b));
+    EXPECT_THAT(tokenizer.encode("ab\na"), ElementsAre(space_a, b, newline, space_a));
+    // The space before the text is not part of it.
+    EXPECT_THAT(tokenizer.encode(" <y>a"), ElementsAre(spaced, space_a));
+    EXPECT_THAT(tokenizer.encode("<y>").size(), 4u);
+    // What was put in is taken out of a whole text, and only that.
+    for (const char* text : {"a<x>b", "<x>b", "<x> b", "<x>  b", " <x>b ", " <y>a", "  <y> a", "<x><x>a\n\n b", "\n"}) {
+      const std::vector<Token> ids = tokenizer.encode(text);
+      EXPECT_EQ(tokenizer.decode(ids), text);
+      StreamDecoder decoder(tokenizer, true);
+      std::string streamed;
+      for (const Token id : ids) streamed += decoder.push(id);
+      EXPECT_EQ(streamed + decoder.finish(), text);
+    }
+    EXPECT_EQ(tokenizer.decode(std::vector<Token>{space_a, x, space_b}, false), " a<x> b");
+  }
+  v.extra.add<bool>("tokenizer.ggml.add_space_prefix", false);
+  EXPECT_THAT(v.tokenizer().encode("a<x>b"), ElementsAre(a, x, b));
+  EXPECT_THAT(v.tokenizer().encode("a <x> b"), ElementsAre(a, space, x, space_b));
+  EXPECT_EQ(v.tokenizer().decode(std::vector<Token>{x, space_b}), "<x> b");
+}
+
+TEST(TokenizerVocabulary, TextsWithUserDefinedPiecesSurviveARoundTrip) {
+  Vocabulary v;
+  v.add(std::string(kSpacePiece), -5), v.add("a", -5), v.add(std::string(kSpacePiece) + "a", -1);
+  v.add("ab", 0, 4), v.add("abc", 0, 4), v.add(" b", 0, 4), v.add("  ", 0, 4), v.add("c\xff", 0, 4);
+  const Tokenizer tokenizer = v.tokenizer();
+  std::mt19937_64 random(3);
+  int pieces = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text;
+    for (uint64_t n = random() % 12; n > 0; --n) text += "  aabc\xff\n"[random() % 8];
+    const std::vector<Token> ids = tokenizer.encode(text);
+    pieces += static_cast<int>(std::count_if(ids.begin(), ids.end(), [](Token id) { return id >= 262; }));
+    EXPECT_EQ(tokenizer.decode(ids), text);
+  }
+  EXPECT_GT(pieces, 1500);
 }
 
 TEST(TokenizerVocabulary, ControlAndBytePiecesAreNotMadeByMerging) {
@@ -330,6 +383,8 @@ TEST(TokenizerVocabulary, OtherTokenizersAreRefusedWithTheSupportedOnes) {
   Vocabulary v;
   v.model = "gpt2";
   EXPECT_THAT(v.error(), HasSubstr("tokenizer 'gpt2' is not supported; use a model with one of: llama"));
+  v.model = std::string("g\x1b[31mpt\0\n", 10);
+  EXPECT_THAT(v.error(), HasSubstr(R"(tokenizer 'g\x1b[31mpt\x00\x0a' is not)"));
 }
 
 TEST(TokenizerVocabulary, InconsistentVocabulariesAreRefused) {

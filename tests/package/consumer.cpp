@@ -1,13 +1,39 @@
-// Uses the installed library as a stranger would: a device that is two, a weight split over them, one product.
+// Uses the installed library as a stranger would: a device that is two, a weight split over them, one product; and
+// what opening models takes.
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "devices/allocate.h"
+#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "meta/meta_device.h"
+#include "models/model.h"
+
+namespace {
+
+using namespace shoal;
+
+/// The smallest file there can be is read, one that is not there is named, and a ratio becomes shares.
+bool models_can_be_opened() {
+  std::vector<std::byte> image(24);
+  std::memcpy(image.data(), "GGUF\3", 5);
+  const models::GgufFile file("smallest", image);
+  if (file.version() != 3 || !file.tensors().empty()) return false;
+  if (models::parse_ratio("3,1", 2) != std::vector<double>{0.75, 0.25}) return false;
+  try {
+    models::open_model("not/there.gguf");
+  } catch (const InvalidArgument& error) {
+    return std::string(error.what()).find("not/there.gguf") == 0;
+  }
+  return false;
+}
+
+}  // namespace
 
 int main() {
-  using namespace shoal;
   const auto by_rows = [](const Tensor&) { return meta::SplitState::split(1, {{2, 1}}); };
   const auto device = meta::MetaDevice::create(Registry::instance().device_list("CPU0,CPU1"), by_rows);
 
@@ -29,5 +55,5 @@ int main() {
   std::vector<float> result(3);
   tensor_get(*y, result.data(), 0, y->bytes());
   std::printf("%g %g %g\n", result[0], result[1], result[2]);
-  return result == std::vector<float>{12, 34, 56} ? 0 : 1;
+  return models_can_be_opened() && result == std::vector<float>{12, 34, 56} ? 0 : 1;
 }
