@@ -1,7 +1,6 @@
-// CPU devices: the family "CPU" exposes one device per NUMA node by default (hwloc), each with its cores pinned
-// and its memory local. SHOAL_CPU_DEVICES=4 or configure() makes any number, which then share the cores evenly
-// (more devices than cores is legal and stays correct). A backend is a worker thread with a queue and its own
-// OpenMP team; see worker.h.
+// CPU devices, the family "CPU": as many as there are NUMA nodes, each on the cores and in the memory of its node, or any
+// number that SHOAL_CPU_DEVICES or configure() asks for; these share the cores evenly, and there may be more of them than
+// cores. Each backend of a device has a worker thread with a queue and a team of threads (worker.h, team.h).
 #pragma once
 
 #include <string_view>
