@@ -143,7 +143,7 @@ void MetaBackend::synchronize() {
 
 std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range) {
   Plan plan = make_plan(
-      range, [](const Tensor& tensor) { return find_shards(tensor); }, device_.members());
+      range, [](const Tensor& tensor) { return find_shards(tensor); }, device_.members(), device_.rules());
   return std::make_unique<MetaGraphPlan>(*this, range, std::move(plan));
 }
 

@@ -32,6 +32,7 @@
 #include "graph/graph.h"
 #include "meta/cost.h"
 #include "meta/layout.h"
+#include "meta/rule.h"
 
 namespace shoal::meta {
 
@@ -51,7 +52,8 @@ struct Propagation {
 /// Layout of a tensor made outside the range: a leaf, or a node of an earlier range.
 using LeafLayout = std::function<Layout(const Tensor&)>;
 
-Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {});
+Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},
+                      const RuleLookup& rules = rule_for);
 
 /// For people: a line for each node, what it needs and what it gives.
 ///   y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial

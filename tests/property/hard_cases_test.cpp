@@ -37,7 +37,8 @@ void expect_same(int ranks, std::string graph, Layouts layouts, bool low_precisi
 }
 
 /// The plan of a graph whose weights lie as given.
-meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts) {
+meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts,
+                   const meta::RuleLookup& rules = meta::rule_for) {
   static std::vector<std::unique_ptr<Graph>> graphs;  // a plan refers to its graph's tensors
   static std::vector<std::unique_ptr<TensorContext>> contexts;
   graphs.push_back(std::make_unique<Graph>("hard"));
@@ -49,7 +50,9 @@ meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts) {
     store.declare(*leaf, it == layouts.end() ? Layout::mirrored() : it->second);
   }
   const auto members = devices();
-  return meta::make_plan(*graphs.back(), store, std::span(members).first(static_cast<size_t>(ranks)));
+  return meta::make_plan(
+      whole(*graphs.back()), [&](const Tensor& tensor) { return store.find(tensor); },
+      std::span(members).first(static_cast<size_t>(ranks)), rules);
 }
 
 int collectives(const meta::Plan& plan) {
@@ -289,6 +292,42 @@ output %y
   EXPECT_EQ(plan.count(Op::kAllReduce), 1) << meta::to_string(plan);
   EXPECT_EQ(collectives(plan), 1);
   expect_same(2, text, {{"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}});  // expert parallelism
+}
+
+/// Knows the one op that must have a rule: what it writes cannot be gathered first.
+std::optional<meta::Rule> rule_for_writes_only(const Tensor& node) {
+  return node.op == Op::kSetRows ? meta::rule_for(node) : std::nullopt;
+}
+
+TEST(HardCases, AnOpNobodyWroteARuleFor) {
+  const std::string text = R"(
+input %x f32 [8, 3]
+input %slots5.i i32 [3]
+weight %w f32 [8, 6]
+weight %b f32 [6]
+cache %c f32 [6, 5]
+%h = mul_mat(%w, %x)
+%a = add(%h, %b)
+%s = set_rows(%c, %a, %slots5.i)
+%y = rms_norm(%s)
+output %y
+)";
+  const Layouts layouts{{"w", even(0, 2, 8)}, {"b", Layout::partial()}, {"c", even(1, 2, 5)}};
+  const auto plan = plan_of(2, text, layouts, rule_for_writes_only);
+  for (const auto& [tensor, layout] : plan.layouts) {
+    if (tensor->op == Op::kSetRows) {
+      EXPECT_EQ(layout, even(1, 2, 5));
+    } else if (!tensor->is_leaf()) {
+      EXPECT_TRUE(layout.is_mirrored()) << tensor->name << " " << layout.to_string();
+    }
+  }
+  EXPECT_TRUE(plan_of(2, text, layouts).layouts != plan.layouts);
+
+  const auto members = devices();
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const RandomCase one = random_case(seed);
+    ASSERT_EQ(check_case(one, members, rule_for_writes_only), "") << to_string(one);
+  }
 }
 
 TEST(HardCases, OddDeviceCountsAndRatios) {

@@ -114,7 +114,7 @@ Results run_on_one(const RandomCase& one, Device& device) {
   return run(one, device, 1, 1);
 }
 
-Results run_on_meta(const RandomCase& one, std::span<Device* const> devices) {
+Results run_on_meta(const RandomCase& one, std::span<Device* const> devices, const meta::RuleLookup& rules) {
   const auto callback = [&](const Tensor& tensor) -> meta::SplitState {
     const auto it = one.layouts.find(tensor.name);
     if (it == one.layouts.end() || it->second.is_mirrored()) return meta::SplitState::mirrored();
@@ -123,6 +123,7 @@ Results run_on_meta(const RandomCase& one, std::span<Device* const> devices) {
   };
   const auto members = devices.first(static_cast<size_t>(one.ranks));
   meta::MetaOptions options;
+  options.rules = rules;
   options.member_params.assign(members.size(), "threads=1");
   const auto device = meta::MetaDevice::create({members.begin(), members.end()}, callback, options);
   return run(one, *device, 2, one.ranks);
@@ -152,10 +153,10 @@ std::string difference(const Results& expected, const Results& actual, double to
   return worst;
 }
 
-std::string check_case(const RandomCase& one, std::span<Device* const> devices) {
+std::string check_case(const RandomCase& one, std::span<Device* const> devices, const meta::RuleLookup& rules) {
   try {
     const Results expected = run_on_one(one, *devices[0]);
-    return difference(expected, run_on_meta(one, devices), one.low_precision ? 4e-2 : 1e-4);
+    return difference(expected, run_on_meta(one, devices, rules), one.low_precision ? 4e-2 : 1e-4);
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "meta/rule.h"
 #include "tests/support/random_graph.h"
 
 namespace shoal::test {
@@ -17,12 +18,14 @@ using Results = std::map<std::string, std::vector<float>>;
 
 Results run_on_one(const RandomCase& one, Device& device);
 /// Partial leaves get asymmetric addends (0.6 and shares of 0.4). Runs the plan twice: the second run must not differ.
-Results run_on_meta(const RandomCase& one, std::span<Device* const> devices);
+Results run_on_meta(const RandomCase& one, std::span<Device* const> devices,
+                    const meta::RuleLookup& rules = meta::rule_for);
 
 /// "" when equal within tolerance, else what differs most.
 std::string difference(const Results& expected, const Results& actual, double tolerance);
 /// Runs both and compares; an exception counts as a difference.
-std::string check_case(const RandomCase& one, std::span<Device* const> devices);
+std::string check_case(const RandomCase& one, std::span<Device* const> devices,
+                       const meta::RuleLookup& rules = meta::rule_for);
 
 /// The smallest case found within 20 seconds that still fails: without outputs, nodes and split states that are not
 /// needed for it.
