@@ -13,6 +13,7 @@
 #include "graph/text.h"
 #include "meta/meta_buffer.h"
 #include "meta/meta_device.h"
+#include "tests/support/poison.h"
 #include "tests/support/shard_math.h"
 
 namespace shoal::test {
@@ -134,6 +135,7 @@ Results run(const RandomCase& one, Device& device, int runs, int ranks) {
   const auto plan = backend->create_plan(graph);
   Results results;
   for (int i = 0; i < runs; ++i) {
+    poison(graph, *plan);
     fill_leaves(one, graph, weights, ranks);
     backend->compute_async(*plan);
     backend->synchronize();

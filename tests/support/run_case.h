@@ -22,7 +22,8 @@ struct Result {
 using Results = std::map<std::string, Result>;
 
 Results run_on_one(const RandomCase& one, Device& device);
-/// Partial leaves get asymmetric addends (0.6 and shares of 0.4). Runs the plan twice. Throws std::runtime_error when
+/// Partial leaves get asymmetric addends (0.6 and shares of 0.4). Runs the plan twice,
+/// each time in memory full of NaN. Throws std::runtime_error when
 /// the second run differs in a bit, or when ranks disagree about an output or a cache.
 Results run_on_meta(const RandomCase& one, std::span<Device* const> devices,
                     const meta::RuleLookup& rules = meta::rule_for);
