@@ -30,9 +30,9 @@ Layout even(int axis, int ranks, int64_t length) {
 
 using Layouts = std::map<std::string, Layout>;
 
-void expect_same(int ranks, std::string graph, Layouts layouts, bool low_precision = false) {
+void expect_same(int ranks, std::string graph, Layouts layouts, double tolerance = kTight) {
   const auto members = devices();
-  const RandomCase one{1, ranks, std::move(graph), std::move(layouts), low_precision};
+  const RandomCase one{1, ranks, std::move(graph), std::move(layouts), tolerance};
   EXPECT_EQ(check_case(one, members), "") << to_string(one);
 }
 
@@ -344,19 +344,19 @@ output %y
     std::vector<int64_t> blocks(static_cast<size_t>(ranks), 0);
     for (int block = 0; block < 3; ++block) blocks[static_cast<size_t>(block * ranks / 3)] += 32;
     const Partition partition = Partition::from_shares(blocks);
-    expect_same(ranks, text, {{"up", Layout::split(1, partition)}, {"down", Layout::split(0, partition)}}, true);
+    expect_same(ranks, text, {{"up", Layout::split(1, partition)}, {"down", Layout::split(0, partition)}}, kRounded);
   }
-  expect_same(3, text, {{"up", split(1, 3, "64:{0} 32:{2}")}, {"down", split(0, 3, "64:{0} 32:{2}")}}, true);
+  expect_same(3, text, {{"up", split(1, 3, "64:{0} 32:{2}")}, {"down", split(0, 3, "64:{0} 32:{2}")}}, kRounded);
 }
 
 TEST(HardCases, QuantisedCachesOfEveryTypeWithEverySplit) {
   for (const char* dtype : {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"}) {
     const std::string text = "input %x f32 [64, 2, 3]\ninput %slots5.i i32 [2]\ncache %c " + std::string(dtype) +
                              " [64, 5, 3]\n%w = set_rows(%c, %x, %slots5.i)\n%y = cast(%w) {dtype=f32}\noutput %y\n";
-    expect_same(2, text, {{"c", split(0, 2, "32:{1} 32:{0}")}}, true);
-    expect_same(3, text, {{"c", split(1, 3, "2:{0} 1:{1} 2:{0}")}}, true);
-    expect_same(3, text, {{"c", split(2, 3, "1:{0} 1:{0,1} 1:{2}")}}, true);
-    expect_same(2, text, {}, true);
+    expect_same(2, text, {{"c", split(0, 2, "32:{1} 32:{0}")}}, 0.0);
+    expect_same(3, text, {{"c", split(1, 3, "2:{0} 1:{1} 2:{0}")}}, 0.0);
+    expect_same(3, text, {{"c", split(2, 3, "1:{0} 1:{0,1} 1:{2}")}}, 0.0);
+    expect_same(2, text, {}, 0.0);
   }
   expect_same(2,
               "input %x f32 [8, 2]\ninput %slots5.i i32 [2]\ncache %c f32 [8, 5]\n"

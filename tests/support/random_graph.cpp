@@ -23,7 +23,7 @@ struct Value {
 
 class Generator {
  public:
-  explicit Generator(uint64_t seed) : rng_(seed), graph_("random") { case_.seed = seed; }
+  explicit Generator(uint64_t seed) : rng_(seed), f32_only_(seed % 2 == 0), graph_("random") { case_.seed = seed; }
 
   RandomCase run() {
     case_.ranks = pick(6) == 0 ? 1 + pick(16) : 1 + pick(5);
@@ -50,12 +50,17 @@ class Generator {
     return {kInner[pick(8)], kOuter[pick(6)], kOuter[pick(6)], pick(3) == 0 ? kOuter[pick(6)] : 1};
   }
 
+  /// The dtype, where values may be rounded to it.
+  DType rounding(DType dtype) {
+    if (f32_only_) return DType::kF32;
+    if (dtype != DType::kF32) case_.tolerance = kRounded;
+    return dtype;
+  }
+
   DType random_float(bool quantised) {
     static constexpr DType kTypes[] = {DType::kF32,  DType::kF32,  DType::kF32,  DType::kF16,
                                        DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ5_1};
-    const DType dtype = kTypes[pick(quantised ? 8 : 5)];
-    case_.low_precision |= dtype != DType::kF32;
-    return dtype;
+    return rounding(kTypes[pick(quantised ? 8 : 5)]);
   }
 
   /// A new f32 leaf: an input, or a weight (which gets a split state; inexact when that may be Partial).
@@ -268,8 +273,7 @@ class Generator {
     const int64_t rows = 2 + pick(6), value_size = s[0] % 32 == 0 ? s[0] : 1 + pick(4);
     const int64_t heads = s[2] % 2 == 0 && pick(2) ? s[2] / 2 : (pick(3) == 0 ? 1 : s[2]);
     static constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kQ8_0};
-    const DType dtype = kTypes[pick(s[0] % 32 == 0 ? 3 : 2)];
-    case_.low_precision |= dtype != DType::kF32;
+    const DType dtype = rounding(kTypes[pick(s[0] % 32 == 0 ? 3 : 2)]);
     Tensor* k = weights_.add(name("k"), dtype, {s[0], rows, heads, s[3]}, Role::kCache);
     Tensor* v = weights_.add(name("v"), dtype, {value_size, rows, heads, s[3]}, Role::kCache);
     AttentionParams params{0.3f, pick(3) ? 0.0f : 5.0f, pick(2) == 0, 0};
@@ -358,6 +362,7 @@ class Generator {
   }
 
   std::mt19937_64 rng_;
+  const bool f32_only_;
   RandomCase case_;
   TensorContext weights_;
   Graph graph_;

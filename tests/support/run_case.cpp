@@ -19,10 +19,6 @@
 namespace shoal::test {
 namespace {
 
-double tolerance_of(const RandomCase& one) {
-  return one.low_precision ? 4e-2 : 1e-4;
-}
-
 /// Infinite unless both are finite or the same.
 double distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
@@ -112,7 +108,7 @@ std::string disagreement_of_owners(const Tensor& tensor, const meta::Layout& lay
 Results read_results(const RandomCase& one, const Graph& graph, const TensorContext& weights, bool on_meta) {
   Results results;
   const auto add = [&](const Tensor& tensor) {
-    const std::string wrong = on_meta ? disagreement(tensor, tolerance_of(one)) : "";
+    const std::string wrong = on_meta ? disagreement(tensor, one.tolerance) : "";
     if (!wrong.empty()) throw std::runtime_error(wrong);
     results[tensor.name] = {read_values(tensor), tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64};
   };
@@ -237,7 +233,7 @@ std::string difference(const Results& expected, const Results& actual, double to
 std::string check_case(const RandomCase& one, std::span<Device* const> devices, const meta::RuleLookup& rules) {
   try {
     const Results expected = run_on_one(one, *devices[0]);
-    return difference(expected, run_on_meta(one, devices, rules), tolerance_of(one));
+    return difference(expected, run_on_meta(one, devices, rules), one.tolerance);
   } catch (const std::exception& error) {
     return error.what();
   }
