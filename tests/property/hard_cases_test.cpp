@@ -32,7 +32,7 @@ using Layouts = std::map<std::string, Layout>;
 
 void expect_same(int ranks, std::string graph, Layouts layouts, double tolerance = kTight) {
   const auto members = devices();
-  const RandomCase one{1, ranks, std::move(graph), std::move(layouts), tolerance};
+  const RandomCase one{1, ranks, std::move(graph), std::move(layouts), {}, tolerance};
   EXPECT_EQ(check_case(one, members), "") << to_string(one);
 }
 

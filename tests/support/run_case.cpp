@@ -192,6 +192,8 @@ Results run_on_meta(const RandomCase& one, std::span<Device* const> devices, con
     const auto it = one.layouts.find(tensor.name);
     if (it == one.layouts.end() || it->second.is_mirrored()) return meta::SplitState::mirrored();
     if (it->second.is_partial()) return meta::SplitState::partial();
+    const auto segments = one.segments.find(tensor.name);
+    if (segments != one.segments.end()) return meta::SplitState::split(it->second.axis, segments->second);
     return meta::SplitState::split(it->second.axis, it->second.partition);
   };
   const auto members = devices.first(static_cast<size_t>(one.ranks));
@@ -263,6 +265,7 @@ RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& 
     for (const auto& [name, layout] : layouts) {
       RandomCase next = one;
       next.layouts.erase(name);
+      next.segments.erase(name);
       smaller |= try_it(std::move(next));
     }
   }
