@@ -92,6 +92,14 @@ class Generator {
     return rounding(kTypes[pick(quantised ? 8 : 5)]);
   }
 
+  /// A dtype to store x in. Four and five bits are for exact values: a value next to a rounding boundary falls on
+  /// either side of it, and the steps are coarser than any tolerance.
+  DType storage_for(const Value& x) {
+    const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
+    const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1;
+    return coarse && !x.exact ? DType::kQ8_0 : dtype;
+  }
+
   /// A new leaf, f32 unless said otherwise: an input, or a weight (which gets a split state; inexact when that may be
   /// Partial).
   Value fresh(Shape shape, std::string_view prefix = "x", DType dtype = DType::kF32) {
@@ -359,7 +367,7 @@ class Generator {
     const Value x = any();
     const Shape& s = x.tensor->shape;
     const int64_t length = s[1] + pick(4);
-    Tensor* cache = operand("cache", random_float(s[0] % 32 == 0), {s[0], length, s[2], s[3]}, Role::kCache);
+    Tensor* cache = operand("cache", storage_for(x), {s[0], length, s[2], s[3]}, Role::kCache);
     Tensor* written = write(cache, x.tensor);
     if (written->dtype == DType::kF32) return keep(written, false, x.magnitude + 1);
     keep(cast(graph_, written, DType::kF32), false, x.magnitude + 1);
@@ -369,7 +377,10 @@ class Generator {
   Tensor* write(Tensor* cache, Tensor* rows) {
     const auto slots = [&] { return ids("slots", cache->shape[1], {rows->shape[1], 1, 1, 1}); };
     Tensor* written = set_rows(graph_, cache, rows, slots());
-    return pick(4) == 0 ? set_rows(graph_, written, fresh(rows->shape).tensor, slots()) : written;
+    if (pick(4) != 0) return written;
+    const bool exact = traits(cache->dtype).is_quantized;
+    Tensor* more = exact ? graph_.input(name("x"), DType::kF32, rows->shape) : fresh(rows->shape).tensor;
+    return set_rows(graph_, written, more, slots());
   }
 
   void make_moe() {
@@ -442,7 +453,7 @@ class Generator {
   void make_cast() {
     const Value x = any();
     if (pick(2)) return keep(contiguous(graph_, x.tensor), x.exact, x.magnitude);
-    const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
+    const DType dtype = storage_for(x);
     keep(cast(graph_, cast(graph_, x.tensor, dtype), DType::kF32), false, x.magnitude);
   }
 

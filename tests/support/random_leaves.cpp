@@ -12,7 +12,7 @@ namespace {
 std::vector<int64_t> integers(const Tensor& leaf, std::mt19937_64& rng) {
   const size_t digits = leaf.name.find_first_of("0123456789");
   const std::string kind = leaf.name.substr(0, digits);
-  const int64_t range = std::stoll(leaf.name.substr(digits));
+  const int64_t range = std::max<int64_t>(1, std::stoll(leaf.name.substr(digits)));
   std::vector<int64_t> values(static_cast<size_t>(leaf.elements()));
   if (kind == "slots") {
     std::vector<int64_t> all(static_cast<size_t>(range));

@@ -166,6 +166,21 @@ std::string without_line(const std::string& text, size_t drop) {
   return kept;
 }
 
+/// The case with an input in the place of the node in this line; "" when there is none. Needs the text of to_string().
+std::string with_input(const std::string& text, size_t replace) {
+  std::istringstream lines(text);
+  std::string line, kept, name;
+  for (size_t i = 0; std::getline(lines, line); ++i) {
+    const size_t type = line.find('#');
+    if (i == replace && line.starts_with("%") && type != std::string::npos) {
+      name = line.substr(0, line.find(' '));
+      line = "input " + name + line.substr(type + 1);
+    }
+    if (name.empty() || line != "output " + name) kept += line + "\n";
+  }
+  return name.empty() ? "" : kept;
+}
+
 size_t count_lines(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
 }
@@ -242,12 +257,17 @@ std::string check_case(const RandomCase& one, std::span<Device* const> devices, 
 }
 
 RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& fails) {
+  TensorContext weights;
+  Graph graph("random");
+  parse_graph(one.graph, graph, weights);
+  one.graph = to_string(graph);
   const auto stop = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   const auto try_it = [&](RandomCase next) {
     if (std::chrono::steady_clock::now() > stop) return false;
     try {
       next.graph = with_outputs(next.graph);
-      if (count_lines(next.graph) == 0 || !fails(next)) return false;
+      const bool same = next.graph == one.graph && next.layouts.size() == one.layouts.size();
+      if (same || count_lines(next.graph) == 0 || !fails(next)) return false;
     } catch (const Error&) {
       return false;  // what is left is no graph
     }
@@ -260,6 +280,11 @@ RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& 
       RandomCase next = one;
       next.graph = without_line(one.graph, line);
       if (count_lines(next.graph) < count_lines(one.graph)) smaller |= try_it(std::move(next));
+    }
+    for (size_t line = count_lines(one.graph); line-- > 0;) {
+      RandomCase next = one;
+      next.graph = with_input(one.graph, line);
+      if (!next.graph.empty()) smaller |= try_it(std::move(next));
     }
     const auto layouts = one.layouts;
     for (const auto& [name, layout] : layouts) {

@@ -39,7 +39,7 @@ std::string check_case(const RandomCase& one, std::span<Device* const> devices,
                        const meta::RuleLookup& rules = meta::rule_for);
 
 /// The smallest case found within 20 seconds that still fails: without outputs, nodes and split states that are not
-/// needed for it.
+/// needed for it, and with inputs in the place of nodes.
 RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& fails);
 
 }  // namespace shoal::test
