@@ -53,9 +53,9 @@ nlohmann::json step_json(const Step& step) {
 }
 
 /// "split k [384:{0} 384:{1}]", "mirrored" or, for views and concat, "on runs".
-std::string strategy_text(const Tensor& node, const NodeChoice& choice) {
+std::string strategy_text(const Tensor& node, const NodeChoice& choice, const RuleLookup& rules) {
   if (choice.factor >= 0) {
-    const char letter = rule_for(node)->factors[choice.factor].letter;
+    const char letter = rules(node)->factors[choice.factor].letter;
     return fmt::format("split {} [{}]", letter, choice.partition.to_string());
   }
   const bool split = choice.result.is_split() || std::any_of(choice.sources.begin(), choice.sources.end(),
@@ -65,7 +65,7 @@ std::string strategy_text(const Tensor& node, const NodeChoice& choice) {
 
 }  // namespace
 
-std::string to_string(const Propagation& propagation, const GraphRange& range) {
+std::string to_string(const Propagation& propagation, const GraphRange& range, const RuleLookup& rules) {
   std::string text;
   for (int i = range.begin; i < range.end; ++i) {
     const Tensor& node = *range.graph->nodes()[i];
@@ -75,7 +75,7 @@ std::string to_string(const Propagation& propagation, const GraphRange& range) {
       if (node.src[s] == nullptr) continue;
       sources += (sources.empty() ? " " : ", ") + choice.sources[s].to_string();
     }
-    text += fmt::format("{:<12} {:<10} {}:{} -> {}\n", node.name, name_of(node.op), strategy_text(node, choice),
+    text += fmt::format("{:<12} {:<10} {}:{} -> {}\n", node.name, name_of(node.op), strategy_text(node, choice, rules),
                         sources, choice.result.to_string());
   }
   return text;

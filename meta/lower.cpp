@@ -14,12 +14,13 @@ namespace {
 class Lowering {
  public:
   Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-           const CostModel& model)
+           const CostModel& model, const RuleLookup& rules)
       : range_(range),
         ranks_(ranks),
         propagation_(propagation),
         outside_(outside),
         model_(model),
+        rules_(rules),
         builder_(ranks, range.graph->name()) {}
 
   Lowered run() {
@@ -106,7 +107,7 @@ class Lowering {
         sources.push_back(locals_of(*node.src[i], choice.sources[i]));
     }
     std::optional<Rule> rule;
-    if (choice.factor >= 0) rule = rule_for(node);
+    if (choice.factor >= 0) rule = rules_(node);
     Locals locals;
     for (int rank = 0; rank < ranks_; ++rank) {
       std::vector<Tensor*> local_sources;
@@ -175,6 +176,7 @@ class Lowering {
   const Propagation& propagation_;
   const ShardLookup& outside_;
   const CostModel& model_;
+  const RuleLookup& rules_;
   LocalBuilder builder_;
   std::unordered_map<const Tensor*, std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
@@ -184,8 +186,8 @@ class Lowering {
 }  // namespace
 
 Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-              const CostModel& model) {
-  return Lowering(range, ranks, propagation, outside, model).run();
+              const CostModel& model, const RuleLookup& rules) {
+  return Lowering(range, ranks, propagation, outside, model, rules).run();
 }
 
 }  // namespace shoal::meta

@@ -29,8 +29,8 @@ struct Lowered {
   std::unordered_map<const Tensor*, Shards> shards;
 };
 
-/// Throws InvalidArgument when a persistent leaf has no shards.
+/// `model` and `rules` are those of the propagation. Throws InvalidArgument when a persistent leaf has no shards.
 Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-              const CostModel& model = {});
+              const CostModel& model = {}, const RuleLookup& rules = rule_for);
 
 }  // namespace shoal::meta

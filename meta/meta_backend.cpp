@@ -158,7 +158,7 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range) {
                              describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device_.name());
     return shards;
   };
-  Plan plan = make_plan(range, lookup, device_.members());
+  Plan plan = make_plan(range, lookup, device_.members(), device_.rules());
   return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan));
 }
 

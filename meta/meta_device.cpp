@@ -79,6 +79,7 @@ class MetaDeviceImpl final : public MetaDevice {
     Layout layout = to_layout(callback_(tensor), tensor, static_cast<int>(members_.size()));
     return members_.size() == 1 ? Layout::mirrored() : layout;
   }
+  const RuleLookup& rules() const override { return options_.rules; }
 
  private:
   std::vector<Device*> members_;
@@ -107,6 +108,7 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
                                members[i]->name());
     }
   }
+  require<InvalidArgument>(options.rules != nullptr, "a meta device needs rules; leave MetaOptions::rules as it is");
   require<InvalidArgument>(options.member_params.empty() || options.member_params.size() == members.size(),
                            "parameters are given for {} devices, the meta device has {}", options.member_params.size(),
                            members.size());

@@ -28,6 +28,7 @@ struct MetaOptions {
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; by default the host communicator.
   collectives::CommunicatorFactory communicator = collectives::make_host_communicator;
+  RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
 };
 
 class MetaDevice : public Device {
@@ -39,6 +40,8 @@ class MetaDevice : public Device {
   virtual const ShardStore& shards() const = 0;
   /// The callback's word on a tensor, checked.
   virtual Layout ask(const Tensor& tensor) const = 0;
+  /// The rules by which graphs are planned here.
+  virtual const RuleLookup& rules() const = 0;
 };
 
 /// One rank's part of loading: writes rank `rank`'s shard of a tensor placed in a meta buffer, given all its bytes

@@ -69,7 +69,8 @@ int64_t Plan::collective_bytes() const {
   return bytes;
 }
 
-Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices) {
+Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices,
+               const RuleLookup& rules) {
   check_range(range);
   const int ranks = static_cast<int>(devices.size());
   const auto leaf_layout = [&](const Tensor& tensor) {
@@ -79,8 +80,8 @@ Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<De
                              describe(tensor), range.graph->name());
     return shards != nullptr ? shards->layout : Layout::mirrored();
   };
-  const Propagation propagation = propagate(range, ranks, leaf_layout);
-  Lowered lowered = lower(range, ranks, propagation, outside);
+  const Propagation propagation = propagate(range, ranks, leaf_layout, {}, rules);
+  Lowered lowered = lower(range, ranks, propagation, outside, {}, rules);
 
   Plan plan;
   plan.graph_uid = range.graph->uid();

@@ -53,7 +53,8 @@ struct Plan {
 /// Plans a graph, or a range of it, on devices. Persistent leaves (and nodes of earlier ranges) must be known to
 /// `outside`. Touches no device memory; freezes the graph. Throws InvalidArgument when a leaf is not known, DeviceError
 /// when a tensor exceeds a device's max_size.
-Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices);
+Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices,
+               const RuleLookup& rules = rule_for);
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices);
 
 /// Weights and caches of the graph: fills memory.weights and memory.cache of each rank as

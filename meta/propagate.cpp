@@ -11,8 +11,9 @@ namespace {
 
 class Propagator {
  public:
-  Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model)
-      : range_(range), ranks_(ranks), leaf_layout_(leaf_layout), model_(model), shares_(ranks) {}
+  Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
+             const RuleLookup& rules)
+      : range_(range), ranks_(ranks), leaf_layout_(leaf_layout), model_(model), rules_(rules), shares_(ranks) {}
 
   Propagation run() {
     collect_users();
@@ -58,7 +59,7 @@ class Propagator {
 
   /// Somebody downstream needs the sum itself, seen through views.
   bool needs_sum(const User& user) const {
-    if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index);
+    if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_);
     const auto it = users_.find(user.node);
     if (it == users_.end()) return false;
     for (const User& next : it->second) {
@@ -115,9 +116,9 @@ class Propagator {
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
     }
-    auto candidates = strategies(node, sources, ranks_);
+    auto candidates = strategies(node, sources, ranks_, rules_);
     if (is_for_the_host_alone(node) && std::any_of(shares_.begin(), shares_.end(), [](double s) { return s > 0; })) {
-      if (auto divided = divided_output(node, sources, shares_)) {
+      if (auto divided = divided_output(node, sources, shares_, rules_)) {
         candidates.insert(candidates.begin(), std::move(*divided));
       }
     }
@@ -146,6 +147,7 @@ class Propagator {
   const int ranks_;
   const LeafLayout& leaf_layout_;
   const CostModel& model_;
+  const RuleLookup& rules_;
   std::vector<double> shares_;  ///< split weight bytes of each rank
   std::unordered_map<const Tensor*, std::vector<User>> users_;
   std::unordered_map<const Tensor*, std::vector<Layout>> available_;  ///< layouts made so far of each tensor
@@ -165,8 +167,9 @@ size_t cheapest_source(std::span<const Layout> available, const Layout& target, 
   return best;
 }
 
-Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model) {
-  return Propagator(range, ranks, leaf_layout, model).run();
+Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
+                      const RuleLookup& rules) {
+  return Propagator(range, ranks, leaf_layout, model, rules).run();
 }
 
 }  // namespace shoal::meta

@@ -32,6 +32,7 @@
 #include "graph/graph.h"
 #include "meta/cost.h"
 #include "meta/layout.h"
+#include "meta/rule.h"
 
 namespace shoal::meta {
 
@@ -51,11 +52,13 @@ struct Propagation {
 /// Layout of a tensor made outside the range: a leaf, or a node of an earlier range.
 using LeafLayout = std::function<Layout(const Tensor&)>;
 
-Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {});
+/// An op for which `rules` has nothing runs whole; views and concat need no rule, set_rows must have one.
+Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},
+                      const RuleLookup& rules = rule_for);
 
 /// For people: a line for each node, what it needs and what it gives.
 ///   y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
-std::string to_string(const Propagation& propagation, const GraphRange& range);
+std::string to_string(const Propagation& propagation, const GraphRange& range, const RuleLookup& rules = rule_for);
 
 /// The layout among `available` from which `target` is cheapest to reach: its index. Propagation and lowering both
 /// use it, so that what was costed is what is built.

@@ -22,6 +22,7 @@
 // both sources split 0 [128 128] and gives Partial.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,6 +80,8 @@ std::string_view name_of(FactorKind kind);
 std::optional<Rule> rule_for(const Tensor& node);
 /// Does the table have a rule for this op?
 bool has_rule(Op op);
+/// Where the planner takes rules from: rule_for, unless somebody knows other ops, or fewer.
+using RuleLookup = std::function<std::optional<Rule>(const Tensor& node)>;
 
 /// What splitting `factor` by `partition` asks of an operand: split on the operand's axis (grouped or tiled as
 /// its term says), or mirrored when the factor is not in it. nullopt when the partition does not fit the

@@ -198,10 +198,10 @@ std::vector<Strategy> write_strategies(const Tensor& node, const Rule& rule, con
 
 }  // namespace
 
-std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int ranks) {
+std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int ranks, const RuleLookup& rules) {
   if (is_view(node.op)) return view_strategies(node, sources[0]);
   if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
-  const auto rule = rule_for(node);
+  const auto rule = rules(node);
   std::vector<Strategy> out;
   const bool writes = info(node.op).alias == Alias::kWrites;
   check(rule.has_value() || !writes, "{} writes in place and needs a rule: gathered copies would be written",
@@ -215,9 +215,10 @@ std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int
   return out;
 }
 
-std::optional<Strategy> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares) {
+std::optional<Strategy> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares,
+                                       const RuleLookup& rules) {
   if (is_view(node.op) || node.op == Op::kConcat || info(node.op).alias == Alias::kWrites) return std::nullopt;
-  const auto rule = rule_for(node);
+  const auto rule = rules(node);
   if (!rule) return std::nullopt;
   for (size_t i = 0; i < node.src.size(); ++i) {
     const Tensor* source = node.src[i];
@@ -234,9 +235,9 @@ std::optional<Strategy> divided_output(const Tensor& node, const Layouts& source
   return std::nullopt;
 }
 
-bool passes_partial(const Tensor& node, int index) {
+bool passes_partial(const Tensor& node, int index, const RuleLookup& rules) {
   if (is_view(node.op) || node.op == Op::kConcat) return true;
-  const auto rule = rule_for(node);
+  const auto rule = rules(node);
   if (!rule) return false;
   return std::any_of(rule->linear.begin(), rule->linear.end(),
                      [&](const std::vector<int>& set) { return std::count(set.begin(), set.end(), index) > 0; });

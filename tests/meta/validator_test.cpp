@@ -6,7 +6,9 @@
 #include <set>
 
 #include "graph/text.h"
+#include "tests/devices/cpu_configuration.h"
 #include "tests/support/rule_cases.h"
+#include "tests/support/rule_layouts.h"
 #include "tests/support/rule_validator.h"
 
 namespace shoal::test {
@@ -27,6 +29,9 @@ std::string splittable(const meta::Rule& rule) {
   }
   return letters;
 }
+
+/// Ops that compute and need no rule: concat maps layouts on runs, and fill has no source that could be split.
+constexpr Op kWithoutRule[] = {Op::kConcat, Op::kFill};
 
 TEST(RuleValidator, EveryRuleIsRightAndComplete) {
   std::map<std::string, bool> used;  // allowed misses that are still needed
@@ -49,7 +54,10 @@ TEST(RuleValidator, EveryRuleIsRightAndComplete) {
   }
   for (int i = 0; i < kOpCount; ++i) {
     const Op op = static_cast<Op>(i);
-    if (!meta::has_rule(op)) continue;
+    if (info(op).kind != OpKind::kCompute) continue;
+    const bool without = std::count(std::begin(kWithoutRule), std::end(kWithoutRule), op) > 0;
+    EXPECT_EQ(meta::has_rule(op), !without) << name_of(op);
+    if (without) continue;
     EXPECT_TRUE(splittable_in.contains(op)) << name_of(op) << ": add a case to tests/support/rule_cases.cpp";
     EXPECT_EQ(exercised_in[op], splittable_in[op])
         << name_of(op) << ": no case in tests/support/rule_cases.cpp divides each of its factors";
@@ -128,6 +136,73 @@ TEST(RuleValidator, NoticesGroupsThatAreNot) {
   rule.sources[0].axes[0] = {rule.find('b'), 1, 1};  // the two axes mixed up
   rule.sources[0].axes[1] = {rule.find('a'), 1, 1};
   EXPECT_FALSE(validate_rule(one.graph, rule).findings.empty());
+}
+
+constexpr const char* kStructural[] = {
+    "weight %a f32 [5, 3, 2]\nweight %b f32 [4, 3, 2]\n%y = concat(%a, %b) {axis=0}",
+    "weight %a f32 [5, 3, 2]\nweight %b f32 [5, 4, 2]\n%y = concat(%a, %b, %a) {axis=1}",
+    "weight %a f16 [5, 3, 2]\nweight %b f16 [5, 3, 4]\nweight %c f16 [5, 3, 0]\n%y = concat(%a, %b, %c) {axis=2}",
+    "weight %a i32 [5, 3, 2]\nweight %b i32 [5, 3, 2, 3]\n%b1 = slice(%b) {axis=3, begin=1, length=1}\n"
+    "%y = concat(%a, %b1) {axis=3}",
+    "weight %a q8_0 [96, 3]\nweight %b q8_0 [64, 3]\n%y = concat(%a, %b) {axis=0}",
+    "weight %a q8_0 [96, 3]\nweight %b q8_0 [96, 2]\n%y = concat(%a, %b) {axis=1}",
+    "weight %x f32 [7, 5, 3, 2]\n%y = slice(%x) {axis=0, begin=2, length=4}",
+    "weight %x f32 [7, 5, 3, 2]\n%y = slice(%x) {axis=1, begin=3, length=2}",
+    "weight %x f16 [7, 5, 3, 2]\n%s = slice(%x) {axis=2, begin=1, length=2}\n%y = contiguous(%s)",
+    "weight %x i32 [7, 5, 3, 4]\n%y = slice(%x) {axis=3, begin=1, length=0}",
+    "weight %x q8_0 [128, 5]\n%y = slice(%x) {axis=0, begin=32, length=64}",
+    "weight %x f32 [6, 4, 3, 2]\n%y = reshape(%x) {shape=[24,3,2,1]}",
+    "weight %x f32 [6, 4, 3, 2]\n%y = reshape(%x) {shape=[6,12,1,2]}",
+    "weight %x f32 [6, 4, 3, 2]\n%y = reshape(%x) {shape=[3,2,4,6]}",
+    "weight %x f32 [6, 4, 3, 2]\n%y = reshape(%x) {shape=[2,3,12,2]}",
+    "weight %x f16 [6, 4, 3, 2]\n%y = reshape(%x) {shape=[9,16,1,1]}",
+    "weight %x q8_0 [64, 6, 2]\n%y = reshape(%x) {shape=[32,2,6,2]}",
+    "weight %x f32 [5, 4, 3, 2]\n%y = permute(%x) {axes=[1,0,2,3]}",
+    "weight %x f32 [5, 4, 3, 2]\n%p = permute(%x) {axes=[0,2,3,1]}\n%y = scale(%p) {scale=2}",
+    "weight %x i32 [5, 4, 3, 2]\n%y = permute(%x) {axes=[3,2,1,0]}",
+    "weight %x q8_0 [64, 4, 3]\n%y = permute(%x) {axes=[0,2,1,3]}",
+    "weight %x f32 [6, 4, 3]\nweight %z f32 [2, 6, 3]\n%p = permute(%x) {axes=[1,0,2,3]}\n"
+    "%s = slice(%p) {axis=0, begin=1, length=2}\n%y = concat(%s, %z) {axis=2}",
+};
+
+constexpr int kMostTrials = 40;
+
+/// With leaves that the callback is asked about, and its last node as output.
+std::string to_lay_out(std::string text) {
+  for (size_t at = text.find("input %"); at != std::string::npos; at = text.find("input %")) {
+    text.replace(at, 5, "weight");
+  }
+  return text + "\noutput %y\n";
+}
+
+std::vector<std::string> graphs_to_lay_out() {
+  std::vector<std::string> graphs = rule_cases();
+  graphs.insert(graphs.end(), std::begin(kStructural), std::end(kStructural));
+  for (std::string& text : graphs) text = to_lay_out(std::move(text));
+  return graphs;
+}
+
+class EveryLayout : public testing::TestWithParam<int> {};
+
+TEST_P(EveryLayout, OfTheSourcesGivesWhatOneDeviceGives) {
+  const CpuConfiguration configuration("devices=3,threads=1");
+  LayoutTrials trials(GetParam());
+  for (const std::string& text : graphs_to_lay_out()) {
+    const auto outcome = trials.run(text, kMostTrials);
+    EXPECT_EQ(outcome.problem, "");
+    EXPECT_GE(outcome.trials, 5) << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryLayout, testing::Values(2, 3));
+
+TEST(LayoutTrials, ShowRulesThatAllowTooMuch) {
+  const CpuConfiguration configuration("devices=3,threads=1");
+  for (const BrokenRule& broken : kBroken) {
+    if (broken.missing) continue;  // slower, but right
+    LayoutTrials trials(2, [&](const Tensor& node) { return std::optional(meta::parse_rule(broken.rule, node)); });
+    EXPECT_NE(trials.run(to_lay_out(broken.graph), 500).problem, "") << broken.rule << "\nfor\n" << broken.graph;
+  }
 }
 
 }  // namespace

@@ -2,11 +2,16 @@
 //
 // SHOAL_PROPERTY_CASES=N   cases in all (default 2000)
 // SHOAL_PROPERTY_SEED=S    just this case, as a failure prints it
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <set>
+#include <string>
 
 #include "devices/cpu/cpu_device.h"
+#include "graph/text.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {
@@ -57,15 +62,113 @@ TEST_P(MetaProperty, EqualsOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Random, MetaProperty, testing::Range(0, kShards));
 
-TEST(RandomCases, CoverEveryOp) {
-  std::string all;
-  for (uint64_t seed = 0; seed < 300; ++seed) all += random_case(seed).graph;
-  for (const char* op : {"get_rows", "set_rows",   "mul_mat(", "mul_mat_id", "add",     "sub",      "mul(",
-                         "div",      "scale",      "unary",    "clamp",      "glu",     "rms_norm", "layer_norm",
-                         "soft_max", "rope",       "sum_rows", "argmax",     "top_k",   "argsort",  "attention",
-                         "cast",     "contiguous", "concat",   "repeat",     "reshape", "slice",    "permute"}) {
-    EXPECT_NE(all.find(op), std::string::npos) << op;
+template <class Kind>
+std::string kind_of(std::string_view op, Kind kind) {
+  return fmt::format("{} of kind {}", op, static_cast<int>(kind));
+}
+
+/// What a graph and its layouts have that a planner could get wrong.
+class Features {
+ public:
+  void add(const RandomCase& one) {
+    Graph graph;
+    TensorContext weights;
+    parse_graph(one.graph, graph, weights);
+    for (const Tensor* node : graph.nodes()) add_node(*node);
+    for (const Tensor* leaf : weights.tensors()) {
+      if (leaf->empty()) found_.insert("an empty leaf");
+      const auto layout = one.layouts.find(leaf->name);
+      if (layout != one.layouts.end()) add_layout(*leaf, layout->second);
+    }
+    if (!one.segments.empty()) found_.insert("segments");
+    for (const auto& [name, segments] : one.segments) {
+      if (segments.size() > 1 && name.starts_with("fused") && segments[0] == segments[1])
+        found_.insert("equal segments");
+    }
   }
+  const std::set<std::string>& found() const { return found_; }
+
+ private:
+  void add_node(const Tensor& node) {
+    const std::string op(name_of(node.op));
+    found_.insert(op);
+    if (node.empty()) found_.insert("an empty " + op);
+    if (node.dtype != DType::kF32) found_.insert(op + " to " + std::string(name_of(node.dtype)));
+    if (node.op == Op::kUnary) found_.insert(kind_of(op, std::get<UnaryParams>(node.params).kind));
+    if (node.op == Op::kGlu) found_.insert(kind_of(op, std::get<GluParams>(node.params).kind));
+    if (node.op == Op::kSetRows) {
+      if (node.src[0]->op == Op::kSetRows) found_.insert("set_rows of set_rows");
+      if (node.src[2]->dtype == DType::kI64) found_.insert("set_rows with i64 ids");
+    }
+    if (node.op == Op::kAttention) add_attention(node);
+    if (node.op == Op::kGetRows && node.src[1]->shape[1] > 1) found_.insert("get_rows with ids on two axes");
+    if (node.op == Op::kGetRows && !node.src[0]->is_leaf()) found_.insert("get_rows of a computed table");
+    if (node.op == Op::kRope) {
+      const auto& params = std::get<RopeParams>(node.params);
+      if (node.src[2] != nullptr) found_.insert("rope with factors");
+      if (params.ext_factor != 0.0f) found_.insert("rope, YaRN");
+      if (params.ext_factor == 0.0f && params.freq_scale != 1.0f) found_.insert("rope, linear");
+    }
+  }
+
+  void add_attention(const Tensor& node) {
+    const Tensor* k = node.src[1];
+    bool view = false;
+    for (; is_view(k->op); k = k->src[0]) view = true;
+    if (k->op == Op::kSetRows)
+      found_.insert(view ? "attention to a view of a written cache" : "attention to a written cache");
+  }
+
+  void add_layout(const Tensor& leaf, const meta::Layout& layout) {
+    if (layout.is_partial()) found_.insert("partial " + std::string(name_of(leaf.dtype)));
+    const auto runs = layout.partition.runs();
+    if (std::any_of(runs.begin(), runs.end(), [](const meta::Run& run) { return run.owners.size() > 1; }))
+      found_.insert("shared runs");
+  }
+
+  std::set<std::string> found_;
+};
+
+TEST(RandomCases, DrawWhatThereIs) {
+  Features features;
+  for (uint64_t seed = 0; seed < 600; ++seed) features.add(random_case(seed));
+  std::set<std::string> wanted{"segments",
+                               "equal segments",
+                               "shared runs",
+                               "partial f32",
+                               "partial f16",
+                               "partial bf16",
+                               "partial i32",
+                               "an empty leaf",
+                               "an empty mul_mat",
+                               "an empty reshape",
+                               "add to i32",
+                               "sub to i32",
+                               "mul to i32",
+                               "get_rows to i32",
+                               "concat to i32",
+                               "add to f16",
+                               "mul to bf16",
+                               "set_rows of set_rows",
+                               "set_rows with i64 ids",
+                               "attention to a view of a written cache",
+                               "attention to a written cache",
+                               "get_rows with ids on two axes",
+                               "get_rows of a computed table",
+                               "rope with factors",
+                               "rope, linear",
+                               "rope, YaRN"};
+  for (int i = 0; i < kOpCount; ++i) {  // every op that a user's graph may have
+    const OpInfo& row = info(static_cast<Op>(i));
+    if (row.kind == OpKind::kCompute || row.kind == OpKind::kView) wanted.insert(std::string(row.name));
+  }
+  for (int i = 0; i < static_cast<int>(UnaryKind::kCount); ++i) {
+    wanted.insert(kind_of("unary", static_cast<UnaryKind>(i)));
+  }
+  for (int i = 0; i < static_cast<int>(GluKind::kCount); ++i) {
+    wanted.insert(kind_of("glu", static_cast<GluKind>(i)));
+  }
+  for (const std::string& feature : wanted) EXPECT_TRUE(features.found().contains(feature)) << feature;
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
 #include "tests/support/random_graph.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <set>
 
 #include "graph/ops/ops.h"
 #include "graph/text.h"
+#include "meta/split_state.h"
 
 namespace shoal::test {
 namespace {
@@ -21,59 +21,115 @@ struct Value {
   double magnitude;
 };
 
+/// An i32 value; integers are always exact.
+struct Integers {
+  Tensor* tensor;
+  int64_t magnitude;
+};
+
+bool divides(int64_t part, int64_t whole) {
+  return part == 0 ? whole == 0 : whole % part == 0;
+}
+
 class Generator {
  public:
-  explicit Generator(uint64_t seed) : rng_(seed), graph_("random") { case_.seed = seed; }
+  explicit Generator(uint64_t seed) : rng_(seed), f32_only_(seed % 2 == 0), graph_("random") { case_.seed = seed; }
 
   RandomCase run() {
     case_.ranks = pick(6) == 0 ? 1 + pick(16) : 1 + pick(5);
     const int target = 5 + pick(36);
-    for (int i = 1 + pick(2); i > 0; --i) values_.push_back(fresh(random_shape()));
+    while (values_.empty() || pick(2) == 0) values_.push_back(fresh(random_shape()));
     for (int tries = 0; tries < 20 * target && nodes() < target; ++tries) step();
     while (graph_.nodes().empty()) step();
     mark_outputs();
     case_.graph = to_string(graph_);
-    for (Tensor* leaf : weights_.tensors()) {
-      auto layout = random_layout(rng_, *leaf, case_.ranks, inexact_.count(leaf) > 0);
-      if (!layout.is_mirrored()) case_.layouts.emplace(leaf->name, std::move(layout));
-    }
+    for (Tensor* leaf : weights_.tensors()) lay_out(*leaf);
     return std::move(case_);
   }
 
  private:
-  int pick(int n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
+  void lay_out(Tensor& leaf) {
+    const int axis = pick(4);
+    const int64_t unit = axis == 0 ? traits(leaf.dtype).block_elems : 1;
+    const auto wanted = segments_.find(&leaf);
+    if (wanted != segments_.end()) {
+      answer_in_segments(leaf, 1, wanted->second);
+    } else if (pick(6) == 0) {
+      answer_in_segments(leaf, axis, random_segments(rng_, leaf.shape[axis], unit, 1 + pick(3), case_.ranks));
+    } else {
+      auto layout = random_layout(rng_, leaf, case_.ranks, summable_.count(&leaf) > 0);
+      if (!layout.is_mirrored()) case_.layouts.emplace(leaf.name, std::move(layout));
+    }
+  }
+
+  void answer_in_segments(const Tensor& leaf, int axis, std::vector<std::vector<int64_t>> lengths) {
+    const auto state = meta::SplitState::split(axis, lengths);
+    case_.layouts.emplace(leaf.name, meta::to_layout(state, leaf, case_.ranks));
+    case_.segments.emplace(leaf.name, std::move(lengths));
+  }
+
+  int pick(int64_t n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
   int nodes() const { return static_cast<int>(graph_.nodes().size()); }
   std::string name(std::string_view prefix) { return fmt::format("{}.{}", prefix, counter_++); }
 
   Shape random_shape() {
     static constexpr int64_t kInner[] = {1, 2, 3, 4, 5, 8, 32, 64}, kOuter[] = {1, 1, 2, 3, 4, 6};
-    return {kInner[pick(8)], kOuter[pick(6)], kOuter[pick(6)], pick(3) == 0 ? kOuter[pick(6)] : 1};
+    Shape shape{kInner[pick(8)], kOuter[pick(6)], kOuter[pick(6)], pick(3) == 0 ? kOuter[pick(6)] : 1};
+    if (!values_.empty() && pick(12) == 0) shape[pick(4)] = 0;
+    return shape;
+  }
+
+  /// The dtype, where values may be rounded to it.
+  DType rounding(DType dtype) {
+    if (f32_only_) return DType::kF32;
+    if (dtype != DType::kF32) case_.tolerance = kRounded;
+    return dtype;
   }
 
   DType random_float(bool quantised) {
     static constexpr DType kTypes[] = {DType::kF32,  DType::kF32,  DType::kF32,  DType::kF16,
                                        DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ5_1};
-    const DType dtype = kTypes[pick(quantised ? 8 : 5)];
-    case_.low_precision |= dtype != DType::kF32;
-    return dtype;
+    return rounding(kTypes[pick(quantised ? 8 : 5)]);
   }
 
-  /// A new f32 leaf: an input, or a weight (which gets a split state; inexact when that may be Partial).
-  Value fresh(Shape shape, std::string_view prefix = "x") {
-    if (prefix == "x" && pick(3) == 0) return {graph_.input(name(prefix), DType::kF32, shape), true, 1.0};
-    Tensor* leaf = weights_.add(name(prefix == "x" ? "w" : prefix), DType::kF32, shape);
+  /// A dtype to store x in. Four and five bits are for exact values: a value next to a rounding boundary falls on
+  /// either side of it, and the steps are coarser than any tolerance.
+  DType storage_for(const Value& x) {
+    const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
+    const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1;
+    return coarse && !x.exact ? DType::kQ8_0 : dtype;
+  }
+
+  /// A new leaf, f32 unless said otherwise: an input, or a weight (which gets a split state; inexact when that may be
+  /// Partial).
+  Value fresh(Shape shape, std::string_view prefix = "x", DType dtype = DType::kF32) {
+    if (prefix == "x" && pick(3) == 0) return {graph_.input(name(prefix), dtype, shape), true, 1.0};
+    Tensor* leaf = weights_.add(name(prefix == "x" ? "w" : prefix), dtype, shape);
     const bool exact = prefix != "x" || pick(4) != 0;
-    if (!exact) inexact_.insert(leaf);
+    if (!exact) summable_.insert(leaf);
     return {leaf, exact, prefix == "div" ? 2.0 : 1.0};
   }
 
+  /// A weight or cache of which the op makes an inexact result: it may be Partial where its dtype can be added.
+  Tensor* operand(std::string_view prefix, DType dtype, Shape shape, Role role = Role::kWeight) {
+    Tensor* leaf = weights_.add(name(prefix), dtype, shape, role);
+    if (traits(dtype).is_float) summable_.insert(leaf);
+    return leaf;
+  }
+
+  /// Integers with a meaning (see random_leaves.h), also as weights that are split or Partial.
   Tensor* ids(std::string_view kind, int64_t range, Shape shape) {
-    return graph_.input(name(fmt::format("{}{}", kind, range)), DType::kI32, shape);
+    const std::string full = name(fmt::format("{}{}", kind, range));
+    const bool wide = kind == "slots" && pick(3) == 0;
+    if (pick(4) != 0) return graph_.input(full, wide ? DType::kI64 : DType::kI32, shape);
+    Tensor* leaf = weights_.add(full, wide ? DType::kI64 : DType::kI32, shape);
+    if (!wide) summable_.insert(leaf);
+    return leaf;
   }
 
   Value any() { return values_[pick(static_cast<int>(values_.size()))]; }
   void keep(Tensor* tensor, bool exact, double magnitude) {
-    if (tensor->elements() > 4096) return;
+    if (tensor->elements() > 4096 || (tensor->empty() && pick(3) != 0)) return;
     if (magnitude > 16) {
       tensor = scale(graph_, tensor, {static_cast<float>(1.0 / magnitude), 0.0f});
       magnitude = 1;
@@ -81,7 +137,7 @@ class Generator {
     values_.push_back({tensor, exact, magnitude});
   }
 
-  Tensor* dense(const Value& x) { return x.tensor->is_contiguous() ? x.tensor : contiguous(graph_, x.tensor); }
+  Tensor* dense(Tensor* x) { return x->is_contiguous() ? x : contiguous(graph_, x); }
 
   /// Same shape as x, or with some axes 1.
   Value partner(const Value& x, std::string_view prefix = "x") {
@@ -89,24 +145,30 @@ class Generator {
       const Value other = any();
       if (same_shape(*other.tensor, *x.tensor)) return other;
     }
-    Shape shape = x.tensor->shape;
+    return fresh(broadcast(x.tensor->shape), prefix);
+  }
+
+  /// With some axes 1.
+  Shape broadcast(Shape shape) {
     for (int64_t& length : shape) {
-      if (pick(4) == 0) length = 1;
+      if (length > 0 && pick(4) == 0) length = 1;
     }
-    return fresh(shape, prefix);
+    return shape;
   }
 
   void step() {
     using Maker = void (Generator::*)();
     static constexpr Maker kMakers[] = {
-        &Generator::make_mul_mat,  &Generator::make_mul_mat,  &Generator::make_mul_mat, &Generator::make_pair_mat,
-        &Generator::make_binary,   &Generator::make_binary,   &Generator::make_binary,  &Generator::make_unary,
-        &Generator::make_scale,    &Generator::make_glu,      &Generator::make_glu,     &Generator::make_norm,
-        &Generator::make_soft_max, &Generator::make_rope,     &Generator::make_reduce,  &Generator::make_discrete,
-        &Generator::make_get_rows, &Generator::make_set_rows, &Generator::make_moe,     &Generator::make_attention,
-        &Generator::make_cast,     &Generator::make_concat,   &Generator::make_repeat,  &Generator::make_reshape,
-        &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,   &Generator::make_permute,
-        &Generator::make_permute};
+        &Generator::make_mul_mat,  &Generator::make_mul_mat,  &Generator::make_mul_mat,  &Generator::make_pair_mat,
+        &Generator::make_binary,   &Generator::make_binary,   &Generator::make_binary,   &Generator::make_unary,
+        &Generator::make_scale,    &Generator::make_glu,      &Generator::make_glu,      &Generator::make_norm,
+        &Generator::make_soft_max, &Generator::make_rope,     &Generator::make_reduce,   &Generator::make_discrete,
+        &Generator::make_get_rows, &Generator::make_set_rows, &Generator::make_moe,      &Generator::make_attention,
+        &Generator::make_cast,     &Generator::make_concat,   &Generator::make_repeat,   &Generator::make_reshape,
+        &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,    &Generator::make_permute,
+        &Generator::make_permute,  &Generator::make_fused,    &Generator::make_fused,    &Generator::make_cached,
+        &Generator::make_norm,     &Generator::make_half,     &Generator::make_integers, &Generator::make_integers,
+        &Generator::make_fill};
     (this->*kMakers[pick(static_cast<int>(std::size(kMakers)))])();
   }
 
@@ -117,14 +179,14 @@ class Generator {
     const int64_t c = s[2] % 2 == 0 && pick(2) ? s[2] / 2 : (pick(2) ? 1 : s[2]);
     const int64_t d = pick(2) ? 1 : s[3];
     const int64_t m[] = {1, 2, 3, 4, 6, 8, 32, 64};
-    Tensor* w = weights_.add(name("w"), random_float(blocks), {s[0], m[pick(8)], c, d});
+    Tensor* w = operand("w", random_float(blocks), {s[0], pick(60) == 0 ? 0 : m[pick(8)], c, d});
     keep(mul_mat(graph_, w, x.tensor), false, x.magnitude * std::max<double>(1, static_cast<double>(s[0]) / 4));
   }
 
   void make_pair_mat() {
     const Value a = any(), b = any();
     if (a.tensor->shape[0] != b.tensor->shape[0]) return;
-    if (b.tensor->shape[2] % a.tensor->shape[2] != 0 || b.tensor->shape[3] % a.tensor->shape[3] != 0) return;
+    if (!divides(a.tensor->shape[2], b.tensor->shape[2]) || !divides(a.tensor->shape[3], b.tensor->shape[3])) return;
     const double k = static_cast<double>(a.tensor->shape[0]);
     keep(mul_mat(graph_, a.tensor, b.tensor), false, a.magnitude * b.magnitude * std::max(1.0, k / 2));
   }
@@ -147,11 +209,31 @@ class Generator {
   }
 
   void make_unary() {
-    static constexpr UnaryKind kKinds[] = {UnaryKind::kNeg,  UnaryKind::kAbs,  UnaryKind::kTanh, UnaryKind::kRelu,
-                                           UnaryKind::kSilu, UnaryKind::kGelu, UnaryKind::kSqr,  UnaryKind::kSigmoid};
     const Value x = any();
-    const UnaryKind kind = kKinds[pick(8)];
-    keep(unary(graph_, x.tensor, kind), x.exact, kind == UnaryKind::kSqr ? x.magnitude * x.magnitude : x.magnitude);
+    const auto kind = static_cast<UnaryKind>(pick(static_cast<int>(UnaryKind::kCount)));
+    Tensor* from = x.tensor;
+    double magnitude = x.magnitude;
+    switch (kind) {
+      case UnaryKind::kSgn:
+      case UnaryKind::kStep:
+        if (!x.exact) return;  // they jump
+        break;
+      case UnaryKind::kExp:
+        from = clamp(graph_, from, {-2.0f, 2.0f});
+        magnitude = 8;
+        break;
+      case UnaryKind::kLog:
+      case UnaryKind::kSqrt:  // steep next to 0
+        from = scale(graph_, unary(graph_, from, UnaryKind::kAbs), {1.0f, 0.5f});
+        magnitude += 1;
+        break;
+      case UnaryKind::kSqr:
+        magnitude *= magnitude;
+        break;
+      default:
+        magnitude = std::max(1.0, magnitude);
+    }
+    keep(unary(graph_, from, kind), x.exact, magnitude);
   }
 
   void make_scale() {
@@ -171,6 +253,31 @@ class Generator {
     keep(glu(graph_, x.tensor, y.tensor, kind), x.exact && y.exact, x.magnitude * y.magnitude);
   }
 
+  /// Fused matrices with a row of segments, cut so that what follows lines up (or not): gate | up, or q | k | v.
+  void make_fused() {
+    const Value x = any();
+    const bool glu = pick(2) == 0;
+    const int64_t k = x.tensor->shape[0], part = 2 + pick(7);
+    const int parts = glu ? 2 : 3;
+    Tensor* w = operand("fused", random_float(k % 32 == 0), {k, part * parts, 1, 1});
+    if (pick(4) != 0) {
+      auto segments = random_segments(rng_, part, 1, 1, case_.ranks);
+      for (int more = 1; more < parts; ++more) {
+        segments.push_back(pick(5) == 0 ? random_segments(rng_, part, 1, 1, case_.ranks)[0] : segments[0]);
+      }
+      segments_.emplace(w, std::move(segments));
+    }
+    Tensor* h = mul_mat(graph_, w, x.tensor);
+    const double magnitude = x.magnitude * std::max<double>(1, static_cast<double>(k) / 4);
+    if (glu) {
+      const auto kind = static_cast<GluKind>(pick(static_cast<int>(GluKind::kCount)));
+      return keep(glu_fused(graph_, h, kind), false, magnitude * magnitude);
+    }
+    for (int i = pick(3); i < parts; i += 1 + pick(2)) {
+      keep(slice(graph_, h, {0, i * part, part}), false, magnitude);
+    }
+  }
+
   void make_norm() {
     const Value x = any();
     // A row of few or equal elements has no spread to speak of: normalising it would only show noise.
@@ -182,13 +289,13 @@ class Generator {
     const Value x = any();
     const Shape& s = x.tensor->shape;
     if (x.magnitude > 8) return;
-    Tensor* mask = pick(2) ? fresh({s[0], s[1], pick(2) ? 1 : s[2], 1}).tensor : nullptr;
+    Tensor* mask = pick(2) ? fresh({s[0], s[1], pick(2) ? 1 : s[2], 1}, "x", half_or_single()).tensor : nullptr;
     Tensor* sinks = pick(3) == 0 ? fresh({s[2], 1, 1, 1}).tensor : nullptr;
-    const bool exact = x.exact && !is_inexact(mask) && !is_inexact(sinks);
+    const bool exact = x.exact && !is_summable(mask) && !is_summable(sinks);
     keep(soft_max(graph_, x.tensor, mask, sinks, {0.5f}), exact, 1);
   }
 
-  bool is_inexact(Tensor* tensor) const { return tensor != nullptr && inexact_.count(tensor) > 0; }
+  bool is_summable(Tensor* tensor) const { return tensor != nullptr && summable_.count(tensor) > 0; }
 
   void make_rope() {
     const Value x = any();
@@ -197,7 +304,14 @@ class Generator {
     RopeParams params;
     params.dims = s[0] % 4 == 0 && pick(2) ? s[0] / 2 : s[0];
     params.mode = static_cast<RopeMode>(pick(2));
-    keep(rope(graph_, x.tensor, ids("pos", 64, {s[2], 1, 1, 1}), nullptr, params), x.exact, 1.5 * x.magnitude);
+    if (pick(3) == 0) params.freq_scale = 0.25f;  // linear scaling
+    if (pick(3) == 0) {                           // YaRN
+      params.freq_scale = 0.25f;
+      params.ext_factor = 1.0f;
+      params.original_context = 32;
+    }
+    Tensor* factors = pick(3) == 0 ? fresh({params.dims / 2, 1, 1, 1}, "div").tensor : nullptr;
+    keep(rope(graph_, x.tensor, ids("pos", 64, {s[2], 1, 1, 1}), factors, params), x.exact, 1.8 * x.magnitude);
   }
 
   void make_reduce() {
@@ -209,13 +323,14 @@ class Generator {
     const Value x = any();
     if (!x.exact) return;
     const int64_t length = x.tensor->shape[0];
+    if (length == 0) return;
     Tensor* found = nullptr;
     switch (pick(3)) {
       case 0:
         found = argmax(graph_, x.tensor);
         break;
       case 1:
-        found = top_k(graph_, x.tensor, 1 + pick(static_cast<int>(length)));
+        found = top_k(graph_, x.tensor, 1 + pick(length));
         break;
       default:
         found = argsort(graph_, x.tensor, pick(2) == 0);
@@ -227,27 +342,45 @@ class Generator {
       Tensor* flat = reshape(graph_, found, {found->elements(), 1, 1, 1});
       return keep(get_rows(graph_, table, flat), true, 1);
     }
+    if (pick(4) == 0) integers_.push_back({found, length});
     keep(cast(graph_, found, DType::kF32), true, static_cast<double>(length));
   }
 
   void make_get_rows() {
+    if (pick(3) == 0) return make_get_rows_of_computed();
     const int64_t rows = 1 + pick(9), x = pick(2) ? 32 : 1 + pick(6), count = 1 + pick(4);
-    Tensor* table = weights_.add(name("table"), random_float(x == 32), {x, rows, 1, 1});
-    const bool exact = pick(3) != 0 || table->dtype != DType::kF32;
-    if (!exact) inexact_.insert(table);
-    keep(get_rows(graph_, table, ids("ids", rows, {count, 1, 1, 1})), exact, 1);
+    const int64_t c = pick(3) == 0 ? 1 + pick(3) : 1, d = pick(4) == 0 ? 2 : 1;
+    Tensor* table = weights_.add(name("table"), random_float(x == 32), {x, rows, c, d});
+    const bool exact = pick(3) != 0 || traits(table->dtype).is_quantized;
+    if (!exact) summable_.insert(table);
+    keep(get_rows(graph_, table, ids("ids", rows, {count, c, d, 1})), exact, 1);
+  }
+
+  void make_get_rows_of_computed() {
+    const Value x = any();
+    const Shape& s = x.tensor->shape;
+    if (s[1] == 0) return;
+    keep(get_rows(graph_, x.tensor, ids("ids", s[1], {1 + pick(5), s[2], s[3], 1})), x.exact, x.magnitude);
   }
 
   void make_set_rows() {
     const Value x = any();
     const Shape& s = x.tensor->shape;
     const int64_t length = s[1] + pick(4);
-    Tensor* cache = weights_.add(name("cache"), random_float(s[0] % 32 == 0), {s[0], length, s[2], s[3]}, Role::kCache);
-    if (cache->dtype == DType::kF32) inexact_.insert(cache);
-    Tensor* written = set_rows(graph_, cache, x.tensor, ids("slots", length, {s[1], 1, 1, 1}));
-    if (pick(4) == 0) written = set_rows(graph_, written, fresh(s).tensor, ids("slots", length, {s[1], 1, 1, 1}));
+    Tensor* cache = operand("cache", storage_for(x), {s[0], length, s[2], s[3]}, Role::kCache);
+    Tensor* written = write(cache, x.tensor);
     if (written->dtype == DType::kF32) return keep(written, false, x.magnitude + 1);
     keep(cast(graph_, written, DType::kF32), false, x.magnitude + 1);
+  }
+
+  /// `rows` written into a cache, one time out of four followed by other rows.
+  Tensor* write(Tensor* cache, Tensor* rows) {
+    const auto slots = [&] { return ids("slots", cache->shape[1], {rows->shape[1], 1, 1, 1}); };
+    Tensor* written = set_rows(graph_, cache, rows, slots());
+    if (pick(4) != 0) return written;
+    const bool exact = traits(cache->dtype).is_quantized;
+    Tensor* more = exact ? graph_.input(name("x"), DType::kF32, rows->shape) : fresh(rows->shape).tensor;
+    return set_rows(graph_, written, more, slots());
   }
 
   void make_moe() {
@@ -255,7 +388,7 @@ class Generator {
     const Shape& s = x.tensor->shape;
     if (s[3] != 1 || s[2] > 4) return;
     const int64_t experts = 2 + pick(4), used = s[1] == 1 ? 1 + pick(2) : s[1];
-    Tensor* w = weights_.add(name("experts"), random_float(s[0] % 32 == 0), {s[0], 1 + pick(6), experts, 1});
+    Tensor* w = operand("experts", random_float(s[0] % 32 == 0), {s[0], 1 + pick(6), experts, 1});
     Tensor* chosen = ids("ids", experts, {used, s[2], 1, 1});
     keep(mul_mat_id(graph_, w, x.tensor, chosen), false,
          x.magnitude * std::max<double>(1, static_cast<double>(s[0]) / 4));
@@ -266,25 +399,143 @@ class Generator {
     const Shape& s = q.tensor->shape;
     if (q.magnitude > 8) return;
     const int64_t rows = 2 + pick(6), value_size = s[0] % 32 == 0 ? s[0] : 1 + pick(4);
-    const int64_t heads = s[2] % 2 == 0 && pick(2) ? s[2] / 2 : (pick(3) == 0 ? 1 : s[2]);
-    static constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kQ8_0};
-    const DType dtype = kTypes[pick(s[0] % 32 == 0 ? 3 : 2)];
-    case_.low_precision |= dtype != DType::kF32;
-    Tensor* k = weights_.add(name("k"), dtype, {s[0], rows, heads, s[3]}, Role::kCache);
-    Tensor* v = weights_.add(name("v"), dtype, {value_size, rows, heads, s[3]}, Role::kCache);
+    Tensor* k = operand("k", cache_type(s[0]), {s[0], rows, kv_heads(s[2]), s[3]}, Role::kCache);
+    Tensor* v = operand("v", k->dtype, {value_size, rows, k->shape[2], s[3]}, Role::kCache);
+    attend(q, k, v);
+  }
+
+  int64_t kv_heads(int64_t heads) { return heads % 2 == 0 && pick(2) ? heads / 2 : (pick(3) == 0 ? 1 : heads); }
+
+  DType cache_type(int64_t row) {
+    static constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+    return rounding(kTypes[pick(row % 32 == 0 ? 4 : 3)]);
+  }
+
+  DType half_or_single() { return rounding(pick(3) == 0 ? DType::kF16 : DType::kF32); }
+
+  void attend(const Value& q, Tensor* k, Tensor* v) {
+    const Shape& s = q.tensor->shape;
+    const int64_t rows = k->shape[1];
     AttentionParams params{0.3f, pick(3) ? 0.0f : 5.0f, pick(2) == 0, 0};
     if (params.causal && pick(3) == 0) params.window = 2;
     Tensor* positions = params.causal ? ids("pos", rows, {s[1], 1, 1, 1}) : nullptr;
-    Tensor* mask = pick(3) == 0 ? fresh({rows, s[1], 1, 1}).tensor : nullptr;
+    Tensor* mask = pick(3) == 0 ? fresh({rows, s[1], 1, 1}, "x", half_or_single()).tensor : nullptr;
     Tensor* sinks = pick(3) == 0 ? fresh({s[2], 1, 1, 1}).tensor : nullptr;
-    keep(attention(graph_, q.tensor, k, v, positions, mask, sinks, params), false, 1);
+    keep(attention(graph_, q.tensor, k, v, positions, mask, sinks, params), false, 2);
+  }
+
+  /// Rows are written into a cache, then attention reads them there or in a view of it.
+  void make_cached() {
+    const Value q = any();
+    const Shape& s = q.tensor->shape;
+    if (q.magnitude > 8) return;
+    const int64_t heads = kv_heads(s[2]), length = 3 + pick(4);
+    const int64_t seen = pick(3) == 0 ? length : 1 + pick(length);
+    const bool merged = s[3] == 1 && pick(2) == 0;  // rows of all heads, as llama.cpp and others store them
+    const auto cache = [&](std::string_view prefix, int64_t size, DType dtype) {
+      Tensor* rows = fresh({size, 1 + pick(3), heads, s[3]}).tensor;
+      if (!merged) {
+        Tensor* written = write(operand(prefix, dtype, {size, length, heads, s[3]}, Role::kCache), rows);
+        if (seen == length) return written;
+        return pick(2) ? slice(graph_, written, {1, 0, seen}) : slice(graph_, written, {1, length - seen, seen});
+      }
+      rows = contiguous(graph_, permute(graph_, rows, {0, 2, 1, 3}));
+      rows = reshape(graph_, rows, {size * heads, rows->shape[2], 1, 1});
+      Tensor* written = write(operand(prefix, dtype, {size * heads, length, 1, 1}, Role::kCache), rows);
+      Tensor* split = reshape(graph_, slice(graph_, written, {1, 0, seen}), {size, heads, seen, 1});
+      return permute(graph_, split, {0, 2, 1, 3});
+    };
+    const DType dtype = cache_type(s[0]);
+    Tensor* k = cache("k", s[0], dtype);
+    attend(q, k, cache("v", s[0], dtype));
   }
 
   void make_cast() {
     const Value x = any();
     if (pick(2)) return keep(contiguous(graph_, x.tensor), x.exact, x.magnitude);
-    const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
+    const DType dtype = storage_for(x);
     keep(cast(graph_, cast(graph_, x.tensor, dtype), DType::kF32), false, x.magnitude);
+  }
+
+  /// Values in f16 or bf16, beside leaves of any float type.
+  void make_half() {
+    if (f32_only_) return;
+    const Value x = any();
+    const DType dtype = rounding(pick(2) ? DType::kF16 : DType::kBF16);
+    Tensor* half = pick(3) == 0 ? operand("h", dtype, x.tensor->shape) : cast(graph_, x.tensor, dtype);
+    const auto other = [&] { return fresh(x.tensor->shape, "x", pick(2) ? dtype : DType::kF32).tensor; };
+    double magnitude = std::max(1.0, x.magnitude);
+    for (int more = 1 + pick(3); more > 0; --more) {
+      switch (pick(6)) {
+        case 0:
+          half = add(graph_, half, other());
+          magnitude += 1;
+          break;
+        case 1:
+          half = mul(graph_, half, other());
+          break;
+        case 2:
+          half = unary(graph_, half, pick(2) ? UnaryKind::kNeg : UnaryKind::kTanh);
+          break;
+        case 3:
+          half = scale(graph_, half, {-0.5f, 0.0f});
+          break;
+        case 4:
+          half = contiguous(graph_, half);
+          break;
+        default:
+          half = concat(graph_, {half, half}, 1);
+          half = slice(graph_, half, {1, half->shape[1] / 4, half->shape[1] / 2});
+      }
+    }
+    if (pick(3) != 0) return keep(cast(graph_, half, DType::kF32), false, magnitude);
+    Tensor* w = operand("w", dtype, {half->shape[0], 1 + pick(6), 1, 1});
+    keep(mul_mat(graph_, w, half), false, magnitude * std::max(1.0, static_cast<double>(w->shape[0]) / 4));
+  }
+
+  Tensor* integer_leaf(Shape shape) {
+    const std::string full = name("ints8");
+    if (pick(3) == 0) return graph_.input(full, DType::kI32, shape);
+    Tensor* leaf = weights_.add(full, DType::kI32, shape);
+    summable_.insert(leaf);
+    return leaf;
+  }
+
+  void make_integers() {
+    if (integers_.empty() || pick(4) == 0) integers_.push_back({integer_leaf(random_shape()), 8});
+    const Integers x = integers_[pick(static_cast<int>(integers_.size()))];
+    Shape s = x.tensor->shape;
+    switch (pick(8)) {
+      case 0:
+        return keep(add(graph_, x.tensor, integer_leaf(broadcast(s))), x.magnitude + 8);
+      case 1:
+        return keep(sub(graph_, x.tensor, integer_leaf(broadcast(s))), x.magnitude + 8);
+      case 2:
+        return keep(mul(graph_, x.tensor, integer_leaf(broadcast(s))), x.magnitude * 8);
+      case 3:
+        return keep(concat(graph_, {x.tensor, integer_leaf(s)}, pick(4)), x.magnitude);
+      case 4:
+        s[pick(4)] *= 1 + pick(3);
+        return keep(repeat(graph_, x.tensor, s), x.magnitude);
+      case 5:
+        if (s[1] == 0) return;
+        return keep(get_rows(graph_, x.tensor, ids("ids", s[1], {1 + pick(4), s[2], s[3], 1})), x.magnitude);
+      case 6:
+        return keep(contiguous(graph_, permute(graph_, x.tensor, {2, 0, 1, 3})), x.magnitude);
+      default:
+        keep(cast(graph_, x.tensor, DType::kF32), true, static_cast<double>(x.magnitude));
+    }
+  }
+
+  void keep(Tensor* tensor, int64_t magnitude) {
+    if (tensor->elements() <= 4096 && magnitude < 1 << 20) integers_.push_back({tensor, magnitude});
+  }
+
+  void make_fill() {
+    FillParams params{DType::kF32, any().tensor->shape, 0.5f * static_cast<float>(pick(5) - 2)};
+    if (pick(3) != 0) return keep(fill(graph_, params), true, 1);
+    params.dtype = DType::kI32;
+    keep(fill(graph_, params), 8);
   }
 
   void make_concat() {
@@ -294,7 +545,7 @@ class Generator {
     bool exact = x.exact;
     for (int more = 1 + pick(2); more > 0; --more) {
       Shape shape = x.tensor->shape;
-      shape[axis] = 1 + pick(4);
+      shape[axis] = pick(8) == 0 ? 0 : 1 + pick(4);
       const Value y = pick(3) == 0 ? x : fresh(shape);
       exact &= y.exact;
       sources.push_back(y.tensor);
@@ -305,39 +556,37 @@ class Generator {
   void make_repeat() {
     const Value x = any();
     Shape shape = x.tensor->shape;
-    shape[pick(4)] *= 1 + pick(3);
+    shape[pick(4)] *= pick(30) == 0 ? 0 : 1 + pick(3);
     keep(repeat(graph_, x.tensor, shape), x.exact, x.magnitude);
   }
 
   void make_reshape() {
     const Value x = any();
-    std::vector<int64_t> primes;
-    int64_t rest = x.tensor->elements();
-    for (int64_t p = 2; p <= rest; ++p) {
-      for (; rest % p == 0; rest /= p) primes.push_back(p);
-    }
     Shape shape{1, 1, 1, 1};
     if (pick(2)) {  // keep neighbours together: merge or cut one axis
-      shape = x.tensor->shape;
       const int axis = pick(3);
-      shape = {1, 1, 1, 1};
       int to = 0;
       for (int from = 0; from < 4; ++from) {
         shape[std::min(to, 3)] *= x.tensor->shape[from];
         if (from != axis) ++to;
       }
     } else {
-      for (int64_t p : primes) shape[pick(4)] *= p;
+      int64_t rest = x.tensor->elements();
+      if (rest == 0) shape[pick(4)] = 0;
+      for (int64_t p = 2; p <= rest; ++p) {
+        for (; rest % p == 0; rest /= p) shape[pick(4)] *= p;
+      }
     }
-    keep(reshape(graph_, dense(x), shape), x.exact, x.magnitude);
+    keep(reshape(graph_, dense(x.tensor), shape), x.exact, x.magnitude);
   }
 
   void make_slice() {
     const Value x = any();
     const int axis = pick(4);
     const int64_t length = x.tensor->shape[axis];
-    const int64_t begin = pick(static_cast<int>(length));
-    keep(slice(graph_, x.tensor, {axis, begin, 1 + pick(static_cast<int>(length - begin))}), x.exact, x.magnitude);
+    const int64_t begin = length == 0 ? 0 : pick(length);
+    const int64_t part = begin == length || pick(30) == 0 ? 0 : 1 + pick(length - begin);
+    keep(slice(graph_, x.tensor, {axis, begin, part}), x.exact, x.magnitude);
   }
 
   void make_permute() {
@@ -358,30 +607,16 @@ class Generator {
   }
 
   std::mt19937_64 rng_;
+  const bool f32_only_;
   RandomCase case_;
   TensorContext weights_;
   Graph graph_;
   std::vector<Value> values_;
-  std::set<Tensor*> inexact_;  ///< leaves that may be Partial
+  std::vector<Integers> integers_;
+  std::set<Tensor*> summable_;                                     ///< leaves that may be Partial
+  std::map<Tensor*, std::vector<std::vector<int64_t>>> segments_;  ///< wanted on axis 1
   int counter_ = 0;
 };
-
-std::vector<int64_t> integers(const Tensor& leaf, std::mt19937_64& rng) {
-  const size_t digits = leaf.name.find_first_of("0123456789");
-  const std::string kind = leaf.name.substr(0, digits);
-  const int64_t range = std::stoll(leaf.name.substr(digits));
-  std::vector<int64_t> values(static_cast<size_t>(leaf.elements()));
-  if (kind == "slots") {
-    std::vector<int64_t> all(static_cast<size_t>(range));
-    std::iota(all.begin(), all.end(), 0);
-    std::shuffle(all.begin(), all.end(), rng);
-    std::copy_n(all.begin(), std::min(all.size(), values.size()), values.begin());
-    return values;
-  }
-  for (int64_t& value : values) value = static_cast<int64_t>(rng() % static_cast<uint64_t>(range));
-  if (kind == "pos") std::sort(values.begin(), values.end());
-  return values;
-}
 
 }  // namespace
 
@@ -391,52 +626,12 @@ RandomCase random_case(uint64_t seed) {
 
 std::string to_string(const RandomCase& one) {
   std::string text = fmt::format("seed {} on {} ranks\n{}", one.seed, one.ranks, one.graph);
-  for (const auto& [name, layout] : one.layouts) text += fmt::format("  {}: {}\n", name, layout.to_string());
+  for (const auto& [name, layout] : one.layouts) {
+    const auto it = one.segments.find(name);
+    const std::string form = it == one.segments.end() ? "" : fmt::format(", as segments {}", it->second);
+    text += fmt::format("  {}: {}{}\n", name, layout.to_string(), form);
+  }
   return text;
-}
-
-meta::Layout random_layout(std::mt19937_64& rng, const Tensor& leaf, int ranks, bool allow_partial) {
-  const auto pick = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
-  const int64_t kind = pick(10);
-  if (kind < 2) return meta::Layout::mirrored();
-  if (kind < 5 && allow_partial) return meta::Layout::partial();
-  const int axis = static_cast<int>(pick(4));
-  const int64_t unit = axis == 0 ? traits(leaf.dtype).block_elems : 1;
-  int64_t left = leaf.shape[axis] / unit;
-  if (left < 2 && pick(4) != 0) return random_layout(rng, leaf, ranks, allow_partial);
-  std::vector<meta::Run> runs;
-  const bool shared = pick(6) == 0;
-  int next = static_cast<int>(pick(ranks));
-  while (left > 0) {
-    const int64_t length = 1 + pick(std::max<int64_t>(1, std::min(left, 1 + 2 * leaf.shape[axis] / unit / ranks)));
-    meta::Owners owners{next};
-    if (shared && pick(2) == 0 && ranks > 1) owners.push_back((next + 1) % ranks);
-    std::sort(owners.begin(), owners.end());
-    runs.push_back({length * unit, owners});
-    left -= length;
-    next = pick(4) == 0 ? static_cast<int>(pick(ranks)) : (next + 1) % ranks;
-  }
-  return meta::Layout::split(axis, meta::Partition(ranks, std::move(runs)));
-}
-
-std::vector<std::byte> leaf_data(const Tensor& leaf, uint64_t seed) {
-  std::mt19937_64 rng(seed ^ std::hash<std::string>()(leaf.name));
-  std::vector<std::byte> bytes(leaf.bytes());
-  const auto count = static_cast<size_t>(leaf.elements());
-  if (leaf.dtype == DType::kI32) {
-    const auto values = integers(leaf, rng);
-    auto* out = reinterpret_cast<int32_t*>(bytes.data());
-    for (size_t i = 0; i < count; ++i) out[i] = static_cast<int32_t>(values[i]);
-    return bytes;
-  }
-  std::vector<float> values(count);
-  const bool positive = leaf.name.starts_with("div");
-  for (float& value : values) {
-    const float unit = static_cast<float>(rng() >> 40) / static_cast<float>(1 << 24);
-    value = positive ? 1.0f + unit : 2.0f * unit - 1.0f;
-  }
-  traits(leaf.dtype).from_f32(values.data(), bytes.data(), leaf.elements());
-  return bytes;
 }
 
 }  // namespace shoal::test

@@ -10,6 +10,7 @@
 
 #include "devices/allocate.h"
 #include "graph/error.h"
+#include "tests/support/poison.h"
 
 namespace shoal::test {
 namespace {
@@ -195,12 +196,13 @@ TensorValues random_leaves(const Graph& graph, uint64_t seed) {
   return leaves;
 }
 
-GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves) : backend_(backend) {
+GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves) : backend_(backend), graph_(graph) {
   for (Tensor* leaf : graph.leaves()) {
     if (leaf->is_persistent() && !leaf->buffer) placed_.push_back(leaf);
   }
   memory_ = allocate_tensors(placed_, backend.device().buffer_type(), Usage::kWeights);
   plan_ = backend.create_plan(graph);
+  poison(graph, *plan_);
   for (Tensor* leaf : graph.leaves()) {
     write_values(*leaf, leaves.at(leaf));
     if (traits(leaf->dtype).is_quantized) leaves[leaf] = read_values(*leaf);
@@ -210,9 +212,10 @@ GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves) : backe
 GraphRun::~GraphRun() {
   plan_.reset();
   memory_.reset();
-  for (Tensor* leaf : placed_) {
-    leaf->buffer = nullptr;
-    leaf->data = nullptr;
+  const auto unplace = [](Tensor* tensor) { tensor->buffer = nullptr, tensor->data = nullptr; };
+  for (Tensor* leaf : placed_) unplace(leaf);
+  for (Tensor* node : graph_.nodes()) {  // views of them
+    if (std::find(placed_.begin(), placed_.end(), node->storage()) != placed_.end()) unplace(node);
   }
 }
 

@@ -34,9 +34,9 @@ Values read_values(const Tensor& tensor);
 /// anything else lies in [-1, 1].
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
-/// A graph with memory on a backend. Places leaves that have none, writes their values, and takes all of it back at
-/// the end, so that the same graph can run on the next backend. Encoding a quantised leaf again may change it: from
-/// then on `leaves` has what is stored.
+/// A graph with memory on a backend, which is full of NaN where nobody has written. Places leaves that have none,
+/// writes their values, and takes all of it back at the end, so that the same graph can run on the next backend.
+/// Encoding a quantised leaf again may change it: from then on `leaves` has what is stored.
 class GraphRun {
  public:
   GraphRun(Backend& backend, Graph& graph, TensorValues& leaves);
@@ -47,6 +47,7 @@ class GraphRun {
 
  private:
   Backend& backend_;
+  Graph& graph_;
   std::vector<Tensor*> placed_;
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<GraphPlan> plan_;
