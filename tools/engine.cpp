@@ -12,6 +12,8 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
   Engine engine;
   engine.model = std::move(model);
   engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
+  // Threads that cannot be had are found out now, and memory is planned for those there are.
+  std::unique_ptr<Backend> backend = engine.placement->init();
   models::require_memory(models::ModelPlan(*engine.model, *engine.placement, session).memory);
   ProgressBar bar("loading");
   models::load_weights(*engine.model, engine.placement->device(), [&](size_t done, size_t total) {
@@ -19,7 +21,7 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
     bar.update(done, total);
   });
   engine.session =
-      std::make_unique<models::Session>(*engine.model, engine.placement->device(), engine.placement->init(), session);
+      std::make_unique<models::Session>(*engine.model, engine.placement->device(), std::move(backend), session);
   return engine;
 }
 
