@@ -8,6 +8,7 @@
 #include "devices/params.h"
 #include "graph/error.h"
 #include "tools/comparison_side.h"
+#include "tools/threads.h"
 
 namespace shoal::tools {
 namespace {
@@ -94,6 +95,7 @@ std::vector<NodeError> compare_nodes(const std::string& path, const std::vector<
   require<InvalidArgument>(needed <= session.context,
                            "{} tokens of the prompt and one more do not fit into a context of {}; use -c {} or more",
                            tokens.size(), session.context, needed);
+  require_threads(threads_needed({devices.data(), 1}, placement.threads) + threads_needed(devices, placement.threads));
   ComparisonSide one(path, {devices.front()}, {{}, placement.threads}, session, needed - 1);
   ComparisonSide many(path, devices, placement, session, needed - 1);
   require_memory_of_both(one, many);

@@ -4,6 +4,7 @@
 #include "models/model_plan.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
+#include "tools/threads.h"
 
 namespace shoal::tools {
 
@@ -12,7 +13,8 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
   Engine engine;
   engine.model = std::move(model);
   engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
-  // Threads that cannot be had are found out now, and memory is planned for those there are.
+  require_threads(threads_needed(engine.placement->members(), placement.threads));
+  // Memory is planned for the threads there are.
   std::unique_ptr<Backend> backend = engine.placement->init();
   models::require_memory(models::ModelPlan(*engine.model, *engine.placement, session).memory);
   ProgressBar bar("loading");

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ struct Surroundings {
   std::optional<std::string> cpu_devices = "4";  ///< SHOAL_CPU_DEVICES; nullopt: not set
   std::string out = {}, err = {};                ///< files that stdout and stderr go to, or kClosed; "": kept
   int out_pipe = -1;                             ///< instead of `out`: the end of a pipe to write to
+  size_t address_space = 0;                      ///< bytes that it may map; 0: any
   bool ignores_interrupts = false;               ///< as jobs in the background of scripts do
 };
 
@@ -42,6 +44,8 @@ class Child {
     redirect(STDOUT_FILENO, around.out, "out");
     redirect(STDERR_FILENO, around.err, "err");
     if (around.out_pipe >= 0) dup2(around.out_pipe, STDOUT_FILENO);
+    rlimit limit{around.address_space, around.address_space};
+    if (around.address_space > 0 && setrlimit(RLIMIT_AS, &limit) != 0) _exit(126);
     if (around.out == kClosed) close(STDOUT_FILENO);
     if (around.err == kClosed) close(STDERR_FILENO);
     execv(SHOAL_PROGRAM, argv.data());

@@ -14,6 +14,19 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SHOAL_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SHOAL_SANITIZED 1
+#endif
+#endif
+#ifdef SHOAL_SANITIZED
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct Case {
   const char* name;
   const char* args;  ///< words; MODEL stands for the model file, EMPTY for "", ~ for a blank
@@ -157,6 +170,17 @@ TEST(ErrorsOfMemory, NameDeviceNeedAndRemedy) {
   EXPECT_THAT(err("run -p x -dev CPU1,CPU2"), HasSubstr("CPU1 needs 2.8 TiB and has "));
   // The whole cache and half of it.
   EXPECT_THAT(err("compare -dev CPU0,CPU1"), HasSubstr("CPU0 needs 8.4 TiB and has "));
+}
+
+TEST(ErrorsOfTheSystem, ThreadsThatCannotBeHad) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need all of the address space";
+  // A stack of a thread has some megabytes.
+  Finished finished = run({"run", "-m", kModel, "-p", "x", "-t", "1000"}, {.address_space = size_t{1} << 30});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(finished.out, "");
+  EXPECT_THAT(finished.err, StartsWith("shoal: error: of 1000 threads the system starts only "));
+  EXPECT_THAT(finished.err, HasSubstr("; use fewer devices or threads (-t), or raise the limit"));
+  EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
 }
 
 /// SHOAL_CPU_DEVICES and SHOAL_CPU_ISA.
