@@ -109,6 +109,8 @@ const Case kUsageErrors[] = {
     {"Threshold", "compare -m MODEL -dev CPU0,CPU1 --threshold inf", 2,
      "--threshold must be a finite number of at least 0, got 'inf'"},
     {"ThresholdIsNegative", "compare -m MODEL -dev CPU0,CPU1 --threshold -1", 2, "--threshold must be a finite number"},
+    {"Rank", "plan -m MODEL -dev CPU0,CPU1 --rank 2", 2, "--rank 2: there are ranks 0 to 1"},
+    {"RankIsNegative", "plan -m MODEL --rank -1", 2, "--rank must be a whole number from 0 to"},
     {"NoCommand", "", 2, "no command; name one of run, tokenize, detokenize, devices, plan, compare"},
     {"UnknownCommand", "generate", 2, "there is no command 'generate'; there are run,"},
     {"FlagBeforeTheCommand", "-m MODEL run -p x", 2, "-m comes before the command; name one of run, tokenize,"},

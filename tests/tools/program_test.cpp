@@ -260,6 +260,16 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   EXPECT_EQ(plan["fits"], true);
 }
 
+TEST(Plan, ShowsTheLocalGraphOfARank) {
+  std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
+  std::string without = run(args).out;
+  args.insert(args.end(), {"--rank", "1"});
+  std::string local = run_json(args)["local_graph"];
+  EXPECT_THAT(local, HasSubstr("blk.0.q"));
+  EXPECT_THAT(run(args).out, HasSubstr(local));
+  EXPECT_THAT(without, Not(HasSubstr(local)));
+}
+
 TEST(Plan, SaysWhatDoesNotFit) {
   std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "1,0", "-c", "2000000000"};
   Finished text = run(args);
