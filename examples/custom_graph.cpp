@@ -1,6 +1,7 @@
 // Two devices that act as one, a split-state callback of one's own, a small graph, its plan and its result.
 #include <fmt/core.h>
 
+#include <exception>
 #include <numeric>
 
 #include "devices/allocate.h"
@@ -10,7 +11,7 @@
 
 using namespace shoal;
 
-int main() {
+static void run() {
   cpu::configure("devices=2,threads=1");
 
   // y = down * relu(up * x): the hidden layer of 6 rows is divided 4 : 2.
@@ -41,4 +42,13 @@ int main() {
   backend->synchronize();
   tensor_get(*y, result.data(), 0, y->bytes());
   fmt::print("y = {} {} {}\n", result[0], result[1], result[2]);  // 10 * (0+..+5), 10 * (6+..+11), 10 * (12+..+17)
+}
+
+int main() {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "custom_graph: error: {}\n", error.what());
+    return 1;
+  }
 }

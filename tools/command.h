@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "graph/error.h"
+
 namespace shoal::tools {
 
 /// Does the work of a parsed command; returns the exit code.
@@ -15,6 +17,12 @@ struct Command {
   const char* name;
   const char* help;
   CommandBody (*define)(CLI::App& app);
+};
+
+/// Flags that make no sense together. While a command line is parsed any InvalidArgument is one; a body throws this.
+class UsageError : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
 };
 
 CommandBody define_run(CLI::App& app);

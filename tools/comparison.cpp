@@ -1,77 +1,76 @@
 #include "tools/comparison.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <map>
 
-#include "devices/allocate.h"
+#include "devices/params.h"
 #include "graph/error.h"
-#include "models/loader.h"
+#include "tools/comparison_side.h"
+#include "tools/threads.h"
 
 namespace shoal::tools {
 namespace {
 
-/// One side: the model loaded on a placement and its graph run once with every node kept.
-class Side {
+bool is_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+/// Both sides at once: the first device has the whole model and its share of it.
+void require_memory_of_both(const ComparisonSide& one, const ComparisonSide& many) {
+  std::map<std::string, size_t> one_needs;
+  for (const models::DeviceUse& use : one.memory()) one_needs[use.device] = use.use.total();
+  for (const models::DeviceUse& use : many.memory()) {
+    size_t needed = use.use.total() + one_needs[use.device];
+    require<DeviceError>(needed <= use.memory.free,
+                         "{} needs {} and has {} free, for every result is kept{}; use a shorter prompt (-p), a "
+                         "smaller context (-c) or other devices",
+                         use.device, format_bytes(needed), format_bytes(use.memory.free),
+                         one_needs[use.device] > 0 ? " and the first device has the whole model too" : "");
+  }
+}
+
+/// Collects the errors of one step after another.
+class Comparer {
  public:
-  Side(const std::string& path, std::vector<Device*> devices, const models::PlacementOptions& placement)
-      : model_(models::open_model(path)), placement_(*model_, std::move(devices), placement) {}
-  ~Side() {
-    // The memory belongs to the placement's device.
-    model_->buffer.reset();
-  }
+  Comparer(ComparisonSide& one, ComparisonSide& many) : one_(one), many_(many) {}
 
-  void run(const models::SessionOptions& options, std::span<const int32_t> tokens) {
-    Device& device = placement_.device();
-    models::load_weights(*model_, device);
-    models::SessionSize size = models::session_size(model_->hparams, options);
-    int64_t count = static_cast<int64_t>(tokens.size());
-    require<InvalidArgument>(count <= size.context, "{} tokens do not fit into a context of {}; use -c {} or more",
-                             count, size.context, count);
-    models::declare_cache(cache_, model_->hparams, {size.context, options.dtype_k, options.dtype_v});
-    cache_buffer_ = allocate_tensors(cache_.context.tensors(), device.buffer_type(), Usage::kAny);
-    cache_buffer_->clear(0);
-    graph_ = model_->architecture->build(model_->hparams, model_->weights, cache_, {count, count});
-    for (Tensor* node : graph_.graph->nodes()) {
-      if (info(node->op).alias == Alias::kNone) graph_.graph->output(node);
+  void step(const std::string& name, std::span<const int32_t> tokens) {
+    one_.run(tokens);
+    many_.run(tokens);
+    for (size_t i = 0; i < one_.nodes().size(); ++i) {
+      const Tensor &expected = *one_.nodes()[i], &actual = *many_.nodes()[i];
+      if (info(expected.op).alias != Alias::kNone) continue;  // a view, or the cache, which comes below
+      add({name, expected.name, std::string(name_of(expected.op)), many_.layout(actual)}, expected, actual);
     }
-    backend_ = placement_.init();
-    plan_ = backend_->create_plan(*graph_.graph);
-    set_inputs(tokens);
-    backend_->compute_async(*plan_);
-    backend_->synchronize();
+    for (size_t i = 0; i < one_.caches().size(); ++i) {
+      const Tensor &expected = *one_.caches()[i], &actual = *many_.caches()[i];
+      add({name, expected.name, "cache", many_.cache_layout(actual)}, expected, actual);
+    }
   }
 
-  std::span<Tensor* const> nodes() const { return graph_.graph->nodes(); }
-  std::string layout(const Tensor& node) const { return meta::plan_of(*plan_).layout(node).to_string(); }
+  /// The token that the one device finds best after the tokens so far.
+  int32_t best() const {
+    std::vector<float> logits = read_values(one_.logits());
+    auto last = logits.end() - one_.logits().shape[0];
+    return static_cast<int32_t>(std::max_element(last, logits.end()) - last);
+  }
+
+  std::vector<NodeError> take() { return std::move(errors_); }
 
  private:
-  void set_inputs(std::span<const int32_t> tokens) {
-    std::vector<int32_t> order(tokens.size());
-    std::iota(order.begin(), order.end(), 0);
-    size_t bytes = tokens.size_bytes();
-    tensor_set(*graph_.tokens, tokens.data(), 0, bytes);
-    for (Tensor* input : {graph_.positions, graph_.cache_rows, graph_.out_ids}) {
-      tensor_set(*input, order.data(), 0, bytes);
-    }
+  void add(NodeError error, const Tensor& expected, const Tensor& actual) {
+    std::vector<float> values = read_values(expected);
+    error.nmse = normalised_error(values, read_values(actual));
+    error.finite = is_finite(values);
+    errors_.push_back(std::move(error));
   }
 
-  std::unique_ptr<models::Model> model_;
-  models::Placement placement_;
-  models::KvCache cache_;
-  std::unique_ptr<Buffer> cache_buffer_;
-  models::DecoderGraph graph_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<GraphPlan> plan_;
+  ComparisonSide& one_;
+  ComparisonSide& many_;
+  std::vector<NodeError> errors_;
 };
-
-std::vector<float> read(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  tensor_get(tensor, bytes.data(), 0, bytes.size());
-  std::vector<float> values(tensor.elements());
-  traits(tensor.dtype).to_f32(bytes.data(), values.data(), tensor.elements());
-  return values;
-}
 
 }  // namespace
 
@@ -89,21 +88,24 @@ double normalised_error(std::span<const float> a, std::span<const float> b) {
 }
 
 std::vector<NodeError> compare_nodes(const std::string& path, const std::vector<Device*>& devices,
-                                     const models::PlacementOptions& placement, const models::SessionOptions& session,
+                                     const models::PlacementOptions& placement, models::SessionOptions session,
                                      std::span<const int32_t> tokens) {
-  require<InvalidArgument>(devices.size() >= 2, "comparing needs at least two devices; name them with --devices");
-  Side one(path, {devices.front()}, {{}, placement.threads});
-  Side many(path, devices, placement);
-  one.run(session, tokens);
-  many.run(session, tokens);
-  std::vector<NodeError> errors;
-  for (size_t i = 0; i < one.nodes().size(); ++i) {
-    const Tensor &expected = *one.nodes()[i], &actual = *many.nodes()[i];
-    if (info(expected.op).alias != Alias::kNone) continue;
-    errors.push_back({expected.name, std::string(name_of(expected.op)), many.layout(actual),
-                      normalised_error(read(expected), read(actual))});
-  }
-  return errors;
+  int64_t needed = static_cast<int64_t>(tokens.size()) + 1;
+  if (session.context == 0) session.context = needed;
+  require<InvalidArgument>(needed <= session.context,
+                           "{} tokens of the prompt and one more do not fit into a context of {}; use -c {} or more",
+                           tokens.size(), session.context, needed);
+  require_threads(threads_needed({devices.data(), 1}, placement.threads) + threads_needed(devices, placement.threads));
+  ComparisonSide one(path, {devices.front()}, {{}, placement.threads}, session, needed - 1);
+  ComparisonSide many(path, devices, placement, session, needed - 1);
+  require_memory_of_both(one, many);
+  one.load();
+  many.load();
+  Comparer comparer(one, many);
+  comparer.step("prompt", tokens);
+  int32_t next = comparer.best();
+  comparer.step("token", {&next, 1});
+  return comparer.take();
 }
 
 }  // namespace shoal::tools

@@ -4,6 +4,7 @@
 #include "models/model_plan.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
+#include "tools/threads.h"
 
 namespace shoal::tools {
 
@@ -12,6 +13,9 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
   Engine engine;
   engine.model = std::move(model);
   engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
+  require_threads(threads_needed(engine.placement->members(), placement.threads));
+  // Memory is planned for the threads there are.
+  std::unique_ptr<Backend> backend = engine.placement->init();
   models::require_memory(models::ModelPlan(*engine.model, *engine.placement, session).memory);
   ProgressBar bar("loading");
   models::load_weights(*engine.model, engine.placement->device(), [&](size_t done, size_t total) {
@@ -19,7 +23,7 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
     bar.update(done, total);
   });
   engine.session =
-      std::make_unique<models::Session>(*engine.model, engine.placement->device(), engine.placement->init(), session);
+      std::make_unique<models::Session>(*engine.model, engine.placement->device(), std::move(backend), session);
   return engine;
 }
 

@@ -5,7 +5,6 @@
 
 #include "models/placement.h"
 #include "models/session.h"
-#include "tools/flags.h"
 
 namespace shoal::tools {
 
@@ -15,14 +14,9 @@ struct Engine {
   std::unique_ptr<models::Session> session;
 };
 
-/// Throws DeviceError before anything is loaded when a device has too little memory, and Interrupted on Ctrl-C.
+/// Throws DeviceError before anything is loaded when a device has too little memory or cannot start its threads, and
+/// Interrupted on Ctrl-C.
 Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
                    const models::PlacementOptions& placement, const models::SessionOptions& session);
-
-/// Ctrl-C ended what was going on.
-class Interrupted : public std::exception {
- public:
-  const char* what() const noexcept override { return "interrupted"; }
-};
 
 }  // namespace shoal::tools

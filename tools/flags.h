@@ -22,25 +22,28 @@ struct ModelFlags {
 
 /// -dev -ts -t
 struct DeviceFlags {
-  std::string devices = "CPU0";
+  std::vector<std::string> names{"CPU0"};
   std::string ratio;
   int threads = 0;
-  void add_to(CLI::App& app);
-  /// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
-  /// two, as long as each has a core. Throws InvalidArgument for an unknown device, listing those that exist.
+  /// `required`: the command makes no sense without --devices.
+  void add_to(CLI::App& app, bool required = false);
+  /// Throws UsageError for a ratio that is none, or one for another number of devices.
+  void check() const;
+  /// The devices named (see device_names.h).
   std::vector<Device*> find() const;
   models::PlacementOptions placement() const { return {ratio, threads}; }
 };
 
-/// -c -b -ub -ctk -ctv
+/// -c -ctk -ctv, and -b -ub where the user has a say in batches
 struct ContextFlags {
   int64_t context = 0;
   int64_t batch = 2048;
   int64_t ubatch = 512;
-  std::string dtype_k = "f16";
-  std::string dtype_v = "f16";
+  DType dtype_k = DType::kF16;
+  DType dtype_v = DType::kF16;
   void add_to(CLI::App& app);
-  models::SessionOptions session() const;
+  void add_batches_to(CLI::App& app);
+  models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v}; }
 };
 
 /// --output text|json
@@ -49,8 +52,5 @@ struct OutputFlag {
   void add_to(CLI::App& app);
   bool json() const { return format == "json"; }
 };
-
-/// "1,2,3" -> {1, 2, 3}. Throws InvalidArgument that names `flag`.
-std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text);
 
 }  // namespace shoal::tools

@@ -9,56 +9,58 @@
 namespace shoal::tools {
 namespace {
 
+/// Adds the milliseconds of its life to a sum, exceptions or not.
 class Stopwatch {
  public:
-  /// Milliseconds since construction or the last call.
-  double lap() {
-    auto now = std::chrono::steady_clock::now();
-    double ms = std::chrono::duration<double, std::milli>(now - last_).count();
-    last_ = now;
-    return ms;
-  }
+  explicit Stopwatch(double& ms) : ms_(ms) {}
+  ~Stopwatch() { ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  double& ms_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 /// One run of the loop.
 class Generator {
  public:
   Generator(models::Session& session, const models::Tokenizer& tokenizer, const GenerationOptions& options,
-            const TextSink& sink)
+            const TextSink& sink, Generation& out)
       : session_(session),
         tokenizer_(tokenizer),
         options_(options),
         sink_(sink),
         sampler_(options.sampler),
-        decoder_(tokenizer) {}
+        decoder_(tokenizer),
+        out_(out) {}
 
-  Generation run(std::span<const int32_t> prompt) {
-    Stopwatch watch;
+  void run(std::span<const int32_t> prompt) {
     evaluate_prompt(prompt);
-    out_.prompt_ms = watch.lap();
     if (!logits_.empty() && options_.top_logits > 0) {
       out_.top_logits = models::top_logits(logits_, options_.top_logits);
     }
-    watch.lap();
+    Stopwatch watch(out_.generation_ms);
     while (out_.stop.empty()) step();
     emit(decoder_.finish());
-    out_.generation_ms = watch.lap();
-    return std::move(out_);
   }
 
  private:
-  /// Leaves no logits when Ctrl-C came between two batches.
+  /// Leaves no logits when it was interrupted between two batches.
   void evaluate_prompt(std::span<const int32_t> prompt) {
+    Stopwatch watch(out_.prompt_ms);
     size_t batch = session_.batch();
     for (size_t begin = 0; begin < prompt.size(); begin += batch) {
       logits_ = {};
       if (interrupted()) return;
-      session_.evaluate(prompt.subspan(begin, std::min(batch, prompt.size() - begin)));
-      logits_ = session_.logits();
+      evaluate(prompt.subspan(begin, std::min(batch, prompt.size() - begin)), out_.prompt_evaluated);
     }
+  }
+
+  void evaluate(std::span<const int32_t> tokens, int64_t& counter) {
+    session_.evaluate(tokens);
+    logits_ = session_.logits();
+    counter += static_cast<int64_t>(tokens.size());
   }
 
   std::string stop_reason() const {
@@ -72,10 +74,7 @@ class Generator {
   void step() {
     out_.stop = stop_reason();
     if (!out_.stop.empty()) return;
-    if (!out_.tokens.empty()) {
-      session_.evaluate({&out_.tokens.back(), 1});
-      logits_ = session_.logits();
-    }
+    if (!out_.tokens.empty()) evaluate({&out_.tokens.back(), 1}, out_.evaluated);
     int32_t token = sampler_.sample(logits_);
     if (!options_.ignore_end && tokenizer_.is_end(token)) {
       out_.stop = "end_of_text";
@@ -86,8 +85,8 @@ class Generator {
   }
 
   void emit(const std::string& text) {
-    sink_(text);
     out_.text += text;
+    if (!text.empty()) sink_(text);
   }
 
   models::Session& session_;
@@ -97,18 +96,19 @@ class Generator {
   models::Sampler sampler_;
   models::StreamDecoder decoder_;
   std::span<const float> logits_;
-  Generation out_;
+  Generation& out_;
 };
 
 }  // namespace
 
-Generation generate(models::Session& session, const models::Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                    const GenerationOptions& options, const TextSink& sink) {
-  require<InvalidArgument>(!prompt.empty(), "the prompt is empty; give a text with -p or ids with --prompt-tokens");
-  require<InvalidArgument>(static_cast<int64_t>(prompt.size()) <= session.context(),
-                           "the prompt has {} tokens and the context holds {}; use -c {} or more", prompt.size(),
-                           session.context(), prompt.size());
-  return Generator(session, tokenizer, options, sink).run(prompt);
+void generate(models::Session& session, const models::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+              const GenerationOptions& options, const TextSink& sink, Generation& out) {
+  try {
+    Generator(session, tokenizer, options, sink, out).run(prompt);
+  } catch (...) {
+    out.stop = "error";
+    throw;
+  }
 }
 
 }  // namespace shoal::tools

@@ -1,11 +1,22 @@
-// Ctrl-C: the first one asks the program to end, a second one kills it.
+// Ctrl-C and SIGTERM: the first one asks the program to end, a second one of the same kind kills it.
 #pragma once
+
+#include <exception>
 
 namespace shoal::tools {
 
-/// From now on Ctrl-C only sets a flag, once.
+/// From now on the first SIGINT and the first SIGTERM only leave a note. Writes that wait for a slow reader go on. A
+/// signal that the program was started to ignore, as scripts do for jobs in the background, stays ignored.
 void catch_interrupts();
-/// Has Ctrl-C been pressed? Any thread.
+/// Has one of them come? Any thread.
 bool interrupted();
+/// The exit code that shells report for the one that came: 130 for Ctrl-C, 143 for SIGTERM.
+int interrupt_code();
+
+/// Ends what was going on after interrupted() said so.
+class Interrupted : public std::exception {
+ public:
+  const char* what() const noexcept override { return "interrupted"; }
+};
 
 }  // namespace shoal::tools

@@ -1,13 +1,26 @@
-#include <exception>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <string>
 #include <vector>
 
 #include "tools/program.h"
 
-int main(int argc, char** argv) {
-  try {
-    return shoal::tools::run_program(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {
-    return shoal::tools::report(error.what(), shoal::tools::kFailed);
+namespace {
+
+/// A standard stream that was closed must not become the next file opened, a model for instance: it is held by
+/// something that can be neither read nor written to any effect, so that writing fails.
+void hold_standard_streams() {
+  for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  hold_standard_streams();
+  std::signal(SIGPIPE, SIG_IGN);  // writing to a pipe without a reader is an error like others
+  return shoal::tools::run_program(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -4,10 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <optional>
+#include <sstream>
+#include <system_error>
 
 #include "meta/meta_family.h"
+#include "tools/arguments.h"
 #include "tools/command.h"
+#include "tools/interrupt.h"
+#include "tools/output.h"
 
 namespace shoal::tools {
 namespace {
@@ -21,52 +27,38 @@ constexpr std::array<Command, 6> kCommands{{
     {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},
 }};
 
-/// Short flags of the field that have several letters, which CLI11 would read as several flags.
-struct ShortFlag {
-  std::string_view brief;
-  std::string_view full;
-};
-constexpr std::array<ShortFlag, 5> kShortFlags{{
-    {"-dev", "--devices"},
-    {"-ts", "--tensor-split"},
-    {"-ub", "--ubatch-size"},
-    {"-ctk", "--cache-type-k"},
-    {"-ctv", "--cache-type-v"},
-}};
-
-/// "-ts 3,1" -> "--tensor-split 3,1", "-ts=3,1" -> "--tensor-split=3,1".
-std::string spell_out(const std::string& arg) {
-  for (const ShortFlag& flag : kShortFlags) {
-    if (arg == flag.brief) return std::string(flag.full);
-    bool with_value = arg.starts_with(flag.brief) && arg.size() > flag.brief.size() && arg[flag.brief.size()] == '=';
-    if (with_value) return std::string(flag.full) + arg.substr(flag.brief.size());
-  }
-  return arg;
+bool is_own_flag(const std::string& arg) {
+  return arg == "-h" || arg == "--help" || arg == "--version";
 }
 
-/// Says what is wrong with the command's name; nothing when it is fine or a flag comes first.
-std::optional<std::string> command_problem(const std::vector<std::string>& args) {
+/// Throws UsageError unless a command comes first, or a flag of the program itself.
+void check_command(const std::vector<std::string>& args) {
   std::string known;
   for (const Command& command : kCommands) {
-    if (!args.empty() && args.front() == command.name) return std::nullopt;
+    if (!args.empty() && args.front() == command.name) return;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", command.name);
   }
-  if (args.empty()) return fmt::format("no command; name one of {}", known);
-  if (args.front().starts_with("-")) return std::nullopt;
-  return fmt::format("there is no command '{}'; there are {}", args.front(), known);
+  if (args.empty()) throw UsageError(fmt::format("no command; name one of {}", known));
+  if (is_own_flag(args.front())) return;
+  if (args.front().starts_with("-")) {
+    throw UsageError(fmt::format("{} comes before the command; name one of {} first", args.front(), known));
+  }
+  throw UsageError(fmt::format("there is no command '{}'; there are {}", args.front(), known));
 }
 
-}  // namespace
-
-int report(std::string_view message, int code) {
-  std::string line(message);
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  fmt::print(stderr, "shoal: error: {}\n", line);
-  return code;
+/// The command line for CLI11, which takes arguments from the back.
+std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::string>& args) {
+  std::vector<std::string> out = args;
+  if (!is_own_flag(args.front())) {
+    out = spell_out(*app.get_subcommand(args.front()), {args.begin() + 1, args.end()});
+    out.insert(out.begin(), args.front());
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
 }
 
-int run_program(std::vector<std::string> args) {
-  if (auto problem = command_problem(args)) return report(*problem, kUsage);
+int run_command(const std::vector<std::string>& args) {
+  check_command(args);
   meta::family();
   CLI::App app("Runs language models on several devices that act as one.", "shoal");
   app.set_version_flag("--version", "shoal " SHOAL_VERSION);
@@ -76,17 +68,80 @@ int run_program(std::vector<std::string> args) {
     CLI::App* sub = app.add_subcommand(command.name, command.help);
     sub->callback([body = command.define(*sub), &chosen] { chosen = body; });
   }
-  for (std::string& arg : args) arg = spell_out(arg);
-  std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
+  std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
   try {
-    app.parse(args);
+    app.parse(prepare(app, args));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    auto given = app.get_subcommands();
-    std::string command = given.empty() ? "shoal" : "shoal " + given.front()->get_name();
-    return report(fmt::format("{}; see {} --help", error.what(), command), kUsage);
+    if (error.get_exit_code() != 0) throw UsageError(fmt::format("{}; see {}", error.what(), help));
+    std::ostringstream text;  // of --help or --version
+    app.exit(error, text);
+    write_out(text.str());
+    return kSuccess;
+  } catch (const InvalidArgument& error) {
+    throw UsageError(fmt::format("{}; see {}", error.what(), help));
   }
   return chosen();
+}
+
+}  // namespace
+
+int report(std::string_view message, int code) noexcept {
+  try {
+    write_err(fmt::format("shoal: error: {}\n", escaped(message)));
+  } catch (const std::exception&) {
+    write_err("shoal: error: out of memory\n");
+  }
+  return code;
+}
+
+void warn(std::string_view message) noexcept {
+  try {
+    write_err(fmt::format("shoal: warning: {}\n", escaped(message)));
+  } catch (const std::exception&) {
+    // A warning that finds no memory is not worth more.
+  }
+}
+
+std::string describe_current() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "out of memory; use a smaller context (-c) or batch (-ub), or a smaller model";
+  } catch (const std::system_error& error) {
+    bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return fmt::format("{}{}", error.what(),
+                       no_thread ? ": cannot start a thread; use fewer devices or threads (-t), or raise the limit of "
+                                   "processes (ulimit -u)"
+                                 : "");
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something failed that does not say what";
+  }
+}
+
+int report_current(int code) noexcept {
+  try {
+    return report(describe_current(), code);
+  } catch (...) {
+    return report("out of memory", code);
+  }
+}
+
+int run_program(const std::vector<std::string>& args) noexcept {
+  try {
+    int code = run_command(args);
+    finish_out();
+    return code;
+  } catch (const UsageError&) {
+    return report_current(kUsage);
+  } catch (const Interrupted&) {
+    return interrupt_code();
+  } catch (const OutputClosed&) {
+    return kOutputClosed;
+  } catch (...) {
+    return report_current(kFailed);
+  }
 }
 
 }  // namespace shoal::tools

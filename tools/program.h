@@ -9,14 +9,21 @@ namespace shoal::tools {
 
 inline constexpr int kSuccess = 0;
 inline constexpr int kFailed = 1;
-inline constexpr int kUsage = 2;          ///< the command line is wrong
-inline constexpr int kInterrupted = 130;  ///< ended by Ctrl-C, as shells report it
+inline constexpr int kUsage = 2;           ///< the command line makes no sense, whatever the model and the machine
+inline constexpr int kOutputClosed = 141;  ///< the reader of stdout has gone: as shells report SIGPIPE
 
-/// Runs a command line without the program's name and returns the exit code. Usage errors are reported here, all
-/// others thrown.
-int run_program(std::vector<std::string> args);
+/// Runs a command line without the program's name and returns the exit code: 128 + n when signal n ended it. All
+/// failures are reported.
+int run_program(const std::vector<std::string>& args) noexcept;
 
-/// Prints the message as one line and returns `code`.
-int report(std::string_view message, int code);
+/// Prints the message as one line without control characters and returns `code`.
+int report(std::string_view message, int code) noexcept;
+/// The same for the exception that is being handled, with what to do where its text does not say so. To be called in
+/// a catch block.
+int report_current(int code) noexcept;
+/// What report_current() would print.
+std::string describe_current();
+/// A line that does not change what the program does.
+void warn(std::string_view message) noexcept;
 
 }  // namespace shoal::tools

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "devices/params.h"
+#include "tools/output.h"
 
 namespace shoal::tools {
 namespace {
@@ -19,7 +19,7 @@ constexpr const char* kEraseLine = "\r\x1b[K";
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), visible_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
-  if (visible_) fmt::print(stderr, "{}", kEraseLine);
+  if (visible_) write_err(kEraseLine);
 }
 
 std::string ProgressBar::line(const std::string& label, size_t done, size_t total, int width) {
@@ -34,8 +34,7 @@ void ProgressBar::update(size_t done, size_t total) {
   auto now = std::chrono::steady_clock::now();
   if (done < total && now - last_ < kInterval) return;
   last_ = now;
-  fmt::print(stderr, "{}{}", kEraseLine, line(label_, done, total));
-  std::fflush(stderr);
+  write_err(kEraseLine + line(label_, done, total));
 }
 
 }  // namespace shoal::tools

@@ -15,15 +15,6 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-constexpr int kMaxDevices = 1024;
-
-int devices_from_environment() {
-  const char* text = std::getenv("SHOAL_CPU_DEVICES");
-  if (text == nullptr || *text == '\0') return 0;
-  return static_cast<int>(parse_integer("environment variable SHOAL_CPU_DEVICES", text, 0, kMaxDevices));
-}
-
 /// One for each core, in proportion less where the process may not keep all cores busy.
 int threads_for(const CoreSet& cores) {
   size_t all = 0;
@@ -133,6 +124,12 @@ void CpuFamily::make_devices(const Settings& settings) const {
                                                  static_cast<int>(sharers), settings.threads, settings.limits));
     devices.push_back(owned_.back().get());
   }
+}
+
+int devices_from_environment() {
+  const char* text = std::getenv("SHOAL_CPU_DEVICES");
+  if (text == nullptr || *text == '\0') return 0;
+  return static_cast<int>(parse_integer("environment variable SHOAL_CPU_DEVICES", text, 0, kMaxDevices));
 }
 
 void configure(std::string_view params) {

@@ -9,6 +9,13 @@
 
 namespace shoal::cpu {
 
+inline constexpr int kMaxThreads = 1024;  ///< of one device
+inline constexpr int kMaxDevices = 1024;
+
+/// What SHOAL_CPU_DEVICES asks for; 0 where it is not set, empty or 0. Throws InvalidArgument for anything else that is
+/// no count of devices.
+int devices_from_environment();
+
 /// How many devices, and how many threads each ("devices=4,threads=2", 0 = default), with limits for tests and for
 /// sharing a machine: "max_size=1M" of one allocation, "memory=512M" of all allocations of a device. What is not
 /// named is the default again. Call before first use of the family, or again while no backend or buffer of it

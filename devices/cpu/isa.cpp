@@ -71,8 +71,8 @@ const Kernels& kernels_of(std::string_view name) {
   for (const Level& level : kLevels) {
     if ((name.empty() || name == level.name) && level.usable()) best = level.kernels;
   }
-  require<InvalidArgument>(best, "[SHOAL_CPU_ISA] expected one of {}, got '{}'; unset it for the best that this processor has", fmt::join(usable_levels(), ", "),
-                           name);
+  require<InvalidArgument>(best, "[SHOAL_CPU_ISA] expected one of {}, got '{}'; unset it to get the best",
+                           fmt::join(usable_levels(), ", "), name);
   return *best;
 }
 

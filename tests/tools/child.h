@@ -1,7 +1,9 @@
 // Runs the program as users do, as a process of its own, and keeps what it prints.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,22 +12,42 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 namespace shoal::tools {
 
+inline const std::string kClosed = "-";
+
+/// What a program finds when it starts.
+struct Surroundings {
+  std::optional<std::string> cpu_devices = "4";  ///< SHOAL_CPU_DEVICES; nullopt: not set
+  std::string out = {}, err = {};                ///< files that stdout and stderr go to, or kClosed; "": kept
+  int out_pipe = -1;                             ///< instead of `out`: the end of a pipe to write to
+  size_t address_space = 0;                      ///< bytes that it may map; 0: any
+  bool ignores_interrupts = false;               ///< as jobs in the background of scripts do
+};
+
 class Child {
  public:
-  /// Starts the program with four CPU devices.
-  explicit Child(const std::vector<std::string>& args) {
+  explicit Child(const std::vector<std::string>& args, const Surroundings& around = {}) {
     std::vector<char*> argv{const_cast<char*>(SHOAL_PROGRAM)};
     for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
     argv.push_back(nullptr);
     pid_ = fork();
     if (pid_ != 0) return;
-    setenv("SHOAL_CPU_DEVICES", "4", 1);
-    if (!std::freopen(path("out").c_str(), "w", stdout) || !std::freopen(path("err").c_str(), "w", stderr)) _exit(126);
+    around.cpu_devices ? setenv("SHOAL_CPU_DEVICES", around.cpu_devices->c_str(), 1) : unsetenv("SHOAL_CPU_DEVICES");
+    std::signal(SIGINT, around.ignores_interrupts ? SIG_IGN : SIG_DFL);
+    std::signal(SIGPIPE, SIG_DFL);
+    redirect(STDOUT_FILENO, around.out, "out");
+    redirect(STDERR_FILENO, around.err, "err");
+    if (around.out_pipe >= 0) dup2(around.out_pipe, STDOUT_FILENO);
+    rlimit limit{around.address_space, around.address_space};
+    if (around.address_space > 0 && setrlimit(RLIMIT_AS, &limit) != 0) _exit(126);
+    if (around.out == kClosed) close(STDOUT_FILENO);
+    if (around.err == kClosed) close(STDERR_FILENO);
     execv(SHOAL_PROGRAM, argv.data());
     _exit(127);
   }
@@ -34,19 +56,30 @@ class Child {
     std::filesystem::remove(path("out"));
     std::filesystem::remove(path("err"));
   }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
 
-  void interrupt() const { kill(pid_, SIGINT); }
-  /// Exit code; 128 + n when signal n ended it.
+  void send(int signal) const { kill(pid_, signal); }
+  /// Exit code; 128 + n when signal n ended it, which the program itself returns too where it ends by itself.
   int wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
     waited_ = true;
+    killed_ = WIFSIGNALED(status);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  /// Did a signal end it? After wait().
+  bool killed() const { return killed_; }
   std::string out() const { return read("out"); }
   std::string err() const { return read("err"); }
 
  private:
+  void redirect(int stream, const std::string& file, const char* kept) const {
+    int opened =
+        open(file.empty() || file == kClosed ? path(kept).c_str() : file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (dup2(opened, stream) != stream) _exit(126);
+    close(opened);
+  }
   std::string path(const char* stream) const {
     // The child sees its own number, the parent the child's: the same.
     return ::testing::TempDir() + "shoal_" + std::to_string(pid_ == 0 ? getpid() : pid_) + "." + stream;
@@ -58,6 +91,7 @@ class Child {
 
   pid_t pid_ = -1;
   bool waited_ = false;
+  bool killed_ = false;
 };
 
 /// What a finished run printed and returned.
@@ -66,8 +100,8 @@ struct Finished {
   std::string out, err;
 };
 
-inline Finished run(const std::vector<std::string>& args) {
-  Child child(args);
+inline Finished run(const std::vector<std::string>& args, const Surroundings& around = {}) {
+  Child child(args, around);
   int code = child.wait();
   return {code, child.out(), child.err()};
 }

@@ -1,4 +1,5 @@
-// Every failure is one line on stderr with the remedy, nothing on stdout, and an exit code: 1, or 2 for usage.
+// Every failure is one line on stderr with the remedy, nothing on stdout, and an exit code: 1, or 2 for what no
+// model and no machine could do.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,52 +14,114 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SHOAL_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SHOAL_SANITIZED 1
+#endif
+#endif
+#ifdef SHOAL_SANITIZED
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct Case {
   const char* name;
-  const char* args;  ///< words; MODEL stands for the model file
+  const char* args;  ///< words; MODEL stands for the model file, EMPTY for "", ~ for a blank
   int code;
   const char* message;
   friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 };
 
-const Case kCases[] = {
+/// What only the model or the machine can tell: exit code 1.
+const Case kFailures[] = {
     {"UnknownDevice", "run -m MODEL -p x -dev GPU7", 1, "there is no device 'GPU7'; there are: CPU0, CPU1, CPU2, CPU3"},
     {"UnknownCpu", "run -m MODEL -p x -dev CPU0,CPU9", 1, "SHOAL_CPU_DEVICES=10 makes that many"},
-    {"DeviceTwice", "run -m MODEL -p x -dev CPU0,CPU0", 1, "device CPU0 is named twice"},
-    {"RatioIsNoNumber", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,x", 1, "bad ratio '3,x': 'x' is no number >= 0; give"},
-    {"RatioIsNegative", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,-1", 1, "'-1' is no number >= 0"},
-    {"RatioIsAllZero", "plan -m MODEL -dev CPU0,CPU1 -ts 0,0", 1, "at least one must be above 0"},
-    {"RatioHasTooFew", "plan -m MODEL -dev CPU0,CPU1,CPU2 -ts 3,1", 1, "2 numbers for 3 devices; give one for each"},
+    {"UnknownCpus", "run -m MODEL -p x -dev CPU0,CPU8,CPU11,CPU9", 1,
+     "'CPU8'; there are: CPU0, CPU1, CPU2, CPU3; "
+     "SHOAL_CPU_DEVICES=12 makes"},
+    {"CpuOverflow", "run -m MODEL -p x -dev CPU2147483647", 1, "'CPU2147483647'; there are: CPU0, CPU1, CPU2, CPU3\n"},
+    {"CpuTooMany", "run -m MODEL -p x -dev CPU1024", 1, "'CPU1024'; there are: CPU0, CPU1, CPU2, CPU3\n"},
+    {"CpuNegative", "run -m MODEL -p x -dev CPU-1", 1, "'CPU-1'; there are: CPU0, CPU1, CPU2, CPU3\n"},
+    {"CpuWithZeros", "run -m MODEL -p x -dev CPU00", 1, "'CPU00'; there are: CPU0, CPU1, CPU2, CPU3\n"},
+    {"TestDevice", "run -m MODEL -p x -dev NULL0", 1, "there is no device 'NULL0'; there are: CPU0"},
+    {"TestDeviceOfPlan", "plan -m MODEL -dev CPU0,null0", 1, "there is no device 'null0'; there are: CPU0"},
+    {"TestDeviceOfCompare", "compare -m MODEL -dev CPU0,NULL0", 1, "there is no device 'NULL0'; there are: CPU0"},
     {"MissingFile", "run -m no-such-file.gguf -p x", 1, "no-such-file.gguf: cannot open the model file"},
     {"MissingFileOfPlan", "plan -m no-such-file.gguf", 1, "no-such-file.gguf: cannot open the model file"},
     {"MissingFileOfTokenize", "tokenize -m no-such-file.gguf -p x", 1, "no-such-file.gguf: cannot open"},
+    {"MissingFileWithEscapes",
+     "run -m \x1b[31m\x7f\xc2\x9b"
+     "1m -p x",
+     1, "\\x1b[31m\\x7f\\xc2\\x9b1m: cannot open"},
     {"Directory", "run -m / -p x", 1, "/: is a directory; name a GGUF file"},
     {"NotAModel", "run -m BROKEN -p x", 1, "broken.gguf"},
     {"TruncatedModel", "run -m TRUNCATED -p x", 1, "truncated.gguf"},
-    {"TooLittleMemory", "run -m MODEL -p x -c 2000000000", 1, "CPU0 needs 5.6 TiB and has "},
-    {"TooLittleMemoryOfMany", "run -m MODEL -p x -c 2000000000 -dev CPU1,CPU2", 1, "CPU1 needs 2.8 TiB and has "},
-    {"NoPrompt", "run -m MODEL", 1, "no prompt; give a text with -p or ids with --prompt-tokens"},
     {"PromptTooLong", "run -m MODEL --prompt-tokens 1,2,3,4 -c 3", 1,
-     "the prompt has 4 tokens and the context holds 3;"},
-    {"TokenOutside", "run -m MODEL --prompt-tokens 1,1024", 1, "token 1024 is not in the vocabulary of 1024"},
-    {"TokenIsNoNumber", "run -m MODEL --prompt-tokens 1,x", 1, "--prompt-tokens"},
-    {"CacheType", "run -m MODEL -p x -ctk q4_0", 1, "a KV cache cannot hold keys as q4_0; use f16, f32 or q8_0"},
-    {"CacheTypeUnknown", "run -m MODEL -p x -ctv f17", 1, "--cache-type-v f17: no such type; use f16, f32 or q8_0"},
-    {"Temperature", "run -m MODEL -p x --temp nan", 1, "temp"},
-    {"TopP", "run -m MODEL -p x --top-p 1.5", 1, "top_p"},
-    {"Context", "run -m MODEL -p x -c -5", 1, "a context of -5 tokens is not possible"},
-    {"Batch", "run -m MODEL -p x -ub 0", 1, "a batch of 0 tokens is not possible"},
-    {"CompareOfOne", "compare -m MODEL", 1, "comparing needs at least two devices"},
-    {"IdsOutside", "detokenize -m MODEL --ids 1,99999", 1, "99999"},
+     "the prompt has 4 tokens and the context holds 3; use -c 4 or more"},
+    {"PromptTooLongForComparing", "compare -m MODEL -p In~the -dev CPU0,CPU1 -c 3", 1,
+     "4 tokens of the prompt and one more do not fit into a context of 3; use -c 5 or more"},
+    {"NoPromptTokens", "run -m MODEL --prompt-tokens EMPTY", 1, "the prompt is empty; give a text with -p"},
+    {"TokenOutside", "run -m MODEL --prompt-tokens 1,1024", 1,
+     "--prompt-tokens: token 1024 is not in the vocabulary; use ids from 0 to 1023"},
+    {"IdsOutside", "detokenize -m MODEL --ids 1,99999", 1, "--ids: token 99999 is not in the vocabulary; use ids from"},
+};
+
+/// What is refused however good the model and the machine are: exit code 2.
+const Case kUsageErrors[] = {
+    {"DeviceTwice", "run -m MODEL -p x -dev CPU0,CPU0", 2, "device CPU0 is named twice in 'CPU0,CPU0'"},
+    {"DeviceTwiceInAnyCase", "plan -m MODEL -dev CPU1,~cpu1", 2, "device cpu1 is named twice"},
+    {"DeviceWithoutName", "run -m MODEL -p x -dev CPU0,", 2, "an empty device name in 'CPU0,'; give names such as"},
+    {"NoDevice", "run -m MODEL -p x -dev EMPTY", 2, "an empty device name in ''; give names such as"},
+    {"RatioIsNoNumber", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,x", 2, "bad ratio '3,x': 'x' is no number >= 0; give"},
+    {"RatioIsNegative", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,-1", 2, "'-1' is no number >= 0"},
+    {"RatioIsAllZero", "plan -m MODEL -dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0"},
+    {"RatioHasTooFew", "plan -m MODEL -dev CPU0,CPU1,CPU2 -ts 3,1", 2, "2 numbers for 3 devices; give one for each"},
+    {"NoPrompt", "run -m MODEL", 2, "no prompt; give a text with -p or ids with --prompt-tokens"},
+    {"TwoPrompts", "run -m MODEL -p x --prompt-tokens 1", 2, "excludes"},
+    {"TokenIsNoNumber", "run -m MODEL --prompt-tokens 1,x", 2, "--prompt-tokens: 'x' is no token id; give whole"},
+    {"TokenIsNothing", "detokenize -m MODEL --ids 1,", 2, "--ids: '' is no token id; give whole numbers"},
+    {"CacheType", "run -m MODEL -p x -ctk q4_0", 2, "--cache-type-k must be f16, f32 or q8_0, got 'q4_0'"},
+    {"CacheTypeUnknown", "run -m MODEL -p x -ctv f17", 2, "--cache-type-v must be f16, f32 or q8_0, got 'f17'"},
+    {"Temperature", "run -m MODEL -p x --temp nan", 2, "--temp must be a finite number, got 'nan'"},
+    {"TemperatureTooHigh", "run -m MODEL -p x --temp 1e39", 2, "--temp must be a finite number, got '1e39'"},
+    {"TopK", "run -m MODEL -p x --top-k -1", 2, "--top-k must be a whole number from 0 to 2147483647, got '-1'"},
+    {"TopP", "run -m MODEL -p x --top-p 1.5", 2, "--top-p must be a number from 0 to 1, got '1.5'"},
+    {"MinP", "run -m MODEL -p x --min-p x", 2, "--min-p must be a number from 0 to 1, got 'x'"},
+    {"TopLogits", "run -m MODEL -p x --top-logits -1", 2, "--top-logits must be a whole number from 0"},
+    {"Context", "run -m MODEL -p x -c -5", 2, "--ctx-size must be a whole number from 0 to 2147483647, got '-5'"},
+    {"ContextTooLarge", "plan -m MODEL -c 9223372036854775808", 2, "--ctx-size must be a whole number from 0"},
+    {"Batch", "run -m MODEL -p x -ub 0", 2, "--ubatch-size must be a whole number from 1 to 2147483647, got '0'"},
+    {"Count", "run -m MODEL -p x -n many", 2, "--predict must be a whole number from -1 to 2147483647, got 'many'"},
+    {"CountBelowMinusOne", "run -m MODEL -p x -n -7", 2, "--predict must be a whole number from -1"},
+    {"CountIsEmpty", "run -m MODEL -p x -n EMPTY", 2, "--predict must be a whole number from -1"},
+    {"CountTooLarge", "run -m MODEL -p x -n 99999999999999999999", 2, "--predict must be a whole number from -1"},
+    {"Seed", "run -m MODEL -p x --seed 18446744073709551616", 2,
+     "--seed must be a whole number from 0 to 18446744073709551615, or -1 for a random one"},
+    {"SeedIsNegative", "run -m MODEL -p x --seed -2", 2, "--seed must be a whole number from 0"},
+    {"Threads", "run -m MODEL -p x -t -1", 2, "--threads must be a whole number from 0 to 1024, got '-1'"},
+    {"ThreadsTooMany", "run -m MODEL -p x -t 1025", 2, "--threads must be a whole number from 0 to 1024"},
+    {"CompareOfOne", "compare -m MODEL -dev CPU0", 2, "comparing needs at least two devices"},
+    {"CompareOfNone", "compare -m MODEL", 2, "--devices is required; see shoal compare --help"},
+    {"CompareInBatches", "compare -m MODEL -dev CPU0,CPU1 -ub 4", 2, "there is no flag -ub; see shoal compare --help"},
+    {"Threshold", "compare -m MODEL -dev CPU0,CPU1 --threshold inf", 2,
+     "--threshold must be a finite number of at least 0, got 'inf'"},
+    {"ThresholdIsNegative", "compare -m MODEL -dev CPU0,CPU1 --threshold -1", 2, "--threshold must be a finite number"},
+    {"Rank", "plan -m MODEL -dev CPU0,CPU1 --rank 2", 2, "--rank 2: there are ranks 0 to 1"},
+    {"RankIsNegative", "plan -m MODEL --rank -1", 2, "--rank must be a whole number from 0 to"},
     {"NoCommand", "", 2, "no command; name one of run, tokenize, detokenize, devices, plan, compare"},
     {"UnknownCommand", "generate", 2, "there is no command 'generate'; there are run,"},
-    {"UnknownFlag", "run -m MODEL -p x --bogus", 2, "--bogus; see shoal run --help"},
+    {"FlagBeforeTheCommand", "-m MODEL run -p x", 2, "-m comes before the command; name one of run, tokenize,"},
+    {"UnknownFlag", "run -m MODEL -p x --bogus 3", 2, "there is no flag --bogus; see shoal run --help"},
+    {"UnknownShortFlag", "run -m MODEL -p x -ngl 99", 2, "there is no flag -ngl; see shoal run --help"},
+    {"UnknownShortFlagOfThreads", "run -m MODEL -p x -tb 3", 2, "there is no flag -tb; see shoal run --help"},
+    {"UnknownShortFlagLikeModel", "run -m MODEL -p x -mg 0", 2, "there is no flag -mg; see shoal run --help"},
+    {"NoFlag", "run -m MODEL -p x more", 2, "not expected: more; see shoal run --help"},
     {"MissingFlag", "run -p x", 2, "--model is required; see shoal run --help"},
     {"MissingValue", "run -m MODEL -p x -dev", 2, "--devices"},
-    {"NotANumber", "run -m MODEL -p x -n many", 2, "--predict = many; see shoal run --help"},
     {"OutputFormat", "plan -m MODEL --output xml", 2, "xml not in"},
-    {"TwoPrompts", "run -m MODEL -p x --prompt-tokens 1", 2, "excludes"},
-    {"Threads", "run -m MODEL -p x -t -1", 2, "--threads"},
 };
 
 /// Files that are no models, by the word that stands for them.
@@ -77,7 +140,9 @@ TEST_P(Errors, OneLineWithTheRemedy) {
   std::vector<std::string> args = words(GetParam().args);
   std::string broken;
   for (std::string& arg : args) {
+    std::replace(arg.begin(), arg.end(), '~', ' ');
     if (arg == "MODEL") arg = kModel;
+    if (arg == "EMPTY") arg = "";
     if (arg == "BROKEN" || arg == "TRUNCATED") arg = broken = broken_file(arg);
   }
   Finished finished = run(args);
@@ -89,8 +154,48 @@ TEST_P(Errors, OneLineWithTheRemedy) {
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Errors, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Failures, Errors, ::testing::ValuesIn(kFailures),
                          [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Usage, Errors, ::testing::ValuesIn(kUsageErrors),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(ErrorsOfMemory, NameDeviceNeedAndRemedy) {
+  auto err = [](const char* args) {
+    std::vector<std::string> all = words(args);
+    all.insert(all.begin() + 1, {"-m", kModel, "-c", "2000000000"});
+    Finished finished = run(all);
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_EQ(finished.out, "");
+    return finished.err;
+  };
+  EXPECT_THAT(err("run -p x"), HasSubstr("CPU0 needs 5.6 TiB and has "));
+  EXPECT_THAT(err("run -p x -dev CPU1,CPU2"), HasSubstr("CPU1 needs 2.8 TiB and has "));
+  // The whole cache and half of it.
+  EXPECT_THAT(err("compare -dev CPU0,CPU1"), HasSubstr("CPU0 needs 8.4 TiB and has "));
+}
+
+TEST(ErrorsOfTheSystem, ThreadsThatCannotBeHad) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need all of the address space";
+  // A stack of a thread has some megabytes.
+  Finished finished = run({"run", "-m", kModel, "-p", "x", "-t", "1000"}, {.address_space = size_t{1} << 30});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(finished.out, "");
+  EXPECT_THAT(finished.err, StartsWith("shoal: error: of 1000 threads the system starts only "));
+  EXPECT_THAT(finished.err, HasSubstr("; use fewer devices or threads (-t), or raise the limit"));
+  EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+}
+
+/// SHOAL_CPU_DEVICES and SHOAL_CPU_ISA.
+TEST(ErrorsOfTheEnvironment, AreOneLineToo) {
+  Finished devices = run({"devices"}, {.cpu_devices = "many"});
+  EXPECT_EQ(devices.code, 1);
+  EXPECT_THAT(devices.err, HasSubstr("SHOAL_CPU_DEVICES must be a whole number from 0 to 1024, got 'many'"));
+  setenv("SHOAL_CPU_ISA", "sse9", 1);
+  Finished isa = run({"run", "-m", kModel, "-p", "x", "-n", "1"});
+  unsetenv("SHOAL_CPU_ISA");
+  EXPECT_EQ(isa.code, 1);
+  EXPECT_THAT(isa.err, HasSubstr("got 'sse9'; unset it to get the best"));
+}
 
 }  // namespace
 }  // namespace shoal::tools

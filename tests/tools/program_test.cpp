@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -14,6 +15,7 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const char* const kPrompt = "But the LORD is in";
 
@@ -22,6 +24,19 @@ json run_json(std::vector<std::string> args) {
   Finished finished = run(args);
   EXPECT_EQ(finished.code, 0) << finished.err;
   return json::parse(finished.out);
+}
+
+/// Lets the program run until it is at work, sends it the signal, and gives what it prints nevertheless. The context
+/// must be larger than the model's: the warning says that signals are caught from then on.
+json interrupted_json(std::vector<std::string> args, int signal) {
+  args.insert(args.end(), {"--output", "json"});
+  Child child(args);
+  for (int i = 0; i < 600 && child.err().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // loading takes milliseconds
+  child.send(signal);
+  EXPECT_EQ(child.wait(), 128 + signal);
+  EXPECT_FALSE(child.killed());
+  return json::parse(child.out(), nullptr, false);
 }
 
 TEST(Run, PrintsTheTextAndHowLongItTook) {
@@ -71,6 +86,64 @@ TEST(Run, WithoutASeedReportsTheOneItTook) {
   EXPECT_EQ(first["tokens"], again["tokens"]);
 }
 
+TEST(Run, MinusOneIsARandomSeed) {
+  auto seed = [] {
+    return run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "1", "--seed", "-1"})["seed"].get<uint64_t>();
+  };
+  EXPECT_NE(seed(), seed());
+}
+
+TEST(Run, CountsAreDecimal) {
+  EXPECT_EQ(run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "010", "--ignore-eos"})["tokens"].size(), 10u);
+}
+
+TEST(Run, ValuesMayLookLikeFlags) {
+  json prompt = run_json({"tokenize", "-m", kModel, "-p", "-ts"});
+  EXPECT_EQ(prompt["prompt"], "-ts");
+  EXPECT_EQ(prompt["tokens"], json({1, 952, 1022, 954, 959}));
+  json empty = run_json({"run", "-m", kModel, "--prompt=", "--ignore-eos", "-n", "3", "--temp", "0"});
+  EXPECT_EQ(empty["prompt_tokens"], json({1}));
+  EXPECT_EQ(empty["tokens"].size(), 3u);
+}
+
+TEST(Run, BlanksInListsDoNotMatter) {
+  json result = run_json({"run", "-m", kModel, "--prompt-tokens", "1, 527 ,261", "-n", "0", "-dev", "CPU0, CPU2"});
+  EXPECT_EQ(result["prompt_tokens"], json({1, 527, 261}));
+  EXPECT_EQ(result["devices"], json({"CPU0", "CPU2"}));
+}
+
+TEST(Run, HugeSharesAreSharesToo) {
+  EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1", "-ts", "1e308,1e308"}).code, 0);
+}
+
+TEST(Run, ShowsTheBestLogitsBesideTheText) {
+  Finished finished = run({"run", "-m", kModel, "-p", kPrompt, "-n", "2", "--temp", "0", "--top-logits", "2"});
+  EXPECT_EQ(finished.out, " the heaven\n");
+  EXPECT_THAT(finished.err, ::testing::ContainsRegex("6\\.[0-9]+ +261  \u2581the\n"));
+}
+
+TEST(Run, WarnsOfAContextThatTheModelWasNotTrainedFor) {
+  Finished larger = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "513"});
+  EXPECT_EQ(larger.code, 0);
+  EXPECT_THAT(larger.err, HasSubstr("shoal: warning: a context of 513 is more than the 512 that the model"));
+  EXPECT_THAT(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "512"}).err, Not(HasSubstr("warning")));
+}
+
+TEST(Run, CountsWhatItComputed) {
+  json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "5", "--ignore-eos", "-ub", "4"});
+  EXPECT_EQ(result["timings"]["prompt_evaluated"], 6);
+  // The first of the five comes with the prompt.
+  EXPECT_EQ(result["timings"]["generation_evaluated"], 4);
+  // A long prompt token by token, ended on the way.
+  std::string ids = "1";
+  for (int i = 1; i < 20000; ++i) ids += ",261";
+  json ended = interrupted_json({"run", "-m", kModel, "--prompt-tokens", ids, "-ub", "1", "-c", "20000"}, SIGINT);
+  EXPECT_EQ(ended["stop"], "interrupted");
+  EXPECT_GT(ended["timings"]["prompt_evaluated"], 0);
+  EXPECT_LT(ended["timings"]["prompt_evaluated"], 20000);
+  EXPECT_EQ(ended["timings"]["generation_evaluated"], 0);
+}
+
 TEST(Run, StopsWhenTheContextIsFull) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "10", "--temp", "0", "--ignore-eos"});
   EXPECT_EQ(result["context"], 10);
@@ -104,10 +177,36 @@ TEST(Run, EndsCleanlyOnCtrlC) {
   // Far too many tokens to come to an end by itself.
   Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "200000", "--ignore-eos"});
   for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  child.interrupt();
+  child.send(SIGINT);
   EXPECT_EQ(child.wait(), 130);
+  EXPECT_FALSE(child.killed());
   EXPECT_TRUE(child.out().ends_with("\n"));
   EXPECT_THAT(child.err(), HasSubstr("tokens/s"));
+}
+
+TEST(Run, EndsCleanlyWhenTerminated) {
+  json result =
+      interrupted_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "50000", "--ignore-eos"}, SIGTERM);
+  EXPECT_EQ(result["stop"], "interrupted");
+  EXPECT_GT(result["tokens"].size(), 0u);
+}
+
+TEST(Run, LeavesSignalsIgnoredThatWere) {
+  // Long enough for the signal to come in time.
+  Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "600", "-c", "1000", "--ignore-eos"},
+              {.ignores_interrupts = true});
+  for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  child.send(SIGINT);
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_THAT(child.err(), HasSubstr("generated 600 tokens"));
+}
+
+TEST(Run, MakesCpuDevicesWhereTheEnvironmentNamesNoCount) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  for (std::optional<std::string> count : {std::optional<std::string>(), {"0"}, {""}}) {
+    Finished finished = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1"}, {.cpu_devices = count});
+    EXPECT_EQ(finished.code, 0) << count.value_or("unset") << ": " << finished.err;
+  }
 }
 
 TEST(Tokenize, GoesBothWays) {
@@ -117,6 +216,7 @@ TEST(Tokenize, GoesBothWays) {
   json text = run_json({"detokenize", "-m", kModel, "--ids", "1,527,261,345,340,290"});
   EXPECT_EQ(text["text"], kPrompt);
   EXPECT_EQ(run({"detokenize", "-m", kModel, "--ids", "1,527,261,345,340,290"}).out, std::string(kPrompt) + "\n");
+  EXPECT_EQ(run_json({"detokenize", "-m", kModel, "--ids", ""})["text"], "");
 }
 
 TEST(Devices, ListsEachWithMemoryAndCaps) {
@@ -156,6 +256,27 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   EXPECT_THAT(text, HasSubstr("split 1 [192:{0} 64:{1}]"));
   EXPECT_THAT(text, HasSubstr("12 all_reduce"));
   EXPECT_THAT(text, HasSubstr("communication"));
+  EXPECT_THAT(text, Not(HasSubstr("does not fit")));
+  EXPECT_EQ(plan["fits"], true);
+}
+
+TEST(Plan, ShowsTheLocalGraphOfARank) {
+  std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
+  std::string without = run(args).out;
+  args.insert(args.end(), {"--rank", "1"});
+  std::string local = run_json(args)["local_graph"];
+  EXPECT_THAT(local, HasSubstr("blk.0.q"));
+  EXPECT_THAT(run(args).out, HasSubstr(local));
+  EXPECT_THAT(without, Not(HasSubstr(local)));
+}
+
+TEST(Plan, SaysWhatDoesNotFit) {
+  std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "1,0", "-c", "2000000000"};
+  Finished text = run(args);
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("does not fit: CPU0 would need more than is free"));
+  EXPECT_THAT(text.err, HasSubstr("warning: a context of 2000000000"));
+  EXPECT_EQ(run_json(args)["fits"], false);
 }
 
 TEST(Plan, OfOneDeviceHasNoCollectives) {
@@ -166,12 +287,25 @@ TEST(Plan, OfOneDeviceHasNoCollectives) {
 
 TEST(Compare, AgreesNodeByNodeAndFailsAboveTheThreshold) {
   json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1,CPU2", "-ts", "5,0,2"});
-  EXPECT_GT(result["nodes"].size(), 100u);
+  std::map<std::string, int> nodes, caches;
+  for (const json& node : result["nodes"]) {
+    ++(node["op"] == "cache" ? caches : nodes)[node["step"]];
+    EXPECT_NE(node["op"], "set_rows");  // the caches are what it gives
+  }
+  EXPECT_GT(nodes["prompt"], 100);
+  EXPECT_EQ(nodes["prompt"], nodes["token"]);
+  EXPECT_EQ(caches, (std::map<std::string, int>{{"prompt", 12}, {"token", 12}}));
   EXPECT_LE(result["worst"]["nmse"].get<double>(), 1e-4);
+  EXPECT_GT(result["worst"]["nmse"].get<double>(), 0.0);
   Finished strict = run({"compare", "-m", kModel, "-dev", "CPU0,CPU1,CPU2", "-ts", "5,0,2", "--threshold", "0"});
   EXPECT_EQ(strict.code, 1);
   EXPECT_THAT(strict.out, HasSubstr("worst: "));
   EXPECT_THAT(strict.err, HasSubstr("--threshold"));
+}
+
+TEST(Compare, TakesQuantisedCaches) {
+  json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-ctk", "q8_0", "-ctv", "q8_0"});
+  EXPECT_LE(result["worst"]["nmse"].get<double>(), 1e-4);
 }
 
 TEST(Help, OfTheProgramAndOfACommand) {

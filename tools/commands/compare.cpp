@@ -9,8 +9,10 @@
 #include "tools/command.h"
 #include "tools/comparison.h"
 #include "tools/flags.h"
+#include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
+#include "tools/prompt.h"
 
 namespace shoal::tools {
 namespace {
@@ -22,23 +24,39 @@ struct CompareFlags {
   OutputFlag output;
   std::string prompt = "In the beginning was the word";
   double threshold = 1e-4;
+
+  void check() const {
+    devices.check();
+    if (devices.names.size() < 2) throw UsageError("comparing needs at least two devices; name them with --devices");
+  }
 };
 
 void print_text(const std::vector<NodeError>& errors, const NodeError& worst, double threshold) {
-  std::vector<std::vector<std::string>> rows{{"node", "op", "layout", "NMSE"}};
+  std::vector<std::vector<std::string>> rows{{"step", "node", "op", "layout", "NMSE"}};
   for (const NodeError& error : errors) {
-    rows.push_back({error.name, error.op, error.layout, fmt::format("{:.3e}", error.nmse)});
+    rows.push_back({error.step, error.name, error.op, error.layout, fmt::format("{:.3e}", error.nmse)});
   }
-  fmt::print("{}worst: {} {:.3e}, threshold {:.3e}\n", format_table(rows), worst.name, worst.nmse, threshold);
+  write_out(fmt::format("{}worst: {} ({}) {:.3e}, threshold {:.3e}\n", format_table(rows), worst.name, worst.step,
+                        worst.nmse, threshold));
 }
 
 nlohmann::json to_json(const NodeError& error) {
-  return {{"name", error.name}, {"op", error.op}, {"layout", error.layout}, {"nmse", error.nmse}};
+  return {{"step", error.step}, {"name", error.name}, {"op", error.op}, {"layout", error.layout}, {"nmse", error.nmse}};
+}
+
+std::vector<models::Token> prompt_ids(const CompareFlags& flags) {
+  auto model = models::open_model(flags.model.path);
+  models::Tokenizer tokenizer(model->file);
+  check_tokenizer(*model, tokenizer);
+  std::vector<models::Token> tokens = tokenizer.encode(flags.prompt);
+  require<InvalidArgument>(!tokens.empty(),
+                           "the prompt is empty, and there is nothing to compare; give a text with -p");
+  return tokens;
 }
 
 int compare(const CompareFlags& flags) {
-  models::Tokenizer tokenizer(models::GgufFile(flags.model.path));
-  std::vector<models::Token> tokens = tokenizer.encode(flags.prompt);
+  flags.check();
+  std::vector<models::Token> tokens = prompt_ids(flags);
   std::vector<NodeError> errors =
       compare_nodes(flags.model.path, flags.devices.find(), flags.devices.placement(), flags.context.session(), tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
@@ -50,10 +68,17 @@ int compare(const CompareFlags& flags) {
   } else {
     print_text(errors, worst, flags.threshold);
   }
+  auto broken = std::find_if(errors.begin(), errors.end(), [](const NodeError& error) { return !error.finite; });
+  if (broken != errors.end()) {
+    return report(fmt::format("{} ({}) is not finite on {} alone either: the model's weights are damaged, or too large "
+                              "to compute with; get the file again",
+                              broken->name, broken->step, flags.devices.names.front()),
+                  kFailed);
+  }
   if (worst.nmse <= flags.threshold) return kSuccess;
-  return report(fmt::format("{} differs by {:.3e}, more than {:.3e}; the devices do not agree, or allow more with "
+  return report(fmt::format("{} ({}) differs by {:.3e}, more than {:.3e}; the devices do not agree, or allow more with "
                             "--threshold",
-                            worst.name, worst.nmse, flags.threshold),
+                            worst.name, worst.step, worst.nmse, flags.threshold),
                 kFailed);
 }
 
@@ -62,12 +87,11 @@ int compare(const CompareFlags& flags) {
 CommandBody define_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   flags->model.add_to(app);
-  flags->devices.add_to(app);
+  flags->devices.add_to(app, true);
   flags->context.add_to(app);
   app.add_option("-p,--prompt", flags->prompt, "The text to run")->capture_default_str();
-  app.add_option("--threshold", flags->threshold, "Largest normalised mean squared error allowed")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  add_number(app, "--threshold", flags->threshold, 0.0, std::numeric_limits<double>::max(),
+             "Largest normalised mean squared error allowed");
   flags->output.add_to(app);
   return [flags] { return compare(*flags); };
 }

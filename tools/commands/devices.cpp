@@ -1,6 +1,4 @@
 // shoal devices: every device with type, description, memory and capabilities.
-#include <fmt/core.h>
-
 #include <memory>
 
 #include "devices/device.h"
@@ -38,12 +36,9 @@ nlohmann::json to_json(const DeviceProps& props) {
 std::vector<std::string> to_row(const DeviceProps& props) {
   std::string caps;
   for (const std::string& name : cap_names(props.caps)) caps += (caps.empty() ? "" : ",") + name;
-  return {props.name,
-          std::string(name_of(props.type)),
-          format_bytes(props.memory.free),
-          format_bytes(props.memory.total),
-          caps,
-          props.description};
+  return {
+      props.name, std::string(name_of(props.type)), format_bytes(props.memory.free), format_bytes(props.memory.total),
+      caps,       escaped(props.description)};
 }
 
 int list_devices(const OutputFlag& output) {
@@ -56,7 +51,7 @@ int list_devices(const OutputFlag& output) {
   if (output.json()) {
     print_json(json);
   } else {
-    fmt::print("{}", format_table(rows));
+    write_out(format_table(rows));
   }
   return kSuccess;
 }

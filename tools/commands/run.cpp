@@ -1,19 +1,21 @@
 // shoal run: generates text from a prompt.
 #include <fmt/core.h>
 
-#include <cstdio>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <random>
 
-#include "graph/error.h"
 #include "models/tokenizer.h"
 #include "tools/command.h"
 #include "tools/engine.h"
 #include "tools/flags.h"
 #include "tools/generation.h"
 #include "tools/interrupt.h"
+#include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
+#include "tools/prompt.h"
 
 namespace shoal::tools {
 namespace {
@@ -24,20 +26,29 @@ struct RunFlags {
   ContextFlags context;
   OutputFlag output;
   GenerationOptions generation;
-  CLI::Option* prompt = nullptr;
-  CLI::Option* seed = nullptr;
-  std::string prompt_text;
-  std::string prompt_tokens;
+  std::optional<std::string> prompt;
+  std::optional<std::vector<int32_t>> prompt_tokens;
+  bool random_seed = true;
+
+  void check() const {
+    devices.check();
+    if (!prompt && !prompt_tokens) throw UsageError("no prompt; give a text with -p or ids with --prompt-tokens");
+  }
 };
 
-std::vector<int32_t> prompt_ids(const RunFlags& flags, const models::Tokenizer& tokenizer) {
-  if (flags.prompt->count() > 0) return tokenizer.encode(flags.prompt_text);
-  require<InvalidArgument>(!flags.prompt_tokens.empty(), "no prompt; give a text with -p or ids with --prompt-tokens");
-  return parse_ids("--prompt-tokens", flags.prompt_tokens);
+/// The prompt, fit for the model.
+std::vector<int32_t> prompt_ids(const RunFlags& flags, const models::Model& model, const models::Tokenizer& tokenizer) {
+  check_tokenizer(model, tokenizer);
+  std::vector<int32_t> ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer.encode(*flags.prompt);
+  check_ids("--prompt-tokens", ids, model.hparams.vocab);
+  models::SessionSize size = models::session_size(model.hparams, flags.context.session());
+  check_length(ids, size);
+  warn_of_context(model.hparams, size);
+  return ids;
 }
 
 /// Tokens per second; 0 when there was nothing to measure.
-double rate(size_t tokens, double ms) {
+double rate(int64_t tokens, double ms) {
   return ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / ms : 0.0;
 }
 
@@ -45,11 +56,22 @@ struct Outcome {
   std::vector<int32_t> prompt;
   Generation generation;
   double load_ms = 0.0;
+  std::string error;  ///< what ended it, where something did
 
-  double prompt_rate() const { return rate(prompt.size(), generation.prompt_ms); }
-  size_t steps() const { return generation.tokens.empty() ? 0 : generation.tokens.size() - 1; }
-  double generation_rate() const { return rate(steps(), generation.generation_ms); }
+  double prompt_rate() const { return rate(generation.prompt_evaluated, generation.prompt_ms); }
+  double generation_rate() const { return rate(generation.evaluated, generation.generation_ms); }
 };
+
+nlohmann::json timings(const Outcome& outcome) {
+  const Generation& g = outcome.generation;
+  return {{"load_ms", outcome.load_ms},
+          {"prompt_evaluated", g.prompt_evaluated},
+          {"prompt_ms", g.prompt_ms},
+          {"prompt_tokens_per_second", outcome.prompt_rate()},
+          {"generation_evaluated", g.evaluated},
+          {"generation_ms", g.generation_ms},
+          {"generation_tokens_per_second", outcome.generation_rate()}};
+}
 
 nlohmann::json to_json(const RunFlags& flags, const Engine& engine, const Outcome& outcome) {
   const Generation& g = outcome.generation;
@@ -63,12 +85,8 @@ nlohmann::json to_json(const RunFlags& flags, const Engine& engine, const Outcom
                       {"tokens", g.tokens},
                       {"text", g.text},
                       {"stop", g.stop},
-                      {"timings",
-                       {{"load_ms", outcome.load_ms},
-                        {"prompt_ms", g.prompt_ms},
-                        {"generation_ms", g.generation_ms},
-                        {"prompt_tokens_per_second", outcome.prompt_rate()},
-                        {"generation_tokens_per_second", outcome.generation_rate()}}}};
+                      {"timings", timings(outcome)}};
+  if (!outcome.error.empty()) json["error"] = outcome.error;
   if (flags.generation.top_logits > 0) {
     auto& top = json["top_logits"] = nlohmann::json::array();
     for (const models::TokenLogit& entry : g.top_logits) top.push_back({entry.id, entry.logit});
@@ -76,40 +94,91 @@ nlohmann::json to_json(const RunFlags& flags, const Engine& engine, const Outcom
   return json;
 }
 
+/// On stderr, because stdout has the text.
+void print_top_logits(const Generation& generation, const models::Tokenizer& tokenizer) {
+  if (generation.top_logits.empty()) return;
+  std::vector<std::vector<std::string>> rows{{"logit", "id", "piece"}};
+  for (const models::TokenLogit& entry : generation.top_logits) {
+    rows.push_back({fmt::format("{:.4f}", entry.logit), fmt::format("{}", entry.id),
+                    escaped(tokenizer.vocabulary().piece(entry.id))});
+  }
+  write_err(format_table(rows));
+}
+
 void print_summary(const Outcome& outcome) {
-  fmt::print(stderr, "\nload {:.0f} ms; prompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s\n",
-             outcome.load_ms, outcome.prompt.size(), outcome.prompt_rate(), outcome.generation.tokens.size(),
-             outcome.generation_rate());
+  write_err(fmt::format("\nload {:.0f} ms; prompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s\n",
+                        outcome.load_ms, outcome.generation.prompt_evaluated, outcome.prompt_rate(),
+                        outcome.generation.tokens.size(), outcome.generation_rate()));
+}
+
+/// Generates, and ends what was printed so far before a failure is reported.
+int generate_and_print(const RunFlags& flags, const Engine& engine, const models::Tokenizer& tokenizer,
+                       Outcome& outcome) {
+  bool stream = !flags.output.json();
+  TextSink sink = [&](std::string_view text) {
+    if (stream) write_out(text);
+  };
+  try {
+    generate(*engine.session, tokenizer, outcome.prompt, flags.generation, sink, outcome.generation);
+  } catch (const OutputError&) {
+    throw;
+  } catch (...) {
+    outcome.error = describe_current();
+  }
+  if (!stream) {
+    print_json(to_json(flags, engine, outcome));
+  } else if (outcome.error.empty() || !outcome.generation.text.empty()) {
+    write_out("\n");
+  }
+  if (!outcome.error.empty()) return report(outcome.error, kFailed);
+  if (stream) {
+    print_top_logits(outcome.generation, tokenizer);
+    print_summary(outcome);
+  }
+  return outcome.generation.stop == "interrupted" ? interrupt_code() : kSuccess;
 }
 
 int run(RunFlags& flags) {
+  flags.check();
   catch_interrupts();
-  if (flags.seed->count() == 0) flags.generation.sampler.seed = std::random_device()();
-  models::check_params(flags.generation.sampler);
+  if (flags.random_seed) flags.generation.sampler.seed = std::random_device()();
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
   models::Tokenizer tokenizer(model->file);
   Outcome outcome;
-  outcome.prompt = prompt_ids(flags, tokenizer);
+  outcome.prompt = prompt_ids(flags, *model, tokenizer);
   models::SessionOptions session = flags.context.session();
   // A short prompt needs no memory for a full batch.
-  session.batch = std::min(session.batch, std::max<int64_t>(1, static_cast<int64_t>(outcome.prompt.size())));
+  session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   Engine engine = load_engine(std::move(model), flags.devices.find(), flags.devices.placement(), session);
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  bool stream = !flags.output.json();
-  outcome.generation =
-      generate(*engine.session, tokenizer, outcome.prompt, flags.generation, [&](std::string_view text) {
-        if (!stream) return;
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        std::fflush(stdout);
-      });
-  if (stream) {
-    fmt::print("\n");
-    print_summary(outcome);
-  } else {
-    print_json(to_json(flags, engine, outcome));
-  }
-  return outcome.generation.stop == "interrupted" ? kInterrupted : kSuccess;
+  return generate_and_print(flags, engine, tokenizer, outcome);
+}
+
+void add_prompt(CLI::App& app, RunFlags& flags) {
+  auto read_text = [&flags](const std::string&, const std::string& text) { flags.prompt = text; };
+  auto read_ids = [&flags](const std::string& flag, const std::string& text) {
+    flags.prompt_tokens = parse_ids(flag, text);
+  };
+  CLI::Option* text = add_parsed(app, "-p,--prompt", "TEXT", read_text, "Text to go on from");
+  add_parsed(app, "--prompt-tokens", "IDS", read_ids, "Token ids instead of a text, such as 1,527,261")->excludes(text);
+}
+
+void add_sampling(CLI::App& app, RunFlags& flags) {
+  models::SamplerParams& sampler = flags.generation.sampler;
+  auto read_seed = [&flags](const std::string& flag, const std::string& text) {
+    flags.random_seed = text == "-1";
+    if (!flags.random_seed) flags.generation.sampler.seed = parse_seed(flag, text);
+  };
+  constexpr double kHuge = std::numeric_limits<float>::max();
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
+  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: always the best token");
+  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k best; 0: all");
+  add_number(app, "--top-p", sampler.top_p, 0.0, 1.0, "... whose probabilities add up to p");
+  add_number(app, "--min-p", sampler.min_p, 0.0, 1.0, "... at least p times as probable as the best");
+  add_integer(app, "--top-logits", flags.generation.top_logits, 0, kMost,
+              "Report the k best logits of the last prompt position");
 }
 
 }  // namespace
@@ -117,31 +186,16 @@ int run(RunFlags& flags) {
 CommandBody define_run(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
   flags->model.add_to(app);
-  flags->prompt = app.add_option("-p,--prompt", flags->prompt_text, "Text to go on from");
-  app.add_option("--prompt-tokens", flags->prompt_tokens, "Token ids instead of a text, such as 1,527,261")
-      ->excludes(flags->prompt);
-  GenerationOptions& generation = flags->generation;
-  app.add_option("-n,--predict", generation.count, "Tokens to generate; -1: until the text or the context ends")
-      ->capture_default_str();
-  app.add_flag("--ignore-eos", generation.ignore_end, "Go on after an end-of-text token");
+  add_prompt(app, *flags);
+  add_integer(app, "-n,--predict", flags->generation.count, -1, kMostTokens,
+              "Tokens to generate; -1: until the text or the context ends");
+  app.add_flag("--ignore-eos", flags->generation.ignore_end, "Go on after an end-of-text token");
   flags->context.add_to(app);
+  flags->context.add_batches_to(app);
   flags->devices.add_to(app);
-  flags->seed = app.add_option("--seed", generation.sampler.seed, "Seed of sampling; default random");
-  app.add_option("--temp", generation.sampler.temp, "Temperature; 0: always the best token")->capture_default_str();
-  app.add_option("--top-k", generation.sampler.top_k, "Sample from the k best; 0: all")->capture_default_str();
-  app.add_option("--top-p", generation.sampler.top_p, "... whose probabilities add up to p")->capture_default_str();
-  app.add_option("--min-p", generation.sampler.min_p, "... at least p times as probable as the best")
-      ->capture_default_str();
-  app.add_option("--top-logits", generation.top_logits, "Report the k best logits of the last prompt position")
-      ->check(CLI::NonNegativeNumber);
+  add_sampling(app, *flags);
   flags->output.add_to(app);
-  return [flags] {
-    try {
-      return run(*flags);
-    } catch (const Interrupted&) {
-      return kInterrupted;
-    }
-  };
+  return [flags] { return run(*flags); };
 }
 
 }  // namespace shoal::tools

@@ -7,8 +7,10 @@
 #include "models/tokenizer.h"
 #include "tools/command.h"
 #include "tools/flags.h"
+#include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
+#include "tools/prompt.h"
 
 namespace shoal::tools {
 namespace {
@@ -17,32 +19,34 @@ struct TokenizeFlags {
   ModelFlags model;
   OutputFlag output;
   std::string text;
-  std::string ids;
+  std::vector<int32_t> ids;
 };
 
 int tokenize(const TokenizeFlags& flags) {
   models::Tokenizer tokenizer(models::GgufFile(flags.model.path));
   std::vector<models::Token> tokens = tokenizer.encode(flags.text);
-  nlohmann::json pieces = nlohmann::json::array();
-  for (models::Token token : tokens) pieces.push_back(tokenizer.vocabulary().piece(token));
   if (flags.output.json()) {
+    nlohmann::json pieces = nlohmann::json::array();
+    for (models::Token token : tokens) pieces.push_back(tokenizer.vocabulary().piece(token));
     print_json({{"prompt", flags.text}, {"tokens", tokens}, {"pieces", pieces}});
     return kSuccess;
   }
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    fmt::print("{:>6}  {}\n", tokens[i], pieces[i].get<std::string>());
+  std::string text;
+  for (models::Token token : tokens) {
+    text += fmt::format("{:>6}  {}\n", token, escaped(tokenizer.vocabulary().piece(token)));
   }
+  write_out(text);
   return kSuccess;
 }
 
 int detokenize(const TokenizeFlags& flags) {
   models::Tokenizer tokenizer(models::GgufFile(flags.model.path));
-  std::vector<int32_t> ids = parse_ids("--ids", flags.ids);
-  std::string text = tokenizer.decode(ids);
+  check_ids("--ids", flags.ids, tokenizer.vocabulary().size());
+  std::string text = tokenizer.decode(flags.ids);
   if (flags.output.json()) {
-    print_json({{"tokens", ids}, {"text", text}});
+    print_json({{"tokens", flags.ids}, {"text", text}});
   } else {
-    fmt::print("{}\n", text);
+    write_out(text + "\n");
   }
   return kSuccess;
 }
@@ -60,7 +64,10 @@ CommandBody define_tokenize(CLI::App& app) {
 CommandBody define_detokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
   flags->model.add_to(app);
-  app.add_option("--ids", flags->ids, "Token ids, such as 1,527,261")->required();
+  auto read = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    flags->ids = parse_ids(flag, text);
+  };
+  add_parsed(app, "--ids", "IDS", read, "Token ids, such as 1,527,261")->required();
   flags->output.add_to(app);
   return [flags] { return detokenize(*flags); };
 }

@@ -1,0 +1,10 @@
+# Runs an example: it must succeed, and its last line must be the one expected.
+execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "exit code ${result}\n${output}${errors}")
+endif()
+string(REGEX REPLACE "\n$" "" output "${output}")
+string(REGEX REPLACE "^.*\n" "" last "${output}")
+if(NOT last STREQUAL LAST)
+  message(FATAL_ERROR "the last line is '${last}', expected '${LAST}'\n${output}")
+endif()

@@ -1,0 +1,21 @@
+// The command line as users of this field write it, made fit for CLI11: short flags of several letters, "-ts 3,1", and
+// empty values, "--prompt=". One walk over the arguments; what is a value is never looked into.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+#include <vector>
+
+namespace shoal::tools {
+
+/// The arguments of a command, without its name.
+///
+///   -ts 3,1    --tensor-split 3,1       -ts=3,1   --tensor-split 3,1
+///   -p -ts     -p -ts                   --prompt= --prompt ""
+///
+/// A number may be attached to a flag of one letter: -c64. Throws InvalidArgument for a flag that the command does not
+/// have; -ngl is one flag, never -n with the value "gl".
+std::vector<std::string> spell_out(const CLI::App& command, const std::vector<std::string>& args);
+
+}  // namespace shoal::tools

@@ -1,0 +1,91 @@
+#include "tools/device_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <thread>
+
+#include "devices/cpu/cpu_device.h"
+#include "graph/error.h"
+#include "tools/options.h"
+
+namespace shoal::tools {
+namespace {
+
+std::string upper(std::string_view name) {
+  std::string out(name);
+  for (char& c : out) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return out;
+}
+
+/// 3 for "CPU3" in any case; nullopt for what no CPU device can be called, such as "CPU03" or "CPU-1".
+std::optional<int> cpu_number(std::string_view name) {
+  std::string text = upper(name);
+  if (!text.starts_with("CPU")) return std::nullopt;
+  int number = -1;
+  auto [end, error] = std::from_chars(text.data() + 3, text.data() + text.size(), number);
+  bool possible = error == std::errc() && end == text.data() + text.size() && number < cpu::kMaxDevices;
+  // Written back it must be the same: no sign, no zeros in front.
+  return possible && text == fmt::format("CPU{}", number) && number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+/// How many CPU devices there must be for all the names.
+int cpus_needed(const std::vector<std::string>& names) {
+  int needed = 0;
+  for (const std::string& name : names) needed = std::max(needed, cpu_number(name).value_or(-1) + 1);
+  return needed;
+}
+
+/// Only what `shoal devices` lists: families of test devices are found by name too, and are none of the user's.
+Device* find_listed(std::string_view name) {
+  std::vector<Device*> devices = Registry::instance().devices();
+  auto found = std::find_if(devices.begin(), devices.end(),
+                            [&](const Device* device) { return upper(device->name()) == upper(name); });
+  return found == devices.end() ? nullptr : *found;
+}
+
+/// Makes as many CPU devices as the names ask for, where nothing else says how many there are.
+void provide_cpus(int needed) {
+  if (cpu::devices_from_environment() > 0 || needed < 2) return;
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  bool exists = find_listed(fmt::format("CPU{}", needed - 1)) != nullptr;
+  if (needed <= cores && !exists) cpu::configure(fmt::format("devices={}", needed));
+}
+
+[[noreturn]] void fail_unknown(const std::string& name, int needed) {
+  std::string known;
+  for (const Device* device : Registry::instance().devices()) {
+    known += (known.empty() ? "" : ", ") + device->name();
+  }
+  std::string remedy = cpu_number(name) ? fmt::format("; SHOAL_CPU_DEVICES={} makes that many of the CPU", needed) : "";
+  fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
+}
+
+}  // namespace
+
+std::vector<std::string> split_device_names(std::string_view text) {
+  std::vector<std::string> names = split_list(text);
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    require<InvalidArgument>(!name->empty(), "an empty device name in '{}'; give names such as CPU0,CPU1", text);
+    bool again =
+        std::any_of(names.begin(), name, [&](const std::string& other) { return upper(other) == upper(*name); });
+    require<InvalidArgument>(!again, "device {} is named twice in '{}'", *name, text);
+  }
+  return names;
+}
+
+std::vector<Device*> find_devices(const std::vector<std::string>& names) {
+  int needed = cpus_needed(names);
+  provide_cpus(needed);
+  std::vector<Device*> devices;
+  for (const std::string& name : names) {
+    Device* device = find_listed(name);
+    if (device == nullptr) fail_unknown(name, needed);
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+}  // namespace shoal::tools

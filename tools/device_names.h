@@ -1,0 +1,19 @@
+// Devices by the names that users give them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/device.h"
+
+namespace shoal::tools {
+
+/// "CPU0, cpu1" -> {"CPU0", "cpu1"}. Throws InvalidArgument for an empty name and for one that comes twice in any case.
+std::vector<std::string> split_device_names(std::string_view text);
+
+/// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
+/// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are.
+std::vector<Device*> find_devices(const std::vector<std::string>& names);
+
+}  // namespace shoal::tools
