@@ -13,21 +13,33 @@
 namespace shoal {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16, kI32, kI64,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
+  kF32,
+  kF16,
+  kBF16,
+  kI32,
+  kI64,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
   kCount
 };
 inline constexpr int kDTypeCount = static_cast<int>(DType::kCount);
 
 struct DTypeTraits {
   DType dtype;
-  std::string_view name;   ///< as users write it: "f32", "q4_K"; lookup ignores case
-  uint32_t gguf_type;      ///< the type's number in GGUF files
-  int64_t block_elems;     ///< elements per block; 1 for plain types
-  size_t block_bytes;      ///< bytes per block
+  std::string_view name;  ///< as users write it: "f32", "q4_K"; lookup ignores case
+  uint32_t gguf_type;     ///< the type's number in GGUF files
+  int64_t block_elems;    ///< elements per block; 1 for plain types
+  size_t block_bytes;     ///< bytes per block
   bool is_quantized;
-  bool is_float;           ///< f32, f16, bf16
+  bool is_float;  ///< f32, f16, bf16
   /// Converts n elements (a multiple of block_elems) to f32. Integers convert by value.
   void (*to_f32)(const void* src, float* dst, int64_t n);
   /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest.
@@ -36,7 +48,9 @@ struct DTypeTraits {
 
 /// Never fails for a valid enumerator.
 const DTypeTraits& traits(DType dtype);
-inline std::string_view name_of(DType dtype) { return traits(dtype).name; }
+inline std::string_view name_of(DType dtype) {
+  return traits(dtype).name;
+}
 /// Case-insensitive; nullopt when there is no such type.
 std::optional<DType> dtype_from_name(std::string_view name);
 std::optional<DType> dtype_from_gguf(uint32_t gguf_type);

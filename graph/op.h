@@ -18,28 +18,54 @@ struct Tensor;
 enum class Op : uint8_t {
   kNone,  ///< a leaf
   // table look-ups and cache writes
-  kGetRows, kSetRows,
+  kGetRows,
+  kSetRows,
   // products
-  kMulMat, kMulMatId,
+  kMulMat,
+  kMulMatId,
   // element-wise
-  kAdd, kSub, kMul, kDiv, kScale, kUnary, kClamp, kGlu,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kScale,
+  kUnary,
+  kClamp,
+  kGlu,
   // along rows
-  kRmsNorm, kLayerNorm, kSoftMax, kRope, kSumRows, kArgmax, kTopK, kArgsort,
+  kRmsNorm,
+  kLayerNorm,
+  kSoftMax,
+  kRope,
+  kSumRows,
+  kArgmax,
+  kTopK,
+  kArgsort,
   kAttention,
   // data movement
-  kCast, kContiguous, kConcat, kRepeat, kFill,
+  kCast,
+  kContiguous,
+  kConcat,
+  kRepeat,
+  kFill,
   // views: no work, the result aliases source 0
-  kReshape, kSlice, kPermute,
+  kReshape,
+  kSlice,
+  kPermute,
   // between ranks; only in the local graphs of a meta plan (meta/plan.h), never in a user's graph
-  kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast,
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
   kCount
 };
 inline constexpr int kOpCount = static_cast<int>(Op::kCount);
 
-using OpParams = std::variant<std::monostate, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams,
-                              NormParams, SoftMaxParams, RopeParams, TopKParams, ArgsortParams, AttentionParams,
-                              CastParams, ConcatParams, RepeatParams, FillParams, ReshapeParams, SliceParams,
-                              PermuteParams, CollectiveParams>;
+using OpParams =
+    std::variant<std::monostate, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams,
+                 SoftMaxParams, RopeParams, TopKParams, ArgsortParams, AttentionParams, CastParams, ConcatParams,
+                 RepeatParams, FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
 /// How a node's bytes relate to those of its source 0.
 enum class Alias : uint8_t {
@@ -52,9 +78,9 @@ enum class OpKind : uint8_t { kLeaf, kCompute, kView, kCollective };
 
 struct OpInfo {
   Op op;
-  std::string_view name;      ///< as printed and parsed: "mul_mat"
+  std::string_view name;  ///< as printed and parsed: "mul_mat"
   OpKind kind;
-  int min_src, max_src;       ///< max_src == -1: any number; sources past min_src may be nullptr
+  int min_src, max_src;  ///< max_src == -1: any number; sources past min_src may be nullptr
   Alias alias;
   uint32_t in_place_sources;  ///< bit i: the result may overwrite source i when it is last used here and
                               ///< has the same dtype, shape and a contiguous layout
@@ -66,9 +92,15 @@ struct OpInfo {
 
 /// Never fails for a valid enumerator.
 const OpInfo& info(Op op);
-inline std::string_view name_of(Op op) { return info(op).name; }
+inline std::string_view name_of(Op op) {
+  return info(op).name;
+}
 std::optional<Op> op_from_name(std::string_view name);
-inline bool is_view(Op op) { return info(op).kind == OpKind::kView; }
-inline bool is_collective(Op op) { return info(op).kind == OpKind::kCollective; }
+inline bool is_view(Op op) {
+  return info(op).kind == OpKind::kView;
+}
+inline bool is_collective(Op op) {
+  return info(op).kind == OpKind::kCollective;
+}
 
 }  // namespace shoal

@@ -40,10 +40,10 @@ struct Tensor {
   Strides strides{};
   Op op = Op::kNone;
   OpParams params;
-  std::vector<Tensor*> src;      ///< nullptr where an optional source is absent
+  std::vector<Tensor*> src;  ///< nullptr where an optional source is absent
   Role role = Role::kCompute;
-  bool is_output = false;        ///< kept until the caller has read it; never overwritten in place
-  int id = -1;                   ///< index in its graph's nodes or, for an input, inputs; else -1
+  bool is_output = false;  ///< kept until the caller has read it; never overwritten in place
+  int id = -1;             ///< index in its graph's nodes or, for an input, inputs; else -1
 
   // Views: this tensor's bytes are view_base's bytes from view_offset on. view_base is never a view itself.
   Tensor* view_base = nullptr;

@@ -1,8 +1,8 @@
 // Partition: how one axis of a tensor is divided among the devices of a mesh.
 //
-// The axis is cut into runs: stretches with a length and their owners, at least one. The lengths add up to the axis, and
-// what a device holds, its shard, is its runs one after the other. Partitions are kept in normal form, without empty runs
-// and without neighbours of the same owners, so that equal ones compare equal.
+// The axis is cut into runs: stretches with a length and their owners, at least one. The lengths add up to the axis,
+// and what a device holds, its shard, is its runs one after the other. Partitions are kept in normal form, without
+// empty runs and without neighbours of the same owners, so that equal ones compare equal.
 //
 //   even over 2 devices, L = 8:            4:{0} 4:{1}
 //   3:1, L = 8:                            6:{0} 2:{1}

@@ -116,8 +116,8 @@ std::vector<double> parse_ratio(std::string_view text, int devices) {
     for (double& share : shares) share /= largest;
     sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   }
-  require<InvalidArgument>(sum > 0.0,
-                           "bad ratio '{}': the shares add up to {}; at least one must be above 0", text, sum);
+  require<InvalidArgument>(sum > 0.0, "bad ratio '{}': the shares add up to {}; at least one must be above 0", text,
+                           sum);
   for (double& share : shares) share /= sum;
   return shares;
 }

@@ -1,6 +1,6 @@
-// CPU devices, the family "CPU": as many as there are NUMA nodes, each on the cores and in the memory of its node, or any
-// number that SHOAL_CPU_DEVICES or configure() asks for; these share the cores evenly, and there may be more of them than
-// cores. Each backend of a device has a worker thread with a queue and a team of threads (worker.h, team.h).
+// CPU devices, the family "CPU": as many as there are NUMA nodes, each on the cores and in the memory of its node, or
+// any number that SHOAL_CPU_DEVICES or configure() asks for; these share the cores evenly, and there may be more of
+// them than cores. Each backend of a device has a worker thread with a queue and a team of threads (worker.h, team.h).
 #pragma once
 
 #include <string_view>

@@ -3,8 +3,8 @@
 //
 // All threads of a device's team walk the nodes of a plan together: each calls run() with its own thread number
 // and the backend puts one barrier after each node. A kernel divides its rows among ctx.threads; it may call
-// ctx.barrier() between phases, then all threads must. Nodes whose work() is small run on thread 0 alone (threads == 1).
-// Kernels never throw or allocate; supports() has refused what they cannot do. Zero-size results are not run.
+// ctx.barrier() between phases, then all threads must. Nodes whose work() is small run on thread 0 alone (threads ==
+// 1). Kernels never throw or allocate; supports() has refused what they cannot do. Zero-size results are not run.
 #pragma once
 
 #include <cstddef>

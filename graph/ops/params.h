@@ -24,32 +24,65 @@ struct IndexRange {
 struct SelectParams {
   std::vector<IndexRange> ranges;
   bool operator==(const SelectParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("ranges", s.ranges); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("ranges", s.ranges);
+  }
 };
 
 struct ScaleParams {
   float scale = 1.0f;
   float bias = 0.0f;
   bool operator==(const ScaleParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("scale", s.scale); v("bias", s.bias); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("scale", s.scale);
+    v("bias", s.bias);
+  }
 };
 
 /// gelu is the tanh approximation, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x).
 enum class UnaryKind : uint8_t {
-  kAbs, kNeg, kSgn, kStep, kTanh, kElu, kRelu, kSigmoid, kGelu, kGeluErf, kGeluQuick, kSilu, kHardSwish,
-  kHardSigmoid, kExp, kLog, kSqr, kSqrt, kSin, kCos, kCount
+  kAbs,
+  kNeg,
+  kSgn,
+  kStep,
+  kTanh,
+  kElu,
+  kRelu,
+  kSigmoid,
+  kGelu,
+  kGeluErf,
+  kGeluQuick,
+  kSilu,
+  kHardSwish,
+  kHardSigmoid,
+  kExp,
+  kLog,
+  kSqr,
+  kSqrt,
+  kSin,
+  kCos,
+  kCount
 };
 struct UnaryParams {
   UnaryKind kind = UnaryKind::kRelu;
   bool operator==(const UnaryParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("kind", s.kind); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("kind", s.kind);
+  }
 };
 
 struct ClampParams {
   float min = 0.0f;
   float max = 0.0f;
   bool operator==(const ClampParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("min", s.min); v("max", s.max); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("min", s.min);
+    v("max", s.max);
+  }
 };
 
 /// act(gate) * up, with act = silu, gelu (tanh), gelu_erf, gelu_quick, relu.
@@ -57,19 +90,28 @@ enum class GluKind : uint8_t { kSwiglu, kGeglu, kGegluErf, kGegluQuick, kReglu, 
 struct GluParams {
   GluKind kind = GluKind::kSwiglu;
   bool operator==(const GluParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("kind", s.kind); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("kind", s.kind);
+  }
 };
 
 struct NormParams {
   float eps = 1e-5f;
   bool operator==(const NormParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("eps", s.eps); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("eps", s.eps);
+  }
 };
 
 struct SoftMaxParams {
   float scale = 1.0f;  ///< applied to x before the mask is added
   bool operator==(const SoftMaxParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("scale", s.scale); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("scale", s.scale);
+  }
 };
 
 /// Which elements of a row are rotated together.
@@ -92,23 +134,36 @@ struct RopeParams {
   float beta_slow = 1.0f;
   int64_t original_context = 0;
   bool operator==(const RopeParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) {
-    v("dims", s.dims); v("mode", s.mode); v("base", s.base); v("freq_scale", s.freq_scale);
-    v("ext_factor", s.ext_factor); v("attn_factor", s.attn_factor); v("beta_fast", s.beta_fast);
-    v("beta_slow", s.beta_slow); v("original_context", s.original_context);
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("dims", s.dims);
+    v("mode", s.mode);
+    v("base", s.base);
+    v("freq_scale", s.freq_scale);
+    v("ext_factor", s.ext_factor);
+    v("attn_factor", s.attn_factor);
+    v("beta_fast", s.beta_fast);
+    v("beta_slow", s.beta_slow);
+    v("original_context", s.original_context);
   }
 };
 
 struct TopKParams {
   int64_t k = 1;
   bool operator==(const TopKParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("k", s.k); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("k", s.k);
+  }
 };
 
 struct ArgsortParams {
   bool descending = false;
   bool operator==(const ArgsortParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("descending", s.descending); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("descending", s.descending);
+  }
 };
 
 struct AttentionParams {
@@ -117,27 +172,40 @@ struct AttentionParams {
   bool causal = false;   ///< needs positions: query t sees the kv rows s <= positions[t]
   int64_t window = 0;    ///< w > 0 (needs positions): only the rows s > positions[t] - w
   bool operator==(const AttentionParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) {
-    v("scale", s.scale); v("softcap", s.softcap); v("causal", s.causal); v("window", s.window);
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("scale", s.scale);
+    v("softcap", s.softcap);
+    v("causal", s.causal);
+    v("window", s.window);
   }
 };
 
 struct CastParams {
   DType dtype = DType::kF32;
   bool operator==(const CastParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("dtype", s.dtype); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("dtype", s.dtype);
+  }
 };
 
 struct ConcatParams {
   int axis = 0;
   bool operator==(const ConcatParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("axis", s.axis); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("axis", s.axis);
+  }
 };
 
 struct RepeatParams {
   std::array<int64_t, 4> shape{1, 1, 1, 1};  ///< of the result; each axis a multiple of the source's
   bool operator==(const RepeatParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("shape", s.shape); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("shape", s.shape);
+  }
 };
 
 struct FillParams {
@@ -145,31 +213,43 @@ struct FillParams {
   std::array<int64_t, 4> shape{1, 1, 1, 1};
   float value = 0.0f;
   bool operator==(const FillParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) {
-    v("dtype", s.dtype); v("shape", s.shape); v("value", s.value);
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("dtype", s.dtype);
+    v("shape", s.shape);
+    v("value", s.value);
   }
 };
 
 struct ReshapeParams {
   std::array<int64_t, 4> shape{1, 1, 1, 1};
   bool operator==(const ReshapeParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("shape", s.shape); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("shape", s.shape);
+  }
 };
 
 struct SliceParams {
   int axis = 0;
-  int64_t begin = 0;   ///< in elements; along axis 0 of a quantised tensor a multiple of the block
+  int64_t begin = 0;  ///< in elements; along axis 0 of a quantised tensor a multiple of the block
   int64_t length = 0;
   bool operator==(const SliceParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) {
-    v("axis", s.axis); v("begin", s.begin); v("length", s.length);
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("axis", s.axis);
+    v("begin", s.begin);
+    v("length", s.length);
   }
 };
 
 struct PermuteParams {
   std::array<int, 4> axes{0, 1, 2, 3};  ///< result axis i is source axis axes[i]
   bool operator==(const PermuteParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) { v("axes", s.axes); }
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("axes", s.axes);
+  }
 };
 
 /// Flat collectives: every operand is contiguous and seen as one row of elements. With n ranks:
@@ -181,8 +261,11 @@ struct CollectiveParams {
   int root = 0;  ///< broadcast only
   std::vector<int64_t> counts;
   bool operator==(const CollectiveParams&) const = default;
-  template <class Self, class V> static void fields(Self& s, V&& v) {
-    v("rank", s.rank); v("root", s.root); v("counts", s.counts);
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("rank", s.rank);
+    v("root", s.root);
+    v("counts", s.counts);
   }
 };
 
