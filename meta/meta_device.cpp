@@ -115,18 +115,6 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
   return std::make_unique<MetaDeviceImpl>(std::move(members), std::move(callback), std::move(options));
 }
 
-void set_shard(Tensor& tensor, int rank, const void* whole) {
-  const Shards& shards = shards_of(tensor);
-  require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(shards.local.size()), "{} has no rank {}",
-                           describe(tensor), rank);
-  Tensor& local = *shards.local[rank];
-  if (shards.layout.is_partial() && rank > 0) return local.buffer->memset(local, 0, 0, local.bytes());
-  const auto* bytes = static_cast<const std::byte*>(whole);
-  for (const Rectangle& r : rectangles(shards, rank, 0, tensor.bytes(), Access::kWrite)) {
-    local.buffer->set_2d(local, bytes + r.host_offset, r.host_stride, r.local);
-  }
-}
-
 const Tensor& shard(const Tensor& tensor, int rank) {
   const Shards& shards = shards_of(tensor);
   require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(shards.local.size()), "{} has no rank {}",

@@ -44,9 +44,6 @@ class MetaDevice : public Device {
   virtual const RuleLookup& rules() const = 0;
 };
 
-/// One rank's part of loading: writes rank `rank`'s shard of a tensor placed in a meta buffer, given all its bytes
-/// (in the order of the contiguous global tensor). Different ranks may be written from different threads.
-void set_shard(Tensor& tensor, int rank, const void* whole);
 /// Rank `rank`'s shard of a tensor placed in a meta buffer (weights, caches, or a planned graph's tensors).
 const Tensor& shard(const Tensor& tensor, int rank);
 /// How a tensor in a meta buffer lies.

@@ -38,7 +38,7 @@ def main():
     parser.add_argument("-n", type=int, default=128, help="tokens to generate")
     parser.add_argument("-r", type=int, default=7, help="pairs of runs")
     parser.add_argument("--program", default="build/release/bin/shoal")
-    parser.add_argument("--least", type=float, default=0.0, help="exit 1 when a ratio's median is below this")
+    parser.add_argument("--least", type=float, default=0.9, help="exit 1 when a ratio's median is below this (0.9)")
     arguments = parser.parse_args()
 
     failed = False

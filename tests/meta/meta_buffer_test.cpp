@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <random>
+#include <thread>
 
 #include "graph/error.h"
 #include "tests/meta/mesh.h"
@@ -255,14 +256,20 @@ TEST_F(Copies, UsageReachesTheMembers) {
   for (int rank : {0, 1}) EXPECT_EQ(shard(*sharded, rank).buffer->usage(), Usage::kCompute);
 }
 
-TEST_F(Copies, SetShardWritesOneRankOnly) {
+TEST_F(Copies, PartsOfATensorAreWrittenByThreadsAtATime) {
   sharded_memory->clear(0);
-  set_shard(*sharded, 1, values.data());
-  EXPECT_EQ(test::read_floats(shard(*sharded, 1)), std::vector<float>(values.begin() + 16, values.begin() + 40));
-  EXPECT_THAT(test::read_floats(shard(*sharded, 0)), Each(0.0f));
-  set_shard(*sharded, 0, values.data());
+  std::vector<std::jthread> threads;
+  const size_t bytes = values.size() * sizeof(float), piece = bytes / 4;
+  for (size_t begin = 0; begin < bytes; begin += piece) {
+    const size_t size = std::min(piece, bytes - begin);
+    threads.emplace_back([this, begin, size] {
+      tensor_set(*sharded, reinterpret_cast<const std::byte*>(values.data()) + begin, begin, size);
+    });
+  }
+  threads.clear();
   EXPECT_EQ(test::read_floats(*sharded), values);
-  EXPECT_THROW(set_shard(*sharded, 2, values.data()), InvalidArgument);
+  EXPECT_EQ(test::read_floats(shard(*sharded, 1)), std::vector<float>(values.begin() + 16, values.begin() + 40));
+  EXPECT_THROW(shard(*sharded, 2), InvalidArgument);
   EXPECT_THROW(shard(*sharded, -1), InvalidArgument);
 }
 

@@ -279,6 +279,13 @@ TEST(Plan, SaysWhatDoesNotFit) {
   EXPECT_EQ(run_json(args)["fits"], false);
 }
 
+TEST(Plan, PlansScratchMemoryForTheThreadsAskedFor) {
+  auto compute = [](const char* threads) -> int64_t {
+    return run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-t", threads})["memory"][0]["compute"];
+  };
+  EXPECT_GT(compute("16"), compute("1"));
+}
+
 TEST(Plan, OfOneDeviceHasNoCollectives) {
   json plan = run_json({"plan", "-m", kModel});
   EXPECT_EQ(plan["collectives_per_token"]["bytes"], 0);

@@ -11,6 +11,7 @@
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
+#include "tools/threads.h"
 #include "tools/prompt.h"
 
 namespace shoal::tools {
@@ -98,6 +99,11 @@ int plan_model(const PlanFlags& flags) {
   flags.check();
   auto model = models::open_model(flags.model.path);
   models::Placement placement(*model, flags.devices.find(), flags.devices.placement());
+  if (flags.devices.threads > 0) {
+    // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
+    require_threads(threads_needed(placement.members(), flags.devices.threads));
+    placement.init();
+  }
   models::ModelPlan plan(*model, placement, flags.context.session());
   warn_of_context(model->hparams, plan.size);
   if (flags.output.json()) {
