@@ -15,9 +15,12 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
   if (from == to || from.is_mirrored()) return true;
   if (from.is_partial()) return false;
   if (to.is_partial()) return true;
+  // Several holders may have computed their copies from shards of different shapes, which may round differently;
+  // mirrored means the same bits everywhere, so that one of them has to send its own.
+  if (to.is_mirrored()) return false;
   if (const Owners* holders = from.holders()) {
     for (int rank = 0; rank < ranks; ++rank) {
-      const bool wants = to.is_mirrored() || to.partition.local_length(rank) > 0;
+      const bool wants = to.partition.local_length(rank) > 0;
       if (wants && std::find(holders->begin(), holders->end(), rank) == holders->end()) return false;
     }
     return true;

@@ -65,11 +65,11 @@ class Redistributor {
   }
 
   /// Whoever holds the tensor has all of it; those who hold nothing want nothing.
-  Locals held_to_any(const Locals& locals, const Layout& from, const Layout& to) {
+  Locals held_to_split(const Locals& locals, const Layout& from, const Layout& to) {
     const Owners& holders = *from.holders();
     return each([&](Graph& g, int r) {
       if (std::find(holders.begin(), holders.end(), r) != holders.end()) {
-        return to.is_split() ? take(g, locals[r], to.axis, global_pieces(to.partition, r)) : locals[r];
+        return take(g, locals[r], to.axis, global_pieces(to.partition, r));
       }
       const Shape empty = to.local_shape(shape_, r);
       return locals[r]->shape == empty ? locals[r] : reshape(g, as_contiguous(g, locals[r]), empty);
@@ -283,8 +283,8 @@ Locals redistribute(LocalBuilder& builder, const Locals& locals, const Shape& sh
   Redistributor work(builder, shape, name);
   if (from.is_mirrored()) return to.is_split() ? work.mirrored_to_split(locals, to) : work.mirrored_to_partial(locals);
   if (from.is_partial()) return to.is_split() ? work.partial_to_split(locals, to) : work.partial_to_mirrored(locals);
-  if (from.holders() != nullptr && !to.is_partial() && is_local_conversion(from, to, builder.ranks())) {
-    return work.held_to_any(locals, from, to);
+  if (from.holders() != nullptr && to.is_split() && is_local_conversion(from, to, builder.ranks())) {
+    return work.held_to_split(locals, from, to);
   }
   if (to.is_mirrored()) return work.split_to_mirrored(locals, from);
   return to.is_partial() ? work.split_to_partial(locals, from) : work.split_to_split(locals, from, to);
