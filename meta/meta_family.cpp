@@ -31,29 +31,12 @@ std::vector<double> parse_ratio(const std::string& text, size_t devices) {
   return shares;
 }
 
-/// `length` elements in units, by ratio: each boundary is the ideal one rounded to a unit, so that errors do not add
-/// up.
-std::vector<int64_t> divide(int64_t length, int64_t unit, const std::vector<double>& ratio) {
-  double sum = 0, before = 0;
-  for (double share : ratio) sum += share;
-  std::vector<int64_t> lengths;
-  int64_t given = 0;
-  for (double share : ratio) {
-    before += share;
-    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
-    lengths.push_back(upto - given);
-    given = upto;
-  }
-  lengths.back() += length - given;
-  return lengths;
-}
-
 /// Weights and caches are split on one axis by a ratio, where it is longer than one unit; others are mirrored.
 SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
   return [axis, ratio = std::move(ratio)](const Tensor& tensor) {
     const int64_t unit = axis == 0 ? traits(tensor.dtype).block_elems : 1;
     if (tensor.shape[axis] < 2 * unit) return SplitState::mirrored();
-    return SplitState::split(axis, {divide(tensor.shape[axis], unit, ratio)});
+    return SplitState::split(axis, Partition::by_ratio(tensor.shape[axis], unit, ratio));
   };
 }
 

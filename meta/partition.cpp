@@ -1,6 +1,7 @@
 #include "meta/partition.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "graph/error.h"
 
@@ -48,6 +49,23 @@ Partition Partition::from_shares(std::span<const int64_t> shares) {
   std::vector<Run> runs;
   for (size_t d = 0; d < shares.size(); ++d) runs.push_back({shares[d], {static_cast<int>(d)}});
   return Partition(static_cast<int>(shares.size()), std::move(runs));
+}
+
+Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const double> ratio) {
+  const double sum = std::accumulate(ratio.begin(), ratio.end(), 0.0);
+  std::vector<int64_t> shares;
+  double before = 0;
+  int64_t given = 0;
+  size_t last = 0;
+  for (size_t device = 0; device < ratio.size(); ++device) {
+    before += ratio[device];
+    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
+    shares.push_back(upto - given);
+    given = upto;
+    if (ratio[device] > 0) last = device;
+  }
+  shares[last] += length - given;
+  return from_shares(shares);
 }
 
 Partition Partition::even(int devices, int64_t length) {

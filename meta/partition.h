@@ -50,6 +50,11 @@ class Partition {
   /// length / devices each, the first length % devices one more.
   static Partition even(int devices, int64_t length);
 
+  /// `length` in whole units by a ratio (one number >= 0 for each device, not all 0). Each boundary is the ideal one
+  /// rounded, so that errors do not add up; what is left of a unit goes to the last device with a share.
+  ///   length 9, unit 2, ratio {1, 1} -> 4:{0} 5:{1}
+  static Partition by_ratio(int64_t length, int64_t unit, std::span<const double> ratio);
+
   int devices() const { return devices_; }
   int64_t length() const { return length_; }
   std::span<const Run> runs() const { return runs_; }

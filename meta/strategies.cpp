@@ -52,23 +52,6 @@ FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
 /// Shares of an output are multiples of this: whole cache lines and vector registers.
 constexpr int64_t kOutputUnit = 32;
 
-/// `length` in units by shares; each boundary is the ideal one rounded, so that errors do not add up.
-Partition divide(int64_t length, int64_t unit, std::span<const double> shares) {
-  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  const auto last = std::find_if(shares.rbegin(), shares.rend(), [](double share) { return share > 0; });
-  std::vector<int64_t> lengths;
-  double before = 0;
-  int64_t given = 0;
-  for (double share : shares) {
-    before += share;
-    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
-    lengths.push_back(upto - given);
-    given = upto;
-  }
-  lengths[shares.rend() - last - 1] += length - given;
-  return Partition::from_shares(lengths);
-}
-
 /// The same tensor split on another axis, where some devices hold all of it and the others nothing.
 Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
   return Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *layout.holders()}}));
@@ -229,7 +212,8 @@ std::optional<Strategy> divided_output(const Tensor& node, const Layouts& source
     if (term.factor < 0 || Rule::axis_of(rule->result, term.factor) < 0) continue;
     const Factor& factor = rule->factors[term.factor];
     if (factor.length < 2 * kOutputUnit * static_cast<int64_t>(shares.size())) continue;
-    const FactorSplit split{term.factor, divide(factor.length, std::lcm(kOutputUnit, factor.unit), shares)};
+    const FactorSplit split{term.factor,
+                            Partition::by_ratio(factor.length, std::lcm(kOutputUnit, factor.unit), shares)};
     if (auto strategy = split_strategy(node, *rule, split)) return strategy;
   }
   return std::nullopt;

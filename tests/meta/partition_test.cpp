@@ -78,6 +78,21 @@ TEST(Partition, EvenGivesTheFirstOnesMore) {
   EXPECT_EQ(Partition::even(4, 0).to_string(), "empty");
 }
 
+TEST(Partition, ByRatioRoundsBoundariesToUnits) {
+  const auto text = [](int64_t length, int64_t unit, std::vector<double> ratio) {
+    return Partition::by_ratio(length, unit, ratio).to_string();
+  };
+  EXPECT_EQ(text(9, 2, {1, 1}), "4:{0} 5:{1}");
+  EXPECT_EQ(text(800, 32, {5, 0, 2}), "576:{0} 224:{2}");
+  EXPECT_EQ(text(10, 1, {0, 3, 0}), "10:{1}");
+  EXPECT_EQ(text(7, 4, {1, 1, 0}), "4:{0} 3:{1}");
+  EXPECT_EQ(text(100, 1, {1, 1, 1}), "33:{0} 34:{1} 33:{2}");
+  for (int devices = 1; devices < 20; ++devices) {
+    const Partition even = Partition::by_ratio(1000, 8, std::vector<double>(devices, 0.1));
+    for (int d = 0; d < devices; ++d) EXPECT_NEAR(even.local_length(d), 1000.0 / devices, 8) << devices;
+  }
+}
+
 TEST(Partition, SharesMayBeEmpty) {
   const Partition p = Partition::from_shares(std::vector<int64_t>{5, 0, 2});
   EXPECT_EQ(p.to_string(), "5:{0} 2:{2}");
