@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <exception>
 
 #include "graph/error.h"
@@ -23,6 +24,7 @@ void check_range(const Tensor& tensor, size_t offset, size_t size) {
 struct MetaBackend::PartialRead {
   PartialSum sum;
   void* data;
+  std::atomic<bool> finished{false};
 };
 
 MetaBackend::MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
@@ -89,8 +91,8 @@ void MetaBackend::set_partial_async(const Shards& shards, const void* data, size
 // Every rank's stream fetches its addend; a host task behind all of them adds them up.
 void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t offset, size_t size) {
   if (size == 0) return;
-  PartialRead& read =
-      *partial_reads_.emplace_back(std::make_unique<PartialRead>(PartialRead{PartialSum(shards, offset, size), data}));
+  std::erase_if(partial_reads_, [](const auto& earlier) { return earlier->finished.load(); });
+  PartialRead& read = *partial_reads_.emplace_back(new PartialRead{PartialSum(shards, offset, size), data});
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     const auto addend = read.sum.addend(static_cast<int>(rank));
     streams_[rank]->get_async(*shards.local[rank], addend.data(), read.sum.begin(), addend.size());
@@ -98,6 +100,7 @@ void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t off
   const auto finish = [](void* object, const void*, bool failed) {
     auto& own = *static_cast<PartialRead*>(object);
     if (!failed) own.sum.finish(own.data);
+    own.finished = true;
   };
   if (enqueue({finish, &read, nullptr})) return;
   // Members that cannot wait for each other by themselves: the host does.

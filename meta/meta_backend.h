@@ -54,7 +54,7 @@ class MetaBackend final : public Backend {
   collectives::CommunicatorFactory make_communicator_;
   collectives::Options comm_options_;
   std::unique_ptr<collectives::Communicator> communicator_;
-  std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until the next synchronize()
+  std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
 };
 

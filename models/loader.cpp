@@ -14,8 +14,6 @@ namespace {
 
 // What a thread reads at a time: small enough to be still in its cache when it is cut up.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-// Of a device by itself; a meta device has one for each member.
-constexpr int kThreads = 2;
 
 /// Some bytes of one tensor.
 struct Piece {
@@ -83,14 +81,17 @@ void load_all(const Model& model, int threads, const LoadProgress& progress) {
   Work work(model, progress);
   {
     std::vector<std::jthread> team;
-    for (int i = 0; i < threads; ++i) {
-      team.emplace_back([&] {
-        try {
-          load_pieces(model.file, work);
-        } catch (...) {
-          work.fail(std::current_exception());
-        }
-      });
+    const auto load = [&] {
+      try {
+        load_pieces(model.file, work);
+      } catch (...) {
+        work.fail(std::current_exception());
+      }
+    };
+    try {
+      for (int i = 0; i < threads; ++i) team.emplace_back(load);
+    } catch (...) {
+      work.fail(std::current_exception());  // those that did start stop
     }
   }
   work.rethrow();
@@ -110,7 +111,7 @@ void load_weights(Model& model, Device& device, const LoadProgress& progress) {
   model.buffer = allocate_tensors(model.weights.tensors(), device.buffer_type(), Usage::kWeights);
   try {
     const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
-    load_all(model, meta_device ? static_cast<int>(meta_device->members().size()) : kThreads, progress);
+    load_all(model, loading_threads(meta_device ? static_cast<int>(meta_device->members().size()) : 1), progress);
   } catch (...) {
     unplace(model);
     throw;

@@ -1,4 +1,4 @@
-// Loading: from the file to the devices in pieces of a megabyte, by as many threads as there are devices. Each piece is
+// Loading: from the file to the devices in pieces of a megabyte, by loading_threads() threads. Each piece is
 // read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
 // one tensor of it, a second time.
 #pragma once
@@ -10,6 +10,11 @@
 #include "models/model.h"
 
 namespace shoal::models {
+
+/// Threads that load onto so many devices: one for each, two for a single one.
+constexpr int loading_threads(int devices) {
+  return devices > 1 ? devices : 2;
+}
 
 /// Told how many bytes of how many are on their devices; called from one thread at a time, often.
 using LoadProgress = std::function<void(size_t done, size_t total)>;

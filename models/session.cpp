@@ -147,12 +147,13 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
   out_ids_[0] = 0;
   std::iota(out_ids_.begin() + 1, out_ids_.begin() + 1 + outputs, static_cast<int32_t>(end.tokens - outputs));
+  latest_ = nullptr;  // nothing, should a batch fail
+  outputs_ = outputs;
   int64_t begin = 0;
   for (const Batch& batch : batches) {
     run_batch(compiled(batch.shape), begin, out_ids_.data() + (&batch == &end ? 1 : 0));
     begin += batch.tokens;
   }
-  outputs_ = outputs;
   position_ += count;
 }
 

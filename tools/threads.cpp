@@ -7,12 +7,12 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "graph/error.h"
+#include "models/loader.h"
 
 namespace shoal::tools {
 
 int threads_needed(std::span<Device* const> devices, int threads) {
-  // Shards are loaded by a thread for each.
-  int count = devices.size() > 1 ? static_cast<int>(devices.size()) : 0;
+  int count = models::loading_threads(static_cast<int>(devices.size()));
   for (const Device* device : devices) {
     if (device->type() != DeviceType::kCpu) continue;
     count += threads > 0 ? threads : cpu::default_threads(*device);

@@ -43,7 +43,6 @@ Rendezvous::Rendezvous(int ranks, const Options& options)
       seats_(std::make_unique<Seat[]>(ranks)) {}
 
 void Rendezvous::meet(int rank, const Call& call) {
-  const Clock::time_point start = Clock::now();
   std::atomic<uint32_t>& own = seats_[rank].step;
   const uint32_t before = own.load(std::memory_order_relaxed);
   const uint32_t step = next(before);
@@ -60,7 +59,7 @@ void Rendezvous::meet(int rank, const Call& call) {
     park(step);
   }
   const uint32_t complete = complete_.load(std::memory_order_acquire);
-  if (complete != step && complete != kFailed) fail_for_the_missing(step, call, Clock::now() - start);
+  if (complete != step && complete != kFailed) fail_for_the_missing(step, call);
   throw_if_failed();
 }
 
@@ -100,7 +99,7 @@ void Rendezvous::park(uint32_t step) {
   parked_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call, Clock::duration waited) {
+void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call) {
   std::vector<int> missing;
   for (int rank = 0; rank < ranks_; ++rank) {
     if (seats_[rank].step.load(std::memory_order_relaxed) != step) missing.push_back(rank);
@@ -110,7 +109,7 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call, Clock::du
   fail(
       fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; look for what keeps its device busy or stopped "
                   "it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-                  name_of(call.kind), call.what, who, ranks_, seconds(waited)));
+                  name_of(call.kind), call.what, who, ranks_, seconds(timeout_)));
 }
 
 void Rendezvous::fail(std::string_view message) {

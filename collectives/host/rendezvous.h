@@ -47,7 +47,7 @@ class Rendezvous {
   bool is_failed() const { return complete_.load(std::memory_order_acquire) == kFailed; }
   bool spin(uint32_t step) const;
   void park(uint32_t step);
-  void fail_for_the_missing(uint32_t step, const Call& call, Clock::duration waited);
+  void fail_for_the_missing(uint32_t step, const Call& call);
 
   // A step's number is only ever compared for equality, so it may wrap; kFailed is left out.
   static constexpr uint32_t kFailed = UINT32_MAX;

@@ -85,7 +85,7 @@ TEST_F(FailureTest, AFailedCommunicatorStaysFailedWithItsFirstMessage) {
 }
 
 TEST_F(FailureTest, AbortEndsPendingAndLaterCallsAtOnce) {
-  const auto communicator = mesh_.communicator();  // 30 s
+  const auto communicator = mesh_.communicator();  // with the time-out of earnest runs
   const auto start = std::chrono::steady_clock::now();
   all_reduce(*communicator, {0, 1, 3});
   std::thread other([&] {
