@@ -42,11 +42,6 @@ void check_node(const Tensor& node, const OpInfo& row) {
   }
 }
 
-/// Do two views of one tensor have bytes in common?
-bool overlap(const Tensor& a, const Tensor& b) {
-  return a.view_offset < b.view_offset + b.span_bytes() && b.view_offset < a.view_offset + a.span_bytes();
-}
-
 /// The leaf or computed node behind views.
 const Tensor& behind_views(const Tensor& tensor) {
   const Tensor* behind = &tensor;
@@ -110,7 +105,7 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   }
   arena_.push_back(std::move(node));
   nodes_.push_back(&arena_.back());
-  if (row.alias == Alias::kWrites) writers_[nodes_.back()->storage()].push_back(nodes_.back());
+  if (row.alias == Alias::kWrites) writers_[nodes_.back()->storage()] = nodes_.back();
   return nodes_.back();
 }
 
@@ -124,19 +119,16 @@ void Graph::check_origin(const Tensor& node, std::string_view op, int index) con
                            op, node.name, index, source->name, source->is_leaf() ? "an input" : "a node");
 }
 
-// After a write only its result says what those bytes hold: whether an older name of them shows the new rows would
-// depend on where they lie.
+// After a write only its result says what the tensor holds: whether an older name of it shows the new rows would depend
+// on where it lies.
 void Graph::check_reads_latest(const Tensor& node, std::string_view op, int index) const {
   const Tensor& source = *node.src[index];
-  const auto writers = writers_.find(source.storage());
-  if (writers == writers_.end()) return;
-  const Tensor& from = behind_views(source);
-  const int seen = from.is_leaf() ? -1 : from.id;  // later writes are not in this name
-  for (const Tensor* writer : writers->second) {
-    if (writer->id <= seen || !overlap(source, *writer)) continue;
-    fail<InvalidArgument>("[{} {}] source {} ({}) is what {} was before {} wrote into it; use the result of {}", op,
-                          node.name, index, source.name, source.storage()->name, writer->name, writer->name);
-  }
+  const auto writer = writers_.find(source.storage());
+  if (writer == writers_.end()) return;
+  require<InvalidArgument>(&behind_views(source) == writer->second,
+                           "[{} {}] source {} ({}) is what {} was before {} wrote into it; use the result of {}", op,
+                           node.name, index, source.name, source.storage()->name, writer->second->name,
+                           writer->second->name);
 }
 
 Tensor* Graph::output(Tensor* tensor) {

@@ -47,8 +47,7 @@ class Graph {
   /// A leaf that the caller writes before each run. All axes must be >= 0.
   Tensor* input(std::string name, DType dtype, Shape shape);
   /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
-  /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then. A source whose bytes an
-  /// earlier node has written to is refused unless it is that node's result, or a view of it.
+  /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
   /// Keeps the tensor until the caller has read it. For a view, its base is kept. Returns its argument. Throws
   /// InvalidArgument once the graph is frozen: its plans may have given the memory to somebody else.
@@ -84,7 +83,7 @@ class Graph {
 
   std::deque<Tensor> arena_;
   std::vector<Tensor*> nodes_, inputs_;
-  std::unordered_map<const Tensor*, std::vector<const Tensor*>> writers_;  ///< nodes that write into a tensor, in order
+  std::unordered_map<const Tensor*, const Tensor*> writers_;  ///< latest node that wrote into a persistent tensor
   std::vector<Claim> claims_;
 };
 

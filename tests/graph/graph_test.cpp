@@ -109,24 +109,6 @@ TEST(Graph, AfterAWriteOnlyItsResultCanBeRead) {
   }
 }
 
-TEST(Graph, PartsOfACacheAreWrittenByThemselves) {
-  Graph g;
-  TensorContext weights;
-  Tensor* cache = weights.add("cache", DType::kF32, {4, 6, 2, 1}, Role::kCache);
-  Tensor* ids = g.input("ids", DType::kI32, {6, 1, 1, 1});
-  Tensor* rows = g.input("rows", DType::kF32, {4, 6, 1, 1});
-  Tensor* first = set_rows(g, slice(g, cache, {2, 0, 1}), rows, ids, {}, "first");
-  Tensor* second = set_rows(g, slice(g, cache, {2, 1, 1}), rows, ids, {}, "second");
-  add(g, first, second);
-  EXPECT_THAT(
-      [&] {
-        scale(g, slice(g, cache, {2, 0, 1}), {}, "old");
-      },
-      ThrowsMessage<InvalidArgument>(HasSubstr("use the result of first")));
-  EXPECT_THAT([&] { scale(g, cache, {}, "all"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("use the result of first")));
-}
-
 TEST(Graph, NothingBecomesAnOutputOnceItIsFrozen) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
