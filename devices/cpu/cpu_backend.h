@@ -50,6 +50,7 @@ class CpuBackend final : public Backend {
  private:
   CpuDevice& device_;
   DeviceUse use_;
+  FamilyUse family_use_{device_};
   int threads_;
   Worker worker_;
 };
@@ -65,6 +66,7 @@ class CpuEvent final : public Event {
 
  private:
   CpuDevice& device_;
+  FamilyUse family_use_{device_};
   WaitWork recorded_{nullptr, 0};
 };
 

@@ -41,6 +41,7 @@ class CpuDevice final : public Device {
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 
+  MappedBufferType& mapped_type() { return mapped_; }
   const CoreSet& cores() const { return cores_; }
   int node() const { return cores_.node; }
   int default_threads() const { return default_threads_; }

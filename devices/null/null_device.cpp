@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "devices/allocate.h"
+#include "devices/host_buffer.h"
 #include "devices/params.h"
-#include "devices/strided.h"
 #include "graph/error.h"
 
 namespace shoal::null {
@@ -28,39 +27,19 @@ Faults parse_faults(std::string_view owner, std::string_view text, Faults faults
   return faults;
 }
 
-class NullBuffer final : public Buffer {
+class NullBuffer final : public HostBuffer {
  public:
   NullBuffer(NullBufferType& type, NullDevice& device, size_t size)
-      : Buffer(type, size), device_(device), room_(size + type.alignment()) {
+      : HostBuffer(type, nullptr, size), device_(device), room_(size + type.alignment()) {
     void* start = room_.data();
     size_t room = room_.size();
-    base_ = static_cast<std::byte*>(std::align(type.alignment(), size, start, room));
+    data_ = static_cast<std::byte*>(std::align(type.alignment(), size, start, room));
   }
   ~NullBuffer() override { device_.give_back(size()); }
-
-  std::byte* base() const override { return base_; }
-  void clear(uint8_t value) override { std::fill_n(base_, size(), std::byte{value}); }
-
- protected:
-  void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override {
-    const auto* from = static_cast<const std::byte*>(data);
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t done, size_t length) { std::memcpy(tensor.data + at, from + done, length); });
-  }
-  void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override {
-    auto* to = static_cast<std::byte*>(data);
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t done, size_t length) { std::memcpy(to + done, tensor.data + at, length); });
-  }
-  void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override {
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t, size_t length) { std::fill_n(tensor.data + at, length, std::byte{value}); });
-  }
 
  private:
   NullDevice& device_;
   std::vector<std::byte> room_;
-  std::byte* base_;
 };
 
 class NullPlan final : public GraphPlan {
