@@ -23,4 +23,8 @@ class HostBuffer : public Buffer {
   std::byte* data_;
 };
 
+/// One with memory of its own, aligned as the type says. Throws OutOfMemory, naming the device, when it is more than
+/// Device::memory says is free.
+std::unique_ptr<Buffer> allocate_host_buffer(BufferType& type, size_t size);
+
 }  // namespace shoal

@@ -7,29 +7,25 @@
 namespace shoal::meta {
 namespace {
 
-/// Calls the function of each member's family; false: no family has it.
-template <class F, class... Args>
-bool for_members(Backend& backend, FunctionName<F> name, Args... args) {
-  bool any = false;
-  for (Backend* member : backend.members()) {
-    const F function = find_function(member->device().reg(), name);
-    if (function == nullptr) continue;
-    function(*member, args...);
-    any = true;
-  }
-  return any;
-}
-
-/// Of each member that can be told.
+/// Of each member whose family has the function.
 void set_threads(Backend& backend, int threads) {
   backend.synchronize();
   backend.plans().clear();  // they hold the members' plans
-  const bool told = for_members(backend, functions::kSetThreads, threads);
+  bool told = false;
+  for (Backend* member : backend.members()) {
+    const auto function = find_function(member->device().reg(), functions::kSetThreads);
+    if (function == nullptr) continue;
+    function(*member, threads);
+    told = true;
+  }
   require<InvalidArgument>(told, "no device of {} can be told how many threads to use", backend.name());
 }
 
 void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
-  const bool told = for_members(backend, functions::kSetAbortCallback, stop, data);
+  bool told = false;
+  for (Backend* member : backend.members()) {
+    told |= member->set_abort_callback(stop == nullptr ? AbortCallback() : [=] { return stop(data); });
+  }
   require<InvalidArgument>(told, "no device of {} can be stopped by a callback", backend.name());
 }
 

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
-#include "devices/allocate.h"
 #include "devices/host_buffer.h"
+#include "devices/node_plan.h"
 #include "devices/params.h"
 #include "graph/error.h"
 
@@ -40,27 +40,6 @@ class NullBuffer final : public HostBuffer {
  private:
   NullDevice& device_;
   std::vector<std::byte> room_;
-};
-
-class NullPlan final : public GraphPlan {
- public:
-  NullPlan(NullBackend& backend, const GraphRange& range, const PlanOptions& options)
-      : backend_(backend), cuts_(options.cuts), memory_(range, backend.device(), options) {}
-  Backend& backend() const override { return backend_; }
-  size_t allocated_bytes() const override { return memory_.bytes(); }
-  int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
-  /// Nodes of the segments [first, last).
-  GraphRange range(int first, int last) const {
-    GraphRange range = memory_.range();
-    if (last < segments()) range.end = last > 0 ? cuts_[static_cast<size_t>(last) - 1] : range.begin;
-    if (first > 0) range.begin = first < segments() ? cuts_[static_cast<size_t>(first) - 1] : range.end;
-    return range;
-  }
-
- private:
-  NullBackend& backend_;
-  std::vector<int> cuts_;
-  GraphMemory memory_;
 };
 
 class NullFamily final : public BackendReg {
@@ -153,18 +132,15 @@ void NullBackend::synchronize() {
 
 std::unique_ptr<GraphPlan> NullBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
   check_options(range, options);
-  auto plan = std::make_unique<NullPlan>(*this, range, options);
-  range.graph->freeze();
-  return plan;
+  return std::make_unique<NodePlan>(*this, range, options);
 }
 
 void NullBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
-  const GraphRange range = static_cast<NullPlan&>(plan).range(first, last);
-  for (int i = range.begin; i < range.end && failure_.empty(); ++i) {
-    const Tensor& node = *range.graph->nodes()[static_cast<size_t>(i)];
-    calls_.push_back({"compute", node.name, node.bytes()});
-    if (node.name == faults_.fail_node) failure_ = fmt::format("node {} failed", node.name);
+  for (const Tensor* node : static_cast<NodePlan&>(plan).nodes(first, last)) {
+    if (!failure_.empty()) return;
+    calls_.push_back({"compute", node->name, node->bytes()});
+    if (node->name == faults_.fail_node) failure_ = fmt::format("node {} failed", node->name);
   }
 }
 

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <thread>
 
-#include "devices/allocate.h"
 #include "devices/host_buffer.h"
+#include "devices/node_plan.h"
 #include "devices/params.h"
 #include "devices/plugin.h"
 #include "graph/error.h"
@@ -44,12 +44,8 @@ void binary(Tensor& y) {
   for_each(y.shape, [&](const Index& i) { at(y, i) = F()(at(*y.src[0], i), at(*y.src[1], i)); });
 }
 
-void unary(Tensor& y) {
-  const bool relu = std::get<UnaryParams>(y.params).kind == UnaryKind::kRelu;
-  for_each(y.shape, [&](const Index& i) {
-    const float x = at(*y.src[0], i);
-    at(y, i) = relu ? std::max(x, 0.0f) : x / (1 + std::exp(-x));
-  });
+void relu(Tensor& y) {
+  for_each(y.shape, [&](const Index& i) { at(y, i) = std::max(at(*y.src[0], i), 0.0f); });
 }
 
 void scale(Tensor& y) {
@@ -85,44 +81,30 @@ void set_rows(Tensor& y) {  // y is the cache
   });
 }
 
-const std::map<Op, void (*)(Tensor& y)> kKernels{{Op::kAdd, binary<std::plus<>>},
-                                                 {Op::kMul, binary<std::multiplies<>>},
-                                                 {Op::kScale, scale},
-                                                 {Op::kUnary, unary},
-                                                 {Op::kRmsNorm, rms_norm},
-                                                 {Op::kMulMat, mul_mat},
-                                                 {Op::kSetRows, set_rows}};
+using Kernel = void (*)(Tensor& y);
+const std::map<Op, Kernel> kKernels{{Op::kAdd, binary<std::plus<>>},
+                                    {Op::kMul, binary<std::multiplies<>>},
+                                    {Op::kScale, scale},
+                                    {Op::kUnary, relu},
+                                    {Op::kRmsNorm, rms_norm},
+                                    {Op::kMulMat, mul_mat},
+                                    {Op::kSetRows, set_rows}};
 
 bool supports(const Tensor& y) {
   if (y.is_leaf() || is_view(y.op)) return true;
-  if (const auto* params = std::get_if<UnaryParams>(&y.params)) {
-    if (params->kind != UnaryKind::kRelu && params->kind != UnaryKind::kSilu) return false;
-  }
-  if (const auto* params = std::get_if<SelectParams>(&y.params); params && !params->ranges.empty()) return false;
-  const size_t floats = y.op == Op::kSetRows ? 2 : y.src.size();  // then come indices
+  if (const auto* unary = std::get_if<UnaryParams>(&y.params); unary && unary->kind != UnaryKind::kRelu) return false;
+  if (const auto* rows = std::get_if<SelectParams>(&y.params); rows && !rows->ranges.empty()) return false;
   const auto is_float = [](const Tensor* x) { return x->dtype == DType::kF32; };
-  return kKernels.contains(y.op) && is_float(&y) && std::all_of(y.src.begin(), y.src.begin() + floats, is_float);
+  const auto last = y.op == Op::kSetRows ? y.src.begin() + 2 : y.src.end();  // then come indices
+  return kKernels.contains(y.op) && is_float(&y) && std::all_of(y.src.begin(), last, is_float);
 }
-
-// Memory.
-
-class SimpleBuffer final : public HostBuffer {
- public:
-  SimpleBuffer(BufferType& type, size_t size)
-      : HostBuffer(type, static_cast<std::byte*>(operator new (size, std::align_val_t{64})), size) {}
-  ~SimpleBuffer() override { operator delete (data_, std::align_val_t{64}); }
-};
 
 class SimpleBufferType final : public BufferType {
  public:
   explicit SimpleBufferType(Device& device) : device_(device) {}
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::unique_ptr<Buffer> allocate(size_t size) override {
-    const size_t free = device_.memory().free;
-    if (size <= free) return std::make_unique<SimpleBuffer>(*this, size);
-    fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free", name(), format_bytes(size), format_bytes(free));
-  }
+  std::unique_ptr<Buffer> allocate(size_t size) override { return allocate_host_buffer(*this, size); }
 
  private:
   Device& device_;
@@ -177,33 +159,6 @@ class Stream {
   std::thread thread_{[this] { serve(); }};
 };
 
-class SimplePlan final : public GraphPlan {
- public:
-  SimplePlan(Backend& backend, Stream& stream, const GraphRange& range, const PlanOptions& options)
-      : backend_(backend), stream_(stream), cuts_(options.cuts), memory_(range, backend.device(), options) {}
-  ~SimplePlan() override { stream_.mark().wait(); }
-  Backend& backend() const override { return backend_; }
-  size_t allocated_bytes() const override { return memory_.bytes(); }
-  int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
-
-  void run(int first, int last, const AbortCallback& stop) {
-    const GraphRange& range = memory_.range();
-    const int begin = first == 0 ? range.begin : cuts_[static_cast<size_t>(first) - 1];
-    const int end = last == segments() ? range.end : cuts_[static_cast<size_t>(last) - 1];
-    for (int i = begin; i < end; ++i) {
-      Tensor& node = *range.graph->nodes()[static_cast<size_t>(i)];
-      if (stop && stop()) fail<Aborted>("[{}] stopped before {}", backend_.name(), node.name);
-      if (!is_view(node.op) && !node.empty()) kKernels.at(node.op)(node);
-    }
-  }
-
- private:
-  Backend& backend_;
-  Stream& stream_;
-  std::vector<int> cuts_;
-  GraphMemory memory_;
-};
-
 class SimpleBackend final : public Backend {
  public:
   explicit SimpleBackend(Device& device) : use_(device), device_(device) {}
@@ -231,32 +186,24 @@ class SimpleBackend final : public Backend {
     stop_ = std::move(callback);
     return true;
   }
-
-  using Backend::compute_async;
-  using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override {
     check_options(range, options);
-    for (int i = range.begin; i < range.end; ++i) {
-      const Tensor& node = *range.graph->nodes()[static_cast<size_t>(i)];
-      require<DeviceError>(device_.supports_op(node), "[{}] cannot run {}", name(), describe(node));
-      for (const Tensor* x : node.src) {
-        if (!x->buffer || device_.supports_buffer_type(x->buffer->type())) continue;
-        fail<DeviceError>("[{}] cannot read {}: copy it here first", name(), describe(*x));
-      }
-    }
-    auto plan = std::make_unique<SimplePlan>(*this, stream_, range, options);
-    range.graph->freeze();
-    return plan;
+    check_supported(device_, range);
+    return std::make_unique<NodePlan>(*this, range, options, [this] { stream_.mark().wait(); });
   }
   void compute_async(GraphPlan& plan, int first, int last) override {
     check_run(plan, first, last);
-    push([=, this, &own = static_cast<SimplePlan&>(plan)] { own.run(first, last, stop_); });
+    push([this, nodes = static_cast<NodePlan&>(plan).nodes(first, last)] {
+      for (Tensor* node : nodes) {
+        if (stop_ && stop_()) fail<Aborted>("[{}] stopped before {}", name(), node->name);
+        if (!is_view(node->op) && !node->empty()) kKernels.at(node->op)(*node);
+      }
+    });
   }
 
  private:
-  /// Work that is skipped after a failure.
   void push(std::function<void()> work) {
-    stream_.push([work = std::move(work)](bool failed) { failed ? void() : work(); });
+    stream_.push([work = std::move(work)](bool failed) { failed ? void() : work(); });  // failures skip it
   }
 
   FamilyUse use_;
@@ -290,8 +237,6 @@ class SimpleEvent final : public Event {
   Device& device_;
   std::shared_future<void> mark_;
 };
-
-// The device and its family.
 
 class SimpleDevice final : public Device {
  public:
@@ -330,17 +275,11 @@ class SimpleFamily final : public BackendReg {
   Device* list_ = &device_;
 };
 
-int score() {
-  return 1;
-}  // any machine will do
-std::unique_ptr<BackendReg> make_family() {
-  return std::make_unique<SimpleFamily>();
-}
-
 }  // namespace
 
 extern "C" const PluginInfo* shoal_plugin() {
-  static const PluginInfo info = plugin_info(
-      "SIMPLE", "", [] { return 1; }, make_family);
+  const auto score = [] { return 1; };  // any machine will do
+  const auto make_family = []() -> std::unique_ptr<BackendReg> { return std::make_unique<SimpleFamily>(); };
+  static const PluginInfo info = plugin_info("SIMPLE", "", score, make_family);
   return &info;
 }
