@@ -12,26 +12,28 @@
 namespace shoal {
 namespace {
 
-class OwnedHostBuffer final : public HostBuffer {
+class HeapBuffer final : public HostBuffer {
  public:
-  OwnedHostBuffer(BufferType& type, size_t size, std::align_val_t alignment)
-      : HostBuffer(type, static_cast<std::byte*>(operator new(size, alignment)), size), alignment_(alignment) {}
-  ~OwnedHostBuffer() override { operator delete(data_, alignment_); }
-
- private:
-  std::align_val_t alignment_;
+  HeapBuffer(BufferType& type, std::byte* data, size_t size) : HostBuffer(type, data, size) {}
+  ~HeapBuffer() override { ::operator delete (base(), std::align_val_t{type().alignment()}); }
 };
 
-}  // namespace
-
-void HostBuffer::clear(uint8_t value) {
-  std::fill_n(data_, size(), std::byte{value});
+std::unique_ptr<Buffer> heap_buffer(BufferType& type, size_t size) {
+  void* data = ::operator new (size, std::align_val_t{type.alignment()}, std::nothrow);
+  require<OutOfMemory>(data != nullptr, "the system refused {} of host memory", format_bytes(size));
+  return std::make_unique<HeapBuffer>(type, static_cast<std::byte*>(data), size);
 }
+
+}  // namespace
 
 bool HostBuffer::copy_tensor(const Tensor& src, Tensor& dst) {
   if (!is_host() || !src.buffer->is_host()) return false;
   std::memmove(dst.data, src.data, src.bytes());
   return true;
+}
+
+void HostBuffer::clear(uint8_t value) {
+  std::fill_n(data_, size(), std::byte{value});
 }
 
 void HostBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
@@ -53,9 +55,13 @@ void HostBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t 
 
 std::unique_ptr<Buffer> allocate_host_buffer(BufferType& type, size_t size) {
   const size_t free = type.device().memory().free;
-  if (size <= free) return std::make_unique<OwnedHostBuffer>(type, size, std::align_val_t{type.alignment()});
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
-                    type.device().name(), format_bytes(size), format_bytes(free));
+  require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free: use more devices, or a smaller share",
+                       type.device().name(), format_bytes(size), format_bytes(free));
+  return heap_buffer(type, size);
+}
+
+std::unique_ptr<Buffer> HostBufferType::allocate(size_t size) {
+  return heap_buffer(*this, size);
 }
 
 }  // namespace shoal
