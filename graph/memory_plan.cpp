@@ -127,7 +127,7 @@ class Planner {
     }
     for (const Tensor* node : options_.shown) {
       int& last = last_use_[node->storage()];
-      last = std::max(last, std::max(node->id, segment_end(node->id) - 1));
+      last = std::max(last, segment_end(node->id));  // so that the segment's last node does not overwrite it
     }
   }
 
