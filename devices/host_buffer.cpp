@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "devices/device.h"
 #include "devices/params.h"
 #include "devices/strided.h"
 #include "graph/error.h"
@@ -17,10 +18,16 @@ class HeapBuffer final : public HostBuffer {
   ~HeapBuffer() override { ::operator delete (base(), std::align_val_t{type().alignment()}); }
 };
 
+std::unique_ptr<Buffer> heap_buffer(BufferType& type, size_t size) {
+  void* data = ::operator new (size, std::align_val_t{type.alignment()}, std::nothrow);
+  require<OutOfMemory>(data != nullptr, "the system refused {} of host memory", format_bytes(size));
+  return std::make_unique<HeapBuffer>(type, static_cast<std::byte*>(data), size);
+}
+
 }  // namespace
 
 bool HostBuffer::copy_tensor(const Tensor& src, Tensor& dst) {
-  if (!src.buffer->is_host()) return false;
+  if (!is_host() || !src.buffer->is_host()) return false;
   std::memmove(dst.data, src.data, src.bytes());
   return true;
 }
@@ -46,10 +53,15 @@ void HostBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t 
                  [&](size_t at, size_t, size_t length) { std::fill_n(tensor.data + at, length, std::byte{value}); });
 }
 
+std::unique_ptr<Buffer> allocate_host_buffer(BufferType& type, size_t size) {
+  const size_t free = type.device().memory().free;
+  require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free: use more devices, or a smaller share",
+                       type.device().name(), format_bytes(size), format_bytes(free));
+  return heap_buffer(type, size);
+}
+
 std::unique_ptr<Buffer> HostBufferType::allocate(size_t size) {
-  void* data = ::operator new (size, std::align_val_t{alignment()}, std::nothrow);
-  require<OutOfMemory>(data != nullptr, "the system refused {} of host memory", format_bytes(size));
-  return std::make_unique<HeapBuffer>(*this, static_cast<std::byte*>(data), size);
+  return heap_buffer(*this, size);
 }
 
 }  // namespace shoal
