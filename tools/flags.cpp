@@ -30,6 +30,11 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("-m,--model", path, "GGUF file")->required();
 }
 
+void LoadFlags::add_to(CLI::App& app) {
+  app.add_flag("--mmap,!--no-mmap", mmap,
+               "Use the weights where the file is mapped, on a single CPU device (default), or copy them into memory");
+}
+
 void DeviceFlags::add_to(CLI::App& app, bool required) {
   auto read = [this](const std::string&, const std::string& text) { names = split_device_names(text); };
   CLI::Option* option =
