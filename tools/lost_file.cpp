@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kMessage =
     "shoal: error: a mapped file cannot be read any more: it became shorter, or its disk failed, while it was in use; "
-    "write no model file that is in use, or copy it into memory (--no-mmap)\n";
+    "do not write to a model file in use, or copy it into memory (--no-mmap)\n";
 
 // Nothing but what may be called in a handler.
 void on_bus_error(int number, siginfo_t* info, void*) {
