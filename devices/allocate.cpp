@@ -14,18 +14,15 @@ size_t round_up(size_t bytes, size_t alignment) {
 }
 
 using Parts = std::vector<std::unique_ptr<Buffer>>;
+using SharedParts = std::vector<std::shared_ptr<Buffer>>;
 
-Parts allocate_parts(std::span<const size_t> sizes, BufferType& type, Usage usage) {
-  Parts parts;
-  for (size_t size : sizes) {
-    parts.push_back(type.allocate(size));
-    parts.back()->set_usage(usage);
-  }
-  return parts;
+std::unique_ptr<Buffer> allocate_part(size_t size, BufferType& type, Usage usage) {
+  auto part = type.allocate(size);
+  part->set_usage(usage);
+  return part;
 }
 
 std::unique_ptr<Buffer> join(Parts parts) {
-  if (parts.empty()) return nullptr;
   return parts.size() == 1 ? std::move(parts.front()) : make_multi_buffer(std::move(parts));
 }
 
@@ -46,7 +43,7 @@ std::span<Tensor* const> nodes_of(const GraphRange& range) {
   return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
 }
 
-void place_owners(const GraphRange& range, const MemoryPlan& plan, const Parts& parts) {
+void place_owners(const GraphRange& range, const MemoryPlan& plan, const SharedParts& parts) {
   size_t placed = 0;
   const auto place = [&](Tensor* tensor) {
     const auto found = plan.tensors.find(tensor);
@@ -59,7 +56,7 @@ void place_owners(const GraphRange& range, const MemoryPlan& plan, const Parts& 
   check(placed == plan.tensors.size(), "the memory plan has {} tensors, {} were placed", plan.tensors.size(), placed);
 }
 
-void give_workspaces(const GraphRange& range, const MemoryPlan& plan, const Parts& parts) {
+void give_workspaces(const GraphRange& range, const MemoryPlan& plan, const SharedParts& parts) {
   for (Tensor* node : nodes_of(range)) {
     const auto found = plan.workspaces.find(node);
     if (found == plan.workspaces.end()) continue;
@@ -74,6 +71,15 @@ void place_views(const GraphRange& range) {
     }
     if (node->is_view()) place_view(*node);
   }
+}
+
+bool lies_in(const GraphBuffers& memory, const Buffer* buffer) {
+  return std::any_of(memory.parts.begin(), memory.parts.end(), [&](const auto& part) { return part.get() == buffer; });
+}
+bool lies_in(const GraphBuffers& memory, const std::byte* address) {
+  return address != nullptr && std::any_of(memory.parts.begin(), memory.parts.end(), [&](const auto& part) {
+           return address >= part->base() && address < part->base() + part->size();
+         });
 }
 
 void check_sources(const GraphRange& range) {
@@ -119,7 +125,8 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
 
 std::unique_ptr<Buffer> BufferType::allocate_tensors(std::span<Tensor* const> tensors, Usage usage) {
   const StaticLayout layout = layout_tensors(tensors, *this);
-  Parts parts = allocate_parts(layout.chunk_sizes, *this, usage);
+  Parts parts;
+  for (size_t size : layout.chunk_sizes) parts.push_back(allocate_part(size, *this, usage));
   size_t placed = 0;
   try {
     for (; placed < tensors.size(); ++placed) {
@@ -152,36 +159,69 @@ MemoryPlanOptions memory_options(Device& device) {
   return options;
 }
 
-std::unique_ptr<Buffer> allocate_graph(const GraphRange& range, Device& device) {
+ComputeArena::ComputeArena(Backend& backend) : device_(backend.device()) {
+  for (Backend* member : backend.members()) members_.emplace_back(*member);
+}
+
+std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> sizes) {
+  buffers_.resize(std::max(buffers_.size(), sizes.size()));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (buffers_[i] != nullptr && buffers_[i]->size() >= sizes[i]) continue;
+    buffers_[i].reset();  // before more is asked for
+    buffers_[i] = allocate_part(sizes[i], device_.buffer_type(), Usage::kCompute);
+  }
+  return {buffers_.begin(), buffers_.begin() + static_cast<ptrdiff_t>(sizes.size())};
+}
+
+std::vector<size_t> ComputeArena::bytes_per_member() const {
+  std::vector<size_t> bytes;
+  for (const ComputeArena& member : members_) bytes.push_back(member.bytes());
+  if (!members_.empty()) return bytes;
+  size_t own = 0;
+  for (const auto& buffer : buffers_) own += buffer != nullptr ? buffer->size() : 0;
+  return {own};
+}
+
+size_t ComputeArena::bytes() const {
+  const std::vector<size_t> parts = bytes_per_member();
+  return std::accumulate(parts.begin(), parts.end(), size_t{0});
+}
+
+GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& plan_options) {
   MemoryPlanOptions options = memory_options(device);
+  options.cuts = plan_options.cuts;
+  options.shown = plan_options.shown;
   options.workspace_size = [&device](const Tensor& node) {
     return node.workspace != nullptr ? 0 : device.workspace_size(node);
   };
   const MemoryPlan plan = plan_memory(range, options);
-  Parts parts = allocate_parts(plan.chunk_sizes, device.buffer_type(), Usage::kCompute);
+  GraphBuffers memory{{}, plan.total_bytes()};
+  if (plan_options.arena != nullptr) {
+    memory.parts = plan_options.arena->take(plan.chunk_sizes);
+  } else {
+    for (size_t size : plan.chunk_sizes) {
+      memory.parts.push_back(allocate_part(size, device.buffer_type(), Usage::kCompute));
+    }
+  }
   try {
-    place_owners(range, plan, parts);
-    give_workspaces(range, plan, parts);
+    place_owners(range, plan, memory.parts);
+    give_workspaces(range, plan, memory.parts);
     place_views(range);
     check_sources(range);
   } catch (...) {
-    for (const auto& part : parts) release_graph(range, *part);
+    release_graph(range, memory);
     throw;
   }
-  return join(std::move(parts));
+  return memory;
 }
 
-void release_graph(const GraphRange& range, const Buffer& memory) {
-  for (const auto& part : memory.parts()) release_graph(range, *part);
-  const auto inside = [&](const std::byte* address) {
-    return !memory.is_multi() && address >= memory.base() && address < memory.base() + memory.size();
-  };
+void release_graph(const GraphRange& range, const GraphBuffers& memory) {
   for (Tensor* input : range.graph->inputs()) {
-    if (input->buffer == &memory) unplace(*input);
+    if (lies_in(memory, input->buffer)) unplace(*input);
   }
   for (Tensor* node : nodes_of(range)) {
-    if (node->buffer == &memory) unplace(*node);
-    if (node->workspace != nullptr && inside(node->workspace)) node->workspace = nullptr;
+    if (lies_in(memory, node->buffer)) unplace(*node);
+    if (lies_in(memory, node->workspace)) node->workspace = nullptr;
   }
 }
 
@@ -195,11 +235,36 @@ GraphClaim::~GraphClaim() {
   if (!graph_is_gone()) range_.graph->release(range_.begin, range_.end);
 }
 
-GraphMemory::GraphMemory(const GraphRange& range, Device& device)
-    : claim_(range, device), buffer_(allocate_graph(range, device)) {}
+GraphMemory::GraphMemory(const GraphRange& range, Device& device, const PlanOptions& options)
+    : device_(device),
+      claim_(std::make_unique<GraphClaim>(range, device)),
+      buffers_(allocate_graph(range, device, options)) {
+  const auto place_of = [&](const Tensor& tensor) {
+    const bool ours = lies_in(buffers_, tensor.buffer) && !tensor.is_view();
+    return Place{ours ? tensor.buffer : nullptr, ours ? tensor.data : nullptr,
+                 lies_in(buffers_, tensor.workspace) ? tensor.workspace : nullptr};
+  };
+  for (const Tensor* input : range.graph->inputs()) inputs_.push_back(place_of(*input));
+  for (const Tensor* node : nodes_of(range)) nodes_.push_back(place_of(*node));
+}
 
 GraphMemory::~GraphMemory() {
-  if (buffer_ != nullptr && !claim_.graph_is_gone()) release_graph(claim_.range(), *buffer_);
+  if (!claim_->graph_is_gone()) release_graph(claim_->range(), buffers_);
+}
+
+void GraphMemory::move_to(Graph& graph) {
+  const GraphRange to{&graph, claim_->range().begin, claim_->range().end};
+  auto claim = std::make_unique<GraphClaim>(to, device_);
+  if (!claim_->graph_is_gone()) release_graph(claim_->range(), buffers_);
+  claim_ = std::move(claim);
+  const auto put = [](Tensor& tensor, const Place& place) {
+    if (place.buffer != nullptr) tensor.buffer = place.buffer, tensor.data = place.data;
+    if (place.workspace != nullptr) tensor.workspace = place.workspace;
+  };
+  for (size_t i = 0; i < inputs_.size(); ++i) put(*graph.inputs()[i], inputs_[i]);
+  for (size_t i = 0; i < nodes_.size(); ++i) put(*nodes_of(to)[i], nodes_[i]);
+  place_views(to);
+  check_sources(to);
 }
 
 }  // namespace shoal

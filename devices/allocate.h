@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "devices/device.h"
 #include "graph/memory_plan.h"
@@ -26,14 +27,41 @@ std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Buffe
 /// The memory-plan options of a device: its alignment, alloc sizes, workspaces, max_size.
 MemoryPlanOptions memory_options(Device& device);
 
+/// Compute memory that plans of one backend share because they never need it at the same time: the runs of a stream
+/// follow each other, and what a plan made is gone when another one runs. Each plan lies at the start of it. What has
+/// become too small is replaced by something larger, and stays with the plans that are in it. One thread at a time.
+class ComputeArena {
+ public:
+  /// Of a backend that stands for several (Backend::members) it is one arena for each of them.
+  explicit ComputeArena(Backend& backend);
+  /// Buffers of at least these sizes, of the device's buffer type.
+  std::vector<std::shared_ptr<Buffer>> take(std::span<const size_t> sizes);
+  ComputeArena& member(size_t rank) { return members_[rank]; }
+  /// What take() would give now, all members together.
+  size_t bytes() const;
+  /// The same for each member; one value where there are none.
+  std::vector<size_t> bytes_per_member() const;
+
+ private:
+  Device& device_;
+  std::vector<std::shared_ptr<Buffer>> buffers_;
+  std::vector<ComputeArena> members_;
+};
+
+/// Memory of one graph range, its own or part of an arena.
+struct GraphBuffers {
+  std::vector<std::shared_ptr<Buffer>> parts;
+  size_t bytes = 0;  ///< that the range needs
+};
+
 /// Plans and allocates the compute tensors and inputs of a range that have no buffer yet, gives views their
-/// addresses and nodes without a workspace theirs. Returns nullptr when there was nothing to place. Throws
-/// InvalidArgument when a source that the range does not make has no memory.
-std::unique_ptr<Buffer> allocate_graph(const GraphRange& range, Device& device);
+/// addresses and nodes without a workspace theirs. No parts when there was nothing to place. Of the options only cuts,
+/// shown nodes and the arena count. Throws InvalidArgument when a source that the range does not make has no memory.
+GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& options = {});
 
 /// Undoes allocate_graph before `memory`, its result, is freed: the range's tensors and workspaces in it are
 /// unplaced, so that the graph can be planned again.
-void release_graph(const GraphRange& range, const Buffer& memory);
+void release_graph(const GraphRange& range, const GraphBuffers& memory);
 
 /// A range of nodes that belongs to one plan while this lives (Graph::claim).
 class GraphClaim {
@@ -54,15 +82,27 @@ class GraphClaim {
 /// there. Throws InvalidArgument when another plan has one of the nodes.
 class GraphMemory {
  public:
-  GraphMemory(const GraphRange& range, Device& device);
+  GraphMemory(const GraphRange& range, Device& device, const PlanOptions& options = {});
   ~GraphMemory();
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
-  size_t bytes() const { return buffer_ != nullptr ? buffer_->size() : 0; }
+  size_t bytes() const { return buffers_.bytes; }
+  const GraphRange& range() const { return claim_->range(); }
+  /// Moves to another graph of the same topology (Backend::update_plan), whose tensors take the places of the old ones.
+  /// The old graph may be gone.
+  void move_to(Graph& graph);
 
  private:
-  GraphClaim claim_;
-  std::unique_ptr<Buffer> buffer_;
+  /// Of an input or node that lies in our buffers.
+  struct Place {
+    Buffer* buffer;
+    std::byte *data, *workspace;
+  };
+
+  Device& device_;
+  std::unique_ptr<GraphClaim> claim_;
+  GraphBuffers buffers_;
+  std::vector<Place> inputs_, nodes_;
 };
 
 }  // namespace shoal

@@ -41,6 +41,37 @@ void Backend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   tensor_copy(src, dst);
 }
 
+void Backend::check_owner(const GraphPlan& plan) const {
+  // Names are made for the message alone: a run allocates nothing.
+  if (&plan.backend() == this) return;
+  fail<InvalidArgument>("[{}] the plan was made by another backend, of {}; run it there", name(),
+                        plan.backend().name());
+}
+
+void Backend::check_run(const GraphPlan& plan, int first, int last) const {
+  check_owner(plan);
+  if (0 <= first && first <= last && last <= plan.segments()) return;
+  fail<InvalidArgument>("[{}] expected a part of the plan's {} segments, got [{}, {})", name(), plan.segments(), first,
+                        last);
+}
+
+void Backend::check_options(const GraphRange& range, const PlanOptions& options) {
+  check_range(range);
+  int before = range.begin;
+  for (const int cut : options.cuts) {
+    require<InvalidArgument>(cut > before && cut < range.end,
+                             "cuts of a plan must ascend inside ({}, {}), got {} after {}", range.begin, range.end, cut,
+                             before);
+    before = cut;
+  }
+  for (const Tensor* node : options.shown) {
+    const bool inside = node != nullptr && node->id >= range.begin && node->id < range.end &&
+                        range.graph->nodes()[static_cast<size_t>(node->id)] == node;
+    require<InvalidArgument>(inside, "{} is shown by a plan of nodes [{}, {}), but is none of them",
+                             node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
+  }
+}
+
 template <class Queue>
 Status Backend::run(Queue&& queue) {
   try {
@@ -48,6 +79,8 @@ Status Backend::run(Queue&& queue) {
     synchronize();
     return Status::kSuccess;
   } catch (const CommError&) {
+    return Status::kAborted;
+  } catch (const Aborted&) {
     return Status::kAborted;
   } catch (const OutOfMemory&) {
     return Status::kAllocationFailed;

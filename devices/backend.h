@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "devices/buffer.h"
 #include "devices/plan_cache.h"
@@ -16,6 +18,7 @@
 namespace shoal {
 
 class Backend;
+class ComputeArena;
 class Device;
 
 enum class Status : uint8_t { kSuccess, kFailed, kAllocationFailed, kAborted };
@@ -31,15 +34,35 @@ class Event {
   virtual void synchronize() = 0;             ///< the host waits
 };
 
+/// How a plan is to be made.
+///
+/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
+/// between others may read what is shown, and write inputs that are copies (Graph::copy_of) and first used later on.
+struct PlanOptions {
+  /// Nodes before which a run may pause: indices inside the range, ascending, without the first.
+  std::vector<int> cuts = {};
+  /// Nodes of the range whose values others read at the first cut after them (or at the end): until then they stay.
+  std::vector<const Tensor*> shown = {};
+  /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
+  /// until another plan of the arena runs. Must outlive the plan.
+  ComputeArena* arena = nullptr;
+};
+
 /// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.
-/// Owns the memory that it had to allocate. Must not outlive its backend or graph.
+/// Owns the memory that it had to allocate. Must not outlive its backend; of its graph it is no use without.
 class GraphPlan {
  public:
   virtual ~GraphPlan() = default;
   virtual Backend& backend() const = 0;
-  /// Compute memory allocated by this plan on its device(s), bytes.
+  /// Compute memory that this plan needs on its device(s), bytes.
   virtual size_t allocated_bytes() const = 0;
+  /// Pieces that a run can be queued in: one more than there were cuts.
+  virtual int segments() const { return 1; }
 };
+
+/// Asked while a graph runs, by a thread of the device, before each node: true stops the run. Must be quick and not
+/// throw, and not call the backend.
+using AbortCallback = std::function<bool()>;
 
 /// A host function run in stream order. `failed`: earlier work of the stream failed; the task must not do its
 /// work then but may tell others (a collective aborts its peers). It may throw, which fails the stream.
@@ -72,17 +95,35 @@ class Backend {
   virtual void hold() {}
   virtual void release() {}
 
-  /// Waits for all queued work. Throws the first failure of it (DeviceError, CommError) and clears it.
+  /// Waits for all queued work. Throws the first failure of it (DeviceError, CommError, Aborted) and clears it.
   virtual void synchronize() = 0;
 
   /// Compiles part of a graph. Tensors without a buffer are allocated (see devices/allocate.h) and owned by
   /// the plan. Freezes the graph. Throws DeviceError for an unsupported op (naming the node) or no memory.
-  virtual std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) = 0;
-  std::unique_ptr<GraphPlan> create_plan(Graph& graph) { return create_plan(whole(graph)); }
+  virtual std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) = 0;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) { return create_plan(range, {}); }
+  std::unique_ptr<GraphPlan> create_plan(Graph& graph, const PlanOptions& options = {}) {
+    return create_plan(whole(graph), options);
+  }
+  /// Hands a plan of this backend over to another graph of the same topology (graph/topology.h), much cheaper than
+  /// making it: the new graph's tensors take the places of the old one's, which may be gone. False: the topology is
+  /// another, or the backend cannot do it; nothing has changed then. Waits for queued work.
+  virtual bool update_plan(GraphPlan& plan, Graph& graph) {
+    (void)plan, (void)graph;
+    return false;
+  }
   /// Queues one run of the plan (made by this backend). No allocation, no host synchronisation.
-  virtual void compute_async(GraphPlan& plan) = 0;
+  void compute_async(GraphPlan& plan) { compute_async(plan, 0, plan.segments()); }
+  /// The same for its segments [first, last). A run is all of them, in order, one by one or several at a time.
+  virtual void compute_async(GraphPlan& plan, int first, int last) = 0;
   /// Runs the plan to its end: compute_async + synchronize, errors as a status.
   Status compute(GraphPlan& plan);
+  /// Lets graphs be stopped while they run, within one node; synchronize() then throws Aborted, compute() returns
+  /// kAborted. Empty: never. Waits for queued work. False: this backend has no way to ask.
+  virtual bool set_abort_callback(AbortCallback callback) {
+    (void)callback;
+    return false;
+  }
   /// The same through plans kept by graph identity: the first run of a graph makes its plan.
   void compute_async(Graph& graph) { compute_async(plans_.plan(graph)); }
   Status compute(Graph& graph);
@@ -96,6 +137,12 @@ class Backend {
     (void)task;
     return false;
   }
+
+ protected:
+  // Checks that every implementation shares; all throw InvalidArgument.
+  void check_owner(const GraphPlan& plan) const;
+  void check_run(const GraphPlan& plan, int first, int last) const;
+  static void check_options(const GraphRange& range, const PlanOptions& options);
 
  private:
   template <class Queue>

@@ -137,6 +137,20 @@ void Buffer::place_view(Tensor& view) {
   attach(view, buffer, owner.data + view.view_offset);
 }
 
+void Buffer::alias(Tensor& tensor, const Tensor& placed) {
+  check_holds("alias", *this, placed);
+  require<InvalidArgument>(tensor.buffer == nullptr, "[alias {}] the tensor is placed already", tensor.name);
+  require<InvalidArgument>(
+      tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
+      "[alias {}] {} cannot be another name of {}", tensor.name, describe(tensor), describe(placed));
+  do_alias(tensor, placed);
+}
+
+void Buffer::do_alias(Tensor& tensor, const Tensor& placed) {
+  tensor.buffer = placed.buffer;
+  tensor.data = placed.data;
+}
+
 void Buffer::set(Tensor& tensor, const void* data, size_t offset, size_t size) {
   check_holds("set", *this, tensor);
   check_range("set", tensor, offset, size);

@@ -71,6 +71,9 @@ class Buffer {
   void place(Tensor& tensor, size_t offset);
   /// Gives a view its buffer and data from its base (which must be placed) and calls init_tensor.
   static void place_view(Tensor& view);
+  /// Makes `tensor` another name of `placed`, which lies in this buffer: the same dtype, shape and strides, the same
+  /// bytes. Throws InvalidArgument when they differ or `tensor` is placed already. Undo it by clearing buffer and data.
+  void alias(Tensor& tensor, const Tensor& placed);
   /// Hook: called once for each tensor placed here.
   virtual void init_tensor(Tensor&) {}
 
@@ -107,6 +110,7 @@ class Buffer {
   virtual void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
   virtual void do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
   virtual void do_reset() {}
+  virtual void do_alias(Tensor& tensor, const Tensor& placed);
 
  private:
   static uint64_t next_generation();

@@ -40,6 +40,12 @@ class CommError : public Error {
   using Error::Error;
 };
 
+/// Work was stopped because its abort callback said so. Names the device and the node that did not run any more.
+class Aborted : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A bug of shoal itself (see check()).
 class InternalError : public Error {
  public:

@@ -78,6 +78,12 @@ Tensor* Graph::input(std::string name, DType dtype, Shape shape) {
   return inputs_.back();
 }
 
+Tensor* Graph::copy_of(const Tensor& tensor, std::string name) {
+  Tensor* copy = input(name.empty() ? tensor.name : std::move(name), tensor.dtype, tensor.shape);
+  copy->copied_from = &tensor;
+  return copy;
+}
+
 Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name) {
   const OpInfo& row = info(op);
   Tensor node;

@@ -46,6 +46,9 @@ class Graph {
 
   /// A leaf that the caller writes before each run. All axes must be >= 0.
   Tensor* input(std::string name, DType dtype, Shape shape);
+  /// An input that holds a copy of a tensor which nodes here cannot read where it is: the same dtype and shape, without
+  /// gaps. See Tensor::copied_from. An empty name becomes that of the tensor.
+  Tensor* copy_of(const Tensor& tensor, std::string name = {});
   /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
   /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});

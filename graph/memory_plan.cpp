@@ -125,18 +125,34 @@ class Planner {
     for (int step = range_.begin; step < count; ++step) {
       if (nodes_[step]->is_output) last_use_[nodes_[step]->storage()] = range_.end;
     }
+    for (const Tensor* node : options_.shown) {
+      int& last = last_use_[node->storage()];
+      last = std::max(last, std::max(node->id, segment_end(node->id) - 1));
+    }
+  }
+
+  /// The last cut at or before a step, and the first one after it; the ends of the range where there is none.
+  int segment_begin(int step) const {
+    const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
+    return after == options_.cuts.begin() ? range_.begin : std::max(range_.begin, *(after - 1));
+  }
+  int segment_end(int step) const {
+    const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
+    return after == options_.cuts.end() ? range_.end : std::min(range_.end, *after);
   }
 
   // A range that is part of a graph places the inputs that its nodes use.
   void assign_inputs() {
     const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
     for (Tensor* input : range_.graph->inputs()) {
-      if (is_whole && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
+      const bool is_copy = input->copied_from != nullptr;
+      if (is_whole && !is_copy && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
     }
     for (int step = range_.begin; step < range_.end; ++step) {
       for (const Tensor* source : nodes_[step]->src) {
         if (!source || !source->is_leaf() || !needs_placement(*source) || slot_of_.contains(source)) continue;
-        assign_new(*source, range_.begin, range_.end);
+        const bool is_copy = source->copied_from != nullptr;
+        assign_new(*source, is_copy ? segment_begin(step) : range_.begin, is_copy ? last_use(*source) : range_.end);
       }
     }
   }

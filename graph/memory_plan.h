@@ -3,7 +3,8 @@
 //
 // Which tensors are planned: nodes and inputs that own bytes (no views, no persistent leaves, no set_rows
 // results) and have no buffer yet. Inputs and outputs live over the whole graph; any other tensor from its
-// node to its last user (views of it included). A node may take over the memory of a source that dies there
+// node to its last user (views of it included), a shown one at least to the next cut; a copy (Graph::copy_of)
+// from the cut before its first user to its last. A node may take over the memory of a source that dies there
 // (OpInfo::in_place_sources). A node's workspace lives only while the node runs.
 //
 // Example, alignment 1, sizes in bytes: x(100, input) -> a = f(x) 40 -> b = g(a) 40 -> c = h(b) 40, output.
@@ -26,6 +27,9 @@ struct MemoryPlanOptions {
   std::function<size_t(const Tensor&)> alloc_size;
   /// Scratch bytes of a node; default 0.
   std::function<size_t(const Tensor&)> workspace_size;
+  /// Nodes before which a run may pause, ascending, and nodes that others read when it does (devices/backend.h).
+  std::vector<int> cuts;
+  std::vector<const Tensor*> shown;
   /// No chunk grows past this unless one tensor alone is larger (BufferType::max_size).
   size_t max_chunk = std::numeric_limits<size_t>::max();
 };

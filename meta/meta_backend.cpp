@@ -151,8 +151,9 @@ void MetaBackend::synchronize() {
   std::rethrow_exception(cause != nullptr ? cause : consequence);
 }
 
-std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range) {
-  check_range(range);
+std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
+  check_options(range, options);
+  require<InvalidArgument>(options.cuts.empty(), "cuts are not supported yet");
   auto claim = std::make_unique<GraphClaim>(range, device_);
   const auto lookup = [this](const Tensor& tensor) {
     const Shards* shards = find_shards(tensor);
@@ -165,14 +166,9 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range) {
   return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan));
 }
 
-void MetaBackend::compute_async(GraphPlan& plan) {
-  auto* mine = dynamic_cast<MetaGraphPlan*>(&plan);
-  // Names are made for the message alone: a run allocates nothing.
-  if (mine == nullptr || &mine->backend() != this) {
-    fail<InvalidArgument>("the plan was made by another backend, of {}, not by this one of {}", plan.backend().name(),
-                          name());
-  }
-  mine->run();
+void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
+  check_run(plan, first, last);
+  if (first < last) static_cast<MetaGraphPlan&>(plan).run();
 }
 
 collectives::Communicator& MetaBackend::communicator() {

@@ -29,9 +29,10 @@ class MetaBackend final : public Backend {
   void hold() override;
   void release() override;
   void synchronize() override;
+  using Backend::compute_async;
   using Backend::create_plan;
-  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
-  void compute_async(GraphPlan& plan) override;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
+  void compute_async(GraphPlan& plan, int first, int last) override;
   /// On rank 0's stream, after what was queued on any member and before what is queued on any member later. `failed` is
   /// said of rank 0's stream.
   bool enqueue(const HostTask& task) override;

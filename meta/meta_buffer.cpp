@@ -107,7 +107,7 @@ void MetaBuffer::bind(Tensor& tensor, Shards shards) {
   if (tensor.data == nullptr) tensor.data = base();
 }
 
-void MetaBuffer::keep(int rank, std::unique_ptr<Buffer> part) {
+void MetaBuffer::keep(int rank, std::shared_ptr<Buffer> part) {
   if (part != nullptr) parts_[rank].push_back(std::move(part));
 }
 

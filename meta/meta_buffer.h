@@ -53,7 +53,7 @@ class MetaBuffer final : public Buffer {
   /// Attaches placed shards and makes this the tensor's buffer.
   void bind(Tensor& tensor, Shards shards);
   /// Keeps a member's buffer alive as long as this one.
-  void keep(int rank, std::unique_ptr<Buffer> part);
+  void keep(int rank, std::shared_ptr<Buffer> part);
 
   /// nullptr when the tensor is not bound.
   const Shards* find(const Tensor& tensor) const;
@@ -71,7 +71,7 @@ class MetaBuffer final : public Buffer {
   MetaBufferType& meta_type_;
   std::unordered_map<const Tensor*, Shards> shards_;
   std::vector<const Tensor*> declared_;                      ///< in the store by us
-  std::vector<std::vector<std::unique_ptr<Buffer>>> parts_;  ///< per rank
+  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< per rank
 };
 
 /// The shards of a tensor that lies in a meta buffer. Throws InvalidArgument when it does not, or has no plan yet.

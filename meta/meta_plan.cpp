@@ -57,8 +57,8 @@ size_t MetaGraphPlan::allocated_bytes() const {
 
 void MetaGraphPlan::allocate() {
   for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-    buffer_.keep(static_cast<int>(rank),
-                 allocate_graph(whole(*plan_.ranks[rank].graph), backend_.members()[rank]->device()));
+    const GraphBuffers memory = allocate_graph(whole(*plan_.ranks[rank].graph), backend_.members()[rank]->device());
+    for (const auto& part : memory.parts) buffer_.keep(static_cast<int>(rank), part);
   }
   buffer_.set_usage(Usage::kCompute);
 }

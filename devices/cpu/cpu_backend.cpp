@@ -46,15 +46,30 @@ void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   if (other != this) other->wait(here());
 }
 
-std::unique_ptr<GraphPlan> CpuBackend::create_plan(const GraphRange& range) {
-  return std::make_unique<CpuPlan>(*this, range);
+std::unique_ptr<GraphPlan> CpuBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
+  check_options(range, options);
+  return std::make_unique<CpuPlan>(*this, range, options);
 }
 
-void CpuBackend::compute_async(GraphPlan& plan) {
-  require<InvalidArgument>(&plan.backend() == this, "[{}] the plan was made by another backend, on {}", name(),
-                           plan.backend().name());
+bool CpuBackend::update_plan(GraphPlan& plan, Graph& graph) {
+  check_owner(plan);
   auto& own = static_cast<CpuPlan&>(plan);
-  own.set_last_run(worker_.push(ComputeWork{&own}));
+  if (!own.fits(graph)) return false;
+  own.wait();
+  own.move_to(graph);
+  return true;
+}
+
+void CpuBackend::compute_async(GraphPlan& plan, int first, int last) {
+  check_run(plan, first, last);
+  auto& own = static_cast<CpuPlan&>(plan);
+  own.set_last_run(worker_.push(ComputeWork{&own, first, last}));
+}
+
+bool CpuBackend::set_abort_callback(AbortCallback callback) {
+  wait_for(worker_.position());
+  worker_.set_abort_callback(std::move(callback));
+  return true;
 }
 
 bool CpuBackend::enqueue(const HostTask& task) {

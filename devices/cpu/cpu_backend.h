@@ -29,9 +29,12 @@ class CpuBackend final : public Backend {
   void hold() override { worker_.hold(); }
   void release() override { worker_.release(); }
   void synchronize() override { worker_.synchronize(); }
+  using Backend::compute_async;
   using Backend::create_plan;
-  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
-  void compute_async(GraphPlan& plan) override;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
+  bool update_plan(GraphPlan& plan, Graph& graph) override;
+  void compute_async(GraphPlan& plan, int first, int last) override;
+  bool set_abort_callback(AbortCallback callback) override;
   bool enqueue(const HostTask& task) override;
 
   /// Everything queued here before is finished when others get past this position.

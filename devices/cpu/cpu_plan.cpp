@@ -1,5 +1,7 @@
 #include "devices/cpu/cpu_plan.h"
 
+#include <algorithm>
+
 #include "devices/cpu/cpu_backend.h"
 #include "graph/error.h"
 #include "graph/text.h"
@@ -57,14 +59,44 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
   return steps;
 }
 
-CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range)
+CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options)
     : backend_(backend),
-      memory_(checked(backend.device(), range), backend.device()),
-      steps_(compile_steps(range, backend.threads())) {
-  range.graph->freeze();
+      cuts_(options.cuts),
+      topology_(*checked(backend.device(), range).graph),
+      memory_(range, backend.device(), options) {
+  compile();
 }
 
 CpuPlan::~CpuPlan() {
+  wait();
+}
+
+void CpuPlan::compile() {
+  const GraphRange& range = memory_.range();
+  steps_ = compile_steps(range, backend_.threads());
+  begins_ = {0};
+  for (const int cut : cuts_) {
+    const auto behind = std::find_if(steps_.begin(), steps_.end(), [&](const Step& s) { return s.node->id >= cut; });
+    begins_.push_back(static_cast<size_t>(behind - steps_.begin()));
+  }
+  begins_.push_back(steps_.size());
+  range.graph->freeze();
+}
+
+void CpuPlan::move_to(Graph& graph) {
+  memory_.move_to(graph);
+  compile();
+}
+
+void CpuPlan::run(Team& team, int first, int last) {
+  const size_t begin = begins_[static_cast<size_t>(first)], end = begins_[static_cast<size_t>(last)];
+  const Tensor* stopped = team.run(std::span(steps_).subspan(begin, end - begin));
+  if (stopped == nullptr) return;
+  fail<Aborted>("[{}] stopped by the abort callback before node {} ({})", backend_.name(), stopped->name,
+                name_of(stopped->op));
+}
+
+void CpuPlan::wait() const {
   backend_.wait_for(last_run_);
 }
 

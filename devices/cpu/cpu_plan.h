@@ -8,6 +8,7 @@
 #include "devices/allocate.h"
 #include "devices/backend.h"
 #include "devices/cpu/team.h"
+#include "graph/topology.h"
 
 namespace shoal::cpu {
 
@@ -19,22 +20,34 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads);
 class CpuPlan final : public GraphPlan {
  public:
   /// Throws DeviceError when a node is not supported or memory is short, InvalidArgument when a source is not placed.
-  CpuPlan(CpuBackend& backend, const GraphRange& range);
+  CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options);
   /// Waits until the last queued run is finished.
   ~CpuPlan() override;
 
   Backend& backend() const override;
   size_t allocated_bytes() const override { return memory_.bytes(); }
 
-  /// On the worker's thread.
-  void run(Team& team) { team.run(steps_); }
+  int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
+
+  bool fits(const Graph& graph) const { return Topology(graph) == topology_; }
+  /// To a graph that fits; no run may be queued.
+  void move_to(Graph& graph);
+  /// Segments [first, last), on the worker's thread. Throws Aborted.
+  void run(Team& team, int first, int last);
+  /// Waits for the run queued last.
+  void wait() const;
   /// The run queued last is finished at this position of the backend's timeline.
   void set_last_run(uint64_t position) { last_run_ = position; }
 
  private:
+  void compile();
+
   CpuBackend& backend_;
+  std::vector<int> cuts_;
+  Topology topology_;
   GraphMemory memory_;
   std::vector<Step> steps_;
+  std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
   uint64_t last_run_ = 0;
 };
 

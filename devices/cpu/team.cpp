@@ -3,8 +3,14 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace shoal::cpu {
+namespace {
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+}  // namespace
 
 void Team::lead(const std::function<void()>& body) {
   if (wanted_ == 1) return body();
@@ -23,15 +29,22 @@ void Team::lead(const std::function<void()>& body) {
   }
 }
 
-void Team::run(std::span<const Step> steps) {
+const Tensor* Team::run(std::span<const Step> steps) {
   const bool alone = std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.alone; });
-  if (alone || size_ == 1) {
-    for (const Step& step : steps) step.run({0, 1, step.workspace, nullptr}, *step.node);
-    return;
-  }
+  if (alone || size_ == 1) return run_alone(steps);
   steps_ = steps;
+  stop_after_ = kNever;
   rounds_.advance_to(rounds_.value() + 1);
   walk(0);
+  return stop_after_ == kNever ? nullptr : steps[static_cast<size_t>(asked_at_)].node;
+}
+
+const Tensor* Team::run_alone(std::span<const Step> steps) const {
+  for (const Step& step : steps) {
+    if (abort_ && abort_()) return step.node;
+    step.run({0, 1, step.workspace, nullptr}, *step.node);
+  }
+  return nullptr;
 }
 
 void Team::help(int thread) {
@@ -42,14 +55,29 @@ void Team::help(int thread) {
   }
 }
 
+// All threads must leave at the same step: the next one with a barrier, which orders what thread 0 has decided.
+void Team::ask(int index) {
+  if (stop_after_ != kNever || !abort_()) return;
+  asked_at_ = index;
+  const int count = static_cast<int>(steps_.size());
+  int last = index;
+  while (last < count && !steps_[static_cast<size_t>(last)].barrier) ++last;
+  stop_after_ = last;
+}
+
 void Team::walk(int thread) {
-  for (const Step& step : steps_) {
+  const int count = static_cast<int>(steps_.size());
+  for (int i = 0; i < count; ++i) {
+    const Step& step = steps_[static_cast<size_t>(i)];
+    if (thread == 0 && abort_) ask(i);
     if (!step.alone) {
       step.run({thread, size_, step.workspace, &meeting_}, *step.node);
-    } else if (thread == 0) {
+    } else if (thread == 0 && stop_after_ == kNever) {
       step.run({0, 1, step.workspace, nullptr}, *step.node);
     }
-    if (step.barrier) meeting_.meet(size_);
+    if (!step.barrier) continue;
+    meeting_.meet(size_);
+    if (stop_after_.load(std::memory_order_relaxed) <= i) break;
   }
   meeting_.meet(size_);  // nobody looks at the steps after this
 }

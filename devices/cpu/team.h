@@ -8,9 +8,12 @@
 // only spins (measured on two busy cores: 1000 steps in 1 to 8 s, against 0.05 s with threads that park early).
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <span>
+#include <utility>
 
+#include "devices/backend.h"
 #include "devices/cpu/op_kernel.h"
 #include "devices/cpu/waiting.h"
 
@@ -33,14 +36,20 @@ class Team {
   /// Forms the team, calls body on this thread (thread 0 of it), dissolves the team when body returns. body must
   /// not throw.
   void lead(const std::function<void()>& body);
-  /// Inside lead(), on its thread: all threads walk the steps. Returns when all are done. Does not allocate.
-  void run(std::span<const Step> steps);
+  /// Inside lead(), on its thread: all threads walk the steps. Returns when all are done: nullptr, or the node before
+  /// which the abort callback said to stop. Does not allocate.
+  const Tensor* run(std::span<const Step> steps);
+  /// Asked by thread 0 before each step; not while steps run.
+  void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
   /// Threads in the team; fewer than asked for when the user limits OpenMP.
   int size() const { return size_; }
 
  private:
   void help(int thread);
   void walk(int thread);
+  const Tensor* run_alone(std::span<const Step> steps) const;
+  /// Thread 0, before step `index`.
+  void ask(int index);
 
   ThreadCount count_;
   int wanted_;
@@ -48,6 +57,9 @@ class Team {
   std::span<const Step> steps_;  ///< of the current round; empty = go home. Published by rounds_.
   Counter rounds_;
   TeamBarrier meeting_;
+  AbortCallback abort_;
+  int asked_at_ = 0;                ///< thread 0: the step before which it was told to stop
+  std::atomic<int> stop_after_{0};  ///< the step after whose barrier all threads leave
 };
 
 }  // namespace shoal::cpu

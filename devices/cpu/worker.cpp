@@ -44,7 +44,7 @@ void run_item(const HostTask& task, Team&) {
   task.run(task.object, task.argument, false);
 }
 void run_item(const ComputeWork& work, Team& team) {
-  work.plan->run(team);
+  work.plan->run(team, work.first, work.last);
 }
 void run_item(const SetWork& work, Team&) {
   work.tensor->buffer->set_2d(*work.tensor, work.data, work.host_stride, work.rows);

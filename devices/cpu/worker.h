@@ -28,6 +28,7 @@ struct Timeline {
 
 struct ComputeWork {
   CpuPlan* plan;
+  int first, last;  ///< segments
 };
 struct SetWork {
   Tensor* tensor;
@@ -68,6 +69,8 @@ class Worker {
   /// Position of everything queued so far.
   uint64_t position() const { return queued_count_; }
   const Timeline& timeline() const { return *timeline_; }
+  /// While nothing is queued.
+  void set_abort_callback(AbortCallback callback) { team_.set_abort_callback(std::move(callback)); }
   /// Waits for everything queued; throws the first failure and clears it.
   void synchronize();
 

@@ -65,15 +65,22 @@ class NullBuffer final : public Buffer {
 
 class NullPlan final : public GraphPlan {
  public:
-  NullPlan(NullBackend& backend, const GraphRange& range)
-      : backend_(backend), range_(range), memory_(range, backend.device()) {}
+  NullPlan(NullBackend& backend, const GraphRange& range, const PlanOptions& options)
+      : backend_(backend), cuts_(options.cuts), memory_(range, backend.device(), options) {}
   Backend& backend() const override { return backend_; }
   size_t allocated_bytes() const override { return memory_.bytes(); }
-  const GraphRange& range() const { return range_; }
+  int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
+  /// Nodes of the segments [first, last).
+  GraphRange range(int first, int last) const {
+    GraphRange range = memory_.range();
+    if (last < segments()) range.end = last > 0 ? cuts_[static_cast<size_t>(last) - 1] : range.begin;
+    if (first > 0) range.begin = first < segments() ? cuts_[static_cast<size_t>(first) - 1] : range.end;
+    return range;
+  }
 
  private:
   NullBackend& backend_;
-  GraphRange range_;
+  std::vector<int> cuts_;
   GraphMemory memory_;
 };
 
@@ -165,15 +172,16 @@ void NullBackend::synchronize() {
   fail<DeviceError>("[{}] {}", name(), failure);
 }
 
-std::unique_ptr<GraphPlan> NullBackend::create_plan(const GraphRange& range) {
-  auto plan = std::make_unique<NullPlan>(*this, range);
+std::unique_ptr<GraphPlan> NullBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
+  check_options(range, options);
+  auto plan = std::make_unique<NullPlan>(*this, range, options);
   range.graph->freeze();
   return plan;
 }
 
-void NullBackend::compute_async(GraphPlan& plan) {
-  require<InvalidArgument>(&plan.backend() == this, "[{}] the plan was made by another backend", name());
-  const GraphRange& range = static_cast<NullPlan&>(plan).range();
+void NullBackend::compute_async(GraphPlan& plan, int first, int last) {
+  check_run(plan, first, last);
+  const GraphRange range = static_cast<NullPlan&>(plan).range(first, last);
   for (int i = range.begin; i < range.end && failure_.empty(); ++i) {
     const Tensor& node = *range.graph->nodes()[static_cast<size_t>(i)];
     calls_.push_back({"compute", node.name, node.bytes()});

@@ -89,9 +89,10 @@ class NullBackend final : public Backend {
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void synchronize() override;
+  using Backend::compute_async;
   using Backend::create_plan;
-  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) override;
-  void compute_async(GraphPlan& plan) override;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
+  void compute_async(GraphPlan& plan, int first, int last) override;
 
   /// What happened so far, in order.
   const std::vector<Call>& calls() const { return calls_; }

@@ -27,8 +27,10 @@ class ThreadBackend : public Backend {
   std::string name() const override { return name_; }
   Device& device() const override { fail<InvalidArgument>("{} has no device", name_); }
   std::string_view guid() const override { return "thread"; }
-  std::unique_ptr<GraphPlan> create_plan(const GraphRange&) override { fail<DeviceError>("{} has no ops", name_); }
-  void compute_async(GraphPlan&) override { fail<DeviceError>("{} has no ops", name_); }
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange&, const PlanOptions&) override {
+    fail<DeviceError>("{} has no ops", name_);
+  }
+  void compute_async(GraphPlan&, int, int) override { fail<DeviceError>("{} has no ops", name_); }
 
   bool enqueue(const HostTask& task) override {
     std::lock_guard lock(mutex_);

@@ -62,7 +62,7 @@ void run_collective(const std::vector<Tensor*>& nodes) {
   for (size_t r = 0; r < n; ++r) write(*nodes[r], out[r]);
 }
 
-using Memory = std::vector<std::unique_ptr<Buffer>>;
+using Memory = std::vector<GraphBuffers>;
 
 /// Runs the builder's graphs with the given inputs. `outputs` are kept in the memory that it returns.
 Memory run(LocalBuilder& builder, const Locals& inputs, const Locals& outputs, const std::vector<Values>& data) {
