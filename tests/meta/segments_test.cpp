@@ -226,22 +226,23 @@ TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
 /// The value of an addition to a partial sum is, on all ranks but one, the sum itself, which is older.
 TEST(Segments, AShownSumOutlivesItsAddend) {
   const test::Mesh mesh(2, {{"w", Layout::split(0, Partition::parse(2, "3:{0} 5:{1}"))}});
-  const std::string text = R"(
+  // More values in the second segment than fit beside the addend in what the first one leaves behind.
+  std::string text = R"(
 input %x f32 [8]
 input %z f32 [16]
 weight %w f32 [8, 16]
 %a = mul_mat(%w, %x)
-%c = scale(%z) {scale=3}
-%b = add(%a, %c)
-%d = unary(%c) {kind=silu}
-%e = unary(%d) {kind=silu}
-%f = add(%d, %e)
-output %f
+%c0 = scale(%z) {scale=3}
+%b = add(%a, %c0)
 )";
+  for (int i = 0; i < 10; ++i) text += fmt::format("%c{} = unary(%c{}) {{kind=silu}}\n", i + 1, i);
+  text += "%s0 = add(%c1, %c2)\n";
+  for (int i = 0; i < 8; ++i) text += fmt::format("%s{} = add(%s{}, %c{})\n", i + 1, i, i + 3);
+  text += "output %s8\n";
   const auto run = [&](Device& device) {
     test::Loaded loaded(text, device);
     const auto backend = device.init("threads=1");
-    const auto plan = backend->create_plan(loaded.graph, {{2, 5}, {loaded.graph.find("b")}});
+    const auto plan = backend->create_plan(loaded.graph, {{2, 13}, {loaded.graph.find("b")}});
     if (device.type() == DeviceType::kMeta) {
       EXPECT_TRUE(plan_of(*plan).layout(*loaded.graph.find("b")).is_partial());
     }
@@ -252,13 +253,13 @@ output %f
       backend->synchronize();
       if (segment == 1) b = test::read_floats(*loaded.graph.find("b"));
     }
-    return std::pair(b, test::read_floats(*loaded.graph.find("f")));
+    return std::pair(b, test::read_floats(*loaded.graph.find("s8")));
   };
-  const auto [b, f] = run(*mesh.device);
-  const auto [one_b, one_f] = run(mesh.other());
+  const auto [b, sum] = run(*mesh.device);
+  const auto [one_b, one_sum] = run(mesh.other());
   ASSERT_EQ(b.size(), one_b.size());
   for (size_t i = 0; i < b.size(); ++i) EXPECT_NEAR(b[i], one_b[i], 1e-5) << i;
-  for (size_t i = 0; i < f.size(); ++i) EXPECT_NEAR(f[i], one_f[i], 1e-5) << i;
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], one_sum[i], 1e-5) << i;
 }
 
 /// Weights that live elsewhere and are brought in for a run are cut as if they lived on the mesh.
