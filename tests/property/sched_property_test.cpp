@@ -38,7 +38,7 @@ class Backends {
   Backends(const RandomCase& one, uint64_t seed) {
     std::mt19937_64 random(seed);
     std::vector<Device*> devices;
-    if (std::getenv("WITH_META") && random() % 4 != 0) {
+    if (random() % 4 != 0) {
       std::vector<Device*> members;
       for (int i = 0; i < one.ranks; ++i) members.push_back(&cpu_device(i));
       meta_ = meta::MetaDevice::create(members, callback_of(one));
