@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 set(shoal_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-foreach(folder graph devices collectives meta models)
+foreach(folder graph devices collectives sched meta models)
   install(TARGETS shoal_${folder} EXPORT shoal-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
 endforeach()

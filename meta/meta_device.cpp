@@ -137,7 +137,7 @@ const Plan& plan_of(const GraphPlan& plan) {
 }
 
 std::vector<size_t> allocated_per_rank(const GraphPlan& plan) {
-  return as_meta(plan).buffer().bytes_per_rank();
+  return as_meta(plan).bytes_per_rank();
 }
 
 std::vector<size_t> allocated_per_rank(const Buffer& buffer) {

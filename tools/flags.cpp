@@ -42,6 +42,11 @@ PluginReport PluginFlags::load() const {
   return registry.load_all();
 }
 
+void LoadFlags::add_to(CLI::App& app) {
+  app.add_flag("--mmap,!--no-mmap", mmap,
+               "Use the weights where the file is mapped, on a single CPU device (default), or copy them into memory");
+}
+
 void DeviceFlags::add_to(CLI::App& app, bool required) {
   auto read = [this](const std::string&, const std::string& text) { names = split_device_names(text); };
   CLI::Option* option =

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
 
@@ -42,6 +43,13 @@ struct DeviceFlags {
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
   models::PlacementOptions placement() const { return {ratio, threads}; }
+};
+
+/// --mmap --no-mmap
+struct LoadFlags {
+  bool mmap = true;
+  void add_to(CLI::App& app);
+  models::LoadOptions load() const { return {mmap}; }
 };
 
 /// -c -ctk -ctv, and -b -ub where the user has a say in batches
