@@ -173,6 +173,13 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
   return {buffers_.begin(), buffers_.begin() + static_cast<ptrdiff_t>(sizes.size())};
 }
 
+ComputeArena& ComputeArena::member(size_t rank) {
+  require<InvalidArgument>(rank < members_.size(),
+                           "the arena of {} has no member {}: make it for the backend that plans", device_.name(),
+                           rank);
+  return members_[rank];
+}
+
 std::vector<size_t> ComputeArena::bytes_per_member() const {
   std::vector<size_t> bytes;
   for (const ComputeArena& member : members_) bytes.push_back(member.bytes());

@@ -36,7 +36,7 @@ class ComputeArena {
   explicit ComputeArena(Backend& backend);
   /// Buffers of at least these sizes, of the device's buffer type.
   std::vector<std::shared_ptr<Buffer>> take(std::span<const size_t> sizes);
-  ComputeArena& member(size_t rank) { return members_[rank]; }
+  ComputeArena& member(size_t rank);
   /// What take() would give now, all members together.
   size_t bytes() const;
   /// The same for each member; one value where there are none.

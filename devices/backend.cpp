@@ -72,11 +72,23 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
   }
 }
 
-template <class Queue>
-Status Backend::run(Queue&& queue) {
-  try {
-    queue();
+Status Backend::compute(GraphPlan& plan) {
+  return status_of([&] {
+    compute_async(plan);
     synchronize();
+  });
+}
+
+Status Backend::compute(Graph& graph) {
+  return status_of([&] {
+    compute_async(graph);
+    synchronize();
+  });
+}
+
+Status status_of(const std::function<void()>& work) {
+  try {
+    work();
     return Status::kSuccess;
   } catch (const CommError&) {
     return Status::kAborted;
@@ -89,14 +101,6 @@ Status Backend::run(Queue&& queue) {
   } catch (const DeviceError&) {
     return Status::kFailed;
   }
-}
-
-Status Backend::compute(GraphPlan& plan) {
-  return run([&] { compute_async(plan); });
-}
-
-Status Backend::compute(Graph& graph) {
-  return run([&] { compute_async(graph); });
 }
 
 }  // namespace shoal

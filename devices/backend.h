@@ -22,6 +22,8 @@ class ComputeArena;
 class Device;
 
 enum class Status : uint8_t { kSuccess, kFailed, kAllocationFailed, kAborted };
+/// Runs `work`; failures of devices and collectives as a status. Lets other exceptions through.
+Status status_of(const std::function<void()>& work);
 
 /// A mark in a backend's stream. Record, then others wait. Reusable: a wait refers to the latest record made
 /// before it was queued. Waiting for an event never recorded returns at once.
@@ -145,9 +147,6 @@ class Backend {
   static void check_options(const GraphRange& range, const PlanOptions& options);
 
  private:
-  template <class Queue>
-  Status run(Queue&& queue);
-
   // Implementations clear it in their destructors, after their last work is done: plans use the backend.
   PlanCache plans_{*this, 16};
 };

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/family_use.h"
 #include "graph/tensor.h"
 
 namespace shoal {
@@ -51,7 +52,7 @@ struct Rows {
 
 class Buffer {
  public:
-  explicit Buffer(BufferType& type, size_t size) : type_(type), size_(size) {}
+  explicit Buffer(BufferType& type, size_t size) : use_(type), type_(type), size_(size) {}
   virtual ~Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -115,6 +116,7 @@ class Buffer {
  private:
   static uint64_t next_generation();
 
+  FamilyUse use_;
   BufferType& type_;
   size_t size_;
   Usage usage_ = Usage::kAny;

@@ -126,8 +126,9 @@ class Planner {
       if (nodes_[step]->is_output) last_use_[nodes_[step]->storage()] = range_.end;
     }
     for (const Tensor* node : options_.shown) {
+      // Past the cut itself: what runs last before it must not take the memory over.
       int& last = last_use_[node->storage()];
-      last = std::max(last, std::max(node->id, segment_end(node->id) - 1));
+      last = std::max(last, segment_end(node->id));
     }
   }
 
@@ -141,12 +142,13 @@ class Planner {
     return after == options_.cuts.end() ? range_.end : std::min(range_.end, *after);
   }
 
-  // A range that is part of a graph places the inputs that its nodes use.
+  // A range that is part of a graph places the inputs that its nodes use. A copy that nobody uses is written all the
+  // same.
   void assign_inputs() {
     const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
     for (Tensor* input : range_.graph->inputs()) {
-      const bool is_copy = input->copied_from != nullptr;
-      if (is_whole && !is_copy && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
+      const bool is_short = input->copied_from != nullptr && last_use_.contains(input);
+      if (is_whole && !is_short && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
     }
     for (int step = range_.begin; step < range_.end; ++step) {
       for (const Tensor* source : nodes_[step]->src) {

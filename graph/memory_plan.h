@@ -3,7 +3,7 @@
 //
 // Which tensors are planned: nodes and inputs that own bytes (no views, no persistent leaves, no set_rows
 // results) and have no buffer yet. Inputs and outputs live over the whole graph; any other tensor from its
-// node to its last user (views of it included), a shown one at least to the next cut; a copy (Graph::copy_of)
+// node to its last user (views of it included), a shown one at least past the next cut; a copy (Graph::copy_of)
 // from the cut before its first user to its last. A node may take over the memory of a source that dies there
 // (OpInfo::in_place_sources). A node's workspace lives only while the node runs.
 //

@@ -3,7 +3,10 @@
 namespace shoal {
 
 Topology::Entry Topology::entry_of(const Tensor& tensor) {
-  Entry entry{tensor.dtype, tensor.shape, tensor.op, tensor.params, {}, tensor.is_output, tensor.copied_from};
+  const Tensor* original = tensor.copied_from;
+  const bool lasts = original != nullptr && original->is_leaf() && original->is_persistent();
+  Entry entry{tensor.dtype, tensor.shape,     tensor.op,           tensor.params,
+              {},           tensor.is_output, original != nullptr, lasts ? original : nullptr};
   for (const Tensor* source : tensor.src) {
     if (source == nullptr) {
       entry.sources.emplace_back();

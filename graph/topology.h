@@ -13,7 +13,8 @@ class Topology {
  public:
   explicit Topology(const Graph& graph);
   /// The same inputs and nodes in the same order: dtypes, shapes, ops, parameters, outputs, and sources: node or input
-  /// of the same number, the very same weight or cache. Names do not matter.
+  /// of the same number, the very same weight or cache. A copy of a weight or cache must be of the same one, of what
+  /// any other is a copy does not matter, nor do names.
   bool operator==(const Topology& other) const = default;
 
  private:
@@ -31,7 +32,8 @@ class Topology {
     OpParams params;
     std::vector<Source> sources;
     bool is_output;
-    const Tensor* copied_from;
+    bool is_copy;
+    const Tensor* copied_weight;  ///< of a copy of a weight or cache: which one
     bool operator==(const Entry&) const = default;
   };
 

@@ -11,6 +11,11 @@ double collective(const CostModel& model, double phases, double bytes) {
 
 }  // namespace
 
+bool is_weight(const Tensor& leaf) {
+  const Tensor* original = leaf.copied_from != nullptr ? leaf.copied_from : &leaf;
+  return original->is_leaf() && original->role == Role::kWeight;
+}
+
 bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
   if (from == to || from.is_mirrored()) return true;
   if (from.is_partial()) return false;
@@ -53,13 +58,13 @@ double conversion_cost(const CostModel& model, const Tensor& tensor, const Layou
   // The axis on which a weight is split is the callback's word on how its products are divided: another name for the
   // same place would overrule it.
   const bool renames = from.is_split() && to.is_split() && from.axis != to.axis;
-  const bool is_weight = tensor.storage()->role == Role::kWeight;
-  if (is_local_conversion(from, to, ranks) && !(is_weight && renames)) return local;
+  const bool moves_weight = is_weight(*tensor.storage());
+  if (is_local_conversion(from, to, ranks) && !(moves_weight && renames)) return local;
   const bool all_reduce = from.is_partial() && !(to.is_split() && to.partition.is_disjoint());
   const double cost =
       local + (all_reduce ? collective(model, 2, 2 * sent)
                           : collective(model, 1, to.is_split() && from.is_split() ? sent / ranks : sent));
-  return is_weight ? cost * model.weight_penalty : cost;
+  return moves_weight ? cost * model.weight_penalty : cost;
 }
 
 double compute_cost(const CostModel& model, const Tensor& node) {

@@ -23,6 +23,9 @@ struct CostModel {
 /// Seconds to turn `tensor` from one layout into another; 0 when they are equal or a view does it.
 double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks);
 
+/// A weight that lives on the mesh, or an input that one is copied into (Tensor::copied_from).
+bool is_weight(const Tensor& leaf);
+
 /// Seconds of the node on one device that does all of it.
 double compute_cost(const CostModel& model, const Tensor& node);
 

@@ -92,8 +92,13 @@ std::string layouts_text(const Plan& plan) {
 
 std::string steps_text(const Plan& plan) {
   std::string text = "steps (nodes of the local graphs)\n";
-  for (size_t i = 0; i < plan.steps.size(); ++i) {
-    text += fmt::format("  {:>4}  {}\n", i, step_text(plan, plan.steps[i]));
+  for (size_t segment = 0; segment < plan.segments.size(); ++segment) {
+    const bool last = segment + 1 == plan.segments.size();
+    const int end = last ? static_cast<int>(plan.steps.size()) : plan.segments[segment + 1];
+    if (plan.segments.size() > 1) text += fmt::format("  segment {}\n", segment);
+    for (int i = plan.segments[segment]; i < end; ++i) {
+      text += fmt::format("  {:>4}  {}\n", i, step_text(plan, plan.steps[i]));
+    }
   }
   return text;
 }
@@ -141,6 +146,7 @@ std::string to_json(const Plan& plan) {
   }
   auto& steps = json["steps"] = nlohmann::json::array();
   for (const Step& step : plan.steps) steps.push_back(step_json(step));
+  if (plan.segments.size() > 1) json["segments"] = plan.segments;
   auto& memory = json["memory"] = nlohmann::json::array();
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     const MemoryUse& use = plan.ranks[rank].memory;

@@ -6,7 +6,7 @@
 
 namespace shoal::meta {
 
-LocalBuilder::LocalBuilder(int ranks, const std::string& name) : begin_(ranks, 0) {
+LocalBuilder::LocalBuilder(int ranks, const std::string& name) : begin_(ranks, 0), cuts_(ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     graphs_.push_back(std::make_unique<Graph>(fmt::format("{}@{}", name, rank)));
   }
@@ -41,6 +41,12 @@ Locals LocalBuilder::collective(Op op, const Locals& sources, std::vector<int64_
   }
   steps_.push_back(std::move(step));
   return results;
+}
+
+void LocalBuilder::cut() {
+  close_compute();
+  segments_.push_back(static_cast<int>(steps_.size()));
+  for (int rank = 0; rank < ranks(); ++rank) cuts_[rank].push_back(begin_[rank]);
 }
 
 std::vector<Step> LocalBuilder::finish() {

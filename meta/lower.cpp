@@ -14,23 +14,31 @@ namespace {
 class Lowering {
  public:
   Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-           const CostModel& model, const RuleLookup& rules)
+           const LeafLayout& inputs, const PlanOptions& options, const CostModel& model, const RuleLookup& rules)
       : range_(range),
         ranks_(ranks),
         propagation_(propagation),
         outside_(outside),
+        inputs_(inputs),
+        options_(options),
         model_(model),
         rules_(rules),
-        builder_(ranks, range.graph->name()) {}
+        builder_(ranks, range.graph->name()),
+        shown_(options.shown.begin(), options.shown.end()) {}
 
   Lowered run() {
-    for (Tensor* input : range_.graph->inputs()) add_input(*input);
-    for (int i = range_.begin; i < range_.end; ++i) add_node(*range_.graph->nodes()[i]);
     find_later_uses();
+    for (Tensor* input : range_.graph->inputs()) add_input(*input);
+    auto cut = options_.cuts.begin();
+    for (int i = range_.begin; i < range_.end; ++i) {
+      if (cut != options_.cuts.end() && *cut == i) builder_.cut(), ++cut;
+      add_node(*range_.graph->nodes()[i]);
+    }
     for (int i = range_.begin; i < range_.end; ++i) mark_output(*range_.graph->nodes()[i]);
     Lowered lowered;
     lowered.steps = builder_.finish();
-    for (int rank = 0; rank < ranks_; ++rank) lowered.graphs.push_back(builder_.take_graph(rank));
+    lowered.segments = builder_.segments();
+    for (int rank = 0; rank < ranks_; ++rank) lowered.locals.push_back(take_local(rank));
     lowered.shards = std::move(shards_);
     return lowered;
   }
@@ -44,11 +52,14 @@ class Lowering {
 
   void add_input(const Tensor& input) {
     if (outside_(input) != nullptr) return;  // belongs to an earlier range
+    Layout layout = inputs_(input);
     Locals locals;
     for (int rank = 0; rank < ranks_; ++rank) {
-      locals.push_back(builder_.graph(rank).input(input.name, input.dtype, input.shape));
+      locals.push_back(builder_.graph(rank).input(input.name, input.dtype, layout.local_shape(input.shape, rank)));
+      // A copy that a later range reads stays, like any other input.
+      if (!used_later_.contains(&input)) locals.back()->copied_from = input.copied_from;
     }
-    remember(input, Layout::mirrored(), std::move(locals));
+    remember(input, std::move(layout), std::move(locals));
   }
 
   void remember(const Tensor& tensor, Layout layout, Locals locals) {
@@ -144,6 +155,10 @@ class Lowering {
     Locals locals = locals_of(addend, Layout::partial());
     std::vector<Tensor*> sources(2);
     sources[partial] = locals[0];
+    // What is shown stays from the node on: the addend must not go by its own place in the graph.
+    for (int rank = 1; rank < ranks_ && shown_.contains(&node); ++rank) {
+      locals[rank] = slice(builder_.graph(rank), locals[rank], {0, 0, node.shape[0]});
+    }
     sources[1 - partial] = locals_of(other, Layout::mirrored())[0];
     locals[0] = builder_.graph(0).add_node(Op::kAdd, node.params, std::move(sources), node.name);
     remember(node, Layout::partial(), std::move(locals));
@@ -171,23 +186,32 @@ class Lowering {
     for (int rank = 0; rank < ranks_; ++rank) builder_.graph(rank).output(locals[rank]);
   }
 
+  LocalGraph take_local(int rank) {
+    LocalGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
+    for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
+    return local;
+  }
+
   const GraphRange& range_;
   const int ranks_;
   const Propagation& propagation_;
   const ShardLookup& outside_;
+  const LeafLayout& inputs_;
+  const PlanOptions& options_;
   const CostModel& model_;
   const RuleLookup& rules_;
   LocalBuilder builder_;
   std::unordered_map<const Tensor*, std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
   std::unordered_set<const Tensor*> used_later_;  ///< by nodes behind the range
+  std::unordered_set<const Tensor*> shown_;
 };
 
 }  // namespace
 
 Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-              const CostModel& model, const RuleLookup& rules) {
-  return Lowering(range, ranks, propagation, outside, model, rules).run();
+              const LeafLayout& inputs, const PlanOptions& options, const CostModel& model, const RuleLookup& rules) {
+  return Lowering(range, ranks, propagation, outside, inputs, options, model, rules).run();
 }
 
 }  // namespace shoal::meta

@@ -13,6 +13,7 @@
 // `local_text` of plan.h prints this for any plan and rank.
 #pragma once
 
+#include "devices/backend.h"
 #include "meta/local_builder.h"
 #include "meta/propagate.h"
 #include "meta/shards.h"
@@ -22,15 +23,25 @@ namespace shoal::meta {
 /// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr when unknown.
 using ShardLookup = std::function<const Shards*(const Tensor&)>;
 
+/// One rank's graph, cut where the range is, and what of it is shown (PlanOptions).
+struct LocalGraph {
+  std::unique_ptr<Graph> graph;
+  std::vector<int> cuts = {};
+  std::vector<const Tensor*> shown = {};
+};
+
 struct Lowered {
-  std::vector<std::unique_ptr<Graph>> graphs;  ///< per rank
+  std::vector<LocalGraph> locals;  ///< per rank
   std::vector<Step> steps;
+  std::vector<int> segments;  ///< first step of each
   /// Shards of nodes and inputs of the range.
   std::unordered_map<const Tensor*, Shards> shards;
 };
 
-/// `model` and `rules` are those of the propagation. Throws InvalidArgument when a persistent leaf has no shards.
+/// `inputs` says how inputs of the range lie; `model` and `rules` are those of the propagation. Of the options cuts and
+/// shown nodes count. Throws InvalidArgument when a persistent leaf has no shards.
 Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-              const CostModel& model = {}, const RuleLookup& rules = rule_for);
+              const LeafLayout& inputs, const PlanOptions& options = {}, const CostModel& model = {},
+              const RuleLookup& rules = rule_for);
 
 }  // namespace shoal::meta

@@ -153,7 +153,6 @@ void MetaBackend::synchronize() {
 
 std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
   check_options(range, options);
-  require<InvalidArgument>(options.cuts.empty(), "cuts are not supported yet");
   auto claim = std::make_unique<GraphClaim>(range, device_);
   const auto lookup = [this](const Tensor& tensor) {
     const Shards* shards = find_shards(tensor);
@@ -162,13 +161,14 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
                              describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device_.name());
     return shards;
   };
-  Plan plan = make_plan(range, lookup, device_.members(), device_.rules());
-  return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan));
+  const auto ask = [this](const Tensor& weight) { return device_.ask(weight); };
+  Plan plan = make_plan(range, {lookup, ask, device_.rules()}, device_.members(), options);
+  return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan), options.arena);
 }
 
 void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
-  if (first < last) static_cast<MetaGraphPlan&>(plan).run();
+  static_cast<MetaGraphPlan&>(plan).run(first, last);
 }
 
 collectives::Communicator& MetaBackend::communicator() {

@@ -49,6 +49,7 @@ class MetaBackend final : public Backend {
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
 
   MetaDevice& device_;
+  FamilyUse use_{device_};
   MetaBufferType& type_;
   std::vector<std::unique_ptr<Backend>> members_;
   std::vector<Backend*> streams_;

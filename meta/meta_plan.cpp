@@ -27,9 +27,9 @@ collectives::Collective kind_of(Op op) {
 
 }  // namespace
 
-MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan)
+MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena)
     : backend_(backend), plan_(std::move(plan)), claim_(std::move(claim)), buffer_(backend.buffer_type(), 0) {
-  allocate();
+  allocate(arena);
   compile();
   bind();
 }
@@ -51,13 +51,15 @@ Backend& MetaGraphPlan::backend() const {
 }
 
 size_t MetaGraphPlan::allocated_bytes() const {
-  const auto bytes = buffer_.bytes_per_rank();
-  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+  return std::accumulate(bytes_.begin(), bytes_.end(), size_t{0});
 }
 
-void MetaGraphPlan::allocate() {
+void MetaGraphPlan::allocate(ComputeArena* arena) {
   for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-    const GraphBuffers memory = allocate_graph(whole(*plan_.ranks[rank].graph), backend_.members()[rank]->device());
+    const RankPlan& local = plan_.ranks[rank];
+    const PlanOptions options = allocation_options(local, arena != nullptr ? &arena->member(rank) : nullptr);
+    const GraphBuffers memory = allocate_graph(whole(*local.graph), backend_.members()[rank]->device(), options);
+    bytes_.push_back(memory.bytes);
     for (const auto& part : memory.parts) buffer_.keep(static_cast<int>(rank), part);
   }
   buffer_.set_usage(Usage::kCompute);
@@ -103,12 +105,17 @@ void MetaGraphPlan::bind() {
   for (int i = range.begin; i < range.end; ++i) bind_one(range.graph->nodes()[i]);
 }
 
-void MetaGraphPlan::run() {
+void MetaGraphPlan::run(int first, int last) {
   const auto members = backend_.members();
+  const auto step = [&](int segment) {
+    return segment < segments() ? static_cast<size_t>(plan_.segments[static_cast<size_t>(segment)]) : actions_.size();
+  };
+  const size_t begin = step(first), end = step(last);
+  if (begin == end) return;
   // After a failure a new one is made, which must not meet half of this run's work in the streams.
   if (communicates_) backend_.communicator();
   const HeldBackend held(backend_);
-  for (Action& action : actions_) {
+  for (Action& action : std::span(actions_).subspan(begin, end - begin)) {
     for (size_t rank = 0; rank < action.compute.size(); ++rank) {
       if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);
     }

@@ -24,15 +24,18 @@ class MetaBackend;
 class MetaGraphPlan final : public GraphPlan {
  public:
   /// `plan` is for the range of the claim.
-  MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan);
+  MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena);
   ~MetaGraphPlan() override;
 
   Backend& backend() const override;
   size_t allocated_bytes() const override;
+  /// What the plan needs on each rank, its own or part of an arena.
+  const std::vector<size_t>& bytes_per_rank() const { return bytes_; }
+  int segments() const override { return static_cast<int>(plan_.segments.size()); }
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
-  /// Queues all steps.
-  void run();
+  /// Queues the steps of segments [first, last).
+  void run(int first, int last);
 
  private:
   /// One step, ready: per rank either a compiled range (nullptr: nothing to do) or a call.
@@ -41,7 +44,7 @@ class MetaGraphPlan final : public GraphPlan {
     std::vector<collectives::Call> calls;
   };
 
-  void allocate();
+  void allocate(ComputeArena* arena);
   void bind();
   void compile();
   collectives::Call make_call(const Tensor& node, const Step& step) const;
@@ -50,8 +53,9 @@ class MetaGraphPlan final : public GraphPlan {
   Plan plan_;
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
+  std::vector<size_t> bytes_;
   std::vector<Tensor*> bound_;
-  std::vector<Action> actions_;
+  std::vector<Action> actions_;  ///< one for each step
   bool communicates_ = false;
 };
 

@@ -22,8 +22,11 @@ size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Rol
   return layout_tensors(locals, device.buffer_type()).total_bytes();
 }
 
-size_t compute_memory(Graph& local, Device& device) {
-  const MemoryPlan memory = plan_memory(whole(local), memory_options(device));
+size_t compute_memory(const RankPlan& rank, Device& device) {
+  MemoryPlanOptions options = memory_options(device);
+  options.cuts = rank.cuts;
+  options.shown = rank.shown;
+  const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
   const size_t most = device.buffer_type().max_size();
   for (const auto& [tensor, placement] : memory.tensors) {
     require<DeviceError>(placement.size <= most,
@@ -69,24 +72,31 @@ int64_t Plan::collective_bytes() const {
   return bytes;
 }
 
-Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices,
-               const RuleLookup& rules) {
+PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena) {
+  return {rank.cuts, rank.shown, arena};
+}
+
+Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::span<Device* const> devices,
+               const PlanOptions& options) {
   check_range(range);
   const int ranks = static_cast<int>(devices.size());
-  const auto leaf_layout = [&](const Tensor& tensor) {
-    const Shards* shards = outside(tensor);
+  const LeafLayout leaf_layout = [&](const Tensor& tensor) {
+    const Shards* shards = surroundings.shards(tensor);
     require<InvalidArgument>(shards != nullptr || tensor.role == Role::kInput,
                              "{} is not on the meta device; place it in one of its buffers before planning {}",
                              describe(tensor), range.graph->name());
-    return shards != nullptr ? shards->layout : Layout::mirrored();
+    if (shards != nullptr) return shards->layout;
+    const bool asks = is_weight(tensor) && surroundings.copied_weights != nullptr;
+    return asks ? surroundings.copied_weights(*tensor.copied_from) : Layout::mirrored();
   };
-  const Propagation propagation = propagate(range, ranks, leaf_layout, {}, rules);
-  Lowered lowered = lower(range, ranks, propagation, outside, {}, rules);
+  const Propagation propagation = propagate(range, ranks, leaf_layout, {}, surroundings.rules);
+  Lowered lowered = lower(range, ranks, propagation, surroundings.shards, leaf_layout, options, {}, surroundings.rules);
 
   Plan plan;
   plan.graph_uid = range.graph->uid();
   plan.graph_name = range.graph->name();
   plan.steps = std::move(lowered.steps);
+  plan.segments = std::move(lowered.segments);
   plan.shards = std::move(lowered.shards);
   for (const Tensor* tensor : outside_tensors(range)) plan.layouts.emplace_back(tensor, leaf_layout(*tensor));
   for (int i = range.begin; i < range.end; ++i) {
@@ -96,9 +106,9 @@ Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<De
   const bool communicates =
       std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& s) { return s.kind == StepKind::kCollective; });
   for (int rank = 0; rank < ranks; ++rank) {
-    RankPlan part;
-    part.graph = std::move(lowered.graphs[rank]);
-    part.memory.compute = compute_memory(*part.graph, *devices[rank]);
+    LocalGraph& local = lowered.locals[rank];
+    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), {}};
+    part.memory.compute = compute_memory(part, *devices[rank]);
     part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
     plan.devices.push_back(devices[rank]->name());
     plan.ranks.push_back(std::move(part));
@@ -108,8 +118,7 @@ Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<De
 }
 
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices) {
-  Plan plan = make_plan(
-      whole(graph), [&](const Tensor& tensor) { return store.find(tensor); }, devices);
+  Plan plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }}, devices);
   std::vector<Tensor*> persistent;
   for (Tensor* leaf : graph.leaves()) {
     if (leaf->is_persistent()) persistent.push_back(leaf);

@@ -31,6 +31,9 @@ struct MemoryUse {
 
 struct RankPlan {
   std::unique_ptr<Graph> graph;
+  /// Of the local graph: where it is cut, and nodes that others read (PlanOptions).
+  std::vector<int> cuts = {};
+  std::vector<const Tensor*> shown = {};
   MemoryUse memory;
 };
 
@@ -40,6 +43,7 @@ struct Plan {
   std::vector<std::string> devices;
   std::vector<RankPlan> ranks;
   std::vector<Step> steps;
+  std::vector<int> segments;  ///< first step of each segment; a segment may have no steps
   /// Layout of every leaf and node: leaves in order of first use, then nodes.
   std::vector<std::pair<const Tensor*, Layout>> layouts;
   /// Layout and local tensors of every input and node.
@@ -50,12 +54,25 @@ struct Plan {
   int64_t collective_bytes() const;
 };
 
-/// Plans a graph, or a range of it, on devices. Persistent leaves (and nodes of earlier ranges) must be known to
-/// `outside`. Touches no device memory; freezes the graph. Throws InvalidArgument when a leaf is not known, DeviceError
-/// when a tensor exceeds a device's max_size.
-Plan make_plan(const GraphRange& range, const ShardLookup& outside, std::span<Device* const> devices,
-               const RuleLookup& rules = rule_for);
+/// What a plan is made from besides the graph and the devices.
+struct Surroundings {
+  /// Persistent leaves and nodes of earlier ranges must be known to it.
+  ShardLookup shards;
+  /// How a weight that lives elsewhere and is copied in (Tensor::copied_from) is to lie; without it every rank gets all
+  /// of it, as of any other input.
+  LeafLayout copied_weights = {};
+  RuleLookup rules = rule_for;
+};
+
+/// Plans a graph, or a range of it, on devices. Touches no device memory; freezes the graph. `options.arena` does not
+/// count: the memory is that which the plan needs. Throws InvalidArgument when a leaf is not known, DeviceError when a
+/// tensor exceeds a device's max_size.
+Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::span<Device* const> devices,
+               const PlanOptions& options = {});
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices);
+
+/// How a rank's local graph is allocated, so that it takes what the plan says.
+PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena = nullptr);
 
 /// Weights and caches of the graph: fills memory.weights and memory.cache of each rank as
 /// BufferType::allocate_tensors would allocate them for all the given tensors together.
@@ -70,7 +87,8 @@ std::string steps_text(const Plan& plan);
 /// One rank's local graph, cut into the steps: exactly the nodes that its device runs, with their numbers.
 std::string local_text(const Plan& plan, int rank);
 /// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}],
-/// "steps": [{kind, ...}], "memory": [{device, weights, cache, compute, communication, total}]}.
+/// "steps": [{kind, ...}], "segments": [first step, ...] where there is more than one, "memory": [{device, weights,
+/// cache, compute, communication, total}]}.
 std::string to_json(const Plan& plan);
 
 }  // namespace shoal::meta

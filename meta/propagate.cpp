@@ -43,7 +43,7 @@ class Propagator {
     std::unordered_set<const Tensor*> seen;
     for (int i = range_.begin; i < range_.end; ++i) {
       for (const Tensor* source : range_.graph->nodes()[i]->src) {
-        if (source == nullptr || source->role != Role::kWeight || !seen.insert(source).second) continue;
+        if (source == nullptr || !is_weight(*source) || !seen.insert(source).second) continue;
         const Layout& layout = layout_of(*source);
         if (!layout.is_split() || source->empty()) continue;
         const double per_element =

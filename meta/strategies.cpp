@@ -60,7 +60,7 @@ Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
 /// The ways to write down how a source lies: one, or any axis where that makes no difference. The axis of a weight is
 /// the callback's word on how its products are divided, and kept.
 Layouts equivalents(const Layout& layout, const Tensor& source) {
-  if (layout.holders() == nullptr || source.storage()->role == Role::kWeight) return {layout};
+  if (layout.holders() == nullptr || is_weight(*source.storage())) return {layout};
   Layouts out;
   for (int axis = 0; axis < kMaxDims; ++axis) out.push_back(relabelled(layout, source.shape, axis));
   return out;
@@ -205,7 +205,7 @@ std::optional<Strategy> divided_output(const Tensor& node, const Layouts& source
   if (!rule) return std::nullopt;
   for (size_t i = 0; i < node.src.size(); ++i) {
     const Tensor* source = node.src[i];
-    if (source == nullptr || source->role != Role::kWeight || !sources[i].is_mirrored()) continue;
+    if (source == nullptr || !is_weight(*source) || !sources[i].is_mirrored()) continue;
     int axis = kMaxDims - 1;
     while (axis > 0 && source->shape[axis] == 1) --axis;
     const AxisTerm& term = rule->sources[i].axes[axis];

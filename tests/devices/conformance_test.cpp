@@ -1,5 +1,7 @@
-// The conformance suites on the devices that are always there.
+// The conformance suites on the devices that are always there, and on the plug-in of examples/plugin where a test has
+// it.
 #include "tests/devices/conformance.h"
+#include "tests/support/plugin.h"
 
 namespace shoal::test {
 namespace {
@@ -29,7 +31,12 @@ std::vector<DeviceCase> cases() {
   };
 }
 
+std::vector<DeviceCase> plugin_cases() {
+  return {{"SIMPLE", plugin_device, "", {}}};
+}
+
 SHOAL_INSTANTIATE_DEVICE_SUITES(Always, cases());
+SHOAL_INSTANTIATE_DEVICE_SUITES(Plugin, plugin_cases());
 
 }  // namespace
 }  // namespace shoal::test

@@ -54,9 +54,8 @@ meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts,
     store.declare(*leaf, it == layouts.end() ? Layout::mirrored() : it->second);
   }
   const auto members = devices();
-  return meta::make_plan(
-      whole(*graphs.back()), [&](const Tensor& tensor) { return store.find(tensor); },
-      std::span(members).first(static_cast<size_t>(ranks)), rules);
+  return meta::make_plan(whole(*graphs.back()), {[&](const Tensor& tensor) { return store.find(tensor); }, {}, rules},
+                         std::span(members).first(static_cast<size_t>(ranks)));
 }
 
 int collectives(const meta::Plan& plan) {
