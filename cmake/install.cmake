@@ -3,14 +3,16 @@
 include(CMakePackageConfigHelpers)
 
 set(shoal_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-foreach(folder graph devices collectives meta models)
+foreach(folder graph devices collectives sched meta models)
   install(TARGETS shoal_${folder} EXPORT shoal-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
 endforeach()
+install(TARGETS shoal_plugin EXPORT shoal-targets)
 install(EXPORT shoal-targets NAMESPACE shoal:: DESTINATION ${shoal_package_dir})
 
 configure_package_config_file(cmake/shoal-config.cmake.in ${PROJECT_BINARY_DIR}/shoal-config.cmake
                               INSTALL_DESTINATION ${shoal_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shoal-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shoal-config.cmake ${PROJECT_BINARY_DIR}/shoal-config-version.cmake
+              cmake/plugins.cmake
         DESTINATION ${shoal_package_dir})

@@ -2,6 +2,8 @@
 // first use; devices live as long as their family. Everything here is thread-safe unless said otherwise.
 #pragma once
 
+#include <atomic>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -87,25 +89,54 @@ class BackendReg {
   virtual std::span<Device* const> devices() const = 0;
   /// False for test doubles: their devices are found by name and in no list.
   virtual bool is_listed() const { return true; }
-  /// Optional functions by name, as untyped pointers; nullptr when the family has no such function.
+  /// Optional functions by name, as untyped pointers; nullptr when the family has no such function. Use find_function()
+  /// of devices/functions.h.
   virtual void* function(std::string_view name) const {
     (void)name;
     return nullptr;
   }
   /// Makes a device from parameters (families without a fixed list of devices, such as META).
   virtual Device& create_device(std::string_view params);
+  /// Backends, buffers, events, and devices of other families that use devices of this one (devices/family_use.h).
+  int uses() const { return uses_; }
+
+ private:
+  friend class FamilyUse;
+  std::atomic<int> uses_{0};
 };
 
-/// All families and devices of the process, found by name (case-insensitive), index or type.
+class PluginFile;
+
+/// What a search for plug-ins found.
+struct PluginReport {
+  struct Skipped {
+    std::string file;
+    std::string reason;
+  };
+  std::vector<std::string> loaded;  ///< families
+  std::vector<Skipped> skipped;
+};
+
+/// All families and devices of the process, found by name (case-insensitive), index or type. Families of plug-ins come
+/// and go: who unloads one sees to it that no other thread uses its devices.
 class Registry {
  public:
   static Registry& instance();
   void add(std::unique_ptr<BackendReg> family);
   /// Registers a device that somebody else owns (must outlive its use).
   void add_device(Device& device);
+
   std::vector<BackendReg*> families() const;
-  std::vector<Device*> devices() const;
+  size_t family_count() const { return families().size(); }
+  /// In the order of families(). Throws InvalidArgument past the last.
+  BackendReg& family(size_t index) const;
   BackendReg* find_family(std::string_view name) const;
+
+  std::vector<Device*> devices() const;
+  std::vector<Device*> devices(DeviceType type) const;
+  size_t device_count() const { return devices().size(); }
+  /// In the order of devices(). Throws InvalidArgument past the last.
+  Device& device(size_t index) const;
   Device* find_device(std::string_view name) const;  ///< nullptr when absent
   /// Throws InvalidArgument that lists what exists.
   Device& device(std::string_view name) const;
@@ -114,11 +145,34 @@ class Registry {
   Device* first_of(DeviceType type) const;
   /// A GPU if there is one, else the CPU.
   Device& best() const;
-  /// "CPU0", "CPU0:threads=4", "META:devices=CPU0,CPU1 split=3,1".
+
+  /// "CPU0", "CPU0:threads=4", "META:devices=CPU0,CPU1 split=3,1", "best", "best:threads=4".
   std::unique_ptr<Backend> init(std::string_view spec);
+  /// The first device of the type. Throws InvalidArgument that lists the devices when there is none.
+  std::unique_ptr<Backend> init(DeviceType type, std::string_view params = {});
+
+  /// Loads a plug-in (devices/plugin.h); one that is loaded already stays as it is. Throws InvalidArgument or
+  /// DeviceError, naming the file, what is wrong with it and the remedy.
+  BackendReg& load(const std::filesystem::path& file);
+  /// Loads the files libshoal-*.so of a directory: of each family the variant with the highest score. A file that
+  /// cannot be used is in the report and stops nothing. Throws InvalidArgument when there is no such directory.
+  PluginReport load_all_from(const std::filesystem::path& directory);
+  /// The same for all of: the directories in SHOAL_PLUGIN_PATH (separated by colons), the program's own, and
+  /// ../lib/shoal beside it.
+  PluginReport load_all();
+  /// Closes a plug-in; pointers to its devices are no longer valid. Throws InvalidArgument when the family is part of
+  /// the program or is in use.
+  void unload(std::string_view family);
+  /// The plug-in's file; empty for a family that is part of the program.
+  std::filesystem::path file_of(const BackendReg& family) const;
 
  private:
   Registry();
+  void add(std::unique_ptr<BackendReg> family, PluginFile file);
+  BackendReg& adopt(PluginFile file);
+  void check_new(const PluginFile& file) const;
+  PluginReport load_best(const std::vector<std::filesystem::path>& files);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

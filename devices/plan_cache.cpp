@@ -6,20 +6,22 @@
 
 namespace shoal {
 
-namespace {
+PersistentPlaces::PersistentPlaces(const Graph& graph) {
+  for (const Tensor* leaf : graph.leaves()) {
+    if (leaf->is_persistent()) leaves_.push_back(leaf);
+  }
+  hash_ = hash();
+}
 
-/// Changes when one of the tensors has been placed anew.
-uint64_t places_of(std::span<const Tensor* const> tensors) {
+uint64_t PersistentPlaces::hash() const {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over whole numbers
   const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  for (const Tensor* tensor : tensors) {
+  for (const Tensor* tensor : leaves_) {
     mix(reinterpret_cast<uintptr_t>(tensor->data));
     mix(tensor->buffer == nullptr ? 0 : tensor->buffer->generation());
   }
   return hash;
 }
-
-}  // namespace
 
 PlanCache::PlanCache(Backend& backend, size_t capacity) : backend_(backend), capacity_(std::max<size_t>(capacity, 1)) {}
 
@@ -29,7 +31,7 @@ GraphPlan& PlanCache::plan(Graph& graph) {
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
   if (found != entries_.end()) {
-    if (found->places == places_of(found->persistent)) {
+    if (found->places.unchanged()) {
       entries_.splice(entries_.begin(), entries_, found);
       return *entries_.front().plan;
     }
@@ -39,12 +41,7 @@ GraphPlan& PlanCache::plan(Graph& graph) {
   make_room();
   auto plan = backend_.create_plan(graph);
   ++made_;
-  std::vector<const Tensor*> persistent;
-  for (const Tensor* leaf : graph.leaves()) {
-    if (leaf->is_persistent()) persistent.push_back(leaf);
-  }
-  const uint64_t places = places_of(persistent);
-  entries_.push_front({graph.uid(), graph.life(), std::move(persistent), places, std::move(plan)});
+  entries_.push_front({graph.uid(), graph.life(), PersistentPlaces(graph), std::move(plan)});
   return *entries_.front().plan;
 }
 

@@ -17,6 +17,20 @@ namespace shoal {
 class Backend;
 class GraphPlan;
 
+/// Where the weights and caches of a graph lie, to notice later that one has been placed anew.
+class PersistentPlaces {
+ public:
+  explicit PersistentPlaces(const Graph& graph);
+  /// Only while the graph is there.
+  bool unchanged() const { return hash() == hash_; }
+
+ private:
+  uint64_t hash() const;
+
+  std::vector<const Tensor*> leaves_;
+  uint64_t hash_;
+};
+
 class PlanCache {
  public:
   PlanCache(Backend& backend, size_t capacity);
@@ -35,8 +49,7 @@ class PlanCache {
   struct Entry {
     uint64_t uid;
     std::weak_ptr<const void> life;
-    std::vector<const Tensor*> persistent;  ///< leaves
-    uint64_t places;                        ///< of them, when the plan was made
+    PersistentPlaces places;
     std::unique_ptr<GraphPlan> plan;
   };
 

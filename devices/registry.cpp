@@ -6,6 +6,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
 #include "devices/null/null_device.h"
+#include "devices/plugin_file.h"
 #include "graph/error.h"
 
 namespace shoal {
@@ -43,10 +44,22 @@ std::vector<std::string_view> split_names(std::string_view text) {
 }  // namespace
 
 struct Registry::Impl {
+  struct Family {
+    PluginFile file;  ///< closed after the family is gone
+    std::unique_ptr<BackendReg> reg;
+  };
   mutable std::mutex mutex;
-  std::vector<std::unique_ptr<BackendReg>> families;
+  std::vector<Family> families;
   std::vector<Device*> extra;  ///< add_device(): owned elsewhere
 };
+
+FamilyUse::FamilyUse(const Device& device) : family_(device.reg()) {
+  ++family_.uses_;
+}
+FamilyUse::FamilyUse(const BufferType& type) : FamilyUse(type.device()) {}
+FamilyUse::~FamilyUse() {
+  --family_.uses_;
+}
 
 std::string_view name_of(DeviceType type) {
   constexpr std::string_view kNames[] = {"CPU", "GPU", "integrated GPU", "accelerator", "META"};
@@ -69,9 +82,13 @@ Registry::Registry() : impl_(std::make_unique<Impl>()) {
 }
 
 void Registry::add(std::unique_ptr<BackendReg> family) {
+  add(std::move(family), {});
+}
+
+void Registry::add(std::unique_ptr<BackendReg> family, PluginFile file) {
   require<InvalidArgument>(find_family(family->name()) == nullptr, "family {} is registered already", family->name());
   const std::lock_guard lock(impl_->mutex);
-  impl_->families.push_back(std::move(family));
+  impl_->families.push_back({std::move(file), std::move(family)});
 }
 
 void Registry::add_device(Device& device) {
@@ -83,8 +100,14 @@ void Registry::add_device(Device& device) {
 std::vector<BackendReg*> Registry::families() const {
   const std::lock_guard lock(impl_->mutex);
   std::vector<BackendReg*> families;
-  for (const auto& family : impl_->families) families.push_back(family.get());
+  for (const auto& family : impl_->families) families.push_back(family.reg.get());
   return families;
+}
+
+BackendReg& Registry::family(size_t index) const {
+  const auto all = families();
+  require<InvalidArgument>(index < all.size(), "there is no family {}; there are {}", index, all.size());
+  return *all[index];
 }
 
 std::vector<Device*> Registry::devices() const {
@@ -96,6 +119,18 @@ std::vector<Device*> Registry::devices() const {
   const std::lock_guard lock(impl_->mutex);
   devices.insert(devices.end(), impl_->extra.begin(), impl_->extra.end());
   return devices;
+}
+
+std::vector<Device*> Registry::devices(DeviceType type) const {
+  std::vector<Device*> all = devices();
+  std::erase_if(all, [type](const Device* device) { return device->type() != type; });
+  return all;
+}
+
+Device& Registry::device(size_t index) const {
+  const auto all = devices();
+  require<InvalidArgument>(index < all.size(), "there is no device {}; there are {}", index, all.size());
+  return *all[index];
 }
 
 BackendReg* Registry::find_family(std::string_view name) const {
@@ -133,10 +168,8 @@ std::vector<Device*> Registry::device_list(std::string_view comma_separated) con
 }
 
 Device* Registry::first_of(DeviceType type) const {
-  for (Device* device : devices()) {
-    if (device->type() == type) return device;
-  }
-  return nullptr;
+  const auto found = devices(type);
+  return found.empty() ? nullptr : found.front();
 }
 
 Device& Registry::best() const {
@@ -152,7 +185,71 @@ std::unique_ptr<Backend> Registry::init(std::string_view spec) {
   const std::string_view params = colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1);
   if (Device* device = find_device(name)) return device->init(params);
   if (BackendReg* family = find_family(name)) return family->create_device(params).init();
+  if (same_name(name, "best")) return best().init(params);
   return device(name).init(params);  // throws, listing what exists
+}
+
+std::unique_ptr<Backend> Registry::init(DeviceType type, std::string_view params) {
+  Device* device = first_of(type);
+  if (device != nullptr) return device->init(params);
+  std::vector<std::string> known;
+  for (const Device* other : devices()) known.push_back(fmt::format("{} ({})", other->name(), name_of(other->type())));
+  fail<InvalidArgument>("there is no device of type {}; there are: {}", name_of(type), fmt::join(known, ", "));
+}
+
+void Registry::check_new(const PluginFile& file) const {
+  const BackendReg* other = find_family(file.info().family);
+  if (other == nullptr) return;
+  const std::string owner = file_of(*other).string();
+  fail<InvalidArgument>("the name of its family, {}, is taken by {}: {}", file.info().family,
+                        owner.empty() ? "a part of the program" : owner,
+                        owner.empty() ? "give the family another name" : "unload that one first");
+}
+
+BackendReg& Registry::adopt(PluginFile file) {
+  check_new(file);
+  auto family = file.make_family();
+  for (const Device* device : family->devices()) {
+    require<InvalidArgument>(find_device(device->name()) == nullptr, "the name of its device, {}, is taken",
+                             device->name());
+  }
+  BackendReg& adopted = *family;
+  add(std::move(family), std::move(file));
+  return adopted;
+}
+
+std::filesystem::path Registry::file_of(const BackendReg& family) const {
+  const std::lock_guard lock(impl_->mutex);
+  for (const auto& entry : impl_->families) {
+    if (entry.reg.get() == &family) return entry.file.path();
+  }
+  return {};
+}
+
+void Registry::unload(std::string_view name) {
+  BackendReg* family = find_family(name);
+  require<InvalidArgument>(family != nullptr, "there is no family '{}' to unload", name);
+  require<InvalidArgument>(!file_of(*family).empty(), "family {} is part of the program and cannot be unloaded",
+                           family->name());
+  std::unique_lock lock(impl_->mutex);
+  const auto extra = impl_->extra;
+  lock.unlock();  // a device finds its family through the registry
+  for (const Device* device : extra) {
+    require<InvalidArgument>(&device->reg() != family, "family {} cannot be unloaded: its device {} was registered",
+                             family->name(), device->name());
+  }
+  lock.lock();
+  auto& families = impl_->families;
+  const auto found =
+      std::find_if(families.begin(), families.end(), [&](const auto& entry) { return entry.reg.get() == family; });
+  require<InvalidArgument>(found != families.end(), "family '{}' is unloaded already", name);
+  require<InvalidArgument>(family->uses() == 0,
+                           "family {} cannot be unloaded: {} backends, buffers, events or devices made of its devices "
+                           "exist; end them first",
+                           family->name(), family->uses());
+  const auto gone = std::move(*found);
+  families.erase(found);
+  lock.unlock();  // its end may look at the registry
 }
 
 }  // namespace shoal

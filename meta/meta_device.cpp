@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "graph/error.h"
 #include "meta/meta_backend.h"
 #include "meta/meta_event.h"
 #include "meta/meta_family.h"
+#include "meta/meta_functions.h"
 #include "meta/meta_plan.h"
 
 namespace shoal::meta {
@@ -21,7 +23,10 @@ class MetaDeviceImpl final : public MetaDevice {
         callback_(std::move(callback)),
         options_(std::move(options)),
         store_(static_cast<int>(members_.size())),
-        buffer_type_(*this, store_) {}
+        buffer_type_(*this, store_) {
+    for (const Device* member : members_) uses_.emplace_back(*member);
+    if (!options_.communicator) options_.communicator = communicator_for(members_);
+  }
 
   std::string name() const override {
     std::vector<std::string> names;
@@ -83,6 +88,7 @@ class MetaDeviceImpl final : public MetaDevice {
 
  private:
   std::vector<Device*> members_;
+  std::deque<FamilyUse> uses_;  ///< of the members' families
   SplitStateCallback callback_;
   MetaOptions options_;
   ShardStore store_;

@@ -26,8 +26,8 @@ namespace shoal::meta {
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
-  /// What the ranks talk through; by default the host communicator.
-  collectives::CommunicatorFactory communicator = collectives::make_host_communicator;
+  /// What the ranks talk through; empty: communicator_for() of meta/meta_functions.h.
+  collectives::CommunicatorFactory communicator = {};
   RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
 };
 

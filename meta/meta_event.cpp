@@ -32,6 +32,7 @@ class MetaEvent final : public Event {
 
  private:
   MetaDevice& device_;
+  FamilyUse use_{device_};
   std::vector<std::unique_ptr<Event>> parts_;
 };
 

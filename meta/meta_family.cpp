@@ -8,9 +8,12 @@
 
 #include "graph/error.h"
 #include "meta/meta_device.h"
+#include "meta/meta_functions.h"
 
 namespace shoal::meta {
 namespace {
+
+constexpr double kMostShare = 1e9;
 
 std::vector<double> parse_ratio(const std::string& text, size_t devices) {
   std::vector<double> shares;
@@ -19,7 +22,7 @@ std::vector<double> parse_ratio(const std::string& text, size_t devices) {
     const size_t end = std::min(text.find(',', begin), text.size());
     double value = -1;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
-    require<InvalidArgument>(error == std::errc() && stop == text.data() + end && value >= 0 && value <= 1e9,
+    require<InvalidArgument>(error == std::errc() && stop == text.data() + end && value >= 0 && value <= kMostShare,
                              "bad split \"{}\": give one number from 0 to 1e9 for each device, such as 3,1", text);
     shares.push_back(value);
     sum += value;
@@ -39,6 +42,8 @@ SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
     return SplitState::split(axis, Partition::by_ratio(tensor.shape[axis], unit, ratio));
   };
 }
+
+BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const double> shares);
 
 class MetaFamily final : public BackendReg {
  public:
@@ -65,10 +70,38 @@ class MetaFamily final : public BackendReg {
     return *made_.back();
   }
 
+  void* function(std::string_view name) const override {
+    static const FunctionEntry split[] = {{functions::kSplitBufferType, split_buffer_type}};
+    void* found = find_in(split, name);
+    return found != nullptr ? found : find_in(meta_functions(), name);
+  }
+
+  /// The device that divides rows so; the same one for the same arguments.
+  MetaDevice& row_split(std::vector<Device*> devices, std::vector<double> shares) {
+    const std::lock_guard lock(mutex_);
+    auto& device = row_splits_[{devices, shares}];
+    if (device == nullptr) device = MetaDevice::create(std::move(devices), ratio_callback(1, std::move(shares)));
+    return *device;
+  }
+
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<MetaDevice>> made_;
+  std::map<std::pair<std::vector<Device*>, std::vector<double>>, std::unique_ptr<MetaDevice>> row_splits_;
 };
+
+BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const double> shares) {
+  double sum = 0;
+  bool good = shares.size() == devices.size();
+  for (const double share : shares) {
+    good = good && share >= 0 && share <= kMostShare;
+    sum += share;
+  }
+  require<InvalidArgument>(good && sum > 0, "{} shares for {} devices: give one from 0 to 1e9 for each, not all zero",
+                           shares.size(), devices.size());
+  auto& meta = static_cast<MetaFamily&>(family());
+  return meta.row_split({devices.begin(), devices.end()}, {shares.begin(), shares.end()}).buffer_type();
+}
 
 }  // namespace
 

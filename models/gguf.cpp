@@ -148,12 +148,37 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
   return *tensor;
 }
 
-void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {
-  require<InvalidArgument>(offset <= tensor.bytes && to.size() <= tensor.bytes - offset,
+void GgufFile::require_range(const GgufTensor& tensor, size_t offset, size_t size) const {
+  require<InvalidArgument>(offset <= tensor.bytes && size <= tensor.bytes - offset,
                            "{}: tensor '{}' has {} bytes, asked for {} from {} on", path_, printable(tensor.name),
-                           tensor.bytes, to.size(), offset);
+                           tensor.bytes, size, offset);
+}
+
+void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {
+  require_range(tensor, offset, to.size());
   if (!map_.bytes().empty()) return map_.read(tensor.offset + offset, to, path_);
   std::copy_n(tensor.data + offset, to.size(), to.data());
+}
+
+std::span<const std::byte> GgufFile::tensor_span() const {
+  size_t begin = image_.size(), end = 0;
+  for (const GgufTensor& tensor : tensors_) {
+    begin = std::min(begin, tensor.offset);
+    end = std::max(end, tensor.offset + tensor.bytes);
+  }
+  return begin < end ? image_.subspan(begin, end - begin) : std::span<const std::byte>();
+}
+
+std::span<std::byte> GgufFile::unlock_tensors() {
+  const std::span<const std::byte> bytes = tensor_span();
+  if (bytes.empty() || map_.bytes().empty()) return {};
+  if (!map_.unlock(static_cast<size_t>(bytes.data() - image_.data()), bytes.size())) return {};
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+void GgufFile::fetch(const GgufTensor& tensor, size_t offset, size_t size) const {
+  require_range(tensor, offset, size);
+  if (!map_.bytes().empty()) map_.fetch(tensor.offset + offset, size, path_);
 }
 
 #define SHOAL_GGUF_ACCESS(T)                                              \

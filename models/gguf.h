@@ -3,8 +3,8 @@
 // Everything the file says is checked when it is opened (gguf_parse.h lists the checks), so that later accesses can
 // neither leave the map nor overflow. Strings and numbers are decoded from the map on request; tensor data is read
 // by read(), which finds out when the file has become shorter in the meantime, or through the map, which cannot.
-// A GgufFile is immutable: any number of threads may read it. Pointers and views into it live as long as it does
-// (moving it keeps them valid).
+// A GgufFile is immutable but for the bytes that unlock_tensors() gives out: any number of threads may read it.
+// Pointers and views into it live as long as it does (moving it keeps them valid).
 //
 // All errors are InvalidArgument (DeviceError where the system refuses to map or read), one line each:
 //   "m.gguf: key 'a.b': the file ends inside the value (at byte 8123); the file is damaged or no valid GGUF: download
@@ -68,7 +68,7 @@ struct GgufTensor {
   int dims = 1;             ///< axes that the file mentions, 1..4
   size_t offset = 0;        ///< from the start of the file
   size_t bytes = 0;
-  const std::byte* data = nullptr;  ///< mapped; for tools and tests that hold the file still
+  const std::byte* data = nullptr;  ///< mapped
 };
 
 class GgufFile {
@@ -122,9 +122,17 @@ class GgufFile {
   const GgufTensor& tensor(std::string_view name) const;
   /// Copies bytes [offset, offset + to.size()) of a tensor of this file. Throws when the file has become shorter.
   void read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const;
+  /// The mapped bytes from the first tensor to the end of the last one, the padding between them included.
+  std::span<const std::byte> tensor_span() const;
+  /// The same bytes for somebody who uses them where they are and may write to them, which the file never sees. Empty
+  /// where the system refuses. For a file only, not for an image in memory.
+  std::span<std::byte> unlock_tensors();
+  /// Brings bytes of a tensor into memory at the place where they are mapped. Throws as read() does.
+  void fetch(const GgufTensor& tensor, size_t offset, size_t size) const;
 
  private:
   void parse();
+  void require_range(const GgufTensor& tensor, size_t offset, size_t size) const;
   const GgufValue& require_value(std::string_view key) const;
   void require_type(const GgufValue& value, GgufType type, GgufType element) const;
 

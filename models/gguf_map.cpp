@@ -18,6 +18,21 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
+/// The pages that bytes lie in.
+std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
+  const uintptr_t first = begin / page * page;
+  return {reinterpret_cast<std::byte*>(first), end - first};
+}
+
+[[noreturn]] void fail_short(const std::string& path, size_t end, size_t before) {
+  fail<InvalidArgument>(
+      "{}: the file ends at byte {}, it had {} when it was opened; another program writes to it: "
+      "wait for that to end, then start again",
+      path, end, before);
+}
+
 // Closes the descriptor unless it was taken out.
 struct Descriptor {
   int value;
@@ -54,14 +69,41 @@ void GgufMap::read(size_t offset, std::span<std::byte> to, const std::string& pa
     if (count < 0 && errno == EINTR) continue;
     require<DeviceError>(count >= 0, "{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file", path,
                          to.size(), offset, reason(errno));
-    require<InvalidArgument>(
-        count > 0,
-        "{}: the file ends at byte {}, it had {} when it was opened; another program writes to it: "
-        "wait for that to end, then start again",
-        path, offset, bytes_.size());
+    if (count == 0) fail_short(path, offset, bytes_.size());
     offset += static_cast<size_t>(count);
     to = to.subspan(static_cast<size_t>(count));
   }
+}
+
+void GgufMap::require_length(size_t end, const std::string& path) const {
+  struct stat status {};
+  require<DeviceError>(fstat(file_, &status) == 0, "{}: cannot read the model file: {}; check the disk", path,
+                       reason(errno));
+  const auto size = static_cast<size_t>(status.st_size);
+  if (size < end) fail_short(path, size, bytes_.size());
+}
+
+void GgufMap::fetch(size_t offset, size_t size, const std::string& path) const {
+  // Of the last page that the file has, the system maps what is missing as zeros.
+  require_length(offset + size, path);
+  const std::span<std::byte> pages = pages_of(bytes_.subspan(offset, size));
+#ifdef MADV_POPULATE_READ
+  while (madvise(pages.data(), pages.size(), MADV_POPULATE_READ) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno == EINVAL) break;  // not known before Linux 5.14
+    const int code = errno;
+    require_length(offset + size, path);
+    fail<DeviceError>("{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file", path, size, offset,
+                      reason(code));
+  }
+#else
+  madvise(pages.data(), pages.size(), MADV_WILLNEED);
+#endif
+}
+
+bool GgufMap::unlock(size_t offset, size_t size) {
+  const std::span<std::byte> pages = pages_of(bytes_.subspan(offset, size));
+  return mprotect(pages.data(), pages.size(), PROT_READ | PROT_WRITE) == 0;
 }
 
 GgufMap::~GgufMap() {

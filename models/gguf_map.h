@@ -1,6 +1,6 @@
-// Owns an open file and a read-only mapping of it. Move-only; the mapped bytes stay where they are when it is moved.
-// What is read through the mapping must be there: a file that has become shorter kills the process. read() says so
-// instead, and is what large amounts are read with.
+// Owns an open file and a mapping of it, read-only until unlock(). Move-only; the mapped bytes stay where they are when
+// it is moved. What is read through the mapping must be there: where the file has become shorter the system sends
+// SIGBUS. read() and fetch() say so instead, at the time they are called.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,18 @@ class GgufMap {
   /// Reads `to.size()` bytes from `offset` on into memory. Any number of threads may. Throws InvalidArgument when the
   /// file ends before them, DeviceError when the system fails to read; `path` stands in messages.
   void read(size_t offset, std::span<std::byte> to, const std::string& path) const;
+  /// Brings mapped bytes into memory, so that later reads of them neither wait for the disk nor for the system to map
+  /// pages. Any number of threads may. Throws as read() does.
+  void fetch(size_t offset, size_t size, const std::string& path) const;
+  /// Lets a part of the mapping be written: what is written is seen by this process alone, as copies of the pages
+  /// concerned, and never reaches the file. False where the system refuses, which may have to answer for so much
+  /// memory.
+  bool unlock(size_t offset, size_t size);
 
  private:
+  /// Throws InvalidArgument unless the file still has bytes up to `end`.
+  void require_length(size_t end, const std::string& path) const;
+
   int file_ = -1;
   std::span<const std::byte> bytes_;
 };

@@ -63,10 +63,16 @@ class Work {
   const LoadProgress& report_;
 };
 
+bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
+  return tensor.data == source.data;
+}
+
 void load_pieces(const GgufFile& file, Work& work) {
   std::vector<std::byte> staging;
   while (const Piece* piece = work.next()) {
-    if (piece->tensor->buffer->is_host()) {
+    if (is_mapped(*piece->tensor, *piece->source)) {
+      file.fetch(*piece->source, piece->offset, piece->bytes);
+    } else if (piece->tensor->buffer->is_host()) {
       file.read(*piece->source, piece->offset, {piece->tensor->data + piece->offset, piece->bytes});
     } else {
       staging.resize(piece->bytes);
@@ -103,13 +109,47 @@ void unplace(Model& model) {
   model.buffer.reset();
 }
 
+/// The bytes as memory of the device, if it can have all tensors there; else nullptr.
+std::unique_ptr<Buffer> wrap(const Model& model, Device& device, std::span<std::byte> bytes) {
+  // A meta device cuts weights up, and has its members' memory filled.
+  if (bytes.empty() || device.type() == DeviceType::kMeta) return nullptr;
+  auto buffer = device.buffer_from_host_ptr(bytes.data(), bytes.size());
+  if (buffer == nullptr) return nullptr;
+  const auto fits = [&](const Tensor* tensor) {
+    return reinterpret_cast<uintptr_t>(model.file.tensor(tensor->name).data) % buffer->alignment() == 0 &&
+           buffer->type().alloc_size(*tensor) == tensor->bytes();
+  };
+  std::span<Tensor* const> tensors = model.weights.tensors();
+  return std::all_of(tensors.begin(), tensors.end(), fits) ? std::move(buffer) : nullptr;
+}
+
+/// False, and nothing done, where the mapping cannot be used.
+bool place_in_mapping(Model& model, Device& device) {
+  if (!can_use_mapping(model, device)) return false;
+  const std::span<std::byte> bytes = model.file.unlock_tensors();
+  model.buffer = wrap(model, device, bytes);
+  if (model.buffer == nullptr) return false;
+  model.buffer->set_usage(Usage::kWeights);
+  for (Tensor* tensor : model.weights.tensors()) {
+    model.buffer->place(*tensor, static_cast<size_t>(model.file.tensor(tensor->name).data - bytes.data()));
+  }
+  return true;
+}
+
 }  // namespace
 
-void load_weights(Model& model, Device& device, const LoadProgress& progress) {
+bool can_use_mapping(const Model& model, Device& device) {
+  const std::span<const std::byte> bytes = model.file.tensor_span();
+  return wrap(model, device, {const_cast<std::byte*>(bytes.data()), bytes.size()}) != nullptr;
+}
+
+void load_weights(Model& model, Device& device, const LoadProgress& progress, const LoadOptions& options) {
   require<InvalidArgument>(model.buffer == nullptr, "{} is loaded already; open it again for another device",
                            model.file.path());
-  model.buffer = allocate_tensors(model.weights.tensors(), device.buffer_type(), Usage::kWeights);
   try {
+    if (!options.use_mapping || !place_in_mapping(model, device)) {
+      model.buffer = allocate_tensors(model.weights.tensors(), device.buffer_type(), Usage::kWeights);
+    }
     const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
     load_all(model, loading_threads(meta_device ? static_cast<int>(meta_device->members().size()) : 1), progress);
   } catch (...) {

@@ -1,6 +1,12 @@
 // Loading: from the file to the devices in pieces of a megabyte, by loading_threads() threads. Each piece is
 // read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
 // one tensor of it, a second time.
+//
+// A single device that can use memory of the host takes the weights where the file is mapped: nothing is allocated or
+// copied, several processes share one set of them, and the system may drop and read again what it has no room for.
+// Loading then brings the pages into memory. Writing to such a weight changes this process's copy of its pages and
+// never the file. Until the model is freed the file may be renamed or removed but not written to: what is cut off gives
+// SIGBUS on the next use (the program ends with a message), what is overwritten changes the weights.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +22,19 @@ constexpr int loading_threads(int devices) {
   return devices > 1 ? devices : 2;
 }
 
+struct LoadOptions {
+  bool use_mapping = true;  ///< where can_use_mapping() says so
+};
+
+/// Can the device use the weights where the file is mapped? Not a meta device, not one that cannot use host memory or
+/// wants it aligned better than the tensors of the file are.
+bool can_use_mapping(const Model& model, Device& device);
+
 /// Told how many bytes of how many are on their devices; called from one thread at a time, often.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
-/// Allocates the weights on the device and fills them; blocking. On failure the model is as before. Throws
-/// InvalidArgument when the file has become shorter since it was opened.
-void load_weights(Model& model, Device& device, const LoadProgress& progress = {});
+/// Allocates the weights on the device and fills them, or uses the mapping; blocking. On failure the model is as
+/// before. Throws InvalidArgument when the file has become shorter since it was opened.
+void load_weights(Model& model, Device& device, const LoadProgress& progress = {}, const LoadOptions& options = {});
 
 }  // namespace shoal::models

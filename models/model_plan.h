@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "meta/plan.h"
+#include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
 
@@ -17,11 +18,13 @@ struct DeviceUse {
   std::string device;
   meta::MemoryUse use;
   DeviceMemory memory;  ///< live figures of the device
+  size_t mapped = 0;    ///< bytes of weights that are used where the file is mapped, and allocated nowhere
 };
 
 struct ModelPlan {
   /// Throws InvalidArgument for options that do not fit the model.
-  ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options);
+  ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
+            const LoadOptions& load = {});
 
   SessionSize size;
   KvCache cache;
@@ -35,5 +38,8 @@ struct ModelPlan {
 
 /// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.
 void require_memory(std::span<const DeviceUse> uses);
+/// What to say of a device whose mapped weights and allocations together are more than it has free: that works, at the
+/// speed of the disk. Empty when there is none.
+std::string mapping_warning(std::span<const DeviceUse> uses);
 
 }  // namespace shoal::models

@@ -172,6 +172,13 @@ void Session::rewind(int64_t position) {
   position_ = position;
 }
 
+void Session::set_position(int64_t position) {
+  require<InvalidArgument>(position >= 0 && position <= size_.context, "position {} is outside the context of {}",
+                           position, size_.context);
+  position_ = position;
+  latest_ = nullptr;
+}
+
 std::vector<const GraphPlan*> Session::plans() const {
   std::vector<const GraphPlan*> out;
   for (const auto& c : compiled_) out.push_back(c->plan.get());

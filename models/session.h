@@ -75,6 +75,11 @@ class Session {
   void rewind(int64_t position);
 
   Backend& backend() { return *backend_; }
+  const Model& model() const { return model_; }
+  /// Its tensors, for session_state.h: to be read and written once backend() is synchronised.
+  const KvCache& cache() const { return cache_; }
+  /// Says that somebody has written rows [0, position) of the cache. There are no logits then.
+  void set_position(int64_t position);
   const Buffer& cache_buffer() const { return *cache_buffer_; }
   /// The compiled graphs at hand, the latest used first; for tools and tests.
   std::vector<const GraphPlan*> plans() const;

@@ -62,7 +62,8 @@ std::vector<models::DeviceUse> ComparisonSide::memory() const {
 }
 
 void ComparisonSide::load() {
-  models::load_weights(*model_, placement_.device());
+  // Both sides hold weights in the same way, as memory() counts them.
+  models::load_weights(*model_, placement_.device(), {}, {.use_mapping = false});
   cache_buffer_ = allocate_tensors(cache_.context.tensors(), placement_.device().buffer_type(), Usage::kAny);
   cache_buffer_->clear(0);
 }

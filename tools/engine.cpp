@@ -1,27 +1,32 @@
 #include "tools/engine.h"
 
-#include "models/loader.h"
 #include "models/model_plan.h"
 #include "tools/interrupt.h"
+#include "tools/program.h"
 #include "tools/progress.h"
 #include "tools/threads.h"
 
 namespace shoal::tools {
 
 Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
-                   const models::PlacementOptions& placement, const models::SessionOptions& session) {
+                   const models::PlacementOptions& placement, const models::SessionOptions& session,
+                   const models::LoadOptions& load) {
   Engine engine;
   engine.model = std::move(model);
   engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
   require_threads(threads_needed(engine.placement->members(), placement.threads));
   // Memory is planned for the threads there are.
   std::unique_ptr<Backend> backend = engine.placement->init();
-  models::require_memory(models::ModelPlan(*engine.model, *engine.placement, session).memory);
+  const std::vector<models::DeviceUse> memory =
+      models::ModelPlan(*engine.model, *engine.placement, session, load).memory;
+  models::require_memory(memory);
+  if (const std::string text = models::mapping_warning(memory); !text.empty()) warn(text);
   ProgressBar bar("loading");
-  models::load_weights(*engine.model, engine.placement->device(), [&](size_t done, size_t total) {
+  const auto progress = [&](size_t done, size_t total) {
     if (interrupted()) throw Interrupted();
     bar.update(done, total);
-  });
+  };
+  models::load_weights(*engine.model, engine.placement->device(), progress, load);
   engine.session =
       std::make_unique<models::Session>(*engine.model, engine.placement->device(), std::move(backend), session);
   return engine;

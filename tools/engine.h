@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
 
@@ -17,6 +18,7 @@ struct Engine {
 /// Throws DeviceError before anything is loaded when a device has too little memory or cannot start its threads, and
 /// Interrupted on Ctrl-C.
 Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
-                   const models::PlacementOptions& placement, const models::SessionOptions& session);
+                   const models::PlacementOptions& placement, const models::SessionOptions& session,
+                   const models::LoadOptions& load);
 
 }  // namespace shoal::tools

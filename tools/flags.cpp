@@ -30,6 +30,23 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("-m,--model", path, "GGUF file")->required();
 }
 
+void PluginFlags::add_to(CLI::App& app) {
+  app.add_option("--plugin", files, "Plug-in with more devices, besides those that are found; may be repeated")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+}
+
+PluginReport PluginFlags::load() const {
+  Registry& registry = Registry::instance();
+  for (const std::string& file : files) registry.load(file);
+  return registry.load_all();
+}
+
+void LoadFlags::add_to(CLI::App& app) {
+  app.add_flag("--mmap,!--no-mmap", mmap,
+               "Use the weights where the file is mapped, on a single CPU device (default), or copy them into memory");
+}
+
 void DeviceFlags::add_to(CLI::App& app, bool required) {
   auto read = [this](const std::string&, const std::string& text) { names = split_device_names(text); };
   CLI::Option* option =
@@ -41,6 +58,7 @@ void DeviceFlags::add_to(CLI::App& app, bool required) {
   }
   app.add_option("--tensor-split", ratio, "Share of each device, such as 3,1; default even (-ts)");
   add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
+  plugins.add_to(app);
 }
 
 void DeviceFlags::check() const {
@@ -52,6 +70,7 @@ void DeviceFlags::check() const {
 }
 
 std::vector<Device*> DeviceFlags::find() const {
+  plugins.load();
   return find_devices(names);
 }
 

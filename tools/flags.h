@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
 
@@ -20,8 +21,18 @@ struct ModelFlags {
   void add_to(CLI::App& app);
 };
 
-/// -dev -ts -t
+/// --plugin
+struct PluginFlags {
+  std::vector<std::string> files;
+  void add_to(CLI::App& app);
+  /// Loads those named, then those found where plug-ins are looked for. Throws what Registry::load throws for one
+  /// named; one found that cannot be used is in the report.
+  PluginReport load() const;
+};
+
+/// -dev -ts -t --plugin
 struct DeviceFlags {
+  PluginFlags plugins;
   std::vector<std::string> names{"CPU0"};
   std::string ratio;
   int threads = 0;
@@ -29,9 +40,16 @@ struct DeviceFlags {
   void add_to(CLI::App& app, bool required = false);
   /// Throws UsageError for a ratio that is none, or one for another number of devices.
   void check() const;
-  /// The devices named (see device_names.h).
+  /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
   models::PlacementOptions placement() const { return {ratio, threads}; }
+};
+
+/// --mmap --no-mmap
+struct LoadFlags {
+  bool mmap = true;
+  void add_to(CLI::App& app);
+  models::LoadOptions load() const { return {mmap}; }
 };
 
 /// -c -ctk -ctv, and -b -ub where the user has a say in batches

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/lost_file.h"
 #include "tools/program.h"
 
 namespace {
@@ -22,5 +23,6 @@ void hold_standard_streams() {
 int main(int argc, char** argv) {
   hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // writing to a pipe without a reader is an error like others
+  shoal::tools::report_lost_files();
   return shoal::tools::run_program(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -1,5 +1,6 @@
 #include "devices/cpu/cpu_backend.h"
 
+#include "devices/cpu/cpu_device.h"
 #include "devices/cpu/cpu_plan.h"
 #include "graph/error.h"
 
@@ -13,10 +14,27 @@ std::vector<int> binding(const CpuDevice& device, int threads) {
   return enough ? set.cores : std::vector<int>{};
 }
 
+std::unique_ptr<Worker> make_worker(const CpuDevice& device, int threads) {
+  return std::make_unique<Worker>(device.name(), binding(device, threads), threads);
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(CpuDevice& device, int threads)
-    : device_(device), use_(device), threads_(threads), worker_(device.name(), binding(device, threads), threads) {}
+    : device_(device), use_(device), threads_(threads), worker_(make_worker(device, threads)) {}
+
+void CpuBackend::set_threads(int threads) {
+  require<InvalidArgument>(threads >= 1 && threads <= kMaxThreads, "[{}] threads must be from 1 to {}, got {}", name(),
+                           kMaxThreads, threads);
+  synchronize();
+  plans().clear();
+  device_.expect_threads(threads);
+  auto worker = make_worker(device_, threads);
+  worker->set_abort_callback(abort_);
+  for (int i = 0; i < holds_; ++i) worker->hold();
+  worker_ = std::move(worker);
+  threads_ = threads;
+}
 
 void CpuBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   set_2d_async(tensor, data, size, {offset, size, 1, size});
@@ -28,12 +46,12 @@ void CpuBackend::get_async(const Tensor& tensor, void* data, size_t offset, size
 
 void CpuBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
-  worker_.push(SetWork{&tensor, data, host_stride, rows});
+  worker_->push(SetWork{&tensor, data, host_stride, rows});
 }
 
 void CpuBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
   check_access("get", tensor, host_stride, rows);
-  worker_.push(GetWork{&tensor, data, host_stride, rows});
+  worker_->push(GetWork{&tensor, data, host_stride, rows});
 }
 
 void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
@@ -42,7 +60,7 @@ void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   check_copy(src, dst);
   // Earlier work of the other backend may still use dst; its later work must see the copy.
   if (other != this) wait(other->here());
-  worker_.push(CopyWork{&src, &dst});
+  worker_->push(CopyWork{&src, &dst});
   if (other != this) other->wait(here());
 }
 
@@ -63,17 +81,19 @@ bool CpuBackend::update_plan(GraphPlan& plan, Graph& graph) {
 void CpuBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
   auto& own = static_cast<CpuPlan&>(plan);
-  own.set_last_run(worker_.push(ComputeWork{&own, first, last}));
+  const uint64_t position = worker_->push(ComputeWork{&own, first, last});
+  own.set_last_run({&worker_->timeline(), position});
 }
 
 bool CpuBackend::set_abort_callback(AbortCallback callback) {
-  wait_for(worker_.position());
-  worker_.set_abort_callback(std::move(callback));
+  wait_for(here());
+  abort_ = std::move(callback);
+  worker_->set_abort_callback(abort_);
   return true;
 }
 
 bool CpuBackend::enqueue(const HostTask& task) {
-  worker_.push(task);
+  worker_->push(task);
   return true;
 }
 

@@ -20,15 +20,24 @@ class CpuBackend final : public Backend {
   Device& device() const override { return device_; }
   std::string_view guid() const override { return "shoal-cpu-1"; }
   int threads() const { return threads_; }
+  /// Another worker with so many threads. Waits for queued work and throws its failure; nothing has changed then. Kept
+  /// plans are made anew; plans made before use no more threads than they were made for.
+  void set_threads(int threads);
 
   void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
-  void hold() override { worker_.hold(); }
-  void release() override { worker_.release(); }
-  void synchronize() override { worker_.synchronize(); }
+  void hold() override {
+    ++holds_;
+    worker_->hold();
+  }
+  void release() override {
+    --holds_;
+    worker_->release();
+  }
+  void synchronize() override { worker_->synchronize(); }
   using Backend::compute_async;
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
@@ -39,22 +48,25 @@ class CpuBackend final : public Backend {
 
   /// Everything queued here before is finished when others get past this position.
   WaitWork here() {
-    worker_.publish();
-    return {&worker_.timeline(), worker_.position()};
+    worker_->publish();
+    return {&worker_->timeline(), worker_->position()};
   }
   /// Queues a wait for a position of any worker.
-  void wait(const WaitWork& position) { worker_.push(position); }
+  void wait(const WaitWork& position) { worker_->push(position); }
   /// The host waits for a position of this backend; failures stay where they are.
-  void wait_for(uint64_t position) {
-    worker_.publish();
-    worker_.timeline().finished.wait_for(position, Waiter::kHost);
+  void wait_for(const WaitWork& position) {
+    worker_->publish();
+    if (position.timeline != nullptr) position.timeline->finished.wait_for(position.position, Waiter::kHost);
   }
 
  private:
   CpuDevice& device_;
   DeviceUse use_;
+  FamilyUse family_use_{device_};
   int threads_;
-  Worker worker_;
+  int holds_ = 0;
+  AbortCallback abort_;
+  std::unique_ptr<Worker> worker_;
 };
 
 class CpuEvent final : public Event {
@@ -68,6 +80,7 @@ class CpuEvent final : public Event {
 
  private:
   CpuDevice& device_;
+  FamilyUse family_use_{device_};
   WaitWork recorded_{nullptr, 0};
 };
 

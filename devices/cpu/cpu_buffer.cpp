@@ -1,48 +1,13 @@
 #include "devices/cpu/cpu_buffer.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "devices/cpu/cpu_family.h"
 #include "devices/cpu/topology.h"
+#include "devices/host_buffer.h"
 #include "devices/params.h"
-#include "devices/strided.h"
 #include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {
-
-/// Bytes in host memory; what frees them is up to the subclass.
-class HostBuffer : public Buffer {
- public:
-  HostBuffer(BufferType& type, std::byte* data, size_t size) : Buffer(type, size), data_(data) {}
-
-  std::byte* base() const override { return data_; }
-  bool copy_tensor(const Tensor& src, Tensor& dst) override {
-    if (!src.buffer->is_host()) return false;
-    std::memmove(dst.data, src.data, src.bytes());
-    return true;
-  }
-  void clear(uint8_t value) override { std::fill_n(data_, size(), std::byte{value}); }
-
- protected:
-  void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override {
-    const auto* from = static_cast<const std::byte*>(data);
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t done, size_t length) { std::memcpy(tensor.data + at, from + done, length); });
-  }
-  void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override {
-    auto* to = static_cast<std::byte*>(data);
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t done, size_t length) { std::memcpy(to + done, tensor.data + at, length); });
-  }
-  void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override {
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t, size_t length) { std::fill_n(tensor.data + at, length, std::byte{value}); });
-  }
-
-  std::byte* data_;
-};
 
 class OwnedBuffer final : public HostBuffer {
  public:
@@ -50,7 +15,7 @@ class OwnedBuffer final : public HostBuffer {
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {
-    free_memory(data_);
+    free_memory(base());
     device_.give_back(size());
   }
 

@@ -59,10 +59,14 @@ std::unique_ptr<Backend> CpuDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"threads"});
   const int threads = static_cast<int>(parsed.integer("threads", default_threads_, 1, kMaxThreads));
   kernels();  // a bad SHOAL_CPU_ISA is refused here rather than in the stream
+  expect_threads(threads);
+  return std::make_unique<CpuBackend>(*this, threads);
+}
+
+void CpuDevice::expect_threads(int threads) {
   int most = most_threads_;
   while (most < threads && !most_threads_.compare_exchange_weak(most, threads)) {
   }
-  return std::make_unique<CpuBackend>(*this, threads);
 }
 
 bool CpuDevice::supports_op(const Tensor& node) const {

@@ -41,6 +41,9 @@ class CpuDevice final : public Device {
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 
+  MappedBufferType& mapped_type() { return mapped_; }
+  /// Workspaces are planned for teams of this size from now on.
+  void expect_threads(int threads);
   const CoreSet& cores() const { return cores_; }
   int node() const { return cores_.node; }
   int default_threads() const { return default_threads_; }
@@ -82,6 +85,7 @@ class CpuFamily final : public BackendReg {
  public:
   std::string name() const override { return "CPU"; }
   std::span<Device* const> devices() const override;
+  void* function(std::string_view name) const override;
   void configure(std::string_view params);
 
  private:

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "devices/cpu/cpu_backend.h"
+#include "devices/node_plan.h"
 #include "graph/error.h"
-#include "graph/text.h"
 
 namespace shoal::cpu {
 namespace {
@@ -26,20 +26,7 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
 
 /// The range, when the device can run it.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
-  check_range(range);
-  for (const Tensor* node : nodes_of(range)) {
-    if (!device.supports_op(*node)) {
-      fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
-                        to_string(*node));
-    }
-    for (const Tensor* source : node->src) {
-      if (source == nullptr || source->buffer == nullptr) continue;
-      const BufferType& type = source->buffer->type();
-      if (device.supports_buffer_type(type)) continue;
-      fail<DeviceError>("[{}] cannot read {} of '{}': it lies in memory of {}", device.name(), source->name,
-                        to_string(*node), type.name());
-    }
-  }
+  check_supported(device, range);
   return range;
 }
 
@@ -61,6 +48,7 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
 
 CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options)
     : backend_(backend),
+      threads_(backend.threads()),
       cuts_(options.cuts),
       topology_(*checked(backend.device(), range).graph),
       memory_(range, backend.device(), options) {
@@ -73,7 +61,7 @@ CpuPlan::~CpuPlan() {
 
 void CpuPlan::compile() {
   const GraphRange& range = memory_.range();
-  steps_ = compile_steps(range, backend_.threads());
+  steps_ = compile_steps(range, threads_);
   begins_ = {0};
   for (const int cut : cuts_) {
     const auto behind = std::find_if(steps_.begin(), steps_.end(), [&](const Step& s) { return s.node->id >= cut; });
@@ -90,7 +78,7 @@ void CpuPlan::move_to(Graph& graph) {
 
 void CpuPlan::run(Team& team, int first, int last) {
   const size_t begin = begins_[static_cast<size_t>(first)], end = begins_[static_cast<size_t>(last)];
-  const Tensor* stopped = team.run(std::span(steps_).subspan(begin, end - begin));
+  const Tensor* stopped = team.run(std::span(steps_).subspan(begin, end - begin), threads_);
   if (stopped == nullptr) return;
   fail<Aborted>("[{}] stopped by the abort callback before node {} ({})", backend_.name(), stopped->name,
                 name_of(stopped->op));

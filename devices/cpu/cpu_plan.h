@@ -8,6 +8,7 @@
 #include "devices/allocate.h"
 #include "devices/backend.h"
 #include "devices/cpu/team.h"
+#include "devices/cpu/worker.h"
 #include "graph/topology.h"
 
 namespace shoal::cpu {
@@ -36,19 +37,20 @@ class CpuPlan final : public GraphPlan {
   void run(Team& team, int first, int last);
   /// Waits for the run queued last.
   void wait() const;
-  /// The run queued last is finished at this position of the backend's timeline.
-  void set_last_run(uint64_t position) { last_run_ = position; }
+  /// The run queued last is finished at this position.
+  void set_last_run(const WaitWork& position) { last_run_ = position; }
 
  private:
   void compile();
 
   CpuBackend& backend_;
+  int threads_;  ///< that the workspaces are large enough for; a run uses no more
   std::vector<int> cuts_;
   Topology topology_;
   GraphMemory memory_;
   std::vector<Step> steps_;
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
-  uint64_t last_run_ = 0;
+  WaitWork last_run_{nullptr, 0};
 };
 
 }  // namespace shoal::cpu

@@ -58,6 +58,21 @@ constexpr std::array kLevels = std::to_array<Level>({
 
 }  // namespace
 
+std::string_view level_in_use() {
+  const Kernels* chosen = &kernels();
+  for (const Level& level : kLevels) {
+    if (level.kernels == chosen) return level.name;
+  }
+  check(false, "the kernels in use are of no level");
+  return "";
+}
+
+std::vector<std::string_view> built_levels() {
+  std::vector<std::string_view> names;
+  for (const Level& level : kLevels) names.push_back(level.name);
+  return names;
+}
+
 std::vector<std::string_view> usable_levels() {
   std::vector<std::string_view> names;
   for (const Level& level : kLevels) {

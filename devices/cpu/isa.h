@@ -13,6 +13,12 @@ namespace shoal::cpu {
 /// The kernels in use. Throws InvalidArgument when SHOAL_CPU_ISA is not one of usable_levels().
 const Kernels& kernels();
 
+/// The name of its level.
+std::string_view level_in_use();
+
+/// Levels that were compiled, simplest first.
+std::vector<std::string_view> built_levels();
+
 /// Levels that this processor can run, simplest first: {"baseline", "avx2", "avx512"}.
 std::vector<std::string_view> usable_levels();
 

@@ -29,9 +29,10 @@ void Team::lead(const std::function<void()>& body) {
   }
 }
 
-const Tensor* Team::run(std::span<const Step> steps) {
+const Tensor* Team::run(std::span<const Step> steps, int threads) {
+  active_ = std::min(threads, size_);
   const bool alone = std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.alone; });
-  if (alone || size_ == 1) return run_alone(steps);
+  if (alone || active_ == 1) return run_alone(steps);
   steps_ = steps;
   stop_after_ = kNever;
   rounds_.advance_to(rounds_.value() + 1);
@@ -66,20 +67,20 @@ void Team::ask(int index) {
 }
 
 void Team::walk(int thread) {
-  const int count = static_cast<int>(steps_.size());
+  const int count = thread < active_ ? static_cast<int>(steps_.size()) : 0;
   for (int i = 0; i < count; ++i) {
     const Step& step = steps_[static_cast<size_t>(i)];
     if (thread == 0 && abort_) ask(i);
     if (!step.alone) {
-      step.run({thread, size_, step.workspace, &meeting_}, *step.node);
+      step.run({thread, active_, step.workspace, &meeting_}, *step.node);
     } else if (thread == 0 && stop_after_ == kNever) {
       step.run({0, 1, step.workspace, nullptr}, *step.node);
     }
     if (!step.barrier) continue;
-    meeting_.meet(size_);
+    meeting_.meet(active_);
     if (stop_after_.load(std::memory_order_relaxed) <= i) break;
   }
-  meeting_.meet(size_);  // nobody looks at the steps after this
+  parting_.meet(size_);  // nobody looks at the steps after this
 }
 
 }  // namespace shoal::cpu

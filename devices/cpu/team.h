@@ -36,9 +36,9 @@ class Team {
   /// Forms the team, calls body on this thread (thread 0 of it), dissolves the team when body returns. body must
   /// not throw.
   void lead(const std::function<void()>& body);
-  /// Inside lead(), on its thread: all threads walk the steps. Returns when all are done: nullptr, or the node before
-  /// which the abort callback said to stop. Does not allocate.
-  const Tensor* run(std::span<const Step> steps);
+  /// Inside lead(), on its thread: the first `threads` threads walk the steps, or all where there are fewer. Returns
+  /// when all are done: nullptr, or the node before which the abort callback said to stop. Does not allocate.
+  const Tensor* run(std::span<const Step> steps, int threads);
   /// Asked by thread 0 before each step; not while steps run.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
   /// Threads in the team; fewer than asked for when the user limits OpenMP.
@@ -55,8 +55,10 @@ class Team {
   int wanted_;
   int size_ = 1;
   std::span<const Step> steps_;  ///< of the current round; empty = go home. Published by rounds_.
+  int active_ = 1;               ///< threads that walk them
   Counter rounds_;
-  TeamBarrier meeting_;
+  TeamBarrier meeting_;  ///< of the active threads
+  TeamBarrier parting_;  ///< of all
   AbortCallback abort_;
   int asked_at_ = 0;                ///< thread 0: the step before which it was told to stop
   std::atomic<int> stop_after_{0};  ///< the step after whose barrier all threads leave

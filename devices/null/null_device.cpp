@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
 
-#include "devices/allocate.h"
+#include "devices/host_buffer.h"
+#include "devices/node_plan.h"
 #include "devices/params.h"
-#include "devices/strided.h"
 #include "graph/error.h"
 
 namespace shoal::null {
@@ -28,60 +27,19 @@ Faults parse_faults(std::string_view owner, std::string_view text, Faults faults
   return faults;
 }
 
-class NullBuffer final : public Buffer {
+class NullBuffer final : public HostBuffer {
  public:
   NullBuffer(NullBufferType& type, NullDevice& device, size_t size)
-      : Buffer(type, size), device_(device), room_(size + type.alignment()) {
+      : HostBuffer(type, nullptr, size), device_(device), room_(size + type.alignment()) {
     void* start = room_.data();
     size_t room = room_.size();
-    base_ = static_cast<std::byte*>(std::align(type.alignment(), size, start, room));
+    data_ = static_cast<std::byte*>(std::align(type.alignment(), size, start, room));
   }
   ~NullBuffer() override { device_.give_back(size()); }
-
-  std::byte* base() const override { return base_; }
-  void clear(uint8_t value) override { std::fill_n(base_, size(), std::byte{value}); }
-
- protected:
-  void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override {
-    const auto* from = static_cast<const std::byte*>(data);
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t done, size_t length) { std::memcpy(tensor.data + at, from + done, length); });
-  }
-  void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override {
-    auto* to = static_cast<std::byte*>(data);
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t done, size_t length) { std::memcpy(to + done, tensor.data + at, length); });
-  }
-  void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override {
-    for_each_piece(tensor, offset, size,
-                   [&](size_t at, size_t, size_t length) { std::fill_n(tensor.data + at, length, std::byte{value}); });
-  }
 
  private:
   NullDevice& device_;
   std::vector<std::byte> room_;
-  std::byte* base_;
-};
-
-class NullPlan final : public GraphPlan {
- public:
-  NullPlan(NullBackend& backend, const GraphRange& range, const PlanOptions& options)
-      : backend_(backend), cuts_(options.cuts), memory_(range, backend.device(), options) {}
-  Backend& backend() const override { return backend_; }
-  size_t allocated_bytes() const override { return memory_.bytes(); }
-  int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
-  /// Nodes of the segments [first, last).
-  GraphRange range(int first, int last) const {
-    GraphRange range = memory_.range();
-    if (last < segments()) range.end = last > 0 ? cuts_[static_cast<size_t>(last) - 1] : range.begin;
-    if (first > 0) range.begin = first < segments() ? cuts_[static_cast<size_t>(first) - 1] : range.end;
-    return range;
-  }
-
- private:
-  NullBackend& backend_;
-  std::vector<int> cuts_;
-  GraphMemory memory_;
 };
 
 class NullFamily final : public BackendReg {
@@ -174,18 +132,15 @@ void NullBackend::synchronize() {
 
 std::unique_ptr<GraphPlan> NullBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
   check_options(range, options);
-  auto plan = std::make_unique<NullPlan>(*this, range, options);
-  range.graph->freeze();
-  return plan;
+  return std::make_unique<NodePlan>(*this, range, options);
 }
 
 void NullBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
-  const GraphRange range = static_cast<NullPlan&>(plan).range(first, last);
-  for (int i = range.begin; i < range.end && failure_.empty(); ++i) {
-    const Tensor& node = *range.graph->nodes()[static_cast<size_t>(i)];
-    calls_.push_back({"compute", node.name, node.bytes()});
-    if (node.name == faults_.fail_node) failure_ = fmt::format("node {} failed", node.name);
+  for (const Tensor* node : static_cast<NodePlan&>(plan).nodes(first, last)) {
+    if (!failure_.empty()) return;
+    calls_.push_back({"compute", node->name, node->bytes()});
+    if (node->name == faults_.fail_node) failure_ = fmt::format("node {} failed", node->name);
   }
 }
 

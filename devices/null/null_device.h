@@ -100,6 +100,7 @@ class NullBackend final : public Backend {
 
  private:
   NullDevice& device_;
+  FamilyUse use_{device_};
   Faults faults_;
   std::vector<Call> calls_;
   std::string failure_;

@@ -1,5 +1,7 @@
-// The conformance suites on the devices that are always there.
+// The conformance suites on the devices that are always there, and on the plug-in of examples/plugin where a test has
+// it.
 #include "tests/devices/conformance.h"
+#include "tests/support/plugin.h"
 
 namespace shoal::test {
 namespace {
@@ -24,12 +26,32 @@ std::vector<DeviceCase> cases() {
            {"BackendSuite.ComputeGivesFailuresAsStatus", "has no thread for host tasks"},
            {"BackendSuite.ThousandsOfSmallTasks", "has no thread for host tasks"},
            {"BackendSuite.ABackendFinishesItsWorkBeforeItGoes", "has no thread for host tasks"},
+           {"BackendSuite.CopiesToAnotherFamilyWithoutTheHost", "has no events"},
+           {"BackendSuite.CopiesFromAnotherFamilyWithoutTheHost", "has no events"},
+           {"BackendSuite.AStreamThatFailedDoesNotHoldUpItsCopies", "has no thread for host tasks"},
+           {"PlanSuite.SegmentsRunOneByOne", "runs nothing"},
+           {"PlanSuite.SegmentsOfAllSizesAtOnce", "runs nothing"},
+           {"PlanSuite.PlansTakeTurnsInAnArena", "runs nothing"},
+           {"PlanSuite.AnArenaMayGrowUnderItsPlans", "runs nothing"},
+           {"PlanSuite.AGraphIsStoppedWithinANode", "runs nothing"},
+           {"PlanSuite.APlanMovesToAGraphOfItsTopology", "makes every plan anew"},
+           {"PlanSuite.APlanStaysWhereTheTopologyIsAnother", "runs nothing"},
+           {"PlanSuite.RangesMoveOneAfterTheOther", "makes every plan anew"},
            {"EventSuite", "has no events"},
        }},
   };
 }
 
+std::vector<DeviceCase> plugin_cases() {
+  return {{"SIMPLE",
+           plugin_device,
+           "",
+           {{"PlanSuite.APlanMovesToAGraphOfItsTopology", "makes every plan anew"},
+            {"PlanSuite.RangesMoveOneAfterTheOther", "makes every plan anew"}}}};
+}
+
 SHOAL_INSTANTIATE_DEVICE_SUITES(Always, cases());
+SHOAL_INSTANTIATE_DEVICE_SUITES(Plugin, plugin_cases());
 
 }  // namespace
 }  // namespace shoal::test

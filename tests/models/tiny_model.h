@@ -36,6 +36,18 @@ inline std::vector<Device*> cpu_devices(int count) {
   return Registry::instance().device_list(names);
 }
 
+/// The devices of cpu_devices() with a limit ("max_size=1M", "memory=8M") while this lives.
+class LimitedCpuDevices {
+ public:
+  explicit LimitedCpuDevices(const std::string& limit) {
+    cpu_devices(1);
+    cpu::configure("devices=8,threads=1," + limit);
+  }
+  ~LimitedCpuDevices() { cpu::configure("devices=8,threads=1"); }
+  LimitedCpuDevices(const LimitedCpuDevices&) = delete;
+  LimitedCpuDevices& operator=(const LimitedCpuDevices&) = delete;
+};
+
 /// A model loaded on some devices.
 struct LoadedModel {
   LoadedModel(const std::string& path, int devices, const std::string& ratio = {}, const SessionOptions& options = {})

@@ -9,6 +9,7 @@
 #include "meta/meta_family.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/ops/op_cases.h"
+#include "tests/support/plugin.h"
 #include "tests/support/reference.h"
 
 namespace shoal::test {
@@ -41,6 +42,12 @@ std::vector<Op> compute_ops() {
 }
 
 class Conformance : public ::testing::TestWithParam<std::tuple<Target, Op>> {};
+
+bool supports(const Device& device, const OpCase& one) {
+  Graph graph;
+  TensorContext weights;
+  return device.supports_op(*one.build(graph, weights));
+}
 
 void run_case(Backend& backend, const OpCase& one, uint64_t seed) {
   Graph graph;
@@ -78,6 +85,23 @@ INSTANTIATE_TEST_SUITE_P(All, Conformance,
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_" + std::string(name_of(std::get<1>(info.param)));
                          });
+
+/// The plug-in of examples/plugin runs some ops; which, is its word.
+TEST(PluginConformance, MatchesTheReference) {
+  Device* device = plugin_device();
+  if (device == nullptr) GTEST_SKIP() << "SHOAL_TEST_PLUGIN names no plug-in";
+  const auto backend = device->init();
+  std::set<Op> ops;
+  int count = 0;
+  for (const OpCase& one : op_cases()) {
+    if (!supports(*device, one)) continue;
+    SCOPED_TRACE(one.name);
+    ops.insert(one.op);
+    ASSERT_NO_THROW(run_case(*backend, one, static_cast<uint64_t>(1 + ++count)));
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(ops, (std::set<Op>{Op::kAdd, Op::kMul, Op::kScale, Op::kUnary, Op::kRmsNorm, Op::kMulMat, Op::kSetRows}));
+}
 
 TEST(OpCases, NamesAreUnique) {
   std::set<std::pair<Op, std::string>> names;

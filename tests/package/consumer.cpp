@@ -1,5 +1,5 @@
-// Uses the installed library as a stranger would: a device that is two, a weight split over them, one product; and
-// what opening models takes.
+// Uses the installed library as a stranger would: a device that is two, a weight split over them, one product;
+// what opening models takes; and a plug-in, which its argument names.
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -31,9 +31,28 @@ bool models_can_be_opened() {
   return false;
 }
 
+bool plugin_can_be_used(const char* file) {
+  Registry& registry = Registry::instance();
+  registry.load(file);
+  Graph graph("sum");
+  Tensor* x = graph.input("x", DType::kF32, {2, 1, 1, 1});
+  Tensor* y = graph.output(add(graph, x, x));
+  std::vector<float> values = {1, 2};
+  {
+    const auto backend = registry.init("SIMPLE0");
+    const auto plan = backend->create_plan(graph);
+    tensor_set(*x, values.data(), 0, x->bytes());
+    if (backend->compute(*plan) != Status::kSuccess) return false;
+    tensor_get(*y, values.data(), 0, y->bytes());
+  }
+  registry.unload("SIMPLE");
+  return values == std::vector<float>{2, 4};
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc != 2 || !plugin_can_be_used(argv[1])) return 1;
   const auto by_rows = [](const Tensor&) { return meta::SplitState::split(1, {{2, 1}}); };
   const auto device = meta::MetaDevice::create(Registry::instance().device_list("CPU0,CPU1"), by_rows);
 

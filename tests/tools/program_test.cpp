@@ -1,8 +1,14 @@
 // The commands, run as users run them.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -220,7 +226,7 @@ TEST(Tokenize, GoesBothWays) {
 }
 
 TEST(Devices, ListsEachWithMemoryAndCaps) {
-  json devices = run_json({"devices"});
+  json devices = run_json({"devices"})["devices"];
   ASSERT_EQ(devices.size(), 4u);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(devices[i]["name"], "CPU" + std::to_string(i));
@@ -229,6 +235,40 @@ TEST(Devices, ListsEachWithMemoryAndCaps) {
     EXPECT_THAT(devices[i]["caps"], ::testing::Contains("async"));
   }
   EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU3"));
+}
+
+TEST(Devices, ShowsWhatFamiliesWereBuiltWith) {
+  json families = run_json({"devices"})["families"];
+  ASSERT_GE(families.size(), 1u);
+  EXPECT_EQ(families[0]["name"], "CPU");
+  EXPECT_EQ(families[0]["plugin"], "");
+  json features = families[0]["features"];
+  EXPECT_THAT(features["isa_usable"].get<std::string>(), HasSubstr(features["isa"].get<std::string>()));
+  EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU: isa=" + features["isa"].get<std::string>() + ", "));
+}
+
+TEST(Devices, APluginThatIsNamedAndCannotBeUsedIsAnError) {
+  Finished finished = run({"devices", "--plugin", kModel});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_THAT(finished.err, HasSubstr("shoal: error: [plug-in "));
+  EXPECT_THAT(finished.err, HasSubstr("it is no shared object"));
+  EXPECT_EQ(run({"run", "-m", kModel, "-p", "In", "-n", "1", "--plugin", "not/there.so"}).code, 1);
+}
+
+TEST(Devices, APluginThatIsFoundAndCannotBeUsedIsListed) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("plugins-{}", getpid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "libshoal-text.so") << "text";
+  setenv("SHOAL_PLUGIN_PATH", folder.c_str(), 1);
+  json skipped = run_json({"devices"})["skipped_plugins"];
+  Finished text = run({"devices"});
+  unsetenv("SHOAL_PLUGIN_PATH");
+  std::filesystem::remove_all(folder);
+  ASSERT_EQ(skipped.size(), 1u);
+  EXPECT_THAT(skipped[0]["file"].get<std::string>(), HasSubstr("libshoal-text.so"));
+  EXPECT_THAT(skipped[0]["reason"].get<std::string>(), HasSubstr("no shared object"));
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: it is no shared object"));
 }
 
 TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {

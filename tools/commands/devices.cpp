@@ -1,7 +1,10 @@
-// shoal devices: every device with type, description, memory and capabilities.
+// shoal devices: every device with type, description, memory and capabilities; what each family was built with; the
+// plug-ins that could not be used, and why.
+#include <fmt/format.h>
+
 #include <memory>
 
-#include "devices/device.h"
+#include "devices/functions.h"
 #include "devices/params.h"
 #include "tools/command.h"
 #include "tools/flags.h"
@@ -41,27 +44,75 @@ std::vector<std::string> to_row(const DeviceProps& props) {
       caps,       escaped(props.description)};
 }
 
-int list_devices(const OutputFlag& output) {
-  nlohmann::json json = nlohmann::json::array();
+/// What a family says of itself; empty for most.
+std::vector<functions::Feature> features_of(const BackendReg& family) {
+  const auto features = find_function(family, functions::kFeatures);
+  return features != nullptr ? features() : std::vector<functions::Feature>();
+}
+
+/// Families of test devices are none of the user's.
+std::vector<const BackendReg*> listed_families() {
+  std::vector<const BackendReg*> listed;
+  for (const BackendReg* family : Registry::instance().families()) {
+    if (family->is_listed()) listed.push_back(family);
+  }
+  return listed;
+}
+
+nlohmann::json to_json(const BackendReg& family) {
+  nlohmann::json features = nlohmann::json::object();
+  for (const functions::Feature& feature : features_of(family)) features[feature.name] = feature.value;
+  return {{"name", family.name()},
+          {"plugin", Registry::instance().file_of(family).string()},
+          {"features", std::move(features)}};
+}
+
+/// "CPU: isa=avx2, cores=8" and "GIZMO: plug-in /usr/lib/shoal/libshoal-gizmo.so"; "" when there is nothing to say.
+std::string to_line(const BackendReg& family) {
+  std::string text;
+  const std::string file = Registry::instance().file_of(family).string();
+  if (!file.empty()) text = "plug-in " + escaped(file);
+  for (const functions::Feature& feature : features_of(family)) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", feature.name, escaped(feature.value));
+  }
+  return text.empty() ? "" : fmt::format("{}: {}\n", family.name(), text);
+}
+
+void list_as_json(const PluginReport& plugins) {
+  nlohmann::json json{{"devices", nlohmann::json::array()},
+                      {"families", nlohmann::json::array()},
+                      {"skipped_plugins", nlohmann::json::array()}};
+  for (const Device* device : Registry::instance().devices()) json["devices"].push_back(to_json(device->props()));
+  for (const BackendReg* family : listed_families()) json["families"].push_back(to_json(*family));
+  for (const auto& [file, reason] : plugins.skipped) {
+    json["skipped_plugins"].push_back({{"file", file}, {"reason", reason}});
+  }
+  print_json(json);
+}
+
+void list_as_text(const PluginReport& plugins) {
   std::vector<std::vector<std::string>> rows{{"name", "type", "free", "total", "caps", "description"}};
-  for (const Device* device : Registry::instance().devices()) {
-    json.push_back(to_json(device->props()));
-    rows.push_back(to_row(device->props()));
+  for (const Device* device : Registry::instance().devices()) rows.push_back(to_row(device->props()));
+  std::string text = format_table(rows), lines;
+  for (const BackendReg* family : listed_families()) lines += to_line(*family);
+  for (const auto& [file, reason] : plugins.skipped) {
+    lines += fmt::format("skipped plug-in {}: {}\n", escaped(file), escaped(reason));
   }
-  if (output.json()) {
-    print_json(json);
-  } else {
-    write_out(format_table(rows));
-  }
-  return kSuccess;
+  write_out(lines.empty() ? text : text + "\n" + lines);
 }
 
 }  // namespace
 
 CommandBody define_devices(CLI::App& app) {
   auto output = std::make_shared<OutputFlag>();
+  auto plugins = std::make_shared<PluginFlags>();
   output->add_to(app);
-  return [output] { return list_devices(*output); };
+  plugins->add_to(app);
+  return [output, plugins] {
+    const PluginReport report = plugins->load();
+    output->json() ? list_as_json(report) : list_as_text(report);
+    return kSuccess;
+  };
 }
 
 }  // namespace shoal::tools

@@ -11,8 +11,8 @@
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
-#include "tools/threads.h"
 #include "tools/prompt.h"
+#include "tools/threads.h"
 
 namespace shoal::tools {
 namespace {
@@ -21,6 +21,7 @@ struct PlanFlags {
   ModelFlags model;
   DeviceFlags devices;
   ContextFlags context;
+  LoadFlags load;
   OutputFlag output;
   int rank = -1;
 
@@ -71,6 +72,7 @@ nlohmann::json to_json(const models::ModelPlan& plan, int rank) {
                       {"compute", use.use.compute},
                       {"communication", use.use.communication},
                       {"total", use.use.total()},
+                      {"mapped", use.mapped},
                       {"free", use.memory.free}});
   }
   return json;
@@ -79,13 +81,17 @@ nlohmann::json to_json(const models::ModelPlan& plan, int rank) {
 std::string memory_text(const models::ModelPlan& plan) {
   std::vector<std::vector<std::string>> rows{
       {"  device", "weights", "KV", "compute", "communication", "total", "free"}};
+  std::string mapped;
   for (const models::DeviceUse& use : plan.memory) {
     rows.push_back({"  " + use.device, format_bytes(use.use.weights), format_bytes(use.use.cache),
                     format_bytes(use.use.compute), format_bytes(use.use.communication), format_bytes(use.use.total()),
                     format_bytes(use.memory.free)});
+    if (use.mapped == 0) continue;
+    mapped += fmt::format("{} uses {} of weights where the file is mapped, without memory of its own for them\n",
+                          use.device, format_bytes(use.mapped));
   }
   std::string names = too_small(plan);
-  return format_table(rows) +
+  return format_table(rows) + mapped +
          (names.empty() ? "" : fmt::format("does not fit: {} would need more than is free\n", names));
 }
 
@@ -104,7 +110,7 @@ int plan_model(const PlanFlags& flags) {
     require_threads(threads_needed(placement.members(), flags.devices.threads));
     placement.init();
   }
-  models::ModelPlan plan(*model, placement, flags.context.session());
+  models::ModelPlan plan(*model, placement, flags.context.session(), flags.load.load());
   warn_of_context(model->hparams, plan.size);
   if (flags.output.json()) {
     print_json(to_json(plan, flags.rank));
@@ -125,6 +131,7 @@ CommandBody define_plan(CLI::App& app) {
   auto flags = std::make_shared<PlanFlags>();
   flags->model.add_to(app);
   flags->devices.add_to(app);
+  flags->load.add_to(app);
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
   flags->output.add_to(app);

@@ -24,6 +24,7 @@ struct RunFlags {
   ModelFlags model;
   DeviceFlags devices;
   ContextFlags context;
+  LoadFlags load;
   OutputFlag output;
   GenerationOptions generation;
   std::optional<std::string> prompt;
@@ -150,7 +151,8 @@ int run(RunFlags& flags) {
   models::SessionOptions session = flags.context.session();
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
-  Engine engine = load_engine(std::move(model), flags.devices.find(), flags.devices.placement(), session);
+  Engine engine =
+      load_engine(std::move(model), flags.devices.find(), flags.devices.placement(), session, flags.load.load());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
 }
@@ -193,6 +195,7 @@ CommandBody define_run(CLI::App& app) {
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
   flags->devices.add_to(app);
+  flags->load.add_to(app);
   add_sampling(app, *flags);
   flags->output.add_to(app);
   return [flags] { return run(*flags); };

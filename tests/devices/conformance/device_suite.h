@@ -78,4 +78,20 @@ TEST_P(DeviceSuite, AnyNumberOfStreams) {
   for (const auto& backend : backends) backend->synchronize();
 }
 
+TEST_P(DeviceSuite, WhatLivesIsAUseOfItsFamily) {
+  const BackendReg& family = device().reg();
+  const int before = family.uses();
+  {
+    const auto backend = new_backend();
+    EXPECT_GE(family.uses(), before + 1) << "a backend";
+    const int with_backend = family.uses();
+    const auto buffer = device().buffer_type().allocate(64);
+    EXPECT_GE(family.uses(), with_backend + 1) << "a buffer";
+    const int with_buffer = family.uses();
+    const auto event = device().new_event();
+    EXPECT_GE(family.uses(), with_buffer + (event != nullptr ? 1 : 0)) << "an event";
+  }
+  EXPECT_EQ(family.uses(), before);
+}
+
 }  // namespace shoal::test

@@ -293,7 +293,7 @@ TEST(CpuBackend, ATeamMeetsBetweenSteps) {
   }
   Team team(4);
   team.lead([&] {
-    for (int repeat = 0; repeat < 20; ++repeat) team.run(steps);
+    for (int repeat = 0; repeat < 20; ++repeat) team.run(steps, 4);
   });
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(largest_team, 4);

@@ -1,0 +1,62 @@
+// The functions by name of the family "CPU" (devices/functions.h).
+#include <fmt/format.h>
+#include <hwloc.h>
+
+#include "devices/cpu/cpu_backend.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cpu/cpu_family.h"
+#include "devices/cpu/isa.h"
+#include "devices/functions.h"
+#include "graph/error.h"
+
+namespace shoal::cpu {
+namespace {
+
+void set_threads(Backend& backend, int threads) {
+  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
+  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
+  cpu->set_threads(threads);
+}
+
+std::vector<BufferType*> extra_buffer_types(Device& device) {
+  auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", device.name());
+  return {&cpu->mapped_type()};
+}
+
+void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
+  backend.set_abort_callback(stop == nullptr ? AbortCallback() : [stop, data] { return stop(data); });
+}
+
+std::string join(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ",") + std::string(name);
+  return text;
+}
+
+std::vector<functions::Feature> features() {
+  size_t cores = 0;
+  for (const Node& node : machine_nodes()) cores += node.cores.size();
+  const unsigned hwloc = hwloc_get_api_version();
+  return {{"isa", std::string(level_in_use())},
+          {"isa_usable", join(usable_levels())},
+          {"isa_built", join(built_levels())},
+          {"nodes", fmt::format("{}", machine_nodes().size())},
+          {"cores", fmt::format("{}", cores)},
+          {"openmp", fmt::format("{}", _OPENMP)},
+          {"hwloc", fmt::format("{}.{}.{}", hwloc >> 16, hwloc >> 8 & 0xff, hwloc & 0xff)}};
+}
+
+}  // namespace
+
+void* CpuFamily::function(std::string_view name) const {
+  static const FunctionEntry table[] = {
+      {functions::kSetThreads, set_threads},
+      {functions::kExtraBufferTypes, extra_buffer_types},
+      {functions::kSetAbortCallback, set_abort_callback},
+      {functions::kFeatures, features},
+  };
+  return find_in(table, name);
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,83 @@
+// Functions that a family may offer beyond the classes of devices/device.h, by name: what only some families can do. A
+// family hands them out untyped (BackendReg::function), because a plug-in may offer more than this page knows; a
+// FunctionName carries the type, so that nobody calls one as what it is not.
+//
+//   if (const auto set_threads = find_function(device.reg(), functions::kSetThreads)) set_threads(*backend, 4);
+//
+// One more name belongs to a later folder: "communicator_factory" (meta/meta_functions.h) is a pointer to the
+// collectives::CommunicatorFactory with which a meta device connects backends that are all of the family.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "devices/device.h"
+
+namespace shoal {
+
+template <class F>
+struct FunctionName {
+  static_assert(std::is_pointer_v<F>);
+  std::string_view name;
+};
+
+namespace functions {
+
+struct Feature {
+  std::string name;
+  std::string value;
+};
+
+/// Threads that a backend of the family computes with from now on. Waits for queued work and throws its failure; kept
+/// plans are made anew, and plans made for fewer threads are refused.
+using SetThreads = void (*)(Backend& backend, int threads);
+inline constexpr FunctionName<SetThreads> kSetThreads{"set_threads"};
+
+/// Buffer types of a device besides Device::buffer_type and host_buffer_type.
+using ExtraBufferTypes = std::vector<BufferType*> (*)(Device& device);
+inline constexpr FunctionName<ExtraBufferTypes> kExtraBufferTypes{"extra_buffer_types"};
+
+/// Asked between nodes, on the backend's thread; true stops the run (Status::kAborted). nullptr: no question.
+using SetAbortCallback = void (*)(Backend& backend, bool (*stop)(void*), void* data);
+inline constexpr FunctionName<SetAbortCallback> kSetAbortCallback{"set_abort_callback"};
+
+/// What the family was built with and what it uses of this machine, for listings.
+using Features = std::vector<Feature> (*)();
+inline constexpr FunctionName<Features> kFeatures{"features"};
+
+/// Memory in which a weight's rows (axis 1) are divided over the devices by shares (1, 3: a quarter and three). Owned
+/// by the family; the same for the same arguments. Throws InvalidArgument unless there is one share for each device.
+using SplitBufferType = BufferType& (*)(std::span<Device* const> devices, std::span<const double> shares);
+inline constexpr FunctionName<SplitBufferType> kSplitBufferType{"split_buffer_type"};
+
+inline constexpr std::string_view kCommunicatorFactory = "communicator_factory";
+
+}  // namespace functions
+
+/// nullptr when the family has no such function.
+template <class F>
+F find_function(const BackendReg& family, FunctionName<F> name) {
+  return reinterpret_cast<F>(family.function(name.name));
+}
+
+/// One row of a family's table of functions.
+struct FunctionEntry {
+  template <class F>
+  FunctionEntry(FunctionName<F> name, std::type_identity_t<F> function)
+      : name(name.name), function(reinterpret_cast<void*>(function)) {}
+  std::string_view name;
+  void* function;
+};
+
+/// BackendReg::function for a family that has a table.
+inline void* find_in(std::span<const FunctionEntry> table, std::string_view name) {
+  for (const FunctionEntry& entry : table) {
+    if (entry.name == name) return entry.function;
+  }
+  return nullptr;
+}
+
+}  // namespace shoal

@@ -1,0 +1,50 @@
+#include "devices/node_plan.h"
+
+#include "graph/error.h"
+#include "graph/text.h"
+
+namespace shoal {
+namespace {
+
+std::span<Tensor* const> nodes_of(const GraphRange& range, int begin, int end) {
+  return range.graph->nodes().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+}  // namespace
+
+void check_supported(const Device& device, const GraphRange& range) {
+  check_range(range);
+  for (const Tensor* node : nodes_of(range, range.begin, range.end)) {
+    if (!device.supports_op(*node)) {
+      fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
+                        to_string(*node));
+    }
+    for (const Tensor* source : node->src) {
+      if (source == nullptr || source->buffer == nullptr) continue;
+      const BufferType& type = source->buffer->type();
+      if (device.supports_buffer_type(type)) continue;
+      fail<DeviceError>("[{}] cannot read {} of '{}': it lies in memory of {}", device.name(), source->name,
+                        to_string(*node), type.name());
+    }
+  }
+}
+
+NodePlan::NodePlan(Backend& backend, const GraphRange& range, const PlanOptions& options, std::function<void()> wait)
+    : backend_(backend), cuts_(options.cuts), memory_(range, backend.device(), options), wait_(std::move(wait)) {
+  range.graph->freeze();
+}
+
+NodePlan::~NodePlan() {
+  if (wait_) wait_();
+}
+
+int NodePlan::begin_of(int segment) const {
+  if (segment == 0) return memory_.range().begin;
+  return segment < segments() ? cuts_[static_cast<size_t>(segment) - 1] : memory_.range().end;
+}
+
+std::span<Tensor* const> NodePlan::nodes(int first, int last) const {
+  return nodes_of(memory_.range(), begin_of(first), begin_of(last));
+}
+
+}  // namespace shoal

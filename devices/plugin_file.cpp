@@ -1,0 +1,91 @@
+#include "devices/plugin_file.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "graph/error.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kEntry = "shoal_plugin";
+
+[[noreturn]] void fail_open(const std::string& reason) {
+  if (reason.find("undefined symbol") != std::string::npos) {
+    fail<DeviceError>(
+        "it needs what this program does not have ({}): build the plug-in against the shoal of this program, and link "
+        "programs that load plug-ins by shoal_enable_plugins()",
+        reason);
+  }
+  fail<DeviceError>("it is no shared object for this machine, or one that it needs is missing ({})", reason);
+}
+
+void check_version(const PluginInfo& info) {
+  if (info.api_major == kPluginApiMajor && info.api_minor <= kPluginApiMinor) return;
+  fail<DeviceError>("it was built for plug-in API {}.{}, this program has {}.{}: {}", info.api_major, info.api_minor,
+                    kPluginApiMajor, kPluginApiMinor,
+                    info.api_major >= kPluginApiMajor ? "use a newer shoal, or build the plug-in against this one"
+                                                      : "build the plug-in against the shoal of this program");
+}
+
+void check_info(const PluginInfo* info) {
+  require<DeviceError>(info != nullptr, "its {}() returns nothing", kEntry);
+  check_version(*info);
+  require<DeviceError>(info->class_sizes == class_sizes(),
+                       "its compiler laid out the classes of shoal in another way than this program's: build both with "
+                       "the same standard library and the same settings of it (debug containers, old strings)");
+  require<DeviceError>(info->family != nullptr && *info->family != '\0' && info->variant != nullptr &&
+                           info->score != nullptr && info->make_family != nullptr,
+                       "its {}() leaves out the family, the variant or a function", kEntry);
+}
+
+/// Calls into the plug-in. What it throws must be gone before the plug-in is closed, so only its text goes on.
+template <class F>
+auto call(const char* what, F&& function) {
+  std::string problem;
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  } catch (...) {
+    problem = "something that does not say what";
+  }
+  fail<DeviceError>("its {} failed: {}", what, problem);
+}
+
+}  // namespace
+
+PluginFile::PluginFile(std::filesystem::path path) : path_(std::move(path)) {
+  std::error_code ignored;
+  require<InvalidArgument>(std::filesystem::exists(path_, ignored), "there is no such file");
+  library_.reset(dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL));
+  if (library_ == nullptr) fail_open(dlerror());
+  const auto entry = reinterpret_cast<decltype(&shoal_plugin)>(dlsym(library_.get(), kEntry));
+  require<DeviceError>(entry != nullptr, "it has no function {}(): it is no plug-in of shoal", kEntry);
+  info_ = call(kEntry, entry);
+  check_info(info_);
+}
+
+int PluginFile::score() const {
+  return call("score()", info_->score);
+}
+
+std::unique_ptr<BackendReg> PluginFile::make_family() const {
+  return call("make_family()", [&] {
+    auto family = info_->make_family();
+    require<DeviceError>(family != nullptr, "it made none");
+    require<DeviceError>(family->name() == info_->family, "it made {}, not {}", family->name(), info_->family);
+    family->devices();  // what it throws is thrown here
+    return family;
+  });
+}
+
+void PluginFile::Close::operator()(void* library) const {
+  dlclose(library);
+}
+
+std::string describe(const PluginInfo& info) {
+  return *info.variant == '\0' ? info.family : fmt::format("{} ({})", info.family, info.variant);
+}
+
+}  // namespace shoal

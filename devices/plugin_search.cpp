@@ -1,0 +1,148 @@
+// Registry: loading plug-ins by path, from a directory, and from all directories where they are looked for.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "devices/plugin_file.h"
+#include "graph/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A file that can be loaded here.
+struct Candidate {
+  PluginFile file;
+  int score;
+};
+
+/// The same file has the same path, whatever links lead to it.
+fs::path real_path(const fs::path& path) {
+  std::error_code error;
+  fs::path real = fs::canonical(path, error);
+  return error ? fs::absolute(path) : real;
+}
+
+bool is_plugin_name(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with("libshoal-") && name.ends_with(".so");
+}
+
+/// In the order of their names. False: there is no such directory.
+bool list_plugins(const fs::path& directory, std::vector<fs::path>& files) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    if (is_plugin_name(entry->path())) found.push_back(real_path(entry->path()));
+  }
+  if (error) return false;
+  std::sort(found.begin(), found.end());
+  files.insert(files.end(), found.begin(), found.end());
+  return true;
+}
+
+std::vector<fs::path> directories_from_environment() {
+  const char* text = std::getenv("SHOAL_PLUGIN_PATH");
+  std::vector<fs::path> directories;
+  std::string_view rest = text != nullptr ? text : "";
+  while (!rest.empty()) {
+    const size_t colon = std::min(rest.find(':'), rest.size());
+    if (colon > 0) directories.emplace_back(rest.substr(0, colon));
+    rest.remove_prefix(std::min(colon + 1, rest.size()));
+  }
+  return directories;
+}
+
+/// Beside the program, and where an installation puts them.
+std::vector<fs::path> directories_of_program() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return {};
+  return {program.parent_path(), program.parent_path().parent_path() / "lib" / "shoal"};
+}
+
+[[noreturn]] void fail_unsupported(const PluginInfo& info) {
+  fail<DeviceError>("{} does not support this machine (score 0)", describe(info));
+}
+
+Candidate open(const fs::path& path) {
+  PluginFile file(path);
+  const int score = file.score();
+  if (score <= 0) fail_unsupported(file.info());
+  return {std::move(file), score};
+}
+
+}  // namespace
+
+BackendReg& Registry::load(const fs::path& path) {
+  const fs::path file = real_path(path);
+  for (BackendReg* family : families()) {
+    if (file_of(*family) == file) return *family;
+  }
+  try {
+    return adopt(open(file).file);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("[plug-in {}] {}", file.string(), error.what());
+  } catch (const DeviceError& error) {
+    fail<DeviceError>("[plug-in {}] {}", file.string(), error.what());
+  }
+}
+
+PluginReport Registry::load_best(const std::vector<fs::path>& files) {
+  PluginReport report;
+  std::set<fs::path> seen;
+  for (BackendReg* family : families()) seen.insert(file_of(*family));
+  std::vector<Candidate> candidates;
+  for (const fs::path& path : files) {
+    if (!seen.insert(path).second) continue;
+    try {
+      candidates.push_back(open(path));
+      check_new(candidates.back().file);
+    } catch (const Error& error) {
+      report.skipped.push_back({path.string(), error.what()});
+      std::erase_if(candidates, [&](const Candidate& one) { return one.file.path() == path; });
+    }
+  }
+  // The best first; of equals the one found first.
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  for (Candidate& candidate : candidates) {
+    const std::string file = candidate.file.path().string(), what = describe(candidate.file.info());
+    const BackendReg* better = find_family(candidate.file.info().family);
+    try {
+      if (better != nullptr) {
+        fail<InvalidArgument>("{} has score {}, less than or the same as {}", what, candidate.score,
+                              file_of(*better).filename().string());
+      }
+      report.loaded.push_back(adopt(std::move(candidate.file)).name());
+    } catch (const Error& error) {
+      report.skipped.push_back({file, error.what()});
+    }
+  }
+  return report;
+}
+
+PluginReport Registry::load_all_from(const fs::path& directory) {
+  std::vector<fs::path> files;
+  require<InvalidArgument>(list_plugins(directory, files), "there is no directory {} to load plug-ins from",
+                           directory.string());
+  return load_best(files);
+}
+
+PluginReport Registry::load_all() {
+  std::vector<fs::path> files;
+  PluginReport missing;
+  for (const fs::path& directory : directories_from_environment()) {
+    if (list_plugins(directory, files)) continue;
+    missing.skipped.push_back({directory.string(), "SHOAL_PLUGIN_PATH names it, and there is no such directory"});
+  }
+  for (const fs::path& directory : directories_of_program()) list_plugins(directory, files);
+  PluginReport report = load_best(files);
+  report.skipped.insert(report.skipped.begin(), missing.skipped.begin(), missing.skipped.end());
+  return report;
+}
+
+}  // namespace shoal

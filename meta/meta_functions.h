@@ -1,0 +1,20 @@
+// The functions by name of the family "META" (devices/functions.h), and the one whose type only later folders know.
+#pragma once
+
+#include <span>
+
+#include "collectives/communicator.h"
+#include "devices/functions.h"
+
+namespace shoal::meta {
+
+/// What connects backends of a family; owned by the family.
+inline constexpr FunctionName<collectives::CommunicatorFactory*> kCommunicatorFactory{functions::kCommunicatorFactory};
+
+/// The members' own when all are of one family that offers one, else the host communicator.
+collectives::CommunicatorFactory communicator_for(std::span<Device* const> members);
+
+/// Those of META besides split_buffer_type, which is in meta_family.cpp.
+std::span<const FunctionEntry> meta_functions();
+
+}  // namespace shoal::meta

@@ -1,0 +1,177 @@
+#include "sched/assign.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "graph/error.h"
+#include "graph/text.h"
+
+namespace shoal::sched {
+namespace {
+
+bool writes(const Tensor& node) {
+  return info(node.op).alias == Alias::kWrites;
+}
+
+bool is_leaf_view(const Tensor& tensor) {
+  return is_view(tensor.op) && behind_views(tensor).is_leaf();
+}
+
+class Assigner {
+ public:
+  Assigner(Abilities& abilities, const ScheduleOptions& options)
+      : abilities_(abilities), options_(options), nodes_(abilities.graph().nodes()), found_(nodes_.size()) {}
+
+  std::vector<Assignment> run() {
+    for (const Tensor* node : nodes_) {
+      if (!is_view(node->op)) fix(*node);
+    }
+    const int last = abilities_.backends() - 1;
+    // What is faster than the last backend spreads first, what remains goes to whoever is beside it.
+    spread(nodes_.begin(), nodes_.end(), last);
+    spread(nodes_.rbegin(), nodes_.rend(), last);
+    spread(nodes_.begin(), nodes_.end(), -1);
+    spread(nodes_.rbegin(), nodes_.rend(), -1);
+    for (const Tensor* node : nodes_) {
+      if (is_view(node->op)) {
+        of(*node) = {is_leaf_view(*node) ? -1 : of(behind_views(*node)).backend, Reason::kView, -1};
+      } else if (of(*node).backend < 0) {
+        of(*node) = {first_that_runs(*node), lost_.contains(node) ? Reason::kUnsupported : Reason::kNeighbour, -1};
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  Assignment& of(const Tensor& node) { return found_[static_cast<size_t>(node.id)]; }
+
+  void fix(const Tensor& node) {
+    // What was written there is written again there.
+    const Tensor* written = writes(node) ? &behind_views(*node.src[0]) : nullptr;
+    const int writer = written != nullptr && !written->is_leaf() ? of(*written).backend : -1;
+    if (const auto set = options_.user.find(&node);
+        set != options_.user.end() && (writer < 0 || set->second == writer)) {
+      return follow_user(node, set->second);
+    }
+    if (writer >= 0) return void(of(node) = {writer, Reason::kCache, -1});
+    const Tensor* resident = resident_of(node);
+    if (resident == nullptr) return;
+    const int home = abilities_.home(*resident);
+    const Reason reason = resident->role == Role::kCache ? Reason::kCache : Reason::kWeight;
+    if (reason == Reason::kWeight && options_.op_offload) {
+      for (int b = 0; b < home; ++b) {
+        if (abilities_.wants(b, node) && abilities_.runs(b, node)) return void(of(node) = {b, Reason::kOffload, -1});
+      }
+    }
+    if (abilities_.runs(home, node)) return void(of(node) = {home, reason, -1});
+    // Left to spread() it could end up with a neighbour that has to bring the weight; the first that can use it where
+    // it lies is better.
+    for (int b = 0; b < abilities_.backends(); ++b) {
+      if (abilities_.reads(b, *resident) && abilities_.runs(b, node)) {
+        return void(of(node) = {b, Reason::kUnsupported, -1});
+      }
+    }
+    lost_.insert(&node);
+  }
+
+  void follow_user(const Tensor& node, int backend) {
+    if (!abilities_.runs(backend, node)) {
+      fail<DeviceError>("[{}] cannot run '{}' there, where it was set to run; set another backend, or none",
+                        abilities_.device(backend).name(), to_string(node));
+    }
+    of(node) = {backend, Reason::kUser, -1};
+  }
+
+  /// The weight or cache that says where a node should run: what it writes, else the largest it reads, also through
+  /// views and after writes.
+  const Tensor* resident_of(const Tensor& node) const {
+    if (writes(node)) return node.storage();
+    const Tensor* largest = nullptr;
+    for (const Tensor* source : node.src) {
+      if (source == nullptr || !source->storage()->is_persistent()) continue;
+      const Tensor* leaf = source->storage();
+      if (largest == nullptr || leaf->bytes() > largest->bytes()) largest = leaf;
+    }
+    return largest;
+  }
+
+  /// From assigned nodes to unassigned ones behind them; `barred` neither spreads nor lets others pass.
+  template <class Iterator>
+  void spread(Iterator begin, Iterator end, int barred) {
+    int current = -1;
+    for (Iterator it = begin; it != end; ++it) {
+      const Tensor& node = **it;
+      if (is_view(node.op)) continue;
+      Assignment& assigned = of(node);
+      if (assigned.backend >= 0) {
+        current = assigned.backend == barred ? -1 : assigned.backend;
+      } else if (current >= 0 && abilities_.runs(current, node)) {
+        assigned = {current, lost_.contains(&node) ? Reason::kUnsupported : Reason::kNeighbour, -1};
+      }
+    }
+  }
+
+  int first_that_runs(const Tensor& node) {
+    for (int b = 0; b < abilities_.backends(); ++b) {
+      if (abilities_.runs(b, node)) return b;
+    }
+    std::string names;
+    for (int b = 0; b < abilities_.backends(); ++b) names += (b > 0 ? ", " : "") + abilities_.device(b).name();
+    fail<DeviceError>("none of the devices ({}) can run '{}'; add a CPU device as the last one, or cast its sources",
+                      names, to_string(node));
+  }
+
+  Abilities& abilities_;
+  const ScheduleOptions& options_;
+  std::span<Tensor* const> nodes_;
+  std::vector<Assignment> found_;
+  std::unordered_set<const Tensor*> lost_;  ///< whose weight's home cannot run them
+};
+
+}  // namespace
+
+const Tensor& behind_views(const Tensor& tensor) {
+  const Tensor* behind = &tensor;
+  while (is_view(behind->op)) behind = behind->src[0];
+  return *behind;
+}
+
+bool Abilities::runs(int backend, const Tensor& node) {
+  Answer& answer = answers_[static_cast<size_t>(node.id * backends() + backend)];
+  if (answer == kUnknown) answer = ask(backend, node);
+  return answer == kYes;
+}
+
+Abilities::Answer Abilities::ask(int backend, const Tensor& node) const {
+  if (writes(node) && !reads(backend, *node.storage())) return kNo;
+  return devices_[backend]->supports_op(node) ? kYes : kNo;
+}
+
+bool Abilities::reads(int backend, const Tensor& leaf) const {
+  const BufferType* type = home_(leaf);
+  require<InvalidArgument>(type != nullptr, "{} has no memory; place it on a device before graphs are scheduled",
+                           describe(leaf));
+  return devices_[backend]->supports_buffer_type(*type);
+}
+
+int Abilities::home(const Tensor& leaf) const {
+  const BufferType* type = home_(leaf);
+  require<InvalidArgument>(type != nullptr, "{} has no memory; place it on a device before graphs are scheduled",
+                           describe(leaf));
+  for (int b = 0; b < backends(); ++b) {
+    if (devices_[b] == &type->device()) return b;
+  }
+  // Host memory that no backend's device owns goes to the last one that can use it: a CPU rather than what is faster.
+  for (int b = backends() - 1; b >= 0; --b) {
+    if (devices_[b]->supports_buffer_type(*type)) return b;
+  }
+  fail<InvalidArgument>("{} lies in memory of {}, which none of the backends can use; add a backend of that device",
+                        describe(leaf), type->name());
+}
+
+std::vector<Assignment> assign(Abilities& abilities, const ScheduleOptions& options) {
+  require<InvalidArgument>(abilities.backends() > 0, "a schedule needs at least one backend");
+  return Assigner(abilities, options).run();
+}
+
+}  // namespace shoal::sched

@@ -1,0 +1,249 @@
+#include "sched/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "devices/params.h"
+#include "graph/error.h"
+#include "sched/assign.h"
+
+namespace shoal::sched {
+namespace {
+
+/// Cuts an assigned graph into splits, in graph order.
+class Splitter {
+ public:
+  Splitter(Abilities& abilities, const ScheduleOptions& options, Schedule& schedule)
+      : abilities_(abilities), options_(options), schedule_(schedule), brought_(abilities.backends()) {}
+
+  void run() {
+    for (const Tensor* node : abilities_.graph().nodes()) {
+      if (is_view(node->op)) {
+        add_view(*node);
+      } else {
+        add_node(*node);
+      }
+    }
+    schedule_.ordered = shares_a_cache();
+  }
+
+ private:
+  Assignment& of(const Tensor& node) { return schedule_.nodes[static_cast<size_t>(node.id)]; }
+
+  void add_view(const Tensor& view) {
+    const Tensor& base = behind_views(view);
+    if (!base.is_leaf()) {
+      of(view).split = of(base).split;
+    } else if (view.is_output && base.is_persistent()) {
+      // Every backend that uses it makes it; for the caller it is where the leaf is.
+      of(view).backend = abilities_.home(base);
+      of(view).split = latest_split(of(view).backend);
+    } else {
+      return;
+    }
+    schedule_.splits[static_cast<size_t>(of(view).split)].nodes.push_back(view.id);
+  }
+
+  /// Of a backend; a new one if it has none.
+  int latest_split(int backend) {
+    for (int s = static_cast<int>(schedule_.splits.size()) - 1; s >= 0; --s) {
+      if (schedule_.splits[static_cast<size_t>(s)].backend == backend) return s;
+    }
+    schedule_.splits.push_back({backend, {}, {}});
+    return static_cast<int>(schedule_.splits.size()) - 1;
+  }
+
+  void add_node(const Tensor& node) {
+    const int backend = of(node).backend;
+    std::vector<Copy> needed;
+    for (const Tensor* source : node.src) {
+      if (source != nullptr) need(backend, node, *source, needed);
+    }
+    const bool brings_weights =
+        std::any_of(needed.begin(), needed.end(), [](const Copy& copy) { return copy.tensor->role == Role::kWeight; });
+    // A weight that is brought begins a split, so that the memory of those before it can be used again, and ids of
+    // experts are known by then.
+    const bool fresh = schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights ||
+                       options_.observed.contains(last_);
+    if (fresh) schedule_.splits.push_back({backend, {}, {}});
+    Split& split = schedule_.splits.back();
+    for (Copy& copy : needed) {
+      brought_[static_cast<size_t>(backend)].insert(copy.tensor);
+      split.copies.push_back(copy);
+    }
+    split.nodes.push_back(node.id);
+    of(node).split = static_cast<int>(schedule_.splits.size()) - 1;
+    last_ = &node;
+  }
+
+  /// What a backend needs to use `source`: nothing, or a copy, of what lies behind it where views can be made there.
+  void need(int backend, const Tensor& node, const Tensor& source, std::vector<Copy>& needed) {
+    const Tensor& behind = behind_views(source);
+    const Tensor& wanted = behind.is_leaf() ? behind : source;
+    if (!wanted.is_leaf() && of(wanted).backend == backend) return;
+    if (wanted.is_leaf() && wanted.is_persistent() && abilities_.reads(backend, wanted)) return;
+    const bool known = brought_[static_cast<size_t>(backend)].contains(&wanted) ||
+                       std::any_of(needed.begin(), needed.end(), [&](const Copy& c) { return c.tensor == &wanted; });
+    if (known) return;
+    Copy copy{&wanted, -1, -1, nullptr, static_cast<int64_t>(wanted.bytes())};
+    if (!wanted.is_leaf()) {
+      copy.from_split = of(wanted).split;
+      copy.from_backend = of(wanted).backend;
+    } else if (wanted.is_persistent()) {
+      copy.from_backend = abilities_.home(wanted);
+      // Whole experts where somebody else uses them too, or through a view.
+      const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
+      if (experts && users(wanted) == 1) copy.ids = node.src[2];
+    }
+    needed.push_back(copy);
+  }
+
+  int users(const Tensor& leaf) {
+    int count = 0;
+    for (const Tensor* node : abilities_.graph().nodes()) {
+      count += static_cast<int>(std::count(node->src.begin(), node->src.end(), &leaf));
+    }
+    return count;
+  }
+
+  /// Is a cache that one backend writes used by another where it lies?
+  bool shares_a_cache() {
+    std::map<const Tensor*, int> writers;
+    for (const Tensor* node : abilities_.graph().nodes()) {
+      if (info(node->op).alias != Alias::kWrites) continue;
+      const auto [known, added] = writers.emplace(node->storage(), of(*node).backend);
+      if (!added && known->second != of(*node).backend) return true;
+    }
+    for (const Tensor* node : abilities_.graph().nodes()) {
+      if (is_view(node->op)) continue;
+      for (const Tensor* source : node->src) {
+        if (source == nullptr) continue;
+        const Tensor& behind = behind_views(*source);
+        const auto writer = behind.is_leaf() ? writers.find(&behind) : writers.end();
+        if (writer != writers.end() && writer->second != of(*node).backend) return true;
+      }
+    }
+    return false;
+  }
+
+  Abilities& abilities_;
+  const ScheduleOptions& options_;
+  Schedule& schedule_;
+  std::vector<std::unordered_set<const Tensor*>> brought_;  ///< to each backend so far
+  const Tensor* last_ = nullptr;
+};
+
+std::string source_text(const Schedule& schedule, const Copy& copy) {
+  if (copy.from_split >= 0) return fmt::format("from split {}", copy.from_split);
+  if (!copy.tensor->is_persistent()) return "from the caller";
+  const std::string backend = schedule.backends[static_cast<size_t>(copy.from_backend)];
+  return copy.ids == nullptr ? "from " + backend : fmt::format("from {}, the experts in {}", backend, copy.ids->name);
+}
+
+/// Columns of equal width, without blanks at the ends of lines.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i + 1 < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}}", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string header(const Schedule& s) {
+  return fmt::format("schedule of {}: {} splits on {} backends, {} copies, {}\n", s.graph_name, s.splits.size(),
+                     s.backends.size(), s.copies(), format_bytes(static_cast<size_t>(s.copied_bytes())));
+}
+
+std::string split_header(const Schedule& schedule, size_t index) {
+  const Split& split = schedule.splits[index];
+  return fmt::format("split {}  {}\n", index, schedule.backends[static_cast<size_t>(split.backend)]);
+}
+
+std::vector<std::vector<std::string>> copy_rows(const Schedule& schedule, const Split& split) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Copy& copy : split.copies) {
+    const Tensor& tensor = *copy.tensor;
+    rows.push_back({"copy", tensor.name, fmt::format("{} {}", name_of(tensor.dtype), shoal::to_string(tensor.shape)),
+                    source_text(schedule, copy)});
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string_view name_of(Reason reason) {
+  constexpr std::string_view kNames[] = {"user", "weight", "cache", "offload", "neighbour", "unsupported", "view"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Reason::kCount));
+  return kNames[static_cast<size_t>(reason)];
+}
+
+const BufferType* home_of(const Tensor& tensor) {
+  return tensor.buffer != nullptr ? &tensor.buffer->type() : nullptr;
+}
+
+int Schedule::copies() const {
+  size_t count = 0;
+  for (const Split& split : splits) count += split.copies.size();
+  return static_cast<int>(count);
+}
+
+int64_t Schedule::copied_bytes() const {
+  int64_t bytes = 0;
+  for (const Split& split : splits) {
+    for (const Copy& copy : split.copies) bytes += copy.bytes;
+  }
+  return bytes;
+}
+
+Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, const ScheduleOptions& options) {
+  Schedule schedule;
+  schedule.graph = &graph;
+  schedule.graph_name = graph.name();
+  for (const Device* device : devices) schedule.backends.push_back(device->name());
+  Abilities abilities(graph, devices, options.home);
+  schedule.nodes = assign(abilities, options);
+  Splitter(abilities, options, schedule).run();
+  return schedule;
+}
+
+std::string to_string(const Schedule& schedule) {
+  std::string text = header(schedule);
+  for (size_t i = 0; i < schedule.splits.size(); ++i) {
+    const Split& split = schedule.splits[i];
+    auto rows = copy_rows(schedule, split);
+    for (const int index : split.nodes) {
+      const Tensor& node = *schedule.graph->nodes()[static_cast<size_t>(index)];
+      rows.push_back({"node", node.name, std::string(name_of(node.op)),
+                      std::string(name_of(schedule.nodes[static_cast<size_t>(index)].reason))});
+    }
+    text += split_header(schedule, i) + aligned(rows);
+  }
+  return text;
+}
+
+std::string summary(const Schedule& schedule) {
+  std::string text = header(schedule);
+  for (size_t i = 0; i < schedule.splits.size(); ++i) {
+    const Split& split = schedule.splits[i];
+    std::map<Reason, int> counts;
+    for (const int index : split.nodes) ++counts[schedule.nodes[static_cast<size_t>(index)].reason];
+    std::string why;
+    for (const auto& [reason, count] : counts) {
+      why += fmt::format("{}{} {}", why.empty() ? "" : ", ", count, name_of(reason));
+    }
+    text += split_header(schedule, i) + aligned(copy_rows(schedule, split)) +
+            fmt::format("  {} nodes: {}\n", split.nodes.size(), why);
+  }
+  return text;
+}
+
+}  // namespace shoal::sched

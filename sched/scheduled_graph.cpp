@@ -1,0 +1,311 @@
+#include "sched/scheduled_graph.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/error.h"
+#include "sched/assign.h"
+
+namespace shoal::sched {
+namespace {
+
+constexpr size_t kSlotAlignment = 64;
+
+size_t padded(size_t bytes) {
+  return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+}
+
+/// Hands the work of all backends over in one piece (HeldBackend).
+class HeldBackends {
+ public:
+  explicit HeldBackends(std::span<Backend* const> backends) : backends_(backends) {
+    for (Backend* backend : backends_) backend->hold();
+  }
+  ~HeldBackends() {
+    for (Backend* backend : backends_) backend->release();
+  }
+  HeldBackends(const HeldBackends&) = delete;
+  HeldBackends& operator=(const HeldBackends&) = delete;
+
+ private:
+  std::span<Backend* const> backends_;
+};
+
+// Where a device has no events the host waits for its stream instead.
+void record(Event* event, Backend& backend) {
+  if (event != nullptr) event->record(backend);
+}
+void wait(Event* event, Backend& recorded_on, Backend& waiting) {
+  if (event != nullptr) return event->wait(waiting);
+  recorded_on.synchronize();
+}
+void wait_on_host(Event* event, Backend& recorded_on) {
+  if (event != nullptr) return event->synchronize();
+  recorded_on.synchronize();
+}
+
+bool contains(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+}  // namespace
+
+ScheduledGraph::ScheduledGraph(Graph& graph, Schedule schedule, const std::unordered_set<const Tensor*>& observed,
+                               std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas,
+                               BufferType& host, int copies)
+    : graph_(graph),
+      claim_(whole(graph), backends.front()->device()),
+      schedule_(std::move(schedule)),
+      backends_(backends.begin(), backends.end()),
+      copies_(static_cast<size_t>(std::max(1, copies))),
+      local_(make_local_graphs(schedule_, observed)) {
+  make_plans(arenas);
+  make_actions(observed);
+  try {
+    place_slots(host);
+    bind();
+  } catch (...) {
+    unbind();
+    throw;
+  }
+  graph.freeze();
+}
+
+ScheduledGraph::~ScheduledGraph() {
+  // The slots are used by what is queued. Failures stay for whoever synchronizes next.
+  for (Backend* backend : backends_) {
+    const auto queued = backend->device().new_event();
+    if (queued == nullptr) continue;  // such devices finish what they do before they return
+    queued->record(*backend);
+    queued->synchronize();
+  }
+  unbind();
+}
+
+size_t ScheduledGraph::host_bytes() const {
+  return slots_ != nullptr ? slots_->size() : 0;
+}
+
+void ScheduledGraph::make_plans(std::span<std::unique_ptr<ComputeArena>> arenas) {
+  for (size_t b = 0; b < backends_.size(); ++b) {
+    LocalGraph& local = local_.backends[b];
+    plans_.push_back(local.graph == nullptr
+                         ? nullptr
+                         : backends_[b]->create_plan(*local.graph, {local.cuts, local.shown, arenas[b].get()}));
+  }
+}
+
+void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& observed) {
+  for (size_t s = 0; s < schedule_.splits.size(); ++s) {
+    const auto b = static_cast<size_t>(schedule_.splits[s].backend);
+    Action action;
+    action.backend = backends_[b];
+    action.plan = plans_[b].get();
+    action.segment = local_.splits[s].segment;
+    action.written = action.backend->device().new_event();
+    for (size_t slot = 0; slot < copies_; ++slot) action.read.push_back(action.backend->device().new_event());
+    for (const int index : schedule_.splits[s].nodes) {
+      const Tensor* node = graph_.nodes()[static_cast<size_t>(index)];
+      if (observed.contains(node)) action.observed.push_back(node);
+    }
+    actions_.push_back(std::move(action));
+  }
+  for (size_t s = 0; s < schedule_.splits.size(); ++s) {
+    const std::vector<Copy>& copies = schedule_.splits[s].copies;
+    for (size_t i = 0; i < copies.size(); ++i) add_copy(static_cast<int>(s), copies[i], local_.splits[s].copies[i]);
+  }
+}
+
+void ScheduledGraph::add_copy(int split, const Copy& copy, Tensor* target) {
+  Action& action = actions_[static_cast<size_t>(split)];
+  const size_t bytes = target->bytes();
+  Transfer transfer{copy.tensor, target, nullptr, bytes, padded(bytes), split};
+  if (copy.from_split >= 0) {
+    transfer.source = local_.backends[static_cast<size_t>(copy.from_backend)].tensors.at(copy.tensor);
+    action.values.push_back(transfer);
+    if (!contains(action.waits, copy.from_split)) action.waits.push_back(copy.from_split);
+    actions_[static_cast<size_t>(copy.from_split)].results.push_back(transfer);
+  } else if (!copy.tensor->is_persistent()) {
+    action.inputs.push_back(transfer);
+  } else if (copy.tensor->role == Role::kWeight && copy.tensor->buffer->is_host()) {
+    action.streams.push_back({copy.tensor, target, copy.ids});
+  } else {
+    Backend* home = backends_[static_cast<size_t>(copy.from_backend)];
+    action.leaves.push_back({transfer, home, home->device().new_event()});
+  }
+}
+
+void ScheduledGraph::place_slots(BufferType& host) {
+  size_t size = 0;
+  const auto for_all = [&](auto&& give) {
+    for (Action& action : actions_) {
+      for (Transfer& transfer : action.inputs) give(transfer);
+      for (Transfer& transfer : action.values) give(transfer);
+      for (Leaf& leaf : action.leaves) give(leaf.transfer);
+    }
+  };
+  for_all([&](const Transfer& transfer) { size += transfer.stride * copies_; });
+  if (size == 0) return;
+  slots_ = host.allocate(size);
+  std::byte* next = slots_->base();
+  for_all([&](Transfer& transfer) {
+    transfer.slots = next;
+    next += transfer.stride * copies_;
+  });
+  // Those who write the values use the same slots as those who read them.
+  for (Action& action : actions_) {
+    for (Transfer& result : action.results) {
+      const auto& values = actions_[static_cast<size_t>(result.split)].values;
+      result.slots = std::find_if(values.begin(), values.end(), [&](const Transfer& value) {
+                       return value.target == result.target;
+                     })->slots;
+    }
+  }
+}
+
+// The caller's tensors are names of the local ones. Views of inputs are seen in the caller's memory.
+void ScheduledGraph::bind() {
+  for (Tensor* node : graph_.nodes()) {
+    const int backend = schedule_.nodes[static_cast<size_t>(node->id)].backend;
+    if (backend >= 0) {
+      const Tensor& made = *local_.backends[static_cast<size_t>(backend)].tensors.at(node);
+      made.buffer->alias(*node, made);
+    } else if (node->storage()->role == Role::kInput) {
+      Buffer::place_view(*node);
+    } else {
+      continue;
+    }
+    bound_.push_back(node);
+  }
+}
+
+void ScheduledGraph::unbind() {
+  if (claim_.graph_is_gone()) return;
+  for (Tensor* node : bound_) node->buffer = nullptr, node->data = nullptr;
+}
+
+void ScheduledGraph::meet() {
+  for (size_t b = meeting_.size(); b < backends_.size(); ++b) meeting_.push_back(backends_[b]->device().new_event());
+  for (size_t b = 0; b < backends_.size(); ++b) record(meeting_[b].get(), *backends_[b]);
+  for (size_t b = 0; b < backends_.size(); ++b) {
+    for (Backend* other : backends_) {
+      if (other != backends_[b]) wait(meeting_[b].get(), *backends_[b], *other);
+    }
+  }
+}
+
+bool ScheduledGraph::run(const Observer& observer) {
+  const size_t slot = runs_++ % copies_;
+  used_experts_.clear();
+  take_inputs(slot);
+  const HeldBackends held(backends_);
+  for (size_t s = 0; s < actions_.size(); ++s) {
+    Action& action = actions_[s];
+    if (schedule_.ordered && s > 0) {
+      record(actions_[s - 1].written.get(), *actions_[s - 1].backend);
+      wait(actions_[s - 1].written.get(), *actions_[s - 1].backend, *action.backend);
+    }
+    bring(action, slot);
+    action.backend->compute_async(*action.plan, action.segment, action.segment + 1);
+    pass_on(action, slot);
+    if (observer && !action.observed.empty() && !show(action, observer)) return false;
+  }
+  return true;
+}
+
+void ScheduledGraph::take_inputs(size_t slot) {
+  for (Action& action : actions_) {
+    if (action.inputs.empty()) continue;
+    wait_on_host(action.read[slot].get(), *action.backend);
+    for (const Transfer& input : action.inputs) {
+      tensor_get(*input.source, input.slots + slot * input.stride, 0, input.bytes);
+    }
+  }
+}
+
+void ScheduledGraph::bring(Action& action, size_t slot) {
+  Backend& backend = *action.backend;
+  const auto set = [&](const Transfer& transfer) {
+    backend.set_async(*transfer.target, transfer.slots + slot * transfer.stride, 0, transfer.bytes);
+  };
+  for (const Transfer& input : action.inputs) set(input);
+  for (const int writer : action.waits) {
+    const Action& other = actions_[static_cast<size_t>(writer)];
+    wait(other.written.get(), *other.backend, backend);
+  }
+  for (const Transfer& value : action.values) set(value);
+  for (const Leaf& leaf : action.leaves) {
+    wait(action.read[slot].get(), backend, *leaf.home);
+    leaf.home->get_async(*leaf.transfer.source, leaf.transfer.slots + slot * leaf.transfer.stride, 0,
+                         leaf.transfer.bytes);
+    record(leaf.fetched.get(), *leaf.home);
+    wait(leaf.fetched.get(), *leaf.home, backend);
+    set(leaf.transfer);
+  }
+  if (action.reads_slots()) record(action.read[slot].get(), backend);
+  for (const Stream& stream : action.streams) {
+    if (stream.ids != nullptr) {
+      bring_experts(action, stream);
+    } else {
+      backend.set_async(*stream.target, stream.weight->data, 0, stream.target->bytes());
+    }
+  }
+}
+
+const std::vector<bool>& ScheduledGraph::experts_named_by(const Tensor& ids, int64_t experts) {
+  for (const auto& [known, used] : used_experts_) {
+    if (known == &ids) return used;
+  }
+  std::vector<std::byte> bytes(ids.bytes());
+  const int where = ids.is_leaf() ? -1 : schedule_.nodes[static_cast<size_t>(ids.id)].backend;
+  if (where < 0) {
+    tensor_get(ids, bytes.data(), 0, bytes.size());
+  } else {
+    Backend& backend = *backends_[static_cast<size_t>(where)];
+    backend.get_async(*local_.backends[static_cast<size_t>(where)].tensors.at(&ids), bytes.data(), 0, bytes.size());
+    backend.synchronize();
+  }
+  std::vector<bool> used(static_cast<size_t>(experts), false);
+  for (int64_t i = 0; i < ids.elements(); ++i) {
+    int32_t id = -1;
+    std::memcpy(&id, bytes.data() + i * static_cast<int64_t>(sizeof(id)), sizeof(id));
+    if (id >= 0 && id < experts) used[static_cast<size_t>(id)] = true;
+  }
+  return used_experts_.emplace_back(&ids, std::move(used)).second;
+}
+
+void ScheduledGraph::bring_experts(Action& action, const Stream& stream) {
+  const std::vector<bool>& used = experts_named_by(*stream.ids, stream.weight->shape[2]);
+  const size_t bytes = stream.weight->strides[2];
+  for (size_t first = 0; first < used.size();) {
+    if (!used[first]) {
+      ++first;
+      continue;
+    }
+    const auto end =
+        static_cast<size_t>(std::find(used.begin() + static_cast<ptrdiff_t>(first), used.end(), false) - used.begin());
+    action.backend->set_async(*stream.target, stream.weight->data + first * bytes, first * bytes,
+                              (end - first) * bytes);
+    first = end;
+  }
+}
+
+void ScheduledGraph::pass_on(Action& action, size_t slot) {
+  if (action.results.empty()) return;
+  int reader = -1;
+  for (const Transfer& result : action.results) {
+    const Action& other = actions_[static_cast<size_t>(result.split)];
+    if (result.split != reader) wait(other.read[slot].get(), *other.backend, *action.backend);
+    reader = result.split;
+    action.backend->get_async(*result.source, result.slots + slot * result.stride, 0, result.bytes);
+  }
+  record(action.written.get(), *action.backend);
+}
+
+bool ScheduledGraph::show(Action& action, const Observer& observer) {
+  action.backend->synchronize();
+  return std::all_of(action.observed.begin(), action.observed.end(),
+                     [&](const Tensor* node) { return observer(*node); });
+}
+
+}  // namespace shoal::sched

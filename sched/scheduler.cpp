@@ -1,0 +1,213 @@
+#include "sched/scheduler.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "devices/host_buffer.h"
+#include "graph/error.h"
+
+namespace shoal::sched {
+
+/// A graph that is ready to run, and what that was made from.
+struct Scheduler::Entry {
+  uint64_t uid;
+  std::weak_ptr<const void> life;
+  uint64_t user_version;
+  std::unordered_set<const Tensor*> observed;
+  PersistentPlaces places;
+  std::unique_ptr<ScheduledGraph> scheduled;
+};
+
+Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options)
+    : backends_(std::move(backends)), options_(options) {
+  require<InvalidArgument>(!backends_.empty(), "a scheduler needs at least one backend");
+  require<InvalidArgument>(options.copies >= 1, "a scheduler keeps 1 copy or more of what it passes on, not {}",
+                           options.copies);
+  options_.kept_graphs = std::max<size_t>(options_.kept_graphs, 1);
+  for (size_t i = 0; i < backends_.size(); ++i) {
+    require<InvalidArgument>(backends_[i] != nullptr, "backend {} of the scheduler is missing", i);
+    require<InvalidArgument>(std::find(backends_.begin(), backends_.begin() + static_cast<ptrdiff_t>(i),
+                                       backends_[i]) == backends_.begin() + static_cast<ptrdiff_t>(i),
+                             "backend {} of the scheduler is listed twice", backends_[i]->name());
+    devices_.push_back(&backends_[i]->device());
+    arenas_.push_back(std::make_unique<ComputeArena>(*backends_[i]));
+  }
+}
+
+Scheduler::~Scheduler() = default;
+
+void Scheduler::set_backend(const Tensor& node, const Backend* backend) {
+  ++user_version_;
+  if (backend == nullptr) return void(user_.erase(&node));
+  const auto found = std::find(backends_.begin(), backends_.end(), backend);
+  require<InvalidArgument>(found != backends_.end(), "{} is set to run on {}, which is no backend of the scheduler",
+                           node.name, backend->name());
+  user_[&node] = static_cast<int>(found - backends_.begin());
+}
+
+Backend* Scheduler::backend_of(const Tensor& node) const {
+  const auto nodes = schedule().graph->nodes();
+  const bool known = node.id >= 0 && node.id < static_cast<int>(nodes.size()) && nodes[node.id] == &node;
+  if (!known) return nullptr;
+  const int backend = schedule().nodes[static_cast<size_t>(node.id)].backend;
+  return backend < 0 ? nullptr : backends_[static_cast<size_t>(backend)];
+}
+
+void Scheduler::set_eval_callback(EvalCallback callback) {
+  callback_ = std::move(callback);
+}
+
+ScheduleOptions Scheduler::schedule_options(const std::unordered_set<const Tensor*>& observed) const {
+  ScheduleOptions options;
+  options.op_offload = options_.op_offload;
+  options.user = user_;
+  options.observed = observed;
+  return options;
+}
+
+Schedule Scheduler::split(const Graph& graph) const {
+  return make_schedule(graph, devices_, schedule_options(ask_observed(graph)));
+}
+
+std::unordered_set<const Tensor*> Scheduler::ask_observed(const Graph& graph) const {
+  std::unordered_set<const Tensor*> observed;
+  if (!callback_) return observed;
+  for (const Tensor* node : graph.nodes()) {
+    if (callback_(*node, true)) observed.insert(node);
+  }
+  return observed;
+}
+
+std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unordered_set<const Tensor*>& observed) {
+  place_inputs(graph);
+  return std::make_unique<ScheduledGraph>(graph, make_schedule(graph, devices_, schedule_options(observed)), observed,
+                                          backends_, arenas_, host_type(), options_.copies);
+}
+
+BufferType& Scheduler::host_type() {
+  for (Device* device : devices_) {
+    if (BufferType* pinned = device->host_buffer_type()) return *pinned;
+  }
+  if (pageable_ == nullptr) pageable_ = std::make_unique<HostBufferType>(*devices_.back());
+  return *pageable_;
+}
+
+void Scheduler::place_inputs(Graph& graph) {
+  inputs_.remove_if([](const GraphInputs& inputs) { return inputs.graph_is_gone(); });
+  const bool known =
+      std::any_of(inputs_.begin(), inputs_.end(), [&](const GraphInputs& i) { return i.uid() == graph.uid(); });
+  if (!known) inputs_.emplace_back(graph, host_type());
+}
+
+size_t Scheduler::reserved() const {
+  size_t bytes = 0;
+  for (const auto& arena : arenas_) bytes += arena->bytes();
+  return bytes;
+}
+
+bool Scheduler::reserve(Graph& graph) {
+  const Status status = status_of([&] {
+    synchronize();
+    entries_.clear();  // they would keep memory that the arenas replace
+    make(graph, {});
+  });
+  return status == Status::kSuccess;
+}
+
+Scheduler::Entry& Scheduler::entry(Graph& graph) {
+  std::unordered_set<const Tensor*> observed = ask_observed(graph);
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
+  if (found != entries_.end()) {
+    const bool valid = found->user_version == user_version_ && found->places.unchanged() && found->observed == observed;
+    if (valid) {
+      entries_.splice(entries_.begin(), entries_, found);
+      return entries_.front();
+    }
+    entries_.erase(found);
+  }
+  make_room();
+  const size_t before = reserved();
+  std::unique_ptr<ScheduledGraph> scheduled;
+  try {
+    scheduled = make(graph, observed);
+  } catch (const OutOfMemory&) {
+    if (entries_.empty()) throw;
+    // Plans that are kept hold on to the memory that was there before it became too small.
+    entries_.clear();
+    scheduled = make(graph, observed);
+  }
+  if (reserved() != before) entries_.clear();
+  ++plans_made_;
+  entries_.push_front(
+      {graph.uid(), graph.life(), user_version_, std::move(observed), PersistentPlaces(graph), std::move(scheduled)});
+  return entries_.front();
+}
+
+void Scheduler::make_room() {
+  entries_.remove_if([](const Entry& entry) { return entry.life.expired(); });
+  while (entries_.size() >= options_.kept_graphs) entries_.pop_back();
+}
+
+void Scheduler::allocate(Graph& graph) {
+  entry(graph);
+}
+
+bool Scheduler::compute_async(Graph& graph) {
+  ScheduledGraph& scheduled = *entry(graph).scheduled;
+  // Another graph may use weights and caches where this one copies them, or the other way round.
+  if (latest_run_ != nullptr && latest_run_ != &scheduled && backends_.size() > 1) scheduled.meet();
+  latest_run_ = &scheduled;
+  if (!callback_) return scheduled.run({});
+  return scheduled.run([this](const Tensor& node) { return callback_(node, false); });
+}
+
+Status Scheduler::compute(Graph& graph) {
+  bool finished = true;
+  const Status status = status_of([&] {
+    finished = compute_async(graph);
+    synchronize();
+  });
+  return status == Status::kSuccess && !finished ? Status::kAborted : status;
+}
+
+// A failure on one backend can make others fail that wait for it: what is not about a collective is the cause.
+void Scheduler::synchronize() {
+  std::exception_ptr cause, consequence;
+  for (Backend* backend : backends_) {
+    try {
+      backend->synchronize();
+    } catch (const CommError&) {
+      if (consequence == nullptr) consequence = std::current_exception();
+    } catch (...) {
+      if (cause == nullptr) cause = std::current_exception();
+    }
+  }
+  if (cause == nullptr && consequence == nullptr) return;
+  std::rethrow_exception(cause != nullptr ? cause : consequence);
+}
+
+void Scheduler::reset() {
+  user_.clear();
+  ++user_version_;
+  entries_.clear();
+  latest_run_ = nullptr;
+}
+
+void Scheduler::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  Backend* backend = backend_of(tensor);
+  if (backend != nullptr) return backend->get_async(tensor, data, offset, size);
+  synchronize();
+  tensor_get(tensor, data, offset, size);
+}
+
+const Schedule& Scheduler::schedule() const {
+  return scheduled().schedule();
+}
+
+const ScheduledGraph& Scheduler::scheduled() const {
+  require<InvalidArgument>(!entries_.empty(), "nothing is scheduled yet; allocate or compute a graph first");
+  return *entries_.front().scheduled;
+}
+
+}  // namespace shoal::sched

@@ -1,0 +1,117 @@
+// Scheduler: runs graphs on several backends. It decides where each node runs (schedule.h), allocates, copies what
+// crosses from one backend to another, and queues everything asynchronously. To it a meta device is one more backend.
+//
+//   Scheduler scheduler({&meta, &cpu});               // in order of priority; the last can run everything
+//   scheduler.reserve(largest_graph);                 // optional: memory is allocated once
+//   scheduler.allocate(graph);                        // its inputs have memory now
+//   tensor_set(*tokens, ...); scheduler.compute_async(graph); scheduler.get_async(*logits, ...);
+//   scheduler.synchronize();
+//
+// Memory: one arena for each backend, shared by all graphs. A graph's nodes are valid until another graph runs here, of
+// those that are no outputs many only until later nodes of the same run. Inputs may be written again as soon as
+// compute_async has returned: a run takes a copy. Plans are kept by graph identity, so that graphs that alternate are
+// planned once each.
+//
+// One thread at a time. Graphs must outlive the work queued on them. The backends outlive the scheduler and should not
+// be used for anything else between its calls and synchronize().
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "sched/graph_inputs.h"
+#include "sched/scheduled_graph.h"
+
+namespace shoal::sched {
+
+struct SchedulerOptions {
+  /// Runs that may be on their way at a time between two backends: 1, or more for pipelines.
+  int copies = 1;
+  bool op_offload = true;
+  size_t kept_graphs = 16;
+  /// How many nodes graphs have, about: nothing depends on it.
+  size_t graph_size = 0;
+};
+
+/// Asked twice: with `ask` before a run, whether the caller wants to see the node; then, for those it wants, when the
+/// node has been computed, complete wherever it lies (tensor_get works); false stops the run.
+using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
+
+class Scheduler {
+ public:
+  /// Throws InvalidArgument for no backends or one listed twice.
+  explicit Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options = {});
+  ~Scheduler();
+
+  /// The backend that a node should run on, nullptr: whichever is best. Holds for plans made from now on, until
+  /// reset(). Throws InvalidArgument for a backend that is not one of ours.
+  void set_backend(const Tensor& node, const Backend* backend);
+  /// Where a node of the graph scheduled last runs, or will run; nullptr for leaves and their views.
+  Backend* backend_of(const Tensor& node) const;
+  /// Empty: nobody looks. With a callback compute_async waits for each observed node.
+  void set_eval_callback(EvalCallback callback);
+
+  /// Allocates what this graph, the largest there will be, needs; keeps no plan. False: not enough memory.
+  bool reserve(Graph& graph);
+  /// What would run where; allocates nothing. Throws as make_schedule.
+  Schedule split(const Graph& graph) const;
+  /// Plans and places the graph, unless that is done. Throws what planning throws: OutOfMemory among others.
+  void allocate(Graph& graph);
+  /// Queues one run. False: the evaluation callback stopped it.
+  bool compute_async(Graph& graph);
+  /// Runs to the end; kAborted also where the evaluation callback stopped it.
+  Status compute(Graph& graph);
+  /// Waits for everything queued. Throws the first failure, a cause before what follows from it, and clears all.
+  void synchronize();
+  /// Forgets set_backend() and all plans; memory stays reserved.
+  void reset();
+
+  /// Reads a node or output in stream order; `data` must stay valid until synchronize().
+  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
+
+  int backends() const { return static_cast<int>(backends_.size()); }
+  Backend& backend(int index) const { return *backends_[static_cast<size_t>(index)]; }
+  BufferType& buffer_type(int index) const { return backend(index).device().buffer_type(); }
+  /// Compute memory reserved on a backend, bytes; for each of its members.
+  size_t buffer_size(int index) const { return arenas_[static_cast<size_t>(index)]->bytes(); }
+  std::vector<size_t> member_sizes(int index) const { return arenas_[static_cast<size_t>(index)]->bytes_per_member(); }
+  /// Of the graph scheduled last.
+  const Schedule& schedule() const;
+  const ScheduledGraph& scheduled() const;
+  int splits() const { return static_cast<int>(schedule().splits.size()); }
+  /// Runs that may be on their way at a time.
+  int copies() const { return options_.copies; }
+  /// Plans made so far: stays the same while graphs are found among those kept.
+  uint64_t plans_made() const { return plans_made_; }
+
+ private:
+  struct Entry;
+
+  BufferType& host_type();
+  void place_inputs(Graph& graph);
+
+  ScheduleOptions schedule_options(const std::unordered_set<const Tensor*>& observed) const;
+  std::unordered_set<const Tensor*> ask_observed(const Graph& graph) const;
+  /// Finds or makes; becomes the first of `entries_`.
+  Entry& entry(Graph& graph);
+  std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed);
+  void make_room();
+  size_t reserved() const;
+
+  std::vector<Backend*> backends_;
+  std::vector<Device*> devices_;
+  SchedulerOptions options_;
+  EvalCallback callback_;
+  std::unordered_map<const Tensor*, int> user_;
+  uint64_t user_version_ = 0;
+  std::vector<std::unique_ptr<ComputeArena>> arenas_;
+  std::unique_ptr<BufferType> pageable_;  ///< where no device offers host memory of its own
+  std::list<GraphInputs> inputs_;
+  std::list<Entry> entries_;  ///< most recently used first
+  const void* latest_run_ = nullptr;
+  uint64_t plans_made_ = 0;
+};
+
+}  // namespace shoal::sched

@@ -1,0 +1,148 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "devices/cpu/cpu_backend.h"
+#include "devices/cpu/isa.h"
+#include "devices/functions.h"
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "tests/devices/conformance/case.h"
+
+namespace shoal::cpu {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+BackendReg& family() {
+  return *Registry::instance().find_family("CPU");
+}
+
+/// y = (a x) normalised: a product that is large enough for a team, and an op with a workspace of each thread.
+struct Work {
+  Work() {
+    a = weights.add("a", DType::kF32, {256, 192, 1, 1});
+    memory = allocate_tensors(weights.tensors(), Registry::instance().device("CPU0").buffer_type(), Usage::kWeights);
+    x = graph.input("x", DType::kF32, {256, 64, 1, 1});
+    y = graph.output(soft_max(graph, mul_mat(graph, a, x), nullptr, nullptr, {}));
+    test::set_floats(*a, test::ramp(a->elements(), 1e-4f));
+  }
+  std::vector<float> run(Backend& backend, GraphPlan& plan) {
+    test::set_floats(*x, test::ramp(x->elements(), 1e-4f));
+    EXPECT_EQ(backend.compute(plan), Status::kSuccess);
+    return test::get_floats(*y);
+  }
+  TensorContext weights;
+  std::unique_ptr<Buffer> memory;
+  Graph graph;
+  Tensor *a, *x, *y;
+};
+
+TEST(CpuFunctions, AnUnknownFunctionIsNone) {
+  EXPECT_EQ(family().function("nonsense"), nullptr);
+  EXPECT_EQ(find_function(family(), functions::kSplitBufferType), nullptr);
+}
+
+TEST(CpuFunctions, FeaturesNameTheInstructionSet) {
+  const auto features = find_function(family(), functions::kFeatures)();
+  const auto value = [&](std::string_view name) {
+    const auto found = std::find_if(features.begin(), features.end(), [&](const auto& f) { return f.name == name; });
+    return found == features.end() ? "missing" : found->value;
+  };
+  EXPECT_EQ(value("isa"), level_in_use());
+  EXPECT_EQ(&kernels_of(value("isa")), &kernels());
+  EXPECT_THAT(value("isa_usable"), HasSubstr("baseline"));
+  EXPECT_THAT(value("isa_built"), HasSubstr(value("isa_usable")));
+  EXPECT_NE(value("openmp"), "missing");
+  EXPECT_THAT(value("hwloc"), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+TEST(CpuFunctions, TheExtraBufferTypeIsThatOfMappedFiles) {
+  Device& device = Registry::instance().device("CPU0");
+  const auto types = find_function(family(), functions::kExtraBufferTypes)(device);
+  ASSERT_EQ(types.size(), 1u);
+  alignas(64) std::byte bytes[64];
+  EXPECT_EQ(&device.buffer_from_host_ptr(bytes, 64)->type(), types[0]);
+  EXPECT_TRUE(device.supports_buffer_type(*types[0]));
+}
+
+TEST(CpuFunctions, ThreadsCanBeChangedBetweenRuns) {
+  const auto set_threads = find_function(family(), functions::kSetThreads);
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  const auto& cpu = dynamic_cast<CpuBackend&>(*backend);
+  Work work;
+  const auto plan = backend->create_plan(work.graph);
+  const auto expected = work.run(*backend, *plan);
+  // More threads than the plan has workspaces for, fewer, and as many.
+  for (const int threads : {5, 1, 3, 2}) {
+    set_threads(*backend, threads);
+    EXPECT_EQ(cpu.threads(), threads);
+    EXPECT_EQ(work.run(*backend, *plan), expected) << threads;
+    Work other;
+    const auto fresh = backend->create_plan(other.graph);
+    EXPECT_EQ(other.run(*backend, *fresh), expected) << threads;
+  }
+  EXPECT_THAT([&] { set_threads(*backend, 0); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("threads must be from 1 to 1024, got 0")));
+  EXPECT_EQ(cpu.threads(), 2);
+}
+
+TEST(CpuFunctions, KeptPlansAreMadeAnewForOtherThreads) {
+  const auto backend = Registry::instance().init("CPU0:threads=1");
+  Work work;
+  EXPECT_EQ(backend->compute(work.graph), Status::kSuccess);
+  EXPECT_EQ(backend->plans().size(), 1u);
+  find_function(family(), functions::kSetThreads)(*backend, 2);
+  EXPECT_EQ(backend->plans().size(), 0u);
+  EXPECT_EQ(backend->compute(work.graph), Status::kSuccess);
+}
+
+TEST(CpuFunctions, EventsAndPlansOutliveTheOldThreads) {
+  const auto set_threads = find_function(family(), functions::kSetThreads);
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  const auto event = Registry::instance().device("CPU0").new_event();
+  Work work;
+  auto plan = backend->create_plan(work.graph);
+  for (int i = 0; i < 50; ++i) work.run(*backend, *plan);
+  event->record(*backend);
+  set_threads(*backend, 1);
+  event->synchronize();
+  event->wait(*backend);
+  plan.reset();  // waits for its last run, which was on the old thread
+  backend->synchronize();
+}
+
+TEST(CpuFunctions, AFailureIsThrownBeforeThreadsChange) {
+  const auto backend = Registry::instance().init("CPU0:threads=1");
+  backend->enqueue({[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr});
+  EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
+              ThrowsMessage<DeviceError>("broken"));
+  EXPECT_EQ(dynamic_cast<CpuBackend&>(*backend).threads(), 1);
+}
+
+TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
+  const auto backend = Registry::instance().init("CPU0:threads=1");
+  bool stop = true;
+  const auto set_abort_callback = find_function(family(), functions::kSetAbortCallback);
+  set_abort_callback(
+      *backend, [](void* data) { return *static_cast<bool*>(data); }, &stop);
+  find_function(family(), functions::kSetThreads)(*backend, 2);  // keeps it
+  Work work;
+  const auto plan = backend->create_plan(work.graph);
+  EXPECT_EQ(backend->compute(*plan), Status::kAborted);
+  stop = false;
+  EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+  stop = true;
+  set_abort_callback(*backend, nullptr, nullptr);
+  EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
+}
+
+TEST(CpuFunctions, OfOtherFamiliesBackendsAreRefused) {
+  const auto other = Registry::instance().init("NULL0");
+  EXPECT_THROW(find_function(family(), functions::kSetThreads)(*other, 2), InvalidArgument);
+  EXPECT_THROW(find_function(family(), functions::kExtraBufferTypes)(other->device()), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace shoal::cpu

@@ -1,0 +1,233 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "devices/device.h"
+#include "devices/plugin.h"
+#include "graph/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+Registry& registry() {
+  return Registry::instance();
+}
+
+fs::path plugin(const std::string& name) {
+  return fs::canonical(fs::path(SHOAL_TEST_PLUGINS) / ("libshoal-" + name + ".so"));
+}
+
+/// A folder with some of the plug-ins, for one test.
+class Folder {
+ public:
+  explicit Folder(std::initializer_list<std::string> plugins) {
+    fs::create_directories(path_);
+    for (const std::string& name : plugins) fs::copy(plugin(name), path_ / plugin(name).filename());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+  std::string file(const std::string& name) const { return (path_ / ("libshoal-" + name + ".so")).string(); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
+
+ private:
+  static inline int next_ = 0;
+  fs::path path_ = fs::canonical(fs::temp_directory_path()) / fmt::format("shoal-plugins-{}-{}", getpid(), next_++);
+};
+
+class PluginPath {
+ public:
+  explicit PluginPath(const std::string& value) { setenv("SHOAL_PLUGIN_PATH", value.c_str(), 1); }
+  ~PluginPath() { unsetenv("SHOAL_PLUGIN_PATH"); }
+};
+
+/// Of the skipped file; "" when it is not in the report.
+std::string reason(const PluginReport& report, const std::string& file) {
+  for (const auto& skipped : report.skipped) {
+    if (skipped.file == file) return skipped.reason;
+  }
+  return "";
+}
+
+/// Leaves the registry as it was.
+class Plugins : public testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* family : {"GOOD", "OTHER"}) {
+      if (registry().find_family(family) != nullptr) registry().unload(family);
+    }
+    EXPECT_EQ(registry().find_device("GOOD0"), nullptr);
+  }
+
+  /// The message names the file and says this.
+  template <class E>
+  void expect_refused(const fs::path& file, const std::string& words) {
+    SCOPED_TRACE(file);
+    EXPECT_THAT([&] { registry().load(file); },
+                ThrowsMessage<E>(AllOf(HasSubstr("[plug-in " + file.string() + "] "), HasSubstr(words),
+                                       testing::Not(HasSubstr("\n")))));
+    EXPECT_EQ(registry().find_family("GOOD"), nullptr);
+  }
+};
+
+TEST_F(Plugins, AFamilyComesAndGoes) {
+  const size_t families = registry().family_count(), devices = registry().device_count();
+  for (int round = 0; round < 2; ++round) {
+    BackendReg& family = registry().load(plugin("good"));
+    EXPECT_EQ(family.name(), "GOOD");
+    EXPECT_EQ(registry().find_family("good"), &family);
+    EXPECT_EQ(registry().file_of(family), plugin("good"));
+    EXPECT_EQ(registry().family_count(), families + 1);
+    EXPECT_EQ(registry().device_count(), devices + 1);
+    EXPECT_EQ(registry().device(devices).name(), "GOOD0");
+    EXPECT_EQ(registry().init("good0")->name(), "GOOD0");
+    EXPECT_EQ(&registry().load(plugin("good")), &family) << "loading it again changes nothing";
+    registry().unload("Good");
+    EXPECT_EQ(registry().find_family("GOOD"), nullptr);
+    EXPECT_EQ(registry().find_device("GOOD0"), nullptr);
+    EXPECT_EQ(dlopen(plugin("good").c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr) << "the file is still mapped";
+  }
+}
+
+TEST_F(Plugins, ARelativePathIsAFileAndNoNameToSearchFor) {
+  const fs::path before = fs::current_path();
+  fs::current_path(plugin("good").parent_path());
+  EXPECT_EQ(registry().load("libshoal-good.so").name(), "GOOD");
+  fs::current_path(before);
+}
+
+TEST_F(Plugins, FilesThatAreNoPluginsAreRefused) {
+  const Folder folder({});
+  folder.write("libshoal-text.so", "not a shared object\n");
+  folder.write("libshoal-empty.so", "");
+  expect_refused<InvalidArgument>(folder.file("missing"), "there is no such file");
+  expect_refused<DeviceError>(folder.file("text"), "it is no shared object");
+  expect_refused<DeviceError>(folder.file("empty"), "it is no shared object");
+  expect_refused<DeviceError>(folder.path(), "it is no shared object");
+  expect_refused<DeviceError>(plugin("no_entry"), "it has no function shoal_plugin()");
+  expect_refused<DeviceError>(plugin("undefined"), "function_of_another_version");
+  expect_refused<DeviceError>(plugin("undefined"), "link programs that load plug-ins by shoal_enable_plugins()");
+  expect_refused<DeviceError>(plugin("incomplete"), "leaves out the family, the variant or a function");
+}
+
+TEST_F(Plugins, TheVersionIsNegotiated) {
+  const auto versions = [](int major, int minor) {
+    return fmt::format("it was built for plug-in API {}.{}, this program has {}.{}: ", int{kPluginApiMajor} + major,
+                       int{kPluginApiMinor} + minor, kPluginApiMajor, kPluginApiMinor);
+  };
+  expect_refused<DeviceError>(plugin("next_major"), versions(1, 0) + "use a newer shoal");
+  expect_refused<DeviceError>(plugin("next_minor"), versions(0, 1) + "use a newer shoal");
+  expect_refused<DeviceError>(plugin("earlier_major"), versions(-1, 0) + "build the plug-in against the shoal");
+  expect_refused<DeviceError>(plugin("other_sizes"), "laid out the classes of shoal in another way");
+}
+
+TEST_F(Plugins, WhatDoesNotFitIsRefused) {
+  expect_refused<DeviceError>(plugin("unsupported"), "GOOD (none) does not support this machine");
+  expect_refused<DeviceError>(plugin("throws"), "its make_family() failed: the driver does not answer");
+  expect_refused<DeviceError>(plugin("other_name"), "it made SOMETHING, not GOOD");
+  expect_refused<InvalidArgument>(plugin("cpu"), "the name of its family, Cpu, is taken by a part of the program");
+  expect_refused<InvalidArgument>(plugin("device_taken"), "the name of its device, cpu0, is taken");
+  EXPECT_EQ(registry().find_family("TAKER"), nullptr);
+  registry().load(plugin("good"));
+  EXPECT_THAT([] { registry().load(plugin("fast")); },
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("GOOD, is taken by " + plugin("good").string()),
+                                                   HasSubstr("unload that one first"))));
+}
+
+TEST_F(Plugins, UnloadingIsRefusedWhileSomethingLives) {
+  BackendReg& family = registry().load(plugin("good"));
+  const auto expect_in_use = [&](int uses) {
+    EXPECT_EQ(family.uses(), uses);
+    EXPECT_THAT([] { registry().unload("GOOD"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(fmt::format("GOOD cannot be unloaded: {} backends", uses))));
+    EXPECT_EQ(registry().find_family("GOOD"), &family);
+  };
+  {
+    const auto buffer = registry().device("GOOD0").buffer_type().allocate(64);
+    expect_in_use(1);
+    const auto backend = registry().init("GOOD0");
+    expect_in_use(2);
+  }
+  registry().unload("GOOD");
+  EXPECT_THAT([] { registry().unload("GOOD"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("there is no family 'GOOD'")));
+  EXPECT_THAT([] { registry().unload("cpu"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("CPU is part of the program")));
+}
+
+TEST_F(Plugins, TheBestVariantThatRunsHereIsTaken) {
+  const Folder folder({"good", "fast", "unsupported"});
+  const PluginReport report = registry().load_all_from(folder.path());
+  EXPECT_THAT(report.loaded, ElementsAre("GOOD"));
+  EXPECT_EQ(registry().file_of(*registry().find_family("GOOD")), folder.file("fast"));
+  EXPECT_EQ(report.skipped.size(), 2u);
+  EXPECT_THAT(reason(report, folder.file("good")), HasSubstr("GOOD has score 1, less than or the same as"));
+  EXPECT_THAT(reason(report, folder.file("unsupported")), HasSubstr("does not support this machine"));
+}
+
+TEST_F(Plugins, WhereTheBestVariantFailsTheNextIsTaken) {
+  const Folder folder({"good", "fast", "throws"});
+  const PluginReport report = registry().load_all_from(folder.path());
+  EXPECT_THAT(report.loaded, ElementsAre("GOOD"));
+  EXPECT_EQ(registry().file_of(*registry().find_family("GOOD")), folder.file("fast"));
+  EXPECT_THAT(reason(report, folder.file("throws")), HasSubstr("the driver does not answer"));
+}
+
+TEST_F(Plugins, ABrokenFileStopsNoOther) {
+  const Folder folder({"good", "other", "next_major", "cpu", "no_entry"});
+  folder.write("libshoal-a.so", "text");
+  folder.write("libother.so", "is not looked at");
+  folder.write("libshoal-readme.txt", "nor this");
+  const PluginReport report = registry().load_all_from(folder.path());
+  EXPECT_THAT(report.loaded, testing::UnorderedElementsAre("GOOD", "OTHER"));
+  EXPECT_EQ(report.skipped.size(), 4u);
+  EXPECT_THAT(reason(report, folder.file("a")), HasSubstr("no shared object"));
+  EXPECT_THAT(reason(report, folder.file("next_major")), HasSubstr("built for plug-in API"));
+  EXPECT_THAT(reason(report, folder.file("cpu")), HasSubstr("taken by a part of the program"));
+  EXPECT_THAT(reason(report, folder.file("no_entry")), HasSubstr("no function"));
+
+  const PluginReport again = registry().load_all_from(folder.path());
+  EXPECT_THAT(again.loaded, IsEmpty());
+  EXPECT_EQ(again.skipped.size(), 4u) << "what is loaded is neither loaded again nor skipped";
+  EXPECT_THAT([&] { registry().load_all_from(folder.path() / "nowhere"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("there is no directory " + folder.path().string())));
+}
+
+TEST_F(Plugins, TheEnvironmentNamesDirectories) {
+  const Folder first({"good"}), second({"fast", "other"});
+  const std::string nowhere = (first.path() / "nowhere").string();
+  const PluginPath path(fmt::format("{}::{}:{}", first.path().string(), nowhere, second.path().string()));
+  const PluginReport report = registry().load_all();
+  EXPECT_THAT(report.loaded, testing::UnorderedElementsAre("GOOD", "OTHER"));
+  EXPECT_EQ(registry().file_of(*registry().find_family("GOOD")), second.file("fast")) << "the best of all directories";
+  EXPECT_THAT(reason(report, nowhere), HasSubstr("SHOAL_PLUGIN_PATH"));
+  EXPECT_EQ(report.skipped.size(), 2u);
+}
+
+TEST_F(Plugins, TheProgramsOwnDirectoriesAreSearched) {
+  const fs::path home = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path beside = home / "libshoal-good.so", installed = home.parent_path() / "lib" / "shoal";
+  const bool made = fs::create_directories(installed);
+  fs::copy(plugin("good"), beside);
+  fs::copy(plugin("other"), installed / "libshoal-other.so");
+  const PluginReport report = registry().load_all();
+  fs::remove(beside);
+  fs::remove(installed / "libshoal-other.so");
+  if (made) fs::remove(installed);
+  EXPECT_THAT(report.loaded, testing::UnorderedElementsAre("GOOD", "OTHER"));
+  EXPECT_THAT(report.skipped, IsEmpty());
+}
+
+}  // namespace
+}  // namespace shoal

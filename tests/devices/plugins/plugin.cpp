@@ -1,0 +1,82 @@
+// A family with one device that is a NULL device by another name; macros say what is special about it, or wrong.
+#include "devices/plugin.h"
+#include "devices/null/null_device.h"
+#include "graph/error.h"
+
+#ifndef FAMILY
+#define FAMILY "GOOD"
+#endif
+#ifndef NAME
+#define NAME FAMILY
+#endif
+#ifndef DEVICE
+#define DEVICE "GOOD0"
+#endif
+#ifndef VARIANT
+#define VARIANT ""
+#endif
+#ifndef SCORE
+#define SCORE 1
+#endif
+#ifndef SCORE_FUNCTION
+#define SCORE_FUNCTION [] { return SCORE; }
+#endif
+#ifndef MAJOR
+#define MAJOR 0
+#endif
+#ifndef MINOR
+#define MINOR 0
+#endif
+#ifndef SIZES
+#define SIZES 0
+#endif
+
+namespace {
+
+class Family final : public shoal::BackendReg {
+ public:
+  std::string name() const override { return NAME; }
+  std::span<shoal::Device* const> devices() const override { return devices_; }
+
+ private:
+  shoal::null::NullDevice device_{*this, DEVICE, {}};
+  std::vector<shoal::Device*> devices_{&device_};
+};
+
+#ifdef UNDEFINED
+}  // namespace
+namespace shoal {
+int function_of_another_version();
+}
+namespace {
+const int kNumber = shoal::function_of_another_version();
+#endif
+
+std::unique_ptr<shoal::BackendReg> make_family() {
+#ifdef THROWS
+  shoal::fail<shoal::DeviceError>("the driver does not answer");
+#endif
+  return std::make_unique<Family>();
+}
+
+shoal::PluginInfo make_info() {
+  shoal::PluginInfo info = shoal::plugin_info(FAMILY, VARIANT, SCORE_FUNCTION, make_family);
+  info.api_major += MAJOR;
+  info.api_minor += MINOR;
+  info.class_sizes += SIZES;
+#ifdef UNDEFINED
+  info.api_minor += kNumber;
+#endif
+  return info;
+}
+
+}  // namespace
+
+#ifdef NO_ENTRY
+extern "C" __attribute__((visibility("default"))) const shoal::PluginInfo* shoal_plug() {
+#else
+extern "C" const shoal::PluginInfo* shoal_plugin() {
+#endif
+  static const shoal::PluginInfo info = make_info();
+  return &info;
+}

@@ -1,0 +1,109 @@
+#include "tests/support/sched_case.h"
+
+#include <fmt/format.h>
+
+#include <random>
+#include <stdexcept>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+#include "graph/text.h"
+
+namespace shoal::test {
+namespace {
+
+/// The case with memory on several devices.
+class Placed {
+ public:
+  Placed(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed)
+      : one_(one), backends_(backends), random_(seed) {
+    parse_graph(one.graph, graph, weights);
+    std::vector<std::vector<Tensor*>> homes(backends.size());
+    // Mostly on one backend, so that others are neighbours; or anywhere.
+    const size_t usual = draw(backends.size());
+    const bool anywhere = draw(2) == 0;
+    for (Tensor* leaf : weights.tensors()) homes[anywhere ? draw(backends.size()) : usual].push_back(leaf);
+    for (size_t b = 0; b < backends.size(); ++b) {
+      if (homes[b].empty()) continue;
+      memory_.push_back(allocate_tensors(homes[b], backends[b]->device().buffer_type(), Usage::kWeights));
+    }
+  }
+
+  /// Sets some nodes to backends that can run them.
+  void set_nodes(sched::Scheduler& scheduler) {
+    const size_t every = 2 + draw(6);
+    for (const Tensor* node : graph.nodes()) {
+      const bool writes = info(node->op).alias == Alias::kWrites;
+      if (is_view(node->op) || writes || draw(every) != 0) continue;
+      Backend* backend = backends_[draw(backends_.size())];
+      if (backend->device().supports_op(*node)) scheduler.set_backend(*node, backend);
+    }
+  }
+
+  void fill_leaves() {
+    for (Tensor* leaf : weights.tensors()) fill(*leaf);
+    for (Tensor* input : graph.inputs()) fill(*input);
+  }
+
+  Results results() const {
+    Results found;
+    const auto add = [&](const Tensor& tensor) {
+      found[tensor.name] = {read_values(tensor), tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64};
+    };
+    for (const Tensor* node : graph.nodes()) {
+      if (node->is_output) add(*node);
+    }
+    for (const Tensor* leaf : weights.tensors()) {
+      if (leaf->role == Role::kCache) add(*leaf);
+    }
+    return found;
+  }
+
+  TensorContext weights;
+  Graph graph{"random"};
+
+ private:
+  size_t draw(size_t count) { return static_cast<size_t>(random_() % count); }
+  void fill(Tensor& leaf) const {
+    const auto bytes = leaf_data(leaf, one_.seed);
+    tensor_set(leaf, bytes.data(), 0, bytes.size());
+  }
+
+  const RandomCase& one_;
+  std::span<Backend* const> backends_;
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<Buffer>> memory_;
+};
+
+}  // namespace
+
+Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed) {
+  Placed placed(one, backends, seed);
+  sched::SchedulerOptions options;
+  options.copies = 1 + static_cast<int>(seed % 3);
+  sched::Scheduler scheduler({backends.begin(), backends.end()}, options);
+  placed.set_nodes(scheduler);
+  scheduler.allocate(placed.graph);
+  Results results;
+  for (int run = 0; run < 2; ++run) {
+    placed.fill_leaves();
+    scheduler.compute_async(placed.graph);
+    scheduler.synchronize();
+    Results now = placed.results();
+    const std::string changed = run > 0 ? difference(results, now, 0.0) : "";
+    if (!changed.empty()) throw std::runtime_error("another run of the same plan differs: " + changed);
+    results = std::move(now);
+  }
+  return results;
+}
+
+std::string check_scheduled(const RandomCase& one, std::span<Backend* const> backends, Device& reference,
+                            uint64_t seed) {
+  try {
+    return difference(run_on_one(one, reference), run_scheduled(one, backends, seed), one.tolerance);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace shoal::test
