@@ -126,8 +126,9 @@ class Planner {
       if (nodes_[step]->is_output) last_use_[nodes_[step]->storage()] = range_.end;
     }
     for (const Tensor* node : options_.shown) {
+      // Past the cut itself: what runs last before it must not take the memory over.
       int& last = last_use_[node->storage()];
-      last = std::max(last, segment_end(node->id));  // so that the segment's last node does not overwrite it
+      last = std::max(last, segment_end(node->id));
     }
   }
 

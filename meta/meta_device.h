@@ -27,7 +27,7 @@ struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; empty: communicator_for() of meta/meta_functions.h.
-  collectives::CommunicatorFactory communicator = {};
+  collectives::CommunicatorFactory communicator = nullptr;
   RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
 };
 

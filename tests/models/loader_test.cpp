@@ -286,6 +286,8 @@ TEST(Loader, ReadsOnlyWhatATensorHas) {
               EndsWith("tensor 'output_norm.weight' has 1024 bytes, asked for 1025 from 0 on"));
   EXPECT_THAT(read(4, norm.bytes), HasSubstr("asked for 1024 from 4 on"));
   EXPECT_THAT(read(SIZE_MAX, 1), HasSubstr("asked for 1 from"));
+  model->file.fetch(norm, 4, norm.bytes - 4);
+  EXPECT_THAT(message_of([&] { model->file.fetch(norm, 4, norm.bytes); }), HasSubstr("asked for 1024 from 4 on"));
 }
 
 }  // namespace

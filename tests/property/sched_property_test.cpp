@@ -8,6 +8,7 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "meta/meta_device.h"
+#include "tests/support/plugin.h"
 #include "tests/support/sched_case.h"
 
 namespace shoal::test {
@@ -38,13 +39,15 @@ class Backends {
   Backends(const RandomCase& one, uint64_t seed) {
     std::mt19937_64 random(seed);
     std::vector<Device*> devices;
-    if (std::getenv("WITH_META") && random() % 4 != 0) {
+    if (random() % 4 != 0) {
       std::vector<Device*> members;
       for (int i = 0; i < one.ranks; ++i) members.push_back(&cpu_device(i));
       meta_ = meta::MetaDevice::create(members, callback_of(one));
       devices.push_back(meta_.get());
     }
-    const int simple = 1 + static_cast<int>(random() % 3);
+    Device* plugin = plugin_device();
+    const int simple = 1 + static_cast<int>(random() % (plugin != nullptr ? 2 : 3));
+    if (plugin != nullptr) devices.insert(devices.begin() + static_cast<int>(random() % (devices.size() + 1)), plugin);
     for (int i = 0; i < simple; ++i) devices.push_back(&cpu_device(16 + i));
     for (Device* device : devices) owned_.push_back(device->init());
     for (const auto& backend : owned_) backends_.push_back(backend.get());
