@@ -182,8 +182,8 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
 
 ComputeArena& ComputeArena::member(size_t rank) {
   require<InvalidArgument>(rank < members_.size(),
-                           "the arena of {} has no member {}: make it for the backend that plans", device_.name(),
-                           rank);
+                           "the arena of {} has no member {}: make it for the backend that plans",
+                           type_->device().name(), rank);
   return members_[rank];
 }
 
