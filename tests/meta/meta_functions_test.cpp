@@ -48,7 +48,7 @@ TEST_F(MetaFunctions, ThreadsOfDevicesThatHaveNone) {
 
 TEST_F(MetaFunctions, RowsSplitByShares) {
   const auto split = find_function(family(), functions::kSplitBufferType);
-  const double shares[] = {1, 0, 3}, even[] = {1, 1, 1};
+  const std::vector<double> shares = {1, 0, 3}, even = {1, 1, 1};
   BufferType& type = split(cpus_, shares);
   EXPECT_EQ(&split(cpus_, shares), &type);
   EXPECT_NE(&split(cpus_, even), &type);
@@ -58,8 +58,8 @@ TEST_F(MetaFunctions, RowsSplitByShares) {
   EXPECT_EQ(shard(*weight, 0).shape[1], 3);
   EXPECT_EQ(shard(*weight, 1).shape[1], 0);
   EXPECT_EQ(shard(*weight, 2).shape[1], 9);
-  EXPECT_THROW(split(cpus_, std::span(shares, 2)), InvalidArgument);
-  const double nothing[] = {0, 0, 0}, negative[] = {1, -1, 1};
+  EXPECT_THROW(split(cpus_, std::span(shares).first(2)), InvalidArgument);
+  const std::vector<double> nothing = {0, 0, 0}, negative = {1, -1, 1};
   EXPECT_THROW(split(cpus_, nothing), InvalidArgument);
   EXPECT_THROW(split(cpus_, negative), InvalidArgument);
 }
