@@ -140,7 +140,8 @@ TEST_F(MetaFunctions, AMetaDeviceAsksForTheCommunicator) {
     const auto memory = allocate_tensors(weights.tensors(), device->buffer_type(), Usage::kWeights);
     memory->clear(0);
     Graph graph;
-    graph.output(mul_mat(graph, weights.tensors()[0], graph.input("x", DType::kF32, {8, 2, 1, 1})));
+    Tensor* sum = mul_mat(graph, weights.tensors()[0], graph.input("x", DType::kF32, {8, 2, 1, 1}));
+    graph.output(unary(graph, sum, UnaryKind::kRelu));  // of the whole sum
     const auto backend = device->init("threads=1");
     Offering::made = 0;
     EXPECT_EQ(backend->compute(graph), Status::kSuccess);
