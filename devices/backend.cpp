@@ -1,7 +1,9 @@
 #include "devices/backend.h"
 
+#include <algorithm>
 #include <new>
 
+#include "devices/device.h"
 #include "graph/error.h"
 
 namespace shoal {
@@ -36,9 +38,53 @@ void Backend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride,
 }
 
 void Backend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
-  synchronize();
-  if (&to != this) to.synchronize();
-  tensor_copy(src, dst);
+  check_copy(src, dst);
+  if (src.empty()) return;
+  if (queued_ == nullptr) queued_ = device().new_event();
+  if (to.queued_ == nullptr) to.queued_ = to.device().new_event();
+  if (queued_ == nullptr || to.queued_ == nullptr) {
+    synchronize();
+    if (&to != this) to.synchronize();
+    return tensor_copy(src, dst);
+  }
+  const auto in_host_memory = [](const Tensor& tensor) { return tensor.buffer->is_host() && tensor.is_contiguous(); };
+  if (in_host_memory(dst)) {
+    to.let_follow(*this);
+    get_async(src, dst.data, 0, src.bytes());
+    let_follow(to);
+  } else if (in_host_memory(src)) {
+    let_follow(to);
+    to.set_async(dst, src.data, 0, src.bytes());
+    to.let_follow(*this);
+  } else {
+    copy_through(to.take_stage(src.bytes()), src, to, dst);
+  }
+}
+
+void Backend::copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor& dst) {
+  get_async(src, stage.bytes.data(), 0, src.bytes());
+  let_follow(to);
+  to.set_async(dst, stage.bytes.data(), 0, src.bytes());
+  const auto give_back = [](void* object, const void*, bool) { static_cast<Stage*>(object)->in_use = false; };
+  if (to.enqueue({give_back, &stage, nullptr})) return;
+  to.queued_->record(to);
+  to.queued_->synchronize();
+  stage.in_use = false;
+}
+
+// The stream that writes from a stage has waited for the one that fills it: a stage that is given back is idle.
+Backend::Stage& Backend::take_stage(size_t bytes) {
+  const auto idle = std::find_if(stages_.begin(), stages_.end(), [](const auto& stage) { return !stage->in_use; });
+  Stage& stage = idle != stages_.end() ? **idle : *stages_.emplace_back(std::make_unique<Stage>());
+  if (stage.bytes.size() < bytes) stage.bytes = std::vector<std::byte>(bytes);
+  stage.in_use = true;
+  return stage;
+}
+
+void Backend::let_follow(Backend& to) {
+  if (&to == this && members().empty()) return;  // one stream is in order by itself
+  queued_->record(*this);
+  queued_->wait(to);
 }
 
 void Backend::check_owner(const GraphPlan& plan) const {

@@ -4,6 +4,7 @@
 // is skipped, and the next synchronize() throws the failure and clears it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -63,7 +64,7 @@ class GraphPlan {
 };
 
 /// Asked while a graph runs, by a thread of the device, before each node: true stops the run. Must be quick and not
-/// throw, and not call the backend.
+/// throw, and not call the backend. A backend that stands for several asks from a thread of each, at the same time.
 using AbortCallback = std::function<bool()>;
 
 /// A host function run in stream order. `failed`: earlier work of the stream failed; the task must not do its
@@ -87,8 +88,10 @@ class Backend {
   virtual void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
   virtual void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
   virtual void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
-  /// Copies src (on this backend's device) to dst (on `to`'s device) after all work queued here; work queued
-  /// on `to` afterwards sees it. Default: synchronize both, blocking copy.
+  /// Copies src (on this backend's device) to dst (on `to`'s device) after all work queued here and on `to`; work
+  /// queued on either afterwards comes after it. When this stream has failed dst is undefined, and `to` goes on.
+  /// Default: one stream accesses the host memory that the other's tensor lies in, or both that of a stage, and events
+  /// order them; where there are no events the host waits.
   virtual void copy_async(const Tensor& src, Backend& to, Tensor& dst);
 
   /// Between hold() and the release() that goes with it (they nest) queued work need not start: a device gets it in
@@ -147,6 +150,19 @@ class Backend {
   static void check_options(const GraphRange& range, const PlanOptions& options);
 
  private:
+  /// Host memory of a copy from another stream to this one, until the copy is done.
+  struct Stage {
+    std::vector<std::byte> bytes;
+    std::atomic<bool> in_use{false};
+  };
+
+  void copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor& dst);
+  Stage& take_stage(size_t bytes);
+  /// What is queued on `to` from now on comes after what has been queued here.
+  void let_follow(Backend& to);
+
+  std::unique_ptr<Event> queued_;               ///< recorded here; made at first use
+  std::vector<std::unique_ptr<Stage>> stages_;  ///< of copies to this backend
   // Implementations clear it in their destructors, after their last work is done: plans use the backend.
   PlanCache plans_{*this, 16};
 };

@@ -143,7 +143,14 @@ void Buffer::alias(Tensor& tensor, const Tensor& placed) {
   require<InvalidArgument>(
       tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
       "[alias {}] {} cannot be another name of {}", tensor.name, describe(tensor), describe(placed));
-  do_alias(tensor, placed);
+  placed.buffer->do_alias(tensor, placed);
+}
+
+void Buffer::forget(Tensor& tensor) {
+  check_holds("forget", *this, tensor);
+  tensor.buffer->do_forget(tensor);
+  tensor.buffer = nullptr;
+  tensor.data = nullptr;
 }
 
 void Buffer::do_alias(Tensor& tensor, const Tensor& placed) {
@@ -225,7 +232,7 @@ void tensor_copy(const Tensor& src, Tensor& dst) {
   Buffer& from = buffer_of("copy", src);
   Buffer& to = buffer_of("copy", dst);
   if (&src == &dst || src.empty()) return;
-  if (src.is_contiguous() && dst.is_contiguous() && to.copy_tensor(src, dst)) return;
+  if (src.is_contiguous() && dst.is_contiguous() && (to.copy_tensor(src, dst) || from.copy_to(src, dst))) return;
   constexpr size_t kStage = size_t{16} << 20;  // bounds the host memory for tensors of any size
   const size_t bytes = src.bytes();
   std::vector<std::byte> stage(std::min(bytes, kStage));

@@ -73,8 +73,11 @@ class Buffer {
   /// Gives a view its buffer and data from its base (which must be placed) and calls init_tensor.
   static void place_view(Tensor& view);
   /// Makes `tensor` another name of `placed`, which lies in this buffer: the same dtype, shape and strides, the same
-  /// bytes. Throws InvalidArgument when they differ or `tensor` is placed already. Undo it by clearing buffer and data.
+  /// bytes. Throws InvalidArgument when they differ or `tensor` is placed already.
   void alias(Tensor& tensor, const Tensor& placed);
+  /// Undoes alias() or place_view(): the tensor has no memory any more. The bytes stay as they are, and so does what
+  /// else lies there. To be called before this buffer goes. Throws InvalidArgument when the tensor is not here.
+  void forget(Tensor& tensor);
   /// Hook: called once for each tensor placed here.
   virtual void init_tensor(Tensor&) {}
 
@@ -88,6 +91,11 @@ class Buffer {
   /// Copies all of src (in another or the same buffer; same dtype and shape, both contiguous) to dst (in this
   /// buffer) directly. False: not supported for this pair, go through the host.
   virtual bool copy_tensor(const Tensor& src, Tensor& dst) {
+    (void)src, (void)dst;
+    return false;
+  }
+  /// The same seen from the buffer that src is in: asked when dst's buffer knows no direct way from here.
+  virtual bool copy_to(const Tensor& src, Tensor& dst) {
     (void)src, (void)dst;
     return false;
   }
@@ -112,6 +120,8 @@ class Buffer {
   virtual void do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
   virtual void do_reset() {}
   virtual void do_alias(Tensor& tensor, const Tensor& placed);
+  /// Whatever init_tensor or do_alias remembered. May refuse with InvalidArgument.
+  virtual void do_forget(Tensor&) {}
 
  private:
   static uint64_t next_generation();

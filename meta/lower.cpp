@@ -7,6 +7,7 @@
 #include "graph/text.h"
 #include "meta/redistribute.h"
 #include "meta/rule.h"
+#include "meta/views.h"
 
 namespace shoal::meta {
 namespace {
@@ -134,11 +135,9 @@ class Lowering {
     OpParams params = node.params;
     if (rule) {
       params = local_params(node, *rule, choice.factor, choice.partition, rank);
-    } else if (node.op == Op::kReshape) {
-      params = ReshapeParams{local_reshape(choice.result, node.shape, rank)};
-      if (!sources[0]->is_contiguous()) sources[0] = contiguous(graph, sources[0]);
-    } else if (node.op == Op::kSlice) {
-      params = local_slice(choice.sources[0], std::get<SliceParams>(node.params), rank);
+    } else if (is_view(node.op)) {
+      params = local_view_params(node, choice.sources[0], choice.result, rank);
+      if (node.op == Op::kReshape && !sources[0]->is_contiguous()) sources[0] = contiguous(graph, sources[0]);
     }
     return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
   }

@@ -108,20 +108,57 @@ void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t off
   read.sum.finish(data);
 }
 
-bool MetaBackend::enqueue(const HostTask& task) {
+bool MetaBackend::make_order() {
   for (size_t rank = order_.size(); rank < streams_.size(); ++rank) {
     auto event = streams_[rank]->device().new_event();
     if (event == nullptr) return false;
     order_.push_back(std::move(event));
   }
-  for (size_t rank = 1; rank < streams_.size(); ++rank) {
+  return true;
+}
+
+bool MetaBackend::pass_failure(size_t first, size_t last) {
+  const auto pass = [](void* object, const void*, bool failed) {
+    auto& known = *static_cast<std::atomic<bool>*>(object);
+    if (failed) known = true;
+    if (known && !failed) fail<CommError>("earlier work failed on another device");
+  };
+  for (size_t rank = first; rank < last; ++rank) {
+    if (!streams_[rank]->enqueue({pass, &stream_failed_, nullptr})) return false;
+  }
+  return true;
+}
+
+bool MetaBackend::enqueue(const HostTask& task) {
+  const size_t ranks = streams_.size();
+  if (!make_order() || !pass_failure(1, ranks)) return false;
+  for (size_t rank = 1; rank < ranks; ++rank) {
     order_[rank]->record(*streams_[rank]);
     order_[rank]->wait(*streams_[0]);
   }
-  if (!streams_[0]->enqueue(task)) return false;
+  if (!pass_failure(0, 1) || !streams_[0]->enqueue(task) || !pass_failure(0, 1)) return false;
   order_[0]->record(*streams_[0]);
-  for (size_t rank = 1; rank < streams_.size(); ++rank) order_[0]->wait(*streams_[rank]);
-  return true;
+  for (size_t rank = 1; rank < ranks; ++rank) order_[0]->wait(*streams_[rank]);
+  return pass_failure(1, ranks);
+}
+
+void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
+  check_copy(src, dst);
+  auto* other = dynamic_cast<MetaBackend*>(&to);
+  const Shards* from = find_shards(src);
+  const Shards* into = find_shards(dst);
+  const bool alike = other != nullptr && from != nullptr && into != nullptr && from->layout == into->layout &&
+                     from->local.size() == into->local.size();
+  if (!alike) return Backend::copy_async(src, to, dst);
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    streams_[rank]->copy_async(*from->local[rank], *other->streams_[rank], *into->local[rank]);
+  }
+}
+
+bool MetaBackend::set_abort_callback(AbortCallback callback) {
+  bool told = false;
+  for (Backend* member : streams_) told |= member->set_abort_callback(callback);
+  return told;
 }
 
 void MetaBackend::hold() {
@@ -146,6 +183,7 @@ void MetaBackend::synchronize() {
     }
   }
   partial_reads_.clear();
+  stream_failed_ = false;
   if (cause == nullptr && consequence == nullptr) return;
   communicator_.reset();
   std::rethrow_exception(cause != nullptr ? cause : consequence);
@@ -164,6 +202,14 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
   const auto ask = [this](const Tensor& weight) { return device_.ask(weight); };
   Plan plan = make_plan(range, {lookup, ask, device_.rules()}, device_.members(), options);
   return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan), options.arena);
+}
+
+bool MetaBackend::update_plan(GraphPlan& plan, Graph& graph) {
+  check_owner(plan);
+  auto& own = static_cast<MetaGraphPlan&>(plan);
+  if (!own.fits(graph)) return false;
+  own.move_to(graph);
+  return true;
 }
 
 void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {

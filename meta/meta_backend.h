@@ -3,6 +3,7 @@
 // host between steps, nothing is allocated.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,15 +27,20 @@ class MetaBackend final : public Backend {
 
   void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  /// Shard to shard where both sides lie alike.
+  void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void hold() override;
   void release() override;
   void synchronize() override;
   using Backend::compute_async;
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
+  bool update_plan(GraphPlan& plan, Graph& graph) override;
   void compute_async(GraphPlan& plan, int first, int last) override;
-  /// On rank 0's stream, after what was queued on any member and before what is queued on any member later. `failed` is
-  /// said of rank 0's stream.
+  /// Asks on every member that can; false when none can.
+  bool set_abort_callback(AbortCallback callback) override;
+  /// On rank 0's stream, after what was queued on any member and before what is queued on any member later. A stream
+  /// that has failed by then, or fails by the task, stops the others.
   bool enqueue(const HostTask& task) override;
 
   /// Made at first use, for the members of this backend; made anew after a failure.
@@ -45,6 +51,9 @@ class MetaBackend final : public Backend {
   /// A sum of addends that are still on their way.
   struct PartialRead;
 
+  bool make_order();
+  /// Streams [first, last) say that they have failed, or stop when another one has said so.
+  bool pass_failure(size_t first, size_t last);
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
 
@@ -58,6 +67,7 @@ class MetaBackend final : public Backend {
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
+  std::atomic<bool> stream_failed_{false};                   ///< as known to host tasks
 };
 
 }  // namespace shoal::meta

@@ -4,8 +4,10 @@
 #include <limits>
 
 #include "devices/allocate.h"
+#include "devices/params.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
+#include "meta/views.h"
 
 namespace shoal::meta {
 namespace {
@@ -33,7 +35,11 @@ size_t MetaBufferType::max_size() const {
   return std::numeric_limits<size_t>::max();
 }
 
+// Memory is taken when tensors are placed; what no placement can give is refused at once.
 std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
+  const size_t free = device_.memory().free;
+  require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free on {} devices together", name(),
+                       format_bytes(size), format_bytes(free), device_.members().size());
   return std::make_unique<MetaBuffer>(*this, size);
 }
 
@@ -56,6 +62,7 @@ void MetaBuffer::do_reset() {
   for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
   declared_.clear();
   shards_.clear();
+  views_.clear();
   for (auto& parts : parts_) parts.clear();
 }
 
@@ -71,7 +78,8 @@ void MetaBuffer::set_usage(Usage usage) {
 }
 
 void MetaBuffer::init_tensor(Tensor& tensor) {
-  if (tensor.is_view() || !tensor.is_persistent() || find(tensor) != nullptr) return;
+  if (tensor.is_view()) return make_view(tensor);
+  if (!tensor.is_persistent() || find(tensor) != nullptr) return;
   Tensor* one = &tensor;
   allocate_shards({&one, 1}, usage());
 }
@@ -99,6 +107,47 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
   }
   set_usage(usage);
   for (Tensor* tensor : tensors) bind(*tensor, *store.find(*tensor));
+}
+
+// From the base on, view by view: their sources need not be placed here.
+void MetaBuffer::make_view(const Tensor& view) {
+  shards_.erase(&view);  // of an earlier tensor at this address
+  std::vector<const Tensor*> chain;
+  for (const Tensor* link = &view; is_view(link->op); link = link->src[0]) chain.push_back(link);
+  const Tensor& source = *chain.back()->src[0];
+  const Shards* base = find(source.is_view() ? *source.view_base : source);
+  if (base == nullptr) return;
+  Shards shards = *base;
+  std::vector<std::unique_ptr<Graph>> graphs;
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) graphs.push_back(std::make_unique<Graph>());
+  for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
+    auto layout = view_layout(**link, shards.layout);
+    if (!layout) return;
+    for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+      if ((*link)->op == Op::kReshape && !shards.local[rank]->is_contiguous()) return;
+      OpParams params = local_view_params(**link, shards.layout, *layout, static_cast<int>(rank));
+      shards.local[rank] = graphs[rank]->add_node((*link)->op, std::move(params), {shards.local[rank]});
+      place_view(*shards.local[rank]);
+    }
+    shards.layout = std::move(*layout);
+  }
+  views_[&view] = std::move(graphs);
+  shards_[&view] = std::move(shards);
+}
+
+void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
+  Shards shards = shards_of(placed);
+  shards_[&tensor] = std::move(shards);
+  tensor.buffer = this;
+  tensor.data = placed.data;
+}
+
+void MetaBuffer::do_forget(Tensor& tensor) {
+  require<InvalidArgument>(meta_type_.store().find(tensor) == nullptr,
+                           "[forget {}] the tensor was placed here and owns its shards; reset or free the buffer",
+                           tensor.name);
+  shards_.erase(&tensor);
+  views_.erase(&tensor);
 }
 
 void MetaBuffer::bind(Tensor& tensor, Shards shards) {
@@ -134,6 +183,33 @@ void MetaBuffer::clear(uint8_t value) {
   for (const auto& [tensor, shards] : shards_) {
     if (shards.layout.is_partial() && !tensor->is_view()) zero_other_addends(shards, 0, tensor->bytes());
   }
+}
+
+bool MetaBuffer::copy_tensor(const Tensor& src, Tensor& dst) {
+  if (src.buffer->is_host()) {
+    do_set(dst, src.data, 0, src.bytes());
+    return true;
+  }
+  const Shards& to = shards_of(dst);
+  if (const Shards* from = find_shards(src)) {
+    if (from->layout != to.layout || from->local.size() != to.local.size()) return false;
+    for (size_t rank = 0; rank < to.local.size(); ++rank) tensor_copy(*from->local[rank], *to.local[rank]);
+    return true;
+  }
+  if (!to.layout.is_mirrored()) return false;
+  for (Tensor* local : to.local) tensor_copy(src, *local);
+  return true;
+}
+
+bool MetaBuffer::copy_to(const Tensor& src, Tensor& dst) {
+  const Shards& from = shards_of(src);
+  if (dst.buffer->is_host()) {
+    do_get(src, dst.data, 0, src.bytes());
+    return true;
+  }
+  if (!from.layout.is_mirrored()) return false;
+  tensor_copy(*from.local[0], dst);
+  return true;
 }
 
 void MetaBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t size) {

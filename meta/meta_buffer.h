@@ -45,13 +45,20 @@ class MetaBuffer final : public Buffer {
 
   std::byte* base() const override;
   void set_usage(Usage usage) override;
-  /// Persistent tensors: asks the callback and allocates the shards. Others wait for a plan to bind them.
+  /// Persistent tensors: asks the callback and allocates the shards. Views get views of their base's shards, where the
+  /// layout of their base allows that. Others wait for a plan to bind them.
   void init_tensor(Tensor& tensor) override;
   void clear(uint8_t value) override;
   /// Declares and allocates all tensors together. On failure nothing remains.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
   /// Attaches placed shards and makes this the tensor's buffer.
   void bind(Tensor& tensor, Shards shards);
+  /// Forgets a bound tensor, which may be gone.
+  void unbind(const Tensor* tensor) { shards_.erase(tensor); }
+  /// From host memory, from shards of the same layout, or to every rank of a mirrored tensor.
+  bool copy_tensor(const Tensor& src, Tensor& dst) override;
+  /// To host memory, or from one rank of a mirrored tensor.
+  bool copy_to(const Tensor& src, Tensor& dst) override;
   /// Keeps a member's buffer alive as long as this one.
   void keep(int rank, std::shared_ptr<Buffer> part);
 
@@ -66,12 +73,19 @@ class MetaBuffer final : public Buffer {
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
   /// Forgets and frees the shards of all tensors placed here; they must be placed again before they are used.
   void do_reset() override;
+  void do_alias(Tensor& tensor, const Tensor& placed) override;
+  /// Refuses tensors that were placed here: they own their shards.
+  void do_forget(Tensor& tensor) override;
 
  private:
+  /// Local views of one view; a graph for each rank owns them.
+  void make_view(const Tensor& view);
+
   MetaBufferType& meta_type_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  std::vector<const Tensor*> declared_;                      ///< in the store by us
-  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< per rank
+  std::unordered_map<const Tensor*, std::vector<std::unique_ptr<Graph>>> views_;  ///< placed by themselves
+  std::vector<const Tensor*> declared_;                                           ///< in the store by us
+  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;                       ///< per rank
 };
 
 /// The shards of a tensor that lies in a meta buffer. Throws InvalidArgument when it does not, or has no plan yet.

@@ -22,10 +22,7 @@ void set_threads(Backend& backend, int threads) {
 }
 
 void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
-  bool told = false;
-  for (Backend* member : backend.members()) {
-    told |= member->set_abort_callback(stop == nullptr ? AbortCallback() : [=] { return stop(data); });
-  }
+  const bool told = backend.set_abort_callback(stop == nullptr ? AbortCallback() : [=] { return stop(data); });
   require<InvalidArgument>(told, "no device of {} can be stopped by a callback", backend.name());
 }
 

@@ -1,5 +1,6 @@
 #include "meta/meta_plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "devices/allocate.h"
@@ -28,21 +29,28 @@ collectives::Collective kind_of(Op op) {
 }  // namespace
 
 MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena)
-    : backend_(backend), plan_(std::move(plan)), claim_(std::move(claim)), buffer_(backend.buffer_type(), 0) {
+    : backend_(backend),
+      plan_(std::move(plan)),
+      claim_(std::move(claim)),
+      buffer_(backend.buffer_type(), 0),
+      topology_(*claim_->range().graph) {
+  remember_graph();
   allocate(arena);
   compile();
   bind();
 }
 
+// Queued collectives refer to the calls kept here.
 MetaGraphPlan::~MetaGraphPlan() {
-  // Queued collectives refer to the calls kept here. Devices without events run nothing behind our back.
+  wait();
+  unbind();
+}
+
+// Devices without events run nothing behind our back.
+void MetaGraphPlan::wait() const {
   if (const auto queued = backend_.device().new_event()) {
     queued->record(backend_);
     queued->synchronize();
-  }
-  if (claim_->graph_is_gone()) return;  // the tensors went with it
-  for (Tensor* tensor : bound_) {
-    if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
   }
 }
 
@@ -103,6 +111,80 @@ void MetaGraphPlan::bind() {
   };
   for (Tensor* input : range.graph->inputs()) bind_one(input);
   for (int i = range.begin; i < range.end; ++i) bind_one(range.graph->nodes()[i]);
+}
+
+void MetaGraphPlan::unbind() {
+  for (Tensor* tensor : bound_) {
+    buffer_.unbind(tensor);
+    if (claim_->graph_is_gone()) continue;  // the tensors went with it
+    if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
+  }
+  bound_.clear();
+}
+
+std::vector<const std::byte*> MetaGraphPlan::places_of(const Tensor& tensor) {
+  std::vector<const std::byte*> places;
+  if (const Shards* shards = find_shards(tensor)) {
+    for (const Tensor* local : shards->local) places.push_back(local->data);
+  }
+  return places;
+}
+
+void MetaGraphPlan::remember_graph() {
+  const Graph& graph = *claim_->range().graph;
+  inputs_.assign(graph.inputs().begin(), graph.inputs().end());
+  nodes_.assign(graph.nodes().begin(), graph.nodes().end());
+  for (const auto& [tensor, layout] : plan_.layouts) {
+    if (plan_.shards.contains(tensor)) continue;
+    Outside outside{nullptr, !tensor->is_leaf(), tensor->id, 0, places_of(*tensor)};
+    if (tensor->is_leaf() && tensor->is_persistent()) {
+      outside.persistent = tensor;
+      outside.generation = tensor->buffer->generation();
+    }
+    outside_.push_back(std::move(outside));
+  }
+}
+
+bool MetaGraphPlan::fits(const Graph& graph) const {
+  if (Topology(graph) != topology_) return false;
+  return std::all_of(outside_.begin(), outside_.end(), [&](const Outside& outside) {
+    const auto number = static_cast<size_t>(outside.number);
+    const Tensor& tensor = outside.persistent != nullptr ? *outside.persistent
+                           : outside.is_node             ? *graph.nodes()[number]
+                                                         : *graph.inputs()[number];
+    const uint64_t generation =
+        outside.persistent != nullptr && tensor.buffer != nullptr ? tensor.buffer->generation() : 0;
+    return generation == outside.generation && places_of(tensor) == outside.places;
+  });
+}
+
+void MetaGraphPlan::move_to(Graph& graph) {
+  const GraphRange& from = claim_->range();
+  auto claim = std::make_unique<GraphClaim>(GraphRange{&graph, from.begin, from.end}, backend_.device());
+  wait();
+  unbind();
+  claim_ = std::move(claim);
+  std::unordered_map<const Tensor*, Tensor*> heir;
+  for (size_t i = 0; i < inputs_.size(); ++i) heir.emplace(inputs_[i], graph.inputs()[i]);
+  for (size_t i = 0; i < nodes_.size(); ++i) heir.emplace(nodes_[i], graph.nodes()[i]);
+  for (auto& [tensor, layout] : plan_.layouts) {
+    if (const auto found = heir.find(tensor); found != heir.end()) tensor = found->second;
+  }
+  decltype(plan_.shards) shards;
+  for (auto& [tensor, own] : plan_.shards) {
+    Tensor* next = heir.at(tensor);
+    for (Tensor* local : own.local) {
+      if (local->copied_from != nullptr) local->copied_from = next;
+    }
+    shards.emplace(next, std::move(own));
+  }
+  plan_.shards = std::move(shards);
+  plan_.graph_uid = graph.uid();
+  plan_.graph_name = graph.name();
+  inputs_.assign(graph.inputs().begin(), graph.inputs().end());
+  nodes_.assign(graph.nodes().begin(), graph.nodes().end());
+  bind();
+  graph.freeze();
 }
 
 void MetaGraphPlan::run(int first, int last) {

@@ -14,6 +14,7 @@
 
 #include "collectives/communicator.h"
 #include "devices/allocate.h"
+#include "graph/topology.h"
 #include "meta/meta_buffer.h"
 #include "meta/plan.h"
 
@@ -34,6 +35,10 @@ class MetaGraphPlan final : public GraphPlan {
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
+  /// The same topology, and what the range reads from outside lies where it lay when the plan was made.
+  bool fits(const Graph& graph) const;
+  /// To a graph that fits. Waits for queued runs.
+  void move_to(Graph& graph);
   /// Queues the steps of segments [first, last).
   void run(int first, int last);
 
@@ -44,8 +49,21 @@ class MetaGraphPlan final : public GraphPlan {
     std::vector<collectives::Call> calls;
   };
 
+  /// A weight, cache, or tensor of an earlier range of the graph that the plan's local graphs refer to.
+  struct Outside {
+    const Tensor* persistent = nullptr;
+    bool is_node = false;
+    int number = -1;
+    uint64_t generation = 0;  ///< of the persistent one's buffer
+    std::vector<const std::byte*> places;
+  };
+
   void allocate(ComputeArena* arena);
   void bind();
+  void unbind();
+  void remember_graph();
+  static std::vector<const std::byte*> places_of(const Tensor& tensor);
+  void wait() const;
   void compile();
   collectives::Call make_call(const Tensor& node, const Step& step) const;
 
@@ -55,6 +73,9 @@ class MetaGraphPlan final : public GraphPlan {
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;
   std::vector<Tensor*> bound_;
+  Topology topology_;
+  std::vector<const Tensor*> inputs_, nodes_;  ///< of the graph, which may be gone
+  std::vector<Outside> outside_;
   std::vector<Action> actions_;  ///< one for each step
   bool communicates_ = false;
 };

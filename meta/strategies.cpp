@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/text.h"
+#include "meta/views.h"
 
 namespace shoal::meta {
 namespace {
@@ -95,32 +96,10 @@ void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, st
   }
 }
 
-std::optional<Layout> view_layout(const Tensor& node, const Layout& source) {
-  if (!source.is_split()) return source;
-  switch (node.op) {
-    case Op::kReshape:
-      return reshape_layout(source, node.src[0]->shape, node.shape);
-    case Op::kSlice: {
-      const auto& params = std::get<SliceParams>(node.params);
-      return slice_layout(source, params.axis, params.begin, params.length);
-    }
-    default:
-      return permute_layout(source, std::get<PermuteParams>(node.params).axes);
-  }
-}
-
-/// A cut inside a quantisation block of the view cannot be stored.
-bool is_storable(const Layout& layout, const Tensor& node) {
-  const int64_t block = traits(node.dtype).block_elems;
-  if (!layout.is_split(0) || block == 1) return true;
-  const auto runs = layout.partition.runs();
-  return std::all_of(runs.begin(), runs.end(), [&](const Run& run) { return run.length % block == 0; });
-}
-
 std::vector<Strategy> view_strategies(const Tensor& node, const Layout& source) {
   const auto layout = view_layout(node, source);
   std::vector<Strategy> out;
-  if (layout && is_storable(*layout, node)) out.push_back({{{source}, *layout, -1, {}}, 0.0});
+  if (layout) out.push_back({{{source}, *layout, -1, {}}, 0.0});
   out.push_back(mirrored(node));
   return out;
 }

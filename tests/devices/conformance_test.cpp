@@ -26,13 +26,28 @@ std::vector<DeviceCase> cases() {
            {"BackendSuite.ComputeGivesFailuresAsStatus", "has no thread for host tasks"},
            {"BackendSuite.ThousandsOfSmallTasks", "has no thread for host tasks"},
            {"BackendSuite.ABackendFinishesItsWorkBeforeItGoes", "has no thread for host tasks"},
+           {"BackendSuite.CopiesToAnotherFamilyWithoutTheHost", "has no events"},
+           {"BackendSuite.CopiesFromAnotherFamilyWithoutTheHost", "has no events"},
+           {"BackendSuite.AStreamThatFailedDoesNotHoldUpItsCopies", "has no thread for host tasks"},
+           {"PlanSuite.SegmentsRunOneByOne", "runs nothing"},
+           {"PlanSuite.SegmentsOfAllSizesAtOnce", "runs nothing"},
+           {"PlanSuite.PlansTakeTurnsInAnArena", "runs nothing"},
+           {"PlanSuite.AnArenaMayGrowUnderItsPlans", "runs nothing"},
+           {"PlanSuite.AGraphIsStoppedWithinANode", "runs nothing"},
+           {"PlanSuite.APlanMovesToAGraphOfItsTopology", "makes every plan anew"},
+           {"PlanSuite.APlanStaysWhereTheTopologyIsAnother", "runs nothing"},
+           {"PlanSuite.RangesMoveOneAfterTheOther", "makes every plan anew"},
            {"EventSuite", "has no events"},
        }},
   };
 }
 
 std::vector<DeviceCase> plugin_cases() {
-  return {{"SIMPLE", plugin_device, "", {}}};
+  return {{"SIMPLE",
+           plugin_device,
+           "",
+           {{"PlanSuite.APlanMovesToAGraphOfItsTopology", "makes every plan anew"},
+            {"PlanSuite.RangesMoveOneAfterTheOther", "makes every plan anew"}}}};
 }
 
 SHOAL_INSTANTIATE_DEVICE_SUITES(Always, cases());

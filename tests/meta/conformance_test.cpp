@@ -14,16 +14,10 @@ Device* meta_device(const char* params) {
 
 std::vector<DeviceCase> cases() {
   const auto made = [](const char* params) { return [params] { return meta_device(params); }; };
-  std::vector<Exclusion> exclusions{{"BackendSuite.TheFirstFailureIsKeptAndLaterWorkSkipped",
-                                     "a failure stops the stream of its member, not those of the others"}};
-  exclusions.push_back({"BufferSuite.TooMuchNamesTheDeviceAndTheSizes", "takes memory when tensors are placed"});
-  for (const char* test : {"ViewsAreReadAndWrittenInTheirOwnOrder", "CopiesWholeTensorsByAnyRoute"}) {
-    exclusions.push_back({std::string("BufferSuite.") + test, "views have shards once their graph has a plan"});
-  }
   return {
-      {"META_even", made("devices=CPU0,CPU1 axis=0"), "", exclusions},
-      {"META_uneven", made("devices=CPU0,CPU1 axis=0 split=3,1"), "", exclusions},
-      {"META_empty_member", made("devices=CPU0,CPU1,CPU2 axis=0 split=5,0,2"), "", exclusions},
+      {"META_even", made("devices=CPU0,CPU1 axis=0"), "", {}},
+      {"META_uneven", made("devices=CPU0,CPU1 axis=0 split=3,1"), "", {}},
+      {"META_empty_member", made("devices=CPU0,CPU1,CPU2 axis=0 split=5,0,2"), "", {}},
   };
 }
 

@@ -4,18 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "devices/allocate.h"
 #include "graph/text.h"
 #include "meta/meta_device.h"
 #include "tests/devices/cpu_configuration.h"
+#include "tests/support/gate.h"
 #include "tests/support/random_graph.h"
 
 namespace shoal::test {
@@ -79,23 +77,5 @@ inline std::vector<float> read_floats(const Tensor& tensor) {
   tensor_get(tensor, values.data(), 0, values.size() * sizeof(float));
   return values;
 }
-
-/// A host task that holds up its stream until it is opened. Whoever waits for it instead of opening it fails the test.
-struct Gate {
-  ~Gate() { EXPECT_FALSE(expired) << "the host waited for a stream that was held up"; }
-  HostTask task() {
-    return {[](void* object, const void*, bool) {
-              auto& gate = *static_cast<Gate*>(object);
-              const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-              while (!gate.open && !gate.expired) {
-                std::this_thread::sleep_for(std::chrono::microseconds(100));
-                gate.expired = std::chrono::steady_clock::now() > deadline;
-              }
-            },
-            this, nullptr};
-  }
-  std::atomic<bool> open{false};
-  std::atomic<bool> expired{false};
-};
 
 }  // namespace shoal::test

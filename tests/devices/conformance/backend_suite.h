@@ -4,11 +4,15 @@
 #include <atomic>
 
 #include "tests/devices/conformance/case.h"
+#include "tests/support/gate.h"
 
 namespace shoal::test {
 
 class BackendSuite : public DeviceFixture {
  protected:
+  /// A device of the family that is always there.
+  static Device& other_device() { return Registry::instance().device("CPU0"); }
+
   /// y = x * 2 + 1, twice over, with a view between.
   struct Doubler {
     explicit Doubler(int64_t length) {
@@ -193,6 +197,87 @@ TEST_P(BackendSuite, CopiesInsideOneStream) {
   backend->copy_async(x, *backend, y);
   backend->synchronize();
   EXPECT_EQ(get_floats(y), values);
+}
+
+/// Streams of two families, one of which is held up while the host goes on.
+TEST_P(BackendSuite, CopiesToAnotherFamilyWithoutTheHost) {
+  const auto from = new_backend();
+  const auto to = other_device().init("threads=1");
+  Tensor& x = placed("x", {100, 7, 1, 1});
+  Tensor* y = weights_.add("y", DType::kF32, {100, 7, 1, 1});
+  const auto memory = allocate_tensors({&y, 1}, other_device().buffer_type(), Usage::kWeights);
+  const std::vector<float> values = ramp(700), zeros(700), ones(700, 1.0f);
+  for (bool hold_source : {true, false}) {
+    set_floats(x, zeros);
+    set_floats(*y, zeros);
+    std::vector<float> before(700), after(700), source(700);
+    Gate gate;
+    ASSERT_TRUE((hold_source ? *from : *to).enqueue(gate.task()));
+    from->set_async(x, values.data(), 0, 2800);
+    to->set_async(*y, ones.data(), 0, 2800);
+    to->get_async(*y, before.data(), 0, 2800);
+    from->copy_async(x, *to, *y);
+    from->set_async(x, zeros.data(), 0, 2800);
+    from->get_async(x, source.data(), 0, 2800);
+    to->get_async(*y, after.data(), 0, 2800);
+    gate.open = true;
+    from->synchronize();
+    to->synchronize();
+    EXPECT_EQ(before, ones);
+    EXPECT_EQ(after, values);
+    EXPECT_EQ(source, zeros);
+  }
+}
+
+TEST_P(BackendSuite, CopiesFromAnotherFamilyWithoutTheHost) {
+  const auto from = other_device().init("threads=1");
+  const auto to = new_backend();
+  Tensor* x = weights_.add("x", DType::kF32, {100, 7, 1, 1});
+  const auto memory = allocate_tensors({&x, 1}, other_device().buffer_type(), Usage::kWeights);
+  Tensor& y = placed("y", {100, 7, 1, 1});
+  constexpr int kRounds = 20;
+  std::vector<std::vector<float>> in, out(kRounds, std::vector<float>(700));
+  for (int round = 0; round < kRounds; ++round) in.push_back(ramp(700, static_cast<float>(round)));
+  for (bool hold_source : {true, false}) {
+    Gate gate;
+    ASSERT_TRUE((hold_source ? *from : *to).enqueue(gate.task()));
+    for (int round = 0; round < kRounds; ++round) {
+      from->set_async(*x, in[round].data(), 0, 2800);
+      from->copy_async(*x, *to, y);
+      to->get_async(y, out[round].data(), 0, 2800);
+    }
+    gate.open = true;
+    to->synchronize();
+    for (int round = 0; round < kRounds; ++round) EXPECT_EQ(out[round], in[round]) << round;
+    from->synchronize();
+  }
+}
+
+TEST_P(BackendSuite, AStreamThatFailedDoesNotHoldUpItsCopies) {
+  const auto mine = new_backend();
+  const auto other = other_device().init("threads=1");
+  Tensor& x = placed("x", {64, 1, 1, 1});
+  Tensor* y = weights_.add("y", DType::kF32, {64, 1, 1, 1});
+  const auto memory = allocate_tensors({&y, 1}, other_device().buffer_type(), Usage::kWeights);
+  set_floats(x, ramp(64));
+  set_floats(*y, ramp(64));
+  const HostTask failing{[](void*, const void*, bool failed) {
+                           if (!failed) fail<DeviceError>("broken");
+                         },
+                         nullptr, nullptr};
+  ASSERT_TRUE(mine->enqueue(failing));
+  mine->copy_async(x, *other, *y);
+  other->synchronize();
+  EXPECT_THROW(mine->synchronize(), DeviceError);
+  ASSERT_TRUE(other->enqueue(failing));
+  other->copy_async(*y, *mine, x);
+  mine->synchronize();
+  EXPECT_THROW(other->synchronize(), DeviceError);
+  set_floats(x, ramp(64, 2.0f));
+  mine->copy_async(x, *other, *y);
+  other->synchronize();
+  EXPECT_EQ(get_floats(*y), ramp(64, 2.0f));
+  mine->synchronize();
 }
 
 TEST_P(BackendSuite, BadQueuedAccessFailsSomewhereAndNothingHangs) {

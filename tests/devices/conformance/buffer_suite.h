@@ -173,6 +173,53 @@ TEST_P(BufferSuite, CopiesWholeTensorsByAnyRoute) {
   EXPECT_THROW(tensor_copy(x, t), InvalidArgument) << "other shape";
 }
 
+TEST_P(BufferSuite, AnAliasIsAnotherName) {
+  Tensor& x = placed("x", {3, 4, 1, 1});
+  set_floats(x, ramp(12));
+  TensorContext context;
+  Tensor* name = context.add("name", DType::kF32, {3, 4, 1, 1});
+  Tensor* other_shape = context.add("other", DType::kF32, {4, 3, 1, 1});
+  x.buffer->alias(*name, x);
+  EXPECT_EQ(get_floats(*name), ramp(12));
+  set_floats(*name, ramp(12, 3.0f));
+  EXPECT_EQ(get_floats(x), ramp(12, 3.0f));
+  EXPECT_THROW(x.buffer->alias(*name, x), InvalidArgument) << "placed already";
+  EXPECT_THROW(x.buffer->alias(*other_shape, x), InvalidArgument);
+  const auto backend = new_backend();
+  std::vector<float> seen(12);
+  const std::vector<float> values = ramp(12, 5.0f);
+  backend->set_async(*name, values.data(), 0, 48);
+  backend->get_async(x, seen.data(), 0, 48);
+  backend->synchronize();
+  EXPECT_EQ(seen, values);
+  x.buffer->forget(*name);
+  EXPECT_EQ(name->buffer, nullptr);
+  EXPECT_THROW(x.buffer->forget(*name), InvalidArgument) << "is not there any more";
+  EXPECT_EQ(get_floats(x), values);
+  x.buffer->alias(*name, x);
+  EXPECT_EQ(get_floats(*name), values);
+  x.buffer->forget(*name);
+}
+
+TEST_P(BufferSuite, AnAliasOfAView) {
+  Tensor& x = placed("x", {3, 4, 1, 1});
+  set_floats(x, ramp(12));
+  TensorContext context;
+  Tensor* twin = context.add("twin", DType::kF32, {3, 4, 1, 1});
+  Graph graph;
+  Tensor* turned = transpose(graph, &x);
+  Tensor* name = transpose(graph, twin);
+  Buffer::place_view(*turned);
+  turned->buffer->alias(*name, *turned);
+  const std::vector<float> expected{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11};
+  EXPECT_EQ(get_floats(*name), expected);
+  turned->buffer->forget(*turned);
+  EXPECT_EQ(get_floats(*name), expected);
+  x.buffer->forget(*name);
+  Buffer::place_view(*turned);
+  EXPECT_EQ(get_floats(*turned), expected);
+}
+
 TEST_P(BufferSuite, NothingIsWrittenOutsideTheTensor) {
   TensorContext context;
   std::vector<Tensor*> tensors;

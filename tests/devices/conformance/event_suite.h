@@ -6,22 +6,11 @@
 #include <thread>
 
 #include "tests/devices/conformance/case.h"
+#include "tests/support/gate.h"
 
 namespace shoal::test {
 
-class EventSuite : public DeviceFixture {
- protected:
-  /// A host task that holds up its stream until it is released.
-  struct Gate {
-    std::atomic<bool> open{false};
-    HostTask task() {
-      return {[](void* object, const void*, bool) {
-                while (!static_cast<Gate*>(object)->open) std::this_thread::sleep_for(std::chrono::microseconds(100));
-              },
-              this, nullptr};
-    }
-  };
-};
+class EventSuite : public DeviceFixture {};
 
 TEST_P(EventSuite, AnEventNeverRecordedHoldsUpNobody) {
   const auto backend = new_backend();

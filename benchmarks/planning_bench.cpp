@@ -1,0 +1,166 @@
+// What planning costs: a graph of about 1,200 nodes (the shape of Llama 2 7B with biases, 40 layers, one token) on 1 to
+// 8 devices, even shares. Verified, then timed, as a whole and by parts: propagation, lowering, the memory plans of all
+// ranks. No memory is taken and nothing is compiled. Counters: nodes of the graph and of all local graphs.
+//
+//   planning_bench --benchmark_filter=make_plan/ranks:8
+#include <benchmark/benchmark.h>
+#include <fmt/core.h>
+
+#include <string>
+#include <vector>
+
+#include "devices/allocate.h"
+#include "devices/cpu/cpu_device.h"
+#include "graph/topology.h"
+#include "meta/plan.h"
+#include "models/llama.h"
+#include "models/split_policy.h"
+
+namespace shoal::models {
+namespace {
+
+constexpr int kLayers = 40;
+
+Hparams hparams() {
+  Hparams h;
+  h.architecture = "llama";
+  h.layers = kLayers;
+  h.context = 4096;
+  h.embd = 4096;
+  h.ff = 11008;
+  h.heads = h.kv_heads = 32;
+  h.head_dim_k = h.head_dim_v = 128;
+  h.vocab = 32000;
+  h.norm_eps = 1e-5f;
+  h.rope.dims = 128;
+  return h;
+}
+
+/// A model without memory, its layouts on a mesh, and the graph of one token.
+class Planned {
+ public:
+  explicit Planned(int ranks) : store(ranks) {
+    cpu::configure(fmt::format("devices={},threads=1", ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      devices.push_back(&Registry::instance().device(fmt::format("CPU{}", rank)));
+    }
+    const Hparams h = hparams();
+    const std::vector<TensorSpec> specs = llama_tensors(h);
+    std::vector<ModelTensor> tensors;
+    for (const TensorSpec& spec : specs) {
+      const DType dtype = spec.elementwise ? DType::kF32 : DType::kQ8_0;
+      if (spec.name == "rope_freqs.weight") continue;
+      weights.add(spec.name, dtype, spec.shape);
+      tensors.push_back({&spec, dtype});
+    }
+    declare_cache(cache, h, {512});
+    const SplitPolicy policy(h, tensors, std::vector<double>(static_cast<size_t>(ranks), 1.0 / ranks));
+    for (const TensorContext* context : {&weights, &cache.context}) {
+      for (const Tensor* tensor : context->tensors()) {
+        store.declare(*tensor,
+                      ranks == 1 ? meta::Layout::mirrored() : meta::to_layout(policy(*tensor), *tensor, ranks));
+      }
+    }
+    decoder = build_llama(h, weights, cache, {1, 1});
+  }
+
+  Graph& graph() { return *decoder.graph; }
+  int ranks() const { return static_cast<int>(devices.size()); }
+  meta::ShardLookup lookup() const {
+    return [this](const Tensor& tensor) { return store.find(tensor); };
+  }
+  meta::LeafLayout leaves() const {
+    return [this](const Tensor& tensor) {
+      const meta::Shards* shards = store.find(tensor);
+      return shards != nullptr ? shards->layout : meta::Layout::mirrored();
+    };
+  }
+  meta::Plan plan() { return meta::make_plan(whole(graph()), {lookup()}, devices); }
+
+  /// Empty when the plan is what it should be.
+  std::string verify() {
+    const meta::Plan made = plan();
+    if (graph().nodes().size() < 1200) return fmt::format("the graph has {} nodes only", graph().nodes().size());
+    const int sums = ranks() == 1 ? 0 : 2 * kLayers;
+    if (made.count(Op::kAllReduce) != sums) return fmt::format("{} all-reduces", made.count(Op::kAllReduce));
+    if (static_cast<int>(made.steps.size()) != 2 * sums + 1) return fmt::format("{} steps", made.steps.size());
+    for (const meta::RankPlan& rank : made.ranks) {
+      if (rank.memory.compute == 0 || rank.memory.compute > (1u << 20)) return "a memory plan of no good size";
+      local_nodes += static_cast<double>(rank.graph->nodes().size());
+    }
+    return {};
+  }
+
+  std::vector<Device*> devices;
+  TensorContext weights;
+  KvCache cache;
+  meta::ShardStore store;
+  DecoderGraph decoder;
+  double local_nodes = 0;
+};
+
+/// Runs `work` on a verified plan, and counts.
+template <class Work>
+void time_part(benchmark::State& state, Work&& work) {
+  Planned planned(static_cast<int>(state.range(0)));
+  if (const std::string problem = planned.verify(); !problem.empty()) return state.SkipWithError(problem.c_str());
+  work(state, planned);
+  state.counters["nodes"] = static_cast<double>(planned.graph().nodes().size());
+  state.counters["local_nodes"] = planned.local_nodes;
+}
+
+void make_plan(benchmark::State& state) {
+  time_part(state, [](benchmark::State& run, Planned& planned) {
+    for (auto _ : run) benchmark::DoNotOptimize(planned.plan());
+  });
+}
+
+void propagate(benchmark::State& state) {
+  time_part(state, [](benchmark::State& run, Planned& planned) {
+    const auto leaves = planned.leaves();
+    for (auto _ : run) benchmark::DoNotOptimize(meta::propagate(whole(planned.graph()), planned.ranks(), leaves));
+  });
+}
+
+void lower(benchmark::State& state) {
+  time_part(state, [](benchmark::State& run, Planned& planned) {
+    const auto leaves = planned.leaves();
+    const auto lookup = planned.lookup();
+    const auto propagation = meta::propagate(whole(planned.graph()), planned.ranks(), leaves);
+    for (auto _ : run) {
+      benchmark::DoNotOptimize(meta::lower(whole(planned.graph()), planned.ranks(), propagation, lookup, leaves));
+    }
+  });
+}
+
+void plan_memory(benchmark::State& state) {
+  time_part(state, [](benchmark::State& run, Planned& planned) {
+    const meta::Plan plan = planned.plan();
+    std::vector<MemoryPlanOptions> options;
+    for (Device* device : planned.devices) options.push_back(memory_options(*device));
+    for (auto _ : run) {
+      for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+        benchmark::DoNotOptimize(shoal::plan_memory(whole(*plan.ranks[rank].graph), options[rank]));
+      }
+    }
+  });
+}
+
+void topology(benchmark::State& state) {
+  time_part(state, [](benchmark::State& run, Planned& planned) {
+    for (auto _ : run) benchmark::DoNotOptimize(Topology(planned.graph()));
+  });
+}
+
+void ranks(benchmark::internal::Benchmark* benchmark) {
+  benchmark->Unit(benchmark::kMillisecond)->ArgName("ranks")->RangeMultiplier(2)->Range(1, 8);
+}
+
+BENCHMARK(make_plan)->Apply(ranks);
+BENCHMARK(propagate)->Apply(ranks);
+BENCHMARK(lower)->Apply(ranks);
+BENCHMARK(plan_memory)->Apply(ranks);
+BENCHMARK(topology)->Unit(benchmark::kMillisecond)->ArgName("ranks")->Arg(1);
+
+}  // namespace
+}  // namespace shoal::models
