@@ -103,12 +103,6 @@ void load_all(const Model& model, int threads, const LoadProgress& progress) {
   work.rethrow();
 }
 
-/// Takes the tensors out of a buffer that is about to be freed.
-void unplace(Model& model) {
-  for (Tensor* tensor : model.weights.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
-  model.buffer.reset();
-}
-
 /// The bytes as memory of the device, if it can have all tensors there; else nullptr.
 std::unique_ptr<Buffer> wrap(const Model& model, Device& device, std::span<std::byte> bytes) {
   // A meta device cuts weights up, and has its members' memory filled.
@@ -123,17 +117,47 @@ std::unique_ptr<Buffer> wrap(const Model& model, Device& device, std::span<std::
   return std::all_of(tensors.begin(), tensors.end(), fits) ? std::move(buffer) : nullptr;
 }
 
-/// False, and nothing done, where the mapping cannot be used.
-bool place_in_mapping(Model& model, Device& device) {
-  if (!can_use_mapping(model, device)) return false;
+/// Places the tensors where the file is mapped; nullptr, and nothing done, where that cannot be.
+std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span<Tensor* const> tensors) {
+  if (!can_use_mapping(model, device)) return nullptr;
   const std::span<std::byte> bytes = model.file.unlock_tensors();
-  model.buffer = wrap(model, device, bytes);
-  if (model.buffer == nullptr) return false;
-  model.buffer->set_usage(Usage::kWeights);
-  for (Tensor* tensor : model.weights.tensors()) {
-    model.buffer->place(*tensor, static_cast<size_t>(model.file.tensor(tensor->name).data - bytes.data()));
+  auto buffer = wrap(model, device, bytes);
+  if (buffer == nullptr) return nullptr;
+  buffer->set_usage(Usage::kWeights);
+  for (Tensor* tensor : tensors) {
+    buffer->place(*tensor, static_cast<size_t>(model.file.tensor(tensor->name).data - bytes.data()));
   }
-  return true;
+  return buffer;
+}
+
+using DeviceOf = std::function<int(const Tensor&)>;
+
+void place(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, const LoadOptions& options) {
+  for (size_t d = 0; d < devices.size(); ++d) {
+    Device& device = *devices[d];
+    std::vector<Tensor*> tensors;
+    for (Tensor* tensor : model.weights.tensors()) {
+      if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
+    }
+    model.buffers.emplace_back();
+    if (options.use_mapping) model.buffers.back() = place_in_mapping(model, device, tensors);
+    if (model.buffers.back() == nullptr) {
+      model.buffers.back() = allocate_tensors(tensors, device.buffer_type(), Usage::kWeights);
+    }
+  }
+}
+
+void load(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, int members,
+          const LoadProgress& progress, const LoadOptions& options) {
+  require<InvalidArgument>(!model.is_loaded(), "{} is loaded already; open it again for other devices",
+                           model.file.path());
+  try {
+    place(model, devices, device_of, options);
+    load_all(model, loading_threads(members), progress);
+  } catch (...) {
+    unload_weights(model);
+    throw;
+  }
 }
 
 }  // namespace
@@ -143,19 +167,23 @@ bool can_use_mapping(const Model& model, Device& device) {
   return wrap(model, device, {const_cast<std::byte*>(bytes.data()), bytes.size()}) != nullptr;
 }
 
+void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
+  load(
+      model, placement.devices(), [&](const Tensor& tensor) { return placement.device_of(tensor); },
+      static_cast<int>(placement.members().size()), progress, options);
+}
+
 void load_weights(Model& model, Device& device, const LoadProgress& progress, const LoadOptions& options) {
-  require<InvalidArgument>(model.buffer == nullptr, "{} is loaded already; open it again for another device",
-                           model.file.path());
-  try {
-    if (!options.use_mapping || !place_in_mapping(model, device)) {
-      model.buffer = allocate_tensors(model.weights.tensors(), device.buffer_type(), Usage::kWeights);
-    }
-    const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
-    load_all(model, loading_threads(meta_device ? static_cast<int>(meta_device->members().size()) : 1), progress);
-  } catch (...) {
-    unplace(model);
-    throw;
-  }
+  Device* devices[] = {&device};
+  const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
+  load(
+      model, devices, [](const Tensor&) { return 0; },
+      meta_device != nullptr ? static_cast<int>(meta_device->members().size()) : 1, progress, options);
+}
+
+void unload_weights(Model& model) {
+  for (Tensor* tensor : model.weights.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
+  model.buffers.clear();
 }
 
 }  // namespace shoal::models

@@ -2,7 +2,7 @@
 // read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
 // one tensor of it, a second time.
 //
-// A single device that can use memory of the host takes the weights where the file is mapped: nothing is allocated or
+// A simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated or
 // copied, several processes share one set of them, and the system may drop and read again what it has no room for.
 // Loading then brings the pages into memory. Writing to such a weight changes this process's copy of its pages and
 // never the file. Until the model is freed the file may be renamed or removed but not written to: what is cut off gives
@@ -13,7 +13,7 @@
 #include <functional>
 
 #include "devices/device.h"
-#include "models/model.h"
+#include "models/placement.h"
 
 namespace shoal::models {
 
@@ -33,8 +33,13 @@ bool can_use_mapping(const Model& model, Device& device);
 /// Told how many bytes of how many are on their devices; called from one thread at a time, often.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
-/// Allocates the weights on the device and fills them, or uses the mapping; blocking. On failure the model is as
-/// before. Throws InvalidArgument when the file has become shorter since it was opened.
+/// Allocates the weights on the placement's devices and fills them, or uses the mapping; blocking. On failure the model
+/// is as before. Throws InvalidArgument when the file has become shorter since it was opened.
+void load_weights(Model& model, const Placement& placement, const LoadProgress& progress = {},
+                  const LoadOptions& options = {});
+/// The same for a single device.
 void load_weights(Model& model, Device& device, const LoadProgress& progress = {}, const LoadOptions& options = {});
+/// Takes the weights off their devices, which may go then.
+void unload_weights(Model& model);
 
 }  // namespace shoal::models

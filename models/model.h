@@ -22,10 +22,13 @@ struct Model {
   GgufFile file;
   const Architecture* architecture = nullptr;
   Hparams hparams;
-  std::vector<TensorSpec> specs;   ///< of the tensors in the file
-  TensorContext weights;           ///< one tensor for each spec, in the same order
-  std::unique_ptr<Buffer> buffer;  ///< of the weights; nullptr until loaded
+  std::vector<TensorSpec> specs;  ///< of the tensors in the file
+  TensorContext weights;          ///< one tensor for each spec, in the same order
+  /// Of the weights: one for each device of the placement that they were loaded with, nullptr where it has none of
+  /// them; empty until loaded.
+  std::vector<std::unique_ptr<Buffer>> buffers;
 
+  bool is_loaded() const { return !buffers.empty(); }
   /// What the split policy needs to know; refers to `specs`.
   std::vector<ModelTensor> split_tensors() const;
   /// The policy for these shares (see parse_ratio).

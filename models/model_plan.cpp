@@ -1,60 +1,155 @@
 #include "models/model_plan.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
+#include "devices/allocate.h"
 #include "devices/params.h"
 #include "graph/error.h"
 
 namespace shoal::models {
 namespace {
 
-/// On one device everything lies whole, and there is nothing to communicate.
-meta::Layout layout_for(const Placement& placement, const Tensor& tensor) {
-  if (!placement.is_meta()) return meta::Layout::mirrored();
-  return meta::to_layout(placement.policy()(tensor), tensor, placement.policy().devices());
+/// On a simple device everything lies whole, and there is nothing to communicate.
+meta::Layout layout_on(const Placement& placement, int device, const Tensor& tensor) {
+  const SplitPolicy* policy = placement.policy_of(device);
+  if (policy == nullptr) return meta::Layout::mirrored();
+  return meta::to_layout((*policy)(tensor), tensor, policy->devices());
 }
 
-void declare(meta::ShardStore& store, const Placement& placement, std::span<Tensor* const> tensors) {
-  for (const Tensor* tensor : tensors) store.declare(*tensor, layout_for(placement, *tensor));
-}
-
-DecoderGraph build(const Model& model, const KvCache& cache, BatchShape shape) {
-  return model.architecture->build(model.hparams, model.weights, cache, shape);
-}
-
-std::vector<DeviceUse> add_up(const ModelPlan& plan, const Model& model, const Placement& placement, bool mapped) {
-  std::span<Device* const> members = placement.members();
-  auto weights = meta::persistent_memory(model.weights.tensors(), plan.store, members);
-  auto cache = meta::persistent_memory(plan.cache.context.tensors(), plan.store, members);
-  std::vector<DeviceUse> out;
-  for (size_t d = 0; d < members.size(); ++d) {
-    DeviceUse use{members[d]->name(), {}, members[d]->memory()};
-    use.use.weights = mapped ? 0 : weights[d].weights;
-    use.mapped = mapped ? model.file.tensor_span().size() : 0;
-    use.use.cache = cache[d].cache;
-    use.use.compute = plan.step.ranks[d].memory.compute;
-    for (const meta::Plan& prompt : plan.prompts) use.use.compute += prompt.ranks[d].memory.compute;
-    if (placement.is_meta()) use.use.communication = plan.step.ranks[d].memory.communication;
-    out.push_back(std::move(use));
+/// What a device has; simple ones can use what lies in host memory elsewhere too.
+void declare(meta::ShardStore& store, const Placement& placement, int device, std::span<Tensor* const> tensors) {
+  for (const Tensor* tensor : tensors) {
+    if (placement.policy_of(device) != nullptr && placement.device_of(*tensor) != device) continue;
+    store.declare(*tensor, layout_on(placement, device, *tensor));
   }
-  return out;
+}
+
+std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::span<Tensor* const> tensors) {
+  std::vector<Tensor*> found;
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(found),
+               [&](const Tensor* tensor) { return placement.device_of(*tensor) == static_cast<int>(device); });
+  return found;
+}
+
+/// What an arena would hold for a rank's plan.
+std::vector<size_t> chunks_of(const meta::RankPlan& rank, Device& device) {
+  if (device.buffer_type().max_size() == std::numeric_limits<size_t>::max()) return {rank.memory.compute};
+  const PlanOptions plan_options = meta::allocation_options(rank);
+  MemoryPlanOptions options = memory_options(device);
+  options.cuts = plan_options.cuts;
+  options.shown = plan_options.shown;
+  return plan_memory(whole(*rank.graph), options).chunk_sizes;
+}
+
+/// Plans graphs one by one, and remembers the most memory that they need.
+class Planner {
+ public:
+  Planner(const Model& model, const Placement& placement, const SessionOptions& options, const ModelPlan& plan)
+      : model_(model), placement_(placement), options_(options), plan_(plan), chunks_(placement.devices().size()) {}
+
+  PlannedGraph plan(BatchShape shape) {
+    PlannedGraph planned;
+    planned.graph = model_.architecture->build(model_.hparams, model_.weights, plan_.cache, shape);
+    sched::ScheduleOptions options;
+    options.op_offload = options_.op_offload;
+    options.home = [this](const Tensor& tensor) -> const BufferType* {
+      return &placement_.devices()[static_cast<size_t>(placement_.device_of(tensor))]->buffer_type();
+    };
+    planned.schedule = sched::make_schedule(*planned.graph.graph, placement_.devices(), options);
+    planned.local = sched::make_local_graphs(planned.schedule);
+    for (size_t d = 0; d < placement_.devices().size(); ++d) {
+      planned.plans.emplace_back();
+      if (planned.local.backends[d].graph != nullptr) planned.plans.back() = plan_on(d, planned.local.backends[d]);
+    }
+    return planned;
+  }
+
+  /// Compute memory of member `rank` of a device, for all graphs so far.
+  size_t compute(size_t device, size_t rank) const {
+    if (rank >= chunks_[device].size()) return 0;
+    const auto& sizes = chunks_[device][rank];
+    return std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  }
+
+ private:
+  meta::Plan plan_on(size_t device, const sched::LocalGraph& local) {
+    const auto members = placement_.members_of(static_cast<int>(device));
+    const meta::ShardStore& store = plan_.stores[device];
+    meta::Surroundings surroundings;
+    surroundings.shards = [&store](const Tensor& tensor) { return store.find(tensor); };
+    surroundings.copied_weights = [&](const Tensor& weight) {
+      return layout_on(placement_, static_cast<int>(device), weight);
+    };
+    meta::Plan plan = meta::make_plan(whole(*local.graph), surroundings, members, {local.cuts, local.shown, nullptr});
+    chunks_[device].resize(members.size());
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      const std::vector<size_t> sizes = chunks_of(plan.ranks[rank], *members[rank]);
+      std::vector<size_t>& most = chunks_[device][rank];
+      most.resize(std::max(most.size(), sizes.size()));
+      for (size_t i = 0; i < sizes.size(); ++i) most[i] = std::max(most[i], sizes[i]);
+    }
+    return plan;
+  }
+
+  const Model& model_;
+  const Placement& placement_;
+  const SessionOptions& options_;
+  const ModelPlan& plan_;
+  std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< by device, member, chunk
+};
+
+/// Bytes of a device's weights that are used in the file's mapping.
+size_t mapped_bytes(const Model& model, Device& device, std::span<Tensor* const> weights, const LoadOptions& load) {
+  if (!load.use_mapping || weights.empty() || !can_use_mapping(model, device)) return 0;
+  if (weights.size() == model.weights.tensors().size()) return model.file.tensor_span().size();
+  size_t bytes = 0;
+  for (const Tensor* weight : weights) bytes += weight->bytes();
+  return bytes;
+}
+
+std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, const Model& model,
+                              const Placement& placement, const LoadOptions& load) {
+  std::vector<DeviceUse> uses;
+  for (Device* member : placement.members()) uses.push_back({member->name(), {}, member->memory(), 0});
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    const auto members = placement.members_of(static_cast<int>(d));
+    const std::vector<Tensor*> weights = tensors_on(placement, d, model.weights.tensors());
+    const size_t mapped = mapped_bytes(model, *placement.devices()[d], weights, load);
+    const auto weight_use = meta::persistent_memory(weights, plan.stores[d], members);
+    const auto cache_use =
+        meta::persistent_memory(tensors_on(placement, d, plan.cache.context.tensors()), plan.stores[d], members);
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      const auto known = std::find(placement.members().begin(), placement.members().end(), members[rank]);
+      DeviceUse& use = uses[static_cast<size_t>(known - placement.members().begin())];
+      use.use.weights += mapped > 0 ? 0 : weight_use[rank].weights;
+      use.mapped += mapped;
+      use.use.cache += cache_use[rank].cache;
+      use.use.compute += planner.compute(d, rank);
+      if (placement.policy_of(static_cast<int>(d)) != nullptr && plan.step.plans[d]) {
+        use.use.communication += plan.step.plans[d]->ranks[rank].memory.communication;
+      }
+    }
+  }
+  return uses;
 }
 
 }  // namespace
 
 ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
                      const LoadOptions& load)
-    : size(session_size(model.hparams, options)), store(static_cast<int>(placement.members().size())) {
+    : size(session_size(model.hparams, options)) {
   declare_cache(cache, model.hparams, {size.context, options.dtype_k, options.dtype_v});
-  declare(store, placement, model.weights.tensors());
-  declare(store, placement, cache.context.tensors());
-  step_graph = build(model, cache, {1, 1});
-  step = meta::make_plan(*step_graph.graph, store, placement.members());
-  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) {
-    prompt_graphs.push_back(build(model, cache, shape));
-    prompts.push_back(meta::make_plan(*prompt_graphs.back().graph, store, placement.members()));
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
+    declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
+    declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
   }
-  memory = add_up(*this, model, placement, load.use_mapping && can_use_mapping(model, placement.device()));
+  Planner planner(model, placement, options, *this);
+  step = planner.plan({1, 1});
+  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
+  memory = add_up(*this, planner, model, placement, load);
 }
 
 void require_memory(std::span<const DeviceUse> uses) {

@@ -1,8 +1,9 @@
 // What running a model on some devices would take, computed without loading or allocating anything: the plans of a
 // step of generation and of prompt batches, and each device's memory: the most that a Session on the same placement
-// holds, to the byte, as long as one output is asked for at a time (after shorter prompts it holds less).
+// holds, to the byte, as long as one output is asked for at a time.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,15 @@ struct DeviceUse {
   size_t mapped = 0;    ///< bytes of weights that are used where the file is mapped, and allocated nowhere
 };
 
+/// A graph as the scheduler would run it.
+struct PlannedGraph {
+  DecoderGraph graph;
+  sched::Schedule schedule;
+  sched::LocalGraphs local;
+  std::vector<std::optional<meta::Plan>> plans;  ///< one for each device of the placement that has something to do
+  const meta::Plan& on(int device = 0) const { return *plans[static_cast<size_t>(device)]; }
+};
+
 struct ModelPlan {
   /// Throws InvalidArgument for options that do not fit the model.
   ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
@@ -28,12 +38,10 @@ struct ModelPlan {
 
   SessionSize size;
   KvCache cache;
-  meta::ShardStore store;
-  DecoderGraph step_graph;  ///< one token
-  meta::Plan step;
-  std::vector<DecoderGraph> prompt_graphs;  ///< largest_prompt_shapes(), a full batch first; none for a batch of 1
-  std::vector<meta::Plan> prompts;
-  std::vector<DeviceUse> memory;
+  std::vector<meta::ShardStore> stores;  ///< one for each device of the placement
+  PlannedGraph step;                     ///< one token
+  std::vector<PlannedGraph> prompts;     ///< largest_prompt_shapes(), a full batch first; none for a batch of 1
+  std::vector<DeviceUse> memory;         ///< one for each simple device
 };
 
 /// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.

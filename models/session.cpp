@@ -36,7 +36,6 @@ Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
 struct Session::Compiled {
   BatchShape shape;
   DecoderGraph graph;
-  std::unique_ptr<GraphPlan> plan;  // before the graph in destruction order
 };
 
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options) {
@@ -68,20 +67,56 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
   return shapes;
 }
 
-Session::Session(const Model& model, Device& device, std::unique_ptr<Backend> backend, const SessionOptions& options)
-    : model_(model), size_(session_size(model.hparams, options)), backend_(std::move(backend)) {
-  require<InvalidArgument>(model.buffer != nullptr, "the weights of {} are not loaded", model.file.path());
+Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+                 const SessionOptions& options)
+    : model_(model), size_(session_size(model.hparams, options)), backends_(std::move(backends)) {
+  require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
-  cache_buffer_ = allocate_tensors(cache_.context.tensors(), device.buffer_type(), Usage::kAny);
-  cache_buffer_->clear(0);
+  allocate_cache(placement);
+  std::vector<Backend*> streams;
+  for (const auto& backend : backends_) streams.push_back(backend.get());
+  scheduler_ = std::make_unique<sched::Scheduler>(std::move(streams), scheduler_options(placement, options));
+  reserve();
+}
+
+sched::SchedulerOptions scheduler_options(const Placement& placement, const SessionOptions& options) {
+  sched::SchedulerOptions scheduler;
+  scheduler.copies = placement.devices().size() > 1 ? kPipelineCopies : 1;
+  scheduler.op_offload = options.op_offload;
+  scheduler.kept_graphs = kKeptPromptShapes + 2;
+  return scheduler;
 }
 
 Session::~Session() {
   try {
-    backend_->synchronize();
+    scheduler_->synchronize();
   } catch (const Error&) {
     // Nobody is left to be told; the work has ended, which is what matters here.
   }
+}
+
+void Session::allocate_cache(const Placement& placement) {
+  std::vector<std::vector<Tensor*>> homes(placement.devices().size());
+  for (Tensor* tensor : cache_.context.tensors()) {
+    homes[static_cast<size_t>(placement.device_of(*tensor))].push_back(tensor);
+  }
+  for (size_t d = 0; d < homes.size(); ++d) {
+    cache_buffers_.push_back(allocate_tensors(homes[d], placement.devices()[d]->buffer_type(), Usage::kAny));
+    if (cache_buffers_.back() != nullptr) cache_buffers_.back()->clear(0);
+  }
+}
+
+// The largest graph first: what comes later fits into its memory, so that nothing is planned twice.
+void Session::reserve() {
+  const auto largest = build({size_.batch, 1});
+  scheduler_->allocate(*largest->graph.graph);
+}
+
+std::unique_ptr<Session::Compiled> Session::build(BatchShape shape) const {
+  auto fresh = std::make_unique<Compiled>();
+  fresh->shape = shape;
+  fresh->graph = model_.architecture->build(model_.hparams, model_.weights, cache_, shape);
+  return fresh;
 }
 
 Session::Compiled& Session::compiled(BatchShape shape) {
@@ -90,13 +125,9 @@ Session::Compiled& Session::compiled(BatchShape shape) {
     std::rotate(compiled_.begin(), found, found + 1);
     return *compiled_.front();
   }
-  // What goes may still be queued, and its memory is better freed before more is asked for.
-  backend_->synchronize();
   if (shape != kSingle) make_room();
-  auto fresh = std::make_unique<Compiled>();
-  fresh->shape = shape;
-  fresh->graph = model_.architecture->build(model_.hparams, model_.weights, cache_, shape);
-  fresh->plan = backend_->create_plan(*fresh->graph.graph);
+  auto fresh = build(shape);
+  scheduler_->allocate(*fresh->graph.graph);
   ++compilations_;
   return **compiled_.insert(compiled_.begin(), std::move(fresh));
 }
@@ -110,13 +141,12 @@ void Session::make_room() {
 }
 
 void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
-  const HeldBackend held(*backend_);
-  size_t bytes = c.shape.tokens * sizeof(int32_t);
-  backend_->set_async(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
-  backend_->set_async(*c.graph.positions, positions_.data() + begin, 0, bytes);
-  backend_->set_async(*c.graph.cache_rows, positions_.data() + begin, 0, bytes);
-  backend_->set_async(*c.graph.out_ids, out_ids, 0, c.shape.outputs * sizeof(int32_t));
-  backend_->compute_async(*c.plan);
+  const size_t bytes = static_cast<size_t>(c.shape.tokens) * sizeof(int32_t);
+  tensor_set(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
+  tensor_set(*c.graph.positions, positions_.data() + begin, 0, bytes);
+  tensor_set(*c.graph.cache_rows, positions_.data() + begin, 0, bytes);
+  tensor_set(*c.graph.out_ids, out_ids, 0, static_cast<size_t>(c.shape.outputs) * sizeof(int32_t));
+  scheduler_->compute_async(*c.graph.graph);
   latest_ = &c;
 }
 
@@ -133,7 +163,6 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   int64_t last = (count - 1) % size_.batch + 1;
   require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
                            last);
-  backend_->synchronize();  // the inputs of earlier work may be replaced now
   const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
   // Only the last batch has more room than tokens.
   const Batch& end = batches.back();
@@ -161,8 +190,8 @@ std::span<const float> Session::logits() {
   require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
   const Tensor& logits = *latest_->graph.logits;
   logits_.resize(outputs_ * model_.hparams.vocab);
-  backend_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
-  backend_->synchronize();
+  scheduler_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
+  scheduler_->synchronize();
   return logits_;
 }
 
@@ -177,12 +206,6 @@ void Session::set_position(int64_t position) {
                            position, size_.context);
   position_ = position;
   latest_ = nullptr;
-}
-
-std::vector<const GraphPlan*> Session::plans() const {
-  std::vector<const GraphPlan*> out;
-  for (const auto& c : compiled_) out.push_back(c->plan.get());
-  return out;
 }
 
 }  // namespace shoal::models

@@ -1,8 +1,8 @@
-// A session: one text going through a model on one device (a meta device included). Owns the stream of work, the KV
-// cache and the compiled graphs. One thread at a time may use it; the model and the device must outlive
+// A session: one text going through a model on the devices of a placement. Owns the streams of work, the KV
+// cache and the compiled graphs. One thread at a time may use it; the model and the placement must outlive
 // it.
 //
-//   Session session(model, placement.device(), placement.init(), {.context = 512});
+//   Session session(model, placement, placement.init(), {.context = 512});
 //   session.evaluate(prompt);                         // in batches of at most options.batch tokens
 //   for (...) session.evaluate(std::array{sample(session.logits())});
 //
@@ -23,6 +23,8 @@
 
 #include "devices/device.h"
 #include "models/model.h"
+#include "models/placement.h"
+#include "sched/scheduler.h"
 
 namespace shoal::models {
 
@@ -31,7 +33,11 @@ struct SessionOptions {
   int64_t batch = 512;  ///< most tokens in one run of a graph
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
+  bool op_offload = true;  ///< see sched::SchedulerOptions
 };
+
+/// Batches of a prompt that may be on their way at a time where layers lie on several devices.
+inline constexpr int kPipelineCopies = 4;
 
 /// What the options mean for a model: the context it gets and its largest batch.
 struct SessionSize {
@@ -55,10 +61,15 @@ std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t 
 ///   512 -> {512, 1}, {256, 1}, {128, 1}, {64, 1}
 std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
 
+/// How a session's scheduler works, and what a plan of it must assume.
+sched::SchedulerOptions scheduler_options(const Placement& placement, const SessionOptions& options);
+
 class Session {
  public:
-  /// Allocates the cache. The model's weights must be loaded on `device`.
-  Session(const Model& model, Device& device, std::unique_ptr<Backend> backend, const SessionOptions& options = {});
+  /// Allocates the cache, and compute memory for a full batch with one output. The model's weights must be loaded on
+  /// the placement's devices; `backends`: one for each of them.
+  Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+          const SessionOptions& options = {});
   ~Session();
 
   int64_t context() const { return size_.context; }
@@ -74,20 +85,25 @@ class Session {
   /// Forgets all tokens from `position` on.
   void rewind(int64_t position);
 
-  Backend& backend() { return *backend_; }
+  sched::Scheduler& scheduler() { return *scheduler_; }
+  const sched::Scheduler& scheduler() const { return *scheduler_; }
   const Model& model() const { return model_; }
-  /// Its tensors, for session_state.h: to be read and written once backend() is synchronised.
+  /// Its tensors, for session_state.h: to be read and written once scheduler() is synchronised.
   const KvCache& cache() const { return cache_; }
   /// Says that somebody has written rows [0, position) of the cache. There are no logits then.
   void set_position(int64_t position);
-  const Buffer& cache_buffer() const { return *cache_buffer_; }
-  /// The compiled graphs at hand, the latest used first; for tools and tests.
-  std::vector<const GraphPlan*> plans() const;
-  /// How many graphs were compiled so far.
+  /// The cache's memory, one buffer for each of the placement's devices; nullptr where it has none of it.
+  std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }
+  /// How many graphs are at hand.
+  size_t kept_graphs() const { return compiled_.size(); }
+  /// How many graphs were built so far.
   int64_t compilations() const { return compilations_; }
 
  private:
   struct Compiled;
+  void allocate_cache(const Placement& placement);
+  void reserve();
+  std::unique_ptr<Compiled> build(BatchShape shape) const;
   /// Finds or makes it.
   Compiled& compiled(BatchShape shape);
   /// Drops the shape used longest ago where one more would be too many.
@@ -97,14 +113,15 @@ class Session {
   const Model& model_;
   SessionSize size_;
   KvCache cache_;
-  std::unique_ptr<Buffer> cache_buffer_;
-  std::unique_ptr<Backend> backend_;                 // after the buffers: its queue must end before they go
+  std::vector<std::unique_ptr<Buffer>> cache_buffers_;
+  std::vector<std::unique_ptr<Backend>> backends_;  // after the buffers: their queues must end before they go
+  std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<std::unique_ptr<Compiled>> compiled_;  // the latest used first
   int64_t compilations_ = 0;
   Compiled* latest_ = nullptr;
   int64_t outputs_ = 0;  // of latest_ that were asked for
   int64_t position_ = 0;
-  std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of queued work: unchanged until it is done
+  std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
   std::vector<float> logits_;
 };
 

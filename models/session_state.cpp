@@ -151,7 +151,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
 }  // namespace
 
 std::vector<std::byte> save_state(Session& session) {
-  session.backend().synchronize();
+  session.scheduler().synchronize();
   const int64_t count = session.position();
   std::vector<std::byte> state(sizeof(Header) + bytes_of(session.cache(), count));
   for_each_tensor(session.cache(), count, [&](Tensor& tensor, const Rows& rows, size_t at) {
@@ -165,7 +165,7 @@ std::vector<std::byte> save_state(Session& session) {
 
 void restore_state(Session& session, std::span<const std::byte> state) {
   const Header header = checked_header(session, state);
-  session.backend().synchronize();
+  session.scheduler().synchronize();
   session.set_position(0);  // should a device fail on the way
   const auto count = static_cast<int64_t>(header.rows);
   for_each_tensor(session.cache(), count, [&](Tensor& tensor, const Rows& rows, size_t at) {

@@ -1,11 +1,8 @@
 #include "sched/schedule.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
-#include "devices/params.h"
 #include "graph/error.h"
 #include "sched/assign.h"
 
@@ -135,49 +132,6 @@ class Splitter {
   const Tensor* last_ = nullptr;
 };
 
-std::string source_text(const Schedule& schedule, const Copy& copy) {
-  if (copy.from_split >= 0) return fmt::format("from split {}", copy.from_split);
-  if (!copy.tensor->is_persistent()) return "from the caller";
-  const std::string backend = schedule.backends[static_cast<size_t>(copy.from_backend)];
-  return copy.ids == nullptr ? "from " + backend : fmt::format("from {}, the experts in {}", backend, copy.ids->name);
-}
-
-/// Columns of equal width, without blanks at the ends of lines.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i + 1 < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}}", row[i], widths[i]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
-std::string header(const Schedule& s) {
-  return fmt::format("schedule of {}: {} splits on {} backends, {} copies, {}\n", s.graph_name, s.splits.size(),
-                     s.backends.size(), s.copies(), format_bytes(static_cast<size_t>(s.copied_bytes())));
-}
-
-std::string split_header(const Schedule& schedule, size_t index) {
-  const Split& split = schedule.splits[index];
-  return fmt::format("split {}  {}\n", index, schedule.backends[static_cast<size_t>(split.backend)]);
-}
-
-std::vector<std::vector<std::string>> copy_rows(const Schedule& schedule, const Split& split) {
-  std::vector<std::vector<std::string>> rows;
-  for (const Copy& copy : split.copies) {
-    const Tensor& tensor = *copy.tensor;
-    rows.push_back({"copy", tensor.name, fmt::format("{} {}", name_of(tensor.dtype), shoal::to_string(tensor.shape)),
-                    source_text(schedule, copy)});
-  }
-  return rows;
-}
-
 }  // namespace
 
 std::string_view name_of(Reason reason) {
@@ -213,37 +167,6 @@ Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, con
   schedule.nodes = assign(abilities, options);
   Splitter(abilities, options, schedule).run();
   return schedule;
-}
-
-std::string to_string(const Schedule& schedule) {
-  std::string text = header(schedule);
-  for (size_t i = 0; i < schedule.splits.size(); ++i) {
-    const Split& split = schedule.splits[i];
-    auto rows = copy_rows(schedule, split);
-    for (const int index : split.nodes) {
-      const Tensor& node = *schedule.graph->nodes()[static_cast<size_t>(index)];
-      rows.push_back({"node", node.name, std::string(name_of(node.op)),
-                      std::string(name_of(schedule.nodes[static_cast<size_t>(index)].reason))});
-    }
-    text += split_header(schedule, i) + aligned(rows);
-  }
-  return text;
-}
-
-std::string summary(const Schedule& schedule) {
-  std::string text = header(schedule);
-  for (size_t i = 0; i < schedule.splits.size(); ++i) {
-    const Split& split = schedule.splits[i];
-    std::map<Reason, int> counts;
-    for (const int index : split.nodes) ++counts[schedule.nodes[static_cast<size_t>(index)].reason];
-    std::string why;
-    for (const auto& [reason, count] : counts) {
-      why += fmt::format("{}{} {}", why.empty() ? "" : ", ", count, name_of(reason));
-    }
-    text += split_header(schedule, i) + aligned(copy_rows(schedule, split)) +
-            fmt::format("  {} nodes: {}\n", split.nodes.size(), why);
-  }
-  return text;
 }
 
 }  // namespace shoal::sched

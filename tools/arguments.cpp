@@ -14,10 +14,15 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 5> kShortFlags{{
+constexpr std::array<ShortFlag, 10> kShortFlags{{
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
+    {"-sm", "--split-mode"},
+    {"-ngl", "--n-gpu-layers"},
+    {"-nkvo", "--no-kv-offload"},
+    {"-ot", "--override-tensor"},
+    {"-cmoe", "--cpu-moe"},
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
 }};

@@ -12,14 +12,14 @@ ComparisonSide::ComparisonSide(const std::string& path, std::vector<Device*> dev
                                int64_t prompt_tokens)
     : model_(models::open_model(path)),
       placement_(*model_, std::move(devices), placement),
-      backend_(placement_.init()),
+      backend_(std::move(placement_.init().front())),
       prompt_tokens_(prompt_tokens) {
   models::declare_cache(cache_, model_->hparams, {options.context, options.dtype_k, options.dtype_v});
 }
 
 ComparisonSide::~ComparisonSide() {
   // The memory belongs to the placement's device.
-  model_->buffer.reset();
+  models::unload_weights(*model_);
 }
 
 models::DecoderGraph ComparisonSide::build(int64_t tokens) const {
@@ -63,7 +63,7 @@ std::vector<models::DeviceUse> ComparisonSide::memory() const {
 
 void ComparisonSide::load() {
   // Both sides hold weights in the same way, as memory() counts them.
-  models::load_weights(*model_, placement_.device(), {}, {.use_mapping = false});
+  models::load_weights(*model_, placement_, {}, {.use_mapping = false});
   cache_buffer_ = allocate_tensors(cache_.context.tensors(), placement_.device().buffer_type(), Usage::kAny);
   cache_buffer_->clear(0);
 }

@@ -66,7 +66,9 @@ void provide_cpus(int needed) {
 }  // namespace
 
 std::vector<std::string> split_device_names(std::string_view text) {
-  std::vector<std::string> names = split_list(text);
+  std::string flat(text);
+  std::replace(flat.begin(), flat.end(), '+', ',');
+  std::vector<std::string> names = split_list(flat);
   for (auto name = names.begin(); name != names.end(); ++name) {
     require<InvalidArgument>(!name->empty(), "an empty device name in '{}'; give names such as CPU0,CPU1", text);
     bool again =
@@ -74,6 +76,14 @@ std::vector<std::string> split_device_names(std::string_view text) {
     require<InvalidArgument>(!again, "device {} is named twice in '{}'", *name, text);
   }
   return names;
+}
+
+std::vector<int> device_group_sizes(std::string_view text) {
+  std::vector<int> sizes;
+  for (const std::string& group : split_list(text)) {
+    sizes.push_back(1 + static_cast<int>(std::count(group.begin(), group.end(), '+')));
+  }
+  return sizes;
 }
 
 std::vector<Device*> find_devices(const std::vector<std::string>& names) {

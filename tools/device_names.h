@@ -9,8 +9,12 @@
 
 namespace shoal::tools {
 
-/// "CPU0, cpu1" -> {"CPU0", "cpu1"}. Throws InvalidArgument for an empty name and for one that comes twice in any case.
+/// "CPU0, cpu1+CPU2" -> {"CPU0", "cpu1", "CPU2"}. Throws InvalidArgument for an empty name and for one that comes twice
+/// in any case.
 std::vector<std::string> split_device_names(std::string_view text);
+
+/// "CPU0+CPU1,CPU2" -> {2, 1}: how many of split_device_names() are in each group; those joined by + act as one.
+std::vector<int> device_group_sizes(std::string_view text);
 
 /// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
 /// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are.

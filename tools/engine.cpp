@@ -8,7 +8,7 @@
 
 namespace shoal::tools {
 
-Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
+Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups devices,
                    const models::PlacementOptions& placement, const models::SessionOptions& session,
                    const models::LoadOptions& load) {
   Engine engine;
@@ -16,7 +16,7 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
   engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
   require_threads(threads_needed(engine.placement->members(), placement.threads));
   // Memory is planned for the threads there are.
-  std::unique_ptr<Backend> backend = engine.placement->init();
+  std::vector<std::unique_ptr<Backend>> backends = engine.placement->init();
   const std::vector<models::DeviceUse> memory =
       models::ModelPlan(*engine.model, *engine.placement, session, load).memory;
   models::require_memory(memory);
@@ -26,9 +26,8 @@ Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> de
     if (interrupted()) throw Interrupted();
     bar.update(done, total);
   };
-  models::load_weights(*engine.model, engine.placement->device(), progress, load);
-  engine.session =
-      std::make_unique<models::Session>(*engine.model, engine.placement->device(), std::move(backend), session);
+  models::load_weights(*engine.model, *engine.placement, progress, load);
+  engine.session = std::make_unique<models::Session>(*engine.model, *engine.placement, std::move(backends), session);
   return engine;
 }
 

@@ -17,7 +17,7 @@ struct Engine {
 
 /// Throws DeviceError before anything is loaded when a device has too little memory or cannot start its threads, and
 /// Interrupted on Ctrl-C.
-Engine load_engine(std::unique_ptr<models::Model> model, std::vector<Device*> devices,
+Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups devices,
                    const models::PlacementOptions& placement, const models::SessionOptions& session,
                    const models::LoadOptions& load);
 

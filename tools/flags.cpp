@@ -48,7 +48,10 @@ void LoadFlags::add_to(CLI::App& app) {
 }
 
 void DeviceFlags::add_to(CLI::App& app, bool required) {
-  auto read = [this](const std::string&, const std::string& text) { names = split_device_names(text); };
+  auto read = [this](const std::string&, const std::string& text) {
+    names = split_device_names(text);
+    group_sizes = device_group_sizes(text);
+  };
   CLI::Option* option =
       add_parsed(app, "--devices", "NAMES", read, "Devices that act as one, such as CPU0,CPU1 (-dev)");
   if (required) {
@@ -56,14 +59,57 @@ void DeviceFlags::add_to(CLI::App& app, bool required) {
   } else {
     option->default_str(names.front());
   }
-  app.add_option("--tensor-split", ratio, "Share of each device, such as 3,1; default even (-ts)");
+  app.add_option("--tensor-split", ratio,
+                 "Share of each device (with -sm layer: of each group), such as 3,1; default even (-ts)");
   add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
   plugins.add_to(app);
 }
 
+void DeviceFlags::add_layers_to(CLI::App& app) {
+  const auto read_mode = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
+    mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+  };
+  add_parsed(app, "--split-mode", "MODE", read_mode,
+             "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
+             "layers (-sm)")
+      ->default_str("tensor");
+  add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
+              "So many of the last layers on the devices, the rest on the host's CPU; -1: everything (-ngl)");
+  app.add_flag("--no-kv-offload", cache_on_host, "Keep the KV cache on the host's CPU (-nkvo)");
+  const auto read_override = [this](const std::string& flag, const std::string& text) {
+    for (const std::string& part : split_list(text)) {
+      const size_t equals = part.rfind('=');
+      require<InvalidArgument>(equals != std::string::npos && equals > 0 && equals + 1 < part.size(),
+                               "{}: '{}' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU", flag, part);
+      overrides.push_back({part.substr(0, equals), part.substr(equals + 1)});
+    }
+  };
+  add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,
+             "Put the weights whose names a regular expression matches on a device; CPU: the host's (-ot)");
+  app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU (-cmoe)");
+}
+
+models::PlacementOptions DeviceFlags::placement() const {
+  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides};
+  if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
+  return options;
+}
+
+models::DeviceGroups DeviceFlags::find_groups() const {
+  models::DeviceGroups groups;
+  const std::vector<Device*> devices = find();
+  auto next = devices.begin();
+  for (const int size : group_sizes) {
+    groups.emplace_back(next, next + size);
+    next += size;
+  }
+  return groups;
+}
+
 void DeviceFlags::check() const {
   try {
-    models::parse_ratio(ratio, static_cast<int>(names.size()));
+    models::parse_ratio(ratio, static_cast<int>(mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));
   } catch (const InvalidArgument& error) {
     throw UsageError(error.what());
   }
@@ -82,6 +128,8 @@ void ContextFlags::add_to(CLI::App& app) {
 }
 
 void ContextFlags::add_batches_to(CLI::App& app) {
+  app.add_flag("!--no-op-offload", op_offload,
+               "Do not bring weights from the host to a device for large batches, where the device would");
   add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
   add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once (-ub)");
 }

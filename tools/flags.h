@@ -30,19 +30,28 @@ struct PluginFlags {
   PluginReport load() const;
 };
 
-/// -dev -ts -t --plugin
+/// -dev -ts -t --plugin, and where the parts of a model go: -sm -ngl -nkvo -ot -cmoe
 struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names{"CPU0"};
+  std::vector<int> group_sizes{1};  ///< of the names: those of a group act as one
   std::string ratio;
   int threads = 0;
   /// `required`: the command makes no sense without --devices.
   void add_to(CLI::App& app, bool required = false);
   /// Throws UsageError for a ratio that is none, or one for another number of devices.
   void check() const;
+  void add_layers_to(CLI::App& app);
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
-  models::PlacementOptions placement() const { return {ratio, threads}; }
+  models::DeviceGroups find_groups() const;
+  models::PlacementOptions placement() const;
+
+  models::SplitMode mode = models::SplitMode::kTensor;
+  int64_t device_layers = -1;
+  bool cache_on_host = false;
+  bool experts_on_host = false;
+  std::vector<models::TensorOverride> overrides;
 };
 
 /// --mmap --no-mmap
@@ -59,9 +68,10 @@ struct ContextFlags {
   int64_t ubatch = 512;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
+  bool op_offload = true;
   void add_to(CLI::App& app);
   void add_batches_to(CLI::App& app);
-  models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v}; }
+  models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v, op_offload}; }
 };
 
 /// --output text|json

@@ -118,8 +118,8 @@ void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
   SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
   Placement placement(model, cpu_devices(mesh.devices), {mesh.ratio, 1});
   ModelPlan plan(model, placement, {});
-  std::vector<const meta::Plan*> plans{&plan.step};
-  for (const meta::Plan& prompt : plan.prompts) plans.push_back(&prompt);
+  std::vector<const meta::Plan*> plans{&plan.step.on()};
+  for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
   ASSERT_EQ(plans.size(), 5u);
   for (const meta::Plan* p : plans) {
     EXPECT_EQ(p->count(Op::kAllReduce), 2 * model.hparams.layers);
@@ -127,7 +127,7 @@ void expect_two_all_reduces(const Model& model, const Mesh& mesh) {
   }
   // What is reduced is one row of activations for each token.
   int64_t row = model.hparams.embd * static_cast<int64_t>(sizeof(float));
-  EXPECT_EQ(plan.step.collective_bytes(), 2 * model.hparams.layers * row);
+  EXPECT_EQ(plan.step.on().collective_bytes(), 2 * model.hparams.layers * row);
 }
 
 class LlamaPlan : public ::testing::TestWithParam<std::string> {};
@@ -145,7 +145,7 @@ TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
     ModelPlan plan(*model, placement, {});
     size_t expected = 0, found = 0;
     for (const Tensor* tensor : model->weights.tensors()) {
-      const meta::Shards& shards = *plan.store.find(*tensor);
+      const meta::Shards& shards = *plan.stores[0].find(*tensor);
       for (const Tensor* local : shards.local) found += local->bytes();
       if (shards.layout.is_mirrored()) {
         expected += tensor->bytes() * mesh.devices;
@@ -164,7 +164,7 @@ TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
     if (mesh.devices <= 4) {
       size_t mirrored = 0;
       for (const Tensor* tensor : model->weights.tensors()) {
-        if (plan.store.find(*tensor)->layout.is_mirrored()) mirrored += tensor->bytes();
+        if (plan.stores[0].find(*tensor)->layout.is_mirrored()) mirrored += tensor->bytes();
       }
       EXPECT_EQ(found, model->file.tensor_bytes() + mirrored * (mesh.devices - 1));
     }
@@ -182,15 +182,12 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
     for (int64_t tokens : {32, 16, 8, 4, 1}) loaded.session->evaluate(std::vector<int32_t>(tokens, 5));
     loaded.session->logits();
     std::vector<size_t> compute(mesh.devices);
-    std::vector<size_t> weights{loaded.model->buffer->size()}, cache{loaded.session->cache_buffer().size()};
-    for (const GraphPlan* compiled : loaded.session->plans()) {
-      std::vector<size_t> bytes{compiled->allocated_bytes()};
-      if (loaded.placement.is_meta()) bytes = meta::allocated_per_rank(*compiled);
-      for (int d = 0; d < mesh.devices; ++d) compute[d] += bytes[d];
-    }
+    std::vector<size_t> weights{loaded.model->buffers.front()->size()},
+        cache{loaded.session->cache_buffers().front()->size()};
+    compute = loaded.session->scheduler().member_sizes(0);
     if (loaded.placement.is_meta()) {
-      weights = meta::allocated_per_rank(*loaded.model->buffer);
-      cache = meta::allocated_per_rank(loaded.session->cache_buffer());
+      weights = meta::allocated_per_rank(*loaded.model->buffers.front());
+      cache = meta::allocated_per_rank(*loaded.session->cache_buffers().front());
     }
     for (int d = 0; d < mesh.devices; ++d) {
       // What one device uses where the file is mapped is not allocated.
@@ -211,7 +208,7 @@ TEST_P(LlamaPlan, AnOpThatTakesTheLogitsOnTheDevicesCostsOneAllGather) {
       ModelPlan plan(*model, placement, {});
       DecoderGraph graph = model->architecture->build(model->hparams, model->weights, plan.cache, shape);
       graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
-      const meta::Plan with_best = meta::make_plan(*graph.graph, plan.store, placement.members());
+      const meta::Plan with_best = meta::make_plan(*graph.graph, plan.stores[0], placement.members());
       EXPECT_EQ(with_best.count(Op::kAllReduce), 2 * model->hparams.layers);
       EXPECT_EQ(with_best.count(Op::kAllGather), 1);
       EXPECT_EQ(other_collectives(with_best), 1);
@@ -234,7 +231,7 @@ TEST_P(LlamaPlan, TheBestTokenOnTheDevicesIsThatOfTheLogits) {
     memory->clear(0);
     DecoderGraph graph = model.architecture->build(model.hparams, model.weights, cache, {10, 10});
     Tensor* best = graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
-    const auto backend = loaded.placement.init();
+    const auto backend = std::move(loaded.placement.init().front());
     const auto plan = backend->create_plan(*graph.graph);
     std::vector<int32_t> order(10), found(10);
     std::iota(order.begin(), order.end(), 0);
@@ -279,9 +276,9 @@ TEST(LlamaPlanVariants, AHeadThatIsTheEmbeddingTooIsDividedAsTheWeightsAre) {
     expect_two_all_reduces(*model, mesh);
     Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
     ModelPlan plan(*model, placement, {});
-    const auto logits = std::find_if(plan.step.shards.begin(), plan.step.shards.end(),
+    const auto logits = std::find_if(plan.step.on().shards.begin(), plan.step.on().shards.end(),
                                      [](const auto& entry) { return entry.first->name == "logits"; });
-    ASSERT_NE(logits, plan.step.shards.end());
+    ASSERT_NE(logits, plan.step.on().shards.end());
     const meta::Layout& layout = logits->second.layout;
     ASSERT_TRUE(layout.is_split(0)) << layout.to_string();
     for (int d = 0; d < mesh.devices; ++d) {
@@ -289,7 +286,7 @@ TEST(LlamaPlanVariants, AHeadThatIsTheEmbeddingTooIsDividedAsTheWeightsAre) {
       const double total = std::accumulate(placement.policy().bytes().begin(), placement.policy().bytes().end(), 0.0);
       EXPECT_NEAR(static_cast<double>(layout.partition.local_length(d)), 800 * share / total, 32) << d;
     }
-    EXPECT_TRUE(plan.store.find(*model->weights.find("token_embd.weight"))->layout.is_mirrored());
+    EXPECT_TRUE(plan.stores[0].find(*model->weights.find("token_embd.weight"))->layout.is_mirrored());
   }
 }
 

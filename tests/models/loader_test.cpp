@@ -52,9 +52,9 @@ TEST(Loader, EveryByteArrives) {
       auto model = open_model(path);
       const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
       Placement placement(*model, cpu_devices(devices), {ratio, 1});
-      load_weights(*model, placement.device(), {}, {.use_mapping = false});
+      load_weights(*model, placement, {}, {.use_mapping = false});
       EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << ratio;
-      model->buffer.reset();
+      unload_weights(*model);
     }
   }
 }
@@ -81,13 +81,13 @@ TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
   load_weights(*model, device);
   EXPECT_EQ(tensors_elsewhere(*model), std::vector<std::string>());
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
-  EXPECT_EQ(model->buffer->size(), model->file.tensor_span().size());
-  EXPECT_EQ(model->buffer->usage(), Usage::kWeights);
-  for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, model->buffer.get());
+  EXPECT_EQ(model->buffers.front()->size(), model->file.tensor_span().size());
+  EXPECT_EQ(model->buffers.front()->usage(), Usage::kWeights);
+  for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, model->buffers.front().get());
   // Removing the file does not take it away.
   std::filesystem::remove(path);
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
-  model->buffer.reset();
+  unload_weights(*model);
 }
 
 TEST(MappedWeights, OthersCopyThem) {
@@ -98,12 +98,12 @@ TEST(MappedWeights, OthersCopyThem) {
   EXPECT_FALSE(can_use_mapping(*model, null));
   load_weights(*model, null);
   EXPECT_EQ(tensors_elsewhere(*model).size(), model->weights.tensors().size());
-  model->buffer.reset();
+  unload_weights(*model);
   for (Tensor* tensor : model->weights.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
   load_weights(*model, *cpu_devices(1).front(), {}, {.use_mapping = false});
   EXPECT_EQ(tensors_elsewhere(*model).size(), model->weights.tensors().size());
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
-  model->buffer.reset();
+  unload_weights(*model);
 }
 
 TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
@@ -118,7 +118,7 @@ TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
   std::vector<float> got(tensor.elements());
   tensor_get(tensor, got.data(), 0, tensor.bytes());
   EXPECT_EQ(got, values);
-  model->buffer->clear(7);
+  model->buffers.front()->clear(7);
   for (const Tensor* cleared : model->weights.tensors()) {
     std::vector<std::byte> bytes(cleared->bytes());
     tensor_get(*cleared, bytes.data(), 0, bytes.size());
@@ -129,8 +129,8 @@ TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
   // What the file says of itself is not among the bytes given out.
   EXPECT_EQ(model->file.get<std::string>("general.architecture"), "llama");
   EXPECT_EQ(model->file.tensors().size(), other->file.tensors().size());
-  model->buffer.reset();
-  other->buffer.reset();
+  unload_weights(*model);
+  unload_weights(*other);
 }
 
 /// A device that says of host memory what it is told to, and is a CPU otherwise.
@@ -191,7 +191,7 @@ TEST(MappedWeights, AreCopiedWhereTheFileAlignsThemTooLittle) {
     load_weights(*model, device);
     EXPECT_EQ(tensors_elsewhere(*model).empty(), mapped);
     EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
-    model->buffer.reset();
+    unload_weights(*model);
   }
 }
 
@@ -201,16 +201,16 @@ TEST(MappedWeights, GiveTheLogitsOfCopies) {
   for (bool use_mapping : {false, true}) {
     auto model = open_model(tiny_model_path("q4_k_m"));
     Placement placement(*model, cpu_devices(1), {{}, 1});
-    load_weights(*model, placement.device(), {}, {.use_mapping = use_mapping});
+    load_weights(*model, placement, {}, {.use_mapping = use_mapping});
     EXPECT_EQ(tensors_elsewhere(*model).empty(), use_mapping);
     {
-      Session session(*model, placement.device(), placement.init(), {.context = 64});
+      Session session(*model, placement, placement.init(), {.context = 64});
       session.evaluate(prompt);
       const std::span<const float> logits = session.logits();
       if (!use_mapping) expected.assign(logits.begin(), logits.end());
       EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), expected);
     }
-    model->buffer.reset();
+    unload_weights(*model);
   }
 }
 
@@ -219,14 +219,14 @@ TEST(Loader, ReportsProgressAndRefusesASecondTime) {
     auto model = open_model(tiny_model_path("q8_0"));
     Placement placement(*model, cpu_devices(devices), {{}, 1});
     size_t last = 0, total = 0;
-    load_weights(*model, placement.device(), [&](size_t done, size_t all) {
+    load_weights(*model, placement, [&](size_t done, size_t all) {
       EXPECT_GT(done, last);
       last = done, total = all;
     });
     EXPECT_EQ(last, total);
     EXPECT_EQ(total, model->file.tensor_bytes());
-    EXPECT_THAT(message_of([&] { load_weights(*model, placement.device()); }), HasSubstr("is loaded already"));
-    model->buffer.reset();
+    EXPECT_THAT(message_of([&] { load_weights(*model, placement); }), HasSubstr("is loaded already"));
+    unload_weights(*model);
   }
 }
 
@@ -234,11 +234,11 @@ TEST(Loader, LeavesTheModelUnloadedWhenItIsStopped) {
   auto model = open_model(tiny_model_path("q8_0"));
   Placement placement(*model, cpu_devices(2), {{}, 1});
   struct Stop {};
-  EXPECT_THROW(load_weights(*model, placement.device(), [](size_t, size_t) { throw Stop(); }), Stop);
-  EXPECT_EQ(model->buffer, nullptr);
-  load_weights(*model, placement.device());
-  EXPECT_NE(model->buffer, nullptr);
-  model->buffer.reset();
+  EXPECT_THROW(load_weights(*model, placement, [](size_t, size_t) { throw Stop(); }), Stop);
+  EXPECT_FALSE(model->is_loaded());
+  load_weights(*model, placement);
+  EXPECT_TRUE(model->is_loaded());
+  unload_weights(*model);
 }
 
 TEST(Loader, SaysThatTheFileHasBecomeShorter) {
@@ -254,21 +254,21 @@ TEST(Loader, SaysThatTheFileHasBecomeShorter) {
     Placement placement(*model, cpu_devices(devices), {{}, 1});
     for (size_t missing : {size_t{1}, size_t{40000}}) {
       std::filesystem::resize_file(path, size - missing);
-      const std::string message = message_of([&] { load_weights(*model, placement.device(), {}, options); });
+      const std::string message = message_of([&] { load_weights(*model, placement, {}, options); });
       EXPECT_THAT(message, StartsWith(fmt::format("{}: the file ends at byte {}, it had {} when it was opened; another "
                                                   "program writes to it",
                                                   path, size - missing, size)));
       EXPECT_EQ(message.find('\n'), std::string::npos);
-      EXPECT_EQ(model->buffer, nullptr);
+      EXPECT_FALSE(model->is_loaded());
     }
     // It goes on once the file is whole again.
     std::filesystem::remove(path);
     EXPECT_EQ(SyntheticModel().write(), path);
     model = open_model(path);
     Placement again(*model, cpu_devices(devices), {{}, 1});
-    load_weights(*model, again.device(), {}, options);
+    load_weights(*model, again, {}, options);
     EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
-    model->buffer.reset();
+    unload_weights(*model);
   }
 }
 

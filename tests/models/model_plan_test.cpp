@@ -27,16 +27,16 @@ TEST(RequireMemory, MappedWeightsNeedNone) {
   EXPECT_GE(copied.memory[0].use.weights, model->file.tensor_bytes());
   require_memory(mapped.memory);
   EXPECT_THAT([&] { require_memory(copied.memory); }, ThrowsMessage<DeviceError>(HasSubstr("CPU0 needs")));
-  EXPECT_THROW(load_weights(*model, placement.device(), {}, {.use_mapping = false}), DeviceError);
+  EXPECT_THROW(load_weights(*model, placement, {}, {.use_mapping = false}), DeviceError);
 
   // And so it runs.
-  load_weights(*model, placement.device());
+  load_weights(*model, placement);
   {
-    Session session(*model, placement.device(), placement.init(), options);
+    Session session(*model, placement, placement.init(), options);
     session.evaluate(std::vector<int32_t>{1, 527, 261});
     EXPECT_EQ(session.logits().size(), 1024u);
   }
-  model->buffer.reset();
+  unload_weights(*model);
 }
 
 TEST(RequireMemory, OnAMetaDeviceNothingIsMapped) {

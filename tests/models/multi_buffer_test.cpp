@@ -17,12 +17,12 @@ using ::testing::HasSubstr;
 struct Loaded {
   explicit Loaded(int devices)
       : model(open_model(tiny_model_path("q8_0"))), placement(*model, cpu_devices(devices), {{}, 1}) {
-    load_weights(*model, placement.device(), {}, {.use_mapping = false});
+    load_weights(*model, placement, {}, {.use_mapping = false});
   }
-  ~Loaded() { model->buffer.reset(); }
+  ~Loaded() { unload_weights(*model); }
 
   std::vector<float> logits() {
-    Session session(*model, placement.device(), placement.init(), {.context = 512, .batch = 8});
+    Session session(*model, placement, placement.init(), {.context = 512, .batch = 8});
     const std::vector<int32_t> prompt{1, 527, 261, 345, 340, 290, 261, 743, 959, 967, 270};
     session.evaluate(prompt);
     const std::vector<int32_t> next{261};
@@ -53,7 +53,7 @@ TEST(MultiBuffers, GiveTheLogitsOfOneBuffer) {
     std::vector<float> expected;
     {
       Loaded loaded(devices);
-      EXPECT_FALSE(loaded.model->buffer->is_multi());
+      EXPECT_FALSE(loaded.model->buffers.front()->is_multi());
       expected = loaded.logits();
     }
     const LimitedCpuDevices limited("max_size=1M");
@@ -65,7 +65,7 @@ TEST(MultiBuffers, GiveTheLogitsOfOneBuffer) {
 TEST(MultiBuffers, OfOneDeviceHaveAllTensorsInPartsWithinTheLimit) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(1);
-  Buffer& buffer = *loaded.model->buffer;
+  Buffer& buffer = *loaded.model->buffers.front();
   ASSERT_TRUE(buffer.is_multi());
   ASSERT_GE(buffer.parts().size(), 6u);  // of 5.6 MB
   size_t sum = 0;
@@ -88,7 +88,7 @@ TEST(MultiBuffers, OfOneDeviceHaveAllTensorsInPartsWithinTheLimit) {
 TEST(MultiBuffers, UsageClearAndResetReachAllParts) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(1);
-  Buffer& buffer = *loaded.model->buffer;
+  Buffer& buffer = *loaded.model->buffers.front();
   buffer.set_usage(Usage::kCompute);
   std::vector<uint64_t> generations;
   for (const auto& part : buffer.parts()) {
@@ -110,7 +110,7 @@ TEST(MultiBuffers, UsageClearAndResetReachAllParts) {
 TEST(MultiBuffers, OfAMetaDeviceReachTheMembersParts) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(2);
-  Buffer& buffer = *loaded.model->buffer;
+  Buffer& buffer = *loaded.model->buffers.front();
   std::vector<std::set<const Buffer*>> parts(2);
   const auto locals = [&](auto&& use) {
     for (const Tensor* tensor : loaded.model->weights.tensors()) {
@@ -147,17 +147,17 @@ TEST(MultiBuffers, ATensorThatFitsIntoNoneIsNamed) {
   for (int devices : {1, 2}) {
     Placement placement(*model, cpu_devices(devices));
     try {
-      load_weights(*model, placement.device(), {}, {.use_mapping = false});
+      load_weights(*model, placement, {}, {.use_mapping = false});
       ADD_FAILURE() << "it was loaded";
     } catch (const DeviceError& error) {
       EXPECT_THAT(error.what(), HasSubstr("more than one allocation can have (100.0 KiB)"));
     }
-    EXPECT_EQ(model->buffer, nullptr);
+    EXPECT_FALSE(model->is_loaded());
     for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, nullptr);
   }
   // Memory that somebody else allocated has no such limit.
   load_weights(*model, *cpu_devices(1).front());
-  model->buffer.reset();
+  unload_weights(*model);
 }
 
 }  // namespace

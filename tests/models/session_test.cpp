@@ -80,14 +80,14 @@ TEST_P(SessionOn, CachesOfEveryTypeAgree) {
     EXPECT_LT(worst(exact, logits), dtype == DType::kQ8_0 ? 0.3 : 0.02) << name_of(dtype);
     // 6 layers of keys and values: [32, 512, 4] each.
     if (GetParam() == 1) {
-      EXPECT_EQ(loaded.session->cache_buffer().size(), 12 * bytes_for(dtype, 32 * 512 * 4));
+      EXPECT_EQ(loaded.session->cache_buffers().front()->size(), 12 * bytes_for(dtype, 32 * 512 * 4));
     }
   }
 }
 
 TEST_P(SessionOn, TwoSessionsShareOneSetOfWeights) {
   LoadedModel loaded(tiny_model_path("q8_0"), GetParam());
-  Session other(*loaded.model, loaded.placement.device(), loaded.placement.init(), {.context = 64});
+  Session other(*loaded.model, loaded.placement, loaded.placement.init(), {.context = 64});
   std::vector<float> first = evaluate(*loaded.session, kPrompt);
   EXPECT_EQ(first, evaluate(other, kPrompt));
   int32_t next = 261;
@@ -141,7 +141,7 @@ TEST_P(SessionOn, PromptsOfDifferentLengthsAndGenerationAlternateWithoutPlanning
     EXPECT_EQ(logits, first) << round;
     // 128 and 64 (47 tokens), 32 (20), single tokens.
     EXPECT_EQ(session.compilations(), 4) << round;
-    EXPECT_EQ(session.plans().size(), 4u) << round;
+    EXPECT_EQ(session.kept_graphs(), 4u) << round;
   }
 }
 
@@ -159,11 +159,11 @@ TEST(Session, KeepsTheFourPromptShapesUsedLast) {
   for (int64_t tokens : {1, 64, 32, 16, 8}) EXPECT_EQ(compilations_for(tokens), 1) << tokens;
   EXPECT_EQ(compilations_for(33 + 31), 0);
   EXPECT_EQ(compilations_for(4), 1);
-  EXPECT_EQ(session.plans().size(), 5u);
+  EXPECT_EQ(session.kept_graphs(), 5u);
   EXPECT_EQ(compilations_for(32), 1);  // the one used longest ago had gone, and now 16 goes
   for (int64_t tokens : {64, 8, 4, 1}) EXPECT_EQ(compilations_for(tokens), 0) << tokens;
   EXPECT_EQ(compilations_for(16), 1);
-  EXPECT_EQ(session.plans().size(), 5u);
+  EXPECT_EQ(session.kept_graphs(), 5u);
 }
 
 TEST(Session, OutputsOfTheLatestBatchAreGoneWithItsGraph) {

@@ -52,12 +52,12 @@ class LimitedCpuDevices {
 struct LoadedModel {
   LoadedModel(const std::string& path, int devices, const std::string& ratio = {}, const SessionOptions& options = {})
       : model(open_model(path)), placement(*model, cpu_devices(devices), {ratio, 1}) {
-    load_weights(*model, placement.device());
-    session = std::make_unique<Session>(*model, placement.device(), placement.init(), options);
+    load_weights(*model, placement);
+    session = std::make_unique<Session>(*model, placement, placement.init(), options);
   }
   ~LoadedModel() {
     session.reset();
-    model->buffer.reset();
+    unload_weights(*model);
   }
 
   std::unique_ptr<Model> model;

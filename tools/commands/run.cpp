@@ -152,7 +152,7 @@ int run(RunFlags& flags) {
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   Engine engine =
-      load_engine(std::move(model), flags.devices.find(), flags.devices.placement(), session, flags.load.load());
+      load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session, flags.load.load());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
 }
@@ -195,6 +195,7 @@ CommandBody define_run(CLI::App& app) {
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
   flags->devices.add_to(app);
+  flags->devices.add_layers_to(app);
   flags->load.add_to(app);
   add_sampling(app, *flags);
   flags->output.add_to(app);
