@@ -133,14 +133,14 @@ void lower(benchmark::State& state) {
   });
 }
 
-void plan_memory(benchmark::State& state) {
+void plan_chunks(benchmark::State& state) {
   time_part(state, [](benchmark::State& run, Planned& planned) {
     const meta::Plan plan = planned.plan();
     std::vector<MemoryPlanOptions> options;
     for (Device* device : planned.devices) options.push_back(memory_options(*device));
     for (auto _ : run) {
       for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-        benchmark::DoNotOptimize(shoal::plan_memory(whole(*plan.ranks[rank].graph), options[rank]));
+        benchmark::DoNotOptimize(shoal::plan_chunks(whole(*plan.ranks[rank].graph), options[rank]));
       }
     }
   });
@@ -159,7 +159,7 @@ void ranks(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(make_plan)->Apply(ranks);
 BENCHMARK(propagate)->Apply(ranks);
 BENCHMARK(lower)->Apply(ranks);
-BENCHMARK(plan_memory)->Apply(ranks);
+BENCHMARK(plan_chunks)->Apply(ranks);
 BENCHMARK(topology)->Unit(benchmark::kMillisecond)->ArgName("ranks")->Arg(1);
 
 }  // namespace

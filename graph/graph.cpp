@@ -129,6 +129,7 @@ void Graph::check_origin(const Tensor& node, std::string_view op, int index) con
 // on where it lies.
 void Graph::check_reads_latest(const Tensor& node, std::string_view op, int index) const {
   const Tensor& source = *node.src[index];
+  if (!source.storage()->is_leaf()) return;
   const auto writer = writers_.find(source.storage());
   if (writer == writers_.end()) return;
   require<InvalidArgument>(&behind_views(source) == writer->second,

@@ -47,9 +47,12 @@ class Arena {
   }
 
  private:
+  /// Slots are found by time, in stretches of steps, so that a slot is not compared with all of a long graph.
+  static constexpr int kStretch = 32;
   struct Chunk {
     size_t size = 0;
-    std::vector<const Slot*> slots;  ///< by offset
+    std::vector<const Slot*> slots;                      ///< all
+    std::vector<std::vector<const Slot*>> by_time = {};  ///< those that hold during a stretch
   };
 
   /// A chunk whose only content just fits may exceed the limit by its rounding: it is not rounded then.
@@ -65,8 +68,7 @@ class Arena {
     std::optional<size_t> best;
     size_t best_gap = std::numeric_limits<size_t>::max();
     size_t end = 0;
-    for (const Slot* other : chunk.slots) {
-      if (!other->overlaps_in_time(slot)) continue;
+    for (const Slot* other : rivals(chunk, slot)) {
       if (other->offset >= end + slot.size && other->offset - end < best_gap) {
         best = end;
         best_gap = other->offset - end;
@@ -84,25 +86,54 @@ class Arena {
     slot.offset = offset;
     Chunk& target = chunks_[chunk];
     target.size = std::max(target.size, offset + slot.size);
-    const auto after = [](size_t value, const Slot* other) { return value < other->offset; };
-    target.slots.insert(std::upper_bound(target.slots.begin(), target.slots.end(), offset, after), &slot);
+    target.slots.push_back(&slot);
+    const auto last = static_cast<size_t>(slot.last / kStretch);
+    if (target.by_time.size() <= last) target.by_time.resize(last + 1);
+    for (auto i = static_cast<size_t>(slot.first / kStretch); i <= last; ++i) target.by_time[i].push_back(&slot);
+  }
+
+  /// What holds at the same time, by offset.
+  std::span<const Slot* const> rivals(const Chunk& chunk, const Slot& slot) const {
+    rivals_.clear();
+    const size_t first = static_cast<size_t>(slot.first / kStretch), last = static_cast<size_t>(slot.last / kStretch);
+    for (size_t i = first; i < std::min(last + 1, chunk.by_time.size()); ++i) {
+      for (const Slot* other : chunk.by_time[i]) {
+        // One that holds during several stretches counts in the first of them that is looked at.
+        const bool is_first = i == std::max(first, static_cast<size_t>(other->first / kStretch));
+        if (is_first && other->overlaps_in_time(slot)) rivals_.push_back(other);
+      }
+    }
+    std::sort(rivals_.begin(), rivals_.end(), [](const Slot* a, const Slot* b) { return a->offset < b->offset; });
+    return rivals_;
   }
 
   size_t max_chunk_;
   std::vector<Chunk> chunks_;
+  mutable std::vector<const Slot*> rivals_;  ///< of the slot at hand
 };
 
 class Planner {
  public:
   Planner(const GraphRange& range, const MemoryPlanOptions& options)
-      : range_(range), options_(options), nodes_(range.graph->nodes()) {}
+      : range_(range),
+        options_(options),
+        nodes_(range.graph->nodes()),
+        of_nodes_(nodes_.size()),
+        of_inputs_(range.graph->inputs().size()) {
+    slots_.reserve(2 * static_cast<size_t>(range.end - range.begin));
+    members_.reserve(2 * static_cast<size_t>(range.end - range.begin));
+  }
 
-  MemoryPlan run() {
+  std::vector<size_t> chunks() {
     find_last_uses();
     assign_inputs();
     for (int step = range_.begin; step < range_.end; ++step) assign_node(step, *nodes_[step]);
-    const std::vector<size_t> chunks = place_slots();
-    return collect(chunks);
+    return place_slots();
+  }
+
+  MemoryPlan run() {
+    const std::vector<size_t> sizes = chunks();
+    return collect(sizes);
   }
 
  private:
@@ -112,6 +143,16 @@ class Planner {
     size_t size;
     bool is_workspace;
   };
+  /// Of the bytes that a node or an input owns.
+  struct Life {
+    int last_use = -1;  ///< step
+    int slot = -1;
+  };
+
+  Life& life(const Tensor& owner) {
+    return owner.is_leaf() ? of_inputs_[static_cast<size_t>(owner.id)] : of_nodes_[static_cast<size_t>(owner.id)];
+  }
+  const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
   // Uses count for the tensor that owns the bytes. What an output shows, what a later node outside the range reads
   // and the inputs hold until range_.end, a step past the last node.
@@ -119,18 +160,23 @@ class Planner {
     const int count = static_cast<int>(nodes_.size());
     for (int step = range_.begin; step < count; ++step) {
       for (const Tensor* source : nodes_[step]->src) {
-        if (source) last_use_[source->storage()] = std::min(step, range_.end);
+        if (source != nullptr && is_ours(*source)) life(*source->storage()).last_use = std::min(step, range_.end);
       }
     }
     for (int step = range_.begin; step < count; ++step) {
-      if (nodes_[step]->is_output) last_use_[nodes_[step]->storage()] = range_.end;
+      const Tensor& node = *nodes_[step];
+      if (node.is_output && is_ours(node)) life(*node.storage()).last_use = range_.end;
     }
     for (const Tensor* node : options_.shown) {
       // Past the cut itself: what runs last before it must not take the memory over.
-      int& last = last_use_[node->storage()];
+      if (!is_ours(*node)) continue;
+      int& last = life(*node->storage()).last_use;
       last = std::max(last, segment_end(node->id));
     }
   }
+
+  /// Weights and caches have memory of their own.
+  static bool is_ours(const Tensor& tensor) { return !tensor.storage()->is_persistent(); }
 
   /// The last cut at or before a step, and the first one after it; the ends of the range where there is none.
   int segment_begin(int step) const {
@@ -147,12 +193,12 @@ class Planner {
   void assign_inputs() {
     const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
     for (Tensor* input : range_.graph->inputs()) {
-      const bool is_short = input->copied_from != nullptr && last_use_.contains(input);
+      const bool is_short = input->copied_from != nullptr && last_use(*input) >= 0;
       if (is_whole && !is_short && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
     }
     for (int step = range_.begin; step < range_.end; ++step) {
       for (const Tensor* source : nodes_[step]->src) {
-        if (!source || !source->is_leaf() || !needs_placement(*source) || slot_of_.contains(source)) continue;
+        if (!source || !source->is_leaf() || !needs_placement(*source) || life(*source).slot >= 0) continue;
         const bool is_copy = source->copied_from != nullptr;
         assign_new(*source, is_copy ? segment_begin(step) : range_.begin, is_copy ? last_use(*source) : range_.end);
       }
@@ -163,7 +209,7 @@ class Planner {
     if (needs_placement(node)) {
       const int last = std::max(step, last_use(node));
       if (const Tensor* source = source_to_overwrite(step, node)) {
-        join(node, slot_of_.at(source->storage()), last);
+        join(node, life(*source->storage()).slot, last);
       } else {
         assign_new(node, step, last);
       }
@@ -185,7 +231,7 @@ class Planner {
     slots_[slot].size = std::max(slots_[slot].size, round_up(size));
     slots_[slot].bytes = std::max(slots_[slot].bytes, size);
     slots_[slot].last = last;
-    slot_of_[&tensor] = slot;
+    life(tensor).slot = slot;
     members_.push_back({&tensor, slot, size, false});
   }
 
@@ -211,7 +257,7 @@ class Planner {
   /// Owned by a node of this range and not needed after this step. A leaf is never overwritten.
   bool dies_here(int step, const Tensor& source) const {
     const Tensor* owner = source.storage();
-    return !owner->is_leaf() && slot_of_.contains(owner) && last_use(*owner) == step;
+    return !owner->is_leaf() && life(*owner).slot >= 0 && last_use(*owner) == step;
   }
 
   /// Every source that sees the bytes of `source` must see them element by element as the result will.
@@ -224,10 +270,7 @@ class Planner {
     return true;
   }
 
-  int last_use(const Tensor& tensor) const {
-    const auto found = last_use_.find(&tensor);
-    return found == last_use_.end() ? -1 : found->second;
-  }
+  int last_use(const Tensor& owner) const { return life(owner).last_use; }
 
   std::vector<size_t> place_slots() {
     std::vector<int> order(slots_.size());
@@ -256,8 +299,7 @@ class Planner {
   const GraphRange& range_;
   const MemoryPlanOptions& options_;
   std::span<Tensor* const> nodes_;
-  std::unordered_map<const Tensor*, int> last_use_;  ///< step of the last use of the bytes that a tensor owns
-  std::unordered_map<const Tensor*, int> slot_of_;
+  std::vector<Life> of_nodes_, of_inputs_;  ///< by number
   std::vector<Slot> slots_;
   std::vector<Member> members_;
 };
@@ -276,6 +318,12 @@ MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options
   check_range(range);
   require<InvalidArgument>(options.alignment > 0, "[plan_memory] expected an alignment > 0, got 0");
   return Planner(range, options).run();
+}
+
+std::vector<size_t> plan_chunks(const GraphRange& range, const MemoryPlanOptions& options) {
+  check_range(range);
+  require<InvalidArgument>(options.alignment > 0, "[plan_memory] expected an alignment > 0, got 0");
+  return Planner(range, options).chunks();
 }
 
 }  // namespace shoal

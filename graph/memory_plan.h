@@ -49,6 +49,8 @@ struct MemoryPlan {
 };
 
 MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options);
+/// Its chunk_sizes alone, in half the time.
+std::vector<size_t> plan_chunks(const GraphRange& range, const MemoryPlanOptions& options);
 
 /// True when a tensor owns bytes that a plan has to place.
 bool needs_placement(const Tensor& tensor);

@@ -43,7 +43,7 @@ namespace {
 bool is_slice(const Layout& from, const Layout& to, int ranks) {
   if (!from.is_mirrored() || !to.is_split()) return false;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (to.partition.owned_by(rank).size() > 1) return false;
+    if (to.partition.stretches(rank) > 1) return false;
   }
   return true;
 }

@@ -5,8 +5,9 @@
 
 #include "graph/error.h"
 #include "graph/text.h"
+#include "meta/per_tensor.h"
 #include "meta/redistribute.h"
-#include "meta/rule.h"
+#include "meta/rule_cache.h"
 #include "meta/views.h"
 
 namespace shoal::meta {
@@ -23,9 +24,12 @@ class Lowering {
         inputs_(inputs),
         options_(options),
         model_(model),
-        rules_(rules),
+        rules_(*range.graph, rules),
         builder_(ranks, range.graph->name()),
-        shown_(options.shown.begin(), options.shown.end()) {}
+        versions_(*range.graph),
+        shown_(options.shown.begin(), options.shown.end()) {
+    shards_.reserve(range.graph->inputs().size() + static_cast<size_t>(range.end - range.begin));
+  }
 
   Lowered run() {
     find_later_uses();
@@ -64,20 +68,22 @@ class Lowering {
   }
 
   void remember(const Tensor& tensor, Layout layout, Locals locals) {
-    shards_[&tensor] = {layout, locals};
-    versions_[&tensor] = {{std::move(layout), std::move(locals)}};
+    shards_.emplace(&tensor, Shards{layout, locals});
+    versions_[tensor].push_back({std::move(layout), std::move(locals)});
   }
 
   std::vector<Version>& versions(const Tensor& tensor) {
-    auto it = versions_.find(&tensor);
-    if (it != versions_.end()) return it->second;
+    auto& known = versions_[tensor];
+    if (!known.empty()) return known;
     const Shards* shards = outside_(tensor);
-    require<InvalidArgument>(shards != nullptr,
-                             "{} is not on the meta device; place it in one of its buffers before planning {}",
-                             describe(tensor), range_.graph->name());
+    if (shards == nullptr) {
+      fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
+                            describe(tensor), range_.graph->name());
+    }
     check(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks", tensor.name,
           shards->local.size(), ranks_);
-    return versions_[&tensor] = {{shards->layout, tensor.is_persistent() ? shards->local : stand_ins(*shards)}};
+    known.push_back({shards->layout, tensor.is_persistent() ? shards->local : stand_ins(*shards)});
+    return known;
   }
 
   /// What an earlier range made, as leaves of this one's local graphs that lie where it lies.
@@ -111,29 +117,31 @@ class Lowering {
   void add_node(const Tensor& node) {
     const NodeChoice& choice = propagation_.choices.at(&node);
     if (add_to_partial(node, choice)) return;
-    std::vector<Locals> sources;
+    // All versions are made before one is referred to: a list of them may grow.
     for (size_t i = 0; i < node.src.size(); ++i) {
-      if (node.src[i] == nullptr)
-        sources.emplace_back(ranks_, nullptr);
-      else
-        sources.push_back(locals_of(*node.src[i], choice.sources[i]));
+      if (node.src[i] != nullptr) locals_of(*node.src[i], choice.sources[i]);
     }
-    std::optional<Rule> rule;
-    if (choice.factor >= 0) rule = rules_(node);
+    std::vector<const Locals*> sources;
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      sources.push_back(node.src[i] != nullptr ? &locals_of(*node.src[i], choice.sources[i]) : nullptr);
+    }
+    const Rule* rule = choice.factor >= 0 ? rules_.find(node) : nullptr;
     Locals locals;
+    locals.reserve(static_cast<size_t>(ranks_));
     for (int rank = 0; rank < ranks_; ++rank) {
       std::vector<Tensor*> local_sources;
-      for (const Locals& source : sources) local_sources.push_back(source[rank]);
+      local_sources.reserve(sources.size());
+      for (const Locals* source : sources) local_sources.push_back(source != nullptr ? (*source)[rank] : nullptr);
       locals.push_back(add_local(node, choice, rule, rank, std::move(local_sources)));
     }
     remember(node, choice.result, std::move(locals));
   }
 
-  Tensor* add_local(const Tensor& node, const NodeChoice& choice, const std::optional<Rule>& rule, int rank,
+  Tensor* add_local(const Tensor& node, const NodeChoice& choice, const Rule* rule, int rank,
                     std::vector<Tensor*> sources) {
     Graph& graph = builder_.graph(rank);
     OpParams params = node.params;
-    if (rule) {
+    if (rule != nullptr) {
       params = local_params(node, *rule, choice.factor, choice.partition, rank);
     } else if (is_view(node.op)) {
       params = local_view_params(node, choice.sources[0], choice.result, rank);
@@ -198,9 +206,9 @@ class Lowering {
   const LeafLayout& inputs_;
   const PlanOptions& options_;
   const CostModel& model_;
-  const RuleLookup& rules_;
+  RuleCache rules_;
   LocalBuilder builder_;
-  std::unordered_map<const Tensor*, std::vector<Version>> versions_;
+  PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
   std::unordered_set<const Tensor*> used_later_;  ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;

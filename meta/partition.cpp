@@ -30,6 +30,7 @@ void append(std::vector<Run>& runs, int64_t length, const Owners& owners) {
 }  // namespace
 
 Partition::Partition(int devices, std::vector<Run> runs) : devices_(devices) {
+  std::vector<Run> normal;
   require<InvalidArgument>(devices >= 0, "partition over {} devices", devices);
   for (Run& run : runs) {
     require<InvalidArgument>(run.length >= 0, "partition has a run of length {}", run.length);
@@ -40,9 +41,34 @@ Partition::Partition(int devices, std::vector<Run> runs) : devices_(devices) {
       require<InvalidArgument>(owner >= 0 && owner < devices, "partition names device {}, but there are {} devices",
                                owner, devices);
     }
-    append(runs_, run.length, run.owners);
+    append(normal, run.length, run.owners);
+  }
+  set_runs(std::move(normal));
+}
+
+void Partition::set_runs(std::vector<Run> runs) {
+  length_ = 0;
+  content_ = nullptr;
+  if (runs.empty()) return;
+  const auto devices = static_cast<size_t>(devices_);
+  Content content{{}, std::vector<int64_t>(devices), std::vector<int>(devices)};
+  std::vector<int64_t> ends(devices, -1);
+  for (const Run& run : runs) {
+    for (int owner : run.owners) {
+      const auto device = static_cast<size_t>(owner);
+      content.local_lengths[device] += run.length;
+      if (ends[device] != length_) ++content.stretches[device];
+      ends[device] = length_ + run.length;
+    }
     length_ += run.length;
   }
+  content.runs = std::move(runs);
+  content_ = std::make_shared<const Content>(std::move(content));
+}
+
+bool Partition::operator==(const Partition& other) const {
+  if (devices_ != other.devices_ || length_ != other.length_) return false;
+  return content_ == other.content_ || std::ranges::equal(runs(), other.runs());
 }
 
 Partition Partition::from_shares(std::span<const int64_t> shares) {
@@ -76,15 +102,19 @@ Partition Partition::even(int devices, int64_t length) {
 }
 
 int64_t Partition::local_length(int device) const {
-  int64_t length = 0;
-  for (const Run& run : runs_) length += owns(run, device) ? run.length : 0;
-  return length;
+  const bool known = content_ != nullptr && device >= 0 && device < devices_;
+  return known ? content_->local_lengths[static_cast<size_t>(device)] : 0;
+}
+
+int Partition::stretches(int device) const {
+  const bool known = content_ != nullptr && device >= 0 && device < devices_;
+  return known ? content_->stretches[static_cast<size_t>(device)] : 0;
 }
 
 std::vector<OwnedRun> Partition::owned_by(int device) const {
   std::vector<OwnedRun> owned;
   int64_t begin = 0, local = 0;
-  for (const Run& run : runs_) {
+  for (const Run& run : runs()) {
     if (owns(run, device)) {
       const bool continues = !owned.empty() && owned.back().begin + owned.back().length == begin;
       if (continues) {
@@ -100,19 +130,21 @@ std::vector<OwnedRun> Partition::owned_by(int device) const {
 }
 
 bool Partition::is_disjoint() const {
-  return std::all_of(runs_.begin(), runs_.end(), [](const Run& run) { return run.owners.size() == 1; });
+  return std::ranges::all_of(runs(), [](const Run& run) { return run.owners.size() == 1; });
 }
 
 Partition Partition::disjoint() const {
-  std::vector<Run> runs = runs_;
+  if (is_disjoint()) return *this;
+  std::vector<Run> runs(this->runs().begin(), this->runs().end());
   for (Run& run : runs) run.owners.resize(1);
   return Partition(devices_, std::move(runs));
 }
 
 bool Partition::is_rank_ordered() const {
-  for (size_t i = 0; i < runs_.size(); ++i) {
-    if (runs_[i].owners.size() != 1) return false;
-    if (i > 0 && runs_[i].owners[0] <= runs_[i - 1].owners[0]) return false;
+  const auto runs = this->runs();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].owners.size() != 1) return false;
+    if (i > 0 && runs[i].owners[0] <= runs[i - 1].owners[0]) return false;
   }
   return true;
 }
@@ -133,9 +165,10 @@ bool Partition::covers(const Partition& needed, int device) const {
 Partition Partition::slice(int64_t begin, int64_t length) const {
   require<InvalidArgument>(begin >= 0 && length >= 0 && begin + length <= length_,
                            "slice [{}, {}) of a partition of length {}", begin, begin + length, length_);
+  if (begin == 0 && length == length_) return *this;
   std::vector<Run> runs;
   int64_t at = 0;
-  for (const Run& run : runs_) {
+  for (const Run& run : this->runs()) {
     const int64_t from = std::max(at, begin);
     const int64_t to = std::min(at + run.length, begin + length);
     if (from < to) runs.push_back({to - from, run.owners});
@@ -150,28 +183,31 @@ Partition Partition::concat(std::span<const Partition> parts) {
   for (const Partition& part : parts) {
     require<InvalidArgument>(part.devices_ == parts[0].devices_, "concat of partitions over {} and {} devices",
                              parts[0].devices_, part.devices_);
-    runs.insert(runs.end(), part.runs_.begin(), part.runs_.end());
+    runs.insert(runs.end(), part.runs().begin(), part.runs().end());
   }
   return Partition(parts[0].devices_, std::move(runs));
 }
 
 Partition Partition::tile(int64_t n) const {
   require<InvalidArgument>(n >= 0, "tile of a partition by {}", n);
+  if (n == 1) return *this;
+  std::vector<Run> tiled;
+  if (runs().size() == 1) {
+    append(tiled, length_ * n, runs()[0].owners);
+  } else {
+    tiled.reserve(runs().size() * static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+      for (const Run& run : runs()) append(tiled, run.length, run.owners);
+    }
+  }
   Partition result(devices_, {});
-  result.length_ = length_ * n;
-  if (runs_.size() == 1 && n > 0) {
-    append(result.runs_, result.length_, runs_[0].owners);
-    return result;
-  }
-  result.runs_.reserve(runs_.size() * n);
-  for (int64_t i = 0; i < n; ++i) {
-    for (const Run& run : runs_) append(result.runs_, run.length, run.owners);
-  }
+  result.set_runs(std::move(tiled));
   return result;
 }
 
 std::optional<Partition> Partition::untile(int64_t n) const {
   require<InvalidArgument>(n > 0, "untile of a partition by {}", n);
+  if (n == 1) return *this;
   if (length_ % n != 0) return std::nullopt;
   Partition part = slice(0, length_ / n);
   if (part.tile(n) != *this) return std::nullopt;
@@ -180,14 +216,16 @@ std::optional<Partition> Partition::untile(int64_t n) const {
 
 Partition Partition::scale_up(int64_t n) const {
   require<InvalidArgument>(n >= 0, "scale of a partition by {}", n);
-  std::vector<Run> runs = runs_;
+  if (n == 1) return *this;
+  std::vector<Run> runs(this->runs().begin(), this->runs().end());
   for (Run& run : runs) run.length *= n;
   return Partition(devices_, std::move(runs));
 }
 
 std::optional<Partition> Partition::scale_down(int64_t n) const {
   require<InvalidArgument>(n > 0, "scale of a partition by 1/{}", n);
-  std::vector<Run> runs = runs_;
+  if (n == 1) return *this;
+  std::vector<Run> runs(this->runs().begin(), this->runs().end());
   for (Run& run : runs) {
     if (run.length % n != 0) return std::nullopt;
     run.length /= n;

@@ -15,6 +15,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,12 +58,14 @@ class Partition {
 
   int devices() const { return devices_; }
   int64_t length() const { return length_; }
-  std::span<const Run> runs() const { return runs_; }
-  bool operator==(const Partition&) const = default;
+  std::span<const Run> runs() const { return content_ != nullptr ? content_->runs : std::span<const Run>(); }
+  bool operator==(const Partition& other) const;
 
   /// Length of a device's shard.
   int64_t local_length(int device) const;
   std::vector<OwnedRun> owned_by(int device) const;
+  /// How many of those there are.
+  int stretches(int device) const;
   /// No run has two owners.
   bool is_disjoint() const;
   /// Each run keeps its first owner only.
@@ -97,9 +100,19 @@ class Partition {
   static Partition parse(int devices, std::string_view text);
 
  private:
+  /// Shared by all copies, because plans have thousands of them; never changed once it is made.
+  struct Content {
+    std::vector<Run> runs;
+    std::vector<int64_t> local_lengths;  ///< by device
+    std::vector<int> stretches;          ///< by device
+  };
+
+  /// Runs in normal form.
+  void set_runs(std::vector<Run> runs);
+
   int devices_ = 0;
   int64_t length_ = 0;
-  std::vector<Run> runs_;
+  std::shared_ptr<const Content> content_;  ///< nullptr for length 0
 };
 
 }  // namespace shoal::meta

@@ -52,10 +52,11 @@ std::vector<GroupSpan> spans_of(std::span<const Run> runs, int64_t g) {
 
 std::optional<Partition> Partition::group(int64_t g) const {
   require<InvalidArgument>(g > 0, "group of a partition by {}", g);
+  if (g == 1) return *this;
   if (length_ % g != 0) return std::nullopt;
   std::map<int, int64_t> per_group;  // elements of each of its groups that a device has
   std::vector<Run> runs;
-  for (const GroupSpan& span : spans_of(runs_, g)) {
+  for (const GroupSpan& span : spans_of(this->runs(), g)) {
     Owners owners;
     for (const auto& [device, elements] : span.elements) {
       if (per_group.try_emplace(device, elements).first->second != elements) return std::nullopt;

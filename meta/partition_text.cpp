@@ -45,7 +45,7 @@ void take(std::string_view& rest, std::string_view token, std::string_view whole
 std::string Partition::to_string() const {
   if (length_ == 0) return "empty";
   constexpr size_t kFold = 3;  // two segments of a fused matrix read better unfolded
-  const std::span<const Run> runs = runs_;
+  const std::span<const Run> runs = this->runs();
   std::string text;
   for (size_t at = 0; at < runs.size();) {
     size_t period = 1, times = 1;

@@ -1,6 +1,8 @@
 #include "meta/plan.h"
 
 #include <algorithm>
+#include <numeric>
+#include <unordered_set>
 
 #include "collectives/communicator.h"
 #include "devices/allocate.h"
@@ -26,13 +28,17 @@ size_t compute_memory(const RankPlan& rank, Device& device) {
   MemoryPlanOptions options = memory_options(device);
   options.cuts = rank.cuts;
   options.shown = rank.shown;
-  const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
+  const std::vector<size_t> chunks = plan_chunks(whole(*rank.graph), options);
   const size_t most = device.buffer_type().max_size();
+  if (std::all_of(chunks.begin(), chunks.end(), [&](size_t chunk) { return chunk <= most; })) {
+    return std::accumulate(chunks.begin(), chunks.end(), size_t{0});
+  }
+  const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
   for (const auto& [tensor, placement] : memory.tensors) {
-    require<DeviceError>(placement.size <= most,
-                         "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices or use "
-                         "smaller batches",
-                         device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
+    if (placement.size <= most) continue;
+    fail<DeviceError>(
+        "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices or use smaller batches",
+        device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
   }
   return memory.total_bytes();
 }
@@ -40,12 +46,13 @@ size_t compute_memory(const RankPlan& rank, Device& device) {
 /// Leaves of the range and nodes of earlier ranges that it reads, in order of first use.
 std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
   std::vector<const Tensor*> found;
+  std::unordered_set<const Tensor*> seen;
   const auto nodes = range.graph->nodes().subspan(range.begin, range.end - range.begin);
   for (const Tensor* node : nodes) {
     for (const Tensor* source : node->src) {
       if (source == nullptr) continue;
       const bool inside = !source->is_leaf() && source->id >= range.begin;
-      if (!inside && std::find(found.begin(), found.end(), source) == found.end()) found.push_back(source);
+      if (!inside && seen.insert(source).second) found.push_back(source);
     }
   }
   return found;
@@ -82,9 +89,10 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
   const int ranks = static_cast<int>(devices.size());
   const LeafLayout leaf_layout = [&](const Tensor& tensor) {
     const Shards* shards = surroundings.shards(tensor);
-    require<InvalidArgument>(shards != nullptr || tensor.role == Role::kInput,
-                             "{} is not on the meta device; place it in one of its buffers before planning {}",
-                             describe(tensor), range.graph->name());
+    if (shards == nullptr && tensor.role != Role::kInput) {
+      fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
+                            describe(tensor), range.graph->name());
+    }
     if (shards != nullptr) return shards->layout;
     const bool asks = is_weight(tensor) && surroundings.copied_weights != nullptr;
     return asks ? surroundings.copied_weights(*tensor.copied_from) : Layout::mirrored();

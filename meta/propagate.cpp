@@ -4,6 +4,8 @@
 #include <limits>
 #include <unordered_set>
 
+#include "meta/per_tensor.h"
+#include "meta/rule_cache.h"
 #include "meta/strategies.h"
 
 namespace shoal::meta {
@@ -13,7 +15,18 @@ class Propagator {
  public:
   Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
              const RuleLookup& rules)
-      : range_(range), ranks_(ranks), leaf_layout_(leaf_layout), model_(model), rules_(rules), shares_(ranks) {}
+      : range_(range),
+        ranks_(ranks),
+        leaf_layout_(leaf_layout),
+        model_(model),
+        rules_(*range.graph, rules),
+        shares_(ranks),
+        users_(*range.graph),
+        available_(*range.graph) {
+    const auto count = static_cast<size_t>(range.end - range.begin);
+    result_.layouts.reserve(2 * count);
+    result_.choices.reserve(count);
+  }
 
   Propagation run() {
     collect_users();
@@ -33,7 +46,7 @@ class Propagator {
     for (int i = range_.begin; i < static_cast<int>(range_.graph->nodes().size()); ++i) {
       const Tensor* node = range_.graph->nodes()[i];
       for (size_t s = 0; s < node->src.size(); ++s) {
-        if (node->src[s] != nullptr) users_[node->src[s]].push_back({node, static_cast<int>(s)});
+        if (node->src[s] != nullptr) users_[*node->src[s]].push_back({node, static_cast<int>(s)});
       }
     }
   }
@@ -55,38 +68,34 @@ class Propagator {
     }
   }
 
-  bool is_for_the_host_alone(const Tensor& node) const { return node.is_output && !users_.contains(&node); }
+  bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
 
   /// Somebody downstream needs the sum itself, seen through views.
-  bool needs_sum(const User& user) const {
-    if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_);
-    const auto it = users_.find(user.node);
-    if (it == users_.end()) return false;
-    for (const User& next : it->second) {
-      if (needs_sum(next)) return true;
-    }
-    return false;
+  bool needs_sum(const User& user) {
+    if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_.find(*user.node));
+    const auto& users = users_[*user.node];
+    return std::any_of(users.begin(), users.end(), [&](const User& next) { return needs_sum(next); });
   }
 
   const Layout& layout_of(const Tensor& tensor) {
-    auto it = result_.layouts.find(&tensor);
-    if (it == result_.layouts.end()) it = set_layout(tensor, leaf_layout_(tensor));
-    return it->second;
+    const auto& available = available_[tensor];
+    if (available.empty()) set_layout(tensor, leaf_layout_(tensor));
+    return available.front();
   }
 
-  std::unordered_map<const Tensor*, Layout>::iterator set_layout(const Tensor& tensor, Layout layout) {
-    available_[&tensor] = {layout};
-    return result_.layouts.insert_or_assign(&tensor, std::move(layout)).first;
+  void set_layout(const Tensor& tensor, Layout layout) {
+    result_.layouts.emplace(&tensor, layout);
+    available_[tensor].push_back(std::move(layout));
   }
 
   /// Seconds to have `tensor` as `target` for `node`. Making a partial sum whole is shared by all who use it, and free
   /// when another user needs it whole anyway.
   double source_cost(const Tensor& node, const Tensor& tensor, const Layout& target) {
-    const auto& available = available_[&tensor];
+    const auto& available = available_[tensor];
     const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
     const double cost = conversion_cost(model_, tensor, from, target, ranks_);
     if (!from.is_partial() || !target.is_mirrored()) return cost;
-    const auto& users = users_[&tensor];
+    const auto& users = users_[tensor];
     for (const User& user : users) {
       if (user.node != &node && needs_sum(user)) return 0;
     }
@@ -95,11 +104,10 @@ class Propagator {
 
   /// A partial result will have to be made whole, unless the host reads it and nobody else.
   double later_cost(const Tensor& node, const Layout& result) {
-    const auto users = users_.find(&node);
-    if (!result.is_partial() || users == users_.end()) return 0;
+    if (!result.is_partial() || users_[node].empty()) return 0;
     // A view moves nothing, so its users may be asked; other ops are where partial sums meet.
     const auto sums = [&](const User& user) { return needs_sum(user); };
-    if (is_view(node.op) && std::none_of(users->second.begin(), users->second.end(), sums)) return 0;
+    if (is_view(node.op) && std::none_of(users_[node].begin(), users_[node].end(), sums)) return 0;
     return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
   }
 
@@ -116,9 +124,11 @@ class Propagator {
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
     }
-    auto candidates = strategies(node, sources, ranks_, rules_);
+    const bool on_runs = is_view(node.op) || node.op == Op::kConcat;
+    const Rule* rule = on_runs ? nullptr : rules_.find(node);
+    auto candidates = strategies(node, sources, ranks_, rule);
     if (is_for_the_host_alone(node) && std::any_of(shares_.begin(), shares_.end(), [](double s) { return s > 0; })) {
-      if (auto divided = divided_output(node, sources, shares_, rules_)) {
+      if (auto divided = divided_output(node, sources, shares_, rule)) {
         candidates.insert(candidates.begin(), std::move(*divided));
       }
     }
@@ -134,7 +144,7 @@ class Propagator {
   void take(const Tensor& node, NodeChoice choice) {
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] == nullptr) continue;
-      auto& available = available_[node.src[i]];
+      auto& available = available_[*node.src[i]];
       bool known = false;
       for (const Layout& layout : available) known |= layout == choice.sources[i];
       if (!known) available.push_back(choice.sources[i]);
@@ -147,10 +157,10 @@ class Propagator {
   const int ranks_;
   const LeafLayout& leaf_layout_;
   const CostModel& model_;
-  const RuleLookup& rules_;
+  RuleCache rules_;
   std::vector<double> shares_;  ///< split weight bytes of each rank
-  std::unordered_map<const Tensor*, std::vector<User>> users_;
-  std::unordered_map<const Tensor*, std::vector<Layout>> available_;  ///< layouts made so far of each tensor
+  PerTensor<std::vector<User>> users_;
+  PerTensor<std::vector<Layout>> available_;  ///< layouts made so far of each tensor; its own first
   Propagation result_;
 };
 

@@ -80,7 +80,8 @@ std::string_view name_of(FactorKind kind);
 std::optional<Rule> rule_for(const Tensor& node);
 /// Does the table have a rule for this op?
 bool has_rule(Op op);
-/// Where the planner takes rules from: rule_for, unless somebody knows other ops, or fewer.
+/// Where the planner takes rules from: rule_for, unless somebody knows other ops, or fewer. A function of the node's op
+/// and parameters, and of its and its sources' dtypes and shapes: it is asked once for nodes in which these are equal.
 using RuleLookup = std::function<std::optional<Rule>(const Tensor& node)>;
 
 /// What splitting `factor` by `partition` asks of an operand: split on the operand's axis (grouped or tiled as

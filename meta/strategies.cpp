@@ -160,15 +160,14 @@ std::vector<Strategy> write_strategies(const Tensor& node, const Rule& rule, con
 
 }  // namespace
 
-std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int ranks, const RuleLookup& rules) {
+std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int ranks, const Rule* rule) {
   if (is_view(node.op)) return view_strategies(node, sources[0]);
   if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
-  const auto rule = rules(node);
   std::vector<Strategy> out;
   const bool writes = info(node.op).alias == Alias::kWrites;
-  check(rule.has_value() || !writes, "{} writes in place and needs a rule: gathered copies would be written",
+  check(rule != nullptr || !writes, "{} writes in place and needs a rule: gathered copies would be written",
         name_of(node.op));
-  if (rule) {
+  if (rule != nullptr) {
     if (writes) return write_strategies(node, *rule, sources);
     add_splits(node, *rule, sources, out);
     add_linear(node, *rule, sources, out);
@@ -178,10 +177,9 @@ std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int
 }
 
 std::optional<Strategy> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares,
-                                       const RuleLookup& rules) {
+                                       const Rule* rule) {
   if (is_view(node.op) || node.op == Op::kConcat || info(node.op).alias == Alias::kWrites) return std::nullopt;
-  const auto rule = rules(node);
-  if (!rule) return std::nullopt;
+  if (rule == nullptr) return std::nullopt;
   for (size_t i = 0; i < node.src.size(); ++i) {
     const Tensor* source = node.src[i];
     if (source == nullptr || !is_weight(*source) || !sources[i].is_mirrored()) continue;
@@ -198,10 +196,9 @@ std::optional<Strategy> divided_output(const Tensor& node, const Layouts& source
   return std::nullopt;
 }
 
-bool passes_partial(const Tensor& node, int index, const RuleLookup& rules) {
+bool passes_partial(const Tensor& node, int index, const Rule* rule) {
   if (is_view(node.op) || node.op == Op::kConcat) return true;
-  const auto rule = rules(node);
-  if (!rule) return false;
+  if (rule == nullptr) return false;
   return std::any_of(rule->linear.begin(), rule->linear.end(),
                      [&](const std::vector<int>& set) { return std::count(set.begin(), set.end(), index) > 0; });
 }

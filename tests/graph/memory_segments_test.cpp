@@ -1,0 +1,207 @@
+// Memory plans of graphs that run in segments: a run is played step by step, and every byte knows who wrote it last.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "graph/memory_plan.h"
+#include "graph/ops/ops.h"
+
+namespace shoal {
+namespace {
+
+class Play {
+ public:
+  Play(Graph& graph, const MemoryPlanOptions& options)
+      : graph_(graph), options_(options), plan_(plan_memory(whole(graph), options)) {
+    for (const size_t size : plan_.chunk_sizes) owners_.emplace_back(size, nullptr);
+  }
+
+  void run() {
+    for (const Tensor* input : graph_.inputs()) {
+      if (input->copied_from == nullptr || !segment_of_use(*input)) write(*input);
+    }
+    const int segments = static_cast<int>(options_.cuts.size()) + 1;
+    write_copies(0);
+    for (int segment = 0; segment < segments; ++segment) {
+      for (const Tensor* node : graph_.nodes()) {
+        if (segment_of(node->id) == segment) step(*node);
+      }
+      write_copies(segment + 1);
+      for (const Tensor* node : options_.shown) {
+        if (segment_of(node->id) == segment) expect_owned(*node, "is shown");
+      }
+    }
+    for (const Tensor* node : graph_.nodes()) {
+      if (node->is_output) expect_owned(*node, "is an output");
+    }
+    for (const Tensor* input : graph_.inputs()) {
+      if (input->copied_from == nullptr) expect_owned(*input, "is an input, which may be written once and for all");
+    }
+  }
+
+  const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  int segment_of(int node) const {
+    return static_cast<int>(std::upper_bound(options_.cuts.begin(), options_.cuts.end(), node) - options_.cuts.begin());
+  }
+  std::optional<int> segment_of_use(const Tensor& input) const {
+    for (const Tensor* node : graph_.nodes()) {
+      if (std::find(node->src.begin(), node->src.end(), &input) != node->src.end()) return segment_of(node->id);
+    }
+    return std::nullopt;
+  }
+  void write_copies(int segment) {
+    for (const Tensor* input : graph_.inputs()) {
+      if (input->copied_from != nullptr && segment_of_use(*input) == segment) write(*input);
+    }
+  }
+  void step(const Tensor& node) {
+    for (const Tensor* source : node.src) expect_owned(*source, "is read by " + node.name);
+    if (!node.is_view()) write(node);
+    if (const auto found = plan_.workspaces.find(&node); found != plan_.workspaces.end()) {
+      fill(found->second, &scratch_);
+      expect_owned(node, "was made with scratch memory");
+      for (const Tensor* source : node.src) {
+        if (plan_.tensors.at(source->storage()).offset == plan_.tensors.at(node.storage()).offset) continue;
+        expect_owned(*source, "is read beside scratch memory");
+      }
+    }
+  }
+  void write(const Tensor& tensor) { fill(plan_.tensors.at(&tensor), &tensor); }
+  void fill(const Placement& place, const Tensor* owner) {
+    auto& bytes = owners_.at(static_cast<size_t>(place.chunk));
+    std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(place.offset), place.size, owner);
+  }
+  void expect_owned(const Tensor& tensor, const std::string& why) const {
+    const Tensor* owner = tensor.storage();
+    const Placement& place = plan_.tensors.at(owner);
+    const auto begin = owners_.at(static_cast<size_t>(place.chunk)).begin() + static_cast<ptrdiff_t>(place.offset);
+    const bool whole = std::all_of(begin, begin + static_cast<ptrdiff_t>(place.size),
+                                   [&](const Tensor* writer) { return writer == owner; });
+    ASSERT_TRUE(whole) << tensor.name << " " << why << ", but was overwritten";
+  }
+
+  Graph& graph_;
+  const MemoryPlanOptions& options_;
+  MemoryPlan plan_;
+  std::vector<std::vector<const Tensor*>> owners_;
+  const Tensor scratch_;
+};
+
+struct RandomSegments {
+  explicit RandomSegments(uint64_t seed) : rng(seed) {
+    const int inputs = 1 + pick(5);
+    for (int i = 0; i < inputs; ++i) {
+      Tensor* input = graph.input("in" + std::to_string(i), DType::kF32, {4 << pick(3), 1, 1, 1});
+      if (pick(2) == 0) input->copied_from = &elsewhere;
+      values.push_back(input);
+    }
+    const int nodes = 5 + pick(40);
+    for (int i = 0; i < nodes; ++i) values.push_back(node("n" + std::to_string(i)));
+    const int rate = 1 + pick(8);
+    for (const Tensor* made : graph.nodes()) {
+      if (made->id > 0 && pick(rate) == 0) options.cuts.push_back(made->id);
+      if (pick(4) == 0) options.shown.push_back(made);
+    }
+    graph.output(graph.nodes().back());
+    options.alignment = pick(2) == 0 ? 1 : 64;
+    if (pick(2) == 0) options.max_chunk = 256;
+    if (pick(2) == 0) {
+      options.workspace_size = [](const Tensor& made) { return made.op == Op::kAdd ? size_t{24} : size_t{0}; };
+    }
+  }
+  int pick(int n) { return static_cast<int>(rng() % static_cast<uint64_t>(n)); }
+  Tensor* any() { return values[static_cast<size_t>(pick(static_cast<int>(values.size())))]; }
+  Tensor* node(const std::string& name) {
+    Tensor* x = pick(3) == 0 ? any() : values.back();
+    switch (pick(5)) {
+      case 0:
+        return reshape(graph, x, {x->shape[1], x->shape[0], 1, 1}, name);
+      case 1:
+        return x->elements() < 64 ? concat(graph, {x, x}, 0, name) : scale(graph, x, {2, 0}, name);
+      case 2:
+        for (Tensor* other : values) {
+          if (same_shape(*x, *other) && pick(2) == 0) return add(graph, x, other, name);
+        }
+        return scale(graph, x, {2, 0}, name);
+      default:
+        return scale(graph, x, {2, 0}, name);
+    }
+  }
+  std::mt19937_64 rng;
+  Graph graph;
+  const Tensor elsewhere;
+  std::vector<Tensor*> values;
+  MemoryPlanOptions options;
+};
+
+TEST(MemorySegments, NothingIsOverwrittenBeforeItIsRead) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomSegments random(seed);
+    Play(random.graph, random.options).run();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+/// a -> b -> c, and a copy that is used last.
+struct Line : testing::Test {
+  Line() {
+    x = graph.input("x", DType::kF32, {16, 1, 1, 1});
+    copy = graph.copy_of(elsewhere());
+    a = concat(graph, {x, x}, 0, "a");
+    b = scale(graph, a, {2, 0}, "b");
+    c = scale(graph, slice(graph, b, {0, 0, 16}), {2, 0}, "c");
+    d = graph.output(add(graph, c, copy, "d"));
+    options.alignment = 1;
+  }
+  static const Tensor& elsewhere() {
+    static const Tensor tensor = [] {
+      Tensor one;
+      one.shape = {16, 1, 1, 1};
+      return one;
+    }();
+    return tensor;
+  }
+  size_t bytes() { return plan_memory(whole(graph), options).total_bytes(); }
+  Graph graph;
+  Tensor *x, *copy, *a, *b, *c, *d;
+  MemoryPlanOptions options;
+};
+
+TEST_F(Line, ACopyHoldsFromTheCutBeforeItsFirstUse) {
+  // x 64; a and b in the same 128; c, d 64. Without cuts the copy is written before the run.
+  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
+  options.cuts = {4};  // before d: a and b are gone
+  EXPECT_EQ(bytes(), 64u + 128 + 64);
+  Play(graph, options).run();
+}
+
+TEST_F(Line, AShownNodeIsNotTakenOverInItsSegment) {
+  options.cuts = {4};
+  options.shown = {a};
+  EXPECT_EQ(bytes(), 64u + 128 + 128 + 64) << "b has memory of its own";
+  Play(graph, options).run();
+  options.cuts = {1, 4};
+  EXPECT_EQ(bytes(), 64u + 128 + 64) << "behind the cut it may be taken over";
+  Play(graph, options).run();
+}
+
+TEST_F(Line, ACopyThatNobodyUsesCanBeWritten) {
+  Tensor* unused = graph.copy_of(elsewhere(), "unused");
+  EXPECT_TRUE(plan_memory(whole(graph), options).tensors.contains(unused));
+  Play(graph, options).run();
+}
+
+TEST_F(Line, ACopyThatALaterRangeReadsStays) {
+  const MemoryPlan first = plan_memory({&graph, 0, 4}, options);
+  EXPECT_FALSE(first.tensors.contains(copy)) << "the range that uses it places it";
+  const MemoryPlan whole_range = plan_memory({&graph, 4, 5}, options);
+  EXPECT_TRUE(whole_range.tensors.contains(copy));
+}
+
+}  // namespace
+}  // namespace shoal
