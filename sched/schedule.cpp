@@ -119,7 +119,9 @@ class Splitter {
         if (source == nullptr) continue;
         const Tensor& behind = behind_views(*source);
         const auto writer = behind.is_leaf() ? writers.find(&behind) : writers.end();
-        if (writer != writers.end() && writer->second != of(*node).backend) return true;
+        if (writer == writers.end() || writer->second == of(*node).backend) continue;
+        // Others get a copy, which the stream of its home fetches.
+        if (abilities_.reads(of(*node).backend, behind) || abilities_.home(behind) != writer->second) return true;
       }
     }
     return false;

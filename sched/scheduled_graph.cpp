@@ -202,16 +202,21 @@ bool ScheduledGraph::run(const Observer& observer) {
   const HeldBackends held(backends_);
   for (size_t s = 0; s < actions_.size(); ++s) {
     Action& action = actions_[s];
-    if (schedule_.ordered && s > 0) {
-      record(actions_[s - 1].written.get(), *actions_[s - 1].backend);
-      wait(actions_[s - 1].written.get(), *actions_[s - 1].backend, *action.backend);
-    }
+    if (schedule_.ordered) follow(action, last_);
     bring(action, slot);
     action.backend->compute_async(*action.plan, action.segment, action.segment + 1);
     pass_on(action, slot);
+    last_ = &action;
     if (observer && !action.observed.empty() && !show(action, observer)) return false;
   }
   return true;
+}
+
+void ScheduledGraph::follow(Action& action, Action* before) {
+  if (before == nullptr) return;
+  record(before->written.get(), *before->backend);
+  wait(before->written.get(), *before->backend, *action.backend);
+  for (const Leaf& leaf : action.leaves) wait(before->written.get(), *before->backend, *leaf.home);
 }
 
 void ScheduledGraph::take_inputs(size_t slot) {

@@ -93,6 +93,8 @@ class ScheduledGraph {
   void unbind();
 
   void take_inputs(size_t slot);
+  /// What the split does comes after all of `before`, if there is one.
+  void follow(Action& action, Action* before);
   void bring(Action& action, size_t slot);
   void bring_experts(Action& action, const Stream& stream);
   /// By number. Waits for the ids.
@@ -113,6 +115,7 @@ class ScheduledGraph {
   std::vector<std::unique_ptr<Event>> meeting_;  ///< one for each backend, made at first use
   std::vector<std::pair<const Tensor*, std::vector<bool>>> used_experts_;  ///< in this run, by ids
   uint64_t runs_ = 0;
+  Action* last_ = nullptr;  ///< queued latest, in this run or the one before
 };
 
 }  // namespace shoal::sched
