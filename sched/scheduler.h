@@ -61,7 +61,8 @@ class Scheduler {
   Schedule split(const Graph& graph) const;
   /// Plans and places the graph, unless that is done. Throws what planning throws: OutOfMemory among others.
   void allocate(Graph& graph);
-  /// Queues one run. False: the evaluation callback stopped it.
+  /// Queues one run. False: the evaluation callback stopped it. Throws what planning throws, and failures of work that
+  /// it has to wait for: with a callback, on devices without events, and where it copies chosen experts.
   bool compute_async(Graph& graph);
   /// Runs to the end; kAborted also where the evaluation callback stopped it.
   Status compute(Graph& graph);
