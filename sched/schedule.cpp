@@ -92,7 +92,7 @@ class Splitter {
       copy.from_backend = abilities_.home(wanted);
       // Whole experts where somebody else uses them too, or through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
-      if (experts && users(wanted) == 1) copy.ids = node.src[2];
+      if (experts && users(wanted) == 1 && !is_leaf_view(*node.src[2])) copy.ids = node.src[2];
     }
     needed.push_back(copy);
   }
