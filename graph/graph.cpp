@@ -72,10 +72,18 @@ Graph::Graph(std::string name) : name_(std::move(name)), uid_(next_uid.fetch_add
 Tensor* Graph::input(std::string name, DType dtype, Shape shape) {
   require<InvalidArgument>(!frozen_, "[{}] the graph is frozen: nothing can be added after its first plan", name);
   if (name.empty()) name = fmt::format("input_{}", inputs_.size());
-  arena_.push_back(make_leaf(std::move(name), dtype, shape, Role::kInput));
-  arena_.back().id = static_cast<int>(inputs_.size());
-  inputs_.push_back(&arena_.back());
+  inputs_.push_back(keep(make_leaf(std::move(name), dtype, shape, Role::kInput)));
+  inputs_.back()->id = static_cast<int>(inputs_.size()) - 1;
   return inputs_.back();
+}
+
+Tensor* Graph::keep(Tensor&& tensor) {
+  constexpr size_t kLeast = 8, kMost = 128;
+  if (arena_.empty() || arena_.back().size() == arena_.back().capacity()) {
+    const size_t room = arena_.empty() ? kLeast : std::min(kMost, 2 * arena_.back().capacity());
+    arena_.emplace_back().reserve(room);
+  }
+  return &arena_.back().emplace_back(std::move(tensor));
 }
 
 Tensor* Graph::copy_of(const Tensor& tensor, std::string name) {
@@ -109,8 +117,7 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   } else {
     node.view_base = node.src[0]->storage();
   }
-  arena_.push_back(std::move(node));
-  nodes_.push_back(&arena_.back());
+  nodes_.push_back(keep(std::move(node)));
   if (row.alias == Alias::kWrites) writers_[nodes_.back()->storage()] = nodes_.back();
   return nodes_.back();
 }

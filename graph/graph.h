@@ -81,10 +81,12 @@ class Graph {
     std::string owner;
   };
 
+  /// A tensor of the graph's own. In blocks, because plans make graphs of thousands of nodes.
+  Tensor* keep(Tensor&& tensor);
   void check_origin(const Tensor& node, std::string_view op, int index) const;
   void check_reads_latest(const Tensor& node, std::string_view op, int index) const;
 
-  std::deque<Tensor> arena_;
+  std::vector<std::vector<Tensor>> arena_;  ///< none of them grows past its capacity: tensors stay where they are
   std::vector<Tensor*> nodes_, inputs_;
   std::unordered_map<const Tensor*, const Tensor*> writers_;  ///< latest node that wrote into a persistent tensor
   std::vector<Claim> claims_;

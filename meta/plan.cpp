@@ -101,6 +101,7 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
   Lowered lowered = lower(range, ranks, propagation, surroundings.shards, leaf_layout, options, {}, surroundings.rules);
 
   Plan plan;
+  plan.layouts.reserve(static_cast<size_t>(range.end - range.begin) + 64);
   plan.graph_uid = range.graph->uid();
   plan.graph_name = range.graph->name();
   plan.steps = std::move(lowered.steps);
