@@ -150,7 +150,10 @@ std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Buffe
 }
 
 MemoryPlanOptions memory_options(Device& device) {
-  const BufferType& type = device.buffer_type();
+  return memory_options(device, device.buffer_type());
+}
+
+MemoryPlanOptions memory_options(Device& device, const BufferType& type) {
   MemoryPlanOptions options;
   options.alignment = type.alignment();
   options.alloc_size = [&type](const Tensor& tensor) { return type.alloc_size(tensor); };
@@ -159,7 +162,11 @@ MemoryPlanOptions memory_options(Device& device) {
   return options;
 }
 
-ComputeArena::ComputeArena(Backend& backend) : device_(backend.device()) {
+ComputeArena::ComputeArena(Backend& backend, BufferType* type)
+    : type_(type != nullptr ? type : &backend.device().buffer_type()) {
+  require<InvalidArgument>(
+      type == nullptr || (backend.members().empty() && backend.device().supports_buffer_type(*type)),
+      "[{}] cannot compute in memory of {}; use a buffer type of this device", backend.name(), type_->name());
   for (Backend* member : backend.members()) members_.emplace_back(*member);
 }
 
@@ -168,15 +175,15 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (buffers_[i] != nullptr && buffers_[i]->size() >= sizes[i]) continue;
     buffers_[i].reset();  // before more is asked for
-    buffers_[i] = allocate_part(sizes[i], device_.buffer_type(), Usage::kCompute);
+    buffers_[i] = allocate_part(sizes[i], *type_, Usage::kCompute);
   }
   return {buffers_.begin(), buffers_.begin() + static_cast<ptrdiff_t>(sizes.size())};
 }
 
 ComputeArena& ComputeArena::member(size_t rank) {
   require<InvalidArgument>(rank < members_.size(),
-                           "the arena of {} has no member {}: make it for the backend that plans", device_.name(),
-                           rank);
+                           "the arena of {} has no member {}: make it for the backend that plans",
+                           type_->device().name(), rank);
   return members_[rank];
 }
 
@@ -195,7 +202,8 @@ size_t ComputeArena::bytes() const {
 }
 
 GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& plan_options) {
-  MemoryPlanOptions options = memory_options(device);
+  MemoryPlanOptions options =
+      memory_options(device, plan_options.arena != nullptr ? plan_options.arena->type() : device.buffer_type());
   options.cuts = plan_options.cuts;
   options.shown = plan_options.shown;
   options.workspace_size = [&device](const Tensor& node) {

@@ -24,8 +24,10 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
 /// when there is nothing to place.
 std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, BufferType& type, Usage usage);
 
-/// The memory-plan options of a device: its alignment, alloc sizes, workspaces, max_size.
+/// The memory-plan options of a device: its workspaces; alignment, alloc sizes and max_size of its buffer type, or of
+/// another that it can use.
 MemoryPlanOptions memory_options(Device& device);
+MemoryPlanOptions memory_options(Device& device, const BufferType& type);
 
 /// Compute memory that plans of one backend share because they never need it at the same time: the runs of a stream
 /// follow each other, and what a plan made is gone when another one runs. Each plan lies at the start of it. What has
@@ -33,8 +35,10 @@ MemoryPlanOptions memory_options(Device& device);
 class ComputeArena {
  public:
   /// Of a backend that stands for several (Backend::members) it is one arena for each of them.
-  explicit ComputeArena(Backend& backend);
-  /// Buffers of at least these sizes, of the device's buffer type.
+  /// `type`: instead of the device's own, for a simple backend; the device must be able to use it.
+  explicit ComputeArena(Backend& backend, BufferType* type = nullptr);
+  BufferType& type() const { return *type_; }
+  /// Buffers of at least these sizes.
   std::vector<std::shared_ptr<Buffer>> take(std::span<const size_t> sizes);
   ComputeArena& member(size_t rank);
   /// What take() would give now, all members together.
@@ -43,7 +47,7 @@ class ComputeArena {
   std::vector<size_t> bytes_per_member() const;
 
  private:
-  Device& device_;
+  BufferType* type_;
   std::vector<std::shared_ptr<Buffer>> buffers_;
   std::vector<ComputeArena> members_;
 };

@@ -55,6 +55,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_range(tensor, offset, size);
+  show_held();  // members need not be able to do this without waiting
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
@@ -67,6 +68,7 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
 void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_range(tensor, offset, size);
+  show_held();  // members need not be able to do this without waiting
   if (shards.layout.is_partial()) return get_partial_async(shards, data, offset, size);
   auto* bytes = static_cast<std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
@@ -144,6 +146,7 @@ bool MetaBackend::enqueue(const HostTask& task) {
 
 void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   check_copy(src, dst);
+  show_held();
   auto* other = dynamic_cast<MetaBackend*>(&to);
   const Shards* from = find_shards(src);
   const Shards* into = find_shards(dst);
@@ -156,22 +159,35 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
 }
 
 bool MetaBackend::set_abort_callback(AbortCallback callback) {
+  show_held();
   bool told = false;
   for (Backend* member : streams_) told |= member->set_abort_callback(callback);
   return told;
 }
 
+void MetaBackend::show_held() {
+  if (!has_held_runs_) return;
+  has_held_runs_ = false;
+  for (Backend* member : streams_) {
+    for (int i = 0; i < holds_; ++i) member->release();
+    for (int i = 0; i < holds_; ++i) member->hold();
+  }
+}
+
 void MetaBackend::hold() {
+  ++holds_;
   for (Backend* member : streams_) member->hold();
 }
 
 void MetaBackend::release() {
+  if (--holds_ == 0) has_held_runs_ = false;
   for (Backend* member : streams_) member->release();
 }
 
 // Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one
 // that is not about a collective is the cause.
 void MetaBackend::synchronize() {
+  show_held();
   std::exception_ptr cause, consequence;
   for (Backend* member : streams_) {
     try {
@@ -214,6 +230,7 @@ bool MetaBackend::update_plan(GraphPlan& plan, Graph& graph) {
 
 void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
+  has_held_runs_ = holds_ > 0;
   static_cast<MetaGraphPlan&>(plan).run(first, last);
 }
 

@@ -54,6 +54,9 @@ class MetaBackend final : public Backend {
   bool make_order();
   /// Streams [first, last) say that they have failed, or stop when another one has said so.
   bool pass_failure(size_t first, size_t last);
+  /// Members work on what was computed so far, held or not: one that somebody waits for may need the others for a
+  /// collective.
+  void show_held();
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
 
@@ -67,6 +70,8 @@ class MetaBackend final : public Backend {
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
+  int holds_ = 0;
+  bool has_held_runs_ = false;
   std::atomic<bool> stream_failed_{false};                   ///< as known to host tasks
 };
 

@@ -73,6 +73,7 @@ class MetaDeviceImpl final : public MetaDevice {
     return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->supports_op(node); });
   }
   bool offload_op(const Tensor& node) const override {
+    if (options_.offload_op) return options_.offload_op(node);
     return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->offload_op(node); });
   }
   std::unique_ptr<Event> new_event() override { return make_event(*this); }

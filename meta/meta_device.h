@@ -10,6 +10,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@ struct MetaOptions {
   /// What the ranks talk through; empty: communicator_for() of meta/meta_functions.h.
   collectives::CommunicatorFactory communicator = nullptr;
   RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
+  /// Device::offload_op: is this node worth bringing weights from elsewhere for? By default what all members say.
+  std::function<bool(const Tensor& node)> offload_op = {};
 };
 
 class MetaDevice : public Device {

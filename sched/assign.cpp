@@ -13,10 +13,6 @@ bool writes(const Tensor& node) {
   return info(node.op).alias == Alias::kWrites;
 }
 
-bool is_leaf_view(const Tensor& tensor) {
-  return is_view(tensor.op) && behind_views(tensor).is_leaf();
-}
-
 class Assigner {
  public:
   Assigner(Abilities& abilities, const ScheduleOptions& options)
@@ -134,6 +130,10 @@ const Tensor& behind_views(const Tensor& tensor) {
   const Tensor* behind = &tensor;
   while (is_view(behind->op)) behind = behind->src[0];
   return *behind;
+}
+
+bool is_leaf_view(const Tensor& tensor) {
+  return is_view(tensor.op) && behind_views(tensor).is_leaf();
 }
 
 bool Abilities::runs(int backend, const Tensor& node) {

@@ -39,6 +39,8 @@ class Abilities {
 
 /// The node or leaf behind views.
 const Tensor& behind_views(const Tensor& tensor);
+/// A view of a leaf, which every backend makes for itself.
+bool is_leaf_view(const Tensor& tensor);
 
 /// Backends and reasons; splits come later. Throws as make_schedule.
 std::vector<Assignment> assign(Abilities& abilities, const ScheduleOptions& options);

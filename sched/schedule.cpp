@@ -92,7 +92,7 @@ class Splitter {
       copy.from_backend = abilities_.home(wanted);
       // Whole experts where somebody else uses them too, or through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
-      if (experts && users(wanted) == 1) copy.ids = node.src[2];
+      if (experts && users(wanted) == 1 && !is_leaf_view(*node.src[2])) copy.ids = node.src[2];
     }
     needed.push_back(copy);
   }
@@ -119,7 +119,9 @@ class Splitter {
         if (source == nullptr) continue;
         const Tensor& behind = behind_views(*source);
         const auto writer = behind.is_leaf() ? writers.find(&behind) : writers.end();
-        if (writer != writers.end() && writer->second != of(*node).backend) return true;
+        if (writer == writers.end() || writer->second == of(*node).backend) continue;
+        // Others get a copy, which the stream of its home fetches.
+        if (abilities_.reads(of(*node).backend, behind) || abilities_.home(behind) != writer->second) return true;
       }
     }
     return false;

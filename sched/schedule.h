@@ -2,16 +2,16 @@
 // made by make_schedule from the graph and what the devices say of themselves; it touches no memory. What is printed is
 // what runs: the scheduler walks the splits in order.
 //
-// Example, two layers of which META has the first and CPU2 the second (tests/sched/schedule_test.cpp prints it):
+// Example, two layers of which A has the first and B the second (tests/sched/schedule_test.cpp prints it):
 //
-//   schedule of two_layers: 2 splits on 2 backends, 3 copies, 1.0 KiB
-//   split 0  META(CPU0,CPU1)
-//     copy  x            f32 [64, 1]  from the caller
-//     node  h            mul_mat      weight
-//     node  a            unary        neighbour
-//   split 1  CPU2
-//     copy  a            f32 [96, 1]  from split 0
-//     node  y            mul_mat      weight
+//   schedule of graph: 2 splits on 3 backends, 2 copies, 640 B
+//   split 0  A
+//     copy x f32 [64] from the caller
+//     node h mul_mat  weight
+//     node a unary    neighbour
+//   split 1  B
+//     copy a f32 [96] from split 0
+//     node y mul_mat  weight
 #pragma once
 
 #include <cstdint>

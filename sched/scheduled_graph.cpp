@@ -104,6 +104,7 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
     action.segment = local_.splits[s].segment;
     action.written = action.backend->device().new_event();
     for (size_t slot = 0; slot < copies_; ++slot) action.read.push_back(action.backend->device().new_event());
+    for (size_t slot = 0; slot < input_slots(); ++slot) action.taken.push_back(action.backend->device().new_event());
     for (const int index : schedule_.splits[s].nodes) {
       const Tensor* node = graph_.nodes()[static_cast<size_t>(index)];
       if (observed.contains(node)) action.observed.push_back(node);
@@ -139,18 +140,18 @@ void ScheduledGraph::place_slots(BufferType& host) {
   size_t size = 0;
   const auto for_all = [&](auto&& give) {
     for (Action& action : actions_) {
-      for (Transfer& transfer : action.inputs) give(transfer);
-      for (Transfer& transfer : action.values) give(transfer);
-      for (Leaf& leaf : action.leaves) give(leaf.transfer);
+      for (Transfer& transfer : action.inputs) give(transfer, input_slots());
+      for (Transfer& transfer : action.values) give(transfer, copies_);
+      for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
     }
   };
-  for_all([&](const Transfer& transfer) { size += transfer.stride * copies_; });
+  for_all([&](const Transfer& transfer, size_t slots) { size += transfer.stride * slots; });
   if (size == 0) return;
   slots_ = host.allocate(size);
   std::byte* next = slots_->base();
-  for_all([&](Transfer& transfer) {
+  for_all([&](Transfer& transfer, size_t slots) {
     transfer.slots = next;
-    next += transfer.stride * copies_;
+    next += transfer.stride * slots;
   });
   // Those who write the values use the same slots as those who read them.
   for (Action& action : actions_) {
@@ -181,6 +182,7 @@ void ScheduledGraph::bind() {
 
 void ScheduledGraph::unbind() {
   if (claim_.graph_is_gone()) return;
+  // Buffers that keep an account of names are those of our plans, which go too.
   for (Tensor* node : bound_) node->buffer = nullptr, node->data = nullptr;
 }
 
@@ -195,28 +197,55 @@ void ScheduledGraph::meet() {
 }
 
 bool ScheduledGraph::run(const Observer& observer) {
-  const size_t slot = runs_++ % copies_;
+  const uint64_t run = runs_++;
   used_experts_.clear();
-  take_inputs(slot);
+  take_inputs(run % input_slots());
+  try {
+    const bool finished = queue(run, observer);
+    give_inputs_back(run % input_slots());
+    return finished;
+  } catch (...) {
+    give_inputs_back(run % input_slots());
+    throw;
+  }
+}
+
+bool ScheduledGraph::queue(uint64_t run, const Observer& observer) {
   const HeldBackends held(backends_);
-  for (size_t s = 0; s < actions_.size(); ++s) {
-    Action& action = actions_[s];
-    if (schedule_.ordered && s > 0) {
-      record(actions_[s - 1].written.get(), *actions_[s - 1].backend);
-      wait(actions_[s - 1].written.get(), *actions_[s - 1].backend, *action.backend);
+  for (Action& action : actions_) {
+    if (schedule_.ordered) follow(action, last_);
+    for (const Transfer& input : action.inputs) {
+      const std::byte* slot = input.slots + run % input_slots() * input.stride;
+      action.backend->set_async(*input.target, slot, 0, input.bytes);
     }
-    bring(action, slot);
+    bring(action, run % copies_);
     action.backend->compute_async(*action.plan, action.segment, action.segment + 1);
-    pass_on(action, slot);
+    pass_on(action, run % copies_);
+    last_ = &action;
     if (observer && !action.observed.empty() && !show(action, observer)) return false;
   }
   return true;
 }
 
+void ScheduledGraph::follow(Action& action, Action* before) {
+  if (before == nullptr) return;
+  record(before->written.get(), *before->backend);
+  wait(before->written.get(), *before->backend, *action.backend);
+  for (const Leaf& leaf : action.leaves) wait(before->written.get(), *before->backend, *leaf.home);
+}
+
+// Noted when the whole run is queued rather than where they are read: an event in the middle would hand the work over
+// to the devices piece by piece.
+void ScheduledGraph::give_inputs_back(size_t slot) {
+  for (Action& action : actions_) {
+    if (!action.inputs.empty()) record(action.taken[slot].get(), *action.backend);
+  }
+}
+
 void ScheduledGraph::take_inputs(size_t slot) {
   for (Action& action : actions_) {
     if (action.inputs.empty()) continue;
-    wait_on_host(action.read[slot].get(), *action.backend);
+    wait_on_host(action.taken[slot].get(), *action.backend);
     for (const Transfer& input : action.inputs) {
       tensor_get(*input.source, input.slots + slot * input.stride, 0, input.bytes);
     }
@@ -228,7 +257,6 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   const auto set = [&](const Transfer& transfer) {
     backend.set_async(*transfer.target, transfer.slots + slot * transfer.stride, 0, transfer.bytes);
   };
-  for (const Transfer& input : action.inputs) set(input);
   for (const int writer : action.waits) {
     const Action& other = actions_[static_cast<size_t>(writer)];
     wait(other.written.get(), *other.backend, backend);

@@ -11,6 +11,7 @@
 // The caller's inputs lie in host memory; each run takes a copy of them when it is queued.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -51,7 +52,7 @@ class ScheduledGraph {
   struct Transfer {
     const Tensor* source = nullptr;  ///< in the local graph of the backend that has it, or a leaf
     Tensor* target = nullptr;        ///< in the local graph of the backend that needs it
-    std::byte* slots = nullptr;      ///< `copies` times `stride` bytes
+    std::byte* slots = nullptr;      ///< each of `stride` bytes
     size_t bytes = 0, stride = 0;
     int split = 0;  ///< that needs it
   };
@@ -76,13 +77,14 @@ class ScheduledGraph {
     std::vector<Transfer> values;  ///< from earlier splits: in their slots by then
     std::vector<Leaf> leaves;
     std::vector<Stream> streams;
-    std::vector<int> waits;                    ///< splits that write `values`
-    std::vector<Transfer> results;             ///< for later splits, written when this one is done
-    std::vector<const Tensor*> observed;       ///< of the caller's graph
-    std::unique_ptr<Event> written;            ///< `results` are in their slots
-    std::vector<std::unique_ptr<Event>> read;  ///< what this split reads from slots has been read; one for each slot
+    std::vector<int> waits;                     ///< splits that write `values`
+    std::vector<Transfer> results;              ///< for later splits, written when this one is done
+    std::vector<const Tensor*> observed;        ///< of the caller's graph
+    std::unique_ptr<Event> written;             ///< `results` are in their slots
+    std::vector<std::unique_ptr<Event>> read;   ///< values and leaves have been read from their slots; one for each
+    std::vector<std::unique_ptr<Event>> taken;  ///< inputs have been read from theirs
 
-    bool reads_slots() const { return !inputs.empty() || !values.empty() || !leaves.empty(); }
+    bool reads_slots() const { return !values.empty() || !leaves.empty(); }
   };
 
   void make_plans(std::span<std::unique_ptr<ComputeArena>> arenas);
@@ -92,7 +94,13 @@ class ScheduledGraph {
   void bind();
   void unbind();
 
+  /// Two at least, so that the host can prepare a run while another one computes.
+  size_t input_slots() const { return std::max<size_t>(copies_, 2); }
+  bool queue(uint64_t run, const Observer& observer);
   void take_inputs(size_t slot);
+  void give_inputs_back(size_t slot);
+  /// What the split does comes after all of `before`, if there is one.
+  void follow(Action& action, Action* before);
   void bring(Action& action, size_t slot);
   void bring_experts(Action& action, const Stream& stream);
   /// By number. Waits for the ids.
@@ -113,6 +121,7 @@ class ScheduledGraph {
   std::vector<std::unique_ptr<Event>> meeting_;  ///< one for each backend, made at first use
   std::vector<std::pair<const Tensor*, std::vector<bool>>> used_experts_;  ///< in this run, by ids
   uint64_t runs_ = 0;
+  Action* last_ = nullptr;  ///< queued latest, in this run or the one before
 };
 
 }  // namespace shoal::sched

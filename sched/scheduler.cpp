@@ -30,7 +30,8 @@ Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& opt
                                        backends_[i]) == backends_.begin() + static_cast<ptrdiff_t>(i),
                              "backend {} of the scheduler is listed twice", backends_[i]->name());
     devices_.push_back(&backends_[i]->device());
-    arenas_.push_back(std::make_unique<ComputeArena>(*backends_[i]));
+    BufferType* type = i < options.buffer_types.size() ? options.buffer_types[i] : nullptr;
+    arenas_.push_back(std::make_unique<ComputeArena>(*backends_[i], type));
   }
 }
 

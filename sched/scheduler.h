@@ -30,6 +30,8 @@ struct SchedulerOptions {
   /// Runs that may be on their way at a time between two backends: 1, or more for pipelines.
   int copies = 1;
   bool op_offload = true;
+  /// What each backend's compute memory is made of, for simple backends; nullptr or none: the device's own type.
+  std::vector<BufferType*> buffer_types = {};
   size_t kept_graphs = 16;
   /// How many nodes graphs have, about: nothing depends on it.
   size_t graph_size = 0;
@@ -41,7 +43,7 @@ using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
 
 class Scheduler {
  public:
-  /// Throws InvalidArgument for no backends or one listed twice.
+  /// Throws InvalidArgument for no backends, one listed twice, or a buffer type that a backend cannot use.
   explicit Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options = {});
   ~Scheduler();
 
@@ -59,7 +61,8 @@ class Scheduler {
   Schedule split(const Graph& graph) const;
   /// Plans and places the graph, unless that is done. Throws what planning throws: OutOfMemory among others.
   void allocate(Graph& graph);
-  /// Queues one run. False: the evaluation callback stopped it.
+  /// Queues one run. False: the evaluation callback stopped it. Throws what planning throws, and failures of work that
+  /// it has to wait for: with a callback, on devices without events, and where it copies chosen experts.
   bool compute_async(Graph& graph);
   /// Runs to the end; kAborted also where the evaluation callback stopped it.
   Status compute(Graph& graph);
@@ -73,7 +76,7 @@ class Scheduler {
 
   int backends() const { return static_cast<int>(backends_.size()); }
   Backend& backend(int index) const { return *backends_[static_cast<size_t>(index)]; }
-  BufferType& buffer_type(int index) const { return backend(index).device().buffer_type(); }
+  BufferType& buffer_type(int index) const { return arenas_[static_cast<size_t>(index)]->type(); }
   /// Compute memory reserved on a backend, bytes; for each of its members.
   size_t buffer_size(int index) const { return arenas_[static_cast<size_t>(index)]->bytes(); }
   std::vector<size_t> member_sizes(int index) const { return arenas_[static_cast<size_t>(index)]->bytes_per_member(); }

@@ -65,7 +65,7 @@ std::vector<std::string> spell_out(const CLI::App& command, const std::vector<st
     bool has_value = equals != std::string::npos;
     std::string name = full_name(command, args[i].substr(0, equals), has_value);
     if (!takes_value(command, name)) {
-      out.push_back(args[i]);
+      out.push_back(has_value ? args[i] : name);
       continue;
     }
     out.push_back(name);

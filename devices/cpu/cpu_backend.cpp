@@ -110,9 +110,14 @@ void CpuEvent::wait(Backend& backend) {
     for (Backend* member : backend.members()) wait(*member);
     return;
   }
-  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
-  if (cpu == nullptr) return synchronize();
-  cpu->wait(recorded_);
+  if (auto* cpu = dynamic_cast<CpuBackend*>(&backend)) return cpu->wait(recorded_);
+  // A stream of another family waits in a host task. Timelines are never freed, so that the event may go before.
+  static_assert(sizeof(const void*) >= sizeof(recorded_.position));
+  const auto wait = [](void* timeline, const void* position, bool) {
+    static_cast<Timeline*>(timeline)->finished.wait_for(reinterpret_cast<uintptr_t>(position), Waiter::kHost);
+  };
+  auto* timeline = const_cast<Timeline*>(recorded_.timeline);
+  if (!backend.enqueue({wait, timeline, reinterpret_cast<const void*>(recorded_.position)})) synchronize();
 }
 
 void CpuEvent::synchronize() {

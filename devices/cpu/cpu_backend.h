@@ -74,7 +74,7 @@ class CpuEvent final : public Event {
   explicit CpuEvent(CpuDevice& device) : device_(device) {}
   Device& device() const override { return device_; }
   void record(Backend& backend) override;
-  /// A backend of another family cannot wait for a CPU stream by itself: the host waits for it then.
+  /// A backend of another family waits in a host task; for one that runs none the host waits.
   void wait(Backend& backend) override;
   void synchronize() override;
 

@@ -224,9 +224,12 @@ class SimpleEvent final : public Event {
   void wait(Backend& backend) override {
     for (Backend* member : backend.members()) wait(*member);
     if (!mark_.valid() || !backend.members().empty()) return;
-    auto* simple = dynamic_cast<SimpleBackend*>(&backend);
-    if (simple == nullptr) return synchronize();  // no stream of another family waits for ours: the host does
-    simple->stream().push([mark = mark_](bool) { mark.wait(); });
+    const auto wait = [](void* object, const void*, bool) {
+      std::unique_ptr<std::shared_future<void>>(static_cast<std::shared_future<void>*>(object))->wait();
+    };
+    auto mark = std::make_unique<std::shared_future<void>>(mark_);  // the event may go before the wait is over
+    if (!backend.enqueue({wait, mark.get(), nullptr})) return synchronize();
+    mark.release();
   }
   void synchronize() override {
     if (mark_.valid()) mark_.wait();

@@ -1,6 +1,7 @@
 // Reference outputs: prompt ids and 48 greedy tokens as llama.cpp gives them, and logits against a float64 forward
-// pass, for every file and prompt of data/models/expected, on one device and on meta devices of several, even and
-// uneven. Files that are not in the repository are tested where SHOAL_MODELS_DIR names a folder that has them.
+// pass, for every file and prompt of data/models/expected, on one device, on meta devices of several, even and
+// uneven, and with layers, caches and weights on different devices. Files that are not in the repository are tested
+// where SHOAL_MODELS_DIR names a folder that has them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,17 +17,48 @@
 namespace shoal::models {
 namespace {
 
+/// Devices in groups, and how the model lies on them.
 struct Mesh {
-  int devices;
-  const char* ratio;
-  friend std::ostream& operator<<(std::ostream& out, const Mesh& mesh) {
-    return out << mesh.devices << " devices " << (*mesh.ratio ? mesh.ratio : "even");
-  }
+  std::string name;
+  std::vector<int> groups;
+  PlacementOptions options;
+  friend std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.name; }
 };
 
-constexpr Mesh kMeshes[] = {{1, ""},          {2, ""},        {3, ""},      {4, ""},    {5, ""},
-                            {8, ""},          {2, "3,1"},     {3, "5,0,2"}, {2, "1,9"}, {4, "4,3,2,1"},
-                            {5, "0,1,0,0,3"}, {2, "0.9:0.1"}, {2, "30:25"}};
+Mesh one_group(int devices, const std::string& ratio = {}) {
+  return {fmt::format("{}_{}", devices, ratio.empty() ? "even" : ratio), {devices}, {ratio, 1}};
+}
+
+std::vector<Mesh> meshes() {
+  std::vector<Mesh> all;
+  for (int devices : {1, 2, 3, 4, 5, 8}) all.push_back(one_group(devices));
+  for (const char* ratio : {"3,1", "1,9", "0.9:0.1", "30:25"}) all.push_back(one_group(2, ratio));
+  all.push_back(one_group(3, "5,0,2"));
+  all.push_back(one_group(4, "4,3,2,1"));
+  all.push_back(one_group(5, "0,1,0,0,3"));
+  const PlacementOptions even{{}, 1}, layers{{}, 1, SplitMode::kLayer};
+  const auto with = [](PlacementOptions options, auto&& change) {
+    change(options);
+    return options;
+  };
+  all.push_back({"layers_of_3", {1, 1, 1}, layers});
+  all.push_back({"layers_uneven", {1, 1, 1}, with(layers, [](auto& o) { o.ratio = "1,0,4"; })});
+  all.push_back({"layers_of_two_meta", {2, 3}, layers});
+  all.push_back({"layers_of_meta_and_cpu", {2, 1}, with(layers, [](auto& o) { o.ratio = "2,1"; })});
+  for (int count : {0, 1, 4, 6, 7}) {
+    all.push_back(
+        {fmt::format("{}_layers_on_meta", count), {2}, with(even, [&](auto& o) { o.device_layers = count; })});
+  }
+  all.push_back({"cache_on_host", {2}, with(even, [](auto& o) { o.cache_on_host = true; })});
+  all.push_back({"cache_and_layers_on_host", {2}, with(even, [](auto& o) {
+                   o.cache_on_host = true;
+                   o.device_layers = 3;
+                 })});
+  all.push_back({"some_weights_on_host", {3}, with(even, [](auto& o) {
+                   o.overrides = {{"ffn_(up|down)", "CPU"}, {"blk.2.attn_k", "CPU3"}};
+                 })});
+  return all;
+}
 
 class Reference : public ::testing::TestWithParam<std::tuple<std::string, Mesh>> {};
 
@@ -59,7 +91,7 @@ TEST_P(Reference, SameTokensAndLogits) {
   const auto& [type, mesh] = GetParam();
   std::string path = tiny_model_path(type);
   if (path.empty()) GTEST_SKIP() << "no " << type << " file; set SHOAL_MODELS_DIR";
-  LoadedModel loaded(path, mesh.devices, mesh.ratio);
+  LoadedModel loaded(path, cpu_groups(mesh.groups), mesh.options);
   Tokenizer tokenizer(loaded.model->file);
   nlohmann::json reference = expected(type);
   ASSERT_EQ(reference["cases"].size(), 3u);
@@ -80,7 +112,7 @@ TEST_P(Reference, SameTokensAndLogits) {
 
 std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& info) {
   const auto& [type, mesh] = info.param;
-  std::string name = fmt::format("{}_{}_{}", type, mesh.devices, *mesh.ratio ? mesh.ratio : "even");
+  std::string name = fmt::format("{}_{}", type, mesh.name);
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
@@ -88,7 +120,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& i
 
 INSTANTIATE_TEST_SUITE_P(All, Reference,
                          ::testing::Combine(::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0", "q6_k"),
-                                            ::testing::ValuesIn(kMeshes)),
+                                            ::testing::ValuesIn(meshes())),
                          name_of_case);
 
 }  // namespace

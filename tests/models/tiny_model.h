@@ -48,10 +48,27 @@ class LimitedCpuDevices {
   LimitedCpuDevices& operator=(const LimitedCpuDevices&) = delete;
 };
 
+/// Groups of that many of the CPU devices, one after the other.
+inline DeviceGroups cpu_groups(const std::vector<int>& sizes) {
+  int next = 0;
+  for (int size : sizes) next += size;
+  const std::vector<Device*> devices = cpu_devices(next);
+  DeviceGroups groups;
+  next = 0;
+  for (int size : sizes) {
+    groups.emplace_back(devices.begin() + next, devices.begin() + next + size);
+    next += size;
+  }
+  return groups;
+}
+
 /// A model loaded on some devices.
 struct LoadedModel {
   LoadedModel(const std::string& path, int devices, const std::string& ratio = {}, const SessionOptions& options = {})
-      : model(open_model(path)), placement(*model, cpu_devices(devices), {ratio, 1}) {
+      : LoadedModel(path, cpu_groups({devices}), {ratio, 1}, options) {}
+  LoadedModel(const std::string& path, const DeviceGroups& groups, const PlacementOptions& where,
+              const SessionOptions& options = {})
+      : model(open_model(path)), placement(*model, groups, where) {
     load_weights(*model, placement);
     session = std::make_unique<Session>(*model, placement, placement.init(), options);
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <random>
 #include <stdexcept>
 
@@ -22,7 +23,10 @@ class Placed {
     // Mostly on one backend, so that others are neighbours; or anywhere.
     const size_t usual = draw(backends.size());
     const bool anywhere = draw(2) == 0;
-    for (Tensor* leaf : weights.tensors()) homes[anywhere ? draw(backends.size()) : usual].push_back(leaf);
+    for (Tensor* leaf : weights.tensors()) {
+      const size_t home = anywhere ? draw(backends.size()) : usual;
+      homes[can_write(backends[home]->device(), *leaf) ? home : backends.size() - 1].push_back(leaf);
+    }
     for (size_t b = 0; b < backends.size(); ++b) {
       if (homes[b].empty()) continue;
       memory_.push_back(allocate_tensors(homes[b], backends[b]->device().buffer_type(), Usage::kWeights));
@@ -63,6 +67,13 @@ class Placed {
   Graph graph{"random"};
 
  private:
+  /// Writes happen where the cache lies, so it must lie where they can run.
+  bool can_write(const Device& device, const Tensor& cache) const {
+    return std::all_of(graph.nodes().begin(), graph.nodes().end(), [&](const Tensor* node) {
+      const bool writes = info(node->op).alias == Alias::kWrites && node->storage() == &cache;
+      return !writes || device.supports_op(*node);
+    });
+  }
   size_t draw(size_t count) { return static_cast<size_t>(random_() % count); }
   void fill(Tensor& leaf) const {
     const auto bytes = leaf_data(leaf, one_.seed);

@@ -38,6 +38,9 @@ struct Case {
 /// What only the model or the machine can tell: exit code 1.
 const Case kFailures[] = {
     {"UnknownDevice", "run -m MODEL -p x -dev GPU7", 1, "there is no device 'GPU7'; there are: CPU0, CPU1, CPU2, CPU3"},
+    {"OverridePattern", "run -m MODEL -p x -ot (=CPU", 1, "'(' is no regular expression for names of tensors"},
+    {"OverrideOfNothing", "run -m MODEL -p x -ot no_such=CPU", 1, "matches 'no_such'; names are such as"},
+    {"OverrideToNowhere", "run -m MODEL -p x -ot ffn=GPU0", 1, "tensors 'ffn' cannot be put on GPU0; there are CPU0"},
     {"UnknownCpu", "run -m MODEL -p x -dev CPU0,CPU9", 1, "SHOAL_CPU_DEVICES=10 makes that many"},
     {"UnknownCpus", "run -m MODEL -p x -dev CPU0,CPU8,CPU11,CPU9", 1,
      "'CPU8'; there are: CPU0, CPU1, CPU2, CPU3; "
@@ -75,6 +78,11 @@ const Case kUsageErrors[] = {
     {"DeviceTwiceInAnyCase", "plan -m MODEL -dev CPU1,~cpu1", 2, "device cpu1 is named twice"},
     {"DeviceWithoutName", "run -m MODEL -p x -dev CPU0,", 2, "an empty device name in 'CPU0,'; give names such as"},
     {"NoDevice", "run -m MODEL -p x -dev EMPTY", 2, "an empty device name in ''; give names such as"},
+    {"SplitMode", "run -m MODEL -p x -dev CPU0,CPU1 -sm row", 2, "--split-mode must be tensor or layer, got 'row'"},
+    {"LayersOnDevices", "run -m MODEL -p x -ngl -2", 2, "--n-gpu-layers must be a whole number from -1 to"},
+    {"OverrideWithoutDevice", "run -m MODEL -p x -ot ffn", 2, "'ffn' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU"},
+    {"RatioOfGroups", "run -m MODEL -p x -sm layer -dev CPU0+CPU1,CPU2 -ts 1,2,3", 2, "3 numbers for 2 devices"},
+    {"GroupWithoutName", "run -m MODEL -p x -dev CPU0+,CPU2", 2, "an empty device name in 'CPU0+,CPU2'"},
     {"RatioIsNoNumber", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,x", 2, "bad ratio '3,x': 'x' is no number >= 0; give"},
     {"RatioIsNegative", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,-1", 2, "'-1' is no number >= 0"},
     {"RatioIsAllZero", "plan -m MODEL -dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0"},
@@ -115,7 +123,7 @@ const Case kUsageErrors[] = {
     {"UnknownCommand", "generate", 2, "there is no command 'generate'; there are run,"},
     {"FlagBeforeTheCommand", "-m MODEL run -p x", 2, "-m comes before the command; name one of run, tokenize,"},
     {"UnknownFlag", "run -m MODEL -p x --bogus 3", 2, "there is no flag --bogus; see shoal run --help"},
-    {"UnknownShortFlag", "run -m MODEL -p x -ngl 99", 2, "there is no flag -ngl; see shoal run --help"},
+    {"UnknownShortFlag", "run -m MODEL -p x -nkv", 2, "there is no flag -nkv; see shoal run --help"},
     {"UnknownShortFlagOfThreads", "run -m MODEL -p x -tb 3", 2, "there is no flag -tb; see shoal run --help"},
     {"UnknownShortFlagLikeModel", "run -m MODEL -p x -mg 0", 2, "there is no flag -mg; see shoal run --help"},
     {"NoFlag", "run -m MODEL -p x more", 2, "not expected: more; see shoal run --help"},

@@ -67,13 +67,13 @@ nlohmann::json to_json(const BackendReg& family) {
           {"features", std::move(features)}};
 }
 
-/// "CPU: isa=avx2, cores=8" and "GIZMO: plug-in /usr/lib/shoal/libshoal-gizmo.so"; "" when there is nothing to say.
+/// "CPU: isa=avx2 cores=8" and "GIZMO: plug-in /usr/lib/shoal/libshoal-gizmo.so"; "" when there is nothing to say.
 std::string to_line(const BackendReg& family) {
   std::string text;
   const std::string file = Registry::instance().file_of(family).string();
   if (!file.empty()) text = "plug-in " + escaped(file);
   for (const functions::Feature& feature : features_of(family)) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", feature.name, escaped(feature.value));
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", feature.name, escaped(feature.value));
   }
   return text.empty() ? "" : fmt::format("{}: {}\n", family.name(), text);
 }

@@ -1,0 +1,92 @@
+#include "sched/graph_copy.h"
+
+#include <algorithm>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+
+namespace shoal::sched {
+
+void LeafCopies::add(const Graph& graph) {
+  const size_t before = originals_.size();
+  const size_t buffers = memory_.size();
+  try {
+    std::vector<Tensor*> weights, caches;
+    for (const Tensor* leaf : graph.leaves()) {
+      if (!leaf->is_persistent() || copies_.contains(leaf)) continue;
+      require<InvalidArgument>(leaf->buffer != nullptr, "{} has no memory, so that there is nothing to copy",
+                               describe(*leaf));
+      (leaf->role == Role::kWeight ? weights : caches).push_back(declare(*leaf));
+    }
+    const auto place = [&](std::span<Tensor* const> tensors, Usage usage) {
+      if (!tensors.empty()) memory_.push_back(allocate_tensors(tensors, device_.buffer_type(), usage));
+    };
+    place(weights, Usage::kWeights);
+    place(caches, Usage::kAny);
+    for (size_t i = before; i < originals_.size(); ++i) tensor_copy(*originals_[i], *copies_.at(originals_[i]));
+  } catch (...) {
+    memory_.resize(buffers);
+    for (size_t i = before; i < originals_.size(); ++i) copies_.erase(originals_[i]);
+    originals_.resize(before);
+    contexts_.emplace_front();  // names that were declared are not free again
+    throw;
+  }
+}
+
+// The name stays, because layouts depend on it.
+Tensor* LeafCopies::declare(const Tensor& original) {
+  auto free = std::find_if(contexts_.begin(), contexts_.end(),
+                           [&](const TensorContext& context) { return context.find(original.name) == nullptr; });
+  if (free == contexts_.end()) free = contexts_.emplace(contexts_.end());
+  Tensor* copy = free->add(original.name, original.dtype, original.shape, original.role);
+  originals_.push_back(&original);
+  copies_.emplace(&original, copy);
+  return copy;
+}
+
+Tensor* LeafCopies::find(const Tensor& original) const {
+  const auto found = copies_.find(&original);
+  return found == copies_.end() ? nullptr : found->second;
+}
+
+size_t LeafCopies::bytes() const {
+  size_t sum = 0;
+  for (const auto& buffer : memory_) sum += buffer->size();
+  return sum;
+}
+
+GraphCopy::GraphCopy(const Graph& graph, LeafCopies& leaves, const GraphCopyOptions& options)
+    : leaves_(&leaves), graph_(graph.name()) {
+  build(graph, options);
+}
+
+GraphCopy::GraphCopy(const Graph& graph, Device& device, const GraphCopyOptions& options)
+    : own_(std::make_unique<LeafCopies>(device)), leaves_(own_.get()), graph_(graph.name()) {
+  build(graph, options);
+}
+
+void GraphCopy::build(const Graph& graph, const GraphCopyOptions& options) {
+  leaves_->add(graph);
+  for (const Tensor* input : graph.inputs()) {
+    copies_[input] = graph_.input(input->name, input->dtype, input->shape);
+    inputs_.push_back(input);
+  }
+  for (const Tensor* node : graph.nodes()) {
+    std::vector<Tensor*> sources;
+    for (const Tensor* source : node->src) sources.push_back(source == nullptr ? nullptr : find(*source));
+    Tensor* copy = graph_.add_node(node->op, node->params, std::move(sources), node->name);
+    if (node->is_output || options.keep_all) graph_.output(copy);
+    copies_[node] = copy;
+  }
+}
+
+Tensor* GraphCopy::find(const Tensor& original) const {
+  const auto found = copies_.find(&original);
+  return found != copies_.end() ? found->second : leaves_->find(original);
+}
+
+void GraphCopy::copy_inputs() {
+  for (const Tensor* input : inputs_) tensor_copy(*input, *copies_.at(input));
+}
+
+}  // namespace shoal::sched

@@ -1,0 +1,369 @@
+// What is decided, as text. Devices are CPU ones under other names; nothing has memory.
+#include "sched/schedule.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "graph/error.h"
+#include "graph/text.h"
+#include "tests/devices/cpu_configuration.h"
+#include "tests/sched/proxy.h"
+
+namespace shoal::sched {
+namespace {
+
+using test::ProxyDevice;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr const char* kTwoLayers = R"(
+input %x f32 [64, 1]
+weight %w0 f32 [64, 96]
+weight %w1 f32 [96, 32]
+%h = mul_mat(%w0, %x)
+%a = unary(%h) {kind=silu}
+%y = mul_mat(%w1, %a)
+output %y
+)";
+
+constexpr const char* kExperts = R"(
+input %x f32 [32, 1, 8]
+input %ids2 i32 [2, 8]
+weight %experts f32 [32, 16, 6]
+weight %after f32 [16, 8]
+%e = mul_mat_id(%experts, %x, %ids2)
+%y = mul_mat(%after, %e)
+output %y
+)";
+
+struct ScheduleTest : testing::Test {
+  /// Homes by name; names that are not there: `otherwise`.
+  Schedule make(const std::string& text, const std::map<std::string, Device*>& homes, Device* otherwise = nullptr) {
+    graph = std::make_unique<Graph>("graph");
+    weights = std::make_unique<TensorContext>();
+    parse_graph(text, *graph, *weights);
+    options.home = [homes, otherwise](const Tensor& tensor) -> const BufferType* {
+      const auto found = homes.find(tensor.name);
+      Device* device = found != homes.end() ? found->second : otherwise;
+      return device == nullptr ? nullptr : &device->buffer_type();
+    };
+    options.user.clear();
+    for (const auto& [name, backend] : user) options.user[graph->find(name)] = backend;
+    options.observed.clear();
+    for (const std::string& name : observed) options.observed.insert(graph->find(name));
+    return make_schedule(*graph, devices, options);
+  }
+  void use_offload() {
+    a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId || node.shape[1] >= 16; };
+  }
+  static Device& cpu(int index) { return Registry::instance().device("CPU" + std::to_string(index)); }
+
+  test::CpuConfiguration configuration{"devices=4,threads=1"};
+  ProxyDevice a{cpu(0), "A"}, b{cpu(1), "B"}, host{cpu(2), "HOST"};
+  std::vector<Device*> devices{&a, &b, &host};
+  ScheduleOptions options;
+  std::map<std::string, int> user;
+  std::vector<std::string> observed;
+  std::unique_ptr<TensorContext> weights;
+  std::unique_ptr<Graph> graph;
+};
+
+TEST_F(ScheduleTest, TwoLayersOnTwoDevices) {
+  EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &a}, {"w1", &b}})),
+            "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "  node a unary    neighbour\n"
+            "split 1  B\n"
+            "  copy a f32 [96] from split 0\n"
+            "  node y mul_mat  weight\n");
+}
+
+TEST_F(ScheduleTest, AnotherDirection) {
+  EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &host}, {"w1", &a}})),
+            "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"
+            "split 0  HOST\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "split 1  A\n"
+            "  copy h f32 [96] from split 0\n"
+            "  node a unary    neighbour\n"
+            "  node y mul_mat  weight\n")
+      << "a faster neighbour takes what has no weights";
+}
+
+TEST_F(ScheduleTest, OneBackend) {
+  devices = {&a};
+  const Schedule schedule = make(kTwoLayers, {}, &a);
+  EXPECT_EQ(summary(schedule),
+            "schedule of graph: 1 splits on 1 backends, 1 copies, 256 B\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  3 nodes: 2 weight, 1 neighbour\n");
+  EXPECT_FALSE(schedule.ordered);
+}
+
+TEST_F(ScheduleTest, WhatTheHomeOfAWeightCannotRunGoesToTheFirstThatCan) {
+  a.refuses = [](const Tensor& node) { return node.op == Op::kUnary; };
+  EXPECT_EQ(to_string(make(kTwoLayers, {}, &a)),
+            "schedule of graph: 3 splits on 3 backends, 3 copies, 1.0 KiB\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "split 1  B\n"
+            "  copy h f32 [96] from split 0\n"
+            "  node a unary    neighbour\n"
+            "split 2  A\n"
+            "  copy a f32 [96] from split 1\n"
+            "  node y mul_mat  weight\n");
+  a.refuses = b.refuses = [](const Tensor& node) { return node.name == "y"; };
+  EXPECT_EQ(to_string(make(kTwoLayers, {}, &a)),
+            "schedule of graph: 2 splits on 3 backends, 3 copies, 12.6 KiB\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "  node a unary    neighbour\n"
+            "split 1  HOST\n"
+            "  copy w1 f32 [96, 32] from A\n"
+            "  copy a  f32 [96]     from split 0\n"
+            "  node y  mul_mat      unsupported\n");
+}
+
+TEST_F(ScheduleTest, TheUserSaysWhere) {
+  user = {{"a", 2}};
+  EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &a}, {"w1", &a}})),
+            "schedule of graph: 3 splits on 3 backends, 3 copies, 1.0 KiB\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "split 1  HOST\n"
+            "  copy h f32 [96] from split 0\n"
+            "  node a unary    user\n"
+            "split 2  A\n"
+            "  copy a f32 [96] from split 1\n"
+            "  node y mul_mat  weight\n");
+  host.refuses = [](const Tensor& node) { return node.op == Op::kUnary; };
+  EXPECT_THAT([&] { make(kTwoLayers, {}, &a); },
+              ThrowsMessage<DeviceError>(HasSubstr(
+                  "[HOST] cannot run '%a = unary(%h) {kind=silu}  # f32 [96]' there, where it was set to run; "
+                  "set another backend, or none")));
+}
+
+TEST_F(ScheduleTest, LargeBatchesBringTheirWeights) {
+  use_offload();
+  const std::string large = R"(
+input %x f32 [64, 16]
+weight %w0 f32 [64, 96]
+weight %w1 f32 [96, 32]
+%h = mul_mat(%w0, %x)
+%y = mul_mat(%w1, %h)
+output %y
+)";
+  EXPECT_EQ(to_string(make(large, {}, &host)),
+            "schedule of graph: 2 splits on 3 backends, 3 copies, 40.0 KiB\n"
+            "split 0  A\n"
+            "  copy w0 f32 [64, 96] from HOST\n"
+            "  copy x  f32 [64, 16] from the caller\n"
+            "  node h  mul_mat      offload\n"
+            "split 1  A\n"
+            "  copy w1 f32 [96, 32] from HOST\n"
+            "  node y  mul_mat      offload\n")
+      << "each brought weight begins a split, so that the next one can have its memory";
+  options.op_offload = false;
+  EXPECT_EQ(make(large, {}, &host).splits[0].backend, 2);
+  options.op_offload = true;
+  const Schedule small = make(kTwoLayers, {}, &host);
+  ASSERT_EQ(small.splits.size(), 1U) << to_string(small);
+  EXPECT_EQ(small.splits[0].backend, 2) << "one token";
+  a.refuses = [](const Tensor& node) { return node.name == "h"; };
+  EXPECT_EQ(make(large, {}, &host).nodes[0].reason, Reason::kWeight) << "it does not ask for what it cannot run";
+  EXPECT_EQ(make(large, {{"w1", &a}}, &b).nodes[1].reason, Reason::kWeight) << "the weight is there";
+}
+
+TEST_F(ScheduleTest, OnlyTheExpertsThatAreUsed) {
+  use_offload();
+  EXPECT_EQ(to_string(make(kExperts, {}, &host)),
+            "schedule of graph: 2 splits on 3 backends, 4 copies, 14.1 KiB\n"
+            "split 0  A\n"
+            "  copy experts f32 [32, 16, 6] from HOST, the experts in ids2\n"
+            "  copy x       f32 [32, 1, 8]  from the caller\n"
+            "  copy ids2    i32 [2, 8]      from the caller\n"
+            "  node e       mul_mat_id      offload\n"
+            "split 1  HOST\n"
+            "  copy e f32 [16, 2, 8] from split 0\n"
+            "  node y mul_mat        weight\n");
+  const std::string twice = R"(
+input %x f32 [32, 1, 8]
+input %ids2 i32 [2, 8]
+weight %experts f32 [32, 16, 6]
+%e = mul_mat_id(%experts, %x, %ids2)
+%f = scale(%experts) {scale=2}
+output %e
+output %f
+)";
+  user = {{"e", 0}, {"f", 0}};
+  EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "somebody else uses them too";
+}
+
+TEST_F(ScheduleTest, NodesSpreadToTheirNeighbours) {
+  const std::string text = R"(
+input %x f32 [64, 1]
+weight %w0 f32 [64, 64]
+weight %w1 f32 [64, 64]
+%before = scale(%x) {scale=2}
+%h = mul_mat(%w0, %before)
+%c = scale(%h) {scale=2}
+%d = scale(%c) {scale=2}
+%y = mul_mat(%w1, %d)
+%z = scale(%y) {scale=2}
+output %z
+)";
+  const auto where = [&](const Schedule& schedule) {
+    std::string text;
+    for (const Assignment& node : schedule.nodes) text += std::to_string(node.backend);
+    return text;
+  };
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000011");
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &host}})), "000022") << "towards the last only from it";
+  EXPECT_EQ(where(make(text, {{"w0", &host}, {"w1", &a}})), "220000") << "the last spreads only what is left";
+  EXPECT_EQ(where(make(text, {}, &host)), "222222");
+  a.refuses = [](const Tensor& node) { return node.name == "d"; };
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000111");
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &a}})), "000100") << "nobody beside it can, the first that can does";
+}
+
+TEST_F(ScheduleTest, ViewsOfLeavesAreMadeWhereTheyAreUsed) {
+  const std::string text = R"(
+input %x f32 [64, 4]
+weight %w f32 [64, 8]
+weight %v f32 [32, 8]
+%s = slice(%x) {begin=1, length=2, axis=1}
+%t = slice(%w) {begin=2, length=4, axis=1}
+%h = mul_mat(%t, %s)
+%p = reshape(%h) {shape=[8,1,1,1]}
+%u = add(%p, %p)
+%r = reshape(%x) {shape=[32,8,1,1]}
+%q = mul_mat(%v, %r)
+output %u
+output %q
+)";
+  EXPECT_EQ(to_string(make(text, {{"w", &a}, {"v", &b}})),
+            "schedule of graph: 2 splits on 3 backends, 2 copies, 2.0 KiB\n"
+            "split 0  A\n"
+            "  copy x f32 [64, 4] from the caller\n"
+            "  node h mul_mat     weight\n"
+            "  node p reshape     view\n"
+            "  node u add         neighbour\n"
+            "split 1  B\n"
+            "  copy x f32 [64, 4] from the caller\n"
+            "  node q mul_mat     weight\n");
+}
+
+TEST_F(ScheduleTest, CachesOnTheHost) {
+  const std::string text = R"(
+input %x f32 [64, 1]
+input %slots16.rows i32 [1]
+weight %wk f32 [64, 32]
+weight %wo f32 [32, 64]
+cache %ck f16 [32, 16]
+%k = mul_mat(%wk, %x)
+%keys = set_rows(%ck, %k, %slots16.rows)
+%score = mul_mat(%keys, %k)
+%w = soft_max(%score, _, _)
+%o = mul_mat(%wo, %k)
+output %w
+output %o
+)";
+  EXPECT_EQ(to_string(make(text, {{"ck", &host}}, &a)),
+            "schedule of graph: 3 splits on 3 backends, 4 copies, 452 B\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node k mul_mat  weight\n"
+            "split 1  HOST\n"
+            "  copy k            f32 [32] from split 0\n"
+            "  copy slots16.rows i32 [1]  from the caller\n"
+            "  node keys         set_rows cache\n"
+            "  node score        mul_mat  cache\n"
+            "split 2  A\n"
+            "  copy score f32 [16] from split 1\n"
+            "  node w     soft_max neighbour\n"
+            "  node o     mul_mat  weight\n");
+}
+
+TEST_F(ScheduleTest, SplitsAreOrderedWhereACacheIsSharedInPlace) {
+  const std::string text = R"(
+input %x f32 [32, 1]
+input %slots16.rows i32 [1]
+cache %ck f16 [32, 16]
+%keys = set_rows(%ck, %x, %slots16.rows)
+%score = mul_mat(%keys, %x)
+output %score
+)";
+  user = {{"score", 2}};
+  const Schedule copied = make(text, {}, &a);
+  EXPECT_FALSE(copied.ordered) << "the other one gets a copy of what was written";
+  EXPECT_EQ(copied.splits[1].copies[0].tensor->name, "keys");
+  const std::string before = R"(
+input %x f32 [32, 1]
+input %slots16.rows i32 [1]
+cache %ck f16 [32, 16]
+%score = mul_mat(%ck, %x)
+%keys = set_rows(%ck, %x, %slots16.rows)
+output %score
+output %keys
+)";
+  host.reads_all = true;
+  const Schedule in_place = make(before, {}, &a);
+  EXPECT_TRUE(in_place.ordered) << to_string(in_place);
+  EXPECT_EQ(in_place.copies(), 3) << "x twice, the rows, and not the cache";
+  host.reads_all = false;
+  EXPECT_FALSE(make(before, {}, &a).ordered);
+}
+
+TEST_F(ScheduleTest, ASplitEndsAfterAnObservedNode) {
+  observed = {"h"};
+  EXPECT_EQ(to_string(make(kTwoLayers, {}, &a)),
+            "schedule of graph: 2 splits on 3 backends, 1 copies, 256 B\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "split 1  A\n"
+            "  node a unary   neighbour\n"
+            "  node y mul_mat weight\n");
+}
+
+TEST_F(ScheduleTest, Errors) {
+  EXPECT_THAT(
+      [&] {
+        make(kTwoLayers, {{"w0", &a}});
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("w1 f32 [96, 32] has no memory; place it on a device before graphs are scheduled")));
+  EXPECT_THAT(
+      [&] {
+        make(kTwoLayers, {{"w0", &a}}, &cpu(3));
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("w1 f32 [96, 32] lies in memory of CPU3, which none of the backends can use; add a backend")));
+  a.refuses = b.refuses = host.refuses = [](const Tensor& node) { return node.name == "a"; };
+  EXPECT_THAT([&] { make(kTwoLayers, {}, &a); },
+              ThrowsMessage<DeviceError>(
+                  HasSubstr("none of the devices (A, B, HOST) can run '%a = unary(%h) {kind=silu}  # f32 [96]'")));
+  devices.clear();
+  EXPECT_THROW(make(kTwoLayers, {}, &a), InvalidArgument);
+}
+
+TEST_F(ScheduleTest, HostMemoryOfNobodyBelongsToTheLastThatCanUseIt) {
+  // Both can use what lies on CPU2, neither is its device.
+  ProxyDevice first(cpu(2), "FIRST"), last(cpu(2), "LAST");
+  first.reads_all = last.reads_all = true;
+  devices = {&first, &last};
+  const Schedule schedule = make(kTwoLayers, {}, &cpu(2));
+  ASSERT_EQ(schedule.splits.size(), 1U);
+  EXPECT_EQ(schedule.splits[0].backend, 1);
+}
+
+}  // namespace
+}  // namespace shoal::sched
