@@ -267,6 +267,29 @@ GraphMemory::~GraphMemory() {
   if (!claim_->graph_is_gone()) release_graph(claim_->range(), buffers_);
 }
 
+bool GraphMemory::can_move_to(const Graph& graph) const {
+  const GraphRange& range = claim_->range();
+  const auto is_ours = [&](const Tensor& owner) {
+    const auto id = static_cast<size_t>(owner.id);
+    if (owner.is_leaf()) return !owner.is_persistent() && inputs_[id].buffer != nullptr;
+    const bool inside = owner.id >= range.begin && owner.id < range.end;
+    return inside && nodes_[id - static_cast<size_t>(range.begin)].buffer != nullptr;
+  };
+  // What we are to place has no memory, all else has.
+  const auto is_ready = [&](const Tensor& tensor) {
+    const Tensor& owner = *tensor.storage();
+    return (owner.buffer == nullptr) == is_ours(owner);
+  };
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].buffer != nullptr && graph.inputs()[i]->buffer != nullptr) return false;
+  }
+  const auto nodes = graph.nodes().subspan(static_cast<size_t>(range.begin), nodes_.size());
+  return std::all_of(nodes.begin(), nodes.end(), [&](const Tensor* node) {
+    return is_ready(*node) && std::all_of(node->src.begin(), node->src.end(),
+                                          [&](const Tensor* source) { return source == nullptr || is_ready(*source); });
+  });
+}
+
 void GraphMemory::move_to(Graph& graph) {
   const GraphRange to{&graph, claim_->range().begin, claim_->range().end};
   auto claim = std::make_unique<GraphClaim>(to, device_);

@@ -92,6 +92,9 @@ class GraphMemory {
   GraphMemory& operator=(const GraphMemory&) = delete;
   size_t bytes() const { return buffers_.bytes; }
   const GraphRange& range() const { return claim_->range(); }
+  /// False: something that the range of this graph of the same topology reads from outside has no memory yet, or what
+  /// is to move there has some.
+  bool can_move_to(const Graph& graph) const;
   /// Moves to another graph of the same topology (Backend::update_plan), whose tensors take the places of the old ones.
   /// The old graph may be gone.
   void move_to(Graph& graph);

@@ -74,11 +74,23 @@ void Backend::copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor&
 
 // The stream that writes from a stage has waited for the one that fills it: a stage that is given back is idle.
 Backend::Stage& Backend::take_stage(size_t bytes) {
-  const auto idle = std::find_if(stages_.begin(), stages_.end(), [](const auto& stage) { return !stage->in_use; });
-  Stage& stage = idle != stages_.end() ? **idle : *stages_.emplace_back(std::make_unique<Stage>());
-  if (stage.bytes.size() < bytes) stage.bytes = std::vector<std::byte>(bytes);
-  stage.in_use = true;
-  return stage;
+  constexpr int kKept = 2;  // idle ones, for copies to come
+  Stage* taken = nullptr;
+  for (const auto& stage : stages_) {
+    if (stage->in_use || stage->bytes.size() < bytes) continue;
+    if (taken == nullptr || stage->bytes.size() < taken->bytes.size()) taken = stage.get();
+  }
+  int kept = 0;
+  std::erase_if(stages_, [&](const auto& stage) {
+    if (stage.get() == taken || stage->in_use) return false;
+    return taken == nullptr || ++kept > kKept;
+  });
+  if (taken == nullptr) {
+    taken = stages_.emplace_back(std::make_unique<Stage>()).get();
+    taken->bytes.resize(bytes);
+  }
+  taken->in_use = true;
+  return *taken;
 }
 
 void Backend::let_follow(Backend& to) {
@@ -130,6 +142,30 @@ Status Backend::compute(Graph& graph) {
     compute_async(graph);
     synchronize();
   });
+}
+
+// All of it is here rather than with the owner, whose code may be gone as soon as the use ends.
+bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> work) {
+  struct Queued {
+    FamilyUse use;
+    std::function<void()> work;  // ends before the use
+  };
+  const auto run = [](void* object, const void*, bool) {
+    const std::unique_ptr<Queued> queued(static_cast<Queued*>(object));
+    queued->work();
+  };
+  std::unique_ptr<Queued> queued(new Queued{FamilyUse(owner), std::move(work)});
+  if (!backend.enqueue({run, queued.get(), nullptr})) return false;
+  (void)queued.release();  // to the task
+  return true;
+}
+
+void finish_queued(Backend& backend) {
+  if (const auto queued = backend.device().new_event()) {
+    queued->record(backend);
+    return queued->synchronize();
+  }
+  for (Backend* member : backend.members()) finish_queued(*member);
 }
 
 Status status_of(const std::function<void()>& work) {

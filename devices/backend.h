@@ -112,7 +112,8 @@ class Backend {
   }
   /// Hands a plan of this backend over to another graph of the same topology (graph/topology.h), much cheaper than
   /// making it: the new graph's tensors take the places of the old one's, which may be gone. False: the topology is
-  /// another, or the backend cannot do it; nothing has changed then. Waits for queued work.
+  /// another, what the range reads from outside has no memory yet (plans of earlier ranges move first), or the backend
+  /// cannot do it; nothing has changed then. Waits for queued work.
   virtual bool update_plan(GraphPlan& plan, Graph& graph) {
     (void)plan, (void)graph;
     return false;
@@ -124,7 +125,8 @@ class Backend {
   /// Runs the plan to its end: compute_async + synchronize, errors as a status.
   Status compute(GraphPlan& plan);
   /// Lets graphs be stopped while they run, within one node; synchronize() then throws Aborted, compute() returns
-  /// kAborted. Empty: never. Waits for queued work. False: this backend has no way to ask.
+  /// kAborted. Empty: never. Waits for queued work, failures of which stay for synchronize(). False: this backend has
+  /// no way to ask.
   virtual bool set_abort_callback(AbortCallback callback) {
     (void)callback;
     return false;
@@ -166,6 +168,14 @@ class Backend {
   // Implementations clear it in their destructors, after their last work is done: plans use the backend.
   PlanCache plans_{*this, 16};
 };
+
+/// Queues `work` of the family of `owner` on a backend, of another family for one: the family is in use until the work
+/// is done. It runs after failures too. False when the backend cannot run host functions in stream order.
+bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> work);
+
+/// The host waits for what is queued now. Failures stay for whoever synchronizes next. Devices without events finish
+/// what they do before they return.
+void finish_queued(Backend& backend);
 
 /// Holds a backend's queue while it lives.
 class HeldBackend {

@@ -76,7 +76,8 @@ class Buffer {
   /// bytes. Throws InvalidArgument when they differ or `tensor` is placed already.
   void alias(Tensor& tensor, const Tensor& placed);
   /// Undoes alias() or place_view(): the tensor has no memory any more. The bytes stay as they are, and so does what
-  /// else lies there. To be called before this buffer goes. Throws InvalidArgument when the tensor is not here.
+  /// else lies there. To be called before this buffer goes, and before the tensor does where the buffer lives on:
+  /// another tensor may come to lie at its address. Throws InvalidArgument when the tensor is not here.
   void forget(Tensor& tensor);
   /// Hook: called once for each tensor placed here.
   virtual void init_tensor(Tensor&) {}

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -168,7 +169,10 @@ class Registry {
 
  private:
   Registry();
-  void add(std::unique_ptr<BackendReg> family, PluginFile file);
+  struct Family;
+  /// Held by whoever adds or takes away, from the first check on. A plug-in may load another one.
+  std::unique_lock<std::recursive_mutex> change() const;
+  void add(Family family);
   BackendReg& adopt(PluginFile file);
   void check_new(const PluginFile& file) const;
   PluginReport load_best(const std::vector<std::filesystem::path>& files);

@@ -23,8 +23,9 @@ void check_supported(const Device& device, const GraphRange& range) {
       if (source == nullptr || source->buffer == nullptr) continue;
       const BufferType& type = source->buffer->type();
       if (device.supports_buffer_type(type)) continue;
-      fail<DeviceError>("[{}] cannot read {} of '{}': it lies in memory of {}", device.name(), source->name,
-                        to_string(*node), type.name());
+      fail<DeviceError>(
+          "[{}] cannot read {} of '{}': it lies in memory of {}; copy it there, or run the graph through a scheduler",
+          device.name(), source->name, to_string(*node), type.name());
     }
   }
 }

@@ -65,7 +65,8 @@ std::vector<fs::path> directories_of_program() {
 }
 
 [[noreturn]] void fail_unsupported(const PluginInfo& info) {
-  fail<DeviceError>("{} does not support this machine (score 0)", describe(info));
+  fail<DeviceError>("{} does not support this machine (score 0): use a variant that does, or a build for it",
+                    describe(info));
 }
 
 Candidate open(const fs::path& path) {
@@ -79,6 +80,7 @@ Candidate open(const fs::path& path) {
 
 BackendReg& Registry::load(const fs::path& path) {
   const fs::path file = real_path(path);
+  const auto changing = change();
   for (BackendReg* family : families()) {
     if (file_of(*family) == file) return *family;
   }
@@ -92,6 +94,7 @@ BackendReg& Registry::load(const fs::path& path) {
 }
 
 PluginReport Registry::load_best(const std::vector<fs::path>& files) {
+  const auto changing = change();
   PluginReport report;
   std::set<fs::path> seen;
   for (BackendReg* family : families()) seen.insert(file_of(*family));

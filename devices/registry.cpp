@@ -43,12 +43,14 @@ std::vector<std::string_view> split_names(std::string_view text) {
 
 }  // namespace
 
+struct Registry::Family {
+  PluginFile file;  ///< closed after the family is gone
+  std::unique_ptr<BackendReg> reg;
+};
+
 struct Registry::Impl {
-  struct Family {
-    PluginFile file;  ///< closed after the family is gone
-    std::unique_ptr<BackendReg> reg;
-  };
-  mutable std::mutex mutex;
+  std::recursive_mutex changing;
+  mutable std::mutex mutex;  ///< of the lists
   std::vector<Family> families;
   std::vector<Device*> extra;  ///< add_device(): owned elsewhere
 };
@@ -81,17 +83,24 @@ Registry::Registry() : impl_(std::make_unique<Impl>()) {
   add(null::make_family());
 }
 
-void Registry::add(std::unique_ptr<BackendReg> family) {
-  add(std::move(family), {});
+std::unique_lock<std::recursive_mutex> Registry::change() const {
+  return std::unique_lock(impl_->changing);
 }
 
-void Registry::add(std::unique_ptr<BackendReg> family, PluginFile file) {
-  require<InvalidArgument>(find_family(family->name()) == nullptr, "family {} is registered already", family->name());
+void Registry::add(std::unique_ptr<BackendReg> family) {
+  add(Family{{}, std::move(family)});
+}
+
+void Registry::add(Family family) {
+  const auto changing = change();
+  const std::string name = family.reg->name();
+  require<InvalidArgument>(find_family(name) == nullptr, "family {} is registered already", name);
   const std::lock_guard lock(impl_->mutex);
-  impl_->families.push_back({std::move(file), std::move(family)});
+  impl_->families.push_back(std::move(family));
 }
 
 void Registry::add_device(Device& device) {
+  const auto changing = change();
   require<InvalidArgument>(find_device(device.name()) == nullptr, "device {} is registered already", device.name());
   const std::lock_guard lock(impl_->mutex);
   impl_->extra.push_back(&device);
@@ -207,14 +216,16 @@ void Registry::check_new(const PluginFile& file) const {
 }
 
 BackendReg& Registry::adopt(PluginFile file) {
+  const auto changing = change();
   check_new(file);
-  auto family = file.make_family();
-  for (const Device* device : family->devices()) {
+  Family family{std::move(file), nullptr};
+  family.reg = family.file.make_family();
+  for (const Device* device : family.reg->devices()) {
     require<InvalidArgument>(find_device(device->name()) == nullptr, "the name of its device, {}, is taken",
                              device->name());
   }
-  BackendReg& adopted = *family;
-  add(std::move(family), std::move(file));
+  BackendReg& adopted = *family.reg;
+  add(std::move(family));
   return adopted;
 }
 
@@ -227,6 +238,7 @@ std::filesystem::path Registry::file_of(const BackendReg& family) const {
 }
 
 void Registry::unload(std::string_view name) {
+  const auto changing = change();
   BackendReg* family = find_family(name);
   require<InvalidArgument>(family != nullptr, "there is no family '{}' to unload", name);
   require<InvalidArgument>(!file_of(*family).empty(), "family {} is part of the program and cannot be unloaded",

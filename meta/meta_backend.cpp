@@ -78,6 +78,23 @@ void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, siz
   }
 }
 
+// A rectangle of the tensor may be many on a rank: row by row.
+void MetaBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+  check_access("set", tensor, host_stride, rows);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    const auto* bytes = static_cast<const std::byte*>(data) + row * host_stride;
+    set_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
+  }
+}
+
+void MetaBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+  check_access("get", tensor, host_stride, rows);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    auto* bytes = static_cast<std::byte*>(data) + row * host_stride;
+    get_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
+  }
+}
+
 // Rank 0 gets the value, the others zeros.
 void MetaBackend::set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size) {
   static constexpr std::array<std::byte, 16 * 1024> kZeros{};

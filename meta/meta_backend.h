@@ -27,6 +27,8 @@ class MetaBackend final : public Backend {
 
   void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
+  void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   /// Shard to shard where both sides lie alike.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void hold() override;
@@ -72,7 +74,7 @@ class MetaBackend final : public Backend {
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
   int holds_ = 0;
   bool has_held_runs_ = false;
-  std::atomic<bool> stream_failed_{false};                   ///< as known to host tasks
+  std::atomic<bool> stream_failed_{false};  ///< as known to host tasks
 };
 
 }  // namespace shoal::meta

@@ -62,7 +62,7 @@ void MetaBuffer::do_reset() {
   for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
   declared_.clear();
   shards_.clear();
-  views_.clear();
+  names_.clear();
   for (auto& parts : parts_) parts.clear();
 }
 
@@ -79,7 +79,10 @@ void MetaBuffer::set_usage(Usage usage) {
 
 void MetaBuffer::init_tensor(Tensor& tensor) {
   if (tensor.is_view()) return make_view(tensor);
-  if (!tensor.is_persistent() || find(tensor) != nullptr) return;
+  if (meta_type_.store().find(tensor) != nullptr) return;
+  shards_.erase(&tensor);  // of an earlier tensor at this address
+  names_.erase(&tensor);
+  if (!tensor.is_persistent()) return;
   Tensor* one = &tensor;
   allocate_shards({&one, 1}, usage());
 }
@@ -112,6 +115,7 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
 // From the base on, view by view: their sources need not be placed here.
 void MetaBuffer::make_view(const Tensor& view) {
   shards_.erase(&view);  // of an earlier tensor at this address
+  names_.erase(&view);
   std::vector<const Tensor*> chain;
   for (const Tensor* link = &view; is_view(link->op); link = link->src[0]) chain.push_back(link);
   const Tensor& source = *chain.back()->src[0];
@@ -131,13 +135,14 @@ void MetaBuffer::make_view(const Tensor& view) {
     }
     shards.layout = std::move(*layout);
   }
-  views_[&view] = std::move(graphs);
+  names_[&view] = std::move(graphs);
   shards_[&view] = std::move(shards);
 }
 
 void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
   Shards shards = shards_of(placed);
   shards_[&tensor] = std::move(shards);
+  names_[&tensor].clear();
   tensor.buffer = this;
   tensor.data = placed.data;
 }
@@ -147,10 +152,11 @@ void MetaBuffer::do_forget(Tensor& tensor) {
                            "[forget {}] the tensor was placed here and owns its shards; reset or free the buffer",
                            tensor.name);
   shards_.erase(&tensor);
-  views_.erase(&tensor);
+  names_.erase(&tensor);
 }
 
 void MetaBuffer::bind(Tensor& tensor, Shards shards) {
+  names_.erase(&tensor);  // of an earlier tensor at this address
   shards_[&tensor] = std::move(shards);
   tensor.buffer = this;
   if (tensor.data == nullptr) tensor.data = base();
@@ -181,6 +187,7 @@ void MetaBuffer::clear(uint8_t value) {
   }
   // "Every byte is `value`" is about the tensor, which for a Partial one is the sum.
   for (const auto& [tensor, shards] : shards_) {
+    if (names_.contains(tensor)) continue;  // may be gone
     if (shards.layout.is_partial() && !tensor->is_view()) zero_other_addends(shards, 0, tensor->bytes());
   }
 }

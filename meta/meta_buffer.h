@@ -83,9 +83,10 @@ class MetaBuffer final : public Buffer {
 
   MetaBufferType& meta_type_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  std::unordered_map<const Tensor*, std::vector<std::unique_ptr<Graph>>> views_;  ///< placed by themselves
-  std::vector<const Tensor*> declared_;                                           ///< in the store by us
-  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;                       ///< per rank
+  /// Views and aliases of what lies here, with what was made for them. They may be gone, as the graph of a view may.
+  std::unordered_map<const Tensor*, std::vector<std::unique_ptr<Graph>>> names_;
+  std::vector<const Tensor*> declared_;                      ///< in the store by us
+  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< per rank
 };
 
 /// The shards of a tensor that lies in a meta buffer. Throws InvalidArgument when it does not, or has no plan yet.

@@ -46,12 +46,8 @@ MetaGraphPlan::~MetaGraphPlan() {
   unbind();
 }
 
-// Devices without events run nothing behind our back.
 void MetaGraphPlan::wait() const {
-  if (const auto queued = backend_.device().new_event()) {
-    queued->record(backend_);
-    queued->synchronize();
-  }
+  finish_queued(backend_);
 }
 
 Backend& MetaGraphPlan::backend() const {

@@ -86,13 +86,8 @@ ScheduledGraph::ScheduledGraph(Graph& graph, Schedule schedule, const std::unord
 }
 
 ScheduledGraph::~ScheduledGraph() {
-  // The slots are used by what is queued. Failures stay for whoever synchronizes next.
-  for (Backend* backend : backends_) {
-    const auto queued = backend->device().new_event();
-    if (queued == nullptr) continue;  // such devices finish what they do before they return
-    queued->record(*backend);
-    queued->synchronize();
-  }
+  // The slots are used by what is queued.
+  for (Backend* backend : backends_) finish_queued(*backend);
   unbind();
 }
 

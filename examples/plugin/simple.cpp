@@ -1,11 +1,10 @@
 // The family "SIMPLE": one device, SIMPLE0, that computes with plain loops on one thread of its own. It is a whole
 // device nevertheless: a stream that runs behind its caller, events, host tasks, plans in segments, an abort callback.
 // Its memory is kept from others (is_host is false), as if it were on a card. It runs a few ops on f32 tensors.
-#include <unistd.h>
-
 #include <cmath>
 #include <condition_variable>
 #include <deque>
+#include <fstream>
 #include <future>
 #include <map>
 #include <mutex>
@@ -176,13 +175,21 @@ class SimpleBackend final : public Backend {
     check_access("get", x, size, {offset, size, 1, size});
     push([=, &x] { x.buffer->get(x, data, offset, size); });
   }
+  void set_2d_async(Tensor& x, const void* data, size_t host_stride, const Rows& rows) override {
+    check_access("set", x, host_stride, rows);
+    push([=, &x] { x.buffer->set_2d(x, data, host_stride, rows); });
+  }
+  void get_2d_async(const Tensor& x, void* data, size_t host_stride, const Rows& rows) override {
+    check_access("get", x, host_stride, rows);
+    push([=, &x] { x.buffer->get_2d(x, data, host_stride, rows); });
+  }
   void synchronize() override { stream_.synchronize(); }
   bool enqueue(const HostTask& task) override {
     stream_.push([task](bool failed) { task.run(task.object, task.argument, failed); });
     return true;
   }
   bool set_abort_callback(AbortCallback callback) override {
-    synchronize();
+    stream_.mark().wait();  // a failure stays
     stop_ = std::move(callback);
     return true;
   }
@@ -224,12 +231,8 @@ class SimpleEvent final : public Event {
   void wait(Backend& backend) override {
     for (Backend* member : backend.members()) wait(*member);
     if (!mark_.valid() || !backend.members().empty()) return;
-    const auto wait = [](void* object, const void*, bool) {
-      std::unique_ptr<std::shared_future<void>>(static_cast<std::shared_future<void>*>(object))->wait();
-    };
-    auto mark = std::make_unique<std::shared_future<void>>(mark_);  // the event may go before the wait is over
-    if (!backend.enqueue({wait, mark.get(), nullptr})) return synchronize();
-    mark.release();
+    // The event may go before the wait is over, this family must not.
+    if (!enqueue_for(device_, backend, [mark = mark_] { mark.wait(); })) synchronize();
   }
   void synchronize() override {
     if (mark_.valid()) mark_.wait();
@@ -248,8 +251,15 @@ class SimpleDevice final : public Device {
   std::string description() const override { return "plain loops on one thread"; }
   DeviceType type() const override { return DeviceType::kAccelerator; }
   DeviceMemory memory() const override {
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return {page * static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)), page * static_cast<size_t>(sysconf(_SC_PHYS_PAGES))};
+    DeviceMemory memory;
+    std::ifstream info("/proc/meminfo");  // lines like "MemTotal:  8000000 kB"
+    std::string line;
+    while (std::getline(info, line)) {
+      const auto bytes = [&] { return std::stoull(line.substr(line.find(':') + 1)) * 1024; };
+      if (line.starts_with("MemAvailable:")) memory.free = bytes();
+      if (line.starts_with("MemTotal:")) memory.total = bytes();
+    }
+    return memory;
   }
   DeviceProps props() const override {
     return {name(), description(), type(), memory(), "", {.async = true, .events = true, .peers = {}}};

@@ -23,6 +23,7 @@ std::vector<DeviceCase> cases() {
            {"BackendSuite.WritesIntoACacheThroughViews", "runs nothing"},
            {"BackendSuite.HostTasksRunInStreamOrder", "has no thread for host tasks"},
            {"BackendSuite.TheFirstFailureIsKeptAndLaterWorkSkipped", "has no thread for host tasks"},
+           {"BackendSuite.AnAbortCallbackTakesNoFailure", "has no thread for host tasks"},
            {"BackendSuite.ComputeGivesFailuresAsStatus", "has no thread for host tasks"},
            {"BackendSuite.ThousandsOfSmallTasks", "has no thread for host tasks"},
            {"BackendSuite.ABackendFinishesItsWorkBeforeItGoes", "has no thread for host tasks"},

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "devices/device.h"
 #include "devices/plugin.h"
@@ -32,7 +33,7 @@ fs::path plugin(const std::string& name) {
 /// A folder with some of the plug-ins, for one test.
 class Folder {
  public:
-  explicit Folder(std::initializer_list<std::string> plugins) {
+  explicit Folder(std::initializer_list<std::string> plugins = {}) {
     fs::create_directories(path_);
     for (const std::string& name : plugins) fs::copy(plugin(name), path_ / plugin(name).filename());
   }
@@ -44,6 +45,35 @@ class Folder {
  private:
   static inline int next_ = 0;
   fs::path path_ = fs::canonical(fs::temp_directory_path()) / fmt::format("shoal-plugins-{}-{}", getpid(), next_++);
+};
+
+/// A copy of this program, as others run in its own directory, with a directory of plug-ins beside it and one where an
+/// installation has them.
+class CopiedProgram {
+ public:
+  CopiedProgram() {
+    fs::create_directories(folder_.path() / "bin");
+    fs::create_directories(folder_.path() / "lib" / "shoal");
+    fs::copy("/proc/self/exe", program());
+    fs::copy(plugin("good"), folder_.path() / "bin");
+    fs::copy(plugin("other"), folder_.path() / "lib" / "shoal");
+  }
+  static bool is_this() { return std::getenv("SHOAL_TEST_COPIED_PROGRAM") != nullptr; }
+  /// The exit status of one test in it.
+  int run(const std::string& test) const {
+    return std::system(fmt::format("SHOAL_TEST_COPIED_PROGRAM=1 '{}' --gtest_filter={} > '{}' 2>&1", program().string(),
+                                   test, output().string())
+                           .c_str());
+  }
+  std::string said() const {
+    std::ifstream file(output());
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  fs::path program() const { return folder_.path() / "bin" / "program"; }
+  fs::path output() const { return folder_.path() / "output"; }
+  Folder folder_;
 };
 
 class PluginPath {
@@ -63,6 +93,7 @@ std::string reason(const PluginReport& report, const std::string& file) {
 /// Leaves the registry as it was.
 class Plugins : public testing::Test {
  protected:
+  void SetUp() override { unsetenv("SHOAL_PLUGIN_PATH"); }
   void TearDown() override {
     for (const char* family : {"GOOD", "OTHER"}) {
       if (registry().find_family(family) != nullptr) registry().unload(family);
@@ -166,6 +197,18 @@ TEST_F(Plugins, UnloadingIsRefusedWhileSomethingLives) {
               ThrowsMessage<InvalidArgument>(HasSubstr("CPU is part of the program")));
 }
 
+TEST_F(Plugins, ThreadsMayLoadTheSameFile) {
+  for (int round = 0; round < 20; ++round) {
+    std::vector<BackendReg*> got(4);
+    {
+      std::vector<std::jthread> threads;
+      for (BackendReg*& one : got) threads.emplace_back([&one] { one = &registry().load(plugin("good")); });
+    }
+    EXPECT_THAT(got, testing::Each(registry().find_family("GOOD")));
+    registry().unload("GOOD");
+  }
+}
+
 TEST_F(Plugins, TheBestVariantThatRunsHereIsTaken) {
   const Folder folder({"good", "fast", "unsupported"});
   const PluginReport report = registry().load_all_from(folder.path());
@@ -216,15 +259,13 @@ TEST_F(Plugins, TheEnvironmentNamesDirectories) {
 }
 
 TEST_F(Plugins, TheProgramsOwnDirectoriesAreSearched) {
-  const fs::path home = fs::read_symlink("/proc/self/exe").parent_path();
-  const fs::path beside = home / "libshoal-good.so", installed = home.parent_path() / "lib" / "shoal";
-  const bool made = fs::create_directories(installed);
-  fs::copy(plugin("good"), beside);
-  fs::copy(plugin("other"), installed / "libshoal-other.so");
+  if (!CopiedProgram::is_this()) {
+    const CopiedProgram copy;
+    EXPECT_EQ(copy.run("Plugins.TheProgramsOwnDirectoriesAreSearched"), 0) << copy.said();
+    EXPECT_THAT(copy.said(), HasSubstr("[  PASSED  ] 1 test."));
+    return;
+  }
   const PluginReport report = registry().load_all();
-  fs::remove(beside);
-  fs::remove(installed / "libshoal-other.so");
-  if (made) fs::remove(installed);
   EXPECT_THAT(report.loaded, testing::UnorderedElementsAre("GOOD", "OTHER"));
   EXPECT_THAT(report.skipped, IsEmpty());
 }

@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <optional>
 #include <thread>
 
 #include "graph/error.h"
+#include "graph/ops/ops.h"
 #include "tests/meta/mesh.h"
 
 namespace shoal::meta {
@@ -120,6 +122,25 @@ TEST_F(Copies, ATensorWithoutAPlanSaysSo) {
   buffer->place(*input, 0);
   EXPECT_THAT([&] { tensor_set(*input, values.data(), 0, 16); },
               ThrowsMessage<InvalidArgument>(HasSubstr("x f32 [4] has no shards yet; make a plan of its graph first")));
+}
+
+TEST_F(Copies, ATensorMayComeToLieWhereAViewWas) {
+  Tensor* fresh = context.add("fresh", DType::kF32, {8, 6, 1, 1});
+  Graph graph("g");
+  Tensor* view = transpose(graph, sharded);
+  sharded->buffer->clear(0);
+  std::optional<Tensor> slot(*view);  // two tensors at one address, one after the other
+  Buffer::place_view(*slot);
+  slot.emplace(*fresh);
+  auto& buffer = *sharded->buffer;
+  buffer.place(*slot, 0);
+  EXPECT_NE(mesh.device->shards().find(*slot), nullptr) << "it took what was the view's";
+  tensor_set(*slot, values.data(), 0, 192);
+  EXPECT_EQ(test::read_floats(*slot), values);
+  EXPECT_THAT(test::read_floats(*sharded), Each(0.0f));
+  buffer.clear(0);
+  EXPECT_THAT(test::read_floats(*slot), Each(0.0f));
+  sharded_memory.reset();  // before the tensor
 }
 
 TEST_F(Copies, PlacesSingleTensors) {

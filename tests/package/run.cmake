@@ -11,9 +11,13 @@ set(flags "")
 if(SANITIZE)
   set(flags "-fsanitize=${SANITIZE}")
 endif()
+# Dependencies are found where the build of shoal found them.
+if(FOUND_IN)
+  set(ENV{CMAKE_PREFIX_PATH} "${FOUND_IN}:$ENV{CMAKE_PREFIX_PATH}")
+endif()
 file(REMOVE_RECURSE ${WORK})
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK} -G Ninja -D CMAKE_PREFIX_PATH=${PREFIX}
-    -D CMAKE_BUILD_TYPE=${BUILD_TYPE} -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS=${flags})
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK} -G ${GENERATOR} -D CMAKE_PREFIX_PATH=${PREFIX} -D CMAKE_BUILD_TYPE=${BUILD_TYPE}
+    -D CMAKE_C_COMPILER=${C_COMPILER} -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS=${flags})
 run(${CMAKE_COMMAND} --build ${WORK})
 if(PROGRAM)
   run(${CMAKE_COMMAND} -E env SHOAL_CPU_DEVICES=2 ${WORK}/${PROGRAM} ${ARGUMENT})

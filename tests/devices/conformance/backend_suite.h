@@ -76,10 +76,15 @@ TEST_P(BackendSuite, QueuedRectangles) {
   const std::vector<float> host = ramp(8, 2.0f);
   const Rows rows{8, 8, 4, 32};
   std::vector<float> back(8);
+  Gate gate;
+  backend->enqueue(gate.task());  // where there are host tasks, nothing below waits
   backend->set_2d_async(x, host.data(), 8, rows);
   backend->get_2d_async(x, back.data(), 8, rows);
+  gate.open = true;
   backend->synchronize();
   EXPECT_EQ(back, host);
+  EXPECT_THROW(backend->set_2d_async(x, host.data(), 8, {8, 8, 5, 32}), InvalidArgument);
+  EXPECT_THROW(backend->get_2d_async(x, back.data(), 8, {8, 8, 5, 32}), InvalidArgument);
 }
 
 TEST_P(BackendSuite, PartsOfAGraphOneAfterTheOther) {
@@ -343,6 +348,14 @@ TEST_P(BackendSuite, TheFirstFailureIsKeptAndLaterWorkSkipped) {
   backend->set_async(x, other.data(), 0, 16);
   backend->synchronize();
   EXPECT_EQ(get_floats(x), other);
+}
+
+TEST_P(BackendSuite, AnAbortCallbackTakesNoFailure) {
+  const auto backend = new_backend();
+  ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr}));
+  EXPECT_TRUE(backend->set_abort_callback([] { return false; }));
+  EXPECT_THROW(backend->synchronize(), DeviceError);
+  EXPECT_TRUE(backend->set_abort_callback({}));
 }
 
 TEST_P(BackendSuite, ComputeGivesFailuresAsStatus) {

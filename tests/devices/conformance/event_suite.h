@@ -84,6 +84,27 @@ TEST_P(EventSuite, AnEventMayGoBeforeItsWaitIsOver) {
   second->synchronize();
 }
 
+/// Another family's stream runs code of the plug-in.
+TEST_P(EventSuite, APluginStaysWhileOthersWaitForIt) {
+  BackendReg& family = device().reg();
+  if (Registry::instance().file_of(family).empty()) return;  // what cannot go
+  const auto other = Registry::instance().device("CPU0").init("threads=1");
+  const int before = family.uses();
+  Gate gate;
+  ASSERT_TRUE(other->enqueue(gate.task()));
+  {
+    const auto backend = new_backend();
+    const auto event = device().new_event();
+    event->record(*backend);
+    event->wait(*other);
+  }
+  EXPECT_EQ(family.uses(), before + 1);
+  EXPECT_THROW(Registry::instance().unload(family.name()), InvalidArgument);
+  gate.open = true;
+  other->synchronize();
+  EXPECT_EQ(family.uses(), before);
+}
+
 TEST_P(EventSuite, AFailedStreamStillReleasesOthers) {
   const auto first = new_backend();
   const auto second = new_backend();

@@ -250,16 +250,22 @@ TEST_P(PlanSuite, RangesMoveOneAfterTheOther) {
   Steps steps(300, 5), next(300, 5);
   const auto first = backend->create_plan({&steps.graph, 0, 2});
   const auto second = backend->create_plan({&steps.graph, 2, 5});
+  const auto check = [&](Steps& on, float factor) {
+    const std::vector<float> values = ramp(300, factor);
+    set_floats(*on.x, values);
+    backend->compute_async(*first);
+    backend->compute_async(*second);
+    backend->synchronize();
+    std::vector<float> expected = values;
+    for (float& value : expected) value = value * 32 + 31;
+    EXPECT_EQ(get_floats(*on.y), expected);
+  };
+  EXPECT_FALSE(backend->update_plan(*second, next.graph)) << "what it reads is not there yet";
+  EXPECT_EQ(next.y->buffer, nullptr);
+  check(steps, 1.0f);
   ASSERT_TRUE(backend->update_plan(*first, next.graph));
   ASSERT_TRUE(backend->update_plan(*second, next.graph));
-  const std::vector<float> values = ramp(300);
-  set_floats(*next.x, values);
-  backend->compute_async(*first);
-  backend->compute_async(*second);
-  backend->synchronize();
-  std::vector<float> expected = values;
-  for (float& value : expected) value = value * 32 + 31;
-  EXPECT_EQ(get_floats(*next.y), expected);
+  check(next, 2.0f);
 }
 
 }  // namespace shoal::test

@@ -1,0 +1,6 @@
+# Installs a build into an empty folder: what an earlier installation left there does not help.
+file(REMOVE_RECURSE ${PREFIX})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "the installation failed")
+endif()

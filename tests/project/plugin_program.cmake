@@ -1,0 +1,6 @@
+# The program loads a plug-in, lists its device and ends well.
+execute_process(COMMAND ${PROGRAM} devices --plugin ${PLUGIN}
+                RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 0 OR NOT output MATCHES "SIMPLE0 .*plain loops.*SIMPLE: plug-in ")
+  message(FATAL_ERROR "exit status ${result}\n${output}")
+endif()
