@@ -1,6 +1,7 @@
 // What planning costs: a graph of about 1,200 nodes (the shape of Llama 2 7B with biases, 40 layers, one token) on 1 to
 // 8 devices, even shares. Verified, then timed, as a whole and by parts: propagation, lowering, the memory plans of all
-// ranks. No memory is taken and nothing is compiled. Counters: nodes of the graph and of all local graphs.
+// ranks; there no memory is taken and nothing is compiled. create_plan is all that a backend does, on a smaller model.
+// Counters: nodes of the graph and of all local graphs.
 //
 //   planning_bench --benchmark_filter=make_plan/ranks:8
 #include <benchmark/benchmark.h>
@@ -13,6 +14,7 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/topology.h"
+#include "meta/meta_device.h"
 #include "meta/plan.h"
 #include "models/llama.h"
 #include "models/split_policy.h"
@@ -22,7 +24,8 @@ namespace {
 
 constexpr int kLayers = 40;
 
-Hparams hparams() {
+/// Of a model that planning alone does not place, and of one that is small enough to.
+Hparams hparams(bool small) {
   Hparams h;
   h.architecture = "llama";
   h.layers = kLayers;
@@ -34,18 +37,24 @@ Hparams hparams() {
   h.vocab = 32000;
   h.norm_eps = 1e-5f;
   h.rope.dims = 128;
+  if (!small) return h;
+  h.embd = 256;
+  h.ff = 512;
+  h.heads = h.kv_heads = 8;
+  h.head_dim_k = h.head_dim_v = h.rope.dims = 32;
+  h.vocab = 1024;
   return h;
 }
 
 /// A model without memory, its layouts on a mesh, and the graph of one token.
 class Planned {
  public:
-  explicit Planned(int ranks) : store(ranks) {
+  explicit Planned(int ranks, bool small = false) : store(ranks) {
     cpu::configure(fmt::format("devices={},threads=1", ranks));
     for (int rank = 0; rank < ranks; ++rank) {
       devices.push_back(&Registry::instance().device(fmt::format("CPU{}", rank)));
     }
-    const Hparams h = hparams();
+    const Hparams h = hparams(small);
     const std::vector<TensorSpec> specs = llama_tensors(h);
     std::vector<ModelTensor> tensors;
     for (const TensorSpec& spec : specs) {
@@ -153,6 +162,26 @@ void plan_chunks(benchmark::State& state) {
   });
 }
 
+/// All of it: the plan, memory for the graph, and what the members compile.
+void create_plan(benchmark::State& state) {
+  const auto ranks = static_cast<int>(state.range(0));
+  Planned planned(ranks, true);
+  if (const std::string problem = planned.verify(); !problem.empty()) return state.SkipWithError(problem.c_str());
+  const auto device = meta::MetaDevice::create(planned.devices, [&](const Tensor& tensor) {
+    const meta::Layout& layout = planned.store.find(tensor)->layout;
+    return layout.is_split() ? meta::SplitState::split(layout.axis, layout.partition) : meta::SplitState::mirrored();
+  });
+  std::vector<std::unique_ptr<Buffer>> memory;
+  for (const TensorContext* context : {&planned.weights, &planned.cache.context}) {
+    memory.push_back(allocate_tensors(context->tensors(), device->buffer_type(), Usage::kWeights));
+  }
+  const auto backend = device->init();
+  for (auto _ : state) {
+    const auto plan = backend->create_plan(planned.graph());
+    benchmark::DoNotOptimize(plan->allocated_bytes());
+  }
+}
+
 void topology(benchmark::State& state) {
   time_part(state, [](benchmark::State& run, Planned& planned) {
     for (auto _ : run) benchmark::DoNotOptimize(Topology(planned.graph()));
@@ -167,6 +196,7 @@ BENCHMARK(make_plan)->Apply(ranks);
 BENCHMARK(propagate)->Apply(ranks);
 BENCHMARK(lower)->Apply(ranks);
 BENCHMARK(plan_chunks)->Apply(ranks);
+BENCHMARK(create_plan)->Apply(ranks);
 BENCHMARK(topology)->Unit(benchmark::kMillisecond)->ArgName("ranks")->Arg(1);
 
 }  // namespace

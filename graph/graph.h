@@ -16,6 +16,8 @@
 
 namespace shoal {
 
+class Topology;
+
 /// Owner of persistent tensors. Placement in buffers is up to devices/allocate.h or the model loader.
 class TensorContext {
  public:
@@ -57,6 +59,8 @@ class Graph {
   Tensor* output(Tensor* tensor);
   /// After this nothing can be added.
   void freeze() { frozen_ = true; }
+  /// See graph/topology.h. Kept once the graph is frozen: its ranges may have many plans. One thread at a time.
+  std::shared_ptr<const Topology> topology() const;
 
   /// Nodes [begin, end) belong to the plan of `owner` (a device's name, for the message) until they are released: a
   /// tensor has one address, so that it cannot be in the memory of two plans. Throws InvalidArgument when another plan
@@ -75,6 +79,7 @@ class Graph {
   std::string name_;
   uint64_t uid_;
   bool frozen_ = false;
+  mutable std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   struct Claim {
     int begin, end;

@@ -48,7 +48,7 @@ class Arena {
 
  private:
   /// Slots are found by time, in stretches of steps, so that a slot is not compared with all of a long graph.
-  static constexpr int kStretch = 32;
+  static constexpr int kStretch = 8;
   struct Chunk {
     size_t size = 0;
     std::vector<const Slot*> slots;                      ///< all

@@ -19,7 +19,15 @@ Topology::Entry Topology::entry_of(const Tensor& tensor) {
   return entry;
 }
 
+std::shared_ptr<const Topology> Graph::topology() const {
+  if (topology_ != nullptr) return topology_;
+  auto made = std::make_shared<const Topology>(*this);
+  if (frozen_) topology_ = made;
+  return made;
+}
+
 Topology::Topology(const Graph& graph) {
+  entries_.reserve(graph.inputs().size() + graph.nodes().size());
   for (const Tensor* input : graph.inputs()) entries_.push_back(entry_of(*input));
   for (const Tensor* node : graph.nodes()) entries_.push_back(entry_of(*node));
 }

@@ -33,7 +33,7 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
       plan_(std::move(plan)),
       claim_(std::move(claim)),
       buffer_(backend.buffer_type(), 0),
-      topology_(*claim_->range().graph) {
+      topology_(claim_->range().graph->topology()) {
   remember_graph();
   allocate(arena);
   compile();
@@ -146,7 +146,7 @@ void MetaGraphPlan::remember_graph() {
 }
 
 bool MetaGraphPlan::fits(const Graph& graph) const {
-  if (Topology(graph) != topology_) return false;
+  if (*graph.topology() != *topology_) return false;
   return std::all_of(outside_.begin(), outside_.end(), [&](const Outside& outside) {
     const auto number = static_cast<size_t>(outside.number);
     const Tensor& tensor = outside.persistent != nullptr ? *outside.persistent

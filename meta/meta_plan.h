@@ -73,7 +73,7 @@ class MetaGraphPlan final : public GraphPlan {
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;
   std::vector<Tensor*> bound_;
-  Topology topology_;
+  std::shared_ptr<const Topology> topology_;
   std::vector<const Tensor*> inputs_, nodes_;  ///< of the graph, which may be gone
   std::vector<Outside> outside_;
   std::vector<Action> actions_;  ///< one for each step

@@ -59,6 +59,8 @@ class Planner {
     };
     planned.schedule = sched::make_schedule(*planned.graph.graph, placement_.devices(), options);
     planned.local = sched::make_local_graphs(planned.schedule);
+    const int copies = scheduler_options(placement_, options_).copies;
+    host_bytes_ += sched::host_bytes(planned.schedule, sched::copies_for(planned.schedule, copies));
     for (size_t d = 0; d < placement_.devices().size(); ++d) {
       planned.plans.emplace_back();
       if (planned.local.backends[d].graph != nullptr) planned.plans.back() = plan_on(d, planned.local.backends[d]);
@@ -66,6 +68,7 @@ class Planner {
     return planned;
   }
 
+  size_t host_bytes() const { return host_bytes_; }
   /// Compute memory of member `rank` of a device, for all graphs so far.
   size_t compute(size_t device, size_t rank) const {
     if (rank >= chunks_[device].size()) return 0;
@@ -98,6 +101,7 @@ class Planner {
   const SessionOptions& options_;
   const ModelPlan& plan_;
   std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< by device, member, chunk
+  size_t host_bytes_ = 0;
 };
 
 /// Bytes of a device's weights that are used in the file's mapping.
@@ -150,6 +154,7 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
   step = planner.plan({1, 1});
   for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
   memory = add_up(*this, planner, model, placement, load);
+  host_bytes = planner.host_bytes();
 }
 
 void require_memory(std::span<const DeviceUse> uses) {

@@ -49,6 +49,12 @@ std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   return groups;
 }
 
+/// Tokens that a product is for; 0 for other nodes.
+int64_t batch_of(const Tensor& node) {
+  if (node.op == Op::kMulMat) return node.shape[1];
+  return node.op == Op::kMulMatId ? node.shape[2] : 0;
+}
+
 std::regex regex_of(const std::string& pattern) {
   try {
     return std::regex(pattern);
@@ -63,7 +69,8 @@ std::regex regex_of(const std::string& pattern) {
 Placement::Placement(const Model& model, std::vector<Device*> devices, const PlacementOptions& options)
     : Placement(model, groups_of(std::move(devices), options.mode), options) {}
 
-Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options) {
+Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options)
+    : threads_(options.threads) {
   if (options.mode == SplitMode::kTensor) groups = joined(groups);
   for (const auto& group : groups) {
     require<InvalidArgument>(!group.empty(), "no device to run on; name at least one");
@@ -130,6 +137,9 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   }
   meta::MetaOptions meta_options;
   for (const Device* member : group) meta_options.member_params.push_back(member_params(*member, options.threads));
+  if (options.offload_batch > 0) {
+    meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
+  }
   // Of all tensors: those that lie elsewhere may be brought here for large batches.
   policies_.push_back(std::make_unique<SplitPolicy>(model.split_policy(shares)));
   metas_.push_back(meta::MetaDevice::create(group, *policies_.back(), std::move(meta_options)));
@@ -153,7 +163,7 @@ int Placement::host_index(const DeviceGroups& groups) {
   if (known != devices_.end()) return static_cast<int>(known - devices_.begin());
   devices_.push_back(host);
   groups_.push_back({host});
-  params_.emplace_back();
+  params_.push_back(member_params(*host, threads_));
   policies_.push_back(nullptr);
   if (std::find(members_.begin(), members_.end(), host) == members_.end()) members_.push_back(host);
   return static_cast<int>(devices_.size()) - 1;

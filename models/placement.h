@@ -43,6 +43,9 @@ struct PlacementOptions {
   int64_t device_layers = -1;  ///< so many of the last layers are on the devices, the rest on the host; -1: everything
   bool cache_on_host = false;
   std::vector<TensorOverride> overrides = {};
+  /// From so many tokens on, products with weights on the host run on the meta devices, which are sent the weights; 0:
+  /// where all members say so (Device::offload_op).
+  int64_t offload_batch = 0;
 };
 
 class Placement {
@@ -65,6 +68,7 @@ class Placement {
   int device_of(const Tensor& tensor) const;
   /// How a meta device among devices() divides its tensors; nullptr for a simple device.
   const SplitPolicy* policy_of(int device) const { return policies_[static_cast<size_t>(device)].get(); }
+  /// Of the first device, which must be a meta device.
   const SplitPolicy& policy() const { return *policies_.front(); }
   /// Members of devices()[device]: it alone, if it is simple.
   std::span<Device* const> members_of(int device) const;
@@ -78,6 +82,7 @@ class Placement {
   int host_index(const DeviceGroups& groups);
   void override_tensors(const Model& model, const DeviceGroups& groups, const std::vector<TensorOverride>& overrides);
 
+  int threads_ = 0;
   std::vector<Device*> members_, devices_;
   std::vector<std::string> params_;                     ///< for Device::init, one for each of devices_
   std::vector<std::unique_ptr<SplitPolicy>> policies_;  ///< nullptr for simple devices

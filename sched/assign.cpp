@@ -20,6 +20,9 @@ class Assigner {
 
   std::vector<Assignment> run() {
     for (const Tensor* node : nodes_) {
+      require<InvalidArgument>(!is_view(node->op) || !options_.user.contains(node),
+                               "{} is a view, which is seen where its base is; set the backend of {} instead",
+                               node->name, behind_views(*node).name);
       if (!is_view(node->op)) fix(*node);
     }
     const int last = abilities_.backends() - 1;
@@ -45,16 +48,20 @@ class Assigner {
     // What was written there is written again there.
     const Tensor* written = writes(node) ? &behind_views(*node.src[0]) : nullptr;
     const int writer = written != nullptr && !written->is_leaf() ? of(*written).backend : -1;
-    if (const auto set = options_.user.find(&node);
-        set != options_.user.end() && (writer < 0 || set->second == writer)) {
+    const auto set = options_.user.find(&node);
+    if (set != options_.user.end()) {
+      require<InvalidArgument>(writer < 0 || set->second == writer,
+                               "{} is set to run on {}, but writes into what {} wrote on {}; set {} instead", node.name,
+                               abilities_.device(set->second).name(), written->name, abilities_.device(writer).name(),
+                               written->name);
       return follow_user(node, set->second);
     }
-    if (writer >= 0) return void(of(node) = {writer, Reason::kCache, -1});
+    if (writer >= 0 && abilities_.runs(writer, node)) return void(of(node) = {writer, Reason::kCache, -1});
     const Tensor* resident = resident_of(node);
     if (resident == nullptr) return;
     const int home = abilities_.home(*resident);
     const Reason reason = resident->role == Role::kCache ? Reason::kCache : Reason::kWeight;
-    if (reason == Reason::kWeight && options_.op_offload) {
+    if (reason == Reason::kWeight && options_.op_offload && abilities_.is_host(*resident)) {
       for (int b = 0; b < home; ++b) {
         if (abilities_.wants(b, node) && abilities_.runs(b, node)) return void(of(node) = {b, Reason::kOffload, -1});
       }

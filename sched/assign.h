@@ -21,7 +21,7 @@ class Abilities {
   bool wants(int backend, const Tensor& node) const { return devices_[backend]->offload_op(node); }
   /// Can it use the leaf where it lies?
   bool reads(int backend, const Tensor& leaf) const;
-  /// The backend whose device has the leaf, else the first that can use it there; -1: none.
+  /// The backend whose device has the leaf, else the last that can use it there. Throws InvalidArgument where none can.
   int home(const Tensor& leaf) const;
   /// Is the leaf in host memory?
   bool is_host(const Tensor& leaf) const { return home_(leaf)->is_host(); }

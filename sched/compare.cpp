@@ -2,6 +2,7 @@
 
 #include "graph/error.h"
 #include "graph/op.h"
+#include "sched/scheduled_graph.h"
 
 namespace shoal::sched {
 namespace {
@@ -48,7 +49,7 @@ Comparison::~Comparison() = default;
 
 bool Comparison::run(const CompareCallback& callback) {
   copy_.copy_inputs();
-  std::vector<std::byte> first, second;
+  std::vector<std::byte>&first = first_value_, &second = second_value_;
   const int segments = first_plan_->segments();
   for (int segment = 0; segment < segments; ++segment) {
     first_.compute_async(*first_plan_, segment, segment + 1);
@@ -61,8 +62,8 @@ bool Comparison::run(const CompareCallback& callback) {
       first_.get_async(node, first.data(), 0, first.size());
       second_.get_async(*copy_.find(node), second.data(), 0, second.size());
     }
-    first_.synchronize();
-    second_.synchronize();
+    Backend* const both[] = {&first_, &second_};
+    synchronize_all(both);
     if (!shows) break;
     const Tensor& node = *nodes_[static_cast<size_t>(segment)];
     if (!callback({node, *copy_.find(node), first, second})) return false;

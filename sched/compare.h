@@ -56,6 +56,7 @@ class Comparison {
 
  private:
   Backend &first_, &second_;
+  std::vector<std::byte> first_value_, second_value_;  ///< here, because a stream may still write when the other fails
   GraphCopy copy_;
   std::vector<const Tensor*> nodes_;  ///< one for each segment; the last may have none
   std::unique_ptr<GraphPlan> first_plan_, second_plan_;

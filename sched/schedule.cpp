@@ -41,6 +41,7 @@ class Splitter {
       return;
     }
     schedule_.splits[static_cast<size_t>(of(view).split)].nodes.push_back(view.id);
+    if (of(view).split + 1 == static_cast<int>(schedule_.splits.size())) last_ = &view;
   }
 
   /// Of a backend; a new one if it has none.
@@ -84,12 +85,13 @@ class Splitter {
     const bool known = brought_[static_cast<size_t>(backend)].contains(&wanted) ||
                        std::any_of(needed.begin(), needed.end(), [&](const Copy& c) { return c.tensor == &wanted; });
     if (known) return;
-    Copy copy{&wanted, -1, -1, nullptr, static_cast<int64_t>(wanted.bytes())};
+    Copy copy{&wanted, -1, -1, false, nullptr, static_cast<int64_t>(wanted.bytes())};
     if (!wanted.is_leaf()) {
       copy.from_split = of(wanted).split;
       copy.from_backend = of(wanted).backend;
     } else if (wanted.is_persistent()) {
       copy.from_backend = abilities_.home(wanted);
+      copy.streamed = wanted.role == Role::kWeight && abilities_.is_host(wanted);
       // Whole experts where somebody else uses them too, or through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
       if (experts && users(wanted) == 1 && !is_leaf_view(*node.src[2])) copy.ids = node.src[2];
@@ -150,6 +152,39 @@ int Schedule::copies() const {
   size_t count = 0;
   for (const Split& split : splits) count += split.copies.size();
   return static_cast<int>(count);
+}
+
+bool Schedule::is_pipeline() const {
+  std::vector<int> seen;
+  for (const Split& split : splits) {
+    if (!seen.empty() && seen.back() == split.backend) continue;
+    if (std::find(seen.begin(), seen.end(), split.backend) != seen.end()) return false;
+    seen.push_back(split.backend);
+  }
+  return true;
+}
+
+int copies_for(const Schedule& schedule, int wanted) {
+  return schedule.is_pipeline() ? std::max(wanted, 1) : 1;
+}
+
+int slots_for(const Copy& copy, int copies) {
+  if (copy.streamed) return 0;
+  const bool is_input = copy.from_split < 0 && !copy.tensor->is_persistent();
+  return is_input ? std::max(copies, 2) : copies;
+}
+
+size_t slot_bytes(const Copy& copy) {
+  constexpr size_t kAlignment = 64;
+  return (copy.tensor->bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+size_t host_bytes(const Schedule& schedule, int copies) {
+  size_t bytes = 0;
+  for (const Split& split : schedule.splits) {
+    for (const Copy& copy : split.copies) bytes += slot_bytes(copy) * static_cast<size_t>(slots_for(copy, copies));
+  }
+  return bytes;
 }
 
 int64_t Schedule::copied_bytes() const {

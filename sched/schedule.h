@@ -33,7 +33,7 @@ enum class Reason : uint8_t {
   kUser,         ///< set by the user
   kWeight,       ///< a weight of it lies there
   kCache,        ///< a cache that it reads or writes lies there
-  kOffload,      ///< its weights lie elsewhere, but the batch is large enough to bring them
+  kOffload,      ///< its weights lie in host memory, but the batch is large enough to bring them
   kNeighbour,    ///< the nodes around it run there
   kUnsupported,  ///< where it belongs, it cannot run; this backend is the first that can
   kView,         ///< a view, seen where its base is (of a leaf: wherever it is used)
@@ -51,7 +51,8 @@ struct Assignment {
 struct Copy {
   const Tensor* tensor = nullptr;
   int from_split = -1;    ///< made by this one; -1: a leaf
-  int from_backend = -1;  ///< that has it; -1: the caller's input, or a leaf in host memory of no backend here
+  int from_backend = -1;  ///< that has it; -1: the caller's input
+  bool streamed = false;  ///< a weight in host memory, taken from there without a stop in between
   /// Of the experts of a mul_mat_id only those that these ids name are brought.
   const Tensor* ids = nullptr;
   int64_t bytes = 0;  ///< at most
@@ -74,7 +75,20 @@ struct Schedule {
 
   int copies() const;
   int64_t copied_bytes() const;
+  /// No backend comes back once another one has followed it, so that several runs can be on their way.
+  bool is_pipeline() const;
 };
+
+/// Runs that may be on their way between two backends where `wanted` are allowed: a schedule that goes back and forth
+/// gains nothing from more than one.
+int copies_for(const Schedule& schedule, int wanted);
+/// How many slots a copy has (Scheduler): inputs have two at least, so that a run can be prepared while another
+/// computes.
+int slots_for(const Copy& copy, int copies);
+/// Bytes of one slot.
+size_t slot_bytes(const Copy& copy);
+/// Host memory for all slots.
+size_t host_bytes(const Schedule& schedule, int copies);
 
 /// Where persistent tensors lie: the type of their buffer; nullptr: not placed.
 using Home = std::function<const BufferType*(const Tensor&)>;
@@ -82,7 +96,7 @@ const BufferType* home_of(const Tensor& tensor);
 
 struct ScheduleOptions {
   Home home = home_of;
-  /// Let a device bring in weights that lie elsewhere where it says that this pays (Device::offload_op).
+  /// Let a device bring in weights that lie in host memory where it says that this pays (Device::offload_op).
   bool op_offload = true;
   std::unordered_map<const Tensor*, int> user = {};  ///< backend numbers for nodes
   std::unordered_set<const Tensor*> observed = {};   ///< a split ends after each of these
@@ -90,7 +104,8 @@ struct ScheduleOptions {
 
 /// `devices`: of the backends, in order of priority; the last one should be able to run everything. Throws
 /// InvalidArgument for a weight without a home, or in memory of a device that is not among them; DeviceError, naming
-/// the node, where no device can run it or the user's one cannot.
+/// the node, where no device can run it or the user's one cannot. Views are not set, but what they are views of; of
+/// several writes into one cache the first.
 Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, const ScheduleOptions& options = {});
 
 /// For people: every split with its copies and nodes.

@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "graph/error.h"
 #include "sched/assign.h"
 
 namespace shoal::sched {
 namespace {
-
-constexpr size_t kSlotAlignment = 64;
-
-size_t padded(size_t bytes) {
-  return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-}
 
 /// Hands the work of all backends over in one piece (HeldBackend).
 class HeldBackends {
@@ -50,6 +45,25 @@ bool contains(const std::vector<int>& values, int value) {
 
 }  // namespace
 
+void synchronize_all(std::span<Backend* const> backends) {
+  std::exception_ptr cause, consequence;
+  for (Backend* backend : backends) {
+    try {
+      backend->synchronize();
+    } catch (const CommError&) {
+      if (consequence == nullptr) consequence = std::current_exception();
+    } catch (...) {
+      if (cause == nullptr) cause = std::current_exception();
+    }
+  }
+  if (cause == nullptr && consequence == nullptr) return;
+  std::rethrow_exception(cause != nullptr ? cause : consequence);
+}
+
+int ScheduledGraph::backend_index(const Backend& backend) const {
+  return static_cast<int>(std::find(backends_.begin(), backends_.end(), &backend) - backends_.begin());
+}
+
 ScheduledGraph::ScheduledGraph(Graph& graph, Schedule schedule, const std::unordered_set<const Tensor*>& observed,
                                std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas,
                                BufferType& host, int copies)
@@ -57,7 +71,7 @@ ScheduledGraph::ScheduledGraph(Graph& graph, Schedule schedule, const std::unord
       claim_(whole(graph), backends.front()->device()),
       schedule_(std::move(schedule)),
       backends_(backends.begin(), backends.end()),
-      copies_(static_cast<size_t>(std::max(1, copies))),
+      copies_(static_cast<size_t>(copies_for(schedule_, copies))),
       local_(make_local_graphs(schedule_, observed)) {
   make_plans(arenas);
   make_actions(observed);
@@ -120,7 +134,7 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
 void ScheduledGraph::add_copy(int split, const Copy& copy, Tensor* target) {
   Action& action = actions_[static_cast<size_t>(split)];
   const size_t bytes = target->bytes();
-  Transfer transfer{copy.tensor, target, nullptr, bytes, padded(bytes), split};
+  Transfer transfer{copy.tensor, target, nullptr, bytes, slot_bytes(copy), split};
   if (copy.from_split >= 0) {
     transfer.source = local_.backends[static_cast<size_t>(copy.from_backend)].tensors.at(copy.tensor);
     action.values.push_back(transfer);
@@ -128,7 +142,7 @@ void ScheduledGraph::add_copy(int split, const Copy& copy, Tensor* target) {
     actions_[static_cast<size_t>(copy.from_split)].results.push_back(transfer);
   } else if (!copy.tensor->is_persistent()) {
     action.inputs.push_back(transfer);
-  } else if (copy.tensor->role == Role::kWeight && copy.tensor->buffer->is_host()) {
+  } else if (copy.streamed) {
     action.streams.push_back({copy.tensor, target, copy.ids});
   } else {
     Backend* home = backends_[static_cast<size_t>(copy.from_backend)];
@@ -137,22 +151,20 @@ void ScheduledGraph::add_copy(int split, const Copy& copy, Tensor* target) {
 }
 
 void ScheduledGraph::place_slots(BufferType& host) {
-  size_t size = 0;
-  const auto for_all = [&](auto&& give) {
-    for (Action& action : actions_) {
-      for (Transfer& transfer : action.inputs) give(transfer, input_slots());
-      for (Transfer& transfer : action.values) give(transfer, copies_);
-      for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
-    }
-  };
-  for_all([&](const Transfer& transfer, size_t slots) { size += transfer.stride * slots; });
+  const size_t size = sched::host_bytes(schedule_, static_cast<int>(copies_));
   if (size == 0) return;
   slots_ = host.allocate(size);
   std::byte* next = slots_->base();
-  for_all([&](Transfer& transfer, size_t slots) {
+  const auto give = [&](Transfer& transfer, size_t slots) {
     transfer.slots = next;
     next += transfer.stride * slots;
-  });
+  };
+  for (Action& action : actions_) {
+    for (Transfer& transfer : action.inputs) give(transfer, input_slots());
+    for (Transfer& transfer : action.values) give(transfer, copies_);
+    for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
+  }
+  check(next == slots_->base() + size, "slots take {} bytes, not {}", next - slots_->base(), size);
   // Those who write the values use the same slots as those who read them.
   for (Action& action : actions_) {
     for (Transfer& result : action.results) {
@@ -280,18 +292,19 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   }
 }
 
-const std::vector<bool>& ScheduledGraph::experts_named_by(const Tensor& ids, int64_t experts) {
+const std::vector<bool>& ScheduledGraph::experts_named_by(Action& action, const Tensor& ids, int64_t experts) {
   for (const auto& [known, used] : used_experts_) {
     if (known == &ids) return used;
   }
   std::vector<std::byte> bytes(ids.bytes());
-  const int where = ids.is_leaf() ? -1 : schedule_.nodes[static_cast<size_t>(ids.id)].backend;
-  if (where < 0) {
+  // The node that uses the experts uses the ids too, so that they are here, and stay until it has run.
+  const auto& tensors = local_.backends[static_cast<size_t>(backend_index(*action.backend))].tensors;
+  const auto here = tensors.find(&ids);
+  if (here == tensors.end()) {
     tensor_get(ids, bytes.data(), 0, bytes.size());
   } else {
-    Backend& backend = *backends_[static_cast<size_t>(where)];
-    backend.get_async(*local_.backends[static_cast<size_t>(where)].tensors.at(&ids), bytes.data(), 0, bytes.size());
-    backend.synchronize();
+    action.backend->get_async(*here->second, bytes.data(), 0, bytes.size());
+    action.backend->synchronize();
   }
   std::vector<bool> used(static_cast<size_t>(experts), false);
   for (int64_t i = 0; i < ids.elements(); ++i) {
@@ -303,7 +316,7 @@ const std::vector<bool>& ScheduledGraph::experts_named_by(const Tensor& ids, int
 }
 
 void ScheduledGraph::bring_experts(Action& action, const Stream& stream) {
-  const std::vector<bool>& used = experts_named_by(*stream.ids, stream.weight->shape[2]);
+  const std::vector<bool>& used = experts_named_by(action, *stream.ids, stream.weight->shape[2]);
   const size_t bytes = stream.weight->strides[2];
   for (size_t first = 0; first < used.size();) {
     if (!used[first]) {
@@ -331,7 +344,7 @@ void ScheduledGraph::pass_on(Action& action, size_t slot) {
 }
 
 bool ScheduledGraph::show(Action& action, const Observer& observer) {
-  action.backend->synchronize();
+  synchronize_all(backends_);  // the failure of an earlier split shows here, and not as values
   return std::all_of(action.observed.begin(), action.observed.end(),
                      [&](const Tensor* node) { return observer(*node); });
 }

@@ -24,6 +24,10 @@ namespace shoal::sched {
 /// Shown an observed node after it was computed; false stops the run.
 using Observer = std::function<bool(const Tensor& node)>;
 
+/// Waits for all of them. Throws the first failure, a cause before what follows from it (a collective that another
+/// one's failure ended), and clears all.
+void synchronize_all(std::span<Backend* const> backends);
+
 class ScheduledGraph {
  public:
   /// Places the graph's nodes; its inputs have memory already. `arenas`: one for each backend; `host`: where copies lie
@@ -94,7 +98,7 @@ class ScheduledGraph {
   void bind();
   void unbind();
 
-  /// Two at least, so that the host can prepare a run while another one computes.
+  /// See slots_for.
   size_t input_slots() const { return std::max<size_t>(copies_, 2); }
   bool queue(uint64_t run, const Observer& observer);
   void take_inputs(size_t slot);
@@ -104,7 +108,8 @@ class ScheduledGraph {
   void bring(Action& action, size_t slot);
   void bring_experts(Action& action, const Stream& stream);
   /// By number. Waits for the ids.
-  const std::vector<bool>& experts_named_by(const Tensor& ids, int64_t experts);
+  const std::vector<bool>& experts_named_by(Action& action, const Tensor& ids, int64_t experts);
+  int backend_index(const Backend& backend) const;
   void pass_on(Action& action, size_t slot);
   bool show(Action& action, const Observer& observer);
 

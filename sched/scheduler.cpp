@@ -1,10 +1,11 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
-#include <exception>
+#include <new>
 
 #include "devices/host_buffer.h"
 #include "graph/error.h"
+#include "sched/assign.h"
 
 namespace shoal::sched {
 
@@ -12,7 +13,7 @@ namespace shoal::sched {
 struct Scheduler::Entry {
   uint64_t uid;
   std::weak_ptr<const void> life;
-  uint64_t user_version;
+  std::unordered_map<const Tensor*, int> user;
   std::unordered_set<const Tensor*> observed;
   PersistentPlaces places;
   std::unique_ptr<ScheduledGraph> scheduled;
@@ -38,12 +39,23 @@ Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& opt
 Scheduler::~Scheduler() = default;
 
 void Scheduler::set_backend(const Tensor& node, const Backend* backend) {
-  ++user_version_;
   if (backend == nullptr) return void(user_.erase(&node));
   const auto found = std::find(backends_.begin(), backends_.end(), backend);
   require<InvalidArgument>(found != backends_.end(), "{} is set to run on {}, which is no backend of the scheduler",
                            node.name, backend->name());
-  user_[&node] = static_cast<int>(found - backends_.begin());
+  user_[&node] = {static_cast<int>(found - backends_.begin()), node.id, node.name};
+}
+
+// A node of a graph that is gone may have had the same address.
+std::unordered_map<const Tensor*, int> Scheduler::user_for(const Graph& graph) const {
+  std::unordered_map<const Tensor*, int> user;
+  for (const auto& [node, set] : user_) {
+    const auto nodes = graph.nodes();
+    const bool ours = set.id >= 0 && set.id < static_cast<int>(nodes.size()) &&
+                      nodes[static_cast<size_t>(set.id)] == node && node->name == set.name;
+    if (ours) user.emplace(node, set.backend);
+  }
+  return user;
 }
 
 Backend* Scheduler::backend_of(const Tensor& node) const {
@@ -58,31 +70,32 @@ void Scheduler::set_eval_callback(EvalCallback callback) {
   callback_ = std::move(callback);
 }
 
-ScheduleOptions Scheduler::schedule_options(const std::unordered_set<const Tensor*>& observed) const {
+ScheduleOptions Scheduler::schedule_options(const Graph& graph,
+                                            const std::unordered_set<const Tensor*>& observed) const {
   ScheduleOptions options;
   options.op_offload = options_.op_offload;
-  options.user = user_;
+  options.user = user_for(graph);
   options.observed = observed;
   return options;
 }
 
 Schedule Scheduler::split(const Graph& graph) const {
-  return make_schedule(graph, devices_, schedule_options(ask_observed(graph)));
+  return make_schedule(graph, devices_, schedule_options(graph, ask_observed(graph)));
 }
 
 std::unordered_set<const Tensor*> Scheduler::ask_observed(const Graph& graph) const {
   std::unordered_set<const Tensor*> observed;
   if (!callback_) return observed;
   for (const Tensor* node : graph.nodes()) {
-    if (callback_(*node, true)) observed.insert(node);
+    if (!is_leaf_view(*node) && callback_(*node, true)) observed.insert(node);
   }
   return observed;
 }
 
 std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unordered_set<const Tensor*>& observed) {
   place_inputs(graph);
-  return std::make_unique<ScheduledGraph>(graph, make_schedule(graph, devices_, schedule_options(observed)), observed,
-                                          backends_, arenas_, host_type(), options_.copies);
+  return std::make_unique<ScheduledGraph>(graph, make_schedule(graph, devices_, schedule_options(graph, observed)),
+                                          observed, backends_, arenas_, host_type(), options_.copies);
 }
 
 BufferType& Scheduler::host_type() {
@@ -107,12 +120,16 @@ size_t Scheduler::reserved() const {
 }
 
 bool Scheduler::reserve(Graph& graph) {
-  const Status status = status_of([&] {
-    synchronize();
-    entries_.clear();  // they would keep memory that the arenas replace
+  synchronize();
+  entries_.clear();  // they would keep memory that the arenas replace
+  try {
     make(graph, {});
-  });
-  return status == Status::kSuccess;
+    return true;
+  } catch (const OutOfMemory&) {
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 Scheduler::Entry& Scheduler::entry(Graph& graph) {
@@ -120,7 +137,7 @@ Scheduler::Entry& Scheduler::entry(Graph& graph) {
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
   if (found != entries_.end()) {
-    const bool valid = found->user_version == user_version_ && found->places.unchanged() && found->observed == observed;
+    const bool valid = found->user == user_for(graph) && found->places.unchanged() && found->observed == observed;
     if (valid) {
       entries_.splice(entries_.begin(), entries_, found);
       return entries_.front();
@@ -141,7 +158,7 @@ Scheduler::Entry& Scheduler::entry(Graph& graph) {
   if (reserved() != before) entries_.clear();
   ++plans_made_;
   entries_.push_front(
-      {graph.uid(), graph.life(), user_version_, std::move(observed), PersistentPlaces(graph), std::move(scheduled)});
+      {graph.uid(), graph.life(), user_for(graph), std::move(observed), PersistentPlaces(graph), std::move(scheduled)});
   return entries_.front();
 }
 
@@ -172,25 +189,12 @@ Status Scheduler::compute(Graph& graph) {
   return status == Status::kSuccess && !finished ? Status::kAborted : status;
 }
 
-// A failure on one backend can make others fail that wait for it: what is not about a collective is the cause.
 void Scheduler::synchronize() {
-  std::exception_ptr cause, consequence;
-  for (Backend* backend : backends_) {
-    try {
-      backend->synchronize();
-    } catch (const CommError&) {
-      if (consequence == nullptr) consequence = std::current_exception();
-    } catch (...) {
-      if (cause == nullptr) cause = std::current_exception();
-    }
-  }
-  if (cause == nullptr && consequence == nullptr) return;
-  std::rethrow_exception(cause != nullptr ? cause : consequence);
+  synchronize_all(backends_);
 }
 
 void Scheduler::reset() {
   user_.clear();
-  ++user_version_;
   entries_.clear();
   latest_run_ = nullptr;
 }
@@ -207,7 +211,8 @@ const Schedule& Scheduler::schedule() const {
 }
 
 const ScheduledGraph& Scheduler::scheduled() const {
-  require<InvalidArgument>(!entries_.empty(), "nothing is scheduled yet; allocate or compute a graph first");
+  require<InvalidArgument>(!entries_.empty() && !entries_.front().life.expired(),
+                           "nothing is scheduled, or its graph is gone; allocate or compute a graph first");
   return *entries_.front().scheduled;
 }
 

@@ -33,12 +33,11 @@ struct SchedulerOptions {
   /// What each backend's compute memory is made of, for simple backends; nullptr or none: the device's own type.
   std::vector<BufferType*> buffer_types = {};
   size_t kept_graphs = 16;
-  /// How many nodes graphs have, about: nothing depends on it.
-  size_t graph_size = 0;
 };
 
-/// Asked twice: with `ask` before a run, whether the caller wants to see the node; then, for those it wants, when the
-/// node has been computed, complete wherever it lies (tensor_get works); false stops the run.
+/// Asked twice: with `ask` before a run, whether the caller wants to see the node (of views of leaves it is not asked);
+/// then, for those it wants, when the node has been computed, complete wherever it lies (tensor_get works); false stops
+/// the run.
 using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
 
 class Scheduler {
@@ -47,15 +46,16 @@ class Scheduler {
   explicit Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options = {});
   ~Scheduler();
 
-  /// The backend that a node should run on, nullptr: whichever is best. Holds for plans made from now on, until
-  /// reset(). Throws InvalidArgument for a backend that is not one of ours.
+  /// The backend that a node should run on, nullptr: whichever is best. Until reset(); a kept plan of its graph is made
+  /// anew. Of views, and of further writes into a cache, set what they see or the first write.
   void set_backend(const Tensor& node, const Backend* backend);
   /// Where a node of the graph scheduled last runs, or will run; nullptr for leaves and their views.
   Backend* backend_of(const Tensor& node) const;
   /// Empty: nobody looks. With a callback compute_async waits for each observed node.
   void set_eval_callback(EvalCallback callback);
 
-  /// Allocates what this graph, the largest there will be, needs; keeps no plan. False: not enough memory.
+  /// Allocates what this graph, the largest there will be, needs; keeps no plan. False: not enough memory. Throws what
+  /// else goes wrong, failures of earlier work among them.
   bool reserve(Graph& graph);
   /// What would run where; allocates nothing. Throws as make_schedule.
   Schedule split(const Graph& graph) const;
@@ -95,7 +95,8 @@ class Scheduler {
   BufferType& host_type();
   void place_inputs(Graph& graph);
 
-  ScheduleOptions schedule_options(const std::unordered_set<const Tensor*>& observed) const;
+  std::unordered_map<const Tensor*, int> user_for(const Graph& graph) const;
+  ScheduleOptions schedule_options(const Graph& graph, const std::unordered_set<const Tensor*>& observed) const;
   std::unordered_set<const Tensor*> ask_observed(const Graph& graph) const;
   /// Finds or makes; becomes the first of `entries_`.
   Entry& entry(Graph& graph);
@@ -107,8 +108,11 @@ class Scheduler {
   std::vector<Device*> devices_;
   SchedulerOptions options_;
   EvalCallback callback_;
-  std::unordered_map<const Tensor*, int> user_;
-  uint64_t user_version_ = 0;
+  struct UserChoice {
+    int backend, id;
+    std::string name;
+  };
+  std::unordered_map<const Tensor*, UserChoice> user_;
   std::vector<std::unique_ptr<ComputeArena>> arenas_;
   std::unique_ptr<BufferType> pageable_;  ///< where no device offers host memory of its own
   std::list<GraphInputs> inputs_;

@@ -43,8 +43,9 @@ PluginReport PluginFlags::load() const {
 }
 
 void LoadFlags::add_to(CLI::App& app) {
-  app.add_flag("--mmap,!--no-mmap", mmap,
-               "Use the weights where the file is mapped, on a single CPU device (default), or copy them into memory");
+  app.add_flag(
+      "--mmap,!--no-mmap", mmap,
+      "Use weights on CPU devices that stand alone where the file is mapped (default), or copy them into memory");
 }
 
 void DeviceFlags::add_to(CLI::App& app, bool required) {
@@ -53,7 +54,7 @@ void DeviceFlags::add_to(CLI::App& app, bool required) {
     group_sizes = device_group_sizes(text);
   };
   CLI::Option* option =
-      add_parsed(app, "--devices", "NAMES", read, "Devices that act as one, such as CPU0,CPU1 (-dev)");
+      add_parsed(app, "--devices", "NAMES", read, "Devices that act as one, such as CPU0,CPU1 (-dev); see -sm");
   if (required) {
     option->required();
   } else {
@@ -87,11 +88,15 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
   };
   add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,
              "Put the weights whose names a regular expression matches on a device; CPU: the host's (-ot)");
+  add_integer(
+      app, "--offload-batch", offload_batch, 0, kMostTokens,
+      "From so many tokens on, devices that act as one are sent weights that lie on the host, instead of the host "
+      "computing with them; 0: where the devices themselves say so");
   app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU (-cmoe)");
 }
 
 models::PlacementOptions DeviceFlags::placement() const {
-  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides};
+  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides, offload_batch};
   if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
   return options;
 }

@@ -49,6 +49,7 @@ struct DeviceFlags {
 
   models::SplitMode mode = models::SplitMode::kTensor;
   int64_t device_layers = -1;
+  int64_t offload_batch = 0;
   bool cache_on_host = false;
   bool experts_on_host = false;
   std::vector<models::TensorOverride> overrides;

@@ -50,7 +50,7 @@ CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions
     : backend_(backend),
       threads_(backend.threads()),
       cuts_(options.cuts),
-      topology_(*checked(backend.device(), range).graph),
+      topology_(checked(backend.device(), range).graph->topology()),
       memory_(range, backend.device(), options) {
   compile();
 }

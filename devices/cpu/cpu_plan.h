@@ -30,7 +30,7 @@ class CpuPlan final : public GraphPlan {
 
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
 
-  bool fits(const Graph& graph) const { return Topology(graph) == topology_; }
+  bool fits(const Graph& graph) const { return *graph.topology() == *topology_; }
   /// To a graph that fits; no run may be queued.
   void move_to(Graph& graph);
   /// Segments [first, last), on the worker's thread. Throws Aborted.
@@ -46,7 +46,7 @@ class CpuPlan final : public GraphPlan {
   CpuBackend& backend_;
   int threads_;  ///< that the workspaces are large enough for; a run uses no more
   std::vector<int> cuts_;
-  Topology topology_;
+  std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
   std::vector<Step> steps_;
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last

@@ -208,19 +208,36 @@ class HostExperts : public ::testing::Test {
 TEST_F(HostExperts, RunWhereTheyLieOrAreBrought) {
   const std::string file = path();
   const std::vector<int32_t> prompt{1, 5, 9, 13, 2, 40, 41, 42};
-  std::vector<float> expected;
-  {
-    LoadedModel one(file, 1, {}, {.batch = 8});
-    one.session->evaluate(prompt);
-    expected.assign(one.session->logits().begin(), one.session->logits().end());
-  }
+  const auto logits_of = [&](LoadedModel& loaded) {
+    loaded.session->evaluate(prompt);
+    const std::span<const float> logits = loaded.session->logits();
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  LoadedModel one(file, 1, {}, {.batch = 8});
+  const std::vector<float> expected = logits_of(one);
   PlacementOptions options{{}, 1};
   options.overrides = {{"_exps", "CPU"}};
-  LoadedModel host(file, cpu_groups({2}), options, {.batch = 8});
-  host.session->evaluate(prompt);
-  const std::span<const float> logits = host.session->logits();
-  EXPECT_LT(worst(expected, {logits.begin(), logits.end()}), 1e-4);
-  EXPECT_EQ(host.session->scheduler().splits(), 5) << "there and back in each of two layers";
+  {
+    LoadedModel host(file, cpu_groups({2}), options, {.batch = 8});
+    EXPECT_LT(worst(expected, logits_of(host)), 1e-4);
+    EXPECT_EQ(host.session->scheduler().splits(), 5) << "there and back in each of two layers";
+  }
+  options.offload_batch = 4;
+  LoadedModel brought(file, cpu_groups({2}), options, {.batch = 8});
+  EXPECT_LT(worst(expected, logits_of(brought)), 1e-4);
+  const sched::Schedule& schedule = brought.session->scheduler().schedule();
+  for (const sched::Split& split : schedule.splits) EXPECT_EQ(split.backend, 0);
+  int experts = 0;
+  for (const sched::Split& split : schedule.splits) {
+    for (const sched::Copy& copy : split.copies) experts += copy.ids != nullptr;
+  }
+  EXPECT_EQ(experts, 6) << "gate, up and down of two layers";
+  const int32_t next = 7;
+  one.session->evaluate({&next, 1});
+  brought.session->evaluate({&next, 1});
+  const std::span<const float> a = one.session->logits(), b = brought.session->logits();
+  EXPECT_LT(worst({a.begin(), a.end()}, {b.begin(), b.end()}), 1e-4) << "single tokens run on the host";
+  EXPECT_EQ(brought.session->scheduler().splits(), 5);
 }
 
 }  // namespace

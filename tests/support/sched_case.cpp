@@ -45,8 +45,12 @@ class Placed {
   }
 
   void fill_leaves() {
-    for (Tensor* leaf : weights.tensors()) fill(*leaf);
-    for (Tensor* input : graph.inputs()) fill(*input);
+    for (Tensor* leaf : weights.tensors()) fill(*leaf, 0);
+    fill_inputs(0);
+  }
+  /// Other values for each run.
+  void fill_inputs(uint64_t run) {
+    for (Tensor* input : graph.inputs()) fill(*input, run);
   }
 
   Results results() const {
@@ -75,8 +79,8 @@ class Placed {
     });
   }
   size_t draw(size_t count) { return static_cast<size_t>(random_() % count); }
-  void fill(Tensor& leaf) const {
-    const auto bytes = leaf_data(leaf, one_.seed);
+  void fill(Tensor& leaf, uint64_t run) const {
+    const auto bytes = leaf_data(leaf, one_.seed + 1000003 * run);
     tensor_set(leaf, bytes.data(), 0, bytes.size());
   }
 
@@ -85,6 +89,31 @@ class Placed {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Buffer>> memory_;
 };
+
+/// The bytes of all outputs after each of several runs with different inputs: queued behind each other, or one by one.
+std::vector<std::vector<std::byte>> run_several(Placed& placed, sched::Scheduler& scheduler, bool queued) {
+  constexpr uint64_t kRuns = 5;
+  placed.fill_leaves();
+  std::vector<std::vector<std::byte>> outputs;
+  for (uint64_t run = 0; run < kRuns; ++run) {
+    for (const Tensor* node : placed.graph.nodes()) {
+      if (node->is_output) outputs.emplace_back(node->bytes());
+    }
+  }
+  auto next = outputs.begin();
+  for (uint64_t run = 0; run < kRuns; ++run) {
+    placed.fill_inputs(run);
+    scheduler.compute_async(placed.graph);
+    for (const Tensor* node : placed.graph.nodes()) {
+      if (!node->is_output) continue;
+      scheduler.get_async(*node, next->data(), 0, next->size());
+      ++next;
+    }
+    if (!queued) scheduler.synchronize();
+  }
+  scheduler.synchronize();
+  return outputs;
+}
 
 }  // namespace
 
@@ -104,6 +133,10 @@ Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends,
     const std::string changed = run > 0 ? difference(results, now, 0.0) : "";
     if (!changed.empty()) throw std::runtime_error("another run of the same plan differs: " + changed);
     results = std::move(now);
+  }
+  const auto alone = run_several(placed, scheduler, false);
+  if (run_several(placed, scheduler, true) != alone) {
+    throw std::runtime_error("runs that are queued behind each other differ from runs one by one");
   }
   return results;
 }

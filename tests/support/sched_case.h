@@ -12,7 +12,8 @@
 namespace shoal::test {
 
 /// Runs the case through a scheduler on these backends, twice, in memory full of NaN, and gives its outputs and caches.
-/// Where things lie is a function of `seed`. Throws std::runtime_error when the second run differs in a bit.
+/// Where things lie is a function of `seed`. Throws std::runtime_error when the second run differs in a bit, or when
+/// runs with different inputs that are queued behind each other give something else than one by one.
 Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed);
 
 /// "" or how that differs from the case on `reference`; an exception counts as a difference.

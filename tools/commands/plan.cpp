@@ -60,9 +60,20 @@ std::string too_small(const models::ModelPlan& plan) {
   return names;
 }
 
+bool has_rank(const meta::Plan& plan, int rank) {
+  return rank >= 0 && rank < static_cast<int>(plan.ranks.size());
+}
+
+/// A place in the list of devices, counted from the first device of plan `index`.
+int rank_in(const models::PlannedGraph& step, size_t index, int rank) {
+  for (size_t i = 0; i < index && rank >= 0; ++i)
+    rank -= step.plans[i] ? static_cast<int>(step.plans[i]->ranks.size()) : 0;
+  return rank;
+}
+
 nlohmann::json json_of(const meta::Plan& plan, int rank) {
   nlohmann::json json = nlohmann::json::parse(meta::to_json(plan));
-  if (rank >= 0 && rank < static_cast<int>(plan.ranks.size())) json["local_graph"] = meta::local_text(plan, rank);
+  if (has_rank(plan, rank)) json["local_graph"] = meta::local_text(plan, rank);
   return json;
 }
 
@@ -73,8 +84,8 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
     json = json_of(plan.step.on(), flags.rank);
   } else {
     auto& devices = json["plans"] = nlohmann::json::array();
-    for (const std::optional<meta::Plan>& one : plan.step.plans) {
-      if (one) devices.push_back(json_of(*one, flags.rank));
+    for (size_t d = 0; d < plan.step.plans.size(); ++d) {
+      if (plan.step.plans[d]) devices.push_back(json_of(*plan.step.plans[d], rank_in(plan.step, d, flags.rank)));
     }
   }
   if (flags.schedule) json["schedule"] = nlohmann::json::parse(sched::to_json(plan.step.schedule));
@@ -83,6 +94,7 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
   Traffic per_token = traffic(plan.step);
   json["collectives_per_token"] = {{"counts", per_token.counts}, {"bytes", per_token.bytes}};
   json["fits"] = too_small(plan).empty();
+  json["host_bytes"] = plan.host_bytes;
   auto& memory = json["memory"] = nlohmann::json::array();
   for (const models::DeviceUse& use : plan.memory) {
     memory.push_back({{"device", use.device},
@@ -110,6 +122,9 @@ std::string memory_text(const models::ModelPlan& plan) {
                           use.device, format_bytes(use.mapped));
   }
   std::string names = too_small(plan);
+  if (plan.step.plans.size() > 1) {
+    mapped += fmt::format("what devices pass to each other takes {} of host memory\n", format_bytes(plan.host_bytes));
+  }
   return format_table(rows) + mapped +
          (names.empty() ? "" : fmt::format("does not fit: {} would need more than is free\n", names));
 }
@@ -143,7 +158,8 @@ int plan_model(const PlanFlags& flags) {
     const meta::Plan& one = *plan.step.plans[d];
     if (plan.step.plans.size() > 1) text += fmt::format("on {}\n", plan.step.schedule.backends[d]);
     text += meta::layouts_text(one) + meta::steps_text(one);
-    if (flags.rank >= 0 && flags.rank < static_cast<int>(one.ranks.size())) text += meta::local_text(one, flags.rank);
+    const int rank = rank_in(plan.step, d, flags.rank);
+    if (has_rank(one, rank)) text += meta::local_text(one, rank);
   }
   text += fmt::format("collectives per token\n{}memory\n{}", traffic_text(traffic(plan.step)), memory_text(plan));
   write_out(text);
