@@ -72,7 +72,7 @@ class MetaBackend final : public Backend {
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
   int holds_ = 0;
   bool has_held_runs_ = false;
-  std::atomic<bool> stream_failed_{false};                   ///< as known to host tasks
+  std::atomic<bool> stream_failed_{false};  ///< as known to host tasks
 };
 
 }  // namespace shoal::meta
