@@ -20,9 +20,10 @@ class Assigner {
 
   std::vector<Assignment> run() {
     for (const Tensor* node : nodes_) {
-      require<InvalidArgument>(!is_view(node->op) || !options_.user.contains(node),
-                               "{} is a view, which is seen where its base is; set the backend of {} instead",
-                               node->name, behind_views(*node).name);
+      if (is_view(node->op) && options_.user.contains(node)) {
+        fail<InvalidArgument>("{} is a view, which is seen where its base is; set the backend of {} instead",
+                              node->name, behind_views(*node).name);
+      }
       if (!is_view(node->op)) fix(*node);
     }
     const int last = abilities_.backends() - 1;
@@ -50,10 +51,11 @@ class Assigner {
     const int writer = written != nullptr && !written->is_leaf() ? of(*written).backend : -1;
     const auto set = options_.user.find(&node);
     if (set != options_.user.end()) {
-      require<InvalidArgument>(writer < 0 || set->second == writer,
-                               "{} is set to run on {}, but writes into what {} wrote on {}; set {} instead", node.name,
-                               abilities_.device(set->second).name(), written->name, abilities_.device(writer).name(),
-                               written->name);
+      if (writer >= 0 && set->second != writer) {
+        fail<InvalidArgument>("{} is set to run on {}, but writes into what {} wrote on {}; set {} instead", node.name,
+                              abilities_.device(set->second).name(), written->name, abilities_.device(writer).name(),
+                              written->name);
+      }
       return follow_user(node, set->second);
     }
     if (writer >= 0 && abilities_.runs(writer, node)) return void(of(node) = {writer, Reason::kCache, -1});

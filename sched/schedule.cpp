@@ -41,7 +41,7 @@ class Splitter {
       return;
     }
     schedule_.splits[static_cast<size_t>(of(view).split)].nodes.push_back(view.id);
-    if (of(view).split + 1 == static_cast<int>(schedule_.splits.size())) last_ = &view;
+    if (of(view).split + 1 == static_cast<int>(schedule_.splits.size())) ends_ |= options_.observed.contains(&view);
   }
 
   /// Of a backend; a new one if it has none.
@@ -63,8 +63,8 @@ class Splitter {
         std::any_of(needed.begin(), needed.end(), [](const Copy& copy) { return copy.tensor->role == Role::kWeight; });
     // A weight that is brought begins a split, so that the memory of those before it can be used again, and ids of
     // experts are known by then.
-    const bool fresh = schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights ||
-                       options_.observed.contains(last_);
+    const bool fresh =
+        schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights || ends_;
     if (fresh) schedule_.splits.push_back({backend, {}, {}});
     Split& split = schedule_.splits.back();
     for (Copy& copy : needed) {
@@ -73,7 +73,7 @@ class Splitter {
     }
     split.nodes.push_back(node.id);
     of(node).split = static_cast<int>(schedule_.splits.size()) - 1;
-    last_ = &node;
+    ends_ = options_.observed.contains(&node);
   }
 
   /// What a backend needs to use `source`: nothing, or a copy, of what lies behind it where views can be made there.
@@ -133,7 +133,7 @@ class Splitter {
   const ScheduleOptions& options_;
   Schedule& schedule_;
   std::vector<std::unordered_set<const Tensor*>> brought_;  ///< to each backend so far
-  const Tensor* last_ = nullptr;
+  bool ends_ = false;                                       ///< the last split: what it has is observed
 };
 
 }  // namespace

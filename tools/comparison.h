@@ -1,4 +1,4 @@
-// Node by node: the same graphs on a meta device and on one device, every result of both read back and compared.
+// Node by node: the same graphs on one device and, copied from there, on a meta device, every result compared.
 #pragma once
 
 #include <cstdint>

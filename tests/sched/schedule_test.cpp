@@ -334,6 +334,53 @@ TEST_F(ScheduleTest, ASplitEndsAfterAnObservedNode) {
             "  node y mul_mat weight\n");
 }
 
+TEST_F(ScheduleTest, ViewsDoNotHideThatANodeIsObserved) {
+  const std::string text = R"(
+input %x f32 [64, 1]
+%h = scale(%x) {scale=2}
+%v = reshape(%h) {shape=[8,8,1,1]}
+%a = scale(%h) {scale=2}
+%y = add(%v, %v)
+output %y
+output %a
+)";
+  observed = {"h"};
+  EXPECT_EQ(make(text, {}).splits[0].nodes, (std::vector<int>{0, 1}));
+  observed = {"v"};
+  EXPECT_EQ(make(text, {}).splits[0].nodes, (std::vector<int>{0, 1}));
+  observed = {};
+  EXPECT_EQ(make(text, {}).splits.size(), 1U);
+}
+
+TEST_F(ScheduleTest, WhatTheUserMayNotSet) {
+  const std::string text = R"(
+input %x f32 [32, 1]
+input %slots16.rows i32 [1]
+cache %ck f16 [32, 16]
+%keys = set_rows(%ck, %x, %slots16.rows)
+%again = set_rows(%keys, %x, %slots16.rows)
+%flat = reshape(%again) {shape=[512,1,1,1]}
+output %flat
+)";
+  user = {{"again", 0}};
+  EXPECT_EQ(make(text, {{"ck", &a}}).nodes[1].backend, 0);
+  host.reads_all = true;
+  user = {{"again", 2}};
+  EXPECT_THAT(
+      [&] {
+        make(text, {{"ck", &a}});
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("again is set to run on HOST, but writes into what keys wrote on A; set keys instead")));
+  user = {{"flat", 0}};
+  EXPECT_THAT(
+      [&] {
+        make(text, {{"ck", &a}});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view, which is seen where its base is; set the "
+                                               "backend of again instead")));
+}
+
 TEST_F(ScheduleTest, Errors) {
   EXPECT_THAT(
       [&] {
