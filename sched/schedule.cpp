@@ -94,7 +94,9 @@ class Splitter {
       copy.streamed = wanted.role == Role::kWeight && abilities_.is_host(wanted);
       // Whole experts where somebody else uses them too, or through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
-      if (experts && users(wanted) == 1 && !is_leaf_view(*node.src[2])) copy.ids = node.src[2];
+      // They are read by the host: what was computed, or a leaf that no graph writes.
+      const bool readable = !is_leaf_view(*node.src[2]) && node.src[2]->storage()->role != Role::kCache;
+      if (experts && users(wanted) == 1 && readable) copy.ids = node.src[2];
     }
     needed.push_back(copy);
   }

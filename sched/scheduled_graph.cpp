@@ -292,9 +292,10 @@ const std::vector<bool>& ScheduledGraph::experts_named_by(Action& action, const 
     if (known == &ids) return used;
   }
   std::vector<std::byte> bytes(ids.bytes());
-  // The node that uses the experts uses the ids too, so that they are here, and stay until it has run.
+  // Leaves are read where they are: they may be on their way here behind the experts. Of what was computed there is a
+  // value here, because the node that uses the experts uses the ids too.
   const auto& tensors = local_.backends[static_cast<size_t>(backend_index(*action.backend))].tensors;
-  const auto here = tensors.find(&ids);
+  const auto here = ids.is_leaf() ? tensors.end() : tensors.find(&ids);
   if (here == tensors.end()) {
     tensor_get(ids, bytes.data(), 0, bytes.size());
   } else {
