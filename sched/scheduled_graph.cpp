@@ -279,11 +279,11 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   }
   if (action.reads_slots()) record(action.read[slot].get(), backend);
   for (const Stream& stream : action.streams) {
-    if (stream.ids != nullptr) {
-      bring_experts(action, stream);
-    } else {
-      backend.set_async(*stream.target, stream.weight->data, 0, stream.target->bytes());
-    }
+    if (stream.ids == nullptr) backend.set_async(*stream.target, stream.weight->data, 0, stream.target->bytes());
+  }
+  // Behind all others, for ids can be among them.
+  for (const Stream& stream : action.streams) {
+    if (stream.ids != nullptr) bring_experts(action, stream);
   }
 }
 

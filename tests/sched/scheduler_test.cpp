@@ -11,6 +11,7 @@
 #include "tests/sched/proxy.h"
 #include "tests/sched/rig.h"
 #include "tests/support/gate.h"
+#include "tests/support/poison.h"
 
 namespace shoal::sched {
 namespace {
@@ -405,6 +406,29 @@ output %e
   EXPECT_EQ(run({1, 2, 2, 1, 1, 2, 5, 1}), (Runs{{1, 2}, {5, 1}}));
   EXPECT_EQ(run({0, 0, 0, 0, 0, 0, 0, 0}), (Runs{{0, 1}}));
   EXPECT_EQ(run({0, 1, 2, 3, 4, 5, 0, 1}), (Runs{{0, 6}}));
+}
+
+TEST_F(SchedulerTest, IdsOfExpertsThatAreAWeight) {
+  const std::string text = R"(
+input %x f32 [32, 1, 4]
+weight %ids6.chosen i32 [2, 4]
+weight %experts f32 [32, 16, 6]
+%e = mul_mat_id(%experts, %x, %ids6.chosen)
+output %e
+)";
+  a.wants = [](const Tensor&) { return true; };
+  World moe({{"*", &b}});
+  Graph& graph = moe.add(text);
+  const auto scheduler = make();
+  const auto reference = test::on_one(text, Rig::cpu(2));
+  for (int run = 0; run < 2; ++run) {
+    scheduler->allocate(graph);
+    test::poison(graph, *scheduler->scheduled().plan(0));
+    moe.fill_inputs(graph);
+    for (Tensor* weight : moe.weights.tensors()) moe.fill(*weight);
+    ASSERT_EQ(scheduler->compute(graph), Status::kSuccess);
+    test::expect_close(test::outputs(graph), reference, 0.0);
+  }
 }
 
 TEST_F(SchedulerTest, IdsOfExpertsThatAreComputed) {
