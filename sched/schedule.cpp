@@ -95,8 +95,8 @@ class Splitter {
       // Whole experts where somebody else uses them too, or through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
       // They are read by the host: what was computed, or a leaf that no graph writes.
-      const bool readable = !is_leaf_view(*node.src[2]) && node.src[2]->storage()->role != Role::kCache;
-      if (experts && users(wanted) == 1 && readable) copy.ids = node.src[2];
+      const Tensor* ids = experts && users(wanted) == 1 ? node.src[2] : nullptr;
+      if (ids != nullptr && !is_leaf_view(*ids) && ids->storage()->role != Role::kCache) copy.ids = ids;
     }
     needed.push_back(copy);
   }
