@@ -69,7 +69,10 @@ void GgufMap::read(size_t offset, std::span<std::byte> to, const std::string& pa
     if (count < 0 && errno == EINTR) continue;
     require<DeviceError>(count >= 0, "{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file", path,
                          to.size(), offset, reason(errno));
-    if (count == 0) fail_short(path, offset, bytes_.size());
+    if (count == 0) {
+      require_length(offset + to.size(), path);  // which knows where the file ends
+      fail_short(path, offset, bytes_.size());   // should it have grown again
+    }
     offset += static_cast<size_t>(count);
     to = to.subspan(static_cast<size_t>(count));
   }

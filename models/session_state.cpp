@@ -122,7 +122,7 @@ std::string type_name(uint32_t gguf_type) {
 Header checked_header(const Session& session, std::span<const std::byte> state) {
   Header header;
   header.magic = 0;
-  std::memcpy(&header, state.data(), std::min(state.size(), sizeof header));
+  if (!state.empty()) std::memcpy(&header, state.data(), std::min(state.size(), sizeof header));
   require<InvalidArgument>(header.magic == kMagic && state.size() >= sizeof header,
                            "these {} bytes are no state of a session; give what save_state returned", state.size());
   require<InvalidArgument>(header.version == kVersion,
