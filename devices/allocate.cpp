@@ -39,10 +39,6 @@ void place_view(Tensor& view) {
   Buffer::place_view(view);
 }
 
-std::span<Tensor* const> nodes_of(const GraphRange& range) {
-  return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
-}
-
 void place_owners(const GraphRange& range, const MemoryPlan& plan, const SharedParts& parts) {
   size_t placed = 0;
   const auto place = [&](Tensor* tensor) {

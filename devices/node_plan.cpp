@@ -4,17 +4,9 @@
 #include "graph/text.h"
 
 namespace shoal {
-namespace {
-
-std::span<Tensor* const> nodes_of(const GraphRange& range, int begin, int end) {
-  return range.graph->nodes().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-}
-
-}  // namespace
-
 void check_supported(const Device& device, const GraphRange& range) {
   check_range(range);
-  for (const Tensor* node : nodes_of(range, range.begin, range.end)) {
+  for (const Tensor* node : nodes_of(range)) {
     if (!device.supports_op(*node)) {
       fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
                         to_string(*node));
@@ -45,7 +37,7 @@ int NodePlan::begin_of(int segment) const {
 }
 
 std::span<Tensor* const> NodePlan::nodes(int first, int last) const {
-  return nodes_of(memory_.range(), begin_of(first), begin_of(last));
+  return nodes_of({memory_.range().graph, begin_of(first), begin_of(last)});
 }
 
 }  // namespace shoal

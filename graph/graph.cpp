@@ -42,13 +42,6 @@ void check_node(const Tensor& node, const OpInfo& row) {
   }
 }
 
-/// The leaf or computed node behind views.
-const Tensor& behind_views(const Tensor& tensor) {
-  const Tensor* behind = &tensor;
-  while (is_view(behind->op)) behind = behind->src[0];
-  return *behind;
-}
-
 }  // namespace
 
 Tensor* TensorContext::add(std::string name, DType dtype, Shape shape, Role role) {

@@ -108,5 +108,16 @@ void check_range(const GraphRange& range);
 inline GraphRange whole(Graph& graph) {
   return {&graph, 0, static_cast<int>(graph.nodes().size())};
 }
+/// The nodes of a range that is inside its graph.
+inline std::span<Tensor* const> nodes_of(const GraphRange& range) {
+  return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
+}
+
+/// The leaf or computed node behind views.
+inline const Tensor& behind_views(const Tensor& tensor) {
+  const Tensor* behind = &tensor;
+  while (is_view(behind->op)) behind = behind->src[0];
+  return *behind;
+}
 
 }  // namespace shoal

@@ -24,15 +24,14 @@ size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Rol
   return layout_tensors(locals, device.buffer_type()).total_bytes();
 }
 
-size_t compute_memory(const RankPlan& rank, Device& device) {
+/// Sizes of the allocations for a rank's local graph.
+std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
   MemoryPlanOptions options = memory_options(device);
   options.cuts = rank.cuts;
   options.shown = rank.shown;
-  const std::vector<size_t> chunks = plan_chunks(whole(*rank.graph), options);
+  std::vector<size_t> chunks = plan_chunks(whole(*rank.graph), options);
   const size_t most = device.buffer_type().max_size();
-  if (std::all_of(chunks.begin(), chunks.end(), [&](size_t chunk) { return chunk <= most; })) {
-    return std::accumulate(chunks.begin(), chunks.end(), size_t{0});
-  }
+  if (std::all_of(chunks.begin(), chunks.end(), [&](size_t chunk) { return chunk <= most; })) return chunks;
   const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
   for (const auto& [tensor, placement] : memory.tensors) {
     if (placement.size <= most) continue;
@@ -40,7 +39,7 @@ size_t compute_memory(const RankPlan& rank, Device& device) {
         "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices or use smaller batches",
         device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
   }
-  return memory.total_bytes();
+  return chunks;
 }
 
 /// Leaves of the range and nodes of earlier ranges that it reads, in order of first use.
@@ -117,7 +116,8 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
   for (int rank = 0; rank < ranks; ++rank) {
     LocalGraph& local = lowered.locals[rank];
     RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), {}};
-    part.memory.compute = compute_memory(part, *devices[rank]);
+    part.chunks = compute_chunks(part, *devices[rank]);
+    part.memory.compute = std::accumulate(part.chunks.begin(), part.chunks.end(), size_t{0});
     part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
     plan.devices.push_back(devices[rank]->name());
     plan.ranks.push_back(std::move(part));

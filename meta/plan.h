@@ -35,6 +35,7 @@ struct RankPlan {
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   MemoryUse memory;
+  std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of
 };
 
 struct Plan {

@@ -33,16 +33,6 @@ std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::
   return found;
 }
 
-/// What an arena would hold for a rank's plan.
-std::vector<size_t> chunks_of(const meta::RankPlan& rank, Device& device) {
-  if (device.buffer_type().max_size() == std::numeric_limits<size_t>::max()) return {rank.memory.compute};
-  const PlanOptions plan_options = meta::allocation_options(rank);
-  MemoryPlanOptions options = memory_options(device);
-  options.cuts = plan_options.cuts;
-  options.shown = plan_options.shown;
-  return plan_memory(whole(*rank.graph), options).chunk_sizes;
-}
-
 /// Plans graphs one by one, and remembers the most memory that they need.
 class Planner {
  public:
@@ -60,7 +50,8 @@ class Planner {
     planned.schedule = sched::make_schedule(*planned.graph.graph, placement_.devices(), options);
     planned.local = sched::make_local_graphs(planned.schedule);
     const int copies = scheduler_options(placement_, options_).copies;
-    host_bytes_ += sched::host_bytes(planned.schedule, sched::copies_for(planned.schedule, copies));
+    host_bytes_ += sched::host_bytes(planned.schedule, sched::copies_for(planned.schedule, copies)) +
+                   sched::input_bytes(*planned.graph.graph);
     for (size_t d = 0; d < placement_.devices().size(); ++d) {
       planned.plans.emplace_back();
       if (planned.local.backends[d].graph != nullptr) planned.plans.back() = plan_on(d, planned.local.backends[d]);
@@ -88,7 +79,7 @@ class Planner {
     meta::Plan plan = meta::make_plan(whole(*local.graph), surroundings, members, {local.cuts, local.shown, nullptr});
     chunks_[device].resize(members.size());
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      const std::vector<size_t> sizes = chunks_of(plan.ranks[rank], *members[rank]);
+      const std::vector<size_t>& sizes = plan.ranks[rank].chunks;
       std::vector<size_t>& most = chunks_[device][rank];
       most.resize(std::max(most.size(), sizes.size()));
       for (size_t i = 0; i < sizes.size(); ++i) most[i] = std::max(most[i], sizes[i]);

@@ -42,7 +42,7 @@ struct ModelPlan {
   PlannedGraph step;                     ///< one token
   std::vector<PlannedGraph> prompts;     ///< largest_prompt_shapes(), a full batch first; none for a batch of 1
   std::vector<DeviceUse> memory;         ///< one for each simple device
-  size_t host_bytes = 0;                 ///< host memory for inputs and for what devices pass to each other
+  size_t host_bytes = 0;                 ///< host memory for inputs and what devices pass to each other
 };
 
 /// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.

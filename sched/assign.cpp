@@ -135,12 +135,6 @@ class Assigner {
 
 }  // namespace
 
-const Tensor& behind_views(const Tensor& tensor) {
-  const Tensor* behind = &tensor;
-  while (is_view(behind->op)) behind = behind->src[0];
-  return *behind;
-}
-
 bool is_leaf_view(const Tensor& tensor) {
   return is_view(tensor.op) && behind_views(tensor).is_leaf();
 }

@@ -37,8 +37,6 @@ class Abilities {
   std::vector<Answer> answers_;  ///< by node, then backend
 };
 
-/// The node or leaf behind views.
-const Tensor& behind_views(const Tensor& tensor);
 /// A view of a leaf, which every backend makes for itself.
 bool is_leaf_view(const Tensor& tensor);
 

@@ -138,6 +138,11 @@ class Splitter {
   bool ends_ = false;                                       ///< the last split: what it has is observed
 };
 
+size_t padded(size_t bytes) {
+  constexpr size_t kAlignment = 64;  // of host memory
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 }  // namespace
 
 std::string_view name_of(Reason reason) {
@@ -177,8 +182,13 @@ int slots_for(const Copy& copy, int copies) {
 }
 
 size_t slot_bytes(const Copy& copy) {
-  constexpr size_t kAlignment = 64;
-  return (copy.tensor->bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  return padded(copy.tensor->bytes());
+}
+
+size_t input_bytes(const Graph& graph) {
+  size_t bytes = 0;
+  for (const Tensor* input : graph.inputs()) bytes += padded(input->bytes());
+  return bytes;
 }
 
 size_t host_bytes(const Schedule& schedule, int copies) {

@@ -87,8 +87,10 @@ int copies_for(const Schedule& schedule, int wanted);
 int slots_for(const Copy& copy, int copies);
 /// Bytes of one slot.
 size_t slot_bytes(const Copy& copy);
-/// Host memory for all slots.
+/// Host memory for all slots (the caller's inputs themselves are not counted).
 size_t host_bytes(const Schedule& schedule, int copies);
+/// And for the caller's inputs.
+size_t input_bytes(const Graph& graph);
 
 /// Where persistent tensors lie: the type of their buffer; nullptr: not placed.
 using Home = std::function<const BufferType*(const Tensor&)>;

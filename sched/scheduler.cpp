@@ -119,6 +119,13 @@ size_t Scheduler::reserved() const {
   return bytes;
 }
 
+size_t Scheduler::host_bytes() const {
+  size_t bytes = 0;
+  for (const GraphInputs& inputs : inputs_) bytes += inputs.graph_is_gone() ? 0 : inputs.bytes();
+  for (const Entry& entry : entries_) bytes += entry.life.expired() ? 0 : entry.scheduled->host_bytes();
+  return bytes;
+}
+
 bool Scheduler::reserve(Graph& graph) {
   synchronize();
   entries_.clear();  // they would keep memory that the arenas replace

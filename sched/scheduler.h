@@ -47,7 +47,8 @@ class Scheduler {
   ~Scheduler();
 
   /// The backend that a node should run on, nullptr: whichever is best. Until reset(); a kept plan of its graph is made
-  /// anew. Of views, and of further writes into a cache, set what they see or the first write.
+  /// anew. Of views, and of further writes into a cache, set what they see or the first write. Throws InvalidArgument
+  /// for a backend that is not one of ours.
   void set_backend(const Tensor& node, const Backend* backend);
   /// Where a node of the graph scheduled last runs, or will run; nullptr for leaves and their views.
   Backend* backend_of(const Tensor& node) const;
@@ -80,11 +81,13 @@ class Scheduler {
   /// Compute memory reserved on a backend, bytes; for each of its members.
   size_t buffer_size(int index) const { return arenas_[static_cast<size_t>(index)]->bytes(); }
   std::vector<size_t> member_sizes(int index) const { return arenas_[static_cast<size_t>(index)]->bytes_per_member(); }
+  /// Host memory of the graphs that are kept: their inputs, and slots for what crosses between backends.
+  size_t host_bytes() const;
   /// Of the graph scheduled last.
   const Schedule& schedule() const;
   const ScheduledGraph& scheduled() const;
   int splits() const { return static_cast<int>(schedule().splits.size()); }
-  /// Runs that may be on their way at a time.
+  /// Runs that may be on their way at a time, where the schedule is a pipeline (copies_for).
   int copies() const { return options_.copies; }
   /// Plans made so far: stays the same while graphs are found among those kept.
   uint64_t plans_made() const { return plans_made_; }

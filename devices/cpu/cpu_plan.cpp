@@ -12,10 +12,6 @@ namespace {
 /// Scalar operations below which waking the team and meeting it again costs more than it saves.
 constexpr int64_t kAloneWork = 16 * 1024;
 
-std::span<Tensor* const> nodes_of(const GraphRange& range) {
-  return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
-}
-
 bool runs(const Tensor& node) {
   return !is_view(node.op) && !node.empty();
 }

@@ -10,11 +10,12 @@
 #include "collectives/communicator.h"
 #include "devices/device.h"
 #include "tests/collectives/thread_backend.h"
+#include "tests/support/plugin.h"
 
 namespace shoal::collectives {
 
-/// Plain threads, or streams of a CPU device.
-enum class Streams : uint8_t { kThread, kCpu };
+/// Plain threads, or streams of a CPU device or of the example plug-in.
+enum class Streams : uint8_t { kThread, kCpu, kPlugin };
 
 class Mesh {
  public:
@@ -22,6 +23,8 @@ class Mesh {
     for (int rank = 0; rank < ranks; ++rank) {
       if (streams == Streams::kCpu) {
         owned_.push_back(Registry::instance().init("CPU0:threads=1"));
+      } else if (streams == Streams::kPlugin) {
+        owned_.push_back(test::plugin_device()->init());
       } else {
         owned_.push_back(std::make_unique<ThreadBackend>("T" + std::to_string(rank)));
       }

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "graph/error.h"
+#include "tests/models/checks.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
 
@@ -19,15 +20,6 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 /// The bytes of a tensor of the file differ from those on the devices.
 std::vector<std::string> wrong_tensors(const Model& model) {

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "models/model_plan.h"
+#include "tests/models/checks.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
 
@@ -15,15 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::vector<int32_t> kPrompt{1, 527, 261, 345, 340, 290, 261, 743, 959, 967, 270};
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::vector<std::string> names_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
@@ -43,13 +35,6 @@ std::string layers_of(const Placement& placement, const Model& model, const char
 
 int home(const Placement& placement, const Model& model, std::string_view name) {
   return placement.device_of(*model.weights.find(name));
-}
-
-double worst(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double worst = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max<double>(worst, std::abs(a[i] - b[i]));
-  return worst;
 }
 
 TEST(Placement, OneGroupActsAsOneDevice) {
@@ -157,6 +142,7 @@ TEST(PlacementMemory, TheTableIsWhatIsAllocated) {
       Session session(*model, placement, std::move(backends), options);
       for (int64_t tokens : {16, 8, 4, 2, 1}) session.evaluate(std::vector<int32_t>(tokens, 5));
       session.logits();
+      EXPECT_EQ(session.scheduler().host_bytes(), plan.host_bytes);
       const auto after = used_by(placement.members());
       for (const DeviceUse& use : plan.memory) {
         EXPECT_EQ(after.at(use.device) - before.at(use.device), use.use.weights + use.use.cache + use.use.compute)

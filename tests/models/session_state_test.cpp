@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "graph/error.h"
+#include "tests/models/checks.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
 
@@ -18,15 +19,6 @@ using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
 const std::vector<int32_t> kPrompt{1, 527, 261, 345, 340, 290, 261, 743, 959, 967, 270};
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 int32_t best(Session& session) {
   const std::span<const float> logits = session.logits();

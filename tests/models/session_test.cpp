@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "graph/error.h"
+#include "tests/models/checks.h"
 #include "tests/models/tiny_model.h"
 
 namespace shoal::models {
@@ -22,21 +23,6 @@ std::vector<float> evaluate(Session& session, std::span<const int32_t> tokens, i
   return {logits.begin(), logits.end()};
 }
 
-double worst(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double worst = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max<double>(worst, std::abs(a[i] - b[i]));
-  return worst;
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class SessionOn : public ::testing::TestWithParam<int> {};
 

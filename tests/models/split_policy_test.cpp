@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "models/llama.h"
 #include "models/split_division.h"
+#include "tests/models/checks.h"
 
 namespace shoal::models {
 namespace {
@@ -58,15 +59,6 @@ struct Declared {
   TensorContext context;
   KvCache cache;
 };
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(ParseRatio, NormalisesAndDefaultsToEven) {
   EXPECT_THAT(parse_ratio("3,1", 2), ElementsAre(0.75, 0.25));

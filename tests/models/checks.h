@@ -1,0 +1,34 @@
+// What tests of models say of messages and logits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/error.h"
+
+namespace shoal::models {
+
+/// Of the InvalidArgument that body throws.
+inline std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+/// Largest difference of two values.
+inline double worst(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0.0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max<double>(worst, std::abs(a[i] - b[i]));
+  return worst;
+}
+
+}  // namespace shoal::models
