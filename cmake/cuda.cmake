@@ -1,0 +1,50 @@
+# The CUDA plug-in, libshoal-cuda.so: built where nvcc is (SHOAL_CUDA=AUTO), always (ON) or never (OFF). It links CUDA's
+# runtime statically and finds the driver and NCCL when it is loaded, so that it can be loaded on machines with neither.
+set(SHOAL_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (where nvcc is found), ON, OFF")
+set(SHOAL_CUDA_ARCHITECTURES "90" CACHE STRING
+    "What the plug-in is compiled for, as CMAKE_CUDA_ARCHITECTURES: \"80-real;89-real;90\" for releases")
+
+if(SHOAL_CUDA STREQUAL "OFF" OR SHOAL_SANITIZE)
+  return()
+endif()
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(SHOAL_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_PATH PATH_SUFFIXES bin)
+  if(SHOAL_NVCC)
+    set(CMAKE_CUDA_COMPILER ${SHOAL_NVCC})
+  endif()
+endif()
+set(CMAKE_CUDA_ARCHITECTURES ${SHOAL_CUDA_ARCHITECTURES})
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(SHOAL_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SHOAL_CUDA=ON, but there is no nvcc; install the CUDA Toolkit or name it in CUDACXX")
+  endif()
+  return()
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+if(SHOAL_CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SHOAL_CCACHE})
+endif()
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+
+# What both builds of the plug-in, this one and the emulated one of tests/cuda, are made of. Collectives come along
+# because a program need not have that folder.
+file(GLOB_RECURSE shoal_cuda_sources CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/devices/cuda/*.cpp ${PROJECT_SOURCE_DIR}/devices/cuda/*.cu
+     ${PROJECT_SOURCE_DIR}/collectives/*.cpp ${PROJECT_SOURCE_DIR}/collectives/*.cu)
+
+add_library(shoal_cuda MODULE ${shoal_cuda_sources})
+set_target_properties(shoal_cuda PROPERTIES OUTPUT_NAME shoal-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin
+                                            CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+target_link_libraries(shoal_cuda PRIVATE shoal_plugin CUDA::cudart_static ${CMAKE_DL_LIBS})
+target_compile_options(shoal_cuda PRIVATE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra,-Werror;-lineinfo>")
+install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal)

@@ -1,0 +1,83 @@
+// The CUDA that kernels are written in: compiled by nvcc for GPUs, and by the host's compiler against the emulator in
+// tests/cuda/emulator (SHOAL_CUDA_EMULATED), which runs the same kernels on the CPU so that they are tested on machines
+// without a GPU. Kernels therefore use plain CUDA C++ and what this page and kernels/mma.h offer in place of inline PTX.
+//
+//   __global__ void add_one(float* x, int n) {
+//     const int i = blockIdx.x * blockDim.x + threadIdx.x;
+//     if (i < n) x[i] += 1;
+//   }
+//   launch(context.stream, add_one, dim3(blocks), dim3(256), 0, x, n);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#ifdef SHOAL_CUDA_EMULATED
+#include <shoal_cuda_emulator.h>
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+namespace shoal::cuda {
+
+/// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
+#define SHOAL_DYNAMIC_SHARED(type, name)                     \
+  extern __shared__ __align__(16) unsigned char shoal_shared[]; \
+  type* const name = reinterpret_cast<type*>(shoal_shared)
+
+/// Loads and stores that order what comes after or before them, seen by all devices and the host.
+__device__ inline uint32_t load_acquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ inline void store_release(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// Between two looks at a flag that another block, device or the host sets.
+__device__ inline void spin_pause() { __nanosleep(20); }
+/// Nanoseconds since some fixed time, the same for all blocks.
+__device__ inline uint64_t now_ns() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+/// 16 bytes from global to shared memory without a register; both aligned to 16.
+__device__ inline void copy_async_16(void* shared, const void* global) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+/// The same, zeros instead when !valid (nothing is read then).
+__device__ inline void copy_async_16(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most `kPending` of this thread's groups are on their way; __syncthreads() shows them to others.
+template <int kPending>
+__device__ inline void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Queues a kernel. Errors of the launch stay for cudaGetLastError().
+template <class... Parameters, class... Arguments>
+void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+            Arguments&&... arguments) {
+  if (shared_bytes > 48 * 1024) {
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared_bytes));
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace shoal::cuda
+#endif

@@ -1,0 +1,8 @@
+// Not written yet.
+#include "devices/cuda/ops/ops.h"
+
+namespace shoal::cuda {
+
+const OpKernel kClampKernel{};
+
+}  // namespace shoal::cuda

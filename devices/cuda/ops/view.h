@@ -1,0 +1,33 @@
+// A tensor as kernels see it: passed by value. Strides are in bytes, as in Tensor.
+#pragma once
+
+#include "devices/cuda/kernels/platform.h"
+#include "graph/tensor.h"
+
+namespace shoal::cuda {
+
+struct View {
+  std::byte* data = nullptr;
+  int64_t shape[4] = {1, 1, 1, 1};
+  int64_t strides[4] = {0, 0, 0, 0};
+};
+
+inline View view_of(const Tensor& tensor) {
+  View view{tensor.data, {}, {}};
+  for (int i = 0; i < kMaxDims; ++i) {
+    view.shape[i] = tensor.shape[i];
+    view.strides[i] = static_cast<int64_t>(tensor.strides[i]);
+  }
+  return view;
+}
+
+/// Address of row (i1, i2, i3).
+__host__ __device__ inline std::byte* row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
+  return view.data + i1 * view.strides[1] + i2 * view.strides[2] + i3 * view.strides[3];
+}
+/// The same where an axis of length 1 stands for all indices.
+__host__ __device__ inline std::byte* broadcast_row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
+  return row_at(view, view.shape[1] == 1 ? 0 : i1, view.shape[2] == 1 ? 0 : i2, view.shape[3] == 1 ? 0 : i3);
+}
+
+}  // namespace shoal::cuda
