@@ -71,11 +71,12 @@ struct FloatRow {
   int64_t stride, length;
   bool by_quads;
 
-  __device__ FloatRow(const View& view, const std::byte* row)
+  __device__ FloatRow(const std::byte* row, int64_t stride, int64_t length)
       : data(row),
-        stride(view.strides[0]),
-        length(view.shape[0]),
+        stride(stride),
+        length(length),
         by_quads(stride == sizeof(T) && reinterpret_cast<uintptr_t>(row) % (kQuad * sizeof(T)) == 0) {}
+  __device__ FloatRow(const View& view, const std::byte* row) : FloatRow(row, view.strides[0], view.shape[0]) {}
 
   __device__ __forceinline__ float operator[](int64_t i) const {
     return to_float(*reinterpret_cast<const T*>(data + i * stride));
