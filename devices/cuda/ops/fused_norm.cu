@@ -8,6 +8,8 @@
 namespace shoal::cuda {
 namespace {
 
+constexpr int kHeldWeights = 2;  ///< quads; as many as the rows of a decoder's step have for a thread
+
 struct Operands {
   const std::byte *a, *b, *weight;
   std::byte *y, *z;
@@ -41,6 +43,9 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
   float held[kHeldQuads][kQuad];
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) load_sum(first + i * step, held[i]);
+  float weights[kHeldWeights][kQuad];  // on their way while the block adds up
+#pragma unroll
+  for (int i = 0; i < kHeldWeights; ++i) weight.load(first + i * step, weights[i]);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) squares += squares_of(held[i]);
@@ -52,23 +57,25 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
   }
   const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(length) + eps);
 
-  const auto store = [&](int64_t at, const float(&values)[kQuad]) {
+  const auto store = [&](int64_t at, const float(&values)[kQuad], const float(&by)[kQuad]) {
     float result[kQuad];
-    weight.load(at, result);
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) result[i] *= values[i] * factor;
+    for (int i = 0; i < kQuad; ++i) result[i] = values[i] * factor * by[i];
     store_quad(z, at, length, result);
   };
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) {
     if constexpr (kSum) store_quad(y, first + i * step, length, held[i]);
-    store(first + i * step, held[i]);
+    float by[kQuad];
+    if (i >= kHeldWeights) weight.load(first + i * step, by);
+    store(first + i * step, held[i], i < kHeldWeights ? weights[i % kHeldWeights] : by);
   }
   const FloatRow<float> again = kSum ? row_of(operands.y + offset) : a;
   for (int64_t at = rest; at < length; at += step) {
-    float values[kQuad];
+    float values[kQuad], by[kQuad];
     again.load(at, values);
-    store(at, values);
+    weight.load(at, by);
+    store(at, values, by);
   }
 }
 
