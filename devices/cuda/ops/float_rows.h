@@ -86,7 +86,7 @@ struct FloatRow {
     if (by_quads && at + kQuad <= length) {
       const auto words = *reinterpret_cast<const typename Words<kQuad * sizeof(T)>::Type*>(data + at * sizeof(T));
       T elements[kQuad];
-      memcpy(elements, &words, sizeof(words));
+      memcpy(static_cast<void*>(elements), &words, sizeof(words));
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) values[i] = to_float(elements[i]);
       return;
