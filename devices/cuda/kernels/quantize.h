@@ -75,7 +75,8 @@ __device__ inline float fit_symmetric(QuantizeScratch& s, const float* x, int n,
   const int lane = lane_of_warp();
   if (lane < kCandidates) {
     const float step = static_cast<float>(lane - kSteps);
-    const Rounded inverse_scale = (Rounded(static_cast<float>(low)) + Rounded(kStepLevels) * Rounded(step)) / extreme;
+    const Rounded inverse_scale =
+        (Rounded(static_cast<float>(low)) + Rounded(kStepLevels) * Rounded(step)) / Rounded(extreme);
     Rounded xq = 0, qq = 0;
     for (int i = 0; i < n; ++i) {
       const Rounded q = static_cast<float>(round_to(Rounded(x[i]) * inverse_scale, low, high));

@@ -75,23 +75,30 @@ inline bool has_packs(const Operand& operand, const Shape& shape, int64_t bytes,
   return aligned;
 }
 
+/// Items of axis 0, of axes 1 and 2, and how many rows there are along axes 1 to 3.
 struct WalkShape {
   int64_t n0, n1, n2, rows;
 };
+
+inline WalkShape walk_shape(const Shape& shape) {
+  return {shape[0], shape[1], shape[2], shape[1] * shape[2] * shape[3]};
+}
+
+/// Item 0 of a row.
+__device__ inline Index row_index(const WalkShape& shape, int64_t row) {
+  if (row < shape.n1) return {0, row, 0, 0};
+  const bool small = shape.rows <= 0x7fffffff;  // 32-bit division is much faster
+  const int64_t plane = small ? static_cast<uint32_t>(row) / static_cast<uint32_t>(shape.n1) : row / shape.n1;
+  const int64_t i3 = small ? static_cast<uint32_t>(plane) / static_cast<uint32_t>(shape.n2) : plane / shape.n2;
+  return {0, row - plane * shape.n1, plane - i3 * shape.n2, i3};
+}
 
 template <class F>
 __global__ void walk_kernel(WalkShape shape, F f) {
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < shape.rows; row += row_step) {
-    Index index{0, row, 0, 0};
-    if (row >= shape.n1) {  // 32-bit division is much faster
-      const bool small = shape.rows <= 0x7fffffff;
-      const int64_t plane = small ? static_cast<uint32_t>(row) / static_cast<uint32_t>(shape.n1) : row / shape.n1;
-      index.i1 = row - plane * shape.n1;
-      index.i3 = small ? static_cast<uint32_t>(plane) / static_cast<uint32_t>(shape.n2) : plane / shape.n2;
-      index.i2 = plane - index.i3 * shape.n2;
-    }
+    Index index = row_index(shape, row);
     index.i0 = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
     for (; index.i0 < shape.n0; index.i0 += step) f(index);
   }
@@ -101,7 +108,7 @@ __global__ void walk_kernel(WalkShape shape, F f) {
 template <class F>
 void walk(const LaunchContext& context, const Shape& shape, const F& f) {
   constexpr int64_t kThreads = 256, kBlocksPerProcessor = 32;
-  const WalkShape items{shape[0], shape[1], shape[2], shape[1] * shape[2] * shape[3]};
+  const WalkShape items = walk_shape(shape);
   if (items.n0 == 0 || items.rows == 0) return;
   int64_t wide = kThreads;
   while (wide / 2 >= items.n0) wide /= 2;
