@@ -2,19 +2,14 @@
 // values, NaN and infinities, results that overwrite their source, and rms_norm fused with its neighbours. What is
 // right comes from the CPU device where an order is asked for (it must be the same, index for index) and else from the
 // float64 reference.
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <random>
 
-#include "devices/cuda/op_kernel.h"
 #include "devices/cuda/ops/fused_norm.h"
 #include "devices/device.h"
 #include "graph/ops/ops.h"
-#include "tests/support/reference.h"
-#include "tests/support/tensors.h"
+#include "tests/cuda/op_runner.h"
 
 namespace shoal::test {
 namespace {
@@ -22,81 +17,25 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-class DeviceMemory {
- public:
-  explicit DeviceMemory(size_t bytes) : bytes_(bytes) {
-    EXPECT_EQ(cudaMalloc(&data_, bytes + 256), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data_, 0xFF, bytes + 256), cudaSuccess);  // NaN where nobody writes
-  }
-  ~DeviceMemory() { cudaFree(data_); }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
+class CudaRows : public ::testing::TestWithParam<Op> {};
 
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  void write(const std::vector<std::byte>& bytes) const {
-    EXPECT_EQ(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  std::vector<std::byte> read() const {
-    std::vector<std::byte> bytes(bytes_);
-    EXPECT_EQ(cudaMemcpy(bytes.data(), data_, bytes_, cudaMemcpyDeviceToHost), cudaSuccess);
-    return bytes;
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_;
-};
-
-using Memory = std::vector<std::unique_ptr<DeviceMemory>>;
-
-std::byte* place(Memory& memory, size_t bytes) {
-  return memory.emplace_back(std::make_unique<DeviceMemory>(bytes))->data();
+TEST_P(CudaRows, MatchTheReference) {
+  check_cases(GetParam());
 }
 
-/// A stream of the first GPU.
-class Stream {
- public:
-  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), cudaSuccess); }
-  ~Stream() { cudaStreamDestroy(context_.stream); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  const cuda::LaunchContext& context() const { return context_; }
-  void wait() const {
-    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-    EXPECT_EQ(cudaStreamSynchronize(context_.stream), cudaSuccess);
-  }
-
- private:
-  cuda::LaunchContext context_{nullptr, {0, 90, 132, 227 * 1024}};
-};
+INSTANTIATE_TEST_SUITE_P(All, CudaRows,
+                         ::testing::Values(Op::kRmsNorm, Op::kLayerNorm, Op::kSoftMax, Op::kRope, Op::kSumRows,
+                                           Op::kArgmax, Op::kTopK, Op::kArgsort),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 enum class Result { kApart, kInPlace };
 
-/// Runs the node by its CUDA kernel; the graph has nothing but leaves, views and this node, which comes last.
-Values run_node(const Graph& graph, Tensor& node, const TensorValues& leaves, Result where = Result::kApart) {
-  Memory memory;
-  for (const auto& [leaf, values] : leaves) {
-    const auto bytes = encode(leaf->dtype, values);
-    const_cast<Tensor*>(leaf)->data = place(memory, bytes.size());
-    memory.back()->write(bytes);
-  }
-  for (Tensor* tensor : graph.nodes()) {
-    if (tensor->is_view()) tensor->data = tensor->view_base->data + tensor->view_offset;
-  }
-  node.data = where == Result::kInPlace ? node.src[0]->data : place(memory, node.bytes());
-  const Stream stream;
-  const cuda::OpKernel& kernel = cuda::kernel_for(node.op);
-  EXPECT_TRUE(kernel.supports(node));
-  const size_t scratch = kernel.workspace ? kernel.workspace(node, stream.context().gpu) : 0;
-  node.workspace = scratch ? place(memory, scratch) : nullptr;
-  kernel.run(stream.context(), node);
-  stream.wait();
-  std::vector<std::byte> bytes(node.bytes());
-  EXPECT_EQ(cudaMemcpy(bytes.data(), node.data, bytes.size(), cudaMemcpyDeviceToHost), cudaSuccess);
-  for (Tensor* tensor : graph.nodes()) tensor->data = tensor->workspace = nullptr;
-  for (const auto& [leaf, values] : leaves) const_cast<Tensor*>(leaf)->data = nullptr;
-  return decode(node.dtype, bytes, node.elements());
+/// The node's values; in place: it lies where its source 0 does.
+Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = Result::kApart) {
+  CudaRun cuda(graph, leaves);
+  if (where == Result::kInPlace) node.data = node.src[0]->data;
+  cuda.run();
+  return cuda.values(node);
 }
 
 using Build = std::function<Tensor*(Graph&, Tensor*)>;
@@ -114,6 +53,7 @@ struct Case {
   }
 };
 
+/// On a GPU of 8 processors, as the emulated one is, 17 long rows have a block each and fewer have several.
 void expect_same_as_cpu(Case& one) {
   const auto cpu = Registry::instance().init("CPU0:threads=1");
   const Values expected = run_graph(*cpu, one.graph, one.leaves).at(one.node);
@@ -228,7 +168,7 @@ TEST_P(LongRows, Argsort) {
 
 TEST_P(LongRows, Argmax) {
   for (const Shape& shape : {Shape{40000, 1, 2, 1}, Shape{16384, 1, 1, 1}, Shape{16383, 1, 1, 1},
-                             Shape{20001, 300, 1, 1}, Shape{513, 5, 1, 1}, Shape{131077, 1, 1, 1}}) {
+                             Shape{20001, 17, 1, 1}, Shape{513, 5, 1, 1}, Shape{131077, 1, 1, 1}}) {
     SCOPED_TRACE(to_string(shape));
     Case one(DType::kF32, shape, pattern_values(GetParam(), shape), [](Graph& g, Tensor* x) { return argmax(g, x); });
     expect_same_as_cpu(one);
@@ -263,8 +203,8 @@ TEST(LongRowsOnce, TopKOfAVocabularyInThreeCuts) {
 // --- sums along rows ---
 
 /// Rows of a warp, of a block with few and with many rows, not on boundaries of 16 bytes, longer than registers hold.
-constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 300, 1, 1}, {4096, 1, 2, 1},
-                                {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1},  {20003, 2, 1, 1}};
+constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1, 1}, {4096, 1, 2, 1},
+                                {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
 
 TEST(NormsOfRows, RmsNorm) {
   for (const Shape& shape : kSumShapes) {
@@ -317,10 +257,12 @@ void check_soft_max(int64_t length, DType mask_dtype, bool with_sinks, Result wh
     const size_t row = i / static_cast<size_t>(length);
     if (row % 3 != 1 && i % 5 != 0) continue;
     leaves[mask][i] = -kInfinity;
-    if (i % 7 == 0) leaves[x][i] = i % 2 == 0 ? kNan : kInfinity;
   }
   if (sinks) leaves[sinks] = {0.75, -2.5};
   const Values expected = reference_eval(graph, leaves).at(node);
+  for (size_t i = 0; i < leaves[mask].size(); i += 7) {
+    if (leaves[mask][i] == -kInfinity) leaves[x][i] = i % 2 == 0 ? kNan : kInfinity;
+  }
   const Values got = run_node(graph, *node, leaves, where);
   EXPECT_TRUE(close_to(got, expected, {1e-11}));
   for (int64_t i = length; i < 2 * length; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], 0) << "masked wholly";
@@ -403,37 +345,47 @@ struct Fused {
   }
 };
 
-cuda::View view_of_rows(const DeviceMemory& memory, const Shape& shape) {
-  cuda::View view{memory.data(), {}, {}};
-  const Strides strides = contiguous_strides(DType::kF32, shape);
-  for (int i = 0; i < kMaxDims; ++i) {
-    view.shape[i] = shape[i];
-    view.strides[i] = static_cast<int64_t>(strides[i]);
+/// Rows of f32 in memory of the GPU.
+struct Rows {
+  Tensor tensor;
+  CudaMemory memory;
+  Rows(const Values& values, const Shape& shape) : memory(values.size() * sizeof(float)) {
+    tensor.shape = shape;
+    tensor.strides = contiguous_strides(DType::kF32, shape);
+    tensor.data = memory.get();
+    check_cuda(cudaMemcpy(tensor.data, encode(DType::kF32, values).data(), tensor.bytes(), cudaMemcpyHostToDevice));
   }
-  return view;
-}
-
-struct Loaded {
-  DeviceMemory memory;
-  cuda::View view;
-  Loaded(const Values& values, const Shape& shape)
-      : memory(values.size() * sizeof(float)), view(view_of_rows(memory, shape)) {
-    memory.write(encode(DType::kF32, values));
+  cuda::View view() const { return cuda::view_of(tensor); }
+  Values read() const {
+    std::vector<std::byte> bytes(tensor.bytes());
+    check_cuda(cudaMemcpy(bytes.data(), tensor.data, bytes.size(), cudaMemcpyDeviceToHost));
+    return decode(DType::kF32, bytes, tensor.elements());
   }
-  Values read() const { return decode(DType::kF32, memory.read(), static_cast<int64_t>(memory.read().size() / 4)); }
 };
+
+/// Calls f(context) and waits for what it has queued.
+template <class F>
+void queue_and_wait(F&& f) {
+  cuda::LaunchContext context;
+  check_cuda(cudaStreamCreate(&context.stream));
+  check_cuda(cudaDeviceGetAttribute(&context.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
+  f(context);
+  check_cuda(cudaGetLastError());
+  check_cuda(cudaStreamSynchronize(context.stream));
+  check_cuda(cudaStreamDestroy(context.stream));
+}
 
 void check_add_rms_norm(const Shape& shape, Overlap overlap) {
   const Fused fused(shape);
-  const Loaded a(fused.a, shape), b(fused.b, shape), weight(fused.weight, {shape[0], 1, 1, 1});
-  const Loaded spare_y(fused.a, shape), spare_z(fused.b, shape);
+  const Rows a(fused.a, shape), b(fused.b, shape), weight(fused.weight, {shape[0], 1, 1, 1});
+  const Rows spare_y(fused.a, shape), spare_z(fused.b, shape);
   const bool y_on_a = overlap == Overlap::kYOnA || overlap == Overlap::kYOnAZOnB;
   const bool y_on_b = overlap == Overlap::kYOnB || overlap == Overlap::kYOnBZOnA;
-  const Loaded& y = y_on_a ? a : y_on_b ? b : spare_y;
-  const Loaded& z = overlap == Overlap::kYOnAZOnB ? b : overlap == Overlap::kYOnBZOnA ? a : spare_z;
-  const Stream stream;
-  cuda::launch_add_rms_norm(stream.context(), a.view, b.view, y.view, weight.view, z.view, 1e-5f);
-  stream.wait();
+  const Rows& y = y_on_a ? a : y_on_b ? b : spare_y;
+  const Rows& z = overlap == Overlap::kYOnAZOnB ? b : overlap == Overlap::kYOnBZOnA ? a : spare_z;
+  queue_and_wait([&](const cuda::LaunchContext& context) {
+    cuda::launch_add_rms_norm(context, a.view(), b.view(), y.view(), weight.view(), z.view(), 1e-5f);
+  });
   const auto [expected_y, expected_z] = fused.expected(true);
   EXPECT_TRUE(close_to(y.read(), expected_y, {1e-11}));
   EXPECT_TRUE(close_to(z.read(), expected_z, {1e-11}));
@@ -441,7 +393,7 @@ void check_add_rms_norm(const Shape& shape, Overlap overlap) {
 
 TEST(FusedNorm, SumNormProduct) {
   for (const Shape& shape : {Shape{7, 5, 1, 1}, Shape{512, 6, 1, 1}, Shape{513, 3, 1, 1}, Shape{4096, 1, 1, 1},
-                             Shape{4096, 300, 1, 1}, Shape{8192, 2, 1, 1}, Shape{20003, 2, 1, 1}}) {
+                             Shape{4096, 20, 1, 1}, Shape{8192, 2, 1, 1}, Shape{20003, 2, 1, 1}}) {
     for (const Overlap overlap :
          {Overlap::kNone, Overlap::kYOnA, Overlap::kYOnB, Overlap::kYOnAZOnB, Overlap::kYOnBZOnA}) {
       SCOPED_TRACE(::testing::Message() << to_string(shape) << " " << static_cast<int>(overlap));
@@ -456,11 +408,11 @@ TEST(FusedNorm, NormProduct) {
       SCOPED_TRACE(to_string(shape));
       const Shape rows{shape[0], shape[1] * shape[2], 1, 1};
       const Fused fused(rows);
-      const Loaded x(fused.a, rows), weight(fused.weight, {rows[0], 1, 1, 1}), spare(fused.b, rows);
-      const Loaded& z = in_place ? x : spare;
-      const Stream stream;
-      cuda::launch_rms_norm_mul(stream.context(), x.view, weight.view, z.view, 1e-5f);
-      stream.wait();
+      const Rows x(fused.a, rows), weight(fused.weight, {rows[0], 1, 1, 1}), spare(fused.b, rows);
+      const Rows& z = in_place ? x : spare;
+      queue_and_wait([&](const cuda::LaunchContext& context) {
+        cuda::launch_rms_norm_mul(context, x.view(), weight.view(), z.view(), 1e-5f);
+      });
       EXPECT_TRUE(close_to(z.read(), fused.expected(false).second, {1e-11}));
     }
   }
