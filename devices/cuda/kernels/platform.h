@@ -1,6 +1,7 @@
 // The CUDA that kernels are written in: compiled by nvcc for GPUs, and by the host's compiler against the emulator in
 // tests/cuda/emulator (SHOAL_CUDA_EMULATED), which runs the same kernels on the CPU so that they are tested on machines
-// without a GPU. Kernels therefore use plain CUDA C++ and what this page and kernels/mma.h offer in place of inline PTX.
+// without a GPU. Kernels therefore use plain CUDA C++ and what this page and kernels/mma.h offer in place of inline
+// PTX.
 //
 //   __global__ void add_one(float* x, int n) {
 //     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -23,7 +24,7 @@
 namespace shoal::cuda {
 
 /// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
-#define SHOAL_DYNAMIC_SHARED(type, name)                     \
+#define SHOAL_DYNAMIC_SHARED(type, name)                        \
   extern __shared__ __align__(16) unsigned char shoal_shared[]; \
   type* const name = reinterpret_cast<type*>(shoal_shared)
 
@@ -45,7 +46,9 @@ __device__ inline void load_pair(const void* address, uint64_t& first, uint64_t&
   asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(address) : "memory");
 }
 /// Between two looks at a flag that another block, device or the host sets.
-__device__ inline void spin_pause() { __nanosleep(20); }
+__device__ inline void spin_pause() {
+  __nanosleep(20);
+}
 /// Nanoseconds since some fixed time, the same for all blocks.
 __device__ inline uint64_t now_ns() {
   uint64_t ns;
@@ -64,7 +67,9 @@ __device__ inline void copy_async_16(void* shared, const void* global, bool vali
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 }
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 /// Waits until at most `kPending` of this thread's groups are on their way; __syncthreads() shows them to others.
 template <int kPending>
 __device__ inline void copy_async_wait() {
