@@ -61,14 +61,15 @@ __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
 }
 
 /// Notes the failure for the host and lets all ranks give up, if this is the rank's first failure.
-__device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missing, uint32_t signature,
+__device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missing, uint32_t other_signature,
                                uint64_t waited_ns) {
   if (atomicExch(&state_of(mesh, mesh.rank).failed, 1u) != 0) return;
   FailureRecord& record = mesh.host->records[mesh.rank];
   record.failure = failure;
-  record.operation = mesh.operation;
+  record.name = mesh.name;
+  record.signature = mesh.signature;
   record.missing = missing;
-  record.signature = signature;
+  record.other_signature = other_signature;
   record.waited_ns = waited_ns;
   record.when_ns = now_ns();
   store_release(&record.written, 1);

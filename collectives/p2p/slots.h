@@ -50,9 +50,10 @@ enum class Failure : uint32_t { kNone, kTimeOut, kDisagreement, kAborted };
 struct alignas(64) FailureRecord {
   uint32_t written;  ///< last, released
   Failure failure;
-  uint32_t operation;  ///< Mesh::operation
-  uint32_t missing;    ///< bit r: rank r did not come, or disagreed
-  uint32_t signature;  ///< of the disagreeing rank's operation
+  uint32_t name;             ///< Mesh::name
+  uint32_t signature;        ///< Mesh::signature
+  uint32_t missing;          ///< bit r: rank r did not come, or disagreed
+  uint32_t other_signature;  ///< of the disagreeing rank's operation
   uint64_t waited_ns;
   uint64_t when_ns;  ///< by now_ns()
 };
@@ -91,7 +92,7 @@ struct Mesh {
   uint64_t timeout_ns;
   Layout layout;
   int rank;
-  uint32_t operation;  ///< which kind and tensor, for messages
+  uint32_t name;  ///< of the tensor, for messages: a number
   uint32_t
       signature;  ///< the same on all ranks that queued the same collective: kind in the upper 8 bits, a hash below
 };
