@@ -47,6 +47,12 @@ class Probe {
     write_pattern(stream_, words, seed);
     wait();
   }
+  void copy_to(const Probe& other) {
+    const cuda::CurrentGpu current(gpu_);
+    check(cudaMemcpyPeerAsync(other.words_, other.gpu_, words_, gpu_, kBytes, stream_), gpu_, "copy to a peer");
+    wait();
+  }
+  /// How many words are not as written with this seed.
   uint32_t wrong(const uint32_t* words, uint32_t seed) {
     const cuda::CurrentGpu current(gpu_);
     uint32_t* const count = words_ + kPatternWords;
@@ -86,13 +92,19 @@ std::string turn_on(int from, int to) {
 }
 
 std::string try_out(int from, int to) {
-  const uint32_t seed = static_cast<uint32_t>(from * 64 + to + 1);
+  const uint32_t seed = static_cast<uint32_t>(from * 64 + to + 1) * 2;
   Probe here(from), there(to);
   here.clear();
   there.clear();
   here.write(there.words(), seed);
   if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) {
     return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words it wrote there are wrong", from, to,
+                       wrong, kPatternWords);
+  }
+  here.write(here.words(), seed + 1);
+  here.copy_to(there);
+  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) {
+    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words copied there are wrong", from, to,
                        wrong, kPatternWords);
   }
   there.write(there.words(), ~seed);
