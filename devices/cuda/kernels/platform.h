@@ -21,6 +21,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#ifdef __CUDACC__  // files for the host's compiler may take types from here and headers that include this
+
 namespace shoal::cuda {
 
 /// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
@@ -93,4 +95,6 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
 }
 
 }  // namespace shoal::cuda
+
+#endif  // __CUDACC__
 #endif
