@@ -123,8 +123,7 @@ void CommReport::add(const CommResult& result) {
 void CommReport::finish(const std::string& error) {
   if (format_ == CommFormat::kText && !busbw_.empty()) {
     const std::string verdict = options_.check ? fmt::format("{} {}", wrong_, wrong_ == 0 ? "OK" : "FAILED") : "N/A";
-    write_out(
-        fmt::format("#\n# Wrong elements    : {}\n# Avg bus bandwidth : {:.4f}\n", verdict, average_busbw()));
+    write_out(fmt::format("#\n# Wrong elements    : {}\n# Avg bus bandwidth : {:.4f}\n", verdict, average_busbw()));
   }
   if (format_ != CommFormat::kJson) return;
   Json devices = Json::array();
