@@ -19,9 +19,6 @@
 // Each block has an OS thread while it runs.
 #undef __shared__
 #define __shared__ static thread_local
-#ifndef __noinline__
-#define __noinline__ __attribute__((noinline))
-#endif
 
 #include "tests/cuda/emulator/atomics.h"
 #include "tests/cuda/emulator/block.h"
