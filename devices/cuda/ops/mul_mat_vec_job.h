@@ -76,9 +76,10 @@ __device__ inline float gate_activation(GluKind kind, float x) {
   return x > 0.0f ? x : 0.0f;
 }
 
-/// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them.
-constexpr int vec_blocks(int columns, int groups = 2) {
-  return columns == 1 ? (groups == 4 ? 6 : 7) : columns == 2 ? 4 : columns == 4 ? 3 : 2;
+/// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them, as do formats whose bits
+/// are in many places (`wide`).
+constexpr int vec_blocks(int columns, bool wide) {
+  return columns == 1 ? (wide ? 5 : 7) : columns == 8 ? 2 : (columns == 2 ? 4 : 3) - wide;
 }
 
 /// The place of a warp: some rows of a job, and its share of k. Gated, even rows of a warp are the gate's and odd ones
@@ -151,6 +152,7 @@ __device__ inline void finish(const Product& p, const WarpPlace<kRows>& at, cons
     if (at.lane % kLanes == 0) of_warp[at.warp][value] = sum;
     __syncthreads();
     if (at.part != 0) return;
+#pragma unroll 1
     for (int i = 1; i < p.split; ++i) sum += of_warp[at.warp + i][value];
   }
   const int r = value / kColumns, column = value % kColumns;
