@@ -13,27 +13,11 @@
 
 #include <bit>
 
-#include "devices/cuda/kernels/platform.h"
+#include "devices/cuda/kernels/convert.h"
 #include "graph/dtype.h"
 #include "graph/quants/blocks.h"
 
 namespace shoal::cuda {
-
-/// a * b and a + b that the compiler does not join to one fused operation.
-__device__ inline float product(float a, float b) {
-#ifdef __CUDA_ARCH__
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-__device__ inline float sum(float a, float b) {
-#ifdef __CUDA_ARCH__
-  return __fadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
 
 __device__ inline float half_bits_to_float(uint16_t bits) {
   return __half2float(std::bit_cast<__half>(bits));
@@ -111,11 +95,11 @@ struct Of256 {
   using Block = B;
   static constexpr int kElements = quants::kSuperBlock, kGroup = kGroupElements;
   static __device__ Scaling only_scale(const Block& block, int scale) {
-    return {product(half_bits_to_float(block.scale), static_cast<float>(scale)), 0};
+    return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)), 0};
   }
   static __device__ Scaling scale_and_min(const Block& block, int scale, int min) {
-    return {product(half_bits_to_float(block.scale), static_cast<float>(scale)),
-            -product(half_bits_to_float(block.min_scale), static_cast<float>(min))};
+    return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)),
+            -(Rounded(half_bits_to_float(block.min_scale)) * Rounded(static_cast<float>(min)))};
   }
   static __device__ Codes crumbs(const Block& block, int i) {
     return bits_of(eight_bytes<Block>(block.crumbs + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 2);
@@ -218,8 +202,8 @@ struct Quantized<DType::kQ6_K> : formats::Of256<quants::BlockQ6_K, 16> {
 /// scale * code + add, rounded as in graph/quants.
 template <class Format>
 __device__ inline float value_of(Scaling scaling, int code) {
-  const float scaled = product(scaling.scale, static_cast<float>(code));
-  return Format::kAdds ? sum(scaled, scaling.add) : scaled;
+  const Rounded scaled = Rounded(scaling.scale) * Rounded(static_cast<float>(code));
+  return Format::kAdds ? scaled + Rounded(scaling.add) : scaled;
 }
 /// Code j < 8.
 __device__ inline int code_at(Codes codes, int j) {
@@ -238,6 +222,38 @@ __device__ inline void values_at(const typename Format::Block& block, int i, flo
 template <class Format>
 __device__ inline float value_at(const typename Format::Block& block, int i) {
   return value_of<Format>(Format::scaling(block, i), code_at(Format::codes(block, i / 8 * 8), i % 8));
+}
+
+/// Element i of a row of blocks whose dtype only the launch knows, for paths that need not be fast.
+template <DType kType>
+__device__ inline float quantized_at(const std::byte* row, int64_t i) {
+  using Format = Quantized<kType>;
+  const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
+  return value_at<Format>(blocks[i / Format::kElements], static_cast<int>(i % Format::kElements));
+}
+__device__ inline float quantized_at(DType dtype, const std::byte* row, int64_t i) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return quantized_at<DType::kQ4_0>(row, i);
+    case DType::kQ4_1:
+      return quantized_at<DType::kQ4_1>(row, i);
+    case DType::kQ5_0:
+      return quantized_at<DType::kQ5_0>(row, i);
+    case DType::kQ5_1:
+      return quantized_at<DType::kQ5_1>(row, i);
+    case DType::kQ8_0:
+      return quantized_at<DType::kQ8_0>(row, i);
+    case DType::kQ2_K:
+      return quantized_at<DType::kQ2_K>(row, i);
+    case DType::kQ3_K:
+      return quantized_at<DType::kQ3_K>(row, i);
+    case DType::kQ4_K:
+      return quantized_at<DType::kQ4_K>(row, i);
+    case DType::kQ5_K:
+      return quantized_at<DType::kQ5_K>(row, i);
+    default:
+      return quantized_at<DType::kQ6_K>(row, i);
+  }
 }
 
 }  // namespace shoal::cuda
