@@ -149,6 +149,12 @@ class Backend {
   virtual std::unique_ptr<Recording> stop_recording() { return nullptr; }
   /// Queues the recorded work once more, in one piece. Of this backend.
   virtual void replay_async(Recording& recording) { (void)recording; }
+  /// The host cannot use addresses of this device's memory: who has some (a communicator) copies the bytes.
+  virtual bool has_own_memory() const { return false; }
+  /// Queues a copy of bytes at an address of this device's memory; the host memory must stay valid until
+  /// synchronize(). Only where has_own_memory().
+  virtual void read_bytes_async(const void* from, void* to, size_t size) { (void)from, (void)to, (void)size; }
+  virtual void write_bytes_async(void* to, const void* from, size_t size) { (void)to, (void)from, (void)size; }
   /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
   /// waits on such a backend waits on each of them.
   virtual std::span<Backend* const> members() const { return {}; }

@@ -128,6 +128,10 @@ std::vector<Device*> DeviceFlags::find() const {
 void ContextFlags::add_to(CLI::App& app) {
   add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
               "Tokens that fit into the KV cache; 0: as many as the model or the command needs");
+  add_types_to(app);
+}
+
+void ContextFlags::add_types_to(CLI::App& app) {
   add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: f16, f32, q8_0 (-ctk)");
   add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: f16, f32, q8_0 (-ctv)");
 }

@@ -71,6 +71,14 @@ bool CudaBackend::enqueue(const HostTask& task) {
   return true;
 }
 
+void CudaBackend::read_bytes_async(const void* from, void* to, size_t size) {
+  if (size > 0) launcher_.push(BytesWork{from, to, size, cudaMemcpyDeviceToHost});
+}
+
+void CudaBackend::write_bytes_async(void* to, const void* from, size_t size) {
+  if (size > 0) launcher_.push(BytesWork{from, to, size, cudaMemcpyHostToDevice});
+}
+
 bool CudaBackend::start_recording() {
   if (!graphs_) return false;
   launcher_.push(StartRecordingWork{});

@@ -38,6 +38,9 @@ class CudaBackend final : public Backend {
   bool set_abort_callback(AbortCallback callback) override;
   /// The launcher waits for the stream, then runs the task.
   bool enqueue(const HostTask& task) override;
+  bool has_own_memory() const override { return true; }
+  void read_bytes_async(const void* from, void* to, size_t size) override;
+  void write_bytes_async(void* to, const void* from, size_t size) override;
   bool start_recording() override;
   std::unique_ptr<Recording> stop_recording() override;
   void replay_async(Recording& recording) override;

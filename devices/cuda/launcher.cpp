@@ -81,6 +81,24 @@ CudaRecording::~CudaRecording() {
   cudaGraphExecDestroy(exec_);
 }
 
+Progress::~Progress() {
+  for (cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+void Progress::mark(cudaStream_t stream) {
+  cudaEvent_t& event = events_[marked_ % kMarks];
+  if (event == nullptr) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (cudaEventRecord(event, stream) == cudaSuccess) ++marked_;
+}
+
+uint64_t Progress::passed() {
+  if (marked_ > kMarks) passed_ = std::max(passed_, marked_ - kMarks);
+  while (passed_ < marked_ && cudaEventQuery(events_[passed_ % kMarks]) == cudaSuccess) ++passed_;
+  return passed_;
+}
+
 Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(name)), context_{nullptr, gpu} {
   const CurrentGpu current(gpu.gpu);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "make a stream");
@@ -122,14 +140,14 @@ void Launcher::finish() {
   wait_for_all();
 }
 
-void Launcher::add_check(const void* owner, Check check) {
+void Launcher::add_watch(const void* owner, Watch watch) {
   finish();
-  checks_.emplace_back(owner, std::move(check));
+  watches_.emplace_back(owner, std::move(watch));
 }
 
-void Launcher::remove_check(const void* owner) {
+void Launcher::remove_watch(const void* owner) {
   finish();
-  std::erase_if(checks_, [owner](const auto& entry) { return entry.first == owner; });
+  std::erase_if(watches_, [owner](const auto& entry) { return entry.first == owner; });
 }
 
 void Launcher::serve() {
@@ -193,6 +211,7 @@ void Launcher::start(const HostTask& task) {
 void Launcher::start(const LaunchTask& task) {
   if (recording_ && !capturing_) return;
   task.run(task.object, task.argument, context_, false);
+  if (!recording_ && !watches_.empty()) progress_.mark(context_.stream);
 }
 
 void Launcher::start(const ComputeWork& work) {
@@ -217,12 +236,33 @@ void Launcher::start(const CopyWork& work) {
   check(copy_contiguous(*work.src, *work.dst, context_.stream), name_, "copy " + work.src->name);
 }
 
+void Launcher::start(const BytesWork& work) {
+  if (!may_wait()) return;
+  check(cudaMemcpyAsync(work.to, work.from, work.size, work.kind, context_.stream), name_, "copy bytes");
+}
+
 void Launcher::start(const FinishWork& work) {
   if (!may_wait()) return;
-  const cudaError_t status = cudaStreamSynchronize(context_.stream);
+  const cudaError_t status = wait_for_stream();
   if (!work.take_failure) return;
   check(status, name_, "finish its work");
-  for (const auto& [owner, look] : checks_) look();
+  for (const auto& [owner, watch] : watches_) watch.done();
+}
+
+cudaError_t Launcher::wait_for_stream() {
+  if (watches_.empty()) return cudaStreamSynchronize(context_.stream);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point moved = begin;
+  for (uint64_t passed = progress_.passed();;) {
+    const cudaError_t status = cudaStreamQuery(context_.stream);
+    if (status != cudaErrorNotReady) return status;
+    const Clock::time_point now = Clock::now();
+    if (const uint64_t latest = progress_.passed(); latest != passed) passed = latest, moved = now;
+    for (const auto& [owner, watch] : watches_) watch.poll(now - moved);
+    // A token's work ends within milliseconds; whatever takes longer need not be noticed at once.
+    if (now - begin > std::chrono::milliseconds(20)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 void Launcher::start(const StartRecordingWork&) {
@@ -248,6 +288,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
 
 void Launcher::start(const ReplayWork& work) {
   check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
+  if (!watches_.empty()) progress_.mark(context_.stream);
 }
 
 }  // namespace shoal::cuda

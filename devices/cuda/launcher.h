@@ -11,7 +11,9 @@
 // pooled and never freed, so that a wait may outlive the backend that it refers to.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <string>
@@ -83,6 +85,12 @@ struct CopyWork {
   const Tensor* src;
   Tensor* dst;
 };
+struct BytesWork {
+  const void* from;
+  void* to;
+  size_t size;
+  cudaMemcpyKind kind;
+};
 struct RecordWork {
   Mark* mark;
 };
@@ -100,8 +108,8 @@ struct StopRecordingWork {
 struct ReplayWork {
   CudaRecording* recording;
 };
-using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, GetWork, CopyWork, RecordWork, WaitWork,
-                          FinishWork, StartRecordingWork, StopRecordingWork, ReplayWork>;
+using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, GetWork, CopyWork, BytesWork,
+                          RecordWork, WaitWork, FinishWork, StartRecordingWork, StopRecordingWork, ReplayWork>;
 
 /// What was captured of a stream, ready to be launched.
 class CudaRecording final : public Recording {
@@ -115,10 +123,31 @@ class CudaRecording final : public Recording {
   cudaGraphExec_t exec_;
 };
 
+/// Marks after the latest pieces of work of a stream, by which one can tell whether it gets on.
+class Progress {
+ public:
+  ~Progress();
+  void mark(cudaStream_t stream);
+  /// How many marks have been passed so far; more than at the last call means progress.
+  uint64_t passed();
+
+ private:
+  static constexpr size_t kMarks = 16;
+  std::array<cudaEvent_t, kMarks> events_{};
+  uint64_t marked_ = 0, passed_ = 0;
+};
+
 class Launcher {
  public:
-  /// Looks, when the stream is done, whether its kernels found that something was wrong; throws.
-  using Check = std::function<void()>;
+  /// Somebody who has kernels of their own in the stream. On the launcher's thread; both may throw, which fails the
+  /// stream.
+  struct Watch {
+    /// While the launcher waits for the stream, again and again; `stuck`: how long no work of the stream has ended.
+    /// Whoever throws has seen to it that the stream ends.
+    std::function<void(std::chrono::nanoseconds stuck)> poll;
+    /// When the stream is done: did its kernels find that something is wrong?
+    std::function<void()> done;
+  };
 
   /// Throws DeviceError when no thread or stream can be made.
   Launcher(std::string name, const GpuTraits& gpu);
@@ -133,9 +162,11 @@ class Launcher {
   void finish();
   /// While nothing is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  void add_check(const void* owner, Check check);
-  void remove_check(const void* owner);
+  /// Waits for queued work; failures stay.
+  void add_watch(const void* owner, Watch watch);
+  void remove_watch(const void* owner);
   const std::string& name() const { return name_; }
+  const LaunchContext& context() const { return context_; }
 
  private:
   void serve();
@@ -150,12 +181,15 @@ class Launcher {
   void start(const SetWork& work);
   void start(const GetWork& work);
   void start(const CopyWork& work);
+  void start(const BytesWork& work);
   void start(const FinishWork& work);
   void start(const StartRecordingWork& work);
   void start(const ReplayWork& work);
   void stop_recording(const StopRecordingWork& work);
   /// False while a recording is made: what cannot be recorded spoils it.
   bool may_wait();
+  /// Until the stream is done, with an eye on it.
+  cudaError_t wait_for_stream();
 
   std::string name_;
   LaunchContext context_;
@@ -163,7 +197,8 @@ class Launcher {
   bool recording_ = false;         ///< what is queued must not run
   bool capturing_ = false;         ///< and is written down
   bool recording_spoilt_ = false;  ///< something in it could not be
-  std::vector<std::pair<const void*, Check>> checks_;
+  std::vector<std::pair<const void*, Watch>> watches_;
+  Progress progress_;
   cpu::WorkQueue<Work> queue_;
   cpu::ThreadCount count_{1};
   uint64_t queued_count_ = 0;  ///< pushing thread only

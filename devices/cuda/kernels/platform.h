@@ -21,6 +21,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#ifdef __CUDACC__  // files for the host's compiler may take types from here and headers that include this
+
 namespace shoal::cuda {
 
 /// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
@@ -36,6 +38,14 @@ __device__ inline uint32_t load_acquire(const uint32_t* address) {
 }
 __device__ inline void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// Two 64-bit words to or from a place aligned to 16, each word in one piece, in no order with anything else; seen by all
+/// devices. A word that carries data and a flag together needs no other order.
+__device__ inline void store_pair(void* address, uint64_t first, uint64_t second) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(first), "l"(second) : "memory");
+}
+__device__ inline void load_pair(const void* address, uint64_t& first, uint64_t& second) {
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(address) : "memory");
 }
 /// Between two looks at a flag that another block, device or the host sets.
 __device__ inline void spin_pause() {
@@ -85,4 +95,6 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
 }
 
 }  // namespace shoal::cuda
+
+#endif  // __CUDACC__
 #endif
