@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 
@@ -64,16 +65,19 @@ __device__ inline void find_columns(const Product& p, int index, const Job& job,
   }
 }
 
-__device__ inline float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
 __device__ inline float gate_activation(GluKind kind, float x) {
-  constexpr float kTwiceU = 1.5957691216057308f, kInverseRoot2 = 0.70710678118654752f;
-  if (kind == GluKind::kSwiglu) return x * sigmoid(x);
-  if (kind == GluKind::kGeglu) return x * sigmoid(kTwiceU * (x + 0.044715f * x * x * x));
-  if (kind == GluKind::kGegluErf) return 0.5f * x * erfcf(-x * kInverseRoot2);
-  if (kind == GluKind::kGegluQuick) return x * sigmoid(1.702f * x);
-  return x > 0.0f ? x : 0.0f;
+  switch (kind) {
+    case GluKind::kSwiglu:
+      return activate_gate<GluKind::kSwiglu>(x);
+    case GluKind::kGeglu:
+      return activate_gate<GluKind::kGeglu>(x);
+    case GluKind::kGegluErf:
+      return activate_gate<GluKind::kGegluErf>(x);
+    case GluKind::kGegluQuick:
+      return activate_gate<GluKind::kGegluQuick>(x);
+    default:
+      return activate_gate<GluKind::kReglu>(x);
+  }
 }
 
 /// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them, as do formats whose bits

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
     copy_async_wait<Slots::kStages - 1>();
     __syncwarp();
     if (unit < units) {
-      Unit<kGroups> weights[kRows];
+      Unit<kGroups> weights[kRows] = {};
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const auto* words = reinterpret_cast<const uint32_t*>(ring + (slot * kRows + r) * Slots::kSlotBytes);
