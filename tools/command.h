@@ -31,5 +31,7 @@ CommandBody define_detokenize(CLI::App& app);
 CommandBody define_devices(CLI::App& app);
 CommandBody define_plan(CLI::App& app);
 CommandBody define_compare(CLI::App& app);
+CommandBody define_bench(CLI::App& app);
+CommandBody define_bench_comm(CLI::App& app);
 
 }  // namespace shoal::tools

@@ -71,6 +71,7 @@ struct ContextFlags {
   DType dtype_v = DType::kF16;
   bool op_offload = true;
   void add_to(CLI::App& app);
+  void add_types_to(CLI::App& app);
   void add_batches_to(CLI::App& app);
   models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v, op_offload}; }
 };

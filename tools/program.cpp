@@ -18,13 +18,15 @@
 namespace shoal::tools {
 namespace {
 
-constexpr std::array<Command, 6> kCommands{{
+constexpr std::array<Command, 8> kCommands{{
     {"run", "Generate text", define_run},
     {"tokenize", "Turn text into token ids", define_tokenize},
     {"detokenize", "Turn token ids into text", define_detokenize},
     {"devices", "List the devices of this machine", define_devices},
     {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan},
     {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},
+    {"bench", "Measure how fast models process prompts and generate", define_bench},
+    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm},
 }};
 
 bool is_own_flag(const std::string& arg) {

@@ -1,12 +1,19 @@
 // The plug-in libshoal-cuda.so: the family of CUDA devices, and how their backends are connected.
 #include "devices/plugin.h"
+#include "collectives/cuda/cuda_communicator.h"
 #include "devices/cuda/cuda_family.h"
+#include "devices/functions.h"
 
 namespace shoal::cuda {
 namespace {
 
+void* function(std::string_view name) {
+  static collectives::CommunicatorFactory factory = collectives::cuda::make_cuda_communicator;
+  return name == functions::kCommunicatorFactory ? &factory : nullptr;
+}
+
 std::unique_ptr<BackendReg> make_family() {
-  return std::make_unique<CudaFamily>();
+  return std::make_unique<CudaFamily>(function);
 }
 
 /// Loaded on every machine: without a GPU the family says why it has no devices.

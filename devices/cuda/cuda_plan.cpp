@@ -4,6 +4,7 @@
 
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
+#include "devices/cuda/fusion.h"
 #include "devices/node_plan.h"
 #include "graph/error.h"
 
@@ -17,9 +18,10 @@ bool runs(const Tensor& node) {
   return !is_view(node.op) && !node.empty();
 }
 
-void run_node(const LaunchContext& context, std::span<Tensor* const> nodes) {
-  Tensor& node = *nodes[0];
-  kernel_for(node.op).run(context, node);
+std::vector<int> shown_ids(const PlanOptions& options) {
+  std::vector<int> ids;
+  for (const Tensor* node : options.shown) ids.push_back(node->id);
+  return ids;
 }
 
 /// The range, when the device can run it.
@@ -33,6 +35,7 @@ const GraphRange& checked(const Device& device, const GraphRange& range) {
 CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options)
     : backend_(backend),
       cuts_(options.cuts),
+      shown_(shown_ids(options)),
       topology_(checked(backend.device(), range).graph->topology()),
       memory_(range, backend.device(), options) {
   compile();
@@ -51,20 +54,37 @@ Backend& CudaPlan::backend() const {
 
 void CudaPlan::compile() {
   const GraphRange& range = memory_.range();
-  const auto nodes = nodes_of(range);
+  const auto all = range.graph->nodes();
+  std::vector<const Tensor*> shown;
+  for (const int id : shown_) shown.push_back(all[static_cast<size_t>(id)]);
+  const Readers readers(*range.graph, shown);
+  running_.clear();
   steps_.clear();
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (runs(*nodes[i])) steps_.push_back({run_node, nodes.subspan(i, 1)});
+  begins_.clear();
+  for (Tensor* node : nodes_of(range)) {
+    if (runs(*node)) running_.push_back(node);
   }
-  begins_ = {0};
-  for (const int cut : cuts_) {
-    const auto behind =
-        std::find_if(steps_.begin(), steps_.end(), [&](const Step& step) { return step.nodes[0]->id >= cut; });
-    begins_.push_back(static_cast<size_t>(behind - steps_.begin()));
+  // A step's nodes are all of one segment.
+  size_t begin = 0;
+  for (int segment = 0; segment < segments(); ++segment) {
+    const int cut = segment + 1 < segments() ? cuts_[static_cast<size_t>(segment)] : range.end;
+    size_t end = begin;
+    while (end < running_.size() && running_[end]->id < cut) ++end;
+    begins_.push_back(steps_.size());
+    add_steps(std::span(running_).subspan(begin, end - begin), readers);
+    begin = end;
   }
   begins_.push_back(steps_.size());
   fingerprint_ = fingerprint();
   range.graph->freeze();
+}
+
+void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers) {
+  while (!nodes.empty()) {
+    const FusedNodes found = fuse(nodes, readers);
+    steps_.push_back({found.run, nodes.first(found.count)});
+    nodes = nodes.subspan(found.count);
+  }
 }
 
 /// Of all addresses that kernels are given.

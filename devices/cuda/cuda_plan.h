@@ -17,6 +17,7 @@
 namespace shoal::cuda {
 
 class CudaBackend;
+class Readers;
 
 /// Nodes that one launch sequence computes.
 struct Step {
@@ -56,6 +57,7 @@ class CudaPlan final : public GraphPlan {
   };
 
   void compile();
+  void add_steps(std::span<Tensor* const> nodes, const Readers& readers);
   size_t fingerprint() const;
   std::span<const Step> steps(int first, int last) const;
   Captured& captured(int first, int last);
@@ -64,9 +66,10 @@ class CudaPlan final : public GraphPlan {
   bool capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
   CudaBackend& backend_;
-  std::vector<int> cuts_;
+  std::vector<int> cuts_, shown_;
   std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
+  std::vector<Tensor*> running_;  ///< neither views nor empty
   std::vector<Step> steps_;
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
   size_t fingerprint_ = 0;

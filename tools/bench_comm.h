@@ -1,0 +1,84 @@
+// Measures collectives among devices: what `shoal bench-comm` runs. Works through Device, Buffer and Communicator only,
+// so any devices will do. One thread; blocking.
+//
+//   CommBench bench(devices);
+//   const CommResult result = bench.measure(bench.implementation("auto"), case_of_size(...), {});
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "devices/device.h"
+#include "tools/bench_comm_check.h"
+
+namespace shoal::tools {
+
+struct CommBenchOptions {
+  int iterations = 20;
+  int warmup = 5;
+  bool check = true;
+};
+
+/// One way of doing a collective, measured.
+struct CommTiming {
+  double us = 0.0;                  ///< of one collective
+  double algbw = 0.0, busbw = 0.0;  ///< 1e9 bytes per second: of the message, and of each rank's bus
+  std::optional<int64_t> wrong;     ///< elements, of all ranks; nullopt: not checked
+};
+
+struct CommResult {
+  CommCase which;
+  std::string implementation;  ///< as --comm names it
+  std::string communicator;    ///< what that is here
+  CommTiming out_of_place;
+  std::optional<CommTiming> in_place;  ///< nullopt: the collective has no such form
+
+  int64_t wrong() const;
+};
+
+/// A way to make communicators over the devices at hand.
+struct CommImplementation {
+  std::string name;
+  collectives::CommunicatorFactory make;
+};
+
+/// Names that --comm knows, whether there is one here or not.
+std::vector<std::string> known_implementations();
+
+class CommBench {
+ public:
+  /// A rank on each device. Throws what making a backend throws.
+  explicit CommBench(const std::vector<Device*>& devices);
+  ~CommBench();
+
+  int ranks() const { return static_cast<int>(backends_.size()); }
+  /// Those that work among these devices.
+  const std::vector<CommImplementation>& implementations() const { return implementations_; }
+  /// Throws InvalidArgument that names those there are.
+  const CommImplementation& implementation(const std::string& name) const;
+
+  /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
+  /// what the communicator or memory throws.
+  CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
+                     const std::function<bool()>& stop = {});
+
+ private:
+  class Run;
+
+  /// Waits for all ranks; throws the first failure after all have ended.
+  void synchronize();
+  collectives::Communicator& communicator(const CommImplementation& implementation);
+
+  std::vector<Device*> devices_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+  std::vector<CommImplementation> implementations_;
+  std::string current_;  ///< which implementation communicator_ is of
+  std::unique_ptr<collectives::Communicator> communicator_;
+};
+
+}  // namespace shoal::tools

@@ -1,0 +1,55 @@
+// What the collectives that `shoal bench-comm` times must give, element by element, and how many elements are not that.
+// Every rank's data are a function of rank and place, so that nobody keeps a copy of them. Plain functions,
+// thread-safe.
+//
+//   2 ranks, parts of 3, rank 1:  in  v(1,0) .. v(1,5)
+//   reduce_scatter gives v(0,3) + v(1,3) .. v(0,5) + v(1,5), all_to_all v(0,3) v(0,4) v(0,5) v(1,3) v(1,4) v(1,5)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "collectives/communicator.h"
+
+namespace shoal::tools {
+
+/// One collective of a size.
+struct CommCase {
+  collectives::Collective kind = collectives::Collective::kAllReduce;
+  DType dtype = DType::kF32;
+  int ranks = 1;
+  int64_t part = 0;  ///< elements: of the message (all_reduce, broadcast), of what one rank gives or gets (the others)
+  int root = 0;
+
+  /// Elements of a rank's input and output.
+  int64_t elements_in() const;
+  int64_t elements_out() const;
+  /// Elements of the message: of the larger of both.
+  int64_t elements() const;
+  /// Bytes of so many elements.
+  size_t bytes(int64_t count) const { return bytes_for(dtype, count); }
+  /// Bytes of the message, what rates are of.
+  size_t size() const { return bytes(elements()); }
+  bool reduces() const;
+};
+
+/// The case whose message has about so many bytes, at least an element for each rank.
+CommCase case_of_size(collectives::Collective kind, DType dtype, int ranks, size_t size);
+
+/// What each rank must move at least for each byte of the message, whatever the number of ranks is:
+/// all_reduce 2 (n - 1) / n; all_gather, reduce_scatter, all_to_all (n - 1) / n; broadcast 1.
+double bus_factor(collectives::Collective kind, int ranks);
+
+/// Values [first, ...) of a rank's data, in the dtype: numbers in [-1, 1) whose sums depend on the order, or any i32.
+void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to);
+
+/// How far an element of a sum may be from the sum in rank order; 0: the same bits. NCCL adds in orders of its own,
+/// every other communicator in rank order (collectives/communicator.h).
+double allowed_error(std::string_view communicator, const CommCase& c);
+
+/// How many of the elements that a rank has got are wrong.
+int64_t count_wrong(const CommCase& c, int rank, std::span<const std::byte> out, double allowed = 0.0);
+
+}  // namespace shoal::tools

@@ -1,0 +1,201 @@
+#include "tools/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "devices/params.h"
+#include "tools/bench_text.h"
+#include "tools/output.h"
+
+namespace shoal::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Values of general.file_type: mixes of types that have a name.
+struct FileType {
+  uint32_t number;
+  const char* name;
+};
+constexpr std::array kFileTypes = std::to_array<FileType>({
+    {0, "F32"},
+    {1, "F16"},
+    {2, "Q4_0"},
+    {3, "Q4_1"},
+    {7, "Q8_0"},
+    {8, "Q5_0"},
+    {9, "Q5_1"},
+    {10, "Q2_K"},
+    {11, "Q3_K_S"},
+    {12, "Q3_K_M"},
+    {13, "Q3_K_L"},
+    {14, "Q4_K_S"},
+    {15, "Q4_K_M"},
+    {16, "Q5_K_S"},
+    {17, "Q5_K_M"},
+    {18, "Q6_K"},
+    {32, "BF16"},
+});
+
+std::string upper(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::toupper(c); });
+  return out;
+}
+
+/// The type that most bytes of the weights are of.
+DType main_dtype(const models::Model& model) {
+  std::map<DType, size_t> bytes;
+  for (const models::GgufTensor& tensor : model.file.tensors()) bytes[tensor.dtype] += tensor.bytes;
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? DType::kF32 : most->first;
+}
+
+std::string file_type(const models::Model& model) {
+  const models::GgufValue* value = model.file.find_value("general.file_type");
+  if (value != nullptr && value->type == models::GgufType::kU32) {
+    const uint32_t number = model.file.get<uint32_t>("general.file_type");
+    for (const FileType& type : kFileTypes) {
+      if (type.number == number) return type.name;
+    }
+  }
+  return upper(name_of(main_dtype(model)));
+}
+
+/// 8030261312 -> "8.03 B".
+std::string short_count(int64_t count, int digits, const char* gap) {
+  const double value = static_cast<double>(count);
+  if (value >= 1e9) return fmt::format("{:.{}f}{}B", value / 1e9, digits, gap);
+  if (value >= 1e6) return fmt::format("{:.{}f}{}M", value / 1e6, digits, gap);
+  return fmt::format("{:.{}f}{}K", value / 1e3, digits, gap);
+}
+
+std::string ratio_text(const BenchSetup& setup) {
+  if (!setup.ratio.empty()) return setup.ratio;
+  return setup.devices.names.size() > 1 ? "even" : "-";
+}
+
+struct Column {
+  std::string name;
+  size_t width;
+  std::string cell;
+  bool is_number;
+};
+
+std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& shown) {
+  const auto number = [](int64_t value) { return fmt::format("{}", value); };
+  std::vector<Column> columns{{"model", shown.model_width, r.model_type, false},
+                              {"size", 10, format_bytes(r.model_bytes), true},
+                              {"params", 8, short_count(r.model_parameters, 2, " "), true},
+                              {"devices", shown.devices_width, r.setup.devices.text(), false}};
+  const auto add_if = [&](bool is_shown, Column column) {
+    if (is_shown) columns.push_back(std::move(column));
+  };
+  add_if(shown.split_mode, {"sm", 6, r.placement.mode == models::SplitMode::kLayer ? "layer" : "tensor", false});
+  add_if(shown.layers, {"ngl", 4, number(r.placement.device_layers), true});
+  add_if(shown.threads, {"threads", 7, number(r.setup.threads), true});
+  add_if(shown.batch, {"n_batch", 7, number(r.test.batch), true});
+  add_if(shown.ubatch, {"n_ubatch", 8, number(r.test.ubatch), true});
+  add_if(shown.cache_types, {"type_k", 6, std::string(name_of(r.options.dtype_k)), false});
+  add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.options.dtype_v)), false});
+  columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
+  columns.push_back({"test", 15, r.test.name(), true});
+  columns.push_back({"t/s", 20, fmt::format("{:.2f} ± {:.2f}", r.samples.avg_rate(), r.samples.stddev_rate()), true});
+  for (Column& column : columns) column.width = std::max(column.width, column.name.size());
+  return columns;
+}
+
+/// Counts the two bytes of "±" as one column.
+std::string padded(const std::string& text, size_t width, bool right) {
+  const auto wide = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+  const std::string gap(width - std::min(width, static_cast<size_t>(wide)), ' ');
+  return right ? gap + text : text + gap;
+}
+
+}  // namespace
+
+std::string describe_model(const models::Model& model) {
+  return escaped(fmt::format("{} {} {}", model.hparams.architecture, short_count(count_parameters(model), 1, ""),
+                             file_type(model)));
+}
+
+int64_t count_parameters(const models::Model& model) {
+  int64_t count = 0;
+  for (const models::GgufTensor& tensor : model.file.tensors()) {
+    count += tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
+  }
+  return count;
+}
+
+nlohmann::ordered_json to_json(const BenchResult& r) {
+  const BenchSamples& s = r.samples;
+  return {{"build_commit", build_commit()},
+          {"build_version", SHOAL_VERSION},
+          {"cpu_info", r.cpu_info},
+          {"gpu_info", r.gpu_info},
+          {"backends", r.backends},
+          {"model_filename", r.setup.model},
+          {"model_type", r.model_type},
+          {"model_size", r.model_bytes},
+          {"model_n_params", r.model_parameters},
+          {"devices", r.setup.devices.text()},
+          {"tensor_split", r.setup.ratio},
+          {"split_mode", r.placement.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
+          {"n_gpu_layers", r.placement.device_layers},
+          {"no_kv_offload", r.placement.cache_on_host},
+          {"n_threads", r.setup.threads},
+          {"n_batch", r.test.batch},
+          {"n_ubatch", r.test.ubatch},
+          {"type_k", name_of(r.options.dtype_k)},
+          {"type_v", name_of(r.options.dtype_v)},
+          {"use_mmap", r.mmap},
+          {"n_prompt", r.test.prompt},
+          {"n_gen", r.test.generate},
+          {"n_depth", r.test.depth},
+          {"test", r.test.name()},
+          {"test_time", r.time},
+          {"avg_ns", s.avg_ns()},
+          {"stddev_ns", s.stddev_ns()},
+          {"avg_ts", s.avg_rate()},
+          {"stddev_ts", s.stddev_rate()},
+          {"samples_ns", s.ns},
+          {"samples_ts", s.rates()}};
+}
+
+void BenchReport::add(const BenchResult& result) {
+  if (format_ == BenchFormat::kMarkdown) return add_markdown(result);
+  Json json = to_json(result);
+  if (format_ == BenchFormat::kJson) return results_.push_back(std::move(json));
+  if (format_ == BenchFormat::kJsonLines) {
+    return write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  std::vector<std::string> names, cells;
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_array()) continue;
+    names.push_back(key);
+    cells.push_back(csv_cell(value));
+  }
+  write_out((has_heading_ ? "" : csv_line(names)) + csv_line(cells));
+  has_heading_ = true;
+}
+
+void BenchReport::add_markdown(const BenchResult& result) {
+  std::string heading = "|", rule = "|", row = "|";
+  for (const Column& column : markdown_columns(result, columns_)) {
+    heading += " " + padded(column.name, column.width, column.is_number) + " |";
+    rule += " " + std::string(column.width - 1, '-') + (column.is_number ? ":" : "-") + " |";
+    row += " " + padded(column.cell, column.width, column.is_number) + " |";
+  }
+  write_out((has_heading_ ? "" : heading + "\n" + rule + "\n") + row + "\n");
+  has_heading_ = true;
+}
+
+void BenchReport::finish() {
+  if (format_ == BenchFormat::kJson) write_out(results_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,57 @@
+// Prints what `shoal bench` measures, in the columns and fields of llama-bench. Markdown, CSV and JSON lines go out row
+// by row, JSON at the end.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/bench.h"
+
+namespace shoal::tools {
+
+enum class BenchFormat : uint8_t { kMarkdown, kCsv, kJson, kJsonLines };
+
+/// Everything about one test.
+struct BenchResult {
+  BenchSetup setup;
+  BenchTest test;
+  BenchSamples samples;
+  std::string time;  ///< when it began
+  std::string model_type;
+  size_t model_bytes = 0;
+  int64_t model_parameters = 0;
+  std::string backends, cpu_info, gpu_info;
+  BenchOptions options;
+  models::PlacementOptions placement;
+  bool mmap = true;
+};
+
+/// What a table of several rows must show besides what it always does.
+struct BenchColumns {
+  bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
+  size_t model_width = 0, devices_width = 0, ratio_width = 0;
+};
+
+class BenchReport {
+ public:
+  BenchReport(BenchFormat format, const BenchColumns& columns) : format_(format), columns_(columns) {}
+  void add(const BenchResult& result);
+  void finish();
+
+ private:
+  void add_markdown(const BenchResult& result);
+
+  const BenchFormat format_;
+  const BenchColumns columns_;
+  bool has_heading_ = false;
+  nlohmann::ordered_json results_ = nlohmann::ordered_json::array();
+};
+
+nlohmann::ordered_json to_json(const BenchResult& result);
+
+/// "llama 4.9M Q8_0": architecture, parameters, what the file says it is or what most of it is.
+std::string describe_model(const models::Model& model);
+int64_t count_parameters(const models::Model& model);
+
+}  // namespace shoal::tools

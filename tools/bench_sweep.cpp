@@ -1,0 +1,108 @@
+#include "tools/bench_sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/split_policy.h"
+#include "tools/command.h"
+#include "tools/device_names.h"
+#include "tools/options.h"
+
+namespace shoal::tools {
+namespace {
+
+/// {"a;b", "c"} -> {"a", "b", "c"}.
+std::vector<std::string> split_lists(const std::vector<std::string>& texts) {
+  std::vector<std::string> out;
+  for (const std::string& text : texts) {
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(';', begin), text.size());
+      out.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return out;
+}
+
+size_t count_entries(const std::string& ratio) {
+  constexpr std::string_view kSeparators = ",:/";
+  const auto separates = [&](char c) { return kSeparators.find(c) != std::string_view::npos; };
+  return 1 + static_cast<size_t>(std::count_if(ratio.begin(), ratio.end(), separates));
+}
+
+/// An empty ratio is even shares of any list.
+bool fits(const std::string& ratio, const DeviceList& devices, models::SplitMode mode) {
+  const size_t shares = mode == models::SplitMode::kLayer ? devices.group_sizes.size() : devices.names.size();
+  return ratio.empty() || count_entries(ratio) == shares;
+}
+
+/// Throws unless some list of devices can be divided so.
+void check_ratio(const std::string& ratio, const std::vector<DeviceList>& devices, models::SplitMode mode) {
+  models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));
+  const bool some =
+      std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(ratio, list, mode); });
+  require<InvalidArgument>(some, "--tensor-split: no list of --devices has the {} devices of '{}'",
+                           count_entries(ratio), ratio);
+}
+
+std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode) {
+  std::vector<DeviceList> devices;
+  for (const std::string& text : split_lists(lists.devices)) {
+    devices.push_back({split_device_names(text), device_group_sizes(text)});
+  }
+  const std::vector<std::string> ratios = split_lists(lists.ratios);
+  for (const std::string& ratio : ratios) check_ratio(ratio, devices, mode);
+  std::vector<BenchSetup> setups;
+  for (const std::string& model : lists.models) {
+    for (const DeviceList& list : devices) {
+      std::vector<std::string> fitting;
+      for (const std::string& ratio : ratios) {
+        if (fits(ratio, list, mode)) fitting.push_back(ratio);
+      }
+      if (fitting.empty()) fitting.emplace_back();
+      for (const std::string& ratio : fitting) {
+        for (const int64_t threads : lists.threads) setups.push_back({model, list, ratio, static_cast<int>(threads)});
+      }
+    }
+  }
+  return setups;
+}
+
+}  // namespace
+
+std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max) {
+  std::vector<int64_t> counts;
+  for (const std::string& part : split_list(text)) counts.push_back(parse_integer(flag, part, min, max));
+  return counts;
+}
+
+std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {
+  try {
+    return combine(lists, mode);
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+std::vector<BenchTest> make_tests(const BenchLists& lists) {
+  std::vector<BenchTest> tests;
+  const auto add = [&](const BenchTest& test) {
+    if (test.tokens() == 0) return;
+    tests.push_back(test);
+    if (test.context() <= kMostTokens) return;
+    throw UsageError(fmt::format("{}: there are at most {} positions", test.name(), kMostTokens));
+  };
+  for (const int64_t batch : lists.batches) {
+    for (const int64_t ubatch : lists.ubatches) {
+      for (const int64_t depth : lists.depths) {
+        for (const int64_t count : lists.prompts) add({count, 0, depth, batch, ubatch});
+        for (const int64_t count : lists.generates) add({0, count, depth, batch, ubatch});
+      }
+    }
+  }
+  if (tests.empty()) throw UsageError("nothing to measure; give numbers of tokens above 0 with -p or -n");
+  return tests;
+}
+
+}  // namespace shoal::tools

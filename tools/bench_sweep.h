@@ -1,0 +1,35 @@
+// The setups and tests that the lists on the command line of `shoal bench` make. Pure functions.
+//
+//   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      CPU0; CPU0,CPU1 by 1,1; CPU0,CPU1 by 3,1
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/placement.h"
+#include "tools/bench.h"
+
+namespace shoal::tools {
+
+struct BenchLists {
+  std::vector<std::string> models;
+  std::vector<std::string> devices{"CPU0"};  ///< each several lists with semicolons between them
+  std::vector<std::string> ratios;           ///< likewise; a ratio is of the device lists that have as many entries
+  std::vector<int64_t> threads{0};
+  std::vector<int64_t> prompts{512}, generates{128}, depths{0}, batches{2048}, ubatches{512};
+};
+
+/// "512, 1024" -> {512, 1024}. Throws InvalidArgument that names `flag`.
+std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max);
+
+/// Every model on every list of devices with every ratio that has as many entries (even, where there is none; ""
+/// is even too) and every number of threads. Throws UsageError for lists or ratios that are none, and for a ratio that
+/// fits no list.
+std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
+
+/// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws
+/// UsageError when none is left or a test has more tokens than positions can count.
+std::vector<BenchTest> make_tests(const BenchLists& lists);
+
+}  // namespace shoal::tools

@@ -1,0 +1,223 @@
+// shoal bench: how fast models process prompts and generate, over lists of devices, ratios, threads and sizes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "devices/cpu/cpu_device.h"
+#include "tools/bench_report.h"
+#include "tools/bench_sweep.h"
+#include "tools/bench_text.h"
+#include "tools/command.h"
+#include "tools/device_names.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/program.h"
+#include "tools/prompt.h"
+
+namespace shoal::tools {
+namespace {
+
+struct BenchFlags {
+  BenchLists lists;
+  DeviceFlags devices;  ///< what is the same for all setups
+  ContextFlags context;
+  LoadFlags load;
+  BenchOptions options;
+  BenchFormat format = BenchFormat::kMarkdown;
+};
+
+DeviceFlags flags_of(const BenchFlags& flags, const BenchSetup& setup) {
+  DeviceFlags one = flags.devices;
+  one.names = setup.devices.names;
+  one.group_sizes = setup.devices.group_sizes;
+  one.ratio = setup.ratio;
+  one.threads = setup.threads;
+  return one;
+}
+
+/// All at once: how many CPU devices there are must not change between two setups.
+void find_all(const BenchFlags& flags, const std::vector<BenchSetup>& setups) {
+  flags.devices.plugins.load();
+  std::vector<std::string> names;
+  for (const BenchSetup& setup : setups)
+    names.insert(names.end(), setup.devices.names.begin(), setup.devices.names.end());
+  find_devices(names);
+}
+
+size_t widest(const std::vector<BenchSetup>& setups, const std::function<std::string(const BenchSetup&)>& text) {
+  size_t width = 0;
+  for (const BenchSetup& setup : setups) width = std::max(width, text(setup).size());
+  return width;
+}
+
+/// Opens every model, so that what is wrong with the last one is said before the first is measured.
+BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& setups,
+                        const std::vector<BenchTest>& tests) {
+  BenchColumns columns;
+  for (const std::string& path : flags.lists.models) {
+    const auto model = models::open_model(path);
+    columns.model_width = std::max(columns.model_width, describe_model(*model).size());
+    const auto deepest = std::max_element(
+        tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
+    warn_of_context(model->hparams, models::session_size(model->hparams, flags.options.session(*deepest)));
+  }
+  const BenchOptions usual;
+  columns.threads = flags.lists.threads != std::vector<int64_t>{0};
+  columns.batch = flags.lists.batches != BenchLists().batches;
+  columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
+  columns.cache_types = flags.options.dtype_k != usual.dtype_k || flags.options.dtype_v != usual.dtype_v;
+  columns.split_mode = flags.devices.mode != models::SplitMode::kTensor;
+  columns.layers = flags.devices.device_layers >= 0;
+  columns.devices_width = widest(setups, [](const BenchSetup& setup) { return setup.devices.text(); });
+  columns.ratio_width = std::max<size_t>(4, widest(setups, [](const BenchSetup& setup) { return setup.ratio; }));
+  return columns;
+}
+
+/// Memory for the largest context and batch of the tests.
+models::SessionOptions largest_session(const BenchFlags& flags, const std::vector<BenchTest>& tests) {
+  models::SessionOptions largest = flags.options.session(tests.front());
+  for (const BenchTest& test : tests) {
+    const models::SessionOptions one = flags.options.session(test);
+    largest.context = std::max(largest.context, one.context);
+    largest.batch = std::max(largest.batch, one.batch);
+  }
+  return largest;
+}
+
+/// Families, each once: "CPU", "CUDA,CPU".
+std::string backends_of(std::span<Device* const> devices) {
+  std::vector<std::string> names;
+  for (const Device* device : devices) {
+    const std::string name = device->reg().name();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+/// Threads of each CPU device: those asked for, or what the first one takes by itself; 0 where there is none.
+int threads_of(std::span<Device* const> devices, int threads) {
+  for (const Device* device : devices) {
+    if (device->type() == DeviceType::kCpu) return threads > 0 ? threads : cpu::default_threads(*device);
+  }
+  return 0;
+}
+
+void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests,
+                   BenchReport& report) {
+  const DeviceFlags devices = flags_of(flags, setup);
+  BenchRunner runner(load_engine(models::open_model(setup.model), devices.find_groups(), devices.placement(),
+                                 largest_session(flags, tests), flags.load.load()),
+                     flags.options);
+  const models::Model& model = *runner.engine().model;
+  const auto members = runner.engine().placement->members();
+  const std::vector<Device*> everything = Registry::instance().devices();
+  BenchResult result;
+  result.setup = setup;
+  result.setup.threads = threads_of(members, setup.threads);
+  result.model_type = describe_model(model);
+  result.model_bytes = model.file.tensor_bytes();
+  result.model_parameters = count_parameters(model);
+  result.backends = backends_of(members);
+  result.cpu_info = describe_cpus(everything);
+  result.gpu_info = describe_others(everything);
+  result.options = flags.options;
+  result.placement = devices.placement();
+  result.mmap = flags.load.mmap;
+  for (const BenchTest& test : tests) {
+    if (interrupted()) throw Interrupted();
+    result.test = test;
+    result.time = utc_time();
+    result.samples = runner.measure(test, interrupted);
+    report.add(result);
+  }
+}
+
+/// Prints what was measured before a failure is reported.
+int bench(BenchFlags flags) {
+  const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
+  const std::vector<BenchTest> tests = make_tests(flags.lists);
+  flags.options.dtype_k = flags.context.dtype_k;
+  flags.options.dtype_v = flags.context.dtype_v;
+  catch_interrupts();
+  find_all(flags, setups);
+  BenchReport report(flags.format, columns_of(flags, setups, tests));
+  std::string error;
+  bool stopped = false;
+  try {
+    for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report);
+  } catch (const OutputError&) {
+    throw;
+  } catch (const Interrupted&) {
+    stopped = true;
+  } catch (...) {
+    error = describe_current();
+  }
+  report.finish();
+  if (stopped) return interrupt_code();
+  return error.empty() ? kSuccess : tools::report(error, kFailed);
+}
+
+void add_counts(CLI::App& app, BenchFlags& flags) {
+  const auto add = [&app](const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
+                          const std::string& help) {
+    const auto read = [&counts, min, max](const std::string& flag, const std::string& text) {
+      counts = parse_counts(flag, text, min, max);
+    };
+    add_parsed(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
+  };
+  BenchLists& lists = flags.lists;
+  add("-p,--n-prompt", lists.prompts, 0, kMostTokens, "Tokens of prompts to process; several with commas, 0 for none");
+  add("-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
+  add("-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens that are in the cache before");
+  add("-b,--batch-size", lists.batches, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
+  add("--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once (-ub)");
+  add("-t,--threads", lists.threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
+}
+
+void add_lists(CLI::App& app, BenchFlags& flags) {
+  app.add_option("-m,--model", flags.lists.models, "GGUF file; may be repeated")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->required();
+  app.add_option("--devices", flags.lists.devices,
+                 "Devices that act as one, such as CPU0,CPU1; several lists with semicolons, or repeated (-dev)")
+      ->type_name("NAMES")
+      ->allow_extra_args(false)
+      ->default_str("CPU0");
+  app.add_option("--tensor-split", flags.lists.ratios,
+                 "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
+                 "many devices; default even (-ts)")
+      ->type_name("SHARES")
+      ->allow_extra_args(false);
+  flags.devices.plugins.add_to(app);
+}
+
+}  // namespace
+
+CommandBody define_bench(CLI::App& app) {
+  auto flags = std::make_shared<BenchFlags>();
+  add_lists(app, *flags);
+  add_counts(app, *flags);
+  add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");
+  app.add_flag("!--no-warmup", flags->options.warmup, "Start the clock with the first run");
+  app.add_flag("!--no-op-offload", flags->options.op_offload,
+               "Do not bring weights from the host to a device for large batches, where the device would");
+  flags->devices.add_layers_to(app);
+  flags->context.add_types_to(app);
+  flags->load.add_to(app);
+  const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "md" || text == "csv" || text == "json" || text == "jsonl",
+                             "{} must be md, csv, json or jsonl, got '{}'", flag, text);
+    flags->format = text == "md"     ? BenchFormat::kMarkdown
+                    : text == "csv"  ? BenchFormat::kCsv
+                    : text == "json" ? BenchFormat::kJson
+                                     : BenchFormat::kJsonLines;
+  };
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
+  return [flags] { return bench(*flags); };
+}
+
+}  // namespace shoal::tools

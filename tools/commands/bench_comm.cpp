@@ -1,0 +1,212 @@
+// shoal bench-comm: times collectives among devices and checks what they give, in the layout of nccl-tests.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "devices/params.h"
+#include "tools/bench_comm_report.h"
+#include "tools/command.h"
+#include "tools/device_names.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/program.h"
+#include "tools/threads.h"
+
+namespace shoal::tools {
+namespace {
+
+using collectives::Collective;
+
+constexpr std::array kOps{Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                          Collective::kAllToAll, Collective::kBroadcast};
+constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
+
+struct BenchCommFlags {
+  PluginFlags plugins;
+  std::vector<std::string> names;
+  size_t min_bytes = 1 << 10, max_bytes = 64 << 20;
+  double factor = 2.0;
+  std::vector<Collective> ops{Collective::kAllReduce};
+  std::vector<DType> dtypes{DType::kF32};
+  std::vector<std::string> comms{"auto"};
+  CommBenchOptions options;
+  CommFormat format = CommFormat::kText;
+
+  void check() const {
+    if (min_bytes <= max_bytes) return;
+    throw UsageError(fmt::format("--min-bytes {} is more than --max-bytes {}", min_bytes, max_bytes));
+  }
+};
+
+/// A comma-separated list of names of `known`, or "all" of them.
+template <class T, class Known, class NameOf>
+std::vector<T> parse_choices(const std::string& flag, const std::string& text, const Known& known,
+                             const NameOf& name_of_one) {
+  if (text == "all") return {known.begin(), known.end()};
+  std::vector<T> chosen;
+  for (const std::string& part : split_list(text)) {
+    std::string names = "all";
+    bool found = false;
+    for (const T& one : known) {
+      names += fmt::format(", {}", name_of_one(one));
+      if (name_of_one(one) != part) continue;
+      chosen.push_back(one);
+      found = true;
+    }
+    require<InvalidArgument>(found, "{} must be of {}; got '{}'", flag, names, part);
+  }
+  return chosen;
+}
+
+size_t parse_size(const std::string& flag, const std::string& text) {
+  try {
+    const size_t size = parse_bytes(text);
+    if (size > 0 && size <= static_cast<size_t>(std::numeric_limits<int64_t>::max())) return size;
+  } catch (const InvalidArgument&) {
+    // Said below, with the flag.
+  }
+  fail<InvalidArgument>("{} must be a number of bytes above 0, such as 8, 64K, 16M or 1G, got '{}'", flag, text);
+}
+
+/// Ascending, the last no larger than the largest.
+std::vector<size_t> sizes_of(const BenchCommFlags& flags) {
+  std::vector<size_t> sizes;
+  for (size_t size = flags.min_bytes; size <= flags.max_bytes;) {
+    sizes.push_back(size);
+    const double next = static_cast<double>(size) * flags.factor;
+    if (next > static_cast<double>(flags.max_bytes)) break;
+    size = std::max(size + 1, static_cast<size_t>(next));
+  }
+  return sizes;
+}
+
+/// The implementations asked for; "all": those there are.
+std::vector<CommImplementation> chosen_implementations(const CommBench& bench, const BenchCommFlags& flags) {
+  if (flags.comms.size() == known_implementations().size()) return bench.implementations();
+  std::vector<CommImplementation> chosen;
+  for (const std::string& name : flags.comms) chosen.push_back(bench.implementation(name));
+  return chosen;
+}
+
+void measure_sizes(CommBench& bench, const CommImplementation& implementation, CommCase c, const BenchCommFlags& flags,
+                   CommReport& report) {
+  int64_t latest = 0;
+  for (const size_t size : sizes_of(flags)) {
+    if (interrupted()) throw Interrupted();
+    c = case_of_size(c.kind, c.dtype, c.ranks, size);
+    if (c.part == latest) continue;  // small sizes are rounded up to the same
+    latest = c.part;
+    report.add(bench.measure(implementation, c, flags.options, interrupted));
+  }
+}
+
+void measure_all(CommBench& bench, const BenchCommFlags& flags, CommReport& report) {
+  const std::vector<CommImplementation> implementations = chosen_implementations(bench, flags);
+  report.begin();
+  for (const Collective op : flags.ops) {
+    for (const CommImplementation& implementation : implementations) {
+      for (const DType dtype : flags.dtypes) {
+        measure_sizes(bench, implementation, {op, dtype, bench.ranks(), 1, 0}, flags, report);
+      }
+    }
+  }
+}
+
+/// Prints what was measured before a failure is reported.
+int bench_comm(const BenchCommFlags& flags) {
+  flags.check();
+  catch_interrupts();
+  flags.plugins.load();
+  const std::vector<Device*> devices = find_devices(flags.names);
+  require_threads(threads_needed(devices, 0));
+  CommBench bench(devices);
+  CommReport report(flags.format, devices, flags.options);
+  std::string error;
+  bool stopped = false;
+  chosen_implementations(bench, flags);  // a wrong name leaves stdout empty
+  try {
+    measure_all(bench, flags, report);
+  } catch (const OutputError&) {
+    throw;
+  } catch (const Interrupted&) {
+    stopped = true;
+  } catch (...) {
+    error = describe_current();
+  }
+  report.finish(stopped ? "interrupted" : error);
+  if (stopped) return interrupt_code();
+  if (!error.empty()) return tools::report(error, kFailed);
+  if (report.wrong() == 0) return kSuccess;
+  return tools::report(fmt::format("{} elements are not what they should be: do not use this communicator on these "
+                                   "devices",
+                                   report.wrong()),
+                       kFailed);
+}
+
+void add_choices(CLI::App& app, BenchCommFlags& flags) {
+  const auto read_ops = [&flags](const std::string& flag, const std::string& text) {
+    flags.ops = parse_choices<Collective>(flag, text, kOps, [](Collective op) { return collectives::name_of(op); });
+  };
+  add_parsed(app, "--op", "NAMES", read_ops,
+             "Collectives: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, several with commas, or all")
+      ->default_str("all_reduce");
+  const auto read_dtypes = [&flags](const std::string& flag, const std::string& text) {
+    flags.dtypes = parse_choices<DType>(flag, text, kDTypes, [](DType dtype) { return name_of(dtype); });
+  };
+  add_parsed(app, "--dtype", "TYPES", read_dtypes,
+             "Types of elements: f32, f16, bf16, i32, several with commas, or all")
+      ->default_str("f32");
+  const auto read_comms = [&flags](const std::string& flag, const std::string& text) {
+    flags.comms =
+        parse_choices<std::string>(flag, text, known_implementations(), [](const std::string& s) { return s; });
+  };
+  add_parsed(
+      app, "--comm", "NAMES", read_comms,
+      "Communicators: auto (what a meta device would take), p2p, nccl, staged, host, several with commas, or all "
+      "that there are")
+      ->default_str("auto");
+  const auto read_format = [&flags](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "text" || text == "csv" || text == "json",
+                             "{} must be text, csv or json, got '{}'", flag, text);
+    flags.format = text == "text" ? CommFormat::kText : text == "csv" ? CommFormat::kCsv : CommFormat::kJson;
+  };
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "text, csv or json")->default_str("text");
+}
+
+void add_sizes(CLI::App& app, BenchCommFlags& flags) {
+  const auto size = [](size_t& value) {
+    return [&value](const std::string& flag, const std::string& text) { value = parse_size(flag, text); };
+  };
+  add_parsed(app, "-b,--min-bytes", "BYTES", size(flags.min_bytes), "Smallest message, such as 8, 64K or 16M")
+      ->default_str("1K");
+  add_parsed(app, "-e,--max-bytes", "BYTES", size(flags.max_bytes), "Largest message")->default_str("64M");
+  add_number(app, "-f,--step-factor", flags.factor, 1.1, 1e9, "From one size to the next");
+}
+
+}  // namespace
+
+CommandBody define_bench_comm(CLI::App& app) {
+  auto flags = std::make_shared<BenchCommFlags>();
+  const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; each device is a rank", flag,
+                             text);
+    flags->names = split_device_names(text);
+  };
+  add_parsed(app, "--devices", "NAMES", read_names, "Devices, each of them a rank, such as CPU0,CPU1 (-dev)")
+      ->required();
+  add_sizes(app, *flags);
+  add_choices(app, *flags);
+  constexpr int64_t kMostRuns = 1'000'000;
+  add_integer(app, "-n,--iters", flags->options.iterations, 1, kMostRuns, "Collectives that are timed together");
+  add_integer(app, "-w,--warmup-iters", flags->options.warmup, 0, kMostRuns, "Collectives before them");
+  add_integer(app, "-c,--check", flags->options.check, 0, 1, "Count the wrong elements of one more collective: 0 or 1")
+      ->default_str("1");
+  flags->plugins.add_to(app);
+  return [flags] { return bench_comm(*flags); };
+}
+
+}  // namespace shoal::tools
