@@ -4,6 +4,12 @@ set(SHOAL_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (where nvcc is fo
 set(SHOAL_CUDA_ARCHITECTURES "90" CACHE STRING
     "What the plug-in is compiled for, as CMAKE_CUDA_ARCHITECTURES: \"80-real;89-real;90\" for releases")
 
+# What both builds of the plug-in, this one and the emulated one of tests/cuda, are made of. Collectives come along
+# because a program need not have that folder.
+file(GLOB_RECURSE shoal_cuda_sources CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/devices/cuda/*.cpp ${PROJECT_SOURCE_DIR}/devices/cuda/*.cu
+     ${PROJECT_SOURCE_DIR}/collectives/*.cpp ${PROJECT_SOURCE_DIR}/collectives/*.cu)
+
 if(SHOAL_CUDA STREQUAL "OFF" OR SHOAL_SANITIZE)
   return()
 endif()
@@ -33,12 +39,6 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does n
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-
-# What both builds of the plug-in, this one and the emulated one of tests/cuda, are made of. Collectives come along
-# because a program need not have that folder.
-file(GLOB_RECURSE shoal_cuda_sources CONFIGURE_DEPENDS
-     ${PROJECT_SOURCE_DIR}/devices/cuda/*.cpp ${PROJECT_SOURCE_DIR}/devices/cuda/*.cu
-     ${PROJECT_SOURCE_DIR}/collectives/*.cpp ${PROJECT_SOURCE_DIR}/collectives/*.cu)
 
 add_library(shoal_cuda MODULE ${shoal_cuda_sources})
 set_target_properties(shoal_cuda PROPERTIES OUTPUT_NAME shoal-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin

@@ -84,9 +84,35 @@ std::chrono::milliseconds default_timeout() {
   return std::chrono::seconds(parse_integer("SHOAL_COMM_TIMEOUT", text, 1, 86400));
 }
 
+void check_implementation(std::string_view name) {
+  for (const std::string_view known : {"auto", "host", "p2p", "nccl", "staged"}) {
+    if (name == known) return;
+  }
+  fail<InvalidArgument>("there is no implementation '{}' of collectives; use auto, host, p2p, nccl or staged", name);
+}
+
+std::string default_implementation() {
+  const char* text = std::getenv("SHOAL_COMM");
+  if (text == nullptr || *text == '\0') return "auto";
+  try {
+    check_implementation(text);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("SHOAL_COMM: {}", error.what());
+  }
+  return text;
+}
+
 std::string_view name_of(Collective kind) {
   check(kind < Collective::kCount, "collective {} has no name", static_cast<int>(kind));
   return kTraits[static_cast<size_t>(kind)].name;
+}
+
+int64_t Communicator::elements_in(int rank, int ranks, const Call& call) {
+  return kTraits[static_cast<size_t>(call.kind)].elements_in(rank, ranks, call);
+}
+
+int64_t Communicator::elements_out(int rank, int ranks, const Call& call) {
+  return kTraits[static_cast<size_t>(call.kind)].elements_out(rank, ranks, call);
 }
 
 void Communicator::validate(int rank, const Call& call) const {

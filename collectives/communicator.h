@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,11 +51,18 @@ struct Call {
 /// Throws InvalidArgument for another value.
 std::chrono::milliseconds default_timeout();
 
+/// Which implementation collectives use: "auto" (by size and topology), "host", "p2p", "nccl" or "staged". SHOAL_COMM,
+/// or "auto". Throws InvalidArgument for another value.
+std::string default_implementation();
+/// Throws InvalidArgument that lists the names when it is none of them.
+void check_implementation(std::string_view name);
+
 struct Options {
   /// Of one rank waiting for the others while the process runs; time in which it was stopped does not count.
   std::chrono::milliseconds timeout = default_timeout();
   /// How long a waiting rank spins before it parks, where every rank can have a core of its own.
   std::chrono::microseconds spin{50};
+  std::string implementation = default_implementation();
 };
 
 class Communicator {
@@ -74,6 +82,9 @@ class Communicator {
  protected:
   /// Checks that every implementation shares; throws InvalidArgument.
   void validate(int rank, const Call& call) const;
+  /// Elements that a rank of `ranks` reads from `in`, and writes to `out`, in a valid call.
+  static int64_t elements_in(int rank, int ranks, const Call& call);
+  static int64_t elements_out(int rank, int ranks, const Call& call);
 };
 
 /// Makes a communicator over backends, one for each rank.
@@ -88,5 +99,11 @@ size_t host_buffer_bytes(int ranks);
 /// synchronized before it is destroyed; after a CommError synchronize all of them before freeing tensors.
 /// How each collective works, its steps and bytes: docs/collectives.md.
 std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options = {});
+
+/// Over any backends that run host functions in stream order, of different families too: ranks whose memory the host
+/// cannot use (Backend::has_own_memory) send theirs through pinned host memory, in pieces, so that copies of one piece
+/// overlap with the exchange of another. Slow beside communicators of one family. Conditions as for the host
+/// communicator. See docs/collectives.md.
+std::unique_ptr<Communicator> make_staged_communicator(std::span<Backend* const> ranks, const Options& options = {});
 
 }  // namespace shoal::collectives

@@ -63,6 +63,13 @@ class GraphPlan {
   virtual int segments() const { return 1; }
 };
 
+/// Work of one backend written down by start_recording() and stop_recording(): plans, and collectives between backends
+/// that are all recording. It refers to the plans and tensors, which must outlive it.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
 /// Asked while a graph runs, by a thread of the device, before each node: true stops the run. Must be quick and not
 /// throw, and not call the backend. A backend that stands for several asks from a thread of each, at the same time.
 using AbortCallback = std::function<bool()>;
@@ -135,6 +142,19 @@ class Backend {
   void compute_async(Graph& graph) { compute_async(plans_.plan(graph)); }
   Status compute(Graph& graph);
   PlanCache& plans() { return plans_; }
+  /// What is queued from here to stop_recording() is written down instead of run. False: this backend cannot.
+  virtual bool start_recording() { return false; }
+  /// Waits for queued work. nullptr when something in between cannot be recorded (host tasks, access of the host,
+  /// events); nothing of it has run then.
+  virtual std::unique_ptr<Recording> stop_recording() { return nullptr; }
+  /// Queues the recorded work once more, in one piece. Of this backend.
+  virtual void replay_async(Recording& recording) { (void)recording; }
+  /// The host cannot use addresses of this device's memory: who has some (a communicator) copies the bytes.
+  virtual bool has_own_memory() const { return false; }
+  /// Queues a copy of bytes at an address of this device's memory; the host memory must stay valid until
+  /// synchronize(). Only where has_own_memory().
+  virtual void read_bytes_async(const void* from, void* to, size_t size) { (void)from, (void)to, (void)size; }
+  virtual void write_bytes_async(void* to, const void* from, size_t size) { (void)to, (void)from, (void)size; }
   /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
   /// waits on such a backend waits on each of them.
   virtual std::span<Backend* const> members() const { return {}; }

@@ -22,7 +22,7 @@
 
 namespace shoal {
 
-inline constexpr uint32_t kPluginApiMajor = 1;
+inline constexpr uint32_t kPluginApiMajor = 2;
 inline constexpr uint32_t kPluginApiMinor = 0;
 
 /// Plain data that lives as long as the plug-in. The first two members stay where they are in every version, and

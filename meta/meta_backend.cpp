@@ -177,6 +177,7 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
 
 bool MetaBackend::set_abort_callback(AbortCallback callback) {
   show_held();
+  has_abort_callback_ = callback != nullptr;
   bool told = false;
   for (Backend* member : streams_) told |= member->set_abort_callback(callback);
   return told;
@@ -252,7 +253,10 @@ void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
 }
 
 collectives::Communicator& MetaBackend::communicator() {
-  if (communicator_ == nullptr) communicator_ = make_communicator_(streams_, comm_options_);
+  if (communicator_ == nullptr) {
+    communicator_ = make_communicator_(streams_, comm_options_);
+    ++communicator_number_;
+  }
   return *communicator_;
 }
 

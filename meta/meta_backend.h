@@ -47,6 +47,10 @@ class MetaBackend final : public Backend {
 
   /// Made at first use, for the members of this backend; made anew after a failure.
   collectives::Communicator& communicator();
+  /// Another number for each communicator that this backend has had.
+  uint64_t communicator_number() const { return communicator_number_; }
+  /// Recordings ask no abort callback, so that there are none while one is set.
+  bool may_record() const { return !has_abort_callback_; }
   MetaBufferType& buffer_type() const { return type_; }
 
  private:
@@ -72,6 +76,8 @@ class MetaBackend final : public Backend {
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
+  uint64_t communicator_number_ = 0;
+  bool has_abort_callback_ = false;
   int holds_ = 0;
   bool has_held_runs_ = false;
   std::atomic<bool> stream_failed_{false};  ///< as known to host tasks

@@ -32,7 +32,17 @@ collectives::CommunicatorFactory communicator_for(std::span<Device* const> membe
   const BackendReg& family = members.front()->reg();
   const bool alike = std::all_of(members.begin(), members.end(), [&](Device* one) { return &one->reg() == &family; });
   const auto own = alike ? find_function(family, kCommunicatorFactory) : nullptr;
-  return own != nullptr && *own ? *own : collectives::make_host_communicator;
+  if (own != nullptr && *own) return *own;
+  return [](std::span<Backend* const> ranks, const collectives::Options& options) {
+    const std::string& name = options.implementation;
+    require<InvalidArgument>(name != "p2p" && name != "nccl",
+                             "collectives by '{}' are for CUDA devices; use auto or staged for {} and the others", name,
+                             ranks[0]->name());
+    const bool all_host =
+        std::none_of(ranks.begin(), ranks.end(), [](Backend* rank) { return rank->has_own_memory(); });
+    return all_host && name != "staged" ? collectives::make_host_communicator(ranks, options)
+                                        : collectives::make_staged_communicator(ranks, options);
+  };
 }
 
 std::span<const FunctionEntry> meta_functions() {

@@ -11,7 +11,8 @@ namespace shoal::meta {
 /// What connects backends of a family; owned by the family.
 inline constexpr FunctionName<collectives::CommunicatorFactory*> kCommunicatorFactory{functions::kCommunicatorFactory};
 
-/// The members' own when all are of one family that offers one, else the host communicator.
+/// The members' own when all are of one family that offers one; else the host communicator, or the staged one where a
+/// member has memory that the host cannot use.
 collectives::CommunicatorFactory communicator_for(std::span<Device* const> members);
 
 /// Those of META besides split_buffer_type, which is in meta_family.cpp.

@@ -184,15 +184,24 @@ void MetaGraphPlan::move_to(Graph& graph) {
 }
 
 void MetaGraphPlan::run(int first, int last) {
+  // After a failure a new one is made, which must not meet half of this run's work in the streams.
+  if (communicates_) backend_.communicator();
+  const HeldBackend held(backend_);
+  if (Recorded* ready = recorded(first, last)) {
+    for (size_t rank = 0; rank < ready->ranks.size(); ++rank) {
+      backend_.members()[rank]->replay_async(*ready->ranks[rank]);
+    }
+  } else {
+    queue_steps(first, last);
+  }
+}
+
+void MetaGraphPlan::queue_steps(int first, int last) {
   const auto members = backend_.members();
   const auto step = [&](int segment) {
     return segment < segments() ? static_cast<size_t>(plan_.segments[static_cast<size_t>(segment)]) : actions_.size();
   };
   const size_t begin = step(first), end = step(last);
-  if (begin == end) return;
-  // After a failure a new one is made, which must not meet half of this run's work in the streams.
-  if (communicates_) backend_.communicator();
-  const HeldBackend held(backend_);
   for (Action& action : std::span(actions_).subspan(begin, end - begin)) {
     for (size_t rank = 0; rank < action.compute.size(); ++rank) {
       if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);
@@ -201,6 +210,33 @@ void MetaGraphPlan::run(int first, int last) {
       backend_.communicator().enqueue(static_cast<int>(rank), action.calls[rank]);
     }
   }
+}
+
+MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
+  if (!backend_.may_record()) return nullptr;
+  const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
+  auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
+  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, false, 0, {}});
+  if (++found->runs == 1 || found->impossible) return nullptr;
+  if (!found->ranks.empty() && found->communicator == backend_.communicator_number()) return &*found;
+  found->impossible = !record(*found);
+  return found->impossible ? nullptr : &*found;
+}
+
+bool MetaGraphPlan::record(Recorded& into) {
+  into.ranks.clear();
+  into.communicator = backend_.communicator_number();
+  const auto members = backend_.members();
+  size_t started = 0;
+  while (started < members.size() && members[started]->start_recording()) ++started;
+  if (started == members.size()) queue_steps(into.first, into.last);
+  bool complete = started == members.size();
+  for (size_t rank = 0; rank < started; ++rank) {
+    into.ranks.push_back(members[rank]->stop_recording());
+    complete &= into.ranks.back() != nullptr;
+  }
+  if (!complete) into.ranks.clear();
+  return complete;
 }
 
 }  // namespace shoal::meta

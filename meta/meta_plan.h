@@ -7,6 +7,9 @@
 //   its plan of nodes 0-3       its plan of nodes 0-3
 //   host task: all_reduce y     host task: all_reduce y      meet inside the communicator
 //   its plan of nodes 5-6       its plan of nodes 5-6
+//
+// Where every member and the communicator can (CUDA devices), the second run of a group of segments is recorded: each
+// rank's column becomes one piece, a CUDA graph, and later runs queue one replay for each rank.
 #pragma once
 
 #include <memory>
@@ -58,6 +61,15 @@ class MetaGraphPlan final : public GraphPlan {
     std::vector<const std::byte*> places;
   };
 
+  /// A group of segments written down on every rank: its steps, collectives included, in one piece.
+  struct Recorded {
+    int first, last;
+    int runs = 0;
+    bool impossible = false;
+    uint64_t communicator = 0;  ///< the one that it was recorded with
+    std::vector<std::unique_ptr<Recording>> ranks;
+  };
+
   void allocate(ComputeArena* arena);
   void bind();
   void unbind();
@@ -66,6 +78,10 @@ class MetaGraphPlan final : public GraphPlan {
   void wait() const;
   void compile();
   collectives::Call make_call(const Tensor& node, const Step& step) const;
+  /// Ready to be replayed; nullptr: queue the steps. The first run of a group is never recorded.
+  Recorded* recorded(int first, int last);
+  bool record(Recorded& into);
+  void queue_steps(int first, int last);
 
   MetaBackend& backend_;
   Plan plan_;
@@ -77,6 +93,7 @@ class MetaGraphPlan final : public GraphPlan {
   std::vector<const Tensor*> inputs_, nodes_;  ///< of the graph, which may be gone
   std::vector<Outside> outside_;
   std::vector<Action> actions_;  ///< one for each step
+  std::vector<Recorded> recorded_;
   bool communicates_ = false;
 };
 

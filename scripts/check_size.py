@@ -43,7 +43,7 @@ def total_size(paths: list[pathlib.Path]):
 
 
 def lost_tests(root: pathlib.Path, paths: list[pathlib.Path]):
-    listed = re.findall(r"^shoal_tests\((\w+)", (root / "tests/CMakeLists.txt").read_text(), re.MULTILINE)
+    listed = re.findall(r"^(?:shoal_tests|add_subdirectory)\((\w+)", (root / "tests/CMakeLists.txt").read_text(), re.MULTILINE)
     for path in paths:
         name = path.relative_to(root)
         if name.parts[0] == "tests" and name.name.endswith("_test.cpp") and name.parts[1] not in listed:

@@ -3,6 +3,7 @@
 // Its memory is kept from others (is_host is false), as if it were on a card. It runs a few ops on f32 tensors.
 #include <cmath>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <future>
@@ -183,6 +184,9 @@ class SimpleBackend final : public Backend {
     check_access("get", x, host_stride, rows);
     push([=, &x] { x.buffer->get_2d(x, data, host_stride, rows); });
   }
+  bool has_own_memory() const override { return true; }
+  void read_bytes_async(const void* from, void* to, size_t size) override { copy_bytes(to, from, size); }
+  void write_bytes_async(void* to, const void* from, size_t size) override { copy_bytes(to, from, size); }
   void synchronize() override { stream_.synchronize(); }
   bool enqueue(const HostTask& task) override {
     stream_.push([task](bool failed) { task.run(task.object, task.argument, failed); });
@@ -209,6 +213,9 @@ class SimpleBackend final : public Backend {
   }
 
  private:
+  void copy_bytes(void* to, const void* from, size_t size) {
+    if (size > 0) push([=] { std::memcpy(to, from, size); });
+  }
   void push(std::function<void()> work) {
     stream_.push([work = std::move(work)](bool failed) { failed ? void() : work(); });  // failures skip it
   }

@@ -54,11 +54,14 @@ struct Case {
     expected.push_back(encode(dtype, out_values));
     out.emplace_back(expected.back().size(), std::byte{0x5a});
   }
-  void queue(Communicator& communicator) {
-    for (size_t rank = 0; rank < in.size(); ++rank) {
-      calls.push_back({kind, dtype, in[rank].data(), out[rank].data(), count, counts, root, "x"});
-    }
+  void queue(Mesh& mesh, Communicator& communicator) {
+    for (size_t rank = 0; rank < in.size(); ++rank)
+      add_call(mesh, static_cast<int>(rank), in[rank].data(), in[rank].size());
     for (size_t rank = 0; rank < in.size(); ++rank) communicator.enqueue(static_cast<int>(rank), calls[rank]);
+  }
+  void add_call(Mesh& mesh, int rank, std::byte* source, size_t source_bytes) {
+    std::byte* result = mesh.at(rank, out[static_cast<size_t>(rank)].data(), out[static_cast<size_t>(rank)].size());
+    calls.push_back({kind, dtype, mesh.at(rank, source, source_bytes), result, count, counts, root, "x"});
   }
   void verify() const {
     for (size_t rank = 0; rank < out.size(); ++rank) {
@@ -142,12 +145,19 @@ class CollectivesTest : public testing::TestWithParam<MeshParam> {
  protected:
   int ranks() const { return std::get<int>(GetParam()); }
   void run(Case test) {
-    test.queue(*communicator_);
+    test.queue(mesh_, *communicator_);
     mesh_.synchronize();
     test.verify();
   }
-  Mesh mesh_{std::get<int>(GetParam()), std::get<Streams>(GetParam())};
-  std::unique_ptr<Communicator> communicator_ = mesh_.communicator();
+  static Streams streams() { return std::get<Streams>(GetParam()); }
+  static bool is_missing() {
+    return (streams() == Streams::kPlugin || streams() == Streams::kPluginStaged) && test::plugin_device() == nullptr;
+  }
+  void SetUp() override {
+    if (is_missing()) GTEST_SKIP() << "no plug-in named by SHOAL_TEST_PLUGIN";
+  }
+  Mesh mesh_{is_missing() ? 0 : ranks(), streams()};
+  std::unique_ptr<Communicator> communicator_ = is_missing() ? nullptr : mesh_.communicator();
 };
 
 TEST_P(CollectivesTest, AllReduceOfEveryDType) {
@@ -163,7 +173,7 @@ TEST_P(CollectivesTest, AllReduceInPlace) {
     Case test = all_reduce_case(ranks(), DType::kF32, count);
     for (int rank = 0; rank < ranks(); ++rank) {
       test.out[rank] = test.in[rank];
-      test.calls.push_back({test.kind, test.dtype, test.out[rank].data(), test.out[rank].data(), count, {}, 0, "x"});
+      test.add_call(mesh_, rank, test.out[rank].data(), test.out[rank].size());
     }
     for (int rank = 0; rank < ranks(); ++rank) communicator_->enqueue(rank, test.calls[rank]);
     mesh_.synchronize();
@@ -186,7 +196,7 @@ TEST_P(CollectivesTest, AllGatherInPlace) {
     for (int rank = 0; rank < ranks(); ++rank) {
       std::byte* own = test.out[rank].data() + prefix(counts, rank) * sizeof(float);
       std::copy(test.in[rank].begin(), test.in[rank].end(), own);
-      test.calls.push_back({test.kind, test.dtype, own, test.out[rank].data(), 0, counts, 0, "x"});
+      test.add_call(mesh_, rank, own, test.in[rank].size());
     }
     for (int rank = 0; rank < ranks(); ++rank) communicator_->enqueue(rank, test.calls[rank]);
     mesh_.synchronize();
@@ -275,13 +285,14 @@ TEST_P(CollectivesTest, ManyInMixedOrder) {
           break;
       }
     }
-    for (Case& test : cases) test.queue(*communicator_);
+    for (Case& test : cases) test.queue(mesh_, *communicator_);
     mesh_.synchronize();
     for (Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
   }
 }
 
 TEST_P(CollectivesTest, BuffersAreAsPlanned) {
+  if (communicator_->name() != "host") GTEST_SKIP() << "only the host communicator's are part of plans";
   for (int rank = 0; rank < ranks(); ++rank) {
     EXPECT_EQ(communicator_->buffer_bytes(rank), host_buffer_bytes(ranks()));
   }
@@ -296,6 +307,11 @@ INSTANTIATE_TEST_SUITE_P(Threads, CollectivesTest,
                          mesh_name);
 INSTANTIATE_TEST_SUITE_P(Cpu, CollectivesTest,
                          testing::Combine(testing::Values(Streams::kCpu), testing::Values(1, 2, 5)), mesh_name);
+INSTANTIATE_TEST_SUITE_P(Plugin, CollectivesTest,
+                         testing::Combine(testing::Values(Streams::kPlugin), testing::Values(1, 2, 3, 5)), mesh_name);
+INSTANTIATE_TEST_SUITE_P(PluginStaged, CollectivesTest,
+                         testing::Combine(testing::Values(Streams::kPluginStaged), testing::Values(1, 2, 3)),
+                         mesh_name);
 
 // Sums that depend on the order of their addends: every rank must get the bits of the sum in rank order.
 TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {
@@ -317,7 +333,7 @@ TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {
       }
       test.expected.assign(kRanks, encode(dtype, sums));
       test.out.assign(kRanks, Bytes(test.expected[0].size()));
-      test.queue(*communicator);
+      test.queue(mesh, *communicator);
       mesh.synchronize();
       test.verify();
     }

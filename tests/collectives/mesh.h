@@ -9,22 +9,25 @@
 
 #include "collectives/communicator.h"
 #include "devices/device.h"
+#include "devices/functions.h"
 #include "tests/collectives/thread_backend.h"
 #include "tests/support/plugin.h"
 
 namespace shoal::collectives {
 
-/// Plain threads, or streams of a CPU device or of the example plug-in.
-enum class Streams : uint8_t { kThread, kCpu, kPlugin };
+/// Plain threads, or streams of a CPU device or of a plug-in's devices: with the communicator of their family, or with
+/// the staged one.
+enum class Streams : uint8_t { kThread, kCpu, kPlugin, kPluginStaged };
 
 class Mesh {
  public:
-  explicit Mesh(int ranks, Streams streams = Streams::kThread) {
+  explicit Mesh(int ranks, Streams streams = Streams::kThread) : streams_(streams) {
     for (int rank = 0; rank < ranks; ++rank) {
       if (streams == Streams::kCpu) {
         owned_.push_back(Registry::instance().init("CPU0:threads=1"));
-      } else if (streams == Streams::kPlugin) {
-        owned_.push_back(test::plugin_device()->init());
+      } else if (streams != Streams::kThread) {
+        const auto devices = test::plugin_device()->reg().devices();
+        owned_.push_back(devices[static_cast<size_t>(rank) % devices.size()]->init());
       } else {
         owned_.push_back(std::make_unique<ThreadBackend>("T" + std::to_string(rank)));
       }
@@ -35,7 +38,28 @@ class Mesh {
   const std::vector<Backend*>& backends() const { return backends_; }
   Backend& backend(int rank) { return *backends_[rank]; }
   std::unique_ptr<Communicator> communicator(const Options& options = {}) {
-    return make_host_communicator(backends_, options);
+    if (streams_ == Streams::kPlugin) {
+      const FunctionName<CommunicatorFactory*> name{functions::kCommunicatorFactory};
+      const auto own = find_function(test::plugin_device()->reg(), name);
+      return own != nullptr ? (*own)(backends_, options) : make_staged_communicator(backends_, options);
+    }
+    return streams_ == Streams::kPluginStaged ? make_staged_communicator(backends_, options)
+                                              : make_host_communicator(backends_, options);
+  }
+
+  /// Where a rank finds host bytes: there, or in a copy on its device, which comes back with synchronize().
+  std::byte* at(int rank, std::byte* host, size_t size) {
+    Backend& backend = *backends_[static_cast<size_t>(rank)];
+    if (!backend.has_own_memory()) return host;
+    for (const Copy& copy : copies_) {
+      if (copy.rank == rank && host >= copy.host && host + size <= copy.host + copy.size) {
+        return copy.device->base() + (host - copy.host);
+      }
+    }
+    copies_.push_back({rank, host, size, backend.device().buffer_type().allocate(size)});
+    std::byte* device = copies_.back().device->base();
+    backend.write_bytes_async(device, host, size);
+    return device;
   }
 
   /// Synchronizes all ranks: the message of each rank's error, nullopt where there was none.
@@ -52,6 +76,9 @@ class Mesh {
   }
   /// Synchronizes all ranks; throws the first error after all have ended.
   void synchronize() {
+    for (const Copy& copy : copies_) {
+      backends_[static_cast<size_t>(copy.rank)]->read_bytes_async(copy.device->base(), copy.host, copy.size);
+    }
     std::exception_ptr failure;
     for (Backend* backend : backends_) {
       try {
@@ -60,12 +87,22 @@ class Mesh {
         if (!failure) failure = std::current_exception();
       }
     }
+    copies_.clear();
     if (failure) std::rethrow_exception(failure);
   }
 
  private:
+  struct Copy {
+    int rank;
+    std::byte* host;
+    size_t size;
+    std::unique_ptr<Buffer> device;
+  };
+
+  const Streams streams_;
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
+  std::vector<Copy> copies_;
 };
 
 }  // namespace shoal::collectives

@@ -44,11 +44,13 @@ std::vector<DeviceCase> cases() {
 }
 
 std::vector<DeviceCase> plugin_cases() {
-  return {{"SIMPLE",
-           plugin_device,
-           "",
-           {{"PlanSuite.APlanMovesToAGraphOfItsTopology", "makes every plan anew"},
-            {"PlanSuite.RangesMoveOneAfterTheOther", "makes every plan anew"}}}};
+  const Device* device = plugin_device();
+  DeviceCase one{device != nullptr ? device->reg().name() : "none", plugin_device, "", {}};
+  if (device != nullptr && device->reg().name() == "SIMPLE") {
+    one.exclusions = {{"PlanSuite.APlanMovesToAGraphOfItsTopology", "makes every plan anew"},
+                      {"PlanSuite.RangesMoveOneAfterTheOther", "makes every plan anew"}};
+  }
+  return {one};
 }
 
 SHOAL_INSTANTIATE_DEVICE_SUITES(Always, cases());

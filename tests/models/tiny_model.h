@@ -13,6 +13,7 @@
 #include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
+#include "tests/support/plugin.h"
 
 namespace shoal::models {
 
@@ -27,13 +28,13 @@ inline std::string tiny_model_path(const std::string& type) {
   return {};
 }
 
-/// The first `count` of eight CPU devices with one thread each.
+/// The first `count` of eight CPU devices with one thread each, or of a plug-in that is tested.
 inline std::vector<Device*> cpu_devices(int count) {
   static const bool configured = (cpu::configure("devices=8,threads=1"), true);
   EXPECT_TRUE(configured);
-  std::string names;
-  for (int i = 0; i < count; ++i) names += (i ? ",CPU" : "CPU") + std::to_string(i);
-  return Registry::instance().device_list(names);
+  std::vector<Device*> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(&test::test_device(i));
+  return devices;
 }
 
 /// The devices of cpu_devices() with a limit ("max_size=1M", "memory=8M") while this lives.

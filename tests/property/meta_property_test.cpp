@@ -12,6 +12,7 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "graph/text.h"
+#include "tests/support/plugin.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {
@@ -32,7 +33,7 @@ class Sixteen : public testing::Environment {
 
 std::vector<Device*> devices() {
   std::vector<Device*> found;
-  for (int i = 0; i < 16; ++i) found.push_back(&Registry::instance().device("CPU" + std::to_string(i)));
+  for (int i = 0; i < 16; ++i) found.push_back(&test_device(i));
   return found;
 }
 

@@ -41,7 +41,7 @@ class Backends {
     std::vector<Device*> devices;
     if (random() % 4 != 0) {
       std::vector<Device*> members;
-      for (int i = 0; i < one.ranks; ++i) members.push_back(&cpu_device(i));
+      for (int i = 0; i < one.ranks; ++i) members.push_back(&test_device(i));
       meta_ = meta::MetaDevice::create(members, callback_of(one));
       devices.push_back(meta_.get());
     }

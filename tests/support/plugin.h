@@ -1,19 +1,31 @@
-// The device of the plug-in in examples/plugin, where a test has it: CTest builds it against the installed package and
-// names the file in SHOAL_TEST_PLUGIN. Programs that use it call shoal_enable_plugins().
+// Devices of a plug-in, where a test has one: CTest names its file in SHOAL_TEST_PLUGIN (that of examples/plugin, built
+// against the installed package, or the emulated one of tests/cuda). Programs that use it call shoal_enable_plugins().
 #pragma once
 
 #include <cstdlib>
+#include <span>
 #include <string>
 
 #include "devices/device.h"
 
 namespace shoal::test {
 
-/// nullptr when SHOAL_TEST_PLUGIN is not set. A plug-in that is named and cannot be loaded is an error.
-inline Device* plugin_device() {
+/// None when SHOAL_TEST_PLUGIN is not set. A plug-in that is named and cannot be loaded is an error.
+inline std::span<Device* const> plugin_devices() {
   const char* file = std::getenv("SHOAL_TEST_PLUGIN");
-  if (file == nullptr || *file == '\0') return nullptr;
-  return Registry::instance().load(file).devices().front();
+  if (file == nullptr || *file == '\0') return {};
+  return Registry::instance().load(file).devices();
+}
+/// The first of them, or nullptr.
+inline Device* plugin_device() {
+  const auto devices = plugin_devices();
+  return devices.empty() ? nullptr : devices.front();
+}
+/// Of the devices to test with: those of a plug-in that has several, else the CPU devices.
+inline Device& test_device(int number) {
+  const auto devices = plugin_devices();
+  if (devices.size() > 1) return *devices[static_cast<size_t>(number)];
+  return Registry::instance().device("CPU" + std::to_string(number));
 }
 
 }  // namespace shoal::test

@@ -1,6 +1,7 @@
 // The CUDA that kernels are written in: compiled by nvcc for GPUs, and by the host's compiler against the emulator in
 // tests/cuda/emulator (SHOAL_CUDA_EMULATED), which runs the same kernels on the CPU so that they are tested on machines
-// without a GPU. Kernels therefore use plain CUDA C++ and what this page and kernels/mma.h offer in place of inline PTX.
+// without a GPU. Kernels therefore use plain CUDA C++ and what this page and kernels/mma.h offer in place of inline
+// PTX.
 //
 //   __global__ void add_one(float* x, int n) {
 //     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -20,10 +21,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#ifdef __CUDACC__  // files for the host's compiler may take types from here and headers that include this
+
 namespace shoal::cuda {
 
 /// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
-#define SHOAL_DYNAMIC_SHARED(type, name)                     \
+#define SHOAL_DYNAMIC_SHARED(type, name)                        \
   extern __shared__ __align__(16) unsigned char shoal_shared[]; \
   type* const name = reinterpret_cast<type*>(shoal_shared)
 
@@ -36,8 +39,18 @@ __device__ inline uint32_t load_acquire(const uint32_t* address) {
 __device__ inline void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
+/// Two 64-bit words to or from a place aligned to 16, each word in one piece, in no order with anything else; seen by all
+/// devices. A word that carries data and a flag together needs no other order.
+__device__ inline void store_pair(void* address, uint64_t first, uint64_t second) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(first), "l"(second) : "memory");
+}
+__device__ inline void load_pair(const void* address, uint64_t& first, uint64_t& second) {
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(address) : "memory");
+}
 /// Between two looks at a flag that another block, device or the host sets.
-__device__ inline void spin_pause() { __nanosleep(20); }
+__device__ inline void spin_pause() {
+  __nanosleep(20);
+}
 /// Nanoseconds since some fixed time, the same for all blocks.
 __device__ inline uint64_t now_ns() {
   uint64_t ns;
@@ -56,7 +69,9 @@ __device__ inline void copy_async_16(void* shared, const void* global, bool vali
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 }
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 /// Waits until at most `kPending` of this thread's groups are on their way; __syncthreads() shows them to others.
 template <int kPending>
 __device__ inline void copy_async_wait() {
@@ -80,4 +95,6 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
 }
 
 }  // namespace shoal::cuda
+
+#endif  // __CUDACC__
 #endif

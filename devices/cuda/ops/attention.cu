@@ -1,8 +1,190 @@
-// Not written yet.
+// attention: the choice of a kernel (tensor cores where K, V and the heads' sizes allow it, else plain arithmetic) and
+// of how many blocks share a KV head's rows. docs/cuda_attention.md tells the design.
+#include "devices/cuda/ops/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "devices/cuda/kernels/attention_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
+namespace {
 
-const OpKernel kAttentionKernel{};
+using attention::Arguments;
+
+constexpr int64_t kMaxColumns = 256;  // of the tensor-core kernels
+constexpr int64_t kFewRows = 16;      // up to which a block takes 16 rows, not 64
+constexpr int64_t kManyRows = 64;
+constexpr int kBlocksPerProcessor = 4;     // that splits aim at
+constexpr size_t kMostShared = 96 * 1024;  // bytes of a block of the plain kernel: any GPU has them
+
+enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
+
+const Tensor* source(const Tensor& node, size_t index) {
+  return index < node.src.size() ? node.src[index] : nullptr;
+}
+
+bool is_float(const Tensor* tensor) {
+  return tensor && (tensor->dtype == DType::kF32 || tensor->dtype == DType::kF16);
+}
+
+/// How a node is cut in blocks.
+struct Plan {
+  int64_t tile_rows = 0, row_tiles = 0, splits = 1;
+};
+
+Plan cut(const Tensor& node, int64_t tile_rows, const GpuTraits& gpu) {
+  const Tensor &q = *node.src[kQ], &k = *node.src[kK];
+  const int64_t kv_heads = std::max<int64_t>(k.shape[2], 1), rows = q.shape[1] * q.shape[2] / kv_heads;
+  Plan plan{tile_rows, (rows + tile_rows - 1) / tile_rows, 1};
+  const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3];
+  if (blocks == 0 || blocks >= gpu.processors) return plan;
+  const int64_t key_tiles = (k.shape[1] + attention::kKeys - 1) / attention::kKeys;
+  const int64_t most = std::min<int64_t>(key_tiles, attention::kMaxSplits);
+  plan.splits = std::clamp<int64_t>(gpu.processors * kBlocksPerProcessor / blocks, 1, std::max<int64_t>(most, 1));
+  return plan;
+}
+
+int64_t rows_per_kv_head(const Tensor& node) {
+  const int64_t kv_heads = node.src[kK]->shape[2];
+  return kv_heads > 0 ? node.src[kQ]->shape[1] * node.src[kQ]->shape[2] / kv_heads : 0;
+}
+
+// --- tensor cores ---
+
+/// Rows of 16-bit floats that are copied 16 bytes at a time, or q8_0.
+bool tiles_take(const Tensor& kv) {
+  if (kv.shape[0] < 1 || kv.shape[0] > kMaxColumns) return false;
+  if (kv.dtype == DType::kQ8_0) return true;
+  if (kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
+  const bool aligned = kv.strides[1] % 16 == 0 && kv.strides[2] % 16 == 0 && kv.strides[3] % 16 == 0;
+  return kv.shape[0] % 8 == 0 && kv.strides[0] == 2 && aligned && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
+}
+
+attention::TileKernel tile_kernel(const Tensor& node) {
+  const Tensor &k = *node.src[kK], &v = *node.src[kV];
+  if (!tiles_take(k) || !tiles_take(v)) return {};
+  const int columns = static_cast<int>(std::max(k.shape[0], v.shape[0]));
+  const bool few = rows_per_kv_head(node) <= kFewRows;
+  if (k.dtype == DType::kF16) return attention::tiles_with_f16_keys(v.dtype, columns, few);
+  if (k.dtype == DType::kBF16) return attention::tiles_with_bf16_keys(v.dtype, columns, few);
+  return attention::tiles_with_q8_0_keys(v.dtype, columns, few);
+}
+
+int64_t tile_rows(const Tensor& node) {
+  return rows_per_kv_head(node) <= kFewRows ? kFewRows : kManyRows;
+}
+
+// --- plain arithmetic ---
+
+struct RowsKernel {
+  void (*kernel)(Arguments) = nullptr;
+  size_t shared_bytes = 0;
+  int64_t rows = 0;
+};
+
+template <int kRows>
+RowsKernel rows_kernel(bool f32, int64_t d, int64_t e) {
+  const size_t bytes = attention::RowsLayout<kRows>::bytes(d, e);
+  if (f32) return {attention::attention_rows<kRows, true>, bytes, kRows};
+  return {attention::attention_rows<kRows, false>, bytes, kRows};
+}
+
+bool is_plain_f32(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
+}
+
+RowsKernel rows_kernel(const Tensor& node) {
+  const Tensor &k = *node.src[kK], &v = *node.src[kV];
+  const bool f32 = is_plain_f32(k) && is_plain_f32(v);
+  const int64_t d = k.shape[0], e = v.shape[0], rows = rows_per_kv_head(node);
+  const auto fits = [&](int64_t tile_rows) { return tile_rows * (d + e + 128) * sizeof(float) <= kMostShared; };
+  if (rows > 4 && fits(8)) return rows_kernel<8>(f32, d, e);
+  if (rows > 1 && fits(4)) return rows_kernel<4>(f32, d, e);
+  return rows_kernel<1>(f32, d, e);
+}
+
+// --- the op ---
+
+attention::Source view(const Tensor& tensor) {
+  const auto stride = [&](int axis) { return static_cast<int64_t>(tensor.strides[axis]); };
+  return {tensor.data, tensor.data + tensor.span_bytes(), tensor.dtype, stride(0), stride(1), stride(2), stride(3)};
+}
+
+Arguments arguments(const Tensor& node, const Plan& plan) {
+  const auto& params = std::get<AttentionParams>(node.params);
+  const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
+  Arguments a;
+  a.q = view(q), a.k = view(k), a.v = view(v);
+  if (const Tensor* positions = source(node, kPositions)) {
+    a.positions = positions->data, a.position_stride = static_cast<int64_t>(positions->strides[0]);
+  }
+  if (const Tensor* mask = source(node, kMask)) {
+    a.mask = mask->data, a.mask_f16 = mask->dtype == DType::kF16;
+    a.mask_element = static_cast<int64_t>(mask->strides[0]), a.mask_row = static_cast<int64_t>(mask->strides[1]);
+  }
+  if (const Tensor* sinks = source(node, kSinks)) {
+    a.sinks = sinks->data, a.sink_stride = static_cast<int64_t>(sinks->strides[0]);
+  }
+  a.result = reinterpret_cast<float*>(node.data), a.partials = reinterpret_cast<float*>(node.workspace);
+  a.scale = params.scale, a.softcap = params.softcap, a.causal = params.causal, a.window = params.window;
+  a.d = static_cast<int>(k.shape[0]), a.e = static_cast<int>(v.shape[0]), a.s = static_cast<int>(k.shape[1]);
+  a.t = static_cast<int>(q.shape[1]), a.group = static_cast<int>(q.shape[2] / k.shape[2]);
+  a.kv_heads = static_cast<int>(k.shape[2]), a.batches = static_cast<int>(q.shape[3]);
+  a.tile_rows = static_cast<int>(plan.tile_rows), a.row_tiles = static_cast<int>(plan.row_tiles);
+  a.splits = static_cast<int>(plan.splits);
+  return a;
+}
+
+void run(const LaunchContext& context, Tensor& node) {
+  const attention::TileKernel tiles = tile_kernel(node);
+  const bool fast = tiles.kernel != nullptr && tiles.shared_bytes <= context.gpu.shared_bytes_per_block;
+  const RowsKernel rows = rows_kernel(node);
+  const Plan plan = cut(node, fast ? tile_rows(node) : rows.rows, context.gpu);
+  const Arguments a = arguments(node, plan);
+  const auto blocks = static_cast<unsigned>(plan.row_tiles * a.kv_heads * a.batches * plan.splits);
+  launch(context.stream, fast ? tiles.kernel : rows.kernel, dim3(blocks), dim3(attention::kThreads),
+         fast ? tiles.shared_bytes : rows.shared_bytes, a);
+  if (plan.splits == 1) return;
+  const auto merged = static_cast<unsigned>(node.rows());
+  launch(context.stream, attention::merge_splits, dim3(merged), dim3(attention::kThreads), 0, a);
+}
+
+/// Sizes that the kernels' numbers hold.
+bool is_small_enough(const Tensor& node) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
+  const size_t shared = attention::RowsLayout<1>::bytes(k.shape[0], v.shape[0]);
+  return k.shape[1] <= kMost - attention::kKeys && shared <= kMostShared &&
+         q.shape[1] * q.shape[2] * q.shape[3] <= kMost;
+}
+
+bool supports(const Tensor& node) {
+  const Tensor *q = node.src[kQ], *k = node.src[kK], *v = node.src[kV];
+  const Tensor *positions = source(node, kPositions), *mask = source(node, kMask), *sinks = source(node, kSinks);
+  const auto& params = std::get<AttentionParams>(node.params);
+  const auto readable = [](const Tensor& kv) {
+    if (kv.dtype == DType::kQ8_0) return kv.is_row_contiguous();
+    return kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16;
+  };
+  if (node.dtype != DType::kF32 || !node.is_contiguous() || q->dtype != DType::kF32) return false;
+  if (!readable(*k) || !readable(*v) || !is_small_enough(node)) return false;
+  if ((params.causal || params.window > 0) && !positions) return false;
+  return (!positions || positions->dtype == DType::kI32) && (!mask || is_float(mask)) &&
+         (!sinks || sinks->dtype == DType::kF32);
+}
+
+/// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.
+size_t workspace(const Tensor& node, const GpuTraits& gpu) {
+  const Plan plans[] = {cut(node, tile_rows(node), gpu), cut(node, rows_kernel(node).rows, gpu)};
+  const int64_t splits = std::max(plans[0].splits, plans[1].splits);
+  if (splits == 1) return 0;
+  return static_cast<size_t>(splits * node.rows() * (node.shape[0] + 2)) * sizeof(float);
+}
+
+}  // namespace
+
+const OpKernel kAttentionKernel{run, supports, workspace};
 
 }  // namespace shoal::cuda

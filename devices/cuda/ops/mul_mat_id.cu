@@ -1,8 +1,175 @@
-// Not written yet.
+// mul_mat_id: ids are read on the device. Few (slot, token) pairs are multiplied one by one, each with the matrix of
+// its expert; many are sorted by expert first, so that a kernel takes several columns at a time. Pairs whose expert is
+// not here give zeros.
+#include <algorithm>
+
+#include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
+namespace {
 
-const OpKernel kMulMatIdKernel{};
+constexpr int kSelectThreads = 256;
+constexpr int kGroupThreads = 1024;
+/// Ranges of SelectParams that one launch looks at.
+constexpr int kRanges = 16;
+/// Pairs are sorted when an expert has more than this on average; their counts are in shared memory.
+constexpr int64_t kPairsToSort = 4;
+constexpr int64_t kMostExperts = 4096;
+
+struct Ranges {
+  int64_t begin[kRanges], length[kRanges];
+  int64_t before;  ///< length of the ranges of earlier launches
+  int count;
+  bool first;  ///< launch: others only fill in what is not found yet
+};
+
+/// By pair the row of its expert among those here, or -1.
+__global__ void select_experts(View ids, Ranges ranges, int64_t rows, int slots, int pairs, int32_t* to) {
+  const int pair = static_cast<int>(blockIdx.x) * kSelectThreads + static_cast<int>(threadIdx.x);
+  if (pair >= pairs) return;
+  const int64_t slot = pair % slots, token = pair / slots;
+  const int64_t id = *reinterpret_cast<const int32_t*>(ids.data + slot * ids.strides[0] + token * ids.strides[1]);
+  int64_t found = ranges.first ? -1 : to[pair], before = ranges.before;
+  for (int i = 0; i < ranges.count; ++i) {
+    if (found < 0 && id >= ranges.begin[i] && id - ranges.begin[i] < ranges.length[i]) {
+      found = before + id - ranges.begin[i];
+    }
+    before += ranges.length[i];
+  }
+  to[pair] = static_cast<int32_t>(found < rows ? found : -1);
+}
+
+/// A counting sort by one block; pairs without an expert come last. `shift`: a group has up to 1 << shift pairs.
+__global__ void group_pairs(const int32_t* experts, int pairs, int count, int shift, PairGroup* groups, int32_t* order,
+                            int32_t* group_count) {
+  SHOAL_DYNAMIC_SHARED(int, counts);
+  int* const next = counts + count + 1;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), size = 1 << shift;
+  for (int e = thread; e <= count; e += threads) counts[e] = 0;
+  __syncthreads();
+  for (int i = thread; i < pairs; i += threads) atomicAdd(&counts[experts[i] < 0 ? count : experts[i]], 1);
+  __syncthreads();
+  for (int e = thread; e <= count; e += threads) {
+    int first = 0, group = 0;
+    for (int i = 0; i < e; ++i) {
+      first += counts[i];
+      group += (counts[i] + size - 1) >> shift;
+    }
+    next[e] = first;
+    for (int i = 0; i < counts[e]; i += size) {
+      groups[group++] = {e == count ? -1 : e, first + i, counts[e] - i < size ? counts[e] - i : size};
+    }
+    if (e == count) *group_count = group;
+  }
+  __syncthreads();
+  for (int i = thread; i < pairs; i += threads) order[atomicAdd(&next[experts[i] < 0 ? count : experts[i]], 1)] = i;
+}
+
+int64_t pairs_of(const Tensor& node) {
+  return node.shape[1] * node.shape[2];
+}
+/// As far as shapes tell: groups may be larger or smaller.
+bool is_sorted(const Tensor& node) {
+  const int64_t experts = node.src[0]->shape[2];
+  return node.shape[2] > 1 && experts <= kMostExperts && pairs_of(node) > kPairsToSort * experts;
+}
+
+/// The node's workspace.
+struct Memory {
+  Memory(const Tensor& node, std::byte* workspace) {
+    const auto pairs = static_cast<size_t>(pairs_of(node));
+    size_t offset = 0;
+    const auto take = [&](size_t size) {
+      const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is null when only sizes matter
+      offset += (size + 255) / 256 * 256;
+      return reinterpret_cast<std::byte*>(at);
+    };
+    columns = take(columns_bytes(*node.src[0], *node.src[1]));
+    experts = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t)));
+    if (is_sorted(node)) {
+      order = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t)));
+      groups = reinterpret_cast<PairGroup*>(take(pairs * sizeof(PairGroup)));
+      group_count = reinterpret_cast<int32_t*>(take(sizeof(int32_t)));
+    }
+    bytes = offset;
+  }
+  std::byte* columns;
+  int32_t *experts, *order = nullptr, *group_count = nullptr;
+  PairGroup* groups = nullptr;
+  size_t bytes;
+};
+
+void select(const LaunchContext& context, const Tensor& node, const Memory& memory) {
+  const int64_t rows = node.src[0]->shape[2], pairs = pairs_of(node);
+  std::vector<IndexRange> all{{0, rows}};
+  const auto& params = std::get<SelectParams>(node.params);
+  const std::span<const IndexRange> ranges = params.ranges.empty() ? all : params.ranges;
+  Ranges some{};
+  some.first = true;
+  for (size_t begin = 0; begin < ranges.size(); begin += kRanges) {
+    some.count = static_cast<int>(std::min<size_t>(kRanges, ranges.size() - begin));
+    int64_t length = 0;
+    for (int i = 0; i < some.count; ++i) {
+      some.begin[i] = ranges[begin + i].begin;
+      some.length[i] = ranges[begin + i].length;
+      length += some.length[i];
+    }
+    const auto blocks = static_cast<unsigned>((pairs + kSelectThreads - 1) / kSelectThreads);
+    launch(context.stream, select_experts, dim3(blocks), dim3(kSelectThreads), 0, view_of(*node.src[2]), some, rows,
+           static_cast<int>(node.shape[1]), static_cast<int>(pairs), memory.experts);
+    some.before += length;
+    some.first = false;
+  }
+}
+
+/// Sorts the pairs and describes them in `product`.
+void group(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns, Product& product) {
+  const int64_t pairs = pairs_of(node), experts = node.src[0]->shape[2];
+  const int shift = columns == 8 ? 3 : columns == 4 ? 2 : columns == 2 ? 1 : 0;
+  const size_t shared = 2 * static_cast<size_t>(experts + 1) * sizeof(int);
+  launch(context.stream, group_pairs, dim3(1), dim3(kGroupThreads), shared, memory.experts, static_cast<int>(pairs),
+         static_cast<int>(experts), shift, memory.groups, memory.order, memory.group_count);
+  product.columns_of = ColumnsOf::kGroups;
+  product.groups = memory.groups;
+  product.order = memory.order;
+  product.group_count = memory.group_count;
+  // Each expert may have one group that is not full.
+  product.jobs = static_cast<int>(std::min(pairs, (pairs >> shift) + experts + 1));
+}
+
+void run(const LaunchContext& context, Tensor& node) {
+  const Tensor& experts = *node.src[0];
+  const Tensor& x = *node.src[1];
+  const Memory memory(node, node.workspace);
+  const int64_t pairs = pairs_of(node);
+  select(context, node, memory);
+  const PreparedColumns columns = prepare_columns(context, experts, x, memory.columns);
+  const bool sorted = is_sorted(node);
+  const VecKernel kernel = vec_kernel(experts, nullptr, pairs, sorted ? kVecColumns : 1, context.gpu);
+  Product product = product_of(experts, node, columns);
+  product.slots = static_cast<int>(node.shape[1]);
+  product.x_slots = static_cast<int>(x.shape[1]);
+  if (sorted && kernel.kernel) {
+    group(context, node, memory, kernel.columns, product);
+  } else {
+    product.columns_of = ColumnsOf::kPairs;
+    product.experts = memory.experts;
+    product.jobs = static_cast<int>(pairs);
+  }
+  multiply(context, experts, product, kernel);
+}
+
+bool supports(const Tensor& node) {
+  return supports_product(node) && node.src[2]->dtype == DType::kI32;
+}
+
+size_t workspace(const Tensor& node, const GpuTraits&) {
+  return Memory(node, nullptr).bytes;
+}
+
+}  // namespace
+
+const OpKernel kMulMatIdKernel{run, supports, workspace};
 
 }  // namespace shoal::cuda

@@ -1,9 +1,111 @@
-// Not written yet.
+// rms_norm, layer_norm: a row is read once into registers (its end once more where it is longer than they hold),
+// reduced and written. Sums are trees in f32; layer_norm sums differences from a first mean, so that a large mean
+// costs no digits.
+#include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
+namespace {
 
-const OpKernel kRmsNormKernel{};
-const OpKernel kLayerNormKernel{};
+/// Calls f(at, values) for this thread's quads: first those in registers, then the rest, read anew.
+template <class T, class Team, class F>
+__device__ __forceinline__ void for_quads(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad],
+                                          F&& f) {
+#pragma unroll
+  for (int i = 0; i < kHeldQuads; ++i) {
+    const int64_t at = kQuad * (team.thread + static_cast<int64_t>(i) * team.threads);
+    if (at < row.length) f(at, held[i]);
+  }
+  const int64_t step = kQuad * static_cast<int64_t>(team.threads);
+  for (int64_t at = kHeldQuads * step + kQuad * team.thread; at < row.length; at += step) {
+    float values[kQuad];
+    row.load(at, values);
+    f(at, values);
+  }
+}
+
+template <class T, class Team>
+__device__ __forceinline__ void hold(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad]) {
+#pragma unroll
+  for (int i = 0; i < kHeldQuads; ++i)
+    row.load(kQuad * (team.thread + static_cast<int64_t>(i) * team.threads), held[i]);
+}
+
+template <class T, bool kWarpRows>
+__global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows, float eps) {
+  const RowTeam<kWarpRows> team;
+  if (team.row >= rows) return;
+  const FloatRow<T> row(x, row_of(x, team.row));
+  float held[kHeldQuads][kQuad];
+  hold(row, team, held);
+  float squares = 0;
+  for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad]) {
+    squares += (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
+  });
+  const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(row.length) + eps);
+  float* const out = to + team.row * row.length;
+  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
+    store_quad(out, at, row.length, {v[0] * factor, v[1] * factor, v[2] * factor, v[3] * factor});
+  });
+}
+
+template <class T, bool kWarpRows>
+__global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t rows, float eps) {
+  const RowTeam<kWarpRows> team;
+  if (team.row >= rows) return;
+  const FloatRow<T> row(x, row_of(x, team.row));
+  const auto length = static_cast<float>(row.length);
+  float held[kHeldQuads][kQuad];
+  hold(row, team, held);
+  float sum = 0;
+  for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad]) { sum += (v[0] + v[1]) + (v[2] + v[3]); });
+  const float first_mean = team.sum(sum) / length;
+  float2 sums{0, 0};  // of the differences from it, and of their squares
+  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+      const float difference = at + i < row.length ? v[i] - first_mean : 0.0f;
+      sums.x += difference;
+      sums.y += difference * difference;
+    }
+  });
+  sums = team.sum(sums);
+  const float rest = sums.x / length;  // mean - first_mean
+  const float factor = 1.0f / sqrtf(fmaxf(sums.y / length - rest * rest, 0.0f) + eps);
+  float* const out = to + team.row * row.length;
+  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
+    float result[kQuad];
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) result[i] = ((v[i] - first_mean) - rest) * factor;
+    store_quad(out, at, row.length, result);
+  });
+}
+
+void run_rms_norm(const LaunchContext& context, Tensor& node) {
+  const Tensor& x = *node.src[0];
+  const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
+  with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
+    launch(context.stream, rms_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+           reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
+  });
+}
+
+void run_layer_norm(const LaunchContext& context, Tensor& node) {
+  const Tensor& x = *node.src[0];
+  const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
+  with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
+    launch(context.stream, layer_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+           reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
+  });
+}
+
+bool supports(const Tensor& node) {
+  return node.dtype == DType::kF32 && node.is_contiguous() && is_float(node.src[0]) && rows_fit(node);
+}
+
+}  // namespace
+
+const OpKernel kRmsNormKernel{run_rms_norm, supports, nullptr};
+const OpKernel kLayerNormKernel{run_layer_norm, supports, nullptr};
 
 }  // namespace shoal::cuda

@@ -1,0 +1,161 @@
+#include "collectives/cuda/cuda_communicator.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/p2p/p2p_communicator.h"
+#include "devices/cuda/cuda_backend.h"
+#include "graph/error.h"
+
+namespace shoal::collectives::cuda {
+namespace {
+
+using shoal::cuda::CudaBackend;
+using shoal::cuda::LaunchContext;
+
+/// p2p::P2pCommunicator on the backends' streams.
+class PeerCommunicator final : public Communicator {
+ public:
+  PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options)
+      : peers_(places(backends), options), backends_(backends.begin(), backends.end()) {
+    for (size_t rank = 0; rank < backends_.size(); ++rank) {
+      ranks_.push_back({this, static_cast<int>(rank)});
+      backends_[rank]->launcher().add_watch(
+          this, {[](std::chrono::nanoseconds) {}, [this, rank] { peers_.check(static_cast<int>(rank)); }});
+    }
+  }
+  ~PeerCommunicator() override {
+    for (CudaBackend* backend : backends_) backend->launcher().remove_watch(this);
+  }
+  std::string_view name() const override { return "p2p"; }
+  int size() const override { return peers_.size(); }
+  void abort(std::string_view reason) override { peers_.abort(reason); }
+  size_t buffer_bytes(int rank) const override { return peers_.buffer_bytes(rank); }
+  bool can(const Call& call) const { return peers_.can(call); }
+
+  void enqueue(int rank, const Call& call) override {
+    validate(rank, call);
+    const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
+      const Rank& own = *static_cast<Rank*>(object);
+      own.owner->run(own.rank, *static_cast<const Call*>(argument), failed);
+    };
+    backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &call});
+  }
+
+ private:
+  struct Rank {
+    PeerCommunicator* owner;
+    int rank;
+  };
+
+  static std::vector<p2p::Place> places(std::span<CudaBackend* const> backends) {
+    std::vector<p2p::Place> found;
+    for (CudaBackend* backend : backends) {
+      const LaunchContext& context = backend->launcher().context();
+      found.push_back({context.gpu.gpu, context.stream, backend->name()});
+    }
+    return found;
+  }
+
+  void run(int rank, const Call& call, bool failed) {
+    if (!failed) return peers_.launch(rank, call);
+    // The stream keeps its own, earlier error; here only the peers need to hear of it.
+    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", name_of(call.kind),
+                             call.what, rank, backends_[static_cast<size_t>(rank)]->name()));
+  }
+
+  p2p::P2pCommunicator peers_;
+  std::vector<CudaBackend*> backends_;
+  std::vector<Rank> ranks_;
+};
+
+class CudaCommunicator final : public Communicator {
+ public:
+  CudaCommunicator(std::span<Backend* const> backends, const Options& options)
+      : options_(options), backends_(backends.begin(), backends.end()) {
+    std::vector<CudaBackend*> cuda;
+    for (Backend* backend : backends) {
+      cuda.push_back(dynamic_cast<CudaBackend*>(backend));
+      require<InvalidArgument>(cuda.back() != nullptr, "[cuda communicator] {} is no CUDA device", backend->name());
+    }
+    const std::string& wanted = options.implementation;
+    require<InvalidArgument>(wanted != "host",
+                             "[cuda communicator] 'host' needs memory that the host can use; use auto, "
+                             "p2p, nccl or staged");
+    if (wanted == "auto" || wanted == "p2p") connect_peers(cuda);
+    if (wanted == "auto" || wanted == "nccl") connect_nccl();
+    const bool is_needed = wanted == "auto" && peers_ == nullptr && nccl_ == nullptr;
+    if (wanted == "staged" || is_needed) staged_ = make_staged_communicator(backends, options);
+  }
+
+  std::string_view name() const override {
+    return options_.implementation == "auto" ? "cuda" : std::string_view(options_.implementation);
+  }
+  int size() const override { return static_cast<int>(backends_.size()); }
+  size_t buffer_bytes(int rank) const override {
+    size_t bytes = 0;
+    for (const Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
+      if (one != nullptr) bytes += one->buffer_bytes(rank);
+    }
+    return bytes;
+  }
+  void abort(std::string_view reason) override {
+    for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
+      if (one != nullptr) one->abort(reason);
+    }
+  }
+  void enqueue(int rank, const Call& call) override {
+    validate(rank, call);
+    choose(call).enqueue(rank, call);
+  }
+
+ private:
+  void connect_peers(std::span<CudaBackend* const> cuda) {
+    try {
+      peers_ = std::make_unique<PeerCommunicator>(cuda, options_);
+    } catch (const DeviceError& error) {
+      if (options_.implementation == "p2p") throw;
+      no_peers_ = error.what();
+    }
+  }
+  void connect_nccl() {
+    no_nccl_ = nccl::why_not(backends_);
+    if (no_nccl_.empty()) {
+      nccl_ = nccl::make_nccl_communicator(backends_, options_);
+    } else if (options_.implementation == "nccl") {
+      throw DeviceError(no_nccl_);
+    }
+  }
+
+  /// Bytes of the largest message that any rank has in the call.
+  static size_t message_bytes(const Call& call) {
+    const int64_t sum = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
+    return bytes_for(call.dtype, std::max(call.count, sum));
+  }
+
+  Communicator& choose(const Call& call) {
+    const bool large = message_bytes(call) >= kNcclFromBytes;
+    const bool by_peers = peers_ != nullptr && peers_->can(call);
+    if (by_peers && (!large || nccl_ == nullptr)) return *peers_;
+    if (nccl_ != nullptr) return *nccl_;
+    if (staged_ != nullptr) return *staged_;
+    fail<DeviceError>("[{} {}] cannot be done by p2p; use auto or staged", name_of(call.kind), call.what);
+  }
+
+  const Options options_;
+  const std::vector<Backend*> backends_;
+  std::unique_ptr<PeerCommunicator> peers_;
+  std::unique_ptr<Communicator> nccl_, staged_;
+  std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options) {
+  require<InvalidArgument>(!ranks.empty(), "[cuda communicator] needs at least one rank");
+  return std::make_unique<CudaCommunicator>(ranks, options);
+}
+
+}  // namespace shoal::collectives::cuda

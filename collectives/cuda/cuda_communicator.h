@@ -1,0 +1,22 @@
+// The communicator of CUDA devices: chooses for each call between kernels over peer memory (collectives/p2p), NCCL, and
+// staging through the host, by size and by what the devices can do; or uses the one that Options::implementation names.
+// Every rank chooses the same, because only the call's kind, size and the mesh decide.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "collectives/communicator.h"
+
+namespace shoal::collectives::cuda {
+
+/// Where auto goes from p2p to NCCL, by the bytes of a rank's message. Latency decides below it: a kernel over peer
+/// memory takes a few microseconds, NCCL 17 to 33 on 8 GPUs; above it NCCL's algorithms use the links better.
+/// Estimated, not measured: docs/gpu-status.md.
+inline constexpr size_t kNcclFromBytes = size_t{1} << 20;
+
+/// Over backends of CUDA devices. Throws DeviceError when the implementation that was asked for cannot be used (saying
+/// why), InvalidArgument for backends of other devices. Synchronizes the backends.
+std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options = {});
+
+}  // namespace shoal::collectives::cuda

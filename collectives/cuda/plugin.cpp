@@ -1,0 +1,30 @@
+// The plug-in libshoal-cuda.so: the family of CUDA devices, and how their backends are connected.
+#include "devices/plugin.h"
+#include "collectives/cuda/cuda_communicator.h"
+#include "devices/cuda/cuda_family.h"
+#include "devices/functions.h"
+
+namespace shoal::cuda {
+namespace {
+
+void* function(std::string_view name) {
+  static collectives::CommunicatorFactory factory = collectives::cuda::make_cuda_communicator;
+  return name == functions::kCommunicatorFactory ? &factory : nullptr;
+}
+
+std::unique_ptr<BackendReg> make_family() {
+  return std::make_unique<CudaFamily>(function);
+}
+
+/// Loaded on every machine: without a GPU the family says why it has no devices.
+int score() {
+  return 1;
+}
+
+}  // namespace
+}  // namespace shoal::cuda
+
+extern "C" const shoal::PluginInfo* shoal_plugin() {
+  static const shoal::PluginInfo info = shoal::plugin_info("CUDA", "", shoal::cuda::score, shoal::cuda::make_family);
+  return &info;
+}

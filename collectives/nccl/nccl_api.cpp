@@ -1,0 +1,61 @@
+#include "collectives/nccl/nccl_api.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "graph/error.h"
+
+namespace shoal::collectives::nccl {
+namespace {
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+template <class F>
+void find(void* library, const std::string& file, const char* name, F& into) {
+  into = reinterpret_cast<F>(dlsym(library, name));
+  if (into != nullptr) return;
+  fail<DeviceError>("[nccl] {} has no function {}; install NCCL {} or later", file, name, version_text(kLeastVersion));
+}
+
+Api load() {
+  const char* named = std::getenv("SHOAL_NCCL_LIBRARY");
+  Api api;
+  api.file = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
+  void* library = dlopen(api.file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    fail<DeviceError>("[nccl] cannot load {} ({}); install NCCL, or name its file in SHOAL_NCCL_LIBRARY", api.file,
+                      dlerror());
+  }
+  find(library, api.file, "ncclGetVersion", api.get_version);
+  if (api.get_version(&api.version) != Result::kSuccess || api.version < kLeastVersion) {
+    fail<DeviceError>("[nccl] {} is version {}; install {} or later", api.file, version_text(api.version),
+                      version_text(kLeastVersion));
+  }
+  find(library, api.file, "ncclGetErrorString", api.get_error_string);
+  find(library, api.file, "ncclGetUniqueId", api.get_unique_id);
+  find(library, api.file, "ncclCommInitRankConfig", api.comm_init_rank_config);
+  find(library, api.file, "ncclCommAbort", api.comm_abort);
+  find(library, api.file, "ncclCommGetAsyncError", api.comm_get_async_error);
+  find(library, api.file, "ncclAllReduce", api.all_reduce);
+  find(library, api.file, "ncclBroadcast", api.broadcast);
+  find(library, api.file, "ncclReduce", api.reduce);
+  find(library, api.file, "ncclAllGather", api.all_gather);
+  find(library, api.file, "ncclReduceScatter", api.reduce_scatter);
+  find(library, api.file, "ncclSend", api.send);
+  find(library, api.file, "ncclRecv", api.recv);
+  find(library, api.file, "ncclGroupStart", api.group_start);
+  find(library, api.file, "ncclGroupEnd", api.group_end);
+  return api;
+}
+
+}  // namespace
+
+const Api& api() {
+  static const Api loaded = load();  // one that failed is tried again at the next call
+  return loaded;
+}
+
+}  // namespace shoal::collectives::nccl

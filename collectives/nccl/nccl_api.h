@@ -1,0 +1,72 @@
+// NCCL, found when it is needed: the functions used here, declared by their ABI (stable over NCCL 2), so that building
+// needs no header and running needs no library unless its collectives are wanted.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+
+namespace shoal::collectives::nccl {
+
+struct Comm;  ///< ncclComm
+struct UniqueId {
+  char bytes[128];
+};
+
+enum class Result : int {
+  kSuccess = 0,
+  kUnhandledCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+};
+enum class DataType : int { kInt8 = 0, kInt32 = 2, kFloat16 = 6, kFloat32 = 7, kBFloat16 = 9 };
+enum class RedOp : int { kSum = 0 };
+
+/// ncclConfig_t as of NCCL 2.18, which later versions accept: `size` and `version` say what it is.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21800;
+  int blocking = 0;  ///< calls return at once; progress is asked for with comm_get_async_error
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+  static constexpr int kUndefined = -2147483647 - 1;
+};
+
+inline constexpr int kLeastVersion = 21800;
+/// From here on several ranks may be on one GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1.
+inline constexpr int kMultiRankVersion = 23000;
+
+struct Api {
+  std::string file;
+  int version = 0;
+  Result (*get_version)(int*) = nullptr;
+  const char* (*get_error_string)(Result) = nullptr;
+  Result (*get_unique_id)(UniqueId*) = nullptr;
+  Result (*comm_init_rank_config)(Comm**, int, UniqueId, int, Config*) = nullptr;
+  Result (*comm_abort)(Comm*) = nullptr;
+  Result (*comm_get_async_error)(Comm*, Result*) = nullptr;
+  Result (*all_reduce)(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t) = nullptr;
+  Result (*broadcast)(const void*, void*, size_t, DataType, int, Comm*, cudaStream_t) = nullptr;
+  Result (*reduce)(const void*, void*, size_t, DataType, RedOp, int, Comm*, cudaStream_t) = nullptr;
+  Result (*all_gather)(const void*, void*, size_t, DataType, Comm*, cudaStream_t) = nullptr;
+  Result (*reduce_scatter)(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t) = nullptr;
+  Result (*send)(const void*, size_t, DataType, int, Comm*, cudaStream_t) = nullptr;
+  Result (*recv)(void*, size_t, DataType, int, Comm*, cudaStream_t) = nullptr;
+  Result (*group_start)() = nullptr;
+  Result (*group_end)() = nullptr;
+};
+
+/// Loaded once: SHOAL_NCCL_LIBRARY, or libnccl.so.2 where the system finds it. Throws DeviceError that says what is
+/// missing or too old, and the remedy. Thread-safe.
+const Api& api();
+
+}  // namespace shoal::collectives::nccl

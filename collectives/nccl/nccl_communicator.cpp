@@ -1,0 +1,345 @@
+#include "collectives/nccl/nccl_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "collectives/nccl/nccl_api.h"
+#include "devices/cuda/cuda_api.h"
+#include "devices/cuda/cuda_backend.h"
+#include "graph/error.h"
+
+namespace shoal::collectives::nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using cuda::CudaBackend;
+
+/// Elements as NCCL counts them: of a type that it knows, or bytes.
+struct Elements {
+  DataType type;
+  size_t bytes;  ///< of one
+};
+
+Elements elements_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return {DataType::kFloat32, 4};
+    case DType::kF16:
+      return {DataType::kFloat16, 2};
+    case DType::kBF16:
+      return {DataType::kBFloat16, 2};
+    case DType::kI32:
+      return {DataType::kInt32, 4};
+    default:
+      return {DataType::kInt8, 1};  // only moved, never added
+  }
+}
+
+/// The first failure, for all ranks.
+class Failure {
+ public:
+  void set(const std::string& message) {
+    const std::lock_guard lock(mutex_);
+    if (message_.empty()) message_ = message;
+    failed_ = true;
+  }
+  bool is_set() const { return failed_; }
+  void throw_if_set() const {
+    if (!failed_) return;
+    const std::lock_guard lock(mutex_);
+    throw CommError(message_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string message_;
+  std::atomic<bool> failed_{false};
+};
+
+class NcclCommunicator;
+
+/// A rank's side; `comm` and what goes with it belong to the launcher's thread.
+struct Rank {
+  NcclCommunicator& owner;
+  int rank;
+  CudaBackend& backend;
+  Comm* comm = nullptr;
+  Call latest = {};
+  std::string latest_what = {};  ///< of the call, which may be gone when something is to be said about it
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::span<Backend* const> backends, const Options& options)
+      : api_(api()), timeout_(options.timeout) {
+    check_status(api_.get_unique_id(&id_), "make an id for its ranks");
+    for (Backend* backend : backends) {
+      ranks_.emplace_back(new Rank{*this, static_cast<int>(ranks_.size()), dynamic_cast<CudaBackend&>(*backend)});
+    }
+    for (const auto& rank : ranks_) {
+      rank->backend.launcher().add_watch(
+          this, {[this, own = rank.get()](std::chrono::nanoseconds stuck) { poll(*own, stuck); },
+                 [this] { failure_.throw_if_set(); }});
+    }
+  }
+  ~NcclCommunicator() override {
+    for (const auto& rank : ranks_) rank->backend.launcher().remove_watch(this);
+    // Destroying one waits for its peers, aborting does not; nothing is queued any more.
+    for (const auto& rank : ranks_) {
+      if (rank->comm != nullptr) api_.comm_abort(rank->comm);
+    }
+  }
+
+  std::string_view name() const override { return "nccl"; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  /// NCCL keeps to itself what it needs.
+  size_t buffer_bytes(int) const override { return 0; }
+  void abort(std::string_view reason) override { failure_.set(fmt::format("[nccl communicator] aborted: {}", reason)); }
+
+  void enqueue(int rank, const Call& call) override {
+    validate(rank, call);
+    const auto run = [](void* object, const void* argument, const cuda::LaunchContext& context, bool failed) {
+      Rank& own = *static_cast<Rank*>(object);
+      own.owner.run(own, *static_cast<const Call*>(argument), context, failed);
+    };
+    ranks_[static_cast<size_t>(rank)]->backend.push_launch({run, ranks_[static_cast<size_t>(rank)].get(), &call});
+  }
+
+ private:
+  static std::string text_of(const Rank& rank) {
+    return fmt::format("{} {}", name_of(rank.latest.kind), rank.latest_what);
+  }
+
+  void run(Rank& rank, const Call& call, const cuda::LaunchContext& context, bool failed) {
+    rank.latest = call;
+    rank.latest_what = call.what;
+    if (failed) {
+      // The stream keeps its own, earlier error; here only the peers need to hear of it.
+      failure_.set(fmt::format("[{}] rank {} ({}) cannot take part: earlier work on it failed", text_of(rank),
+                               rank.rank, rank.backend.name()));
+      return;
+    }
+    failure_.throw_if_set();
+    if (rank.comm == nullptr) connect(rank, context);
+    queue(rank, call, context.stream);
+    settle(rank, "be queued");
+  }
+
+  void connect(Rank& rank, const cuda::LaunchContext& context) {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    cudaStreamIsCapturing(context.stream, &capturing);
+    if (capturing != cudaStreamCaptureStatusNone) {
+      fail<DeviceError>("[{}] ranks cannot be connected while they are recorded; run it once before", text_of(rank));
+    }
+    Config config;
+    const Result status = api_.comm_init_rank_config(&rank.comm, size(), id_, rank.rank, &config);
+    if (status != Result::kSuccess && status != Result::kInProgress) check_status(status, "connect its ranks");
+    settle(rank, "connect to the others");
+  }
+
+  /// Waits until NCCL has done its part of the latest call (not the GPU); the other ranks do theirs meanwhile.
+  void settle(Rank& rank, std::string_view what) {
+    const Clock::time_point begin = Clock::now();
+    for (;;) {
+      Result state = Result::kSuccess;
+      check_status(api_.comm_get_async_error(rank.comm, &state), what);
+      if (state == Result::kSuccess) return;
+      if (state != Result::kInProgress)
+        fail_all(rank, fmt::format("cannot {}: {}", what, api_.get_error_string(state)));
+      poll(rank, Clock::now() - begin);
+      std::this_thread::yield();
+    }
+  }
+
+  /// Something may be wrong: with NCCL, with another rank, or nothing has happened for too long.
+  void poll(Rank& rank, std::chrono::nanoseconds stuck) {
+    if (failure_.is_set()) stop(rank);
+    if (rank.comm == nullptr) return;
+    Result state = Result::kSuccess;
+    api_.comm_get_async_error(rank.comm, &state);
+    if (state != Result::kSuccess && state != Result::kInProgress) {
+      fail_all(rank, fmt::format("failed: {}", api_.get_error_string(state)));
+    }
+    if (stuck > timeout_) {
+      fail_all(rank, fmt::format("waited {:.1f} s for the other ranks; one of them has stalled or never queued it",
+                                 std::chrono::duration<double>(stuck).count()));
+    }
+  }
+
+  [[noreturn]] void fail_all(Rank& rank, const std::string& what) {
+    failure_.set(fmt::format("[{}] rank {} ({}): {}", text_of(rank), rank.rank, rank.backend.name(), what));
+    stop(rank);
+  }
+
+  /// Ends what this rank has on its GPU.
+  [[noreturn]] void stop(Rank& rank) {
+    if (Comm* comm = std::exchange(rank.comm, nullptr)) api_.comm_abort(comm);
+    failure_.throw_if_set();
+    fail<InternalError>("internal error: stopped without a failure");
+  }
+
+  void check_status(Result status, std::string_view what) const {
+    if (status == Result::kSuccess || status == Result::kInProgress) return;
+    fail<DeviceError>("[nccl] {} cannot {}: {}", api_.file, what, api_.get_error_string(status));
+  }
+
+  void queue(Rank& rank, const Call& call, cudaStream_t stream) {
+    const auto call_of = kCalls.at(static_cast<size_t>(call.kind));
+    (this->*call_of)(rank, call, stream);
+  }
+
+  static size_t count(const Elements& type, DType dtype, int64_t elements) {
+    return bytes_for(dtype, elements) / type.bytes;
+  }
+
+  void all_reduce(Rank& rank, const Call& call, cudaStream_t stream) {
+    const Elements type = elements_of(call.dtype);
+    const size_t n = count(type, call.dtype, call.count);
+    if (n > 0)
+      check_status(api_.all_reduce(call.in, call.out, n, type.type, RedOp::kSum, rank.comm, stream), "all_reduce");
+  }
+
+  void broadcast(Rank& rank, const Call& call, cudaStream_t stream) {
+    const Elements type = elements_of(call.dtype);
+    const size_t n = count(type, call.dtype, call.count);
+    const void* in = rank.rank == call.root ? call.in : call.out;
+    if (n > 0) check_status(api_.broadcast(in, call.out, n, type.type, call.root, rank.comm, stream), "broadcast");
+  }
+
+  static bool are_equal(std::span<const int64_t> counts) {
+    return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
+  }
+
+  // Uneven parts: one broadcast from each rank, all in one group.
+  void all_gather(Rank& rank, const Call& call, cudaStream_t stream) {
+    const Elements type = elements_of(call.dtype);
+    if (are_equal(call.counts)) {
+      const size_t n = count(type, call.dtype, call.counts[0]);
+      if (n > 0) check_status(api_.all_gather(call.in, call.out, n, type.type, rank.comm, stream), "all_gather");
+      return;
+    }
+    group([&] {
+      auto* out = static_cast<std::byte*>(call.out);
+      for (int root = 0; root < size(); ++root) {
+        const size_t n = count(type, call.dtype, call.counts[static_cast<size_t>(root)]);
+        const void* in = root == rank.rank ? call.in : out;
+        if (n > 0) check_status(api_.broadcast(in, out, n, type.type, root, rank.comm, stream), "all_gather");
+        out += n * type.bytes;
+      }
+    });
+  }
+
+  void reduce_scatter(Rank& rank, const Call& call, cudaStream_t stream) {
+    const Elements type = elements_of(call.dtype);
+    if (are_equal(call.counts)) {
+      const size_t n = count(type, call.dtype, call.counts[0]);
+      if (n == 0) return;
+      check_status(api_.reduce_scatter(call.in, call.out, n, type.type, RedOp::kSum, rank.comm, stream),
+                   "reduce_scatter");
+      return;
+    }
+    group([&] {
+      const auto* in = static_cast<const std::byte*>(call.in);
+      for (int root = 0; root < size(); ++root) {
+        const size_t n = count(type, call.dtype, call.counts[static_cast<size_t>(root)]);
+        if (n > 0) {
+          check_status(api_.reduce(in, call.out, n, type.type, RedOp::kSum, root, rank.comm, stream), "reduce_scatter");
+        }
+        in += n * type.bytes;
+      }
+    });
+  }
+
+  void all_to_all(Rank& rank, const Call& call, cudaStream_t stream) {
+    const Elements type = elements_of(call.dtype);
+    const auto part = [&](int from, int to) {
+      return count(type, call.dtype, call.counts[static_cast<size_t>(from * size() + to)]);
+    };
+    group([&] {
+      const auto* in = static_cast<const std::byte*>(call.in);
+      auto* out = static_cast<std::byte*>(call.out);
+      for (int peer = 0; peer < size(); ++peer) {
+        const size_t sent = part(rank.rank, peer), received = part(peer, rank.rank);
+        if (sent > 0) check_status(api_.send(in, sent, type.type, peer, rank.comm, stream), "all_to_all");
+        if (received > 0) check_status(api_.recv(out, received, type.type, peer, rank.comm, stream), "all_to_all");
+        in += sent * type.bytes;
+        out += received * type.bytes;
+      }
+    });
+  }
+
+  /// Every rank sends every other one something, of which nothing is kept.
+  void barrier(Rank& rank, const Call&, cudaStream_t stream) {
+    float* cell = cell_of(rank);
+    check_status(api_.all_reduce(cell, cell, 1, DataType::kFloat32, RedOp::kSum, rank.comm, stream), "barrier");
+  }
+
+  template <class F>
+  void group(F&& calls) {
+    check_status(api_.group_start(), "begin a group of calls");
+    calls();
+    check_status(api_.group_end(), "end a group of calls");
+  }
+
+  float* cell_of(Rank& rank);
+
+  using Queue = void (NcclCommunicator::*)(Rank&, const Call&, cudaStream_t);
+  static const std::array<Queue, static_cast<size_t>(Collective::kCount)> kCalls;
+
+  const Api& api_;
+  const std::chrono::milliseconds timeout_;
+  UniqueId id_{};
+  Failure failure_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::mutex cells_mutex_;
+  std::vector<std::unique_ptr<Buffer>> cells_;  ///< for barriers, made at first use
+};
+
+const std::array<NcclCommunicator::Queue, static_cast<size_t>(Collective::kCount)> NcclCommunicator::kCalls = {
+    &NcclCommunicator::all_reduce, &NcclCommunicator::all_gather, &NcclCommunicator::reduce_scatter,
+    &NcclCommunicator::all_to_all, &NcclCommunicator::broadcast,  &NcclCommunicator::barrier};
+
+float* NcclCommunicator::cell_of(Rank& rank) {
+  const std::lock_guard lock(cells_mutex_);
+  if (cells_.empty()) cells_.resize(ranks_.size());
+  auto& cell = cells_[static_cast<size_t>(rank.rank)];
+  if (cell == nullptr) {
+    cell = rank.backend.device().buffer_type().allocate(sizeof(float));
+    cell->clear(0);
+  }
+  return reinterpret_cast<float*>(cell->base());
+}
+
+}  // namespace
+
+std::string why_not(std::span<Backend* const> ranks) {
+  std::set<int> gpus;
+  for (Backend* rank : ranks) {
+    const auto* cuda = dynamic_cast<CudaBackend*>(rank);
+    if (cuda == nullptr) return fmt::format("[nccl] {} is no CUDA device", rank->name());
+    gpus.insert(cuda->cuda_device().gpu().traits.gpu);
+  }
+  int version = 0;
+  try {
+    version = api().version;
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  const bool may_share = version >= kMultiRankVersion && enabled != nullptr && std::string_view(enabled) == "1";
+  if (gpus.size() == ranks.size() || may_share) return "";
+  return "[nccl] several ranks share a GPU, which needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1";
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options) {
+  if (const std::string reason = why_not(ranks); !reason.empty()) throw DeviceError(reason);
+  return std::make_unique<NcclCommunicator>(ranks, options);
+}
+
+}  // namespace shoal::collectives::nccl

@@ -1,0 +1,23 @@
+// The NCCL communicator: each rank's side is called by the launcher thread of the rank's own stream, so that a call
+// that waits for its peers (NCCL connecting them at first use) holds up nobody else, and can be captured into CUDA
+// graphs.
+//
+// NCCL itself waits for ever for a rank that does not come. Communicators are therefore non-blocking; whoever waits for
+// a stream looks at the time and at NCCL's asynchronous error (Launcher::Watch), and on trouble all ranks abort theirs.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "collectives/communicator.h"
+
+namespace shoal::collectives::nccl {
+
+/// Over backends of CUDA devices. Throws DeviceError without a usable NCCL, or when several ranks share a GPU and it is
+/// too old for that.
+std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
+
+/// Why these ranks cannot use NCCL; empty when they can.
+std::string why_not(std::span<Backend* const> ranks);
+
+}  // namespace shoal::collectives::nccl

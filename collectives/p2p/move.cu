@@ -1,0 +1,80 @@
+// all_gather, all_to_all, broadcast and barrier: bytes go from each rank to each rank as Routes say, through the lanes,
+// in chunks; a chunk of every pair of ranks per step.
+#include <algorithm>
+
+#include "collectives/p2p/dispatch.h"
+#include "collectives/p2p/flags.h"
+#include "collectives/p2p/kernels.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+template <class Word>
+__device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t words) {
+  for (int64_t i = threadIdx.x; i < words; i += kThreads) {
+    reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
+  }
+}
+
+/// The block copies bytes in the widest words that both places allow, the rest one by one.
+__device__ void copy(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  int64_t done = 0;
+  if (both % 16 == 0) {
+    copy_words<uint4>(to, from, bytes / 16);
+    done = bytes / 16 * 16;
+  } else if (both % 4 == 0) {
+    copy_words<uint32_t>(to, from, bytes / 4);
+    done = bytes / 4 * 4;
+  } else if (both % 2 == 0) {
+    copy_words<uint16_t>(to, from, bytes / 2);
+    done = bytes / 2 * 2;
+  }
+  copy_words<uint8_t>(to + done, from + done, bytes - done);
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    move_kernel(Mesh mesh, const uint8_t* in, uint8_t* out, Routes routes, int64_t chunk, int64_t chunks) {
+  Turn turn;
+  if (!begin(mesh, turn)) return;
+  const auto part = [&](const int64_t(&bytes)[kMaxRanks], int rank, int64_t first) {
+    const int64_t left = bytes[rank] - first;
+    return left < chunk ? left : chunk;  // negative: nothing
+  };
+  const int ranks = mesh.layout.ranks;
+  for (int64_t number = blockIdx.x; number < chunks; number += gridDim.x, ++turn.exchanges) {
+    const int64_t first = number * chunk;
+    for (int i = 1; i < ranks; ++i) {
+      const int to = (mesh.rank + i) % ranks;
+      const int64_t bytes = part(routes.send_bytes, to, first);
+      if (bytes > 0) copy(lanes(mesh, turn, to, mesh.rank), in + routes.send_offset[to] + first, bytes);
+    }
+    // The own part goes straight to its place, where it may be already.
+    const uint8_t* own = in + routes.send_offset[mesh.rank];
+    uint8_t* own_place = out + routes.receive_offset[mesh.rank];
+    const int64_t own_bytes = part(routes.send_bytes, mesh.rank, first);
+    if (own_bytes > 0 && own != own_place) copy(own_place + first, own + first, own_bytes);
+    if (!exchange(mesh, turn)) return;
+    for (int i = 1; i < ranks; ++i) {
+      const int from = (mesh.rank + i) % ranks;
+      const int64_t bytes = part(routes.receive_bytes, from, first);
+      if (bytes > 0) copy(out + routes.receive_offset[from] + first, lanes(mesh, turn, mesh.rank, from), bytes);
+    }
+  }
+  finish_exchanges(mesh, turn);
+}
+
+}  // namespace
+
+void move(cudaStream_t stream, const Mesh& mesh, const void* in, void* out, const Routes& routes) {
+  constexpr int64_t kLeastBytes = 8192;  // 16 for each thread
+  const int64_t most = static_cast<int64_t>(2 * mesh.layout.lane_bytes());
+  const int64_t even = divide_up(divide_up(routes.most_bytes, mesh.layout.blocks), 16) * 16;
+  const int64_t chunk = std::clamp(even, kLeastBytes, most);
+  const int64_t chunks = std::max<int64_t>(divide_up(routes.most_bytes, chunk), 1);
+  const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(chunks, mesh.layout.blocks)));
+  cuda::launch(stream, move_kernel, blocks, dim3(kThreads), 0, mesh, static_cast<const uint8_t*>(in),
+               static_cast<uint8_t*>(out), routes, chunk, chunks);
+}
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,315 @@
+#include "collectives/p2p/p2p_communicator.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+
+#include "devices/cuda/cuda_api.h"
+#include "graph/error.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+constexpr std::string_view kNormName = "all_reduce_norm";
+constexpr uint32_t kNormKind = static_cast<uint32_t>(Collective::kCount);
+
+/// The blocks of all ranks must be able to run at the same time, or they would wait for blocks that wait for them.
+int blocks_for(std::span<const Place> places, int most) {
+  std::map<int, int> ranks_of_gpu;
+  for (const Place& place : places) ++ranks_of_gpu[place.gpu];
+  int blocks = std::clamp(most, 1, kMaxBlocks);
+  for (const auto& [gpu, ranks] : ranks_of_gpu) {
+    int processors = 0;
+    cuda::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu), fmt::format("GPU {}", gpu),
+                "ask for its processors");
+    blocks = std::min(blocks, std::max(processors / ranks, 1));
+  }
+  return blocks;
+}
+
+void require_places(std::span<const Place> places) {
+  require<InvalidArgument>(!places.empty() && places.size() <= kMaxRanks,
+                           "[p2p communicator] takes 1 to {} ranks, got {}", kMaxRanks, places.size());
+  std::set<cudaStream_t> streams;
+  for (const Place& place : places) streams.insert(place.stream);
+  require<InvalidArgument>(streams.size() == places.size(),
+                           "[p2p communicator] every rank needs a stream of its own, got {} for {} ranks",
+                           streams.size(), places.size());
+}
+
+void require_peers(std::span<const Place> places, VerifyPeer verify) {
+  std::vector<int> gpus;
+  for (const Place& place : places) gpus.push_back(place.gpu);
+  const std::vector<std::string> problems = verify_peers(gpus, verify);
+  require<DeviceError>(problems.empty(),
+                       "[p2p communicator] peer access does not work: {}; use another communicator (nccl, staged)",
+                       fmt::join(problems, "; "));
+}
+
+uint32_t sign(uint32_t kind, std::initializer_list<int64_t> facts, std::span<const int64_t> counts = {}) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over whole numbers
+  const auto mix = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3; };
+  mix(kind);
+  for (int64_t fact : facts) mix(fact);
+  for (int64_t count : counts) mix(count);
+  const uint32_t low = static_cast<uint32_t>((hash ^ hash >> 24 ^ hash >> 48) & 0xffffff);
+  // Flags have the lower 16 bits; those of fresh memory are 0, which must be nobody's flag.
+  return kind << 24 | low | ((low & 0xffff) == 0 ? 1 : 0);
+}
+
+std::string_view kind_name(uint32_t signature) {
+  const uint32_t kind = signature >> 24;
+  return kind < kNormKind ? name_of(static_cast<Collective>(kind)) : kNormName;
+}
+
+bool is_written(const FailureRecord& record) {
+  return __atomic_load_n(&record.written, __ATOMIC_ACQUIRE) != 0;
+}
+
+}  // namespace
+
+class P2pCommunicator::Memory {
+ public:
+  Memory(std::span<const Place> places, size_t bytes) {
+    void* host = nullptr;
+    cuda::check(cudaHostAlloc(&host, sizeof(HostWords), cudaHostAllocPortable | cudaHostAllocMapped),
+                "p2p communicator", "allocate pinned host memory");
+    host_ = new (host) HostWords{};
+    try {
+      for (const Place& place : places) add(place, bytes);
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  ~Memory() { release(); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  HostWords* host() const { return host_; }
+  uint8_t* block(int rank) const { return blocks_[rank].memory; }
+
+ private:
+  struct Block {
+    int gpu;
+    uint8_t* memory;
+  };
+
+  void add(const Place& place, size_t bytes) {
+    const cuda::CurrentGpu current(place.gpu);
+    void* memory = nullptr;
+    cuda::check(cudaMalloc(&memory, bytes), place.device_name, "allocate memory for collectives");
+    blocks_.push_back({place.gpu, static_cast<uint8_t*>(memory)});
+    // On the rank's stream, and waited for: other ranks may write there as soon as the constructor has returned.
+    cuda::check(cudaMemsetAsync(memory, 0, bytes, place.stream), place.device_name, "clear memory for collectives");
+    cuda::check(cudaStreamSynchronize(place.stream), place.device_name, "clear memory for collectives");
+  }
+  void release() {
+    for (const Block& block : blocks_) {
+      const cuda::CurrentGpu current(block.gpu);
+      cudaFree(block.memory);
+    }
+    cudaFreeHost(host_);
+  }
+
+  HostWords* host_ = nullptr;
+  std::vector<Block> blocks_;
+};
+
+P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& options, const P2pOptions& p2p)
+    : places_(places.begin(), places.end()), options_(p2p), timeout_(options.timeout), names_(places.size()) {
+  require_places(places);
+  require_peers(places, p2p.verify_peer);
+  layout_ = {size(), blocks_for(places, p2p.max_blocks)};
+  // A mesh of one copies, and needs only the word of abort().
+  memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
+}
+
+P2pCommunicator::~P2pCommunicator() = default;
+
+size_t P2pCommunicator::buffer_bytes(int rank) const {
+  shoal::check(0 <= rank && rank < size(), "no rank {} of {}", rank, size());
+  return size() > 1 ? layout_.bytes() : 0;
+}
+
+bool P2pCommunicator::can(const Call& call) const {
+  const bool reduces = call.kind == Collective::kAllReduce || call.kind == Collective::kReduceScatter;
+  const bool adds =
+      call.dtype == DType::kF32 || call.dtype == DType::kF16 || call.dtype == DType::kBF16 || call.dtype == DType::kI32;
+  return call.kind < Collective::kCount && (!reduces || adds);
+}
+
+bool P2pCommunicator::can(const NormReduction& reduction) const {
+  return size() > 1 && reduction.row > 0 && reduction.row <= norm_capacity(element(DType::kF32));
+}
+
+Element P2pCommunicator::element(DType dtype) const {
+  switch (dtype) {
+    case DType::kF16:
+      return Element::kF16;
+    case DType::kBF16:
+      return Element::kBF16;
+    case DType::kI32:
+      return Element::kI32;
+    default:
+      return options_.bf16_wire ? Element::kF32AsBF16 : Element::kF32;
+  }
+}
+
+void P2pCommunicator::launch(int rank, const Call& call) {
+  require<InvalidArgument>(can(call), "[{} {}] p2p cannot run this", name_of(call.kind), call.what);
+  const cuda::CurrentGpu current(places_[rank].gpu);
+  if (size() == 1) return launch_alone(call);
+  const cudaStream_t stream = places_[rank].stream;
+  const uint32_t signature =
+      sign(static_cast<uint32_t>(call.kind), {static_cast<int64_t>(call.dtype), call.count, call.root}, call.counts);
+  const Mesh mesh = this->mesh(rank, call.what, signature);
+  if (call.kind == Collective::kAllReduce) {
+    all_reduce(rank, mesh, call);
+  } else if (call.kind == Collective::kReduceScatter) {
+    Parts parts{};
+    std::copy(call.counts.begin(), call.counts.end(), parts.count);
+    reduce_scatter(stream, mesh, {element(call.dtype), call.in, call.out}, parts);
+  } else {
+    const Routes routes = this->routes(rank, call);
+    if (routes.most_bytes > 0 || call.kind == Collective::kBarrier) move(stream, mesh, call.in, call.out, routes);
+  }
+  check_launch(rank, name_of(call.kind), call.what);
+}
+
+void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view what) {
+  require<InvalidArgument>(can(reduction), "[{} {}] p2p cannot run this", kNormName, what);
+  if (reduction.rows == 0) return;
+  const cuda::CurrentGpu current(places_[rank].gpu);
+  reduction.element = element(DType::kF32);
+  const uint32_t signature = sign(kNormKind, {reduction.row, reduction.rows});
+  all_reduce_norm(places_[rank].stream, mesh(rank, what, signature), reduction);
+  check_launch(rank, kNormName, what);
+}
+
+void P2pCommunicator::check_launch(int rank, std::string_view kind, std::string_view what) const {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) cuda::check(status, places_[rank].device_name, fmt::format("launch {} {}", kind, what));
+}
+
+/// A mesh of one: its result is its input.
+void P2pCommunicator::launch_alone(const Call& call) {
+  const int64_t count = call.counts.empty() ? call.count : call.counts[0];
+  if (call.kind == Collective::kBarrier || count == 0 || call.in == call.out) return;
+  const size_t bytes = bytes_for(call.dtype, count);
+  cuda::check(cudaMemcpyAsync(call.out, call.in, bytes, cudaMemcpyDeviceToDevice, places_[0].stream),
+              places_[0].device_name, "copy");
+}
+
+void P2pCommunicator::all_reduce(int rank, const Mesh& mesh, const Call& call) {
+  if (call.count == 0) return;
+  const Reduction reduction{element(call.dtype), call.in, call.out};
+  const bool is_small = call.count * wire_bytes(reduction.element) <= options_.thresholds.one_shot(size()) &&
+                        call.count <= one_shot_capacity(reduction.element, layout_.blocks);
+  const auto launch = is_small ? all_reduce_one_shot : all_reduce_two_shot;
+  launch(places_[rank].stream, mesh, reduction, call.count);
+}
+
+Routes P2pCommunicator::routes(int rank, const Call& call) const {
+  Routes routes{};
+  const int n = size();
+  const auto bytes = [&](int64_t count) { return static_cast<int64_t>(bytes_for(call.dtype, count)); };
+  int64_t sent = 0, received = 0;  // elements up to here
+  for (int peer = 0; peer < n; ++peer) {
+    int64_t send = 0, receive = 0;
+    if (call.kind == Collective::kAllGather) {
+      send = call.counts[rank], receive = call.counts[peer];
+    } else if (call.kind == Collective::kAllToAll) {
+      send = call.counts[rank * n + peer], receive = call.counts[peer * n + rank];
+    } else if (call.kind == Collective::kBroadcast) {
+      send = rank == call.root ? call.count : 0;
+      receive = peer == call.root ? call.count : 0;
+    }
+    routes.send_offset[peer] = bytes(sent);
+    routes.send_bytes[peer] = bytes(send);
+    routes.receive_offset[peer] = bytes(received);
+    routes.receive_bytes[peer] = bytes(receive);
+    if (call.kind == Collective::kAllToAll) sent += send;  // the others send everybody the same
+    received += receive;
+  }
+  const int64_t most = call.kind == Collective::kBroadcast ? call.count
+                       : call.counts.empty()               ? 0
+                                                           : *std::max_element(call.counts.begin(), call.counts.end());
+  routes.most_bytes = call.kind == Collective::kBarrier ? 0 : bytes(most);
+  return routes;
+}
+
+Mesh P2pCommunicator::mesh(int rank, std::string_view what, uint32_t signature) {
+  Mesh mesh{};
+  for (int peer = 0; peer < size(); ++peer) mesh.memory[peer] = memory_->block(peer);
+  mesh.host = memory_->host();
+  mesh.timeout_ns = static_cast<uint64_t>(timeout_.count());
+  mesh.layout = layout_;
+  mesh.rank = rank;
+  mesh.name = name(rank, what);
+  mesh.signature = signature;
+  return mesh;
+}
+
+uint32_t P2pCommunicator::name(int rank, std::string_view what) {
+  const std::lock_guard lock(mutex_);
+  Names& names = names_[rank];
+  const auto found = names.numbers.find(what);
+  if (found != names.numbers.end()) return found->second;
+  names.texts.emplace_back(what);
+  return names.numbers.emplace(what, static_cast<uint32_t>(names.texts.size() - 1)).first->second;
+}
+
+void P2pCommunicator::check(int rank) const {
+  const HostWords& host = *memory_->host();
+  if (__atomic_load_n(&host.abort, __ATOMIC_ACQUIRE) == 0 && !is_written(host.records[rank])) return;
+  throw CommError(failure_message());
+}
+
+void P2pCommunicator::abort(std::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  uint32_t* const word = &memory_->host()->abort;
+  if (failure_.empty() && __atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) {
+    failure_ = fmt::format("[p2p communicator] aborted: {}", reason.empty() ? "no reason given" : reason);
+  }
+  __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+}
+
+/// The first failure's, found once and kept.
+std::string P2pCommunicator::failure_message() const {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) return failure_;
+  const HostWords& host = *memory_->host();
+  int first = -1;
+  for (int rank = 0; rank < size(); ++rank) {
+    const FailureRecord& record = host.records[rank];
+    if (!is_written(record) || record.failure == Failure::kAborted) continue;
+    if (first < 0 || record.when_ns < host.records[first].when_ns) first = rank;
+  }
+  failure_ = first < 0 ? "[p2p communicator] failed" : describe(first, host.records[first]);
+  return failure_;
+}
+
+std::string P2pCommunicator::describe(int rank, const FailureRecord& record) const {
+  const std::string_view kind = kind_name(record.signature), what = names_[rank].texts[record.name];
+  std::vector<std::string> who;
+  for (int peer = 0; peer < size(); ++peer) {
+    if ((record.missing >> peer & 1) != 0) who.push_back(fmt::format("{} ({})", peer, places_[peer].device_name));
+  }
+  if (record.failure == Failure::kDisagreement) {
+    return fmt::format(
+        "[{} {}] ranks queued different collectives: rank {} ({}) this one, but rank {} {} of other "
+        "counts, dtype or root; every rank must queue the same ones in the same order",
+        kind, what, rank, places_[rank].device_name, fmt::join(who, ", "), kind_name(record.other_signature));
+  }
+  return fmt::format(
+      "[{} {}] {} of {} did not arrive within {:.3f} s, says rank {} ({}); look for what keeps its "
+      "device busy or stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+      kind, what, who.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
+      static_cast<double>(record.waited_ns) * 1e-9, rank, places_[rank].device_name);
+}
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,144 @@
+#include "collectives/p2p/peer_access.h"
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "collectives/p2p/peer_kernels.h"
+#include "devices/cuda/cuda_api.h"
+#include "graph/error.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+void check(cudaError_t status, int gpu, std::string_view what) {
+  cuda::check(status, fmt::format("GPU {}", gpu), what);
+}
+
+/// A stream and zeroed memory of one GPU.
+class Probe {
+ public:
+  explicit Probe(int gpu) : gpu_(gpu) {
+    const cuda::CurrentGpu current(gpu);
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), gpu, "create a stream");
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, kBytes + sizeof(uint32_t));
+    if (status != cudaSuccess) cudaStreamDestroy(stream_);
+    check(status, gpu, "allocate memory to verify peer access");
+    words_ = static_cast<uint32_t*>(memory);
+  }
+  ~Probe() {
+    const cuda::CurrentGpu current(gpu_);
+    cudaFree(words_);
+    cudaStreamDestroy(stream_);
+  }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+  uint32_t* words() const { return words_; }
+
+  void clear() {
+    const cuda::CurrentGpu current(gpu_);
+    check(cudaMemsetAsync(words_, 0, kBytes + sizeof(uint32_t), stream_), gpu_, "clear memory");
+    wait();
+  }
+  void write(uint32_t* words, uint32_t seed) {
+    const cuda::CurrentGpu current(gpu_);
+    write_pattern(stream_, words, seed);
+    wait();
+  }
+  void copy_to(const Probe& other) {
+    const cuda::CurrentGpu current(gpu_);
+    check(cudaMemcpyPeerAsync(other.words_, other.gpu_, words_, gpu_, kBytes, stream_), gpu_, "copy to a peer");
+    wait();
+  }
+  /// How many words are not as written with this seed.
+  uint32_t wrong(const uint32_t* words, uint32_t seed) {
+    const cuda::CurrentGpu current(gpu_);
+    uint32_t* const count = words_ + kPatternWords;
+    count_wrong_words(stream_, words, seed, count);
+    wait();
+    uint32_t result = 0;
+    check(cudaMemcpy(&result, count, sizeof result, cudaMemcpyDeviceToHost), gpu_, "fetch a count");
+    return result;
+  }
+
+ private:
+  static constexpr size_t kBytes = kPatternWords * sizeof(uint32_t);
+
+  void wait() {
+    check(cudaGetLastError(), gpu_, "launch a kernel");
+    check(cudaStreamSynchronize(stream_), gpu_, "verify peer access");
+  }
+
+  const int gpu_;
+  cudaStream_t stream_ = nullptr;
+  uint32_t* words_ = nullptr;
+};
+
+/// Empty, or why there is no access.
+std::string turn_on(int from, int to) {
+  const cuda::CurrentGpu current(from);
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, from, to), from, "ask for peer access");
+  if (can == 0) return fmt::format("GPU {} has no peer access to GPU {}", from, to);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return "";
+  }
+  check(status, from, fmt::format("turn on peer access to GPU {}", to));
+  return "";
+}
+
+std::string try_out(int from, int to) {
+  const uint32_t seed = static_cast<uint32_t>(from * 64 + to + 1) * 2;
+  Probe here(from), there(to);
+  here.clear();
+  there.clear();
+  here.write(there.words(), seed);
+  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) {
+    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words it wrote there are wrong", from, to,
+                       wrong, kPatternWords);
+  }
+  here.write(here.words(), seed + 1);
+  here.copy_to(there);
+  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) {
+    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words copied there are wrong", from, to,
+                       wrong, kPatternWords);
+  }
+  there.write(there.words(), ~seed);
+  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) {
+    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words it read there are wrong", from, to,
+                       wrong, kPatternWords);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string verify_peer(int from, int to) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, int>, std::string> known;
+  const std::lock_guard lock(mutex);
+  const auto found = known.find({from, to});
+  if (found != known.end()) return found->second;
+  std::string problem = turn_on(from, to);
+  if (problem.empty()) problem = try_out(from, to);
+  return known.emplace(std::pair{from, to}, problem).first->second;
+}
+
+std::vector<std::string> verify_peers(std::span<const int> gpus, VerifyPeer verify) {
+  const std::set<int> distinct(gpus.begin(), gpus.end());
+  std::vector<std::string> problems;
+  for (int from : distinct) {
+    for (int to : distinct) {
+      if (from == to) continue;
+      std::string problem = verify(from, to);
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  }
+  return problems;
+}
+
+}  // namespace shoal::collectives::p2p

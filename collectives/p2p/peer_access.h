@@ -1,0 +1,21 @@
+// Peer access between GPUs, turned on and verified: drivers report access that then loses or mixes up data, so that
+// each ordered pair is tried once in a process before it is trusted. Thread-safe; waits for the GPUs' answers.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace shoal::collectives::p2p {
+
+/// Lets `from` read and write memory of `to` and tries it: a kernel on `from` writes a pattern that `to` checks, and
+/// checks a pattern that `to` wrote. Empty if all is well, or what is wrong, in one line. The GPUs by CUDA's numbers.
+std::string verify_peer(int from, int to);
+
+using VerifyPeer = std::string (*)(int from, int to);
+
+/// What is wrong with any ordered pair of different GPUs among these (a GPU may be named several times): a line for
+/// each bad pair. Pairs that verify_peer() has seen are not tried again; those of another function are.
+std::vector<std::string> verify_peers(std::span<const int> gpus, VerifyPeer verify = verify_peer);
+
+}  // namespace shoal::collectives::p2p

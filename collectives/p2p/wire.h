@@ -1,0 +1,144 @@
+// Elements in memory, on the wire and in sums. T is an element's type in memory, W that on the wire: T itself, or bf16
+// for f32. What is added is what came over the wire, the own addend included, so that all ranks add the same numbers.
+// Sums of floating-point types are f32; i32 wraps around. Device code.
+#pragma once
+
+#include <type_traits>
+
+#include "collectives/p2p/slots.h"
+#include "devices/cuda/kernels/platform.h"
+
+namespace shoal::collectives::p2p {
+
+template <class T>
+using Sum = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, float>;
+
+__device__ inline float widen(float x) {
+  return x;
+}
+__device__ inline float widen(__half x) {
+  return __half2float(x);
+}
+__device__ inline float widen(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline uint32_t widen(int32_t x) {
+  return static_cast<uint32_t>(x);
+}
+
+template <class T>
+__device__ inline T narrow(Sum<T> x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+/// kCount elements that are summed together.
+template <class T, int kCount>
+struct Pack {
+  Sum<T> x[kCount];
+
+  __device__ void add(const Pack& other) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] += other.x[i];
+  }
+};
+
+/// Elements in so many bytes of wire.
+template <class W, int kBytes>
+inline constexpr int kElements = kBytes / static_cast<int>(sizeof(W));
+
+/// As the peers get it.
+template <class W, class T, int kCount>
+__device__ inline void encode(const Pack<T, kCount>& pack, uint32_t (&words)[kCount * sizeof(W) / 4]) {
+  W values[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = narrow<W>(pack.x[i]);
+  memcpy(words, values, sizeof words);
+}
+template <class T, class W, int kCount>
+__device__ inline Pack<T, kCount> decode(const uint32_t (&words)[kCount * sizeof(W) / 4]) {
+  W values[kCount];
+  memcpy(values, words, sizeof values);
+  Pack<T, kCount> pack;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) pack.x[i] = widen(values[i]);
+  return pack;
+}
+template <class W, class T, int kCount>
+__device__ inline void round_to_wire(Pack<T, kCount>& pack) {
+  if constexpr (!std::is_same_v<W, T>) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) pack.x[i] = widen(narrow<W>(pack.x[i]));
+  }
+}
+
+template <int kBytes>
+__device__ inline void load_words(const void* from, uint32_t (&words)[kBytes / 4]) {
+  if constexpr (kBytes % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 16; ++i) {
+      const uint4 four = static_cast<const uint4*>(from)[i];
+      words[4 * i] = four.x, words[4 * i + 1] = four.y, words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
+    }
+  } else {
+    static_assert(kBytes == 8);
+    const uint2 two = *static_cast<const uint2*>(from);
+    words[0] = two.x, words[1] = two.y;
+  }
+}
+template <int kBytes>
+__device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]) {
+  if constexpr (kBytes % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 16; ++i) {
+      static_cast<uint4*>(to)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    }
+  } else {
+    static_assert(kBytes == 8);
+    *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+  }
+}
+
+/// An array of elements in memory, read and written in packs; whole ones in wide accesses where it is aligned to 16.
+template <class T>
+struct Array {
+  T* data;
+  bool aligned;
+
+  __device__ explicit Array(T* elements) : data(elements), aligned(reinterpret_cast<uintptr_t>(elements) % 16 == 0) {}
+
+  /// Elements [first, first + kCount), of which those from `end` on are 0.
+  template <int kCount>
+  __device__ Pack<std::remove_const_t<T>, kCount> load(int64_t first, int64_t end) const {
+    using Element = std::remove_const_t<T>;
+    if (aligned && first + kCount <= end) {
+      uint32_t words[kCount * sizeof(T) / 4];
+      load_words<kCount * sizeof(T)>(data + first, words);
+      return decode<Element, Element, kCount>(words);
+    }
+    Pack<Element, kCount> pack;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) pack.x[i] = first + i < end ? widen(data[first + i]) : Sum<Element>{0};
+    return pack;
+  }
+  template <int kCount>
+  __device__ void store(int64_t first, int64_t end, const Pack<T, kCount>& pack) const {
+    if (aligned && first + kCount <= end) {
+      uint32_t words[kCount * sizeof(T) / 4];
+      encode<T>(pack, words);
+      store_words<kCount * sizeof(T)>(data + first, words);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i < end) data[first + i] = narrow<T>(pack.x[i]);
+    }
+  }
+};
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,25 @@
+#include "devices/cuda/cuda_api.h"
+
+#include "graph/error.h"
+
+namespace shoal::cuda {
+
+void check(cudaError_t status, std::string_view owner, std::string_view what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // an error that a program can go on after must not be found again by the next call
+  if (status == cudaErrorMemoryAllocation) {
+    fail<OutOfMemory>("[{}] cannot {}: out of memory: use more devices, or give this one a smaller share", owner, what);
+  }
+  fail<DeviceError>("[{}] cannot {}: {} ({})", owner, what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+CurrentGpu::CurrentGpu(int gpu) : gpu_(gpu) {
+  cudaGetDevice(&before_);
+  if (before_ != gpu_) cudaSetDevice(gpu_);
+}
+
+CurrentGpu::~CurrentGpu() {
+  if (before_ != gpu_) cudaSetDevice(before_);
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,27 @@
+// Calls of CUDA's runtime with errors as exceptions, and the current GPU of a thread as a scope. Thread-safe.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+namespace shoal::cuda {
+
+/// Throws OutOfMemory or DeviceError: "[CUDA0] cannot allocate memory: out of memory (cudaErrorMemoryAllocation)".
+/// `what` completes "cannot ...".
+void check(cudaError_t status, std::string_view owner, std::string_view what);
+
+/// Calls of this thread are for this GPU while it lives, and for the one before afterwards.
+class CurrentGpu {
+ public:
+  explicit CurrentGpu(int gpu);
+  ~CurrentGpu();
+  CurrentGpu(const CurrentGpu&) = delete;
+  CurrentGpu& operator=(const CurrentGpu&) = delete;
+
+ private:
+  int before_ = 0;
+  int gpu_;
+};
+
+}  // namespace shoal::cuda

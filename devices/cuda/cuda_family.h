@@ -1,0 +1,88 @@
+// The family "CUDA" and its devices: each physical GPU, or k virtual devices on each (SHOAL_CUDA_DEVICES_PER_GPU=k),
+// which have a share of its memory and streams of their own, so that everything about several devices runs on one GPU.
+// Without a GPU or a driver the family has no devices and its features say why. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "devices/cuda/cuda_buffer.h"
+#include "devices/cuda/op_kernel.h"
+#include "devices/device.h"
+
+namespace shoal::cuda {
+
+/// A physical GPU.
+struct Gpu {
+  GpuTraits traits;
+  std::string name;    ///< "NVIDIA H200"
+  std::string pci_id;  ///< "0000:3b:00.0"
+  size_t memory = 0;   ///< total bytes
+  bool integrated = false;
+  /// For blocking copies; work of no backend. Never destroyed: the driver may be gone by then.
+  cudaStream_t transfers = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  /// Number `part` of the `parts` devices of a GPU, which must outlive it.
+  CudaDevice(BackendReg& reg, std::string name, const Gpu& gpu, int part, int parts);
+
+  std::string name() const override { return name_; }
+  std::string description() const override;
+  DeviceType type() const override { return gpu_.integrated ? DeviceType::kIntegratedGpu : DeviceType::kGpu; }
+  DeviceMemory memory() const override;
+  DeviceProps props() const override;
+  BackendReg& reg() const override { return reg_; }
+  /// params: "graphs=0" runs every kernel by a launch of its own instead of CUDA graphs.
+  std::unique_ptr<Backend> init(std::string_view params = {}) override;
+  BufferType& buffer_type() override { return type_; }
+  BufferType* host_buffer_type() override { return &pinned_; }
+  bool supports_op(const Tensor& node) const override;
+  size_t workspace_size(const Tensor& node) const override;
+  std::unique_ptr<Event> new_event() override;
+
+  const Gpu& gpu() const { return gpu_; }
+  /// Counts an allocation. Throws OutOfMemory when it exceeds this device's share.
+  void take(size_t size);
+  void give_back(size_t size) { used_ -= size; }
+
+ private:
+  BackendReg& reg_;
+  std::string name_;
+  const Gpu& gpu_;
+  int part_, parts_;
+  std::atomic<size_t> used_{0};
+  CudaBufferType type_{*this};
+  PinnedBufferType pinned_{*this};
+};
+
+class CudaFamily final : public BackendReg {
+ public:
+  /// `functions`: of later folders, by name (BackendReg::function). Throws InvalidArgument for a bad environment
+  /// variable.
+  explicit CudaFamily(std::function<void*(std::string_view)> functions = {});
+  std::string name() const override { return "CUDA"; }
+  std::span<Device* const> devices() const override { return listed_; }
+  void* function(std::string_view name) const override;
+  /// Why there are no devices; empty when there are some.
+  const std::string& reason() const { return reason_; }
+
+ private:
+  void find_gpus();
+  void enable_peers() const;
+
+  std::function<void*(std::string_view)> functions_;
+  std::string reason_;
+  std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::vector<std::unique_ptr<CudaDevice>> devices_;
+  std::vector<Device*> listed_;
+};
+
+/// Devices that share each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU, 1 to 64, or 1. Throws InvalidArgument.
+int devices_per_gpu();
+
+}  // namespace shoal::cuda

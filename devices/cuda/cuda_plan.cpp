@@ -1,0 +1,177 @@
+#include "devices/cuda/cuda_plan.h"
+
+#include <algorithm>
+
+#include "devices/cuda/cuda_api.h"
+#include "devices/cuda/cuda_backend.h"
+#include "devices/cuda/fusion.h"
+#include "devices/node_plan.h"
+#include "graph/error.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// Nodes launched between two looks at the stream when a run may be stopped: the host must not run far ahead.
+constexpr size_t kNodesAhead = 16;
+
+bool runs(const Tensor& node) {
+  return !is_view(node.op) && !node.empty();
+}
+
+std::vector<int> shown_ids(const PlanOptions& options) {
+  std::vector<int> ids;
+  for (const Tensor* node : options.shown) ids.push_back(node->id);
+  return ids;
+}
+
+/// The range, when the device can run it.
+const GraphRange& checked(const Device& device, const GraphRange& range) {
+  check_supported(device, range);
+  return range;
+}
+
+}  // namespace
+
+CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options)
+    : backend_(backend),
+      cuts_(options.cuts),
+      shown_(shown_ids(options)),
+      topology_(checked(backend.device(), range).graph->topology()),
+      memory_(range, backend.device(), options) {
+  compile();
+}
+
+CudaPlan::~CudaPlan() {
+  if (was_queued_) backend_.finish();
+  for (const Captured& part : captured_) {
+    if (part.exec != nullptr) cudaGraphExecDestroy(part.exec);
+  }
+}
+
+Backend& CudaPlan::backend() const {
+  return backend_;
+}
+
+void CudaPlan::compile() {
+  const GraphRange& range = memory_.range();
+  const auto all = range.graph->nodes();
+  std::vector<const Tensor*> shown;
+  for (const int id : shown_) shown.push_back(all[static_cast<size_t>(id)]);
+  const Readers readers(*range.graph, shown);
+  running_.clear();
+  steps_.clear();
+  begins_.clear();
+  for (Tensor* node : nodes_of(range)) {
+    if (runs(*node)) running_.push_back(node);
+  }
+  // A step's nodes are all of one segment.
+  size_t begin = 0;
+  for (int segment = 0; segment < segments(); ++segment) {
+    const int cut = segment + 1 < segments() ? cuts_[static_cast<size_t>(segment)] : range.end;
+    size_t end = begin;
+    while (end < running_.size() && running_[end]->id < cut) ++end;
+    begins_.push_back(steps_.size());
+    add_steps(std::span(running_).subspan(begin, end - begin), readers);
+    begin = end;
+  }
+  begins_.push_back(steps_.size());
+  fingerprint_ = fingerprint();
+  range.graph->freeze();
+}
+
+void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers) {
+  while (!nodes.empty()) {
+    const FusedNodes found = fuse(nodes, readers);
+    steps_.push_back({found.run, nodes.first(found.count)});
+    nodes = nodes.subspan(found.count);
+  }
+}
+
+/// Of all addresses that kernels are given.
+size_t CudaPlan::fingerprint() const {
+  size_t sum = 0;
+  const auto mix = [&sum](const void* address) {
+    sum = (sum ^ reinterpret_cast<size_t>(address)) * 1099511628211U;
+    sum ^= sum >> 29;
+  };
+  for (const Step& step : steps_) {
+    for (const Tensor* node : step.nodes) {
+      mix(node->data), mix(node->workspace);
+      for (const Tensor* source : node->src) mix(source != nullptr ? source->data : nullptr);
+    }
+  }
+  return sum;
+}
+
+void CudaPlan::move_to(Graph& graph) {
+  memory_.move_to(graph);
+  const size_t before = fingerprint_;
+  compile();
+  if (fingerprint_ == before) return;
+  for (Captured& part : captured_) part.stale = true;
+}
+
+std::span<const Step> CudaPlan::steps(int first, int last) const {
+  const size_t begin = begins_[static_cast<size_t>(first)], end = begins_[static_cast<size_t>(last)];
+  return std::span(steps_).subspan(begin, end - begin);
+}
+
+CudaPlan::Captured& CudaPlan::captured(int first, int last) {
+  for (Captured& part : captured_) {
+    if (part.first == first && part.last == last) return part;
+  }
+  return captured_.emplace_back(Captured{first, last});
+}
+
+void CudaPlan::run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort) {
+  const auto range = steps(first, last);
+  if (range.empty()) return;
+  Captured& part = captured(first, last);
+  ++part.runs;
+  const bool may_capture = backend_.uses_graphs() && !recording && !abort && range.size() > 1 && !part.broken;
+  if (!may_capture || part.runs == 1) return launch(context, range, abort);
+  if ((part.exec == nullptr || part.stale) && !capture(context, range, part)) {
+    part.broken = true;
+    return launch(context, range, abort);
+  }
+  check(cudaGraphLaunch(part.exec, context.stream), backend_.name(), "launch a graph");
+}
+
+void CudaPlan::launch(const LaunchContext& context, std::span<const Step> steps, const AbortCallback& abort) const {
+  size_t ahead = 0;
+  for (const Step& step : steps) {
+    const Tensor& node = *step.nodes[0];
+    if (abort) {
+      if (abort()) {
+        fail<Aborted>("[{}] stopped by the abort callback before node {} ({})", backend_.name(), node.name,
+                      name_of(node.op));
+      }
+      if (++ahead % kNodesAhead == 0) cudaStreamSynchronize(context.stream);
+    }
+    step.run(context, step.nodes);
+    if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess) {
+      check(status, backend_.name(), fmt::format("run {} ({})", node.name, name_of(node.op)));
+    }
+  }
+}
+
+bool CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const {
+  if (cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
+  for (const Step& step : steps) step.run(context, step.nodes);
+  cudaGraph_t graph = nullptr;
+  bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr;
+  if (done && into.exec != nullptr) {
+    cudaGraphExecUpdateResultInfo info{};
+    if (cudaGraphExecUpdate(into.exec, graph, &info) != cudaSuccess) {
+      cudaGraphExecDestroy(into.exec);
+      into.exec = nullptr;
+    }
+  }
+  if (done && into.exec == nullptr) done = cudaGraphInstantiate(&into.exec, graph, 0) == cudaSuccess;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  into.stale = false;
+  return done;
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,151 @@
+#include "devices/cuda/fusion.h"
+
+#include <array>
+
+#include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/view.h"
+
+namespace shoal::cuda {
+namespace {
+
+using Nodes = std::span<Tensor* const>;
+
+/// A pattern: does it begin with these nodes, of which there are `count` at least?
+struct Pattern {
+  size_t count;
+  bool (*fits)(Nodes nodes, const Readers& readers);
+  void (*run)(const LaunchContext& context, Nodes nodes);
+};
+
+void run_node(const LaunchContext& context, Nodes nodes) {
+  kernel_for(nodes[0]->op).run(context, *nodes[0]);
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
+}
+/// A kernel that reads each element before it writes the one in its place may have the result there.
+bool is_apart_or_in_place(const Tensor& result, const Tensor& source) {
+  return !overlap(result, source) || (result.data == source.data && same_shape(result, source));
+}
+
+/// rms_norm and the product with its weight.
+struct ScaledNorm {
+  const Tensor& norm;
+  const Tensor& product;
+  const Tensor& weight;
+};
+ScaledNorm scaled_norm(const Tensor& norm, const Tensor& product) {
+  return {norm, product, product.src[0] == &norm ? *product.src[1] : *product.src[0]};
+}
+bool is_scaled_norm(const Tensor& norm, const Tensor& product, const Readers& readers) {
+  if (norm.op != Op::kRmsNorm || product.op != Op::kMul || !readers.is_read_once(norm)) return false;
+  return (product.src[0] == &norm) != (product.src[1] == &norm);
+}
+float eps_of(const Tensor& norm) {
+  return std::get<NormParams>(norm.params).eps;
+}
+
+bool fits_norm(Nodes nodes, const Readers& readers) {
+  if (!is_scaled_norm(*nodes[0], *nodes[1], readers)) return false;
+  const ScaledNorm found = scaled_norm(*nodes[0], *nodes[1]);
+  const Tensor& x = *found.norm.src[0];
+  return can_fuse_rms_norm(x, nullptr, nullptr, found.weight, found.product) &&
+         is_apart_or_in_place(found.product, x) && !overlap(found.product, found.weight);
+}
+void run_norm(const LaunchContext& context, Nodes nodes) {
+  const ScaledNorm found = scaled_norm(*nodes[0], *nodes[1]);
+  launch_rms_norm_mul(context, view_of(*found.norm.src[0]), view_of(found.weight), view_of(found.product),
+                      eps_of(found.norm));
+}
+
+bool fits_sum_and_norm(Nodes nodes, const Readers& readers) {
+  const Tensor& sum = *nodes[0];
+  if (sum.op != Op::kAdd || nodes[1]->src[0] != &sum || !is_scaled_norm(*nodes[1], *nodes[2], readers)) return false;
+  const ScaledNorm found = scaled_norm(*nodes[1], *nodes[2]);
+  const Tensor &a = *sum.src[0], &b = *sum.src[1];
+  if (!can_fuse_rms_norm(a, &b, &sum, found.weight, found.product) || overlap(sum, found.product)) return false;
+  if (overlap(sum, found.weight) || overlap(found.product, found.weight)) return false;
+  return is_apart_or_in_place(sum, a) && is_apart_or_in_place(sum, b) && is_apart_or_in_place(found.product, a) &&
+         is_apart_or_in_place(found.product, b);
+}
+void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
+  const Tensor& sum = *nodes[0];
+  const ScaledNorm found = scaled_norm(*nodes[1], *nodes[2]);
+  launch_add_rms_norm(context, view_of(*sum.src[0]), view_of(*sum.src[1]), view_of(sum), view_of(found.weight),
+                      view_of(found.product), eps_of(found.norm));
+}
+
+// Products of few columns. Their workspace holds the columns as the kernel reads them, while results are written.
+
+bool is_product(const Tensor& node) {
+  return node.op == Op::kMulMat;
+}
+bool is_on_workspace(const Tensor& result, const Tensor& product) {
+  const size_t bytes = kernel_for(Op::kMulMat).workspace(product, GpuTraits{});
+  return result.data < product.workspace + bytes && product.workspace < result.data + result.span_bytes();
+}
+/// The product's kernel may write `result` instead.
+bool may_write(const Tensor& result, const Tensor& product) {
+  return !overlap(result, *product.src[0]) && !overlap(result, *product.src[1]) && !is_on_workspace(result, product);
+}
+
+bool fits_gated_products(Nodes nodes, const Readers& readers) {
+  const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
+  if (!is_product(gate) || !is_product(up) || out.op != Op::kGlu || out.src.size() < 2) return false;
+  if (out.src[0] != &gate || out.src[1] != &up || !readers.is_read_once(gate) || !readers.is_read_once(up))
+    return false;
+  return mul_mat_glu_supports(gate, up, out) && may_write(out, gate) && !overlap(out, *up.src[0]);
+}
+void run_gated_products(const LaunchContext& context, Nodes nodes) {
+  mul_mat_glu_run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
+}
+
+const Tensor& addend_of(const Tensor& sum, const Tensor& product) {
+  return sum.src[0] == &product ? *sum.src[1] : *sum.src[0];
+}
+bool fits_product_and_sum(Nodes nodes, const Readers& readers) {
+  const Tensor &product = *nodes[0], &sum = *nodes[1];
+  if (!is_product(product) || sum.op != Op::kAdd || !readers.is_read_once(product)) return false;
+  if ((sum.src[0] == &product) == (sum.src[1] == &product)) return false;
+  const Tensor& addend = addend_of(sum, product);
+  return mul_mat_add_supports(product, addend, sum) && may_write(sum, product) && is_apart_or_in_place(sum, addend);
+}
+void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
+  mul_mat_add_run(context, *nodes[0], addend_of(*nodes[1], *nodes[0]), *nodes[1]);
+}
+
+/// Longer ones first.
+constexpr std::array kPatterns = std::to_array<Pattern>({
+    {3, fits_sum_and_norm, run_sum_and_norm},
+    {3, fits_gated_products, run_gated_products},
+    {2, fits_product_and_sum, run_product_and_sum},
+    {2, fits_norm, run_norm},
+});
+
+}  // namespace
+
+Readers::Readers(const Graph& graph, std::span<const Tensor* const> shown) : counts_(graph.nodes().size()) {
+  const auto count = [this](const Tensor& read) {
+    const Tensor& node = behind_views(read);
+    if (!node.is_leaf()) ++counts_[static_cast<size_t>(node.id)];
+  };
+  for (const Tensor* node : graph.nodes()) {
+    if (node->is_output) count(*node), count(*node);  // by the host, and it must be there
+    if (is_view(node->op)) continue;                  // who reads the view is counted
+    for (const Tensor* source : node->src) {
+      if (source != nullptr) count(*source);
+    }
+  }
+  for (const Tensor* node : shown) count(*node), count(*node);
+}
+
+FusedNodes fuse(Nodes nodes, const Readers& readers) {
+  for (const Pattern& pattern : kPatterns) {
+    if (pattern.count <= nodes.size() && pattern.fits(nodes, readers)) return {pattern.count, pattern.run};
+  }
+  return {1, run_node};
+}
+
+}  // namespace shoal::cuda

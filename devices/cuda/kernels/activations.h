@@ -1,0 +1,102 @@
+// The element-wise functions of unary and glu.
+#pragma once
+
+#include "devices/cuda/kernels/platform.h"
+#include "graph/ops/params.h"
+
+namespace shoal::cuda {
+
+__device__ inline float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
+__device__ inline float silu(float x) {
+  return x / (1.0f + expf(-x));
+}
+/// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+__device__ inline float gelu(float x) {
+  constexpr float kTwice = 1.5957691216057308f;
+  return x / (1.0f + expf(-kTwice * (x + 0.044715f * x * x * x)));
+}
+/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for negative x.
+__device__ inline float gelu_erf(float x) {
+  return 0.5f * x * erfcf(x * -0.70710678118654752f);
+}
+__device__ inline float gelu_quick(float x) {
+  return x / (1.0f + expf(-1.702f * x));
+}
+__device__ inline float relu(float x) {
+  return x > 0.0f ? x : 0.0f;
+}
+__device__ inline float hard_sigmoid(float x) {
+  const float y = (x + 3.0f) / 6.0f;
+  const float low = y < 0.0f ? 0.0f : y;
+  return low > 1.0f ? 1.0f : low;
+}
+
+/// The kind is the same for all threads: a branch, no divergence.
+__device__ inline float activate(UnaryKind kind, float x) {
+  switch (kind) {
+    case UnaryKind::kAbs:
+      return fabsf(x);
+    case UnaryKind::kNeg:
+      return -x;
+    case UnaryKind::kSgn:
+      return static_cast<float>((x > 0.0f) - (x < 0.0f));
+    case UnaryKind::kStep:
+      return x > 0.0f ? 1.0f : 0.0f;
+    case UnaryKind::kTanh:
+      return tanhf(x);
+    case UnaryKind::kElu:
+      return x > 0.0f ? x : expm1f(x);
+    case UnaryKind::kRelu:
+      return relu(x);
+    case UnaryKind::kSigmoid:
+      return sigmoid(x);
+    case UnaryKind::kGelu:
+      return gelu(x);
+    case UnaryKind::kGeluErf:
+      return gelu_erf(x);
+    case UnaryKind::kGeluQuick:
+      return gelu_quick(x);
+    case UnaryKind::kSilu:
+      return silu(x);
+    case UnaryKind::kHardSwish:
+      return x * hard_sigmoid(x);
+    case UnaryKind::kHardSigmoid:
+      return hard_sigmoid(x);
+    case UnaryKind::kExp:
+      return expf(x);
+    case UnaryKind::kLog:
+      return logf(x);
+    case UnaryKind::kSqr:
+      return x * x;
+    case UnaryKind::kSqrt:
+      return sqrtf(x);
+    case UnaryKind::kSin:
+      return sinf(x);
+    case UnaryKind::kCos:
+      return cosf(x);
+    case UnaryKind::kCount:
+      break;
+  }
+  return x;
+}
+
+/// act of glu.
+template <GluKind kKind>
+__device__ inline float activate_gate(float x) {
+  if constexpr (kKind == GluKind::kSwiglu) {
+    return silu(x);
+  } else if constexpr (kKind == GluKind::kGeglu) {
+    return gelu(x);
+  } else if constexpr (kKind == GluKind::kGegluErf) {
+    return gelu_erf(x);
+  } else if constexpr (kKind == GluKind::kGegluQuick) {
+    return gelu_quick(x);
+  } else {
+    static_assert(kKind == GluKind::kReglu);
+    return relu(x);
+  }
+}
+
+}  // namespace shoal::cuda

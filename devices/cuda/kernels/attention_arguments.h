@@ -1,0 +1,159 @@
+// What the attention kernels are given, and what they agree on: which KV rows a query sees, how blocks share the work
+// and where partial results lie.
+//
+// The queries that share a KV head are its rows: row = query * group + head in the group. A block takes `tile_rows`
+// rows of one KV head and walks KV rows in tiles of kKeys. Which tiles is decided on the device from the positions: the
+// visible ones of the block's rows, dealt in equal runs to `splits` blocks. Example: 300 visible rows are 5 tiles; with
+// 4 splits the blocks get tiles 0-1, 2-3, 4 and none. So a captured graph does the work of its step, however long the
+// cache is. With several splits a block leaves a partial (largest score, sum of exp(score - largest), values weighted
+// alike) per row, and merge_splits takes them together in the order of splits.
+#pragma once
+
+#include <limits>
+
+#include "devices/cuda/kernels/platform.h"
+#include "graph/dtype.h"
+
+namespace shoal::cuda::attention {
+
+inline constexpr int kKeys = 64;  ///< KV rows per tile
+inline constexpr int kThreads = 128;
+inline constexpr int kMaxSplits = 128;
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+/// Bytes of q, k or v; strides in bytes.
+struct Source {
+  const std::byte* data = nullptr;
+  const std::byte* end = nullptr;  ///< one past the last byte
+  DType dtype = DType::kF32;
+  int64_t element = 0, row = 0, head = 0, batch = 0;
+};
+
+struct Arguments {
+  Source q, k, v;
+  const std::byte* positions = nullptr;  ///< nullptr: all rows are visible
+  int64_t position_stride = 0;
+  const std::byte* mask = nullptr;  ///< nullptr: none
+  int64_t mask_element = 0, mask_row = 0;
+  bool mask_f16 = false;
+  const std::byte* sinks = nullptr;  ///< nullptr: none
+  int64_t sink_stride = 0;
+  float* result = nullptr;    ///< [e, h, t, z]
+  float* partials = nullptr;  ///< with several splits: values [e] of each (split, row), then their (top, sum)
+  float scale = 1, softcap = 0;
+  bool causal = false;
+  int64_t window = 0;
+  int d = 0, e = 0, s = 0, t = 0, group = 1, kv_heads = 1, batches = 1;
+  int tile_rows = 0, row_tiles = 0, splits = 1;
+};
+
+/// KV rows [begin, end).
+struct Range {
+  int begin = 0, end = 0;
+  __device__ bool empty() const { return begin >= end; }
+};
+
+__device__ inline Range visible(const Arguments& a, int query) {
+  int64_t begin = 0, end = a.s;
+  if (a.positions != nullptr) {
+    const int64_t position = *reinterpret_cast<const int32_t*>(a.positions + query * a.position_stride);
+    if (a.causal && position + 1 < end) end = position + 1;
+    if (a.window > 0 && position - a.window + 1 > 0) begin = position - a.window + 1;
+  }
+  if (begin >= end) return {0, 0};
+  return {static_cast<int>(begin), static_cast<int>(end)};
+}
+
+/// Of a tile's queries.
+struct Sight {
+  Range some;  ///< holds the rows that some query sees
+  Range all;   ///< rows that every query sees
+};
+
+/// All lanes of a warp take part and get the same.
+__device__ inline Sight sight(const Arguments& a, int first_query, int last_query) {
+  Sight sight{{a.s, 0}, {0, a.s}};
+  for (int query = first_query + static_cast<int>(threadIdx.x % 32); query <= last_query; query += 32) {
+    const Range range = visible(a, query);
+    sight.all = {max(sight.all.begin, range.begin), min(sight.all.end, range.end)};
+    if (!range.empty()) sight.some = {min(sight.some.begin, range.begin), max(sight.some.end, range.end)};
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    sight.some.begin = min(sight.some.begin, __shfl_xor_sync(~0u, sight.some.begin, lanes));
+    sight.some.end = max(sight.some.end, __shfl_xor_sync(~0u, sight.some.end, lanes));
+    sight.all.begin = max(sight.all.begin, __shfl_xor_sync(~0u, sight.all.begin, lanes));
+    sight.all.end = min(sight.all.end, __shfl_xor_sync(~0u, sight.all.end, lanes));
+  }
+  return sight;
+}
+
+/// The KV tiles of one split, and how many splits have some.
+struct Share {
+  int first = 0, last = 0;  ///< tiles [first, last)
+  int used = 0;
+};
+__device__ inline Share share_of(Range some, int splits, int split) {
+  if (some.empty()) return {};
+  const int first = some.begin / kKeys, tiles = (some.end + kKeys - 1) / kKeys - first;
+  const int each = (tiles + splits - 1) / splits;
+  return {first + min(tiles, split * each), first + min(tiles, (split + 1) * each), (tiles + each - 1) / each};
+}
+
+/// A block's place: blocks that share a KV head follow each other, the last rows (which see most) first.
+struct Place {
+  int first_row, rows;  ///< of the KV head
+  int kv_head, batch, split;
+};
+__device__ inline Place place_of(const Arguments& a) {
+  const int block = static_cast<int>(blockIdx.x);
+  const int heads = block / a.row_tiles;
+  const int first_row = (a.row_tiles - 1 - block % a.row_tiles) * a.tile_rows;
+  const int rows = min(a.tile_rows, a.t * a.group - first_row);
+  return {first_row, rows, heads % a.kv_heads, heads / a.kv_heads % a.batches, heads / a.kv_heads / a.batches};
+}
+
+__device__ inline int query_of(const Arguments& a, int row) {
+  return row / a.group;
+}
+__device__ inline int head_of(const Arguments& a, int kv_head, int row) {
+  return kv_head * a.group + row % a.group;
+}
+
+/// The row's result.
+__device__ inline float* result_of(const Arguments& a, int batch, int kv_head, int row) {
+  const int64_t query = static_cast<int64_t>(batch) * a.t + query_of(a, row);
+  return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * a.e;
+}
+
+/// A row's partial of a split.
+struct Partial {
+  float* values;
+  float* stats;  ///< top, sum; top is -infinity when nothing was seen
+};
+__device__ inline Partial partial_of(const Arguments& a, int split, int batch, int kv_head, int row) {
+  const int64_t head_rows = static_cast<int64_t>(a.t) * a.group, rows = head_rows * a.kv_heads * a.batches;
+  const int64_t index = rows * split + (static_cast<int64_t>(batch) * a.kv_heads + kv_head) * head_rows + row;
+  return {a.partials + index * a.e, a.partials + rows * a.splits * a.e + index * 2};
+}
+
+/// What a row's weighted values are multiplied by to become its result.
+__device__ inline float final_factor(const Arguments& a, int head, float top, float sum) {
+  if (top == kMinusInfinity) return 0;
+  if (a.sinks == nullptr) return 1 / sum;
+  const float sink = *reinterpret_cast<const float*>(a.sinks + head * a.sink_stride);
+  const float largest = fmaxf(top, sink), keep = expf(top - largest);
+  return keep / (sum * keep + expf(sink - largest));
+}
+
+/// Turns q.k * scale into a score; -infinity where the mask hides the key. The key must exist.
+__device__ inline float add_mask(const Arguments& a, int query, int key, float score) {
+  const std::byte* at = a.mask + query * a.mask_row + key * a.mask_element;
+  const float added =
+      a.mask_f16 ? __half2float(*reinterpret_cast<const __half*>(at)) : *reinterpret_cast<const float*>(at);
+  return added == kMinusInfinity ? kMinusInfinity : score + added;
+}
+__device__ inline float soft_cap(const Arguments& a, float score) {
+  return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
+}  // namespace shoal::cuda::attention

@@ -1,0 +1,222 @@
+// Attention with plain f32 arithmetic, for what the tensor cores do not take: K or V in f32, heads of any size, rows at
+// any address and elements at any distance. A block takes up to kRows rows of a KV head, so that K and V are read once
+// for all of them.
+//
+// It also holds the end of all attention that is split over KV: merge_splits.
+#pragma once
+
+#include "devices/cuda/kernels/attention_arguments.h"
+
+namespace shoal::cuda::attention {
+
+inline constexpr int kWarps = kThreads / 32;
+
+/// Elements of a row of K or V as f32. kF32: rows of f32 without gaps.
+template <bool kF32>
+struct RowReader {
+  const std::byte* row;
+  DType dtype;
+  int64_t stride;
+
+  __device__ float operator[](int i) const {
+    if constexpr (kF32) {
+      return reinterpret_cast<const float*>(row)[i];
+    } else {
+      if (dtype == DType::kQ8_0) {
+        const std::byte* block = row + i / 32 * 34;
+        const auto* values = reinterpret_cast<const int8_t*>(block + 2);
+        return __half2float(*reinterpret_cast<const __half*>(block)) * static_cast<float>(values[i % 32]);
+      }
+      const std::byte* at = row + i * stride;
+      if (dtype == DType::kF16) return __half2float(*reinterpret_cast<const __half*>(at));
+      if (dtype == DType::kBF16) return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(at));
+      return *reinterpret_cast<const float*>(at);
+    }
+  }
+};
+
+template <bool kF32>
+__device__ inline RowReader<kF32> kv_row(const Source& source, const Place& place, int key) {
+  const std::byte* head = source.data + place.kv_head * source.head + place.batch * source.batch;
+  return {head + key * source.row, source.dtype, source.element};
+}
+
+/// In shared memory, in floats.
+template <int kRows>
+struct RowsLayout {
+  float *queries, *values, *scores;  ///< [kRows][d], [kRows][e], [kRows][kKeys]
+  float *top, *sum, *keep;           ///< [kRows]
+  __device__ RowsLayout(float* shared, const Arguments& a)
+      : queries(shared),
+        values(queries + kRows * a.d),
+        scores(values + kRows * a.e),
+        top(scores + kRows * kKeys),
+        sum(top + kRows),
+        keep(sum + kRows) {}
+  static size_t bytes(int64_t d, int64_t e) { return kRows * (d + e + kKeys + 3) * sizeof(float); }
+};
+
+template <int kRows>
+__device__ inline void load_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared) {
+  for (int row = 0; row < kRows; ++row) {
+    const int at = place.first_row + min(row, place.rows - 1);
+    const std::byte* query =
+        a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
+    for (int i = static_cast<int>(threadIdx.x); i < a.d; i += kThreads) {
+      shared.queries[row * a.d + i] = *reinterpret_cast<const float*>(query + i * a.q.element);
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < a.e; i += kThreads) shared.values[row * a.e + i] = 0;
+  }
+  if (threadIdx.x < kRows) shared.top[threadIdx.x] = kMinusInfinity, shared.sum[threadIdx.x] = 0;
+}
+
+/// Products of all rows with the tile's keys, a warp for each key in turn; keys out of sight are not read.
+template <int kRows, bool kF32>
+__device__ inline void multiply_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
+                                     Range some) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int column = static_cast<int>(threadIdx.x / 32); column < kKeys; column += kWarps) {
+    const int key = tile * kKeys + column;
+    if (key < some.begin || key >= some.end) continue;
+    const auto k = kv_row<kF32>(a.k, place, key);
+    float sums[kRows] = {};
+    for (int i = lane; i < a.d; i += 32) {
+      const float value = k[i];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) sums[row] = fmaf(value, shared.queries[row * a.d + i], sums[row]);
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      for (int lanes = 16; lanes > 0; lanes /= 2) sums[row] += __shfl_xor_sync(~0u, sums[row], lanes);
+      if (lane == row) shared.scores[row * kKeys + column] = sums[row];
+    }
+  }
+}
+
+/// A row's products become weights; a warp for each row in turn.
+template <int kRows>
+__device__ inline void weigh_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int row = static_cast<int>(threadIdx.x / 32); row < place.rows; row += kWarps) {
+    const int query = query_of(a, place.first_row + row);
+    const Range range = visible(a, query);
+    float scores[2], largest = shared.top[row];
+    for (int i = 0; i < 2; ++i) {
+      const int column = lane + 32 * i, key = tile * kKeys + column;
+      scores[i] = kMinusInfinity;
+      if (key >= range.begin && key < range.end) {
+        scores[i] = soft_cap(a, shared.scores[row * kKeys + column] * a.scale);
+        if (a.mask != nullptr) scores[i] = add_mask(a, query, key, scores[i]);
+      }
+      largest = fmaxf(largest, scores[i]);
+    }
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+    const float base = largest == kMinusInfinity ? 0 : largest;
+    for (int i = 0; i < 2; ++i) {
+      scores[i] = expf(scores[i] - base);
+      shared.scores[row * kKeys + lane + 32 * i] = scores[i];
+    }
+    float added = scores[0] + scores[1];
+    for (int lanes = 16; lanes > 0; lanes /= 2) added += __shfl_xor_sync(~0u, added, lanes);
+    if (lane == 0) {
+      const float keep = expf(shared.top[row] - base);
+      shared.keep[row] = keep;
+      shared.sum[row] = shared.sum[row] * keep + added;
+      shared.top[row] = largest;
+    }
+  }
+}
+
+/// Adds the tile's values, a thread for each column in turn. What has weight 0 may be anything.
+template <int kRows, bool kF32>
+__device__ inline void add_values(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
+                                  Range some) {
+  const int first = max(some.begin - tile * kKeys, 0), last = min(some.end - tile * kKeys, kKeys);
+  for (int column = static_cast<int>(threadIdx.x); column < a.e; column += kThreads) {
+    float values[kRows];
+    for (int row = 0; row < kRows; ++row) {
+      values[row] = row < place.rows ? shared.values[row * a.e + column] * shared.keep[row] : 0;
+    }
+    for (int i = first; i < last; ++i) {
+      const float value = kv_row<kF32>(a.v, place, tile * kKeys + i)[column];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const float weight = row < place.rows ? shared.scores[row * kKeys + i] : 0;
+        values[row] = weight != 0 ? fmaf(weight, value, values[row]) : values[row];
+      }
+    }
+    for (int row = 0; row < kRows; ++row) shared.values[row * a.e + column] = values[row];
+  }
+}
+
+template <int kRows>
+__device__ inline void write_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared) {
+  for (int in_block = static_cast<int>(threadIdx.x / 32); in_block < place.rows; in_block += kWarps) {
+    const int row = place.first_row + in_block;
+    const float top = shared.top[in_block], sum = shared.sum[in_block];
+    const bool last = a.splits == 1;
+    const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
+    float* to = last ? result_of(a, place.batch, place.kv_head, row) : partial.values;
+    const float factor = last ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    for (int i = static_cast<int>(threadIdx.x % 32); i < a.e; i += 32) {
+      to[i] = shared.values[in_block * a.e + i] * factor;
+    }
+    if (!last && threadIdx.x % 32 == 0) partial.stats[0] = top, partial.stats[1] = sum;
+  }
+}
+
+template <int kRows, bool kF32>
+__global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a) {
+  SHOAL_DYNAMIC_SHARED(float, floats);
+  const RowsLayout<kRows> shared(floats, a);
+  const Place place = place_of(a);
+  const Range some = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1)).some;
+  const Share share = share_of(some, a.splits, place.split);
+  if (a.splits > 1 && share.first >= share.last) return;  // merge_splits knows
+  load_rows(a, place, shared);
+  for (int tile = share.first; tile < share.last; ++tile) {
+    __syncthreads();
+    multiply_rows<kRows, kF32>(a, place, shared, tile, some);
+    __syncthreads();
+    weigh_rows(a, place, shared, tile);
+    __syncthreads();
+    add_values<kRows, kF32>(a, place, shared, tile, some);
+  }
+  __syncthreads();
+  write_rows(a, place, shared);
+}
+
+/// One block per row: its partials, in the order of splits.
+__global__ void __launch_bounds__(kThreads) merge_splits(const Arguments a) {
+  __shared__ float keep[kMaxSplits];
+  const int head_rows = a.t * a.group, row = static_cast<int>(blockIdx.x) % head_rows;
+  const int heads = static_cast<int>(blockIdx.x) / head_rows, kv_head = heads % a.kv_heads, batch = heads / a.kv_heads;
+  const int first_row = row / a.tile_rows * a.tile_rows, last_row = min(first_row + a.tile_rows, head_rows) - 1;
+  const Range some = sight(a, query_of(a, first_row), query_of(a, last_row)).some;
+  const int used = share_of(some, a.splits, 0).used;
+
+  float top = kMinusInfinity, sum = 0;
+  for (int split = 0; split < used; ++split) {
+    top = fmaxf(top, partial_of(a, split, batch, kv_head, row).stats[0]);
+  }
+  for (int split = static_cast<int>(threadIdx.x); split < used; split += kThreads) {
+    const float from = partial_of(a, split, batch, kv_head, row).stats[0];
+    keep[split] = from == kMinusInfinity ? 0 : expf(from - top);
+  }
+  __syncthreads();
+  for (int split = 0; split < used; ++split) {
+    sum += partial_of(a, split, batch, kv_head, row).stats[1] * keep[split];
+  }
+  const float factor = final_factor(a, head_of(a, kv_head, row), top, sum);
+  float* to = result_of(a, batch, kv_head, row);
+  for (int i = static_cast<int>(threadIdx.x); i < a.e; i += kThreads) {
+    float value = 0;
+#pragma unroll 4
+    for (int split = 0; split < used; ++split) {
+      value = fmaf(partial_of(a, split, batch, kv_head, row).values[i], keep[split], value);
+    }
+    to[i] = value * factor;
+  }
+}
+
+}  // namespace shoal::cuda::attention

@@ -1,0 +1,145 @@
+// Tiles of kKeys KV rows on their way into shared memory, in the form that tensor cores take: rows of 16-bit floats,
+// with a gap of 16 bytes so that the rows of a fragment lie in different banks. f16 and bf16 rows are copied
+// asynchronously into one of two buffers while the other is computed on. q8_0 rows, whose 34-byte blocks start
+// anywhere, are copied as they are, in the 16-byte granules that they touch, and unpacked when they have come: integers
+// as f16 (keys) or bf16 (values), both exact, and the scales beside them.
+//
+// KV rows outside `seen` become zeros and are not read, as are the columns up to a multiple of 16.
+#pragma once
+
+#include <bit>
+#include <cstring>
+
+#include "devices/cuda/kernels/attention_arguments.h"
+
+namespace shoal::cuda::attention {
+
+enum class KvType { kF16, kBF16, kQ8_0 };
+
+/// Elements from one row to the next in shared memory.
+template <int kD>
+inline constexpr int kPitch = kD + 8;
+
+inline constexpr int kBlockBytes = 34, kBlockElements = 32;  // of q8_0: an f16 scale and 32 integers
+
+__device__ inline uint32_t pack_f16(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+
+/// One KV head's rows.
+struct KvRows {
+  const std::byte* data;
+  int64_t stride;
+  const std::byte* end;
+  int columns;
+};
+
+template <KvType kType, int kD, bool kKeysSide>
+struct Stage {
+  static constexpr int kChunks = kD / 8;  ///< 16-byte pieces of a row
+  static constexpr size_t kBufferBytes = kKeys * kPitch<kD> * 2;
+  static constexpr size_t kBytes = 2 * kBufferBytes;
+
+  std::byte* shared;
+  KvRows rows;
+
+  __device__ const uint16_t* tile(int index) const {
+    return reinterpret_cast<const uint16_t*>(shared + (index % 2) * kBufferBytes);
+  }
+  __device__ const float* scales() const { return nullptr; }
+  __device__ void fetch(int index, Range seen) const {
+    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks, key = index * kKeys + row;
+      if (chunk * 8 >= (rows.columns + 15) / 16 * 16) continue;
+      const bool valid = key >= seen.begin && key < seen.end && chunk * 8 < rows.columns;
+      std::byte* to = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2 + chunk * 16;
+      copy_async_16(to, valid ? rows.data + key * rows.stride + chunk * 16 : rows.data, valid);
+    }
+  }
+  /// After the tile has come, before it is used, with __syncthreads() around.
+  __device__ void unpack(int, Range) const {}
+  /// Row `row` of a tile becomes zeros: nobody sees it, and it may hold anything.
+  __device__ void clear(int index, int row) const {
+    std::byte* at = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2;
+    for (int chunk = 0; chunk < kChunks; ++chunk) *reinterpret_cast<uint4*>(at + chunk * 16) = uint4{0, 0, 0, 0};
+  }
+};
+
+template <int kD, bool kKeysSide>
+struct Stage<KvType::kQ8_0, kD, kKeysSide> {
+  static constexpr int kChunks = kD / 8;
+  /// Bytes of shared memory that the granules of a row take.
+  static constexpr int kRawPitch = (kD / kBlockElements * kBlockBytes + 30) / 16 * 16;
+  static constexpr int kScaleBytes = kD / kBlockElements * kKeys * 4;
+  static constexpr size_t kTileBytes = kKeys * kPitch<kD> * 2;
+  static constexpr size_t kBytes = kTileBytes + kScaleBytes + kKeys * kRawPitch;
+  static_assert(kRawPitch / 16 <= kChunks);
+
+  std::byte* shared;
+  KvRows rows;
+
+  __device__ const uint16_t* tile(int) const { return reinterpret_cast<const uint16_t*>(shared); }
+  /// [block][row]
+  __device__ float* scales() const { return reinterpret_cast<float*>(shared + kTileBytes); }
+  __device__ std::byte* raw(int row) const { return shared + kTileBytes + kScaleBytes + row * kRawPitch; }
+  __device__ static int offset(const std::byte* row) { return static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16); }
+
+  __device__ void fetch(int index, Range seen) const {
+    const int bytes = rows.columns / kBlockElements * kBlockBytes;
+    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
+      const int row = i / kChunks, granule = i % kChunks, key = index * kKeys + row;
+      if (key < seen.begin || key >= seen.end) continue;
+      const std::byte* data = rows.data + key * rows.stride;
+      const std::byte* from = data - offset(data) + granule * 16;
+      if (from >= data + bytes) continue;
+      std::byte* to = raw(row) + granule * 16;
+      if (from + 16 <= rows.end) {
+        copy_async_16(to, from);
+      } else {
+        for (int byte = 0; from + byte < rows.end; ++byte) to[byte] = from[byte];
+      }
+    }
+  }
+  __device__ void unpack(int index, Range seen) const {
+    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks, key = index * kKeys + row;
+      if (chunk * 8 >= rows.columns) continue;
+      uint4 values{0, 0, 0, 0};
+      float scale = 0;
+      if (key >= seen.begin && key < seen.end) {
+        const std::byte* block =
+            raw(row) + offset(rows.data + key * rows.stride) + chunk * 8 / kBlockElements * kBlockBytes;
+        const auto* pairs = reinterpret_cast<const uint16_t*>(block) + 1 + chunk % 4 * 4;
+        values = uint4{floats(pairs[0]), floats(pairs[1]), floats(pairs[2]), floats(pairs[3])};
+        scale = __half2float(*reinterpret_cast<const __half*>(block));
+      }
+      *reinterpret_cast<uint4*>(shared + row * kPitch<kD> * 2 + chunk * 16) = values;
+      if (chunk % 4 == 0) scales()[chunk / 4 * kKeys + row] = scale;
+    }
+  }
+  __device__ void clear(int, int row) const {
+    for (int block = 0; block < kD / kBlockElements; ++block) scales()[block * kKeys + row] = 0;
+  }
+  /// Two integers as two 16-bit floats: 2^23 + 128 + x has x in its last bits, whatever its sign.
+  __device__ static uint32_t floats(uint32_t pair) {
+    const uint32_t shifted = pair ^ 0x8080;
+    const float low = std::bit_cast<float>(__byte_perm(shifted, 0x4B000000, 0x7440)) - 8388736.0f;
+    const float high = std::bit_cast<float>(__byte_perm(shifted, 0x4B000000, 0x7441)) - 8388736.0f;
+    if constexpr (kKeysSide) {
+      return pack_f16(low, high);
+    } else {
+      return __byte_perm(std::bit_cast<uint32_t>(low), std::bit_cast<uint32_t>(high), 0x7632);
+    }
+  }
+};
+
+}  // namespace shoal::cuda::attention

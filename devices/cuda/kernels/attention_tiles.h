@@ -1,0 +1,420 @@
+// Attention on tensor cores, for prompts and for decoding, with K and V in f16, bf16 or q8_0.
+//
+// A block of four warps takes 64 rows, 16 for each warp (kRowWarps = 4), or 16 rows that all warps share, each with a
+// quarter of every KV tile (kRowWarps = 1); the latter join their results at the end. A warp multiplies its queries
+// with a tile's keys, updates its running soft-max (Milakov and Gimelshein 2018, arXiv:1805.02867) and multiplies the
+// weights, which are in registers already as the next product takes them, with the tile's values.
+//
+// Results must be as good as f32 arithmetic gives. K and V are exact as 16-bit floats (q8_0 as integers whose scales
+// are applied to f32 numbers: those of keys to the products of a block, those of values to the weights). Queries and
+// weights are not, so each is the sum of two: x = high + low with high = round(x), low = round(x - high), 22 bits with
+// f16 and 17 with bf16, which doubles the products. A query is first multiplied by a power of two that brings its
+// largest element to [128, 256), and weights are times 1024, so that neither overflows nor vanishes in f16.
+#pragma once
+
+#include "devices/cuda/kernels/attention_stage.h"
+#include "devices/cuda/kernels/mma.h"
+
+namespace shoal::cuda::attention {
+
+inline constexpr float kLift = 6.931471805599453f, kLower = 1.0f / 1024;  // ln(1024) and its inverse
+
+/// Two numbers as 16-bit floats and what these leave out.
+struct Split {
+  uint32_t high, low;
+};
+template <bool kF16>
+__device__ inline Split split(float x, float y) {
+  if constexpr (kF16) {
+    const uint32_t high = pack_f16(x, y);
+    __half2 pair;
+    memcpy(&pair, &high, sizeof pair);
+    const float2 rounded = __half22float2(pair);
+    return {high, pack_f16(x - rounded.x, y - rounded.y)};
+  } else {
+    const uint32_t high = pack_bf16(x, y);
+    return {high, pack_bf16(x - std::bit_cast<float>(high << 16), y - std::bit_cast<float>(high & 0xffff0000u))};
+  }
+}
+template <bool kF16>
+__device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kF16) {
+    mma_f16(sums, a, b);
+  } else {
+    mma_bf16(sums, a, b);
+  }
+}
+/// Two tiles of 8 columns at once, and both parts of a.
+template <bool kF16>
+__device__ inline void multiply_split(float (&left)[4], float (&right)[4], const uint32_t (&high)[4],
+                                      const uint32_t (&low)[4], const uint32_t (&b)[4]) {
+  multiply<kF16>(left, high, {b[0], b[1]});
+  multiply<kF16>(right, high, {b[2], b[3]});
+  multiply<kF16>(left, low, {b[0], b[1]});
+  multiply<kF16>(right, low, {b[2], b[3]});
+}
+
+/// Where things lie in a block's shared memory. Partial results of warps take the place of the rest at the end.
+template <KvType kK, KvType kV, int kD, int kRowWarps>
+struct Layout {
+  using Keys = Stage<kK, kD, true>;
+  using Values = Stage<kV, kD, false>;
+  static constexpr int kRows = 16 * kRowWarps;
+  static constexpr size_t kQueryBytes = kRows * kPitch<kD> * 2;
+  static constexpr size_t kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + Keys::kBytes;
+  static constexpr size_t kFactorsAt = kValuesAt + Values::kBytes, kSeenAt = kFactorsAt + kRows * 4;
+  static constexpr size_t kBytes = kSeenAt + kKeys * 4;
+  static_assert(kRowWarps == 4 || 4 * 16 * (kD + 2) * 4 <= kFactorsAt);
+};
+
+/// Queries of a block as two parts; the factor that makes scores of products goes to factors[row].
+template <bool kF16, int kD, int kRows>
+__device__ inline void load_queries(const Arguments& a, const Place& place, uint32_t* high, uint32_t* low,
+                                    float* factors) {
+  const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
+  for (int row = static_cast<int>(threadIdx.x / 32); row < kRows; row += kThreads / 32) {
+    const bool exists = row < place.rows;
+    const int at = place.first_row + (exists ? row : 0);
+    const std::byte* query =
+        a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
+    const auto element = [&](int i) {
+      return exists && i < a.d ? *reinterpret_cast<const float*>(query + i * a.q.element) : 0.0f;
+    };
+    float largest = 0;
+    for (int i = lane; i < a.d; i += 32) largest = fmaxf(largest, fabsf(element(i)));
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+    const int exponent = static_cast<int>(std::bit_cast<uint32_t>(largest) >> 23);
+    const uint32_t up = exponent == 0 || exponent == 255 ? 127 : min(261 - exponent, 253);
+    const float factor = std::bit_cast<float>(up << 23);
+    for (int i = 2 * lane; i < columns; i += 64) {
+      const Split parts = split<kF16>(element(i) * factor, element(i + 1) * factor);
+      high[(row * kPitch<kD> + i) / 2] = parts.high;
+      low[(row * kPitch<kD> + i) / 2] = parts.low;
+    }
+    if (lane == 0) factors[row] = std::bit_cast<float>((254 - up) << 23) * a.scale;
+  }
+}
+
+/// A warp's 16 rows. Of a product's tile a lane has columns 2 (lane % 4) + {0, 1} of rows lane / 4 + {0, 8}.
+template <KvType kK, KvType kV, int kD, int kRowWarps>
+struct Warp {
+  static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< keys of a tile that are this warp's
+  static constexpr int kKeyTiles = kWarpKeys / 8;
+  static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
+
+  int lane, first_row, first_key;  ///< within the block, within the tile
+  int queries[2];
+  Range ranges[2];
+  float factors[2];
+  float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
+  float values[kD / 8][4] = {};
+
+  __device__ Warp(const Arguments& a, const Place& place, const float* row_factors)
+      : lane(static_cast<int>(threadIdx.x % 32)) {
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    first_row = kRowWarps == 1 ? 0 : warp * 16;
+    first_key = kRowWarps == 1 ? warp * kWarpKeys : 0;
+    for (int i = 0; i < 2; ++i) {
+      const int row = first_row + lane / 4 + 8 * i;
+      queries[i] = query_of(a, place.first_row + min(row, place.rows - 1));
+      ranges[i] = row < place.rows ? visible(a, queries[i]) : Range{0, 0};
+      factors[i] = row_factors[row];
+    }
+  }
+
+  /// The first row of 8 that this lane names to load_matrix_x4: for queries and values rows before columns, for keys
+  /// columns before rows.
+  __device__ const uint16_t* rows_first(const uint16_t* tile, int row) const {
+    return tile + (row + lane % 16) * kPitch<kD> + lane / 16 * 8;
+  }
+  __device__ const uint16_t* columns_first(const uint16_t* tile, int row) const {
+    return tile + (row + lane / 16 * 8 + lane % 8) * kPitch<kD> + lane / 8 % 2 * 8;
+  }
+
+  /// Adds the products of columns [16 step, 16 step + 16).
+  __device__ void multiply_keys(const uint16_t* high, const uint16_t* low, const uint16_t* keys, int step,
+                                float (&sums)[kKeyTiles][4]) const {
+    uint32_t q_high[4], q_low[4];
+    load_matrix_x4(q_high, rows_first(high, first_row) + step * 16);
+    load_matrix_x4(q_low, rows_first(low, first_row) + step * 16);
+#pragma unroll
+    for (int tile = 0; tile < kKeyTiles; tile += 2) {
+      uint32_t k[4];
+      load_matrix_x4(k, columns_first(keys, first_key + tile * 8) + step * 16);
+      multiply_split<kF16Keys>(sums[tile], sums[tile + 1], q_high, q_low, k);
+    }
+  }
+
+  __device__ void multiply_keys(const Arguments& a, const uint16_t* high, const uint16_t* low, const uint16_t* keys,
+                                const float* scales, float (&scores)[kKeyTiles][4]) const {
+    if constexpr (kK != KvType::kQ8_0) {
+#pragma unroll
+      for (int step = 0; step < kD / 16; ++step) {
+        if (step * 16 < a.d) multiply_keys(high, low, keys, step, scores);
+      }
+    } else {
+#pragma unroll
+      for (int block = 0; block < kD / kBlockElements; ++block) {
+        if (block * kBlockElements >= a.d) break;
+        float sums[kKeyTiles][4] = {};
+        multiply_keys(high, low, keys, 2 * block, sums);
+        multiply_keys(high, low, keys, 2 * block + 1, sums);
+#pragma unroll
+        for (int tile = 0; tile < kKeyTiles; ++tile) {
+          const float* at = scales + block * kKeys + first_key + tile * 8 + lane % 4 * 2;
+          for (int i = 0; i < 4; ++i) scores[tile][i] = fmaf(sums[tile][i], at[i % 2], scores[tile][i]);
+        }
+      }
+    }
+  }
+
+  /// `whole`: every row sees every key of the tile. Else seen[key] is set for keys that a row sees.
+  __device__ void finish_scores(const Arguments& a, int tile, bool whole, float (&scores)[kKeyTiles][4],
+                                int* seen) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = first_key + n * 8 + lane % 4 * 2 + i % 2, key = tile * kKeys + column, row = i / 2;
+        float score = scores[n][i] * factors[row];
+        if (a.softcap > 0) score = soft_cap(a, score);
+        if (!whole) {
+          const bool in_range = key >= ranges[row].begin && key < ranges[row].end;
+          if (!in_range) score = kMinusInfinity;
+          if (in_range && a.mask != nullptr) score = add_mask(a, queries[row], key, score);
+          if (score != kMinusInfinity) seen[column] = 1;
+        }
+        scores[n][i] = score;
+      }
+    }
+  }
+
+  /// Scores become weights, times 1024.
+  __device__ void soft_max(float (&scores)[kKeyTiles][4]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float largest = top[row];
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        largest = fmaxf(largest, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      const float base = largest == kMinusInfinity ? 0 : largest;
+      const float keep = __expf(top[row] - base);
+      top[row] = largest;
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 2 * row; i < 2 * row + 2; ++i) {
+          scores[n][i] = __expf(scores[n][i] - base + kLift);
+          added += scores[n][i];
+        }
+      }
+      sum[row] = sum[row] * keep + added;
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n) {
+        values[n][2 * row] *= keep;
+        values[n][2 * row + 1] *= keep;
+      }
+    }
+  }
+
+  /// The weights of 16 keys as the left side of a product, times what is given for keys 2 (lane % 4) + {0, 1, 8, 9}.
+  __device__ static void split_weights(const float (&left)[4], const float (&right)[4], const float (&times)[4],
+                                       uint32_t (&high)[4], uint32_t (&low)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* from = i < 2 ? left : right;
+      const Split parts =
+          split<kF16Values>(from[i % 2 * 2] * times[i / 2 * 2], from[i % 2 * 2 + 1] * times[i / 2 * 2 + 1]);
+      high[i] = parts.high, low[i] = parts.low;
+    }
+  }
+
+  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales,
+                        const float (&weights)[kKeyTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; n += 2) {
+      uint32_t high[4], low[4];
+      if constexpr (kV != KvType::kQ8_0) split_weights(weights[n], weights[n + 1], {1, 1, 1, 1}, high, low);
+#pragma unroll
+      for (int step = 0; step < kD / 16; ++step) {
+        if (step * 16 >= a.e) break;
+        if constexpr (kV == KvType::kQ8_0) {
+          const float* at = scales + step / 2 * kKeys + first_key + n * 8 + lane % 4 * 2;
+          if (step % 2 == 0) split_weights(weights[n], weights[n + 1], {at[0], at[1], at[8], at[9]}, high, low);
+        }
+        uint32_t v[4];
+        load_matrix_x4_trans(v, rows_first(tile, first_key + n * 8) + step * 16);
+        multiply_split<kF16Values>(values[2 * step], values[2 * step + 1], high, low, v);
+      }
+    }
+  }
+
+  /// After the last tile: sums over the row's lanes; the lift is taken back.
+  __device__ void finish() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      sum[row] += __shfl_xor_sync(~0u, sum[row], 1);
+      sum[row] += __shfl_xor_sync(~0u, sum[row], 2);
+      sum[row] *= kLower;
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n) {
+        values[n][2 * row] *= kLower;
+        values[n][2 * row + 1] *= kLower;
+      }
+    }
+  }
+};
+
+/// Stores a row's columns 8 n + 2 (lane % 4) + {0, 1}, which are values[n][0] and [1] of `half`.
+template <int kTiles>
+__device__ inline void store_row(float* to, int lane, int half, float factor, int columns,
+                                 const float (&values)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    if (n * 8 >= columns) break;
+    const float2 pair{values[n][2 * half] * factor, values[n][2 * half + 1] * factor};
+    *reinterpret_cast<float2*>(to + n * 8 + lane % 4 * 2) = pair;
+  }
+}
+
+/// Rows of one warp each, to the result or to the split's partials.
+template <class Warp>
+__device__ inline void write_rows(const Arguments& a, const Place& place, const Warp& warp) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
+    if (in_block >= place.rows) continue;
+    if (a.splits == 1) {
+      const float factor = final_factor(a, head_of(a, place.kv_head, row), warp.top[half], warp.sum[half]);
+      store_row(result_of(a, place.batch, place.kv_head, row), warp.lane, half, factor, a.e, warp.values);
+      continue;
+    }
+    const Partial to = partial_of(a, place.split, place.batch, place.kv_head, row);
+    store_row(to.values, warp.lane, half, 1, a.e, warp.values);
+    if (warp.lane % 4 == 0) to.stats[0] = warp.top[half], to.stats[1] = warp.sum[half];
+  }
+}
+
+/// Rows that all warps have a part of: joined in the order of warps.
+template <int kD, class Warp>
+__device__ inline void join_rows(const Arguments& a, const Place& place, const Warp& warp, std::byte* shared) {
+  constexpr int kWarps = kThreads / 32;
+  auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
+  float* stats = parts + kWarps * 16 * kD;         // [warp][row] of top, sum
+  const int index = static_cast<int>(threadIdx.x / 32);
+  __syncthreads();  // tiles are no longer read
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = index * 16 + warp.lane / 4 + 8 * half;
+    store_row(parts + row * kD, warp.lane, half, 1, a.e, warp.values);
+    if (warp.lane % 4 == 0) stats[2 * row] = warp.top[half], stats[2 * row + 1] = warp.sum[half];
+  }
+  __syncthreads();
+  for (int in_block = index; in_block < place.rows; in_block += kWarps) {
+    float top = kMinusInfinity, sum = 0, keep[kWarps];
+    for (int i = 0; i < kWarps; ++i) top = fmaxf(top, stats[2 * (i * 16 + in_block)]);
+    for (int i = 0; i < kWarps; ++i) {
+      const float* from = stats + 2 * (i * 16 + in_block);
+      keep[i] = from[0] == kMinusInfinity ? 0 : expf(from[0] - top);
+      sum += from[1] * keep[i];
+    }
+    const int row = place.first_row + in_block;
+    const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
+    float* to = a.splits == 1 ? result_of(a, place.batch, place.kv_head, row) : partial.values;
+    const float factor = a.splits == 1 ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    for (int column = warp.lane; column < a.e; column += 32) {
+      float value = 0;
+      for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
+      to[column] = value * factor;
+    }
+    if (a.splits > 1 && warp.lane == 0) partial.stats[0] = top, partial.stats[1] = sum;
+  }
+}
+
+/// Values of a tile that no row of the block sees are cleared: 0 * NaN would spoil the sums.
+template <class Values>
+__device__ inline void clear_unseen(const Values& values, int tile, int* seen) {
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kKeys) {
+    if (seen[thread] == 0) values.clear(tile, thread);
+    seen[thread] = 0;
+  }
+  __syncthreads();
+}
+
+template <KvType kK, KvType kV, int kD, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, kD == 64    ? 3
+                                            : kD == 128 ? 2
+                                                        : 1) attention_tiles(const Arguments a) {
+  using Block = Layout<kK, kV, kD, kRowWarps>;
+  using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
+  SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  auto* high = reinterpret_cast<uint16_t*>(shared);
+  auto* low = reinterpret_cast<uint16_t*>(shared + Block::kQueryBytes);
+  auto* factors = reinterpret_cast<float*>(shared + Block::kFactorsAt);
+  auto* seen = reinterpret_cast<int*>(shared + Block::kSeenAt);
+
+  const Place place = place_of(a);
+  const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Share share = share_of(in_sight.some, a.splits, place.split);
+  if (a.splits > 1 && share.first >= share.last) return;  // merge_splits knows
+  const auto rows_of = [&](const Source& source, int columns) {
+    return KvRows{source.data + place.kv_head * source.head + place.batch * source.batch, source.row, source.end,
+                  columns};
+  };
+  const typename Block::Keys keys{shared + Block::kKeysAt, rows_of(a.k, a.d)};
+  const typename Block::Values values{shared + Block::kValuesAt, rows_of(a.v, a.e)};
+  if (share.first < share.last) {
+    keys.fetch(share.first, in_sight.some);
+    values.fetch(share.first, in_sight.some);
+  }
+  copy_async_commit();
+  load_queries<BlockWarp::kF16Keys, kD, Block::kRows>(a, place, reinterpret_cast<uint32_t*>(high),
+                                                      reinterpret_cast<uint32_t*>(low), factors);
+  if (threadIdx.x < kKeys) seen[threadIdx.x] = 0;
+  __syncthreads();
+
+  BlockWarp warp(a, place, factors);
+  const bool busy = warp.first_row < place.rows;  // else it only helps to copy
+  const bool gaps = a.mask != nullptr || a.window > 0;
+  for (int tile = share.first; tile < share.last; ++tile) {
+    copy_async_wait<0>();
+    __syncthreads();  // the tile has come, and the one before is no longer read
+    if constexpr (kK == KvType::kQ8_0 || kV == KvType::kQ8_0) {
+      keys.unpack(tile, in_sight.some);
+      values.unpack(tile, in_sight.some);
+      __syncthreads();
+    }
+    if (tile + 1 < share.last) {
+      keys.fetch(tile + 1, in_sight.some);
+      values.fetch(tile + 1, in_sight.some);
+    }
+    copy_async_commit();
+    const bool whole =
+        a.mask == nullptr && tile * kKeys >= in_sight.all.begin && (tile + 1) * kKeys <= in_sight.all.end;
+    float scores[BlockWarp::kKeyTiles][4] = {};
+    if (busy) {
+      warp.multiply_keys(a, high, low, keys.tile(tile), keys.scales(), scores);
+      warp.finish_scores(a, tile, whole, scores, seen);
+    }
+    if (gaps && !whole) clear_unseen(values, tile, seen);
+    if (busy) {
+      warp.soft_max(scores);
+      warp.weigh(a, values.tile(tile), values.scales(), scores);
+    }
+  }
+  copy_async_wait<0>();
+  warp.finish();
+  if constexpr (kRowWarps == 1) {
+    join_rows<kD>(a, place, warp, shared);
+  } else {
+    write_rows(a, place, warp);
+  }
+}
+
+}  // namespace shoal::cuda::attention

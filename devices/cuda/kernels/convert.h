@@ -1,0 +1,182 @@
+// Elements of the plain dtypes in kernels: as float, between each other, and 16 bytes at a time. Roundings are those of
+// graph/dtype.h; products and sums that must round as on the CPU are written with Rounded.
+#pragma once
+
+#include <bit>
+#include <limits>
+#include <type_traits>
+
+#include "devices/cuda/kernels/platform.h"
+#include "graph/dtype.h"
+
+namespace shoal::cuda {
+
+/// A float whose products and sums the compiler does not join to fused operations.
+struct Rounded {
+  float value;
+  __device__ Rounded(float x) : value(x) {}  // NOLINT: formulas mix both
+  __device__ operator float() const { return value; }
+};
+__device__ inline Rounded operator*(Rounded a, Rounded b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a.value, b.value);
+#else
+  return a.value * b.value;
+#endif
+}
+__device__ inline Rounded operator+(Rounded a, Rounded b) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(a.value, b.value);
+#else
+  return a.value + b.value;
+#endif
+}
+__device__ inline Rounded operator-(Rounded a, Rounded b) {
+  return a + Rounded(-b.value);
+}
+__device__ inline Rounded operator/(Rounded a, Rounded b) {
+  return a.value / b.value;
+}
+
+template <DType kType>
+struct ElementOf;
+template <>
+struct ElementOf<DType::kF32> {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kF16> {
+  using Type = __half;
+};
+template <>
+struct ElementOf<DType::kBF16> {
+  using Type = __nv_bfloat16;
+};
+template <>
+struct ElementOf<DType::kI32> {
+  using Type = int32_t;
+};
+template <>
+struct ElementOf<DType::kI64> {
+  using Type = int64_t;
+};
+
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(__half x) {
+  return __half2float(x);
+}
+__device__ inline float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline float to_float(int32_t x) {
+  return static_cast<float>(x);
+}
+__device__ inline float to_float(int64_t x) {
+  return static_cast<float>(x);
+}
+
+/// Rounded to the nearest, even of two; integers are limited to their range and NaN gives 0.
+template <class T>
+__device__ inline T from_float(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    constexpr float kBound = sizeof(T) == 4 ? 0x1p31f : 0x1p63f;  // the first value above the range
+    const float nearest = rintf(x);
+    if (!(nearest == nearest)) return 0;
+    if (nearest >= kBound) return std::numeric_limits<T>::max();
+    return nearest < -kBound ? std::numeric_limits<T>::min() : static_cast<T>(nearest);
+  }
+}
+
+template <class T>
+__device__ inline T element_at(const std::byte* address) {
+  return *reinterpret_cast<const T*>(address);
+}
+
+/// An element whose dtype only the launch knows; not of quantised dtypes.
+__device__ inline float float_at(DType dtype, const std::byte* address) {
+  switch (dtype) {
+    case DType::kF32:
+      return element_at<float>(address);
+    case DType::kF16:
+      return to_float(element_at<__half>(address));
+    case DType::kBF16:
+      return to_float(element_at<__nv_bfloat16>(address));
+    case DType::kI32:
+      return to_float(element_at<int32_t>(address));
+    default:
+      return to_float(element_at<int64_t>(address));
+  }
+}
+/// Element of an i32 or i64 tensor.
+__device__ inline int64_t integer_at(DType dtype, const std::byte* address) {
+  return dtype == DType::kI64 ? element_at<int64_t>(address) : element_at<int32_t>(address);
+}
+
+/// The elements of 16 bytes, read and written at once; addresses are aligned to 16.
+template <class T>
+struct Pack {
+  static constexpr int kCount = 16 / sizeof(T);
+  T values[kCount];
+};
+template <class T>
+__device__ inline Pack<T> load_pack(const std::byte* from) {
+  return std::bit_cast<Pack<T>>(*reinterpret_cast<const uint4*>(from));
+}
+template <class T>
+__device__ inline void store_pack(const Pack<T>& pack, std::byte* to) {
+  *reinterpret_cast<uint4*>(to) = std::bit_cast<uint4>(pack);
+}
+
+/// `kCount` elements (a multiple of 16 bytes of them) as floats, and back.
+template <class T, int kCount>
+__device__ inline void load_floats(const std::byte* from, float (&to)[kCount]) {
+  constexpr int kStep = Pack<T>::kCount;
+  static_assert(kCount % kStep == 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += kStep) {
+    const Pack<T> pack = load_pack<T>(from + i * sizeof(T));
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) to[i + j] = to_float(pack.values[j]);
+  }
+}
+template <class T, int kCount>
+__device__ inline void store_floats(const float (&from)[kCount], std::byte* to) {
+  constexpr int kStep = Pack<T>::kCount;
+  static_assert(kCount % kStep == 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += kStep) {
+    Pack<T> pack;
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) pack.values[j] = from_float<T>(from[i + j]);
+    store_pack(pack, to + i * sizeof(T));
+  }
+}
+
+/// Calls f(std::integral_constant<DType, ...>) with the dtype as a type; false when it is not of the kind.
+template <DType... kTypes, class F>
+bool with_one_of(DType dtype, F&& f) {
+  return ((dtype == kTypes && (f(std::integral_constant<DType, kTypes>{}), true)) || ...);
+}
+template <class F>
+bool with_float(DType dtype, F&& f) {
+  return with_one_of<DType::kF32, DType::kF16, DType::kBF16>(dtype, f);
+}
+template <class F>
+bool with_plain(DType dtype, F&& f) {
+  return with_one_of<DType::kF32, DType::kF16, DType::kBF16, DType::kI32, DType::kI64>(dtype, f);
+}
+template <class F>
+bool with_quantized(DType dtype, F&& f) {
+  return with_one_of<DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
+                     DType::kQ4_K, DType::kQ5_K, DType::kQ6_K>(dtype, f);
+}
+
+}  // namespace shoal::cuda

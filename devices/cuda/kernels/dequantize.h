@@ -1,0 +1,259 @@
+// Values of the quantised blocks of GGUF (graph/quants/blocks.h) on the device. Every element is
+//   scale * code + add
+// with a small integer code; the elements of a group (16 or 32 of them) have one scale and one add. Products and sums
+// round one after the other, never fused, so that values equal graph/quants bit for bit.
+//
+//   using Q = Quantized<DType::kQ4_K>;
+//   const Q::Block* blocks = ...;
+//   float values[8];
+//   values_at<Q>(blocks[b], i, values);         // elements i .. i + 7, i a multiple of 8
+//   const Scaling s = Q::scaling(blocks[b], i);  // or the parts of it, for integer products:
+//   const Codes c = Q::codes(blocks[b], i);      // eight signed bytes
+#pragma once
+
+#include <bit>
+
+#include "devices/cuda/kernels/convert.h"
+#include "graph/dtype.h"
+#include "graph/quants/blocks.h"
+
+namespace shoal::cuda {
+
+__device__ inline float half_bits_to_float(uint16_t bits) {
+  return __half2float(std::bit_cast<__half>(bits));
+}
+
+/// Eight codes as signed bytes, the first in the lowest byte of `low`.
+struct Codes {
+  uint32_t low, high;
+};
+/// Of one group of elements.
+struct Scaling {
+  float scale;
+  float add;  ///< 0 for formats without (kAdds == false)
+};
+
+/// Eight bytes at an address with the alignment of a block: 2, or 4 for blocks of whole words. Blocks lie one after the
+/// other from an address aligned to 16 on.
+template <class Block>
+__device__ inline Codes eight_bytes(const void* from) {
+  if constexpr (sizeof(Block) % 4 == 0) {
+    const auto* words = static_cast<const uint32_t*>(from);
+    return {words[0], words[1]};
+  } else {
+    const auto* halves = static_cast<const uint16_t*>(from);
+    return {halves[0] | static_cast<uint32_t>(halves[1]) << 16, halves[2] | static_cast<uint32_t>(halves[3]) << 16};
+  }
+}
+
+/// `count` bits of each byte from bit `first` on.
+__device__ inline Codes bits_of(Codes bytes, int first, int count) {
+  const uint32_t mask = ((1u << count) - 1) * 0x01010101u;
+  return {bytes.low >> first & mask, bytes.high >> first & mask};
+}
+/// a | b << shift; the bits stay within their bytes.
+__device__ inline Codes with_high_bits(Codes a, Codes b, int shift) {
+  return {a.low | b.low << shift, a.high | b.high << shift};
+}
+/// Bytes 0..127 minus `value` <= 128, as signed bytes.
+__device__ inline Codes minus(Codes bytes, uint32_t value) {
+  const uint32_t all = value * 0x01010101u, top = 0x80808080u;
+  return {((bytes.low | top) - all) ^ top, ((bytes.high | top) - all) ^ top};
+}
+/// Bit j of `bits` as byte j.
+__device__ inline Codes spread(uint32_t bits) {
+  return {((bits & 15) * 0x00204081u) & 0x01010101u, ((bits >> 4 & 15) * 0x00204081u) & 0x01010101u};
+}
+
+/// Block, kElements (of a block), kGroup (elements that share a scaling), kAdds, scaling(block, i) of the group of
+/// element i, codes(block, i) of the elements i .. i + 7 with i a multiple of 8.
+template <DType kType>
+struct Quantized;
+
+namespace formats {
+
+/// What formats of 32 elements share: byte j has element j in its low and element j + 16 in its high nibble.
+template <class B>
+struct Of32 {
+  using Block = B;
+  static constexpr int kElements = quants::kBlock, kGroup = quants::kBlock;
+  static __device__ Codes nibbles(const Block& block, int i) {
+    return bits_of(eight_bytes<Block>(block.nibbles + i % 16), i / 16 * 4, 4);
+  }
+  static __device__ Codes nibbles_and_high_bits(const Block& block, int i) {
+    return with_high_bits(nibbles(block, i), spread(block.high_bits[i / 8]), 4);
+  }
+  static __device__ Scaling only_scale(const Block& block) { return {half_bits_to_float(block.scale), 0}; }
+  static __device__ Scaling scale_and_min(const Block& block) {
+    return {half_bits_to_float(block.scale), half_bits_to_float(block.min)};
+  }
+};
+
+/// Of 256 elements.
+template <class B, int kGroupElements>
+struct Of256 {
+  using Block = B;
+  static constexpr int kElements = quants::kSuperBlock, kGroup = kGroupElements;
+  static __device__ Scaling only_scale(const Block& block, int scale) {
+    return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)), 0};
+  }
+  static __device__ Scaling scale_and_min(const Block& block, int scale, int min) {
+    return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)),
+            -(Rounded(half_bits_to_float(block.min_scale)) * Rounded(static_cast<float>(min)))};
+  }
+  static __device__ Codes crumbs(const Block& block, int i) {
+    return bits_of(eight_bytes<Block>(block.crumbs + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 2);
+  }
+  static __device__ Codes nibbles(const Block& block, int i) {
+    return bits_of(eight_bytes<Block>(block.nibbles + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 4);
+  }
+  static __device__ Codes high_bits(const Block& block, int i) {
+    return bits_of(eight_bytes<Block>(block.high_bits + i % 32), i / 32, 1);
+  }
+  /// Six bits each for group i / 32, packed as in q4_K.
+  static __device__ Scaling packed_scale_and_min(const Block& block, int i) {
+    const int j = i / 32;
+    const uint8_t* packed = block.scales;
+    if (j < 4) return scale_and_min(block, packed[j] & 63, packed[j + 4] & 63);
+    return scale_and_min(block, (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4,
+                         packed[j + 4] >> 4 | packed[j] >> 6 << 4);
+  }
+};
+
+}  // namespace formats
+
+template <>
+struct Quantized<DType::kQ4_0> : formats::Of32<quants::BlockQ4_0> {
+  static constexpr bool kAdds = false;
+  static __device__ Scaling scaling(const Block& block, int) { return only_scale(block); }
+  static __device__ Codes codes(const Block& block, int i) { return minus(nibbles(block, i), 8); }
+};
+template <>
+struct Quantized<DType::kQ4_1> : formats::Of32<quants::BlockQ4_1> {
+  static constexpr bool kAdds = true;
+  static __device__ Scaling scaling(const Block& block, int) { return scale_and_min(block); }
+  static __device__ Codes codes(const Block& block, int i) { return nibbles(block, i); }
+};
+template <>
+struct Quantized<DType::kQ5_0> : formats::Of32<quants::BlockQ5_0> {
+  static constexpr bool kAdds = false;
+  static __device__ Scaling scaling(const Block& block, int) { return only_scale(block); }
+  static __device__ Codes codes(const Block& block, int i) { return minus(nibbles_and_high_bits(block, i), 16); }
+};
+template <>
+struct Quantized<DType::kQ5_1> : formats::Of32<quants::BlockQ5_1> {
+  static constexpr bool kAdds = true;
+  static __device__ Scaling scaling(const Block& block, int) { return scale_and_min(block); }
+  static __device__ Codes codes(const Block& block, int i) { return nibbles_and_high_bits(block, i); }
+};
+template <>
+struct Quantized<DType::kQ8_0> : formats::Of32<quants::BlockQ8_0> {
+  static constexpr bool kAdds = false;
+  static __device__ Scaling scaling(const Block& block, int) { return only_scale(block); }
+  static __device__ Codes codes(const Block& block, int i) { return eight_bytes<Block>(block.values + i); }
+};
+
+template <>
+struct Quantized<DType::kQ2_K> : formats::Of256<quants::BlockQ2_K, 16> {
+  static constexpr bool kAdds = true;
+  static __device__ Scaling scaling(const Block& block, int i) {
+    return scale_and_min(block, block.scales[i / 16] & 15, block.scales[i / 16] >> 4);
+  }
+  static __device__ Codes codes(const Block& block, int i) { return crumbs(block, i); }
+};
+template <>
+struct Quantized<DType::kQ3_K> : formats::Of256<quants::BlockQ3_K, 16> {
+  static constexpr bool kAdds = false;
+  static __device__ Scaling scaling(const Block& block, int i) {
+    const int j = i / 16;
+    const int low = block.scales[j % 8] >> (j / 8 * 4) & 15;
+    const int high = block.scales[8 + j % 4] >> (j / 4 * 2) & 3;
+    return only_scale(block, (low | high << 4) - 32);
+  }
+  static __device__ Codes codes(const Block& block, int i) {
+    return minus(with_high_bits(crumbs(block, i), high_bits(block, i), 2), 4);
+  }
+};
+template <>
+struct Quantized<DType::kQ4_K> : formats::Of256<quants::BlockQ4_K, 32> {
+  static constexpr bool kAdds = true;
+  static __device__ Scaling scaling(const Block& block, int i) { return packed_scale_and_min(block, i); }
+  static __device__ Codes codes(const Block& block, int i) { return nibbles(block, i); }
+};
+template <>
+struct Quantized<DType::kQ5_K> : formats::Of256<quants::BlockQ5_K, 32> {
+  static constexpr bool kAdds = true;
+  static __device__ Scaling scaling(const Block& block, int i) { return packed_scale_and_min(block, i); }
+  static __device__ Codes codes(const Block& block, int i) {
+    return with_high_bits(nibbles(block, i), high_bits(block, i), 4);
+  }
+};
+template <>
+struct Quantized<DType::kQ6_K> : formats::Of256<quants::BlockQ6_K, 16> {
+  static constexpr bool kAdds = false;
+  static __device__ Scaling scaling(const Block& block, int i) { return only_scale(block, block.scales[i / 16]); }
+  static __device__ Codes codes(const Block& block, int i) {
+    const int half = i / 128, j = i / 32 % 4;
+    const Codes low = bits_of(eight_bytes<Block>(block.nibbles + half * 64 + j % 2 * 32 + i % 32), j / 2 * 4, 4);
+    return minus(with_high_bits(low, crumbs(block, i), 4), 32);
+  }
+};
+
+/// scale * code + add, rounded as in graph/quants.
+template <class Format>
+__device__ inline float value_of(Scaling scaling, int code) {
+  const Rounded scaled = Rounded(scaling.scale) * Rounded(static_cast<float>(code));
+  return Format::kAdds ? scaled + Rounded(scaling.add) : scaled;
+}
+/// Code j < 8.
+__device__ inline int code_at(Codes codes, int j) {
+  return static_cast<int8_t>((j < 4 ? codes.low : codes.high) >> (j % 4 * 8));
+}
+
+/// Elements i .. i + 7, i a multiple of 8.
+template <class Format>
+__device__ inline void values_at(const typename Format::Block& block, int i, float (&to)[8]) {
+  const Scaling scaling = Format::scaling(block, i);
+  const Codes codes = Format::codes(block, i);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) to[j] = value_of<Format>(scaling, code_at(codes, j));
+}
+/// Element i.
+template <class Format>
+__device__ inline float value_at(const typename Format::Block& block, int i) {
+  return value_of<Format>(Format::scaling(block, i), code_at(Format::codes(block, i / 8 * 8), i % 8));
+}
+
+/// Element i of a row of blocks whose dtype only the launch knows, for paths that need not be fast.
+template <DType kType>
+__device__ inline float quantized_at(const std::byte* row, int64_t i) {
+  using Format = Quantized<kType>;
+  const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
+  return value_at<Format>(blocks[i / Format::kElements], static_cast<int>(i % Format::kElements));
+}
+__device__ inline float quantized_at(DType dtype, const std::byte* row, int64_t i) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return quantized_at<DType::kQ4_0>(row, i);
+    case DType::kQ4_1:
+      return quantized_at<DType::kQ4_1>(row, i);
+    case DType::kQ5_0:
+      return quantized_at<DType::kQ5_0>(row, i);
+    case DType::kQ5_1:
+      return quantized_at<DType::kQ5_1>(row, i);
+    case DType::kQ8_0:
+      return quantized_at<DType::kQ8_0>(row, i);
+    case DType::kQ2_K:
+      return quantized_at<DType::kQ2_K>(row, i);
+    case DType::kQ3_K:
+      return quantized_at<DType::kQ3_K>(row, i);
+    case DType::kQ4_K:
+      return quantized_at<DType::kQ4_K>(row, i);
+    case DType::kQ5_K:
+      return quantized_at<DType::kQ5_K>(row, i);
+    default:
+      return quantized_at<DType::kQ6_K>(row, i);
+  }
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,369 @@
+// Integer dot products of quantised rows with columns of 8 bits, for products that read every weight once.
+//
+// A warp takes rows in steps of kStepElements (2048): every lane one unit of 64 elements. The bytes of a step are in
+// shared memory, at the same distance from a boundary of 16 as in the row; unit `lane` is decoded to 64 small integers
+// in the registers of its lane. The column is stored in steps too, each a record in the order in which lanes read it:
+//
+//   512 bytes chunk 0 of all 32 lanes (16 elements each), chunks 1, 2, 3,
+//   then 512 * kGroups / 2 bytes of headers: for each lane kGroups scales (f32) and sums of its integers (int32)
+//
+// so that each load of a warp is one piece of 512 bytes. A format has two or four groups, the elements of a unit with
+// one scale. With two, the unit's chunks are elements 0..15, 16..31, 32..47, 48..63 of 64 that lie side by side. With
+// four (formats with a scale for every 16), a super-block's elements 128 h + 32 c + 16 l .. + 15 are chunk c of lane
+// 2 h + l: those elements share bytes. Of a group, with column x ~ scale * v:
+//
+//   sum of weight * x = scale * (d * sum(q v) + m * sum(v))       d, m: of the block; m = kOffset * d where kOffset !=
+//   0
+#pragma once
+
+#include "devices/cuda/kernels/dequantize.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kStepElements = 2048;
+inline constexpr int kUnitElements = 64;
+inline constexpr int kStepValueBytes = kStepElements;
+
+/// Bytes of a column's step.
+constexpr int column_step_bytes(int groups) {
+  return kStepValueBytes + 256 * groups;
+}
+
+/// A unit of weights in registers: four words for each chunk. `m` is not used where the format has an offset.
+template <int kGroups>
+struct Unit {
+  uint32_t q[16];
+  float d[kGroups], m[kGroups];
+};
+
+/// A lane's part of a column's step.
+template <int kGroups>
+struct ColumnUnit {
+  uint32_t v[16];
+  float scale[kGroups];
+  int sum[kGroups];
+};
+
+__device__ inline void put_words(uint32_t* to, uint4 from) {
+  to[0] = from.x;
+  to[1] = from.y;
+  to[2] = from.z;
+  to[3] = from.w;
+}
+
+template <int kGroups>
+__device__ inline void load_column(const uint4* step, int lane, ColumnUnit<kGroups>& x) {
+  const uint4* vectors = step + lane;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) put_words(x.v + 4 * i, __ldg(vectors + 32 * i));
+  uint32_t header[2 * kGroups];
+#pragma unroll
+  for (int i = 0; i < kGroups / 2; ++i) put_words(header + 4 * i, __ldg(vectors + 128 + 32 * i));
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    x.scale[i] = std::bit_cast<float>(header[i]);
+    x.sum[i] = static_cast<int>(header[kGroups + i]);
+  }
+}
+
+/// Sum of the products of a unit; kOffset as above, kHasSum = false where m is zero.
+template <int kOffset, bool kHasSum, int kGroups>
+__device__ inline float dot_unit(const Unit<kGroups>& a, const ColumnUnit<kGroups>& x) {
+  constexpr int kWords = 16 / kGroups;
+  float total = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    int dot = kOffset ? kOffset * x.sum[g] : 0;
+#pragma unroll
+    for (int i = g * kWords; i < (g + 1) * kWords; ++i) {
+      dot = __dp4a(static_cast<int>(a.q[i]), static_cast<int>(x.v[i]), dot);
+    }
+    float part = a.d[g] * static_cast<float>(dot);
+    if (kHasSum && !kOffset) part = fmaf(a.m[g], static_cast<float>(x.sum[g]), part);
+    total = fmaf(x.scale[g], part, total);
+  }
+  return total;
+}
+
+/// Bytes of a step in shared memory: `words` is aligned to 16, the step starts `offset` bytes later.
+struct StepBytes {
+  const uint32_t* words;
+  int offset;
+
+  __device__ uint32_t byte(int at) const { return reinterpret_cast<const uint8_t*>(words)[offset + at]; }
+  __device__ uint32_t half(int at) const {
+    return *reinterpret_cast<const uint16_t*>(reinterpret_cast<const uint8_t*>(words) + offset + at);
+  }
+  /// kCount words from byte `at` on, by loads of kBytes, to which they are aligned. kBytes = 2: read as words and
+  /// shifted into place; up to four bytes behind them are read, too.
+  template <int kBytes, int kCount>
+  __device__ void load(int at, uint32_t (&to)[kCount]) const {
+    const int first = offset + at;
+    if constexpr (kBytes == 16) {
+      static_assert(kCount % 4 == 0);
+      const auto* from = reinterpret_cast<const uint4*>(words) + first / 16;
+#pragma unroll
+      for (int i = 0; i < kCount / 4; ++i) put_words(to + 4 * i, from[i]);
+    } else if constexpr (kBytes == 8) {
+      static_assert(kCount % 2 == 0);
+      const auto* from = reinterpret_cast<const uint2*>(words) + first / 8;
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i) {
+        const uint2 pair = from[i];
+        to[2 * i] = pair.x;
+        to[2 * i + 1] = pair.y;
+      }
+    } else if constexpr (kBytes == 4) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) to[i] = words[first / 4 + i];
+    } else {
+      const uint32_t* from = words + (first >> 2);
+      const int shift = (first & 2) * 8;
+      uint32_t low = from[0];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const uint32_t high = from[i + 1];
+        to[i] = __funnelshift_r(low, high, shift);
+        low = high;
+      }
+    }
+  }
+};
+
+inline constexpr uint32_t kNibbles = 0x0f0f0f0f, kCrumbs = 0x03030303, kBits = 0x01010101;
+
+/// The word from byte kAt (0 or 2 beyond a word) of `words` on.
+template <int kAt, int kCount>
+__device__ inline uint32_t word_at(const uint32_t (&words)[kCount]) {
+  if constexpr (kAt % 4 == 0) {
+    return words[kAt / 4];
+  } else {
+    return __funnelshift_r(words[kAt / 4], words[kAt / 4 + 1], 16);
+  }
+}
+template <int kAt, int kCount>
+__device__ inline float half_at(const uint32_t (&words)[kCount]) {
+  return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
+}
+
+/// The formats with blocks of 32: a unit is two blocks. kDelta: bytes before the codes.
+template <DType kType>
+struct Format32 {
+  using Block = typename Quantized<kType>::Block;
+  static constexpr bool kFive = kType == DType::kQ5_0 || kType == DType::kQ5_1;
+  static constexpr bool kEight = kType == DType::kQ8_0;
+  static constexpr int kGroups = 2;
+  static constexpr int kOffset = kType == DType::kQ4_0 ? -8 : kType == DType::kQ5_0 ? -16 : 0;
+  static constexpr bool kHasSum = kType == DType::kQ4_1 || kType == DType::kQ5_1;
+  static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kStepBytes = kStepElements / 32 * kBlockBytes;
+  static constexpr int kAlignment = 2 * kBlockBytes % 16 == 0 ? 16 : 2 * kBlockBytes % 8 == 0 ? 8 : 4;
+  static constexpr bool kHasShifted = true;
+
+  template <int kHalf, int kCount>
+  static __device__ void decode_block(const uint32_t (&words)[kCount], Unit<2>& unit) {
+    constexpr int kStart = kHalf * kBlockBytes, kHigh = kStart + (kHasSum ? 4 : 2), kCodes = kHigh + (kFive ? 4 : 0);
+    unit.d[kHalf] = half_at<kStart>(words);
+    if constexpr (kHasSum) unit.m[kHalf] = half_at<kStart + 2>(words);
+    uint32_t* const q = unit.q + 8 * kHalf;
+    if constexpr (kEight) {
+      put8<kCodes>(words, q, std::make_integer_sequence<int, 8>{});
+    } else {
+      uint32_t codes[4];
+      put8<kCodes>(words, codes, std::make_integer_sequence<int, 4>{});
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        q[i] = codes[i] & kNibbles;
+        q[4 + i] = codes[i] >> 4 & kNibbles;
+      }
+      if constexpr (kFive) {
+        const uint32_t high = word_at<kHigh>(words);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) q[i] |= ((high >> 4 * i & 15) * 0x02040810u) & 0x10101010u;
+      }
+    }
+  }
+  template <int kAt, int kCount, int... kIndices>
+  static __device__ void put8(const uint32_t (&words)[kCount], uint32_t* to, std::integer_sequence<int, kIndices...>) {
+    ((to[kIndices] = word_at<kAt + 4 * kIndices>(words)), ...);
+  }
+
+  /// kShifted: the row need not lie on a boundary of kAlignment, and `blocks` of the unit may be one.
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, int lane, int blocks, Unit<2>& unit) {
+    uint32_t words[kBlockBytes / 2];
+    step.load<kShifted ? 2 : kAlignment>(2 * kBlockBytes * lane, words);
+    decode_block<0>(words, unit);
+    decode_block<1>(words, unit);
+    if (kShifted && blocks == 1) unit.d[1] = unit.m[1] = 0;
+  }
+};
+
+/// q4_K and q5_K: a unit is 64 elements with common bytes.
+template <DType kType>
+struct FormatK32 {
+  using Block = typename Quantized<kType>::Block;
+  static constexpr bool kFive = kType == DType::kQ5_K;
+  static constexpr int kGroups = 2;
+  static constexpr int kOffset = 0;
+  static constexpr bool kHasSum = true;
+  static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
+  static constexpr int kAlignment = 16;
+  static constexpr bool kHasShifted = true;
+
+  static __device__ void scales(const uint32_t (&header)[4], int quarter, Unit<2>& unit) {
+    const uint32_t s = header[1], m = header[2], both = header[3];
+    const bool low = quarter < 2;
+    const uint32_t all_s = low ? s & 0x3f3f3f3f : (both & kNibbles) | (s >> 2 & 0x30303030);
+    const uint32_t all_m = low ? m & 0x3f3f3f3f : (both >> 4 & kNibbles) | (m >> 2 & 0x30303030);
+    const int shift = quarter % 2 * 16;
+    const float factor = half_at<0>(header), min_factor = -half_at<2>(header);
+#pragma unroll
+    for (int g = 0; g < 2; ++g) {
+      unit.d[g] = factor * static_cast<float>(all_s >> (shift + 8 * g) & 255);
+      unit.m[g] = min_factor * static_cast<float>(all_m >> (shift + 8 * g) & 255);
+    }
+  }
+
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, int lane, int, Unit<2>& unit) {
+    constexpr int kLoad = kShifted ? 2 : 16;
+    const int block = lane / 4 * kBlockBytes, quarter = lane % 4;
+    uint32_t header[4], codes[8];
+    step.load<kLoad>(block, header);
+    step.load<kLoad>(block + (kFive ? 48 : 16) + 32 * quarter, codes);
+    scales(header, quarter, unit);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      unit.q[i] = codes[i] & kNibbles;
+      unit.q[8 + i] = codes[i] >> 4 & kNibbles;
+    }
+    if constexpr (kFive) {
+      uint32_t high[8];
+      step.load<kLoad>(block + 16, high);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t bits = high[i] >> 2 * quarter;
+        unit.q[i] |= (bits & kBits) << 4;
+        unit.q[8 + i] |= (bits >> 1 & kBits) << 4;
+      }
+    }
+  }
+};
+
+/// What q2_K, q3_K and q6_K have in common.
+template <DType kType, int kOffsetOfCodes>
+struct FormatK16 {
+  using Block = typename Quantized<kType>::Block;
+  static constexpr int kGroups = 4;
+  static constexpr int kOffset = kOffsetOfCodes;
+  static constexpr bool kHasSum = true;
+  static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
+};
+
+struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
+  static constexpr int kAlignment = 4;
+  static constexpr bool kHasShifted = true;
+
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
+    constexpr int kLoad = kShifted ? 2 : 4;
+    const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
+    uint32_t crumbs[4], scales[2], factors[1];
+    step.load<kLoad>(block + 16 + 32 * half + 16 * part, crumbs);
+    step.load<kLoad>(block + 8 * half, scales);
+    step.load<kLoad>(block + 80, factors);
+    const float factor = half_at<0>(factors), min_factor = -half_at<2>(factors);
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      const uint32_t packed = scales[g / 2] >> (8 * part + g % 2 * 16);
+      unit.d[g] = factor * static_cast<float>(packed & 15);
+      unit.m[g] = min_factor * static_cast<float>(packed >> 4 & 15);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) unit.q[4 * g + i] = crumbs[i] >> 2 * g & kCrumbs;
+    }
+  }
+};
+
+/// Blocks of an odd number of halves: lanes find their words at either distance from a boundary.
+struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
+  static constexpr int kAlignment = 2;
+  static constexpr bool kHasShifted = false;
+
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
+    const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
+    uint32_t high[4], crumbs[4], scales[3];
+    step.load<2>(block + 16 * part, high);
+    step.load<2>(block + 32 + 32 * half + 16 * part, crumbs);
+    step.load<2>(block + 96, scales);
+    const float factor = half_bits_to_float(static_cast<uint16_t>(step.half(block + 108)));
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      // Sub-block 8 half + 2 g + part.
+      const uint32_t low = scales[g / 2] >> (g % 2 * 16 + 8 * part + 4 * half) & 15;
+      const uint32_t top = scales[2] >> (g % 2 * 16 + 8 * part + 4 * half + g / 2 * 2) & 3;
+      unit.d[g] = factor * static_cast<float>(static_cast<int>(low | top << 4) - 32);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        unit.q[4 * g + i] = (crumbs[i] >> 2 * g & kCrumbs) | (high[i] >> (4 * half + g) & kBits) << 2;
+      }
+    }
+  }
+};
+
+struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
+  static constexpr int kAlignment = 2;
+  static constexpr bool kHasShifted = false;
+
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
+    const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
+    uint32_t first[4], second[4], crumbs[4];
+    step.load<2>(block + 64 * half + 16 * part, first);
+    step.load<2>(block + 64 * half + 32 + 16 * part, second);
+    step.load<2>(block + 128 + 32 * half + 16 * part, crumbs);
+    const float factor = half_bits_to_float(static_cast<uint16_t>(step.half(block + 208)));
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      const auto scale = static_cast<int8_t>(step.byte(block + 192 + 8 * half + 2 * g + part));
+      unit.d[g] = factor * static_cast<float>(scale);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t nibbles = (g % 2 ? second[i] : first[i]) >> g / 2 * 4 & kNibbles;
+        unit.q[4 * g + i] = nibbles | (crumbs[i] >> 2 * g & kCrumbs) << 4;
+      }
+    }
+  }
+};
+
+template <DType kType>
+struct DotFormatOf {
+  using Format = Format32<kType>;
+};
+template <>
+struct DotFormatOf<DType::kQ2_K> {
+  using Format = FormatQ2K;
+};
+template <>
+struct DotFormatOf<DType::kQ3_K> {
+  using Format = FormatQ3K;
+};
+template <>
+struct DotFormatOf<DType::kQ4_K> {
+  using Format = FormatK32<DType::kQ4_K>;
+};
+template <>
+struct DotFormatOf<DType::kQ5_K> {
+  using Format = FormatK32<DType::kQ5_K>;
+};
+template <>
+struct DotFormatOf<DType::kQ6_K> {
+  using Format = FormatQ6K;
+};
+template <DType kType>
+using DotFormat = typename DotFormatOf<kType>::Format;
+
+}  // namespace shoal::cuda

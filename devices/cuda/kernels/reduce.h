@@ -1,0 +1,120 @@
+// Reductions over a warp or a block. All 32 lanes (all threads) take part, and all get the same result, bit for bit:
+// sums are trees whose form depends on the number of threads only.
+//
+//   const float sum = block_sum(value);                                // blockDim.x: a multiple of 32, y = z = 1
+//   const Indexed best = block_max(Indexed{values[threadIdx.x], i});   // the largest, the first of equals
+//
+// The block's forms synchronise the block, so every thread must come there; they may follow one another at once.
+#pragma once
+
+#include <cstring>
+
+#include "devices/cuda/kernels/platform.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+inline __device__ float minus_infinity() {
+  return -__builtin_huge_valf();
+}
+
+/// A value of any size of whole words from another lane.
+template <class T>
+__device__ __forceinline__ T shuffle_xor(const T& value, int lanes) {
+  static_assert(sizeof(T) % sizeof(uint32_t) == 0);
+  constexpr int kWords = sizeof(T) / sizeof(uint32_t);
+  uint32_t words[kWords];
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) words[i] = __shfl_xor_sync(kAllLanes, words[i], lanes);
+  T other;
+  memcpy(&other, words, sizeof(T));
+  return other;
+}
+
+/// A value and where it was found; index kNoIndex = nothing yet, comes after everything else.
+struct Indexed {
+  float value;
+  int32_t index;
+};
+inline constexpr int32_t kNoIndex = 0x7fffffff;
+
+inline __device__ Indexed nothing() {
+  return {__builtin_nanf(""), kNoIndex};
+}
+
+// What can be done with two values: each is associative (but for rounding) and commutative.
+struct Sum {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a + b;
+  }
+  __device__ __forceinline__ float2 operator()(float2 a, float2 b) const { return float2{a.x + b.x, a.y + b.y}; }
+};
+struct Max {
+  /// The other one where one is NaN.
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ __forceinline__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
+  __device__ __forceinline__ float2 operator()(float2 a, float2 b) const {
+    return float2{fmaxf(a.x, b.x), fmaxf(a.y, b.y)};
+  }
+  /// The larger value, the lower index among equals; NaN is less than everything.
+  __device__ __forceinline__ Indexed operator()(Indexed a, Indexed b) const {
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    const bool equal = a.value == b.value || (a_nan && b_nan);
+    const bool b_first = equal ? b.index < a.index : (a_nan || b.value > a.value);
+    return b_first ? b : a;
+  }
+};
+
+template <class T, class F>
+__device__ __forceinline__ T warp_reduce(T value, F combine) {
+#pragma unroll
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) value = combine(value, shuffle_xor(value, lanes));
+  return value;
+}
+
+/// `neutral` leaves what it is combined with as it is.
+template <class T, class F>
+__device__ __forceinline__ T block_reduce(T value, F combine, T neutral) {
+  __shared__ T of_warp[kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+  value = warp_reduce(value, combine);
+  if (warps == 1) return value;
+  __syncthreads();  // what the call before left here has been read
+  if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  return warp_reduce(lane < warps ? of_warp[lane] : neutral, combine);
+}
+
+// T: float, int32_t, float2.
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+  return warp_reduce(value, Sum{});
+}
+template <class T>
+__device__ __forceinline__ T block_sum(T value) {
+  return block_reduce(value, Sum{}, T{});
+}
+
+// float, int32_t, float2, Indexed.
+template <class T>
+__device__ __forceinline__ T warp_max(T value) {
+  return warp_reduce(value, Max{});
+}
+inline __device__ float block_max(float value) {
+  return block_reduce(value, Max{}, minus_infinity());
+}
+inline __device__ float2 block_max(float2 value) {
+  return block_reduce(value, Max{}, float2{minus_infinity(), minus_infinity()});
+}
+inline __device__ int32_t block_max(int32_t value) {
+  return block_reduce(value, Max{}, static_cast<int32_t>(-0x7fffffff - 1));
+}
+inline __device__ Indexed block_max(Indexed value) {
+  return block_reduce(value, Max{}, nothing());
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,288 @@
+// Quantised rows on their way into tiles of halves: blocks copied as they are into shared memory (a StagedRow), from
+// there read 32 elements at a time (a Unit), each of which is
+//   (code - kOffset) * scale + add
+// with codes of at most 8 bits, so that code, difference and usually the product are exact in halves. The scales of all
+// formats are halves times small integers: every value is a multiple of 2^-24, and where a half would be subnormal
+// nothing is lost.
+//
+// Blocks have an alignment of 2 only, so a row is copied as the chunks of 16 bytes that cover it. Chunk c of row r lies
+// at place c ^ swizzle(r), such that eight rows next to each other have the same chunk in different banks.
+#pragma once
+
+#include "devices/cuda/kernels/platform.h"
+#include "graph/quants/blocks.h"
+
+namespace shoal::cuda {
+
+inline constexpr uint32_t kChunkBytes = 16;
+
+/// For rows of `chunks` chunks: flips within the largest power of two that divides their number.
+///   10 chunks: rows 0..3 lie at banks 0, 2, 4, 6 (of 8 groups of banks), rows 4..7, flipped by 1, at 1, 3, 5, 7
+__host__ __device__ constexpr uint32_t chunk_swizzle(uint32_t chunks, uint32_t row) {
+  const uint32_t factor = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1;
+  return row / (8 / factor) & (factor - 1);
+}
+
+/// A part of a row of a: its first byte is `offset` bytes into the chunks.
+struct StagedRow {
+  const uint8_t* chunks;
+  uint32_t swizzle;
+  int offset;  ///< even
+
+  __device__ const uint8_t* at(int byte) const {
+    const auto place = static_cast<uint32_t>(offset + byte);
+    return chunks + ((place / kChunkBytes ^ swizzle) * kChunkBytes + place % kChunkBytes);
+  }
+  __device__ uint16_t two_bytes(int byte) const { return *reinterpret_cast<const uint16_t*>(at(byte)); }
+  __device__ float half(int byte) const { return __half2float(*reinterpret_cast<const __half*>(at(byte))); }
+
+  /// 4 * kWords bytes from an even address on.
+  template <int kWords>
+  __device__ void words(int byte, uint32_t (&to)[kWords]) const {
+    constexpr int kChunks = (4 * kWords + 14 + kChunkBytes - 1) / kChunkBytes;
+    const auto place = static_cast<uint32_t>(offset + byte);
+    uint32_t w[4 * kChunks];
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const uint32_t chunk = (place / kChunkBytes + i) ^ swizzle;
+      const uint4 four = *reinterpret_cast<const uint4*>(chunks + chunk * kChunkBytes);
+      w[4 * i] = four.x, w[4 * i + 1] = four.y, w[4 * i + 2] = four.z, w[4 * i + 3] = four.w;
+    }
+    shift_down<2>(w, place & 8);
+    shift_down<1>(w, place & 4);
+    const uint32_t selector = place & 2 ? 0x5432 : 0x3210;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) to[i] = __byte_perm(w[i], w[i + 1], selector);
+  }
+  /// The same where `offset + byte` is a multiple of 16.
+  template <int kWords>
+  __device__ void aligned_words(int byte, uint32_t (&to)[kWords]) const {
+    static_assert(kWords % 4 == 0);
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = *reinterpret_cast<const uint4*>(at(byte + i * kChunkBytes));
+      to[4 * i] = four.x, to[4 * i + 1] = four.y, to[4 * i + 2] = four.z, to[4 * i + 3] = four.w;
+    }
+  }
+
+ private:
+  template <int kBy, int kCount>
+  static __device__ void shift_down(uint32_t (&w)[kCount], bool shift) {
+#pragma unroll
+    for (int i = 0; i + kBy < kCount; ++i) w[i] = shift ? w[i + kBy] : w[i];
+  }
+};
+
+/// 32 elements: byte i % 4 of codes[i / 4], scale[i / 16], add[i / 16].
+struct Unit {
+  uint32_t codes[8];
+  float scale[2], add[2];
+
+  __device__ void set_scaling(float all_scale, float all_add = 0) {
+    scale[0] = scale[1] = all_scale;
+    add[0] = add[1] = all_add;
+  }
+};
+
+namespace tile_formats {
+
+/// Bit j of `bits` < 16 as bit 4 of byte j.
+__device__ inline uint32_t fifth_bits(uint32_t bits) {
+  return (bits * 0x00204081u & 0x01010101u) << 4;
+}
+
+/// What formats of 32 elements share: byte j has element j in its low and element j + 16 in its high nibble.
+template <class B>
+struct Of32 {
+  using Block = B;
+  static constexpr int kBlocksPerGroup = 4;  ///< blocks of a row that are copied together: 128 elements
+  static constexpr int kUnitsPerBlock = 1;
+  static __device__ void nibbles(const StagedRow& row, int byte, uint32_t (&codes)[8]) {
+    uint32_t w[4];
+    row.words(byte, w);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      codes[i] = w[i] & 0x0f0f0f0f;
+      codes[i + 4] = w[i] >> 4 & 0x0f0f0f0f;
+    }
+  }
+  static __device__ void add_fifth_bits(const StagedRow& row, int byte, uint32_t (&codes)[8]) {
+    const uint32_t bits = row.two_bytes(byte) | static_cast<uint32_t>(row.two_bytes(byte + 2)) << 16;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) codes[i] |= fifth_bits(bits >> 4 * i & 15);
+  }
+};
+
+struct Q4_0 : Of32<quants::BlockQ4_0> {
+  static constexpr int kOffset = 8;
+  static constexpr bool kAdds = false;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+    unit.set_scaling(row.half(begin));
+    nibbles(row, begin + 2, unit.codes);
+  }
+};
+
+struct Q4_1 : Of32<quants::BlockQ4_1> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kAdds = true;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+    unit.set_scaling(row.half(begin), row.half(begin + 2));
+    nibbles(row, begin + 4, unit.codes);
+  }
+};
+
+struct Q5_0 : Of32<quants::BlockQ5_0> {
+  static constexpr int kOffset = 16;
+  static constexpr bool kAdds = false;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+    unit.set_scaling(row.half(begin));
+    nibbles(row, begin + 6, unit.codes);
+    add_fifth_bits(row, begin + 2, unit.codes);
+  }
+};
+
+struct Q5_1 : Of32<quants::BlockQ5_1> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kAdds = true;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+    unit.set_scaling(row.half(begin), row.half(begin + 2));
+    nibbles(row, begin + 8, unit.codes);
+    add_fifth_bits(row, begin + 4, unit.codes);
+  }
+};
+
+struct Q8_0 : Of32<quants::BlockQ8_0> {
+  static constexpr int kOffset = 128;
+  static constexpr bool kAdds = false;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+    unit.set_scaling(row.half(begin));
+    row.words(begin + 2, unit.codes);
+#pragma unroll
+    for (uint32_t& code : unit.codes) code ^= 0x80808080;
+  }
+};
+
+/// What formats of 256 elements share.
+template <class B>
+struct Of256 {
+  using Block = B;
+  static constexpr int kBlocksPerGroup = 1;
+  static constexpr int kUnitsPerBlock = 8;
+  /// `mask` of each byte of 32 bytes, shifted down by `shift`.
+  static __device__ void fields(const StagedRow& row, int byte, int shift, uint32_t mask, uint32_t (&codes)[8]) {
+    load(row, byte, codes);
+#pragma unroll
+    for (uint32_t& code : codes) code = code >> shift & mask;
+  }
+  static __device__ void load(const StagedRow& row, int byte, uint32_t (&to)[8]) {
+    // Blocks of whole chunks lie in whole chunks when rows do; the same for all threads then.
+    if (sizeof(Block) % kChunkBytes == 0 && row.offset == 0) {
+      row.aligned_words(byte, to);
+    } else {
+      row.words(byte, to);
+    }
+  }
+};
+
+struct Q2_K : Of256<quants::BlockQ2_K> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kAdds = true;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    const float factor = row.half(begin + 80), min_factor = row.half(begin + 82);
+    const uint32_t scales = row.two_bytes(begin + 2 * j);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unit.scale[i] = factor * static_cast<float>(scales >> 8 * i & 15);
+      unit.add[i] = -min_factor * static_cast<float>(scales >> (8 * i + 4) & 15);
+    }
+    fields(row, begin + 16 + j / 4 * 32, j % 4 * 2, 0x03030303, unit.codes);
+  }
+};
+
+struct Q3_K : Of256<quants::BlockQ3_K> {
+  static constexpr int kOffset = 4;
+  static constexpr bool kAdds = false;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    const float factor = row.half(begin + 108);
+    // Scales 2j and 2j + 1 lie beside each other.
+    const uint32_t low = row.two_bytes(begin + 96 + 2 * j % 8) >> j / 4 * 4;
+    const uint32_t high = row.two_bytes(begin + 104 + 2 * j % 4) >> j / 2 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t scale = (low >> 8 * i & 15) | (high >> 8 * i & 3) << 4;
+      unit.scale[i] = factor * static_cast<float>(static_cast<int>(scale) - 32);
+      unit.add[i] = 0;
+    }
+    fields(row, begin + 32 + j / 4 * 32, j % 4 * 2, 0x03030303, unit.codes);
+    uint32_t bits[8];
+    fields(row, begin, j, 0x01010101, bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 2;
+  }
+};
+
+/// 8 sub-blocks of 32 with 6-bit scales and minima.
+template <class B>
+struct Of256With6Bits : Of256<B> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kAdds = true;
+  static __device__ void scaling(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    uint32_t head[4];  // two factors, twelve bytes
+    if (row.offset == 0) {
+      row.aligned_words(begin, head);
+    } else {
+      row.words(begin, head);
+    }
+    const uint32_t at = j % 4 * 8;
+    uint32_t scale = head[1] >> at & 63, min = head[2] >> at & 63;
+    if (j >= 4) {
+      scale = (head[3] >> at & 15) | (head[1] >> at & 0xc0) >> 2;
+      min = (head[3] >> at >> 4 & 15) | (head[2] >> at & 0xc0) >> 2;
+    }
+    const __half factor = __ushort_as_half(static_cast<uint16_t>(head[0]));
+    const __half min_factor = __ushort_as_half(static_cast<uint16_t>(head[0] >> 16));
+    unit.set_scaling(__half2float(factor) * static_cast<float>(scale),
+                     -__half2float(min_factor) * static_cast<float>(min));
+  }
+};
+
+struct Q4_K : Of256With6Bits<quants::BlockQ4_K> {
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    scaling(row, begin, j, unit);
+    fields(row, begin + 16 + j / 2 * 32, j % 2 * 4, 0x0f0f0f0f, unit.codes);
+  }
+};
+
+struct Q5_K : Of256With6Bits<quants::BlockQ5_K> {
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    scaling(row, begin, j, unit);
+    fields(row, begin + 48 + j / 2 * 32, j % 2 * 4, 0x0f0f0f0f, unit.codes);
+    uint32_t bits[8];
+    fields(row, begin + 16, j, 0x01010101, bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
+  }
+};
+
+struct Q6_K : Of256<quants::BlockQ6_K> {
+  static constexpr int kOffset = 32;
+  static constexpr bool kAdds = false;
+  static __device__ void read(const StagedRow& row, int begin, uint32_t sub, Unit& unit) {
+    const uint32_t half = sub / 4, j = sub % 4;
+    const float factor = row.half(begin + 208);
+    const uint32_t scales = row.two_bytes(begin + 192 + 2 * sub);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unit.scale[i] = factor * static_cast<float>(static_cast<int8_t>(scales >> 8 * i));
+      unit.add[i] = 0;
+    }
+    fields(row, begin + half * 64 + j % 2 * 32, j / 2 * 4, 0x0f0f0f0f, unit.codes);
+    uint32_t bits[8];
+    fields(row, begin + 128 + half * 32, j * 2, 0x03030303, bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
+  }
+};
+
+}  // namespace tile_formats
+}  // namespace shoal::cuda

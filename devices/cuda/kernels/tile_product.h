@@ -1,0 +1,416 @@
+// Products of matrices on tensor cores: c[m, n] = sum over k of a[k, m] * b[k, n], a tile of 128 rows of a and kColumns
+// columns of b per block, 64 elements of k a step, eight warps.
+//
+// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit, each followed by its further terms.
+//
+// Quantised rows of a pass through shared memory twice. Their blocks are copied as they are, a group of 128 or 256
+// elements of each row at a time and two groups deep; a step ahead of the products each thread reads its 32 elements
+// of the step (tile_formats.h) and writes them as halves into the tile, between the products of the step before, so
+// that tensor cores and arithmetic run beside each other. f16 and bf16 rows are copied into the tile at once.
+//
+// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8): what a matrix
+// load, a copy or eight threads with a row each touch at a time lies in different banks.
+#pragma once
+
+#include <type_traits>
+
+#include "devices/cuda/kernels/mma.h"
+#include "devices/cuda/kernels/tile_formats.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kTileRows = 128;
+inline constexpr int kTileStep = 64;
+inline constexpr int kTileThreads = 256;
+
+struct TileProduct {
+  const std::byte* a = nullptr;
+  const std::byte* a_end = nullptr;  ///< nothing is read from there on
+  int64_t a_strides[3]{};            ///< bytes: rows, axis 2, axis 3
+  const uint16_t* b = nullptr;       ///< [axis 3][axis 2][n][term][k_padded]
+  const float* b_scales = nullptr;   ///< [axis 3][axis 2][n]: what the sums are multiplied by; nullptr: 1
+  float* c = nullptr;
+  int64_t c_strides[3]{};    ///< elements: columns, axis 2, axis 3
+  int64_t split_stride = 0;  ///< elements from the sums of one part of k to those of the next
+  // Numbers of elements fit into 31 bits; the address of one is reckoned in 64.
+  int m = 0, n = 0, k = 0, k_padded = 0;
+  int batches2 = 1;              ///< axis 2 of c
+  int shared2 = 1, shared3 = 1;  ///< matrices of b for each of a
+  int row_tiles = 1, column_tiles = 1;
+  int splits = 1, steps_per_split = 1;  ///< steps_per_split: whole groups
+};
+
+/// f16 and bf16 rows.
+struct PlainHalf {
+  static constexpr bool kPlain = true, kBrain = false;
+};
+struct PlainBrain {
+  static constexpr bool kPlain = true, kBrain = true;
+};
+/// Rows of a format of tile_formats.h.
+template <class F>
+struct Dequantized : F {
+  static constexpr bool kPlain = false, kBrain = false;
+  static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
+  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< of a group
+  static constexpr int kChunks = (kGroupBytes + 14 + kChunkBytes - 1) / kChunkBytes;
+  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;
+};
+
+/// How the shared memory of a block is divided.
+template <class Rows, int kColumns, int kTerms>
+struct TileShape {
+  static constexpr int kWarpsAlongRows = kColumns == 128 ? 2 : kColumns == 64 ? 4 : 8;
+  static constexpr int kWarpsAlongColumns = 8 / kWarpsAlongRows;
+  static constexpr int kWarpRows = kTileRows / kWarpsAlongRows;  ///< of a warp's part
+  static constexpr int kWarpColumns = kColumns / kWarpsAlongColumns;
+  static constexpr int kRowMmas = kWarpRows / 16, kColumnMmas = kWarpColumns / 8;
+  static_assert(kColumnMmas % 2 == 0);
+
+  /// Of b, and of plain rows of a.
+  static constexpr int kStages = Rows::kPlain ? 3 : 2;
+  static constexpr int kATile = kTileRows * kTileStep * 2;
+  static constexpr int kBTile = kColumns * kTileStep * 2;
+  static constexpr int staged_bytes() {
+    if constexpr (Rows::kPlain) {
+      return 0;
+    } else {
+      return Rows::kStagedBytes;
+    }
+  }
+  static constexpr int kATiles = Rows::kPlain ? kStages : 2;
+  static constexpr int kAOffset = 2 * staged_bytes();
+  static constexpr int kBOffset = kAOffset + kATiles * kATile;
+  static constexpr int kSharedBytes = kBOffset + kStages * kTerms * kBTile;
+  /// Of 228 KB, 1 KB of which goes to the system for each block.
+  static constexpr int kBlocksPerProcessor = kTerms == 1 && 2 * (kSharedBytes + 1024) <= 228 * 1024 ? 2 : 1;
+};
+
+__device__ inline int tile_place(int row, int chunk) {
+  return row * (kTileStep * 2) + (chunk ^ row % 8) * kChunkBytes;
+}
+
+/// Two halves as the register that holds them, and back.
+__device__ inline uint32_t register_of(__half2 halves) {
+  return *reinterpret_cast<const uint32_t*>(&halves);
+}
+__device__ inline __half2 halves_of(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+
+/// One block: which part of the product, and the steps it is made of.
+template <class Rows, int kColumns, int kTerms>
+struct TileBlock {
+  using Shape = TileShape<Rows, kColumns, kTerms>;
+
+  const TileProduct& p;
+  uint8_t* shared;
+  int row, column;  ///< first of the tile
+  int batch, split;
+  const std::byte* a;  ///< first row of the tile
+  const uint16_t* b;   ///< first column of the tile
+  int first_step, steps;
+  float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
+
+  __device__ TileBlock(const TileProduct& product, uint8_t* memory, int block) : p(product), shared(memory) {
+    column = block % p.column_tiles * kColumns;
+    block /= p.column_tiles;  // blocks that share rows of a run beside each other
+    row = block % p.row_tiles * kTileRows;
+    block /= p.row_tiles;
+    split = block % p.splits;
+    batch = block / p.splits;
+    const int i2 = batch % p.batches2, i3 = batch / p.batches2;
+    a = p.a + row * p.a_strides[0] + i2 / p.shared2 * p.a_strides[1] + i3 / p.shared3 * p.a_strides[2];
+    b = p.b + (static_cast<int64_t>(batch) * p.n + column) * kTerms * p.k_padded;
+    const int all = p.k_padded / kTileStep;
+    first_step = split * p.steps_per_split;
+    steps = all - first_step < p.steps_per_split ? all - first_step : p.steps_per_split;
+#pragma unroll
+    for (auto& row_sums : sums) {
+#pragma unroll
+      for (auto& mma_sums : row_sums) {
+#pragma unroll
+        for (float& sum : mma_sums) sum = 0;
+      }
+    }
+  }
+
+  __device__ uint8_t* a_tile(int i) const {
+    return shared + Shape::kAOffset + i * Shape::kATile;
+  }
+  __device__ uint8_t* b_tile(int i) const {
+    return shared + Shape::kBOffset + i * kTerms * Shape::kBTile;
+  }
+
+  /// b's part of a step; columns past the last are zeros.
+  __device__ void copy_b(int step, int stage) const {
+    constexpr int kRows = kTileThreads / 8 / kTerms;  // that all threads copy at a time
+    static_assert(kColumns % kRows == 0);
+    const int chunk = static_cast<int>(threadIdx.x) % 8, r = static_cast<int>(threadIdx.x) / 8;
+    const int term = r % kTerms, n = r / kTerms;
+    const uint16_t* from = b + static_cast<int64_t>(r) * p.k_padded + (first_step + step) * kTileStep + chunk * 8;
+    uint8_t* to = b_tile(stage) + term * Shape::kBTile + tile_place(n, chunk);
+    const int left = p.n - column - n;
+#pragma unroll
+    for (int i = 0; i < kColumns / kRows; ++i) {
+      const bool valid = i * kRows < left;
+      copy_async_16(to + i * kRows * kTileStep * 2, valid ? from : p.b, valid);
+      from += static_cast<int64_t>(kRows * kTerms) * p.k_padded;
+    }
+  }
+
+  /// Plain rows of a; zeros past the last row and past k, which is a multiple of 8.
+  __device__ void copy_plain_a(int step, int stage) const {
+    const int begin = (first_step + step) * kTileStep;
+#pragma unroll
+    for (int i = 0; i < kTileRows * 8 / kTileThreads; ++i) {
+      const int at = i * kTileThreads + static_cast<int>(threadIdx.x), chunk = at % 8, r = at / 8;
+      const bool valid = row + r < p.m && begin + chunk * 8 < p.k;
+      const std::byte* from = valid ? a + r * p.a_strides[0] + (begin + chunk * 8) * 2 : p.a;
+      copy_async_16(a_tile(stage) + tile_place(r, chunk), from, valid);
+    }
+  }
+
+  /// The products of 16 elements of k.
+  __device__ __forceinline__ void multiply(const uint8_t* a_from, const uint8_t* b_from, int part) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp_row = warp / Shape::kWarpsAlongColumns * Shape::kWarpRows;
+    const int warp_column = warp % Shape::kWarpsAlongColumns * Shape::kWarpColumns;
+    // Two mmas of columns at a time: both halves of the elements for columns 0..7, then for 8..15.
+    uint32_t b_parts[kTerms][Shape::kColumnMmas][2];
+    const int b_place = tile_place(warp_column + lane % 8 + lane / 16 * 8, part * 2 + lane / 8 % 2);
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+#pragma unroll
+      for (int j = 0; j < Shape::kColumnMmas; j += 2) {
+        uint32_t pair[4];
+        load_matrix_x4(pair, b_from + term * Shape::kBTile + b_place + j * 8 * kTileStep * 2);
+        b_parts[term][j][0] = pair[0], b_parts[term][j][1] = pair[1];
+        b_parts[term][j + 1][0] = pair[2], b_parts[term][j + 1][1] = pair[3];
+      }
+    }
+    // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements, then of the others.
+    const int a_place = tile_place(warp_row + lane % 16, part * 2 + lane / 16);
+#pragma unroll
+    for (int i = 0; i < Shape::kRowMmas; ++i) {
+      uint32_t a_parts[4];
+      load_matrix_x4(a_parts, a_from + a_place + i * 16 * kTileStep * 2);
+#pragma unroll
+      for (int term = 0; term < kTerms; ++term) {
+#pragma unroll
+        for (int j = 0; j < Shape::kColumnMmas; ++j) {
+          if constexpr (Rows::kBrain) {
+            mma_bf16(sums[i][j], a_parts, b_parts[term][j]);
+          } else {
+            mma_f16(sums[i][j], a_parts, b_parts[term][j]);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void store() const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int m = row + warp / Shape::kWarpsAlongColumns * Shape::kWarpRows + lane / 4;
+    const int n = column + warp % Shape::kWarpsAlongColumns * Shape::kWarpColumns + lane % 4 * 2;
+    float* c = p.c + split * p.split_stride + batch % p.batches2 * p.c_strides[1] + batch / p.batches2 * p.c_strides[2];
+#pragma unroll
+    for (int j = 0; j < Shape::kColumnMmas; ++j) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const int to_column = n + j * 8 + l;
+        if (to_column >= p.n) continue;
+        const float scale = p.b_scales != nullptr ? p.b_scales[static_cast<int64_t>(batch) * p.n + to_column] : 1;
+        float* to = c + to_column * p.c_strides[0];
+#pragma unroll
+        for (int i = 0; i < Shape::kRowMmas; ++i) {
+          if (m + i * 16 < p.m) to[m + i * 16] = sums[i][j][l] * scale;
+          if (m + i * 16 + 8 < p.m) to[m + i * 16 + 8] = sums[i][j][l + 2] * scale;
+        }
+      }
+    }
+  }
+};
+
+/// f16 and bf16 rows of a: both tiles of a step arrive together, kStages - 1 steps ahead.
+template <class Rows, int kColumns, int kTerms>
+__device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>& block) {
+  constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (i < block.steps) {
+      block.copy_plain_a(i, i);
+      block.copy_b(i, i);
+    }
+    copy_async_commit();
+  }
+  int stage = 0, next = kStages - 1;
+  for (int step = 0; step < block.steps; ++step) {
+    copy_async_wait<kStages - 2>();
+    __syncthreads();  // the step's tiles are whole, and nobody reads the one before
+    if (step + kStages - 1 < block.steps) {
+      block.copy_plain_a(step + kStages - 1, next);
+      block.copy_b(step + kStages - 1, next);
+    }
+    copy_async_commit();
+#pragma unroll
+    for (int part = 0; part < kTileStep / 16; ++part) block.multiply(block.a_tile(stage), block.b_tile(stage), part);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    next = next + 1 == kStages ? 0 : next + 1;
+  }
+}
+
+/// The way of quantised rows from a to halves in the tile.
+template <class Rows, class Block>
+struct Dequantizer {
+  static constexpr int kStepsPerGroup = Rows::kUnits / 2;
+
+  const Block& block;
+  // A thread's elements of a step: a unit of one row. Threads of a warp have the same unit of 32 rows.
+  int row, unit_of_step;
+  Unit unit;
+  __half2 scale[2], add[2];
+
+  __device__ explicit Dequantizer(const Block& in_block)
+      : block(in_block),
+        row(static_cast<int>(threadIdx.x) / 64 * 32 + static_cast<int>(threadIdx.x) % 32),
+        unit_of_step(static_cast<int>(threadIdx.x) / 32 % 2) {}
+
+  __device__ uint8_t* staged(int group) const { return block.shared + group % 2 * Rows::kStagedBytes; }
+  /// Of the group's part of row r: what comes before it in its first chunk.
+  __device__ int offset_of(const std::byte* from) const {
+    return static_cast<int>(reinterpret_cast<uintptr_t>(from) % kChunkBytes);
+  }
+  __device__ const std::byte* address(int r, int group) const {
+    return block.a + r * block.p.a_strides[0] +
+           static_cast<int64_t>(block.first_step / kStepsPerGroup + group) * Rows::kGroupBytes;
+  }
+
+  /// The chunks that cover a group of all rows.
+  __device__ void copy_group(int group) const {
+    if (group * kStepsPerGroup >= block.steps) return;
+    uint8_t* to = staged(group);
+    const int64_t row_bytes = block.p.k / (32 * Rows::kUnitsPerBlock) * int64_t{sizeof(typename Rows::Block)};
+    const int64_t left =
+        row_bytes - static_cast<int64_t>(block.first_step / kStepsPerGroup + group) * Rows::kGroupBytes;
+    const int bytes = left < Rows::kGroupBytes ? static_cast<int>(left) : Rows::kGroupBytes;
+    for (int at = static_cast<int>(threadIdx.x); at < kTileRows * Rows::kChunks; at += kTileThreads) {
+      const int r = at / Rows::kChunks, chunk = at % Rows::kChunks;
+      if (block.row + r >= block.p.m) return;
+      const std::byte* from = address(r, group);
+      const int offset = offset_of(from);
+      if (chunk * kChunkBytes >= offset + bytes) continue;
+      const std::byte* chunk_from = from - offset + chunk * kChunkBytes;
+      uint8_t* chunk_to = to + (r * Rows::kChunks + (chunk ^ chunk_swizzle(Rows::kChunks, r))) * kChunkBytes;
+      if (chunk_from >= block.p.a && chunk_from + kChunkBytes <= block.p.a_end) {
+        copy_async_16(chunk_to, chunk_from);
+      } else {
+        copy_piecewise(chunk_to, chunk_from);
+      }
+    }
+  }
+  /// The bytes of a chunk that belong to a.
+  __device__ void copy_piecewise(uint8_t* to, const std::byte* from) const {
+#pragma unroll 1
+    for (int i = 0; i < kChunkBytes; i += 2) {
+      if (from + i < block.p.a || from + i >= block.p.a_end) continue;
+      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+    }
+  }
+
+  /// Reads this thread's elements of a step.
+  __device__ __forceinline__ void read(int step) {
+    const int group = step / kStepsPerGroup, of_group = step % kStepsPerGroup * 2 + unit_of_step;
+    const int begin = ((block.first_step + step) * 2 + unit_of_step) * 32;
+    if (begin >= block.p.k) {  // b is zero there, but what follows the row might be no numbers
+#pragma unroll
+      for (uint32_t& code : unit.codes) code = Rows::kOffset * 0x01010101u;
+      unit.set_scaling(0);
+    } else {
+      const StagedRow from{staged(group) + row * Rows::kChunks * kChunkBytes, chunk_swizzle(Rows::kChunks, row),
+                           offset_of(address(row, group))};
+      const int in_group = of_group / Rows::kUnitsPerBlock * static_cast<int>(sizeof(typename Rows::Block));
+      Rows::read(from, in_group, of_group % Rows::kUnitsPerBlock, unit);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scale[i] = __float2half2_rn(unit.scale[i]);
+      if constexpr (Rows::kAdds) add[i] = __float2half2_rn(unit.add[i]);
+    }
+  }
+
+  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code.
+  __device__ __forceinline__ uint32_t convert(uint32_t codes, uint32_t selector, int group) const {
+    const __half2 bias = halves_of((0x6400u + Rows::kOffset) * 0x00010001u);
+    const __half2 difference = __hsub2(halves_of(__byte_perm(codes, 0x64646464u, selector)), bias);
+    if constexpr (Rows::kAdds) {
+      return register_of(__hfma2(difference, scale[group], add[group]));
+    } else {
+      return register_of(__hmul2(difference, scale[group]));
+    }
+  }
+  /// Writes 8 of them, a quarter, into the tile.
+  __device__ __forceinline__ void write(uint8_t* tile, int quarter) const {
+    uint4 chunk;
+    chunk.x = convert(unit.codes[quarter * 2], 0x4140, quarter / 2);
+    chunk.y = convert(unit.codes[quarter * 2], 0x4342, quarter / 2);
+    chunk.z = convert(unit.codes[quarter * 2 + 1], 0x4140, quarter / 2);
+    chunk.w = convert(unit.codes[quarter * 2 + 1], 0x4342, quarter / 2);
+    *reinterpret_cast<uint4*>(tile + tile_place(row, unit_of_step * 4 + quarter)) = chunk;
+  }
+};
+
+/// Quantised rows of a. In step i the tile of step i + 1 is made; b's part of it and the group after the next are on
+/// their way, b's first: waiting for all but the latest copies gives a group two steps to arrive.
+template <class Rows, int kColumns, int kTerms>
+__device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
+  using Converter = Dequantizer<Rows, TileBlock<Rows, kColumns, kTerms>>;
+  Converter rows(block);
+  rows.copy_group(0);
+  block.copy_b(0, 0);
+  copy_async_commit();
+  rows.copy_group(1);
+  copy_async_commit();
+  copy_async_wait<1>();
+  __syncthreads();
+  rows.read(0);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rows.write(block.a_tile(0), i);
+  for (int step = 0; step < block.steps; ++step) {
+    const int now = step % 2, next = 1 - now;
+    __syncthreads();  // the step's tiles are whole, and nobody reads the others
+    const bool more = step + 1 < block.steps;
+    if (more) block.copy_b(step + 1, next);
+    copy_async_commit();
+    if (more && (step + 1) % Converter::kStepsPerGroup == 0) {
+      rows.copy_group((step + 1) / Converter::kStepsPerGroup + 1);
+    }
+    copy_async_commit();
+    // After the last step whatever is there, for nobody. The first products are queued before the blocks are read.
+    block.multiply(block.a_tile(now), block.b_tile(now), 0);
+    rows.read(step + 1);
+#pragma unroll
+    for (int part = 1; part < kTileStep / 16; ++part) {
+      rows.write(block.a_tile(next), part - 1);
+      block.multiply(block.a_tile(now), block.b_tile(now), part);
+    }
+    rows.write(block.a_tile(next), kTileStep / 16 - 1);
+    copy_async_wait<1>();
+  }
+}
+
+template <class Rows, int kColumns, int kTerms>
+__global__ void __launch_bounds__(kTileThreads, (TileShape<Rows, kColumns, kTerms>::kBlocksPerProcessor))
+    tile_product(const TileProduct product) {
+  SHOAL_DYNAMIC_SHARED(uint8_t, shared);
+  TileBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
+  if constexpr (Rows::kPlain) {
+    multiply_plain(block);
+  } else {
+    multiply_quantized(block);
+  }
+  copy_async_wait<0>();
+  block.store();
+}
+
+}  // namespace shoal::cuda

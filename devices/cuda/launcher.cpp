@@ -1,0 +1,294 @@
+#include "devices/cuda/launcher.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+#include "devices/cuda/cuda_api.h"
+#include "devices/cuda/cuda_buffer.h"
+#include "devices/cuda/cuda_plan.h"
+#include "graph/error.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// Marks that nobody uses now, for each GPU.
+struct MarkPool {
+  std::mutex mutex;
+  std::vector<std::vector<Mark*>> free;
+  static MarkPool& instance() {
+    static MarkPool& pool = *new MarkPool;
+    return pool;
+  }
+};
+
+}  // namespace
+
+Mark* Mark::take(int gpu) {
+  MarkPool& pool = MarkPool::instance();
+  Mark* mark = nullptr;
+  {
+    const std::lock_guard lock(pool.mutex);
+    if (pool.free.size() <= static_cast<size_t>(gpu)) pool.free.resize(static_cast<size_t>(gpu) + 1);
+    auto& free = pool.free[static_cast<size_t>(gpu)];
+    if (!free.empty()) {
+      mark = free.back();
+      free.pop_back();
+    }
+  }
+  if (mark == nullptr) {
+    mark = new Mark(gpu);
+    const CurrentGpu current(gpu);
+    check(cudaEventCreateWithFlags(&mark->event_, cudaEventDisableTiming), "CUDA", "make an event");
+  }
+  mark->references_ = 1;
+  mark->recorded_ = 0;
+  return mark;
+}
+
+void Mark::drop() {
+  if (--references_ > 0) return;
+  MarkPool& pool = MarkPool::instance();
+  const std::lock_guard lock(pool.mutex);
+  pool.free[static_cast<size_t>(gpu_)].push_back(this);
+}
+
+void Mark::record(cudaStream_t stream) {
+  const bool recorded = cudaEventRecord(event_, stream) == cudaSuccess;
+  recorded_ = recorded ? 1 : 2;
+  recorded_.notify_all();
+}
+
+void Mark::pass() {
+  recorded_ = 2;
+  recorded_.notify_all();
+}
+
+void Mark::wait(cudaStream_t stream) {
+  recorded_.wait(0);
+  if (recorded_ == 1) cudaStreamWaitEvent(stream, event_, 0);
+}
+
+void Mark::synchronize() {
+  recorded_.wait(0);
+  if (recorded_ == 1) cudaEventSynchronize(event_);
+}
+
+CudaRecording::~CudaRecording() {
+  cudaGraphExecDestroy(exec_);
+}
+
+Progress::~Progress() {
+  for (cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+void Progress::mark(cudaStream_t stream) {
+  cudaEvent_t& event = events_[marked_ % kMarks];
+  if (event == nullptr) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (cudaEventRecord(event, stream) == cudaSuccess) ++marked_;
+}
+
+uint64_t Progress::passed() {
+  if (marked_ > kMarks) passed_ = std::max(passed_, marked_ - kMarks);
+  while (passed_ < marked_ && cudaEventQuery(events_[passed_ % kMarks]) == cudaSuccess) ++passed_;
+  return passed_;
+}
+
+Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(name)), context_{nullptr, gpu} {
+  const CurrentGpu current(gpu.gpu);
+  check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "make a stream");
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& error) {
+    cudaStreamDestroy(context_.stream);
+    fail<DeviceError>("[{}] cannot start a thread ({}): raise the limit of processes, or use fewer devices", name_,
+                      error.what());
+  }
+  pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
+}
+
+Launcher::~Launcher() {
+  push(StopWork{});
+  thread_.join();
+  const CurrentGpu current(context_.gpu.gpu);
+  cudaStreamSynchronize(context_.stream);
+  cudaStreamDestroy(context_.stream);
+}
+
+void Launcher::push(const Work& work) {
+  queue_.push(work);
+  queued_.advance_to(++queued_count_);
+}
+
+void Launcher::wait_for_all() {
+  finished_.wait_for(queued_count_, cpu::Waiter::kHost);
+}
+
+void Launcher::synchronize() {
+  push(FinishWork{true});
+  wait_for_all();
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Launcher::finish() {
+  push(FinishWork{false});
+  wait_for_all();
+}
+
+void Launcher::add_watch(const void* owner, Watch watch) {
+  finish();
+  watches_.emplace_back(owner, std::move(watch));
+}
+
+void Launcher::remove_watch(const void* owner) {
+  finish();
+  std::erase_if(watches_, [owner](const auto& entry) { return entry.first == owner; });
+}
+
+void Launcher::serve() {
+  cudaSetDevice(context_.gpu.gpu);
+  for (uint64_t done = 0;;) {
+    queued_.wait_for(done + 1, cpu::Waiter::kWorker);
+    const bool more = run(queue_.pop());
+    finished_.advance_to(++done);
+    if (!more) return;
+  }
+}
+
+bool Launcher::run(const Work& work) {
+  if (std::holds_alternative<StopWork>(work)) return false;
+  if (const auto* record = std::get_if<RecordWork>(&work)) {
+    may_wait() ? record->mark->record(context_.stream) : record->mark->pass();
+    record->mark->drop();
+  } else if (const auto* wait = std::get_if<WaitWork>(&work)) {
+    if (may_wait()) wait->mark->wait(context_.stream);
+    wait->mark->drop();
+  } else if (const auto* stop = std::get_if<StopRecordingWork>(&work)) {
+    stop_recording(*stop);
+  } else {
+    try {
+      run_unless_failed(work);
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
+    }
+  }
+  return true;
+}
+
+void Launcher::run_unless_failed(const Work& work) {
+  if (failure_ == nullptr) {
+    std::visit(
+        [this](const auto& item) {
+          if constexpr (requires { start(item); }) start(item);
+        },
+        work);
+  } else if (const auto* task = std::get_if<HostTask>(&work)) {
+    if (may_wait()) task->run(task->object, task->argument, true);
+  } else if (const auto* launch = std::get_if<LaunchTask>(&work)) {
+    launch->run(launch->object, launch->argument, context_, true);
+  } else if (std::holds_alternative<FinishWork>(work)) {
+    cudaStreamSynchronize(context_.stream);
+  }
+}
+
+bool Launcher::may_wait() {
+  recording_spoilt_ |= recording_;
+  return !recording_;
+}
+
+// A task runs when the stream is done: what it does is ordered like everything else, and it may block.
+void Launcher::start(const HostTask& task) {
+  if (!may_wait()) return;
+  start(FinishWork{true});
+  task.run(task.object, task.argument, false);
+}
+
+void Launcher::start(const LaunchTask& task) {
+  if (recording_ && !capturing_) return;
+  task.run(task.object, task.argument, context_, false);
+  if (!recording_ && !watches_.empty()) progress_.mark(context_.stream);
+}
+
+void Launcher::start(const ComputeWork& work) {
+  if (recording_ && !capturing_) return;
+  work.plan->run(context_, work.first, work.last, recording_, abort_);
+}
+
+void Launcher::start(const SetWork& work) {
+  if (!may_wait()) return;
+  check(copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream), name_,
+        "write " + work.tensor->name);
+}
+
+void Launcher::start(const GetWork& work) {
+  if (!may_wait()) return;
+  check(copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream), name_,
+        "read " + work.tensor->name);
+}
+
+void Launcher::start(const CopyWork& work) {
+  if (!may_wait()) return;
+  check(copy_contiguous(*work.src, *work.dst, context_.stream), name_, "copy " + work.src->name);
+}
+
+void Launcher::start(const BytesWork& work) {
+  if (!may_wait()) return;
+  check(cudaMemcpyAsync(work.to, work.from, work.size, work.kind, context_.stream), name_, "copy bytes");
+}
+
+void Launcher::start(const FinishWork& work) {
+  if (!may_wait()) return;
+  const cudaError_t status = wait_for_stream();
+  if (!work.take_failure) return;
+  check(status, name_, "finish its work");
+  for (const auto& [owner, watch] : watches_) watch.done();
+}
+
+cudaError_t Launcher::wait_for_stream() {
+  if (watches_.empty()) return cudaStreamSynchronize(context_.stream);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point moved = begin;
+  for (uint64_t passed = progress_.passed();;) {
+    const cudaError_t status = cudaStreamQuery(context_.stream);
+    if (status != cudaErrorNotReady) return status;
+    const Clock::time_point now = Clock::now();
+    if (const uint64_t latest = progress_.passed(); latest != passed) passed = latest, moved = now;
+    for (const auto& [owner, watch] : watches_) watch.poll(now - moved);
+    // A token's work ends within milliseconds; whatever takes longer need not be noticed at once.
+    if (now - begin > std::chrono::milliseconds(20)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+void Launcher::start(const StartRecordingWork&) {
+  recording_ = true;
+  capturing_ = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+  recording_spoilt_ = !capturing_;
+}
+
+void Launcher::stop_recording(const StopRecordingWork& work) {
+  work.result->reset();
+  recording_ = false;
+  if (!std::exchange(capturing_, false)) return;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  const bool captured = cudaStreamEndCapture(context_.stream, &graph) == cudaSuccess && graph != nullptr;
+  const bool usable = captured && !recording_spoilt_ && failure_ == nullptr;
+  if (usable && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess) {
+    *work.result = std::make_unique<CudaRecording>(exec);
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
+void Launcher::start(const ReplayWork& work) {
+  check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
+  if (!watches_.empty()) progress_.mark(context_.stream);
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,211 @@
+// Launcher: the thread behind a CUDA backend, which hands work to the driver in order. The host only pushes: it never
+// waits for the driver, the streams of several GPUs are fed at the same time, and a call that blocks (NCCL connecting
+// its ranks) blocks no other rank. The first failure is kept; later work is skipped, except that tasks are told and
+// marks are still recorded and waited for (others may rely on the order). Nothing here allocates per item.
+//
+//   host      set x | run plan | record mark | ...          pushes and goes on
+//   launcher  cudaMemcpyAsync, cudaGraphLaunch, cudaEventRecord, ...
+//   GPU       the stream
+//
+// A Mark is a position in a stream: an event of the driver, and whether the launcher has recorded it yet. Marks are
+// pooled and never freed, so that a wait may outlive the backend that it refers to.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "devices/backend.h"
+#include "devices/cpu/waiting.h"
+#include "devices/cpu/work_queue.h"
+#include "devices/cuda/op_kernel.h"
+
+namespace shoal::cuda {
+
+class CudaPlan;
+class CudaRecording;
+
+class Mark {
+ public:
+  /// One reference, on a GPU. Throws DeviceError.
+  static Mark* take(int gpu);
+  void add_reference() { ++references_; }
+  /// The last one gives it back to the pool.
+  void drop();
+
+  void record(cudaStream_t stream);
+  /// For a mark that cannot be recorded (its stream is being captured): whoever waits goes on.
+  void pass();
+  /// The stream waits, once the mark has been recorded.
+  void wait(cudaStream_t stream);
+  /// The host waits.
+  void synchronize();
+
+ private:
+  explicit Mark(int gpu) : gpu_(gpu) {}
+
+  const int gpu_;
+  cudaEvent_t event_ = nullptr;
+  std::atomic<int> references_{0};
+  std::atomic<int> recorded_{0};  ///< 0 not yet, 1 yes, 2 passed
+};
+
+/// Something that queues kernels by itself, such as a collective: run by the launcher, which does not wait for it.
+/// `failed`: earlier work of the stream failed; it must launch nothing then but may tell others. It may throw.
+struct LaunchTask {
+  void (*run)(void* object, const void* argument, const LaunchContext& context, bool failed) = nullptr;
+  void* object = nullptr;
+  const void* argument = nullptr;
+};
+
+struct StopWork {};
+struct ComputeWork {
+  CudaPlan* plan;
+  int first, last;  ///< segments
+};
+struct SetWork {
+  Tensor* tensor;
+  const void* data;
+  size_t host_stride;
+  Rows rows;
+};
+struct GetWork {
+  const Tensor* tensor;
+  void* data;
+  size_t host_stride;
+  Rows rows;
+};
+struct CopyWork {
+  const Tensor* src;
+  Tensor* dst;
+};
+struct BytesWork {
+  const void* from;
+  void* to;
+  size_t size;
+  cudaMemcpyKind kind;
+};
+struct RecordWork {
+  Mark* mark;
+};
+struct WaitWork {
+  Mark* mark;
+};
+/// Waits until the stream is done.
+struct FinishWork {
+  bool take_failure;  ///< looks for failures of the GPU, which whoever synchronizes is told
+};
+struct StartRecordingWork {};
+struct StopRecordingWork {
+  std::unique_ptr<CudaRecording>* result;
+};
+struct ReplayWork {
+  CudaRecording* recording;
+};
+using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, GetWork, CopyWork, BytesWork,
+                          RecordWork, WaitWork, FinishWork, StartRecordingWork, StopRecordingWork, ReplayWork>;
+
+/// What was captured of a stream, ready to be launched.
+class CudaRecording final : public Recording {
+ public:
+  /// Takes over `exec`.
+  explicit CudaRecording(cudaGraphExec_t exec) : exec_(exec) {}
+  ~CudaRecording() override;
+  cudaGraphExec_t exec() const { return exec_; }
+
+ private:
+  cudaGraphExec_t exec_;
+};
+
+/// Marks after the latest pieces of work of a stream, by which one can tell whether it gets on.
+class Progress {
+ public:
+  ~Progress();
+  void mark(cudaStream_t stream);
+  /// How many marks have been passed so far; more than at the last call means progress.
+  uint64_t passed();
+
+ private:
+  static constexpr size_t kMarks = 16;
+  std::array<cudaEvent_t, kMarks> events_{};
+  uint64_t marked_ = 0, passed_ = 0;
+};
+
+class Launcher {
+ public:
+  /// Somebody who has kernels of their own in the stream. On the launcher's thread; both may throw, which fails the
+  /// stream.
+  struct Watch {
+    /// While the launcher waits for the stream, again and again; `stuck`: how long no work of the stream has ended.
+    /// Whoever throws has seen to it that the stream ends.
+    std::function<void(std::chrono::nanoseconds stuck)> poll;
+    /// When the stream is done: did its kernels find that something is wrong?
+    std::function<void()> done;
+  };
+
+  /// Throws DeviceError when no thread or stream can be made.
+  Launcher(std::string name, const GpuTraits& gpu);
+  /// Finishes the queued work first. Failures that nobody asked for are lost.
+  ~Launcher();
+
+  /// Queues work; one thread at a time.
+  void push(const Work& work);
+  /// Waits for everything queued; throws the first failure and clears it.
+  void synchronize();
+  /// Waits for everything queued; failures stay.
+  void finish();
+  /// While nothing is queued.
+  void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
+  /// Waits for queued work; failures stay.
+  void add_watch(const void* owner, Watch watch);
+  void remove_watch(const void* owner);
+  const std::string& name() const { return name_; }
+  const LaunchContext& context() const { return context_; }
+
+ private:
+  void serve();
+  bool run(const Work& work);  ///< false: stop
+  void run_unless_failed(const Work& work);
+  void wait_for_all();
+
+  // One for each kind of work that is skipped after a failure; on the launcher's thread.
+  void start(const HostTask& task);
+  void start(const LaunchTask& task);
+  void start(const ComputeWork& work);
+  void start(const SetWork& work);
+  void start(const GetWork& work);
+  void start(const CopyWork& work);
+  void start(const BytesWork& work);
+  void start(const FinishWork& work);
+  void start(const StartRecordingWork& work);
+  void start(const ReplayWork& work);
+  void stop_recording(const StopRecordingWork& work);
+  /// False while a recording is made: what cannot be recorded spoils it.
+  bool may_wait();
+  /// Until the stream is done, with an eye on it.
+  cudaError_t wait_for_stream();
+
+  std::string name_;
+  LaunchContext context_;
+  AbortCallback abort_;
+  bool recording_ = false;         ///< what is queued must not run
+  bool capturing_ = false;         ///< and is written down
+  bool recording_spoilt_ = false;  ///< something in it could not be
+  std::vector<std::pair<const void*, Watch>> watches_;
+  Progress progress_;
+  cpu::WorkQueue<Work> queue_;
+  cpu::ThreadCount count_{1};
+  uint64_t queued_count_ = 0;  ///< pushing thread only
+  cpu::Counter queued_, finished_;
+  /// Written by the launcher; the host reads and clears it only when all queued work is finished.
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace shoal::cuda

@@ -1,0 +1,182 @@
+// Rows of float tensors (f32, f16, bf16, any strides) for kernels that go along rows: a row belongs to a warp or to a
+// block (RowTeam), whose threads take it in quads of four elements, quad after quad in the order of the threads.
+//
+//   const RowTeam<kWarpRows> team;                                  // this thread's row, and who shares it
+//   const FloatRow<T> row(x, row_of(x, team.row));
+//   for (int64_t at = 4 * team.thread; at < row.length; at += 4 * team.threads) { row.load(at, values); ... }
+//
+// A quad is one access of 16 bytes (8 for the halves) where the row is dense and lies on such a boundary.
+#pragma once
+
+#include "devices/cuda/kernels/reduce.h"
+#include "devices/cuda/op_kernel.h"
+#include "devices/cuda/ops/view.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kQuad = 4;
+/// Quads per thread that are kept in registers between the passes over a row.
+inline constexpr int kHeldQuads = 4;
+/// Rows up to this length belong to a warp.
+inline constexpr int64_t kWarpRowLength = kWarp * kQuad * kHeldQuads;
+inline constexpr int kWarpRowThreads = 128;
+
+inline bool is_float(const Tensor* tensor) {
+  return tensor && traits(tensor->dtype).is_float;
+}
+/// A grid has at most 2^31 - 1 blocks, and kernels find their row by 32-bit divisions.
+inline bool rows_fit(const Tensor& tensor) {
+  return tensor.rows() <= 0x7fffffff;
+}
+
+__device__ __forceinline__ float to_float(float value) {
+  return value;
+}
+__device__ __forceinline__ float to_float(__half value) {
+  return __half2float(value);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+template <int kBytes>
+struct Words;
+template <>
+struct Words<8> {
+  using Type = uint2;
+};
+template <>
+struct Words<16> {
+  using Type = uint4;
+};
+
+/// The number of a row as indices on axes 1, 2 and 3.
+struct RowIndex {
+  uint32_t i1, i2, i3;
+};
+__device__ __forceinline__ RowIndex row_index(const View& view, int64_t row) {
+  const auto number = static_cast<uint32_t>(row);
+  const auto n1 = static_cast<uint32_t>(view.shape[1]), n2 = static_cast<uint32_t>(view.shape[2]);
+  const uint32_t outer = number / n1;
+  return {number - outer * n1, outer % n2, outer / n2};
+}
+__device__ __forceinline__ const std::byte* row_of(const View& view, int64_t row) {
+  const RowIndex index = row_index(view, row);
+  return row_at(view, index.i1, index.i2, index.i3);
+}
+
+template <class T>
+struct FloatRow {
+  const std::byte* data;
+  int64_t stride, length;
+  bool by_quads;
+
+  __device__ FloatRow(const std::byte* row, int64_t stride, int64_t length)
+      : data(row),
+        stride(stride),
+        length(length),
+        by_quads(stride == sizeof(T) && reinterpret_cast<uintptr_t>(row) % (kQuad * sizeof(T)) == 0) {}
+  __device__ FloatRow(const View& view, const std::byte* row) : FloatRow(row, view.strides[0], view.shape[0]) {}
+
+  __device__ __forceinline__ float operator[](int64_t i) const {
+    return to_float(*reinterpret_cast<const T*>(data + i * stride));
+  }
+  /// Elements [at, at + 4), `beyond` for those past the end.
+  __device__ __forceinline__ void load(int64_t at, float (&values)[kQuad], float beyond = 0) const {
+    if (by_quads && at + kQuad <= length) {
+      const auto words = *reinterpret_cast<const typename Words<kQuad * sizeof(T)>::Type*>(data + at * sizeof(T));
+      T elements[kQuad];
+      memcpy(static_cast<void*>(elements), &words, sizeof(words));
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) values[i] = to_float(elements[i]);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) values[i] = at + i < length ? (*this)[at + i] : beyond;
+  }
+};
+
+/// Stores what of elements [at, at + 4) lies in a row of f32 without gaps.
+__device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t length, const float (&values)[kQuad]) {
+  float* const to = row + at;
+  if (at + kQuad <= length && reinterpret_cast<uintptr_t>(to) % sizeof(float4) == 0) {
+    *reinterpret_cast<float4*>(to) = float4{values[0], values[1], values[2], values[3]};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    if (at + i < length) to[i] = values[i];
+  }
+}
+
+/// The threads that share a row: a warp, or the block.
+template <bool kWarpRows>
+struct RowTeam {
+  int64_t row;
+  int thread, threads;
+
+  __device__ RowTeam()
+      : row(kWarpRows ? (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp : blockIdx.x),
+        thread(kWarpRows ? threadIdx.x % kWarp : threadIdx.x),
+        threads(kWarpRows ? kWarp : blockDim.x) {}
+
+  template <class V>
+  __device__ __forceinline__ V sum(V value) const {
+    if constexpr (kWarpRows) {
+      return warp_sum(value);
+    } else {
+      return block_sum(value);
+    }
+  }
+  template <class V>
+  __device__ __forceinline__ V max(V value) const {
+    if constexpr (kWarpRows) {
+      return warp_max(value);
+    } else {
+      return block_max(value);
+    }
+  }
+};
+
+struct RowGrid {
+  bool warp_rows;
+  dim3 grid, block;
+};
+
+/// One quad for each thread where there are few rows, so that each is done soon; more where rows fill the GPU.
+inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
+  if (length <= kWarpRowLength) {
+    constexpr int64_t kRowsPerBlock = kWarpRowThreads / kWarp;
+    return {true, dim3(static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock)), dim3(kWarpRowThreads)};
+  }
+  const int64_t per_thread = rows < 2 * gpu.processors ? kQuad : kQuad * kHeldQuads;
+  int64_t threads = ((length + per_thread - 1) / per_thread + kWarp - 1) / kWarp * kWarp;
+  if (threads > 1024) threads = 1024;
+  return {false, dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads))};
+}
+
+/// Calls f(T{}) with the element type of a float dtype.
+template <class F>
+void with_float_type(DType dtype, F&& f) {
+  if (dtype == DType::kF32) {
+    f(float{});
+  } else if (dtype == DType::kF16) {
+    f(__half{});
+  } else {
+    f(__nv_bfloat16{});
+  }
+}
+
+/// Calls f(T{}, std::bool_constant<warp_rows>{}).
+template <class F>
+void with_row_types(DType dtype, bool warp_rows, F&& f) {
+  with_float_type(dtype, [&](auto type) {
+    if (warp_rows) {
+      f(type, std::true_type{});
+    } else {
+      f(type, std::false_type{});
+    }
+  });
+}
+
+}  // namespace shoal::cuda

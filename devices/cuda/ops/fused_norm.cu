@@ -1,0 +1,111 @@
+// rms_norm with the sum before it and the product after it. Each thread keeps the quads of its row that it computes in
+// registers; of a longer row it reads the rest again, where it has itself written it if there is a sum. A thread reads
+// and writes the same places of all rows, so that results may overwrite operands.
+#include "devices/cuda/ops/fused_norm.h"
+
+#include "devices/cuda/ops/float_rows.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kHeldWeights = 2;  ///< quads; as many as the rows of a decoder's step have for a thread
+
+struct Operands {
+  const std::byte *a, *b, *weight;
+  std::byte *y, *z;
+};
+
+__device__ __forceinline__ float squares_of(const float (&v)[kQuad]) {
+  return (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
+}
+
+template <bool kSum, bool kWarpRows>
+__global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t length, int64_t rows, float eps) {
+  const RowTeam<kWarpRows> team;
+  if (team.row >= rows) return;
+  const int64_t offset = team.row * length * static_cast<int64_t>(sizeof(float));
+  const auto row_of = [&](const std::byte* data) { return FloatRow<float>(data, sizeof(float), length); };
+  const FloatRow<float> a = row_of(operands.a + offset), weight = row_of(operands.weight);
+  auto* const y = reinterpret_cast<float*>(operands.y + offset);
+  auto* const z = reinterpret_cast<float*>(operands.z + offset);
+  const int64_t first = kQuad * team.thread, step = kQuad * static_cast<int64_t>(team.threads);
+  const int64_t rest = first + kHeldQuads * step;
+
+  const auto load_sum = [&](int64_t at, float(&values)[kQuad]) {
+    a.load(at, values);
+    if constexpr (kSum) {
+      float added[kQuad];
+      row_of(operands.b + offset).load(at, added);
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) values[i] += added[i];
+    }
+  };
+  float held[kHeldQuads][kQuad];
+#pragma unroll
+  for (int i = 0; i < kHeldQuads; ++i) load_sum(first + i * step, held[i]);
+  float weights[kHeldWeights][kQuad];  // on their way while the block adds up
+#pragma unroll
+  for (int i = 0; i < kHeldWeights; ++i) weight.load(first + i * step, weights[i]);
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kHeldQuads; ++i) squares += squares_of(held[i]);
+  for (int64_t at = rest; at < length; at += step) {
+    float values[kQuad];
+    load_sum(at, values);
+    squares += squares_of(values);
+    if constexpr (kSum) store_quad(y, at, length, values);
+  }
+  const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(length) + eps);
+
+  const auto store = [&](int64_t at, const float(&values)[kQuad], const float(&by)[kQuad]) {
+    float result[kQuad];
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) result[i] = values[i] * factor * by[i];
+    store_quad(z, at, length, result);
+  };
+#pragma unroll
+  for (int i = 0; i < kHeldQuads; ++i) {
+    if constexpr (kSum) store_quad(y, first + i * step, length, held[i]);
+    float by[kQuad];
+    if (i >= kHeldWeights) weight.load(first + i * step, by);
+    store(first + i * step, held[i], i < kHeldWeights ? weights[i % kHeldWeights] : by);
+  }
+  const FloatRow<float> again = kSum ? row_of(operands.y + offset) : a;
+  for (int64_t at = rest; at < length; at += step) {
+    float values[kQuad], by[kQuad];
+    again.load(at, values);
+    weight.load(at, by);
+    store(at, values, by);
+  }
+}
+
+template <bool kSum>
+void queue(const LaunchContext& context, const Operands& operands, const View& shape, float eps) {
+  const int64_t rows = shape.shape[1] * shape.shape[2] * shape.shape[3];
+  const RowGrid grid = row_grid(shape.shape[0], rows, context.gpu);
+  launch(context.stream, grid.warp_rows ? add_rms_norm<kSum, true> : add_rms_norm<kSum, false>, grid.grid, grid.block,
+         0, operands, shape.shape[0], rows, eps);
+}
+
+bool is_dense_f32(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.is_contiguous() && tensor.strides[0] == sizeof(float);
+}
+
+}  // namespace
+
+void launch_rms_norm_mul(const LaunchContext& context, const View& x, const View& weight, View z, float eps) {
+  queue<false>(context, Operands{x.data, nullptr, weight.data, nullptr, z.data}, z, eps);
+}
+
+void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const View& weight, View z,
+                         float eps) {
+  queue<true>(context, Operands{a.data, b.data, weight.data, y.data, z.data}, z, eps);
+}
+
+bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z) {
+  const auto fits = [&](const Tensor* tensor) { return !tensor || (is_dense_f32(*tensor) && same_shape(*tensor, z)); };
+  return (b == nullptr) == (y == nullptr) && fits(&a) && fits(b) && fits(y) && fits(&z) && is_dense_f32(weight) &&
+         weight.shape == Shape{z.shape[0], 1, 1, 1} && !z.empty() && rows_fit(z);
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,22 @@
+// rms_norm together with what stands around it in a decoder, in one launch: rows of f32 without gaps, of any length.
+// The weight is one row. A result may lie where an operand of its own shape lies, at the same address; other overlaps
+// are not allowed. As run() of an op these queue and return, and may be captured.
+#pragma once
+
+#include "devices/cuda/op_kernel.h"
+#include "devices/cuda/ops/view.h"
+
+namespace shoal::cuda {
+
+/// z = rms_norm(x) * weight.
+void launch_rms_norm_mul(const LaunchContext& context, const View& x, const View& weight, View z, float eps);
+
+/// y = a + b; z = rms_norm(y) * weight.
+void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const View& weight, View z,
+                         float eps);
+
+/// Can these be the operands? Contiguous f32 of one shape and not empty, the weight [shape[0]]; b and y nullptr where
+/// there is no sum.
+bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z);
+
+}  // namespace shoal::cuda

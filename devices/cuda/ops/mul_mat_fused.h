@@ -1,0 +1,26 @@
+// Decode products joined with what follows them, for whoever finds such nodes side by side in a plan. They use the
+// kernels of mul_mat and the workspace of the (first) mul_mat node, and write to `out` alone; the joined nodes need no
+// memory of their own. supports asks about dtypes, shapes and strides; like run() of an op, nothing waits or throws.
+#pragma once
+
+#include <span>
+
+#include "devices/cuda/op_kernel.h"
+
+namespace shoal::cuda {
+
+/// out = act(gate) * up, where gate and up are products of one b by two matrices that are laid out alike.
+bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
+void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
+
+/// out = product + addend: a bias [m] or a residual of the product's shape (each axis but 0 may have length 1). `out`
+/// may be the addend itself.
+bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
+void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
+
+/// Products of one b that mul_mat would run one after the other: b is prepared once for those that follow each other
+/// and take it in the same form.
+bool mul_mat_many_supports(std::span<Tensor* const> products);
+void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> products);
+
+}  // namespace shoal::cuda

@@ -1,0 +1,126 @@
+// mul_mat_tiles in f32: any strides, f32, f16 and bf16. Products of f32 are held to 1e-11 (normalised squared error),
+// which takes all 24 bits of both operands: three bf16 terms each and six products on tensor cores, hardly faster than
+// this. f16 and bf16 come here when their rows are not aligned.
+#include "devices/cuda/ops/mul_mat_tiles_kernels.h"
+#include "devices/cuda/ops/view.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kRows = 64, kColumns = 64, kStep = 16;  // of a tile
+constexpr int kThreads = 256;                         // 16 x 16, each 4 x 4 of the result
+constexpr int kPad = 4;                               // rows stay aligned to 16 bytes, columns change banks
+
+__device__ float value_of(float value) {
+  return value;
+}
+__device__ float value_of(__half value) {
+  return __half2float(value);
+}
+__device__ float value_of(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+struct Operand {
+  const std::byte* data;
+  int64_t along_k, along_rows;  ///< strides
+  int64_t rows, k;
+};
+
+/// A thread's four elements of a tile [kStep][64] that begins at (k, row): beside each other on the axis whose
+/// elements lie closer together, so that a warp's loads do.
+struct Share {
+  int k[4], row[4];
+  __device__ explicit Share(const Operand& from) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = i * kThreads + static_cast<int>(threadIdx.x);
+      const bool k_first = from.along_k <= from.along_rows;
+      k[i] = k_first ? at % kStep : at / kRows;
+      row[i] = k_first ? at / kStep : at % kRows;
+    }
+  }
+};
+
+template <class T>
+__device__ void load(const Operand& from, const Share& share, int64_t k, int64_t row, float (&values)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t at_k = k + share.k[i], at_row = row + share.row[i];
+    const bool inside = at_k < from.k && at_row < from.rows;
+    const std::byte* address = from.data + at_k * from.along_k + at_row * from.along_rows;
+    values[i] = inside ? value_of(*reinterpret_cast<const T*>(address)) : 0.0f;
+  }
+}
+
+__device__ void store(const Share& share, const float (&values)[4], float (*tile)[kRows + kPad]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[share.k[i]][share.row[i]] = values[i];
+}
+
+/// One tile of c: rows m.. and columns n.. of matrices a and b.
+template <class A, class B>
+__global__ void __launch_bounds__(kThreads) float_tile(const View a, const View b, const View c) {
+  static_assert(kRows == kColumns);
+  __shared__ __align__(16) float a_tile[2][kStep][kRows + kPad];
+  __shared__ __align__(16) float b_tile[2][kStep][kColumns + kPad];
+  const int64_t row_tiles = (c.shape[0] + kRows - 1) / kRows, column_tiles = (c.shape[1] + kColumns - 1) / kColumns;
+  const int64_t m = blockIdx.x % row_tiles * kRows, n = blockIdx.x / row_tiles % column_tiles * kColumns;
+  const int64_t batch = blockIdx.x / row_tiles / column_tiles, i2 = batch % c.shape[2], i3 = batch / c.shape[2];
+  const Operand from_a{row_at(a, 0, i2 / (c.shape[2] / a.shape[2]), i3 / (c.shape[3] / a.shape[3])), a.strides[0],
+                       a.strides[1], a.shape[1], a.shape[0]};
+  const Operand from_b{row_at(b, 0, i2, i3), b.strides[0], b.strides[1], b.shape[1], a.shape[0]};
+  const Share a_share(from_a), b_share(from_b);
+  const int x = static_cast<int>(threadIdx.x) % 16 * 4, y = static_cast<int>(threadIdx.x) / 16 * 4;
+  float a_next[4], b_next[4], sums[4][4] = {};
+  load<A>(from_a, a_share, 0, m, a_next);
+  load<B>(from_b, b_share, 0, n, b_next);
+  for (int64_t k = 0, stage = 0; k < from_a.k; k += kStep, stage = 1 - stage) {
+    store(a_share, a_next, a_tile[stage]);
+    store(b_share, b_next, b_tile[stage]);
+    __syncthreads();  // whoever is a step ahead writes the other stage
+    load<A>(from_a, a_share, k + kStep, m, a_next);
+    load<B>(from_b, b_share, k + kStep, n, b_next);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      const float4 av = *reinterpret_cast<const float4*>(&a_tile[stage][i][x]);
+      const float4 bv = *reinterpret_cast<const float4*>(&b_tile[stage][i][y]);
+      const float as[4] = {av.x, av.y, av.z, av.w}, bs[4] = {bv.x, bv.y, bv.z, bv.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int l = 0; l < 4; ++l) sums[j][l] = fmaf(as[l], bs[j], sums[j][l]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (n + y + j >= c.shape[1]) continue;
+    auto* to = reinterpret_cast<float*>(row_at(c, n + y + j, i2, i3));
+#pragma unroll
+    for (int l = 0; l < 4; ++l) {
+      if (m + x + l < c.shape[0]) to[m + x + l] = sums[j][l];
+    }
+  }
+}
+
+using Kernel = void (*)(View, View, View);
+template <class A>
+constexpr Kernel kForB[] = {float_tile<A, float>, float_tile<A, __half>, float_tile<A, __nv_bfloat16>};
+constexpr const Kernel* kForA[] = {kForB<float>, kForB<__half>, kForB<__nv_bfloat16>};
+static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF16) == 1 &&
+              static_cast<int>(DType::kBF16) == 2);
+
+}  // namespace
+
+void mul_mat_float_tiles(const LaunchContext& context, Tensor& node) {
+  const Tensor &a = *node.src[0], &b = *node.src[1];
+  const int64_t blocks =
+      (node.shape[0] + kRows - 1) / kRows * ((node.shape[1] + kColumns - 1) / kColumns) * node.shape[2] * node.shape[3];
+  // With nothing to sum the dtype of a does not matter, and quantised ones come here too.
+  const int a_dtype = traits(a.dtype).is_quantized ? 0 : static_cast<int>(a.dtype);
+  launch(context.stream, kForA[a_dtype][static_cast<int>(b.dtype)], dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+         0, view_of(a), view_of(b), view_of(node));
+}
+
+}  // namespace shoal::cuda

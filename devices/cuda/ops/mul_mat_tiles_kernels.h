@@ -1,0 +1,43 @@
+// The kernels behind mul_mat_tiles, compiled in several files: one TileKernels for each way that rows of a are stored.
+#pragma once
+
+#include "devices/cuda/kernels/tile_product.h"
+#include "devices/cuda/op_kernel.h"
+
+namespace shoal::cuda {
+
+struct TileKernel {
+  void (*kernel)(TileProduct);
+  int columns;  ///< of a tile
+  size_t shared_bytes;
+};
+
+/// For tiles of 128, 64 and 32 columns.
+struct TileKernels {
+  TileKernel kernels[3];
+  int terms;            ///< of b
+  int steps_per_group;  ///< a part of k must be whole groups
+};
+
+template <class Rows, int kTerms, int kColumns>
+constexpr TileKernel tile_kernel() {
+  return {tile_product<Rows, kColumns, kTerms>, kColumns, TileShape<Rows, kColumns, kTerms>::kSharedBytes};
+}
+
+template <class Rows, int kTerms = 1>
+constexpr TileKernels tile_kernels() {
+  int steps = 1;
+  if constexpr (!Rows::kPlain) steps = Rows::kUnits / 2;
+  return {{tile_kernel<Rows, kTerms, 128>(), tile_kernel<Rows, kTerms, 64>(), tile_kernel<Rows, kTerms, 32>()},
+          kTerms,
+          steps};
+}
+
+extern const TileKernels kTilesF16, kTilesBF16, kTilesBF16TwoTerms;
+extern const TileKernels kTilesQ4_0, kTilesQ4_1, kTilesQ5_0, kTilesQ5_1, kTilesQ8_0;
+extern const TileKernels kTilesQ2_K, kTilesQ3_K, kTilesQ4_K, kTilesQ5_K, kTilesQ6_K;
+
+/// The f32 kernel: any strides of float operands, k == 0 too.
+void mul_mat_float_tiles(const LaunchContext& context, Tensor& node);
+
+}  // namespace shoal::cuda

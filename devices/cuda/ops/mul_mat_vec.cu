@@ -1,0 +1,307 @@
+#include "devices/cuda/ops/mul_mat_vec.h"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+
+#include "devices/cuda/kernels/quantized_dot.h"
+#include "devices/cuda/ops/mul_mat_vec_job.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kPrepareThreads = 256;
+/// Threads that quantise 32 elements together, four each.
+constexpr int kTeam = 8;
+
+/// Rows of b, plain floats with any strides.
+struct FloatRows {
+  View view;
+  DType dtype;
+  bool by_vectors;  ///< f32 without gaps, rows at multiples of 16 bytes
+  int k;
+};
+
+__device__ inline float float_at(const std::byte* at, DType dtype) {
+  if (dtype == DType::kF32) return *reinterpret_cast<const float*>(at);
+  const uint16_t bits = *reinterpret_cast<const uint16_t*>(at);
+  return dtype == DType::kF16 ? half_bits_to_float(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+/// Elements first .. first + 3 of row number `row`, zeros behind the end.
+__device__ inline void load_four(const FloatRows& b, int64_t row, int first, float (&to)[4]) {
+  const int64_t i1 = row % b.view.shape[1], rest = row / b.view.shape[1];
+  const std::byte* from = row_at(b.view, i1, rest % b.view.shape[2], rest / b.view.shape[2]);
+  if (b.by_vectors && first + 4 <= b.k) {
+    const float4 four = *reinterpret_cast<const float4*>(from + 4 * static_cast<int64_t>(first));
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    to[i] = first + i < b.k ? float_at(from + (first + i) * b.view.strides[0], b.dtype) : 0.0f;
+}
+
+/// Numbers below this are zero: the inverse of their scale would overflow.
+constexpr float kTiny = 1e-30f;
+
+/// Where a column's record has the element `at` of a step: chunk, lane, and which of the lane's groups.
+struct RecordPlace {
+  int chunk, lane, group;
+};
+template <int kGroups>
+__device__ inline RecordPlace place_in_record(int at) {
+  if constexpr (kGroups == 2) {
+    return {at % kUnitElements / 16, at / kUnitElements, at % kUnitElements / 32};
+  } else {
+    const int chunk = at % 128 / 32;
+    return {chunk, at / 128 * 2 + at % 32 / 16, chunk};
+  }
+}
+
+/// Rows of b as records of quantized_dot.h: eight threads for each 32 elements. Steps are filled up with zeros.
+template <int kGroups>
+__global__ void quantize_columns(FloatRows b, std::byte* to, int64_t stride, int steps) {
+  const int64_t team = (static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / kTeam;
+  const int blocks = steps * (kStepElements / 32);
+  const int64_t row = team / blocks;
+  const int first = static_cast<int>(team % blocks) * 32 + static_cast<int>(threadIdx.x) % kTeam * 4;
+  float x[4];
+  load_four(b, row, first, x);
+  uint32_t largest_bits = 0;  // as integers, NaN is the largest of all
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7fffffff;
+    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+  }
+#pragma unroll
+  for (int lanes = kTeam / 2; lanes > 0; lanes /= 2) {
+    const uint32_t other = __shfl_xor_sync(kAllLanes, largest_bits, lanes);
+    largest_bits = other > largest_bits ? other : largest_bits;
+  }
+  const float largest = std::bit_cast<float>(largest_bits);
+  const float scale = largest < kTiny ? 0.0f : largest / 127.0f;
+  const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
+  uint32_t bytes = 0;
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float rounded = rintf(x[i] * inverse);
+    const int value = rounded == rounded ? static_cast<int>(rounded) : 0;
+    sum += value;
+    bytes |= static_cast<uint32_t>(value & 255) << 8 * i;
+  }
+  // Of 16 elements with four groups, else of 32.
+#pragma unroll
+  for (int lanes = 1; lanes < (kGroups == 4 ? kTeam / 2 : kTeam); lanes *= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  }
+  const int at = first % kStepElements;
+  const RecordPlace place = place_in_record<kGroups>(at);
+  std::byte* const record =
+      to + row * stride + static_cast<int64_t>(first / kStepElements) * column_step_bytes(kGroups);
+  *reinterpret_cast<uint32_t*>(record + 512 * place.chunk + 16 * place.lane + at % 16) = bytes;
+  if (at % (kGroups == 4 ? 16 : 32) != 0) return;
+  std::byte* const header = record + kStepValueBytes + 16 * place.lane + 4 * place.group;
+  *reinterpret_cast<float*>(header) = scale;
+  *reinterpret_cast<int*>(header + (kGroups == 4 ? 512 : 8)) = sum;
+}
+
+/// Rows of b as f32, four elements a thread.
+__global__ void convert_columns(FloatRows b, std::byte* to, int64_t stride, int64_t rows) {
+  const int64_t quad = static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x;
+  const int quads = (b.k + 3) / 4;
+  if (quad >= rows * quads) return;
+  float x[4];
+  load_four(b, quad / quads, static_cast<int>(quad % quads) * 4, x);
+  *reinterpret_cast<float4*>(to + quad / quads * stride + quad % quads * 16) = float4{x[0], x[1], x[2], x[3]};
+}
+
+/// Weights of plain floats with any strides: a warp takes one row (two, gated) and one column.
+template <int kRows>
+__global__ void element_vec(Product p, int64_t element_stride, DType dtype) {
+  const WarpPlace<kRows> at(p);
+  const Job job = job_of(p, at.job, 1);
+  if (job.count == 0) return;
+  if (job.matrix < 0) return store_zeros(p, at, job);
+  uint32_t x[1];
+  find_columns(p, at.job, job, x);
+  const float* const column = reinterpret_cast<const float*>(p.x) + 4 * static_cast<int64_t>(x[0]);
+  float sums[kRows] = {};
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const std::byte* const row = at.row_of(p, job.matrix, r);
+    for (int i = at.lane; i < p.k; i += kWarp) {
+      sums[r] = fmaf(float_at(row + i * element_stride, dtype), column[i], sums[r]);
+    }
+  }
+  finish<kRows, 1>(p, at, job, sums);
+}
+
+constexpr std::array kKernels = std::to_array<const VecKernels*>({
+    &kVecF32,
+    &kVecF16,
+    &kVecBF16,
+    nullptr,
+    nullptr,
+    &kVecQ4_0,
+    &kVecQ4_1,
+    &kVecQ5_0,
+    &kVecQ5_1,
+    &kVecQ8_0,
+    &kVecQ2_K,
+    &kVecQ3_K,
+    &kVecQ4_K,
+    &kVecQ5_K,
+    &kVecQ6_K,
+});
+static_assert(kKernels.size() == kDTypeCount, "one entry per dtype, in the order of the enumeration");
+
+int groups_of(DType dtype) {
+  return dtype == DType::kQ2_K || dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 4 : 2;
+}
+int64_t steps_of(int64_t k) {
+  return (k + kStepElements - 1) / kStepElements;
+}
+int64_t column_stride(const Tensor& a) {
+  const int64_t k = a.shape[0];
+  if (traits(a.dtype).is_quantized) return steps_of(k) * column_step_bytes(groups_of(a.dtype));
+  return (k + 3) / 4 * 16;
+}
+
+bool starts_at_multiples(const Tensor& tensor, size_t alignment) {
+  const bool rows = std::all_of(tensor.strides.begin() + 1, tensor.strides.end(),
+                                [&](size_t stride) { return stride % alignment == 0; });
+  return rows && reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0;
+}
+/// Row number i of the axes 1 to 3 is i strides[1] away from the first.
+bool has_even_rows(const Tensor& b) {
+  const auto follows = [&](int axis, int64_t rows) {
+    return b.shape[axis] == 1 || b.strides[axis] == rows * b.strides[1];
+  };
+  return follows(2, b.shape[1]) && follows(3, b.shape[1] * b.shape[2]);
+}
+
+bool fits_kernels(const Tensor& a, const VecKernels& kernels) {
+  const DTypeTraits& type = traits(a.dtype);
+  const int64_t unit =
+      type.is_quantized ? (type.block_elems == 32 ? 64 : 256) : 16 / static_cast<int64_t>(type.block_bytes);
+  return a.is_row_contiguous() && a.shape[0] % unit == 0 && starts_at_multiples(a, kernels.alignment);
+}
+
+int64_t blocks_for(int64_t threads) {
+  return (threads + kPrepareThreads - 1) / kPrepareThreads;
+}
+
+/// Warps that share rows so that all multiprocessors have work, each with some part of k.
+int split_of(const Product& p, int64_t row_blocks_of_one, int64_t pieces, const GpuTraits& gpu) {
+  const int64_t wanted = static_cast<int64_t>(gpu.processors) * 16;
+  int split = 1;
+  while (split < kVecWarps && 2 * split <= pieces && row_blocks_of_one * p.jobs * split < wanted) split *= 2;
+  return split;
+}
+
+}  // namespace
+
+bool supports_product(const Tensor& node) {
+  const Tensor* a = node.src[0];
+  const Tensor* b = node.src[1];
+  const DTypeTraits& type = traits(a->dtype);
+  if (!type.is_float && !(type.is_quantized && a->is_row_contiguous())) return false;
+  // Kernels count elements, rows and columns in 32 bits, and prepared columns in vectors of 16 bytes.
+  const int64_t longest = std::max({a->shape[0], a->shape[1], node.rows(), a->shape[2] * a->shape[3]});
+  return traits(b->dtype).is_float && node.dtype == DType::kF32 && node.is_row_contiguous() && longest < INT_MAX / 2 &&
+         columns_bytes(*a, *b) / 16 < UINT32_MAX && node.elements() / kVecWarps < INT_MAX;
+}
+
+size_t columns_bytes(const Tensor& a, const Tensor& b) {
+  return static_cast<size_t>(column_stride(a) * b.rows());
+}
+
+PreparedColumns prepare_columns(const LaunchContext& context, const Tensor& a, const Tensor& b, std::byte* memory) {
+  const int64_t stride = column_stride(a), rows = b.rows();
+  const bool vectors = b.dtype == DType::kF32 && b.strides[0] == sizeof(float) && starts_at_multiples(b, 16);
+  const bool quantized = traits(a.dtype).is_quantized;
+  if (!quantized && vectors && has_even_rows(b) && b.shape[0] % 4 == 0) {
+    return {b.data, static_cast<int64_t>(b.strides[1])};
+  }
+  if (rows == 0 || stride == 0) return {memory, stride};
+  const FloatRows from{view_of(b), b.dtype, vectors, static_cast<int>(b.shape[0])};
+  const dim3 threads(kPrepareThreads);
+  if (quantized) {
+    const int steps = static_cast<int>(steps_of(b.shape[0]));
+    const auto blocks = static_cast<unsigned>(blocks_for(rows * steps * (kStepElements / 4)));
+    const auto kernel = groups_of(a.dtype) == 4 ? quantize_columns<4> : quantize_columns<2>;
+    launch(context.stream, kernel, dim3(blocks), threads, 0, from, memory, stride, steps);
+  } else {
+    const auto blocks = static_cast<unsigned>(blocks_for(rows * ((b.shape[0] + 3) / 4)));
+    launch(context.stream, convert_columns, dim3(blocks), threads, 0, from, memory, stride, rows);
+  }
+  return {memory, stride};
+}
+
+bool same_columns(const Tensor& a, const Tensor& other) {
+  const bool quantized = traits(a.dtype).is_quantized;
+  return quantized == traits(other.dtype).is_quantized && (!quantized || groups_of(a.dtype) == groups_of(other.dtype));
+}
+
+Product product_of(const Tensor& a, const Tensor& c, PreparedColumns columns) {
+  Product p;
+  p.a = a.data;
+  p.begin[0] = a.data;
+  p.end[0] = a.data + a.span_bytes();
+  p.row_stride = static_cast<int64_t>(a.strides[1]);
+  p.matrices2 = static_cast<int>(std::max<int64_t>(a.shape[2], 1));
+  p.m = static_cast<int>(a.shape[1]);
+  p.k = static_cast<int>(a.shape[0]);
+  p.x = columns.data;
+  p.x_stride = columns.stride;
+  p.c = c.data;
+  for (int i = 0; i < 2; ++i) p.matrix_strides[i] = static_cast<int64_t>(a.strides[2 + i]);
+  for (int i = 0; i < 3; ++i) p.c_strides[i] = static_cast<int64_t>(c.strides[1 + i]);
+  return p;
+}
+
+void set_batches(Product& p, const Tensor& a, const Tensor& b, int columns) {
+  p.columns_of = ColumnsOf::kBatches;
+  p.n = static_cast<int>(b.shape[1]);
+  p.b2 = static_cast<int>(b.shape[2]);
+  const int64_t matrices = a.shape[2] * a.shape[3];
+  for (int i = 0; i < 2 && matrices > 0; ++i) p.shared[i] = static_cast<int>(b.shape[2 + i] / a.shape[2 + i]);
+  const int64_t per_matrix = static_cast<int64_t>(p.n) * p.shared[0] * p.shared[1];
+  p.chunks = static_cast<int>((per_matrix + columns - 1) / columns);
+  p.jobs = static_cast<int>(matrices * p.chunks);
+}
+
+VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t jobs, int64_t columns, const GpuTraits& gpu) {
+  const VecKernels& kernels = *kKernels[static_cast<size_t>(a.dtype)];
+  const bool fits = fits_kernels(a, kernels) && (!up || fits_kernels(*up, kernels));
+  if (!fits && !traits(a.dtype).is_quantized) return {};
+  if (!fits && kernels.shifted[0].kernel) return kernels.shifted[columns > 1];
+  // One row a warp where two would leave multiprocessors with less than 32 of them.
+  const bool few_rows = a.shape[1] * jobs < static_cast<int64_t>(gpu.processors) * 64;
+  if (columns <= 1) return few_rows && !up ? kernels.one_row : kernels.columns[0];
+  return kernels.columns[columns <= 2 ? 1 : columns <= 4 ? 2 : 3];
+}
+
+void multiply(const LaunchContext& context, const Tensor& a, Product p, const VecKernel& kernel) {
+  if (p.jobs == 0 || p.m == 0) return;
+  const int results = !kernel.kernel ? 1 : p.up ? kernel.rows / 2 : kernel.rows;
+  const int64_t teams = (p.m + results - 1) / results;
+  const bool quantized = traits(a.dtype).is_quantized;
+  const int64_t pieces = quantized ? steps_of(p.k) : p.k * static_cast<int64_t>(traits(a.dtype).block_bytes) / 2048;
+  p.split = kernel.kernel ? split_of(p, teams, pieces, context.gpu) : 1;
+  const int64_t blocks = (teams + kVecWarps / p.split - 1) / (kVecWarps / p.split) * p.jobs;
+  const dim3 grid(static_cast<unsigned>(blocks)), threads(kVecThreads);
+  if (kernel.kernel) {
+    launch(context.stream, kernel.kernel, grid, threads, kernel.shared_bytes, p);
+  } else {
+    launch(context.stream, p.up ? element_vec<2> : element_vec<1>, grid, threads, 0, p,
+           static_cast<int64_t>(a.strides[0]), a.dtype);
+  }
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,104 @@
+// Decode products of f32, f16 and bf16 weights: loads of 16 bytes, several of each row on their way, sums in f32.
+#include "devices/cuda/kernels/dequantize.h"
+#include "devices/cuda/ops/mul_mat_vec_job.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// The elements of 16 bytes as f32.
+__device__ inline void values_of(const uint4& bits, float (&to)[4], const float*) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+  for (int i = 0; i < 4; ++i) to[i] = std::bit_cast<float>(words[i]);
+}
+__device__ inline void values_of(const uint4& bits, float (&to)[8], const __half*) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = half_bits_to_float(static_cast<uint16_t>(words[i]));
+    to[2 * i + 1] = half_bits_to_float(static_cast<uint16_t>(words[i] >> 16));
+  }
+}
+__device__ inline void values_of(const uint4& bits, float (&to)[8], const __nv_bfloat16*) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = std::bit_cast<float>(words[i] << 16);
+    to[2 * i + 1] = std::bit_cast<float>(words[i] & 0xffff0000u);
+  }
+}
+
+template <class T, int kRows, int kColumns>
+__global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns)) float_vec(Product p) {
+  constexpr int kElements = 16 / sizeof(T);
+  constexpr int kUnroll = kColumns == 1 ? 8 / kRows : 2;
+  const WarpPlace<kRows> at(p);
+  const Job job = job_of(p, at.job, kColumns);
+  if (job.count == 0) return;
+  if (job.matrix < 0) return store_zeros(p, at, job);
+
+  const int vectors = p.k / kElements, stride = kWarp * p.split;
+  const uint4* rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rows[r] = reinterpret_cast<const uint4*>(at.row_of(p, job.matrix, r));
+  uint32_t x[kColumns];
+  find_columns(p, at.job, job, x);
+  const auto* const x_vectors = reinterpret_cast<const float4*>(p.x);
+  float sums[kRows * kColumns] = {};
+  for (int first = at.lane + kWarp * at.part; first < vectors; first += stride * kUnroll) {
+    uint4 bits[kUnroll][kRows];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int v = first + u * stride;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) bits[u][r] = v < vectors ? __ldg(rows[r] + v) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int v = first + u * stride;
+      if (v >= vectors) break;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        float values[kElements];
+#pragma unroll
+        for (int i = 0; i < kElements / 4; ++i) {
+          const float4 four = __ldg(x_vectors + x[c] + v * (kElements / 4) + i);
+          values[4 * i] = four.x;
+          values[4 * i + 1] = four.y;
+          values[4 * i + 2] = four.z;
+          values[4 * i + 3] = four.w;
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float weights[kElements];
+          values_of(bits[u][r], weights, static_cast<const T*>(nullptr));
+#pragma unroll
+          for (int i = 0; i < kElements; ++i) {
+            sums[r * kColumns + c] = fmaf(weights[i], values[i], sums[r * kColumns + c]);
+          }
+        }
+      }
+    }
+  }
+  finish<kRows, kColumns>(p, at, job, sums);
+}
+
+template <class T, int kRows, int kColumns>
+constexpr VecKernel float_kernel() {
+  return {float_vec<T, kRows, kColumns>, kRows, kColumns, 0};
+}
+
+template <class T>
+constexpr VecKernels float_kernels() {
+  return {float_kernel<T, 1, 1>(),
+          {float_kernel<T, 2, 1>(), float_kernel<T, 2, 2>(), float_kernel<T, 2, 4>(), float_kernel<T, 2, 8>()},
+          {},
+          16};
+}
+
+}  // namespace
+
+const VecKernels kVecF32 = float_kernels<float>();
+const VecKernels kVecF16 = float_kernels<__half>();
+const VecKernels kVecBF16 = float_kernels<__nv_bfloat16>();
+
+}  // namespace shoal::cuda

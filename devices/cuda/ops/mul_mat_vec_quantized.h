@@ -1,0 +1,146 @@
+// The kernels of mul_mat_vec.h for quantised weights. Each warp has a ring of steps (quantized_dot.h) in shared memory
+// that it fills with asynchronous copies of 16 bytes, whatever the format: the bytes on their way take no registers,
+// and rows at odd addresses cost only a vector more. Files that include this compile some of the formats each.
+#pragma once
+
+#include "devices/cuda/kernels/quantized_dot.h"
+#include "devices/cuda/ops/mul_mat_vec_job.h"
+
+namespace shoal::cuda {
+
+/// Bytes that a warp wants on their way.
+inline constexpr int kRingBytes = 7168;
+
+template <class Format, int kRows>
+struct Ring {
+  /// A step, with what lies between it and the boundaries of 16 before and behind it, and what shifted loads read.
+  static constexpr int kSlotBytes = Format::kStepBytes + 32;
+  static constexpr int kVectors = Format::kStepBytes / 16 + 1;
+  static constexpr int kFits = kRingBytes / (kRows * kSlotBytes);
+  static constexpr int kStages = kFits < 2 ? 2 : kFits > 4 ? 4 : kFits;
+  static constexpr int kBytes = kStages * kRows * kSlotBytes;
+  static_assert(Format::kStepBytes % 16 == 0);
+};
+
+/// 16 bytes; of those outside of the tensor none are read.
+__device__ inline void copy_vector(std::byte* to, const std::byte* from, const std::byte* begin, const std::byte* end) {
+  if (from >= begin && from + 16 <= end) {
+    copy_async_16(to, from);
+    return;
+  }
+  for (int i = 0; i < 16; i += 2) {
+    if (from + i < begin || from + i >= end) continue;
+    *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+  }
+}
+
+/// Starts copies of `bytes` bytes.
+template <int kVectors>
+__device__ inline void copy_step(std::byte* slot, const std::byte* from, int64_t bytes, int lane,
+                                 const std::byte* begin, const std::byte* end) {
+  const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+  const int vectors = static_cast<int>((before + bytes + 15) / 16);
+#pragma unroll
+  for (int i = 0; i < kVectors; i += kWarp) {
+    const int v = i + lane;
+    if (v < vectors) copy_vector(slot + 16 * v, from - before + 16 * v, begin, end);
+  }
+}
+
+template <DType kType, int kRows, int kColumns, bool kShifted>
+__global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kType>::kGroups))
+    quantized_vec(Product p) {
+  using Format = DotFormat<kType>;
+  using Slots = Ring<Format, kRows>;
+  constexpr int kGroups = Format::kGroups;
+  SHOAL_DYNAMIC_SHARED(std::byte, rings);
+  const WarpPlace<kRows> at(p);
+  const Job job = job_of(p, at.job, kColumns);
+  if (job.count == 0) return;
+  if (job.matrix < 0) return store_zeros(p, at, job);
+
+  std::byte* const ring = rings + at.warp * Slots::kBytes;
+  const int units = (p.k + kUnitElements - 1) / kUnitElements;
+  const int steps = (p.k + kStepElements - 1) / kStepElements;
+  const int64_t row_bytes = static_cast<int64_t>(p.k / Quantized<kType>::kElements) * Format::kBlockBytes;
+  const std::byte* rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rows[r] = at.row_of(p, job.matrix, r);
+  const auto copy = [&](int step, int slot) {
+    const int64_t first = static_cast<int64_t>(step) * Format::kStepBytes;
+    const int64_t bytes = row_bytes - first < Format::kStepBytes ? row_bytes - first : Format::kStepBytes;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int matrix = p.up ? r % 2 : 0;
+      copy_step<Slots::kVectors>(ring + (slot * kRows + r) * Slots::kSlotBytes, rows[r] + first, bytes, at.lane,
+                                 p.begin[matrix], p.end[matrix]);
+    }
+  };
+
+  for (int i = 0; i < Slots::kStages; ++i) {
+    const int step = at.part + i * p.split;
+    if (step < steps) copy(step, i);
+    copy_async_commit();
+  }
+  uint32_t x[kColumns];
+  find_columns(p, at.job, job, x);
+  float sums[kRows * kColumns] = {};
+  int slot = 0;
+  for (int step = at.part; step < steps; step += p.split) {
+    const int unit = step * (kStepElements / kUnitElements) + at.lane;
+    const auto* const column_at =
+        reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(step) * column_step_bytes(kGroups));
+    ColumnUnit<kGroups> column;
+    if (kColumns == 1) load_column(column_at + x[0], at.lane, column);  // meets the weights on the way
+    copy_async_wait<Slots::kStages - 1>();
+    __syncwarp();
+    if (unit < units) {
+      Unit<kGroups> weights[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int before = static_cast<int>(reinterpret_cast<uintptr_t>(rows[r]) % 16);
+        const auto* words = reinterpret_cast<const uint32_t*>(ring + (slot * kRows + r) * Slots::kSlotBytes);
+        const int blocks = kShifted && (unit + 1) * kUnitElements > p.k ? 1 : 2;
+        Format::template decode<kShifted>({words, before}, at.lane, blocks, weights[r]);
+      }
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (kColumns > 1) load_column(column_at + x[c], at.lane, column);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          sums[r * kColumns + c] += dot_unit<Format::kOffset, Format::kHasSum>(weights[r], column);
+        }
+      }
+    }
+    __syncwarp();
+    const int next = step + Slots::kStages * p.split;
+    if (next < steps) copy(next, slot);
+    copy_async_commit();
+    slot = slot + 1 == Slots::kStages ? 0 : slot + 1;
+  }
+  finish<kRows, kColumns>(p, at, job, sums);
+}
+
+template <DType kType, int kRows, int kColumns, bool kShifted = false>
+constexpr VecKernel quantized_kernel() {
+  return {quantized_vec<kType, kRows, kColumns, kShifted>, kRows, kColumns,
+          kVecWarps * static_cast<size_t>(Ring<DotFormat<kType>, kRows>::kBytes)};
+}
+
+template <DType kType>
+constexpr VecKernels quantized_kernels() {
+  using Format = DotFormat<kType>;
+  constexpr int kManyRows = Format::kGroups == 4 ? 2 : 4;  // as registers allow
+  VecKernels all{quantized_kernel<kType, 1, 1>(),
+                 {quantized_kernel<kType, 2, 1>(), quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, 2, 4>(),
+                  quantized_kernel<kType, kManyRows, 8>()},
+                 {},
+                 Format::kAlignment};
+  if constexpr (Format::kHasShifted) {
+    all.shifted[0] = quantized_kernel<kType, 2, 1, true>();
+    all.shifted[1] = quantized_kernel<kType, 2, 4, true>();
+  }
+  return all;
+}
+
+}  // namespace shoal::cuda

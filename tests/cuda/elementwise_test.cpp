@@ -1,0 +1,276 @@
+// Element-wise ops, data movement and row look-ups on CUDA kernels: the conformance cases, layouts that only these
+// kernels treat specially, and conversions bit for bit as on the host.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "graph/ops/ops.h"
+#include "tests/cuda/op_runner.h"
+
+namespace shoal::test {
+namespace {
+
+class CudaOps : public ::testing::TestWithParam<Op> {};
+
+TEST_P(CudaOps, MatchTheReference) {
+  check_cases(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaOps,
+                         ::testing::Values(Op::kAdd, Op::kSub, Op::kMul, Op::kDiv, Op::kScale, Op::kUnary, Op::kClamp,
+                                           Op::kGlu, Op::kCast, Op::kContiguous, Op::kConcat, Op::kRepeat, Op::kFill,
+                                           Op::kGetRows, Op::kSetRows),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+using Build = std::function<Tensor*(Graph&, TensorContext&)>;
+
+void check(Op op, const std::string& name, const Build& build, Tolerance tolerance = {1e-11}) {
+  check_case({op, name, build, tolerance}, 7);
+}
+
+TEST(CudaWalk, PacksOfBroadcastRowsAndColumns) {
+  struct Shapes {
+    Shape a, b;
+  };
+  const Shapes all[] = {
+      {{128, 5, 2, 2}, {128, 1, 1, 1}}, {{128, 5, 2, 2}, {1, 5, 2, 2}}, {{128, 5, 2, 2}, {128, 5, 1, 1}},
+      {{128, 5, 2, 2}, {1, 1, 1, 1}},   {{1, 5, 2, 1}, {64, 5, 2, 1}},  {{2048, 40, 1, 1}, {2048, 1, 1, 1}},
+      {{4100, 3, 1, 1}, {1, 3, 1, 1}},  {{16, 1, 9, 1}, {16, 7, 1, 3}},
+  };
+  for (const Shapes& shapes : all) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+      const double bound = dtype == DType::kF16 ? 1e-6 : dtype == DType::kBF16 ? 1e-4 : 1e-11;
+      const auto build = [&](Graph& g, TensorContext&) {
+        return sub(g, g.input("a", dtype, shapes.a), g.input("b", dtype, shapes.b));
+      };
+      check(Op::kSub, to_string(shapes.a) + to_string(shapes.b), build, {bound});
+    }
+  }
+}
+
+TEST(CudaWalk, RowsOfASliceAreTakenInPacks) {
+  check(Op::kScale, "slice", [](Graph& g, TensorContext&) {
+    return scale(g, slice(g, g.input("x", DType::kF32, {96, 6, 3, 1}), {0, 32, 64}), {2.0f, 1.0f});
+  });
+  check(Op::kGlu, "slice", [](Graph& g, TensorContext&) {
+    Tensor* x = g.input("x", DType::kF32, {256, 33, 3, 1});
+    return glu(g, slice(g, x, {0, 0, 128}), slice(g, x, {0, 128, 128}), GluKind::kSwiglu);
+  });
+}
+
+TEST(CudaCopy, TransposedTensorsOfManyTiles) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI64}) {
+    check(Op::kContiguous, std::string(name_of(dtype)), [=](Graph& g, TensorContext&) {
+      return contiguous(g, permute(g, g.input("ids", dtype, {45, 70, 3, 2}), {1, 0, 3, 2}));
+    });
+    check(Op::kContiguous, std::string(name_of(dtype)) + " gaps everywhere", [=](Graph& g, TensorContext&) {
+      return contiguous(g, permute(g, g.input("ids", dtype, {5, 6, 7, 8}), {3, 1, 0, 2}));
+    });
+  }
+}
+
+TEST(CudaCopy, BlocksWithAndWithoutGaps) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ8_0, DType::kQ6_K}) {
+    check(Op::kContiguous, "slice", [=](Graph& g, TensorContext& w) {
+      return contiguous(g, slice(g, w.add("x", dtype, {768, 5, 2, 1}), {0, 256, 256}));
+    });
+    check(Op::kConcat, "axis 0", [=](Graph& g, TensorContext& w) {
+      return concat(g, {w.add("x", dtype, {256, 5, 2, 1}), w.add("y", dtype, {512, 5, 2, 1})}, 0);
+    });
+    check(Op::kRepeat, "both", [=](Graph& g, TensorContext& w) {
+      return repeat(g, w.add("x", dtype, {256, 3, 1, 2}), {768, 6, 2, 2});
+    });
+  }
+}
+
+// --- conversions ---
+
+/// What quantisers find hard: outliers, flat and one-sided blocks, zeros of both signs, subnormals.
+std::vector<float> hard_values(int64_t count) {
+  std::mt19937_64 rng(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = normal(rng);
+    switch (i / 256 % 12) {
+      case 0:
+      case 1:
+        values[i] = x;
+        break;
+      case 2:
+        values[i] = i % 32 == 5 ? 100 * x : x;
+        break;
+      case 3:
+        values[i] = std::fabs(x);
+        break;
+      case 4:
+        values[i] = -std::fabs(x) - 1;
+        break;
+      case 5:
+        values[i] = i % 2 ? 0.0f : -0.0f;
+        break;
+      case 6:
+        values[i] = 0.37f;
+        break;
+      case 7:
+        values[i] = -2.5f;
+        break;
+      case 8:
+        values[i] = x * 1e-41f;
+        break;
+      case 9:
+        values[i] = x * 3e4f;
+        break;
+      case 10:
+        values[i] = static_cast<float>(static_cast<int>(x * 4));
+        break;
+      default:
+        values[i] = i / 32 % 2 ? x : 0.0f;
+        break;
+    }
+  }
+  return values;
+}
+
+std::vector<std::byte> converted(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(bytes_for(dtype, static_cast<int64_t>(values.size())));
+  traits(dtype).from_f32(values.data(), bytes.data(), static_cast<int64_t>(values.size()));
+  return bytes;
+}
+std::vector<float> as_floats(DType dtype, const std::vector<std::byte>& bytes, int64_t count) {
+  std::vector<float> values(count);
+  traits(dtype).to_f32(bytes.data(), values.data(), count);
+  return values;
+}
+
+/// Stored bytes of a node whose leaves hold the given bytes.
+std::vector<std::byte> run_bytes(Graph& graph, Tensor* node, const std::vector<std::byte>& leaf_bytes) {
+  graph.output(node);
+  TensorValues leaves;
+  for (Tensor* leaf : graph.leaves()) leaves[leaf] = decode(leaf->dtype, leaf_bytes, leaf->elements());
+  CudaRun run(graph, leaves);
+  std::memcpy(graph.leaves()[0]->data, leaf_bytes.data(), leaf_bytes.size());
+  run.run();
+  return run.bytes(*node);
+}
+
+int64_t differing_block(DType dtype, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  const size_t size = traits(dtype).block_bytes;
+  for (size_t i = 0; i < a.size(); i += size) {
+    if (std::memcmp(a.data() + i, b.data() + i, size) != 0) return static_cast<int64_t>(i / size);
+  }
+  return -1;
+}
+
+void check_conversion(DType from, DType to, const Shape& shape, const std::vector<float>& values) {
+  SCOPED_TRACE(std::string(name_of(from)) + " to " + std::string(name_of(to)));
+  const std::vector<std::byte> stored = converted(from, values);
+  const std::vector<std::byte> expected = converted(to, as_floats(from, stored, static_cast<int64_t>(values.size())));
+  Graph graph;
+  Tensor* x = graph.input("x", from, shape);
+  const std::vector<std::byte> got = run_bytes(graph, cast(graph, x, to), stored);
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_EQ(differing_block(to, got, expected), -1);
+}
+
+TEST(CudaCast, EveryDtypeToEveryOtherBitForBit) {
+  const std::vector<float> values = hard_values(256 * 12);
+  for (int from = 0; from < kDTypeCount; ++from) {
+    for (int to = 0; to < kDTypeCount; ++to) {
+      const auto a = static_cast<DType>(from), b = static_cast<DType>(to);
+      const auto integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
+      if (from == to || (integer(a) && integer(b))) continue;
+      check_conversion(a, b, {1024, 3, 1, 1}, values);
+    }
+  }
+}
+
+TEST(CudaCast, SpecialValues) {
+  const float inf = INFINITY;
+  const std::vector<float> values = {0.0f,       -0.0f,  inf,     -inf,     1.5f,    2.5f,     -0.5f,     65504.0f,
+                                     65519.9f,   65520,  -1e10f,  3e38f,    5e-8f,   2.98e-8f, 6.1e-5f,   1e-40f,
+                                     2147483520, 2.2e9f, -2.2e9f, 9.3e18f,  9.2e18f, -9.3e18f, 0.333333f, 1.00390625f,
+                                     -3.5f,      0.49f,  1e-3f,   123.456f, -7,      16777217, 0.1f,      -65520};
+  for (const DType to : {DType::kF16, DType::kBF16, DType::kI32, DType::kI64}) {
+    check_conversion(DType::kF32, to, {32, 1, 1, 1}, values);
+    check_conversion(DType::kF32, to, {31, 1, 1, 1}, {values.begin(), values.end() - 1});
+  }
+}
+
+TEST(CudaCast, NanStaysNan) {
+  for (const DType to : {DType::kF16, DType::kBF16, DType::kI32, DType::kI64}) {
+    Graph graph;
+    Tensor* x = graph.input("x", DType::kF32, {9, 1, 1, 1});
+    const auto bytes = run_bytes(graph, cast(graph, x, to), converted(DType::kF32, std::vector<float>(9, NAN)));
+    for (const float value : as_floats(to, bytes, 9)) {
+      traits(to).is_float ? EXPECT_TRUE(std::isnan(value)) : EXPECT_EQ(value, 0);
+    }
+  }
+}
+
+// --- rows by ids ---
+
+SelectParams many_ranges(int count) {
+  SelectParams params;
+  for (int i = 0; i < count; ++i) params.ranges.push_back({1000 - 7 * i, 1 + i % 2});
+  return params;
+}
+int64_t length_of(const SelectParams& params) {
+  int64_t length = 0;
+  for (const IndexRange& range : params.ranges) length += range.length;
+  return length;
+}
+
+TEST(CudaRows, MoreRangesThanALaunchTakes) {
+  for (const int count : {32, 33, 100}) {
+    const SelectParams params = many_ranges(count);
+    const int64_t rows = length_of(params);
+    check(Op::kGetRows, "get_rows", [=](Graph& g, TensorContext& w) {
+      return get_rows(g, w.add("table", DType::kQ8_0, {64, rows, 1, 1}), g.input("ids", DType::kI32, {90, 1, 1, 1}),
+                      params);
+    });
+    check(Op::kSetRows, "set_rows", [=](Graph& g, TensorContext& w) {
+      return set_rows(g, w.add("cache", DType::kF16, {64, rows, 2, 1}, Role::kCache),
+                      g.input("x", DType::kF32, {64, 40, 2, 1}), g.input("ids", DType::kI64, {40, 1, 1, 1}), params);
+    });
+  }
+}
+
+TEST(CudaRows, RowsOfOddLengthsAndStrides) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    check(Op::kSetRows, "odd",
+          [=](Graph& g, TensorContext& w) {
+            Tensor* rows = transpose(g, g.input("x", DType::kF32, {6, 37, 3, 1}));
+            return set_rows(g, w.add("cache", dtype, {37, 9, 3, 1}, Role::kCache), rows,
+                            g.input("ids", DType::kI32, {6, 1, 1, 1}));
+          },
+          {1e-5});
+    check(Op::kGetRows, "odd", [=](Graph& g, TensorContext&) {
+      return get_rows(g, g.input("table", dtype, {37, 9, 1, 1}), g.input("ids", DType::kI32, {6, 1, 1, 1}));
+    });
+  }
+}
+
+TEST(CudaRows, OfEqualIdsTheLastWins) {
+  for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
+    Graph graph;
+    TensorContext persistent;
+    Tensor* cache = persistent.add("cache", dtype, {64, 4, 1, 1}, Role::kCache);
+    Tensor* rows = graph.input("x", DType::kF32, {64, 300, 1, 1});
+    Tensor* ids = graph.input("ids", DType::kI32, {300, 1, 1, 1});
+    graph.output(set_rows(graph, cache, rows, ids));
+    TensorValues leaves{{cache, Values(256, 0.0)}};
+    for (int i = 0; i < 300 * 64; ++i) leaves[rows].push_back(i / 64);
+    for (int i = 0; i < 300; ++i) leaves[ids].push_back(i % 3 == 2 ? -1 : i % 3);
+    CudaRun run(graph, leaves);
+    run.run();
+    const Values values = run.values(*cache);
+    EXPECT_NEAR(values[0], 297, 1);
+    EXPECT_NEAR(values[64], 298, 1);
+    EXPECT_EQ(values[128], 0);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,31 @@
+// What tests do with the emulator of the CUDA runtime besides calling it: make calls fail, and see which were made.
+// Thread-safe. GPUs are configured by environment variables, which are read when they are needed:
+//
+//   SHOAL_EMULATED_GPUS=2           how many (1); 0: cudaErrorNoDevice
+//   SHOAL_EMULATED_MEMORY=1048576   bytes of each (1 GiB)
+//   SHOAL_EMULATED_PROCESSORS=132   multiprocessors of each (8)
+//   SHOAL_EMULATED_PEERS=0          GPUs do not reach each other (they do)
+//   SHOAL_EMULATED_LYING_PEERS=0>1  copies from GPU 0 to GPU 1 arrive changed; more pairs after commas
+//   SHOAL_EMULATED_ORDER=reverse    in which the threads of a block start: forward, reverse, random
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <vector>
+
+namespace shoal::cuda::emulator {
+
+/// The nth call of `name` from now on (1 = the next one) returns `error` and does nothing else, and so do the `times` -
+/// 1 after it. Launches of kernels are calls of "cudaLaunchKernel".
+void fail_call(const std::string& name, int nth, cudaError_t error, int times = 1);
+/// Forgets what was asked of fail_call().
+void clear_faults();
+
+/// From now on calls are written down.
+void record_calls();
+/// The names of the calls since record_calls(), which ends. Calls that only ask (cudaGetLastError, cudaGetErrorName and
+/// the like) are left out.
+std::vector<std::string> take_calls();
+
+}  // namespace shoal::cuda::emulator

@@ -1,0 +1,122 @@
+#include "tests/cuda/emulator/fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <boost/context/detail/fcontext.hpp>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#define SHOAL_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SHOAL_ADDRESS_SANITIZER 1
+#endif
+#endif
+#ifdef SHOAL_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace shoal::cuda::emulator {
+namespace {
+
+using boost::context::detail::jump_fcontext;
+using boost::context::detail::make_fcontext;
+using boost::context::detail::transfer_t;
+
+#ifdef SHOAL_ADDRESS_SANITIZER
+constexpr size_t kStackSize = 512 * 1024;  // instrumented frames are several times as large
+#else
+constexpr size_t kStackSize = 128 * 1024;
+#endif
+
+class StackPool {
+ public:
+  ~StackPool() {
+    for (void* stack : free_) munmap(stack, kStackSize);
+  }
+  void* take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        void* const stack = free_.back();
+        free_.pop_back();
+        return stack;
+      }
+    }
+    void* const stack =
+        mmap(nullptr, kStackSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) throw std::bad_alloc();
+    // A guard page below; without it (too many mappings) an overflow is found less plainly, nothing else.
+    static_cast<void>(mprotect(stack, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE));
+    return stack;
+  }
+  void give(void* stack) {
+#ifdef SHOAL_ADDRESS_SANITIZER
+    __asan_unpoison_memory_region(stack, kStackSize);  // what the parked frames had marked
+#endif
+    const std::lock_guard lock(mutex_);
+    free_.push_back(stack);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<void*> free_;
+};
+
+StackPool& stacks() {
+  static StackPool pool;
+  return pool;
+}
+
+}  // namespace
+
+struct Fiber::Switch {
+  Fiber* from;
+  Fiber* to;
+};
+
+struct Fiber::Arrival {
+  /// What the fiber that arrives does first: it notes where the one that it came from goes on.
+  static Fiber& at(transfer_t transfer) {
+    const Switch& from = *static_cast<const Switch*>(transfer.data);
+#ifdef SHOAL_ADDRESS_SANITIZER
+    __sanitizer_finish_switch_fiber(from.to->fake_stack_, &from.from->bottom_, &from.from->size_);
+#endif
+    from.from->context_ = transfer.fctx;
+    return *from.to;
+  }
+  static void first(transfer_t transfer) {
+    Fiber& self = at(transfer);
+    self.entry_(self, self.argument_);
+    std::abort();
+  }
+};
+
+Fiber::Fiber(Entry entry, void* argument) : stack_(stacks().take()), entry_(entry), argument_(argument) {
+  bottom_ = stack_;
+  size_ = kStackSize;
+  context_ = make_fcontext(static_cast<char*>(stack_) + kStackSize, kStackSize, &Arrival::first);
+}
+
+Fiber::~Fiber() {
+  if (stack_ != nullptr) stacks().give(stack_);
+}
+
+void Fiber::keep_stacks() {
+  stacks();
+}
+
+void Fiber::switch_to(Fiber& next) {
+  Switch passed{this, &next};
+#ifdef SHOAL_ADDRESS_SANITIZER
+  __sanitizer_start_switch_fiber(&fake_stack_, next.bottom_, next.size_);
+#endif
+  Arrival::at(jump_fcontext(next.context_, &passed));
+}
+
+}  // namespace shoal::cuda::emulator

@@ -1,0 +1,47 @@
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "tests/cuda/emulator/shoal_cuda_emulator.h"
+
+namespace shoal::cuda::emulator {
+
+void missing_lane(unsigned lane, unsigned source) {
+  g_runner->die(*g_thread,
+                fmt::format("is in a shuffle in which lane {} reads lane {}, which takes no part", lane, source));
+}
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+void copy_16(void* shared, const void* global, bool valid) {
+  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0) {
+    g_runner->die(*g_thread, fmt::format("copy_async_16 from {} to {}: not aligned to 16", global, shared));
+  }
+  // The bytes arrive when the thread waits for them; until then there is rubbish.
+  std::memset(shared, 0xFF, 16);
+  g_thread->copies.push_back({shared, valid ? global : nullptr, g_thread->copy_groups});
+}
+
+void commit_copies() {
+  ++g_thread->copy_groups;
+}
+
+void wait_for_copies(unsigned pending_groups) {
+  Thread& thread = *g_thread;
+  std::erase_if(thread.copies, [&](const PendingCopy& copy) {
+    if (copy.group + pending_groups >= thread.copy_groups) return false;
+    if (copy.from != nullptr) {
+      std::memcpy(copy.to, copy.from, 16);
+    } else {
+      std::memset(copy.to, 0, 16);
+    }
+    return true;
+  });
+}
+
+}  // namespace shoal::cuda::emulator

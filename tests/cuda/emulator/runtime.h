@@ -1,0 +1,197 @@
+// Inside the emulator of the CUDA runtime: what its files share. A stream is an OS thread with a queue; whatever is
+// asynchronous in CUDA is queued, so that programs which do not wait see it. Captured streams write their operations
+// down in a graph instead.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/cuda/emulator/workers.h"
+
+namespace shoal::cuda::emulator {
+
+/// A point that something reaches once.
+class Record {
+ public:
+  void set();
+  void wait() const;
+  bool is_set() const { return set_.load(std::memory_order_acquire) != 0; }
+  /// When it was set, in nanoseconds.
+  uint64_t time() const { return time_; }
+
+ private:
+  std::atomic<int> set_{0};
+  uint64_t time_ = 0;
+};
+
+enum class OperationKind { kKernel, kCopy, kFill, kHostFunction, kMemoryFlag, kGraph, kEventRecord, kEventWait };
+
+/// Something that a stream or a graph does; the workers are those of the stream that it runs in.
+struct Operation {
+  OperationKind kind;
+  std::function<void(Workers&)> run;
+};
+
+struct Node {
+  Operation operation;
+  int lane;                  ///< the captured stream
+  std::vector<int> sources;  ///< nodes of other lanes that come before; those of its own lane do anyway
+};
+using Nodes = std::vector<Node>;
+/// Runs the nodes, those of different lanes at the same time.
+void run_nodes(const Nodes& nodes, Workers& workers);
+
+struct Graph {
+  Nodes nodes;
+};
+struct GraphExec {
+  std::shared_ptr<const Nodes> nodes;
+};
+
+/// A capture that goes on; guarded by Runtime::mutex.
+struct Capture {
+  struct Lane {
+    int last = -1;             ///< its latest node
+    std::vector<int> sources;  ///< of its next node
+  };
+  Nodes nodes;
+  std::vector<Lane> lanes;
+  cudaStreamCaptureMode mode;
+  std::thread::id thread;  ///< that began it
+  bool broken = false;     ///< by a call that cannot be captured
+};
+
+class Stream {
+ public:
+  Stream(int gpu, bool blocking);
+  /// Does what is queued first.
+  ~Stream();
+
+  int gpu() const { return gpu_; }
+  /// Does it wait for the default stream, and that for it?
+  bool blocking() const { return blocking_; }
+  void push(std::function<void(Workers&)> run);
+  /// Set when all that is queued now is done.
+  std::shared_ptr<Record> record();
+  void wait_for(std::shared_ptr<Record> record);
+  void synchronize();
+  bool idle();
+
+  std::shared_ptr<Capture> capture;  ///< guarded by Runtime::mutex
+  int lane = 0;                      ///< of the capture
+
+ private:
+  void serve();
+
+  const int gpu_;
+  const bool blocking_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void(Workers&)>> queue_;
+  bool busy_ = false;
+  bool ends_ = false;
+  Workers workers_;
+  std::thread thread_;
+};
+
+/// Guarded by Runtime::mutex.
+struct Event {
+  int gpu = 0;
+  bool timing = true;
+  std::shared_ptr<Record> record;    ///< nullptr: never recorded
+  std::shared_ptr<Capture> capture;  ///< recorded in a capture: behind `sources`
+  std::vector<int> sources;
+};
+
+enum class MemoryKind { kDevice, kPool, kHost, kRegistered };
+
+struct Allocation {
+  size_t size;
+  int gpu;
+  MemoryKind kind;
+};
+
+struct Gpu {
+  size_t used = 0;
+  std::set<int> peers;  ///< whose memory it may use
+  std::unique_ptr<Stream> default_stream;
+};
+
+struct Runtime {
+  Runtime();
+
+  std::mutex mutex;
+  std::map<uintptr_t, Allocation> memory;  ///< by address
+  std::map<int, Gpu> gpus;
+  std::map<const void*, int> dynamic_shared;  ///< what kernels were allowed, by cudaFuncSetAttribute
+  std::set<Event*> events;
+  std::set<Graph*> graphs;
+  std::set<GraphExec*> execs;
+  std::set<Stream*> streams;  ///< not the default ones
+  std::vector<std::weak_ptr<Capture>> captures;
+};
+Runtime& runtime();
+
+int gpu_count();
+/// The calling thread's.
+int& current_gpu();
+cudaError_t& last_error();
+/// Is a host function of a stream running in this thread? It may not call CUDA.
+bool& in_host_function();
+
+/// What every call does around its own work: writes itself down, fails when a test asked for it, keeps the error.
+/// `keeps` = false for calls whose answer is no error that cudaGetLastError() tells.
+cudaError_t begin_call(const char* name);
+cudaError_t end_call(cudaError_t status);
+
+template <class Function>
+cudaError_t api(const char* name, Function&& function) {
+  const cudaError_t asked = begin_call(name);
+  return end_call(asked != cudaSuccess ? asked : function());
+}
+/// The same for calls that must not be made while something is captured.
+cudaError_t spoil_captures();
+template <class Function>
+cudaError_t api_outside_capture(const char* name, Function&& function) {
+  return api(name, [&] {
+    const cudaError_t status = spoil_captures();
+    return status != cudaSuccess ? status : function();
+  });
+}
+
+/// The stream of a handle, the default one of the current GPU for 0; nullptr: no such stream.
+Stream* find_stream(cudaStream_t handle);
+Stream& default_stream(int gpu);
+/// Queues an operation, or adds it to the graph that the stream is part of.
+cudaError_t submit(Stream& stream, Operation operation);
+/// The same as a capture's next node; Runtime::mutex is held.
+cudaError_t add_node(Stream& stream, Operation operation);
+bool is_capturing(const Stream& stream);
+/// Waits for all streams of a GPU.
+void synchronize_gpu(int gpu);
+
+/// The allocation that an address is in.
+struct Place {
+  bool known = false;  ///< to CUDA: neither memory of a GPU nor pinned
+  Allocation allocation{};
+  size_t offset = 0;
+  bool on_gpu() const {
+    return known && (allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kPool);
+  }
+  bool pinned() const { return known && !on_gpu(); }
+};
+Place find_place(const void* address);
+/// An integer in an environment variable.
+size_t setting(const char* name, size_t otherwise);
+
+}  // namespace shoal::cuda::emulator

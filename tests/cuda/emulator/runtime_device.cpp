@@ -1,0 +1,260 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "tests/cuda/emulator/runtime.h"
+
+namespace shoal::cuda::emulator {
+
+size_t setting(const char* name, size_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+int gpu_count() {
+  return static_cast<int>(setting("SHOAL_EMULATED_GPUS", 1));
+}
+
+}  // namespace shoal::cuda::emulator
+
+using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's functions
+
+namespace {
+
+constexpr int kVersion = CUDART_VERSION;
+constexpr size_t kSharedBytes = 227 * 1024;  // that a block may ask for, as on sm_90
+constexpr int kThreads = 2048;               // of a multiprocessor
+
+int processors() {
+  return static_cast<int>(setting("SHOAL_EMULATED_PROCESSORS", 8));
+}
+
+bool is_gpu(int gpu) {
+  return gpu >= 0 && gpu < gpu_count();
+}
+
+struct ErrorName {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+#define SHOAL_ERROR(error, text) \
+  ErrorName {                    \
+    error, #error, text          \
+  }
+constexpr ErrorName kErrors[] = {
+    SHOAL_ERROR(cudaSuccess, "no error"),
+    SHOAL_ERROR(cudaErrorInvalidValue, "invalid argument"),
+    SHOAL_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    SHOAL_ERROR(cudaErrorInitializationError, "initialization error"),
+    SHOAL_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    SHOAL_ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
+    SHOAL_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    SHOAL_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
+    SHOAL_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    SHOAL_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    SHOAL_ERROR(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered"),
+    SHOAL_ERROR(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices"),
+    SHOAL_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    SHOAL_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    SHOAL_ERROR(cudaErrorSymbolNotFound, "named symbol not found"),
+    SHOAL_ERROR(cudaErrorNotReady, "device not ready"),
+    SHOAL_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    SHOAL_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    SHOAL_ERROR(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
+    SHOAL_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    SHOAL_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
+    SHOAL_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
+    SHOAL_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
+    SHOAL_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    SHOAL_ERROR(cudaErrorNotPermitted, "operation not permitted"),
+    SHOAL_ERROR(cudaErrorNotSupported, "operation not supported"),
+    SHOAL_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    SHOAL_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
+    SHOAL_ERROR(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences"),
+    SHOAL_ERROR(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
+    SHOAL_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+    SHOAL_ERROR(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"),
+    SHOAL_ERROR(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing stream"),
+    SHOAL_ERROR(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream"),
+    SHOAL_ERROR(cudaErrorStreamCaptureWrongThread, "attempt to terminate a capture sequence from another thread"),
+    SHOAL_ERROR(cudaErrorGraphExecUpdateFailure, "the graph update was not performed because it included changes"),
+    SHOAL_ERROR(cudaErrorUnknown, "unknown error"),
+};
+#undef SHOAL_ERROR
+
+const ErrorName& describe(cudaError_t error) {
+  const auto* const found = std::find_if(std::begin(kErrors), std::end(kErrors),
+                                         [error](const ErrorName& row) { return row.error == error; });
+  static constexpr ErrorName kUnrecognized{cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
+  return found == std::end(kErrors) ? kUnrecognized : *found;
+}
+
+void describe_gpu(cudaDeviceProp& gpu, int index) {
+  gpu = {};
+  std::snprintf(gpu.name, sizeof(gpu.name), "Emulated GPU");
+  gpu.major = 9;
+  gpu.multiProcessorCount = processors();
+  gpu.totalGlobalMem = setting("SHOAL_EMULATED_MEMORY", size_t{1} << 30);
+  gpu.warpSize = 32;
+  gpu.maxThreadsPerBlock = 1024;
+  gpu.maxThreadsPerMultiProcessor = kThreads;
+  gpu.maxBlocksPerMultiProcessor = 32;
+  gpu.sharedMemPerBlock = 48 * 1024;
+  gpu.sharedMemPerBlockOptin = kSharedBytes;
+  gpu.sharedMemPerMultiprocessor = 228 * 1024;
+  gpu.reservedSharedMemPerBlock = 1024;
+  gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
+  gpu.l2CacheSize = 50 << 20;
+  gpu.memoryBusWidth = 5120;
+  gpu.asyncEngineCount = 3;
+  gpu.pciBusID = index + 1;
+  gpu.canMapHostMemory = gpu.unifiedAddressing = gpu.concurrentKernels = gpu.cooperativeLaunch = 1;
+  gpu.memoryPoolsSupported = gpu.hostRegisterSupported = 1;
+  const int grid[3] = {2147483647, 65535, 65535}, block[3] = {1024, 1024, 64};
+  std::copy_n(grid, 3, gpu.maxGridSize);
+  std::copy_n(block, 3, gpu.maxThreadsDim);
+}
+
+struct Attribute {
+  cudaDeviceAttr attribute;
+  int value;
+};
+
+cudaError_t attribute_of(int gpu, cudaDeviceAttr attribute, int& value) {
+  cudaDeviceProp found;
+  describe_gpu(found, gpu);
+  const Attribute table[] = {
+      {cudaDevAttrMaxThreadsPerBlock, found.maxThreadsPerBlock},
+      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(found.sharedMemPerBlock)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(found.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(found.sharedMemPerMultiprocessor)},
+      {cudaDevAttrWarpSize, 32},
+      {cudaDevAttrClockRate, 1'000'000},
+      {cudaDevAttrMemoryClockRate, 1'000'000},
+      {cudaDevAttrGlobalMemoryBusWidth, found.memoryBusWidth},
+      {cudaDevAttrMultiProcessorCount, found.multiProcessorCount},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, found.maxThreadsPerMultiProcessor},
+      {cudaDevAttrL2CacheSize, found.l2CacheSize},
+      {cudaDevAttrComputeCapabilityMajor, found.major},
+      {cudaDevAttrComputeCapabilityMinor, found.minor},
+      {cudaDevAttrPciBusId, found.pciBusID},
+      {cudaDevAttrPciDeviceId, 0},
+      {cudaDevAttrPciDomainId, 0},
+      {cudaDevAttrIntegrated, 0},
+      {cudaDevAttrCanMapHostMemory, 1},
+      {cudaDevAttrUnifiedAddressing, 1},
+      {cudaDevAttrConcurrentKernels, 1},
+      {cudaDevAttrCooperativeLaunch, 1},
+      {cudaDevAttrMemoryPoolsSupported, 1},
+      {cudaDevAttrHostRegisterSupported, 1},
+  };
+  for (const Attribute& row : table) {
+    if (row.attribute != attribute) continue;
+    value = row.value;
+    return cudaSuccess;
+  }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t can_access(int* can, int gpu, int peer) {
+  if (!is_gpu(gpu) || !is_gpu(peer)) return cudaErrorInvalidDevice;
+  *can = gpu != peer && setting("SHOAL_EMULATED_PEERS", 1) != 0 ? 1 : 0;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return api("cudaGetDeviceCount", [&] {
+    *count = gpu_count();
+    return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
+  });
+}
+cudaError_t cudaSetDevice(int gpu) {
+  return api("cudaSetDevice", [&] {
+    if (!is_gpu(gpu)) return cudaErrorInvalidDevice;
+    current_gpu() = gpu;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGetDevice(int* gpu) {
+  return api("cudaGetDevice", [&] {
+    *gpu = current_gpu();
+    return gpu_count() == 0 ? cudaErrorNoDevice : cudaSuccess;
+  });
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int gpu) {
+  return api("cudaGetDeviceProperties", [&] {
+    if (!is_gpu(gpu)) return cudaErrorInvalidDevice;
+    describe_gpu(*properties, gpu);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int gpu) {
+  return api("cudaDeviceGetAttribute",
+             [&] { return is_gpu(gpu) ? attribute_of(gpu, attribute, *value) : cudaErrorInvalidDevice; });
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int gpu) {
+  return api("cudaDeviceGetPCIBusId", [&] {
+    if (!is_gpu(gpu)) return cudaErrorInvalidDevice;
+    std::snprintf(id, static_cast<size_t>(size), "0000:%02X:00.0", gpu + 1);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceSynchronize() {
+  return api_outside_capture("cudaDeviceSynchronize", [&] {
+    synchronize_gpu(current_gpu());
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return api("cudaDriverGetVersion", [&] {
+    *version = gpu_count() == 0 ? 0 : kVersion;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return api("cudaRuntimeGetVersion", [&] {
+    *version = kVersion;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int gpu, int peer) {
+  return api("cudaDeviceCanAccessPeer", [&] { return can_access(can, gpu, peer); });
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  return api("cudaDeviceEnablePeerAccess", [&] {
+    int can = 0;
+    const cudaError_t status = can_access(&can, current_gpu(), peer);
+    if (status != cudaSuccess) return status;
+    if (can == 0) return cudaErrorPeerAccessUnsupported;
+    const std::lock_guard lock(runtime().mutex);
+    const bool is_new = runtime().gpus[current_gpu()].peers.insert(peer).second;
+    return is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+  });
+}
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return api("cudaDeviceDisablePeerAccess", [&] {
+    const std::lock_guard lock(runtime().mutex);
+    return runtime().gpus[current_gpu()].peers.erase(peer) == 0 ? cudaErrorPeerAccessNotEnabled : cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error(), cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  return last_error();
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  return describe(error).name;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return describe(error).text;
+}

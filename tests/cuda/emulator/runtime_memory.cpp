@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/cuda/emulator/runtime.h"
+
+namespace shoal::cuda::emulator {
+
+Place find_place(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  Runtime& all = runtime();
+  const std::lock_guard lock(all.mutex);
+  auto found = all.memory.upper_bound(at);
+  if (found == all.memory.begin()) return {};
+  --found;
+  if (at - found->first >= found->second.size) return {};
+  return {true, found->second, at - found->first};
+}
+
+}  // namespace shoal::cuda::emulator
+
+using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's functions
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+size_t gpu_memory() {
+  return setting("SHOAL_EMULATED_MEMORY", size_t{1} << 30);
+}
+
+/// Memory of a GPU starts as NaNs, so that reads of what was never written show. Sizes are exact: whatever lies behind
+/// is found by the address sanitizer.
+cudaError_t allocate(void** address, size_t size, MemoryKind kind) {
+  if (address == nullptr) return cudaErrorInvalidValue;
+  if (current_gpu() >= gpu_count()) return cudaErrorNoDevice;
+  *address = nullptr;
+  if (size == 0) return cudaSuccess;
+  Runtime& all = runtime();
+  const bool on_gpu = kind == MemoryKind::kDevice || kind == MemoryKind::kPool;
+  const std::lock_guard lock(all.mutex);
+  Gpu& gpu = all.gpus[current_gpu()];
+  if (on_gpu && (size > gpu_memory() || gpu.used > gpu_memory() - size)) return cudaErrorMemoryAllocation;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kAlignment, size) != 0) return cudaErrorMemoryAllocation;
+  std::memset(memory, 0xFF, size);
+  if (on_gpu) gpu.used += size;
+  all.memory[reinterpret_cast<uintptr_t>(memory)] = {size, current_gpu(), kind};
+  *address = memory;
+  return cudaSuccess;
+}
+
+/// Frees what begins at `address` and is of one of the kinds.
+cudaError_t release(void* address, MemoryKind kind, MemoryKind other) {
+  Runtime& all = runtime();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.memory.find(reinterpret_cast<uintptr_t>(address));
+  if (found == all.memory.end()) return cudaErrorInvalidValue;
+  const Allocation allocation = found->second;
+  if (allocation.kind != kind && allocation.kind != other) return cudaErrorInvalidValue;
+  if (allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kPool) {
+    all.gpus[allocation.gpu].used -= allocation.size;
+  }
+  all.memory.erase(found);
+  std::free(address);
+  return cudaSuccess;
+}
+
+bool begins_allocation(const void* address, MemoryKind kind) {
+  const Place place = find_place(address);
+  return place.known && place.offset == 0 && place.allocation.kind == kind;
+}
+
+void synchronize_all() {
+  for (int gpu = 0; gpu < gpu_count(); ++gpu) synchronize_gpu(gpu);
+}
+
+cudaError_t allocate_host(void** address, size_t size) {
+  return allocate(address, size, MemoryKind::kHost);
+}
+
+}  // namespace
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return api("cudaMemGetInfo", [&] {
+    if (current_gpu() >= gpu_count()) return cudaErrorNoDevice;
+    const std::lock_guard lock(runtime().mutex);
+    *total = gpu_memory();
+    *free = *total - std::min(*total, runtime().gpus[current_gpu()].used);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMalloc(void** address, size_t size) {
+  return api_outside_capture("cudaMalloc", [&] { return allocate(address, size, MemoryKind::kDevice); });
+}
+cudaError_t cudaFree(void* address) {
+  return api_outside_capture("cudaFree", [&] {
+    if (address == nullptr) return cudaSuccess;
+    const Place place = find_place(address);
+    if (!place.on_gpu() || place.offset != 0) return cudaErrorInvalidValue;
+    synchronize_gpu(place.allocation.gpu);
+    return release(address, MemoryKind::kDevice, MemoryKind::kPool);
+  });
+}
+
+// Memory in the order of a stream is there at once and goes when the stream comes to it.
+cudaError_t cudaMallocAsync(void** address, size_t size, cudaStream_t handle) {
+  return api("cudaMallocAsync", [&] {
+    Stream* const stream = find_stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (is_capturing(*stream)) return cudaErrorStreamCaptureUnsupported;
+    const cudaError_t status = allocate(address, size, MemoryKind::kPool);
+    if (status != cudaErrorMemoryAllocation) return status;
+    stream->synchronize();  // what the stream frees before is there for it
+    return allocate(address, size, MemoryKind::kPool);
+  });
+}
+cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
+  return api("cudaFreeAsync", [&] {
+    Stream* const stream = find_stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (is_capturing(*stream)) return cudaErrorStreamCaptureUnsupported;
+    if (address == nullptr) return cudaSuccess;
+    if (!begins_allocation(address, MemoryKind::kPool)) return cudaErrorInvalidValue;
+    stream->push([address](Workers&) { release(address, MemoryKind::kPool, MemoryKind::kPool); });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMallocHost(void** address, size_t size) {
+  return api_outside_capture("cudaMallocHost", [&] { return allocate_host(address, size); });
+}
+cudaError_t cudaHostAlloc(void** address, size_t size, unsigned) {
+  return api_outside_capture("cudaHostAlloc", [&] { return allocate_host(address, size); });
+}
+cudaError_t cudaFreeHost(void* address) {
+  return api_outside_capture("cudaFreeHost", [&] {
+    if (address == nullptr) return cudaSuccess;
+    if (!begins_allocation(address, MemoryKind::kHost)) return cudaErrorInvalidValue;
+    synchronize_all();
+    return release(address, MemoryKind::kHost, MemoryKind::kHost);
+  });
+}
+
+cudaError_t cudaHostRegister(void* address, size_t size, unsigned) {
+  return api_outside_capture("cudaHostRegister", [&] {
+    if (address == nullptr || size == 0) return cudaErrorInvalidValue;
+    const auto begin = reinterpret_cast<uintptr_t>(address);
+    Runtime& all = runtime();
+    const std::lock_guard lock(all.mutex);
+    auto behind = all.memory.lower_bound(begin + size);
+    if (behind != all.memory.begin() && (--behind)->first + behind->second.size > begin) {
+      return cudaErrorHostMemoryAlreadyRegistered;
+    }
+    all.memory[begin] = {size, current_gpu(), MemoryKind::kRegistered};
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaHostUnregister(void* address) {
+  return api_outside_capture("cudaHostUnregister", [&] {
+    if (!begins_allocation(address, MemoryKind::kRegistered)) return cudaErrorHostMemoryNotRegistered;
+    synchronize_all();
+    const std::lock_guard lock(runtime().mutex);
+    runtime().memory.erase(reinterpret_cast<uintptr_t>(address));
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  return api("cudaHostGetDevicePointer", [&] {
+    if (!find_place(host).pinned()) return cudaErrorInvalidValue;
+    *device = host;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  return api("cudaPointerGetAttributes", [&] {
+    const Place place = find_place(address);
+    *attributes = {};
+    attributes->type = place.on_gpu()   ? cudaMemoryTypeDevice
+                       : place.pinned() ? cudaMemoryTypeHost
+                                        : cudaMemoryTypeUnregistered;
+    attributes->device = place.known ? place.allocation.gpu : cudaInvalidDeviceId;
+    if (place.known) attributes->devicePointer = const_cast<void*>(address);
+    if (!place.on_gpu()) attributes->hostPointer = const_cast<void*>(address);
+    return cudaSuccess;
+  });
+}
+
+// There is one pool for each GPU; its handle is the GPU's number plus one.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int gpu) {
+  return api("cudaDeviceGetDefaultMemPool", [&] {
+    if (gpu < 0 || gpu >= gpu_count()) return cudaErrorInvalidDevice;
+    *pool = reinterpret_cast<cudaMemPool_t>(static_cast<uintptr_t>(gpu) + 1);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void*) {
+  return api("cudaMemPoolSetAttribute", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
+  return api("cudaMemPoolSetAccess", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
+  return api("cudaMemPoolTrimTo", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+}

@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/emulator/fiber.h"
+#include "tests/cuda/emulator/runtime.h"
+
+namespace shoal::cuda::emulator {
+namespace {
+
+struct Fault {
+  std::string name;
+  int skip;
+  int times;
+  cudaError_t error;
+};
+
+struct Calls {
+  std::mutex mutex;
+  std::vector<Fault> faults;
+  bool recording = false;
+  std::vector<std::string> names;
+};
+
+Calls& calls() {
+  static Calls calls;
+  return calls;
+}
+
+constexpr std::array<std::string_view, 8> kQuestions = {
+    "cudaGetDevice",          "cudaSetDevice",        "cudaGetDeviceCount",    "cudaGetDeviceProperties",
+    "cudaDeviceGetAttribute", "cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaPointerGetAttributes"};
+
+constinit thread_local int g_current_gpu = 0;
+constinit thread_local cudaError_t g_last_error = cudaSuccess;
+constinit thread_local bool g_in_host_function = false;
+
+}  // namespace
+
+Runtime::Runtime() {
+  Fiber::keep_stacks();
+  calls();
+}
+
+Runtime& runtime() {
+  static struct Owner {
+    Runtime runtime;
+    ~Owner() {
+      for (Stream* stream : std::set(runtime.streams)) delete stream;
+      for (auto& [index, gpu] : runtime.gpus) gpu.default_stream.reset();
+      for (auto& [address, allocation] : runtime.memory) {
+        if (allocation.kind != MemoryKind::kRegistered) std::free(reinterpret_cast<void*>(address));
+      }
+    }
+  } owner;
+  return owner.runtime;
+}
+
+int& current_gpu() {
+  return g_current_gpu;
+}
+cudaError_t& last_error() {
+  return g_last_error;
+}
+bool& in_host_function() {
+  return g_in_host_function;
+}
+
+cudaError_t begin_call(const char* name) {
+  runtime();
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  if (all.recording && std::find(kQuestions.begin(), kQuestions.end(), name) == kQuestions.end()) {
+    all.names.emplace_back(name);
+  }
+  for (Fault& fault : all.faults) {
+    if (fault.name != name || fault.times == 0) continue;
+    if (fault.skip > 0) {
+      --fault.skip;
+      continue;
+    }
+    --fault.times;
+    return fault.error;
+  }
+  return g_in_host_function ? cudaErrorNotPermitted : cudaSuccess;
+}
+
+cudaError_t end_call(cudaError_t status) {
+  if (status != cudaSuccess && status != cudaErrorNotReady) g_last_error = status;
+  return status;
+}
+
+void fail_call(const std::string& name, int nth, cudaError_t error, int times) {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  all.faults.push_back({name, nth - 1, times, error});
+}
+
+void clear_faults() {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  all.faults.clear();
+}
+
+void record_calls() {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  all.recording = true;
+  all.names.clear();
+}
+
+std::vector<std::string> take_calls() {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  all.recording = false;
+  return std::move(all.names);
+}
+
+}  // namespace shoal::cuda::emulator

@@ -1,0 +1,108 @@
+// What devices/cuda/kernels/platform.h includes when SHOAL_CUDA_EMULATED: CUDA for the host's compiler. Types, streams
+// and conversions come from the toolkit's own headers; threads, barriers and warps from block.h and warp.h; the rest of
+// what kernels use from the other files here. docs/cuda_emulator.md says what is the same and what is not.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+// Each block has an OS thread while it runs.
+#undef __shared__
+#define __shared__ static thread_local
+
+#include "tests/cuda/emulator/atomics.h"
+#include "tests/cuda/emulator/block.h"
+#include "tests/cuda/emulator/fast_math.h"
+#include "tests/cuda/emulator/integers.h"
+#include "tests/cuda/emulator/warp.h"
+
+#define threadIdx (::shoal::cuda::emulator::g_thread->index)
+#define blockIdx (::shoal::cuda::emulator::block_index())
+#define blockDim (::shoal::cuda::emulator::launch_size().block)
+#define gridDim (::shoal::cuda::emulator::launch_size().grid)
+constexpr int warpSize = 32;
+
+/// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
+#define SHOAL_DYNAMIC_SHARED(type, name) \
+  type* const name = static_cast<type*>(::shoal::cuda::emulator::g_runner->dynamic_shared())
+
+namespace shoal::cuda {
+namespace emulator {
+
+inline uint3 block_index() {
+  return g_runner->block_index();
+}
+inline const LaunchSize& launch_size() {
+  return g_runner->size();
+}
+
+/// The stream of a launch and the line that launches.
+struct LaunchPlace {
+  cudaStream_t stream;
+  std::source_location where;
+  // NOLINTNEXTLINE(google-explicit-constructor): takes the place of a stream
+  LaunchPlace(cudaStream_t on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
+};
+
+/// Queues a kernel on a stream or adds it to what the stream captures; errors stay for cudaGetLastError().
+void launch_kernel(cudaStream_t stream, const LaunchSize& size, const void* function, std::function<void()> kernel);
+
+uint64_t now_ns();
+void copy_16(void* shared, const void* global, bool valid);
+void commit_copies();
+void wait_for_copies(unsigned pending_groups);
+
+}  // namespace emulator
+
+inline uint32_t load_acquire(const uint32_t* address) {
+  return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+}
+inline void store_release(uint32_t* address, uint32_t value) {
+  __atomic_store_n(address, value, __ATOMIC_RELEASE);
+}
+inline void spin_pause() {
+  emulator::g_runner->spin();
+}
+inline uint64_t now_ns() {
+  return emulator::now_ns();
+}
+
+inline void copy_async_16(void* shared, const void* global) {
+  emulator::copy_16(shared, global, true);
+}
+inline void copy_async_16(void* shared, const void* global, bool valid) {
+  emulator::copy_16(shared, global, valid);
+}
+inline void copy_async_commit() {
+  emulator::commit_copies();
+}
+template <int kPending>
+inline void copy_async_wait() {
+  static_assert(kPending >= 0);
+  emulator::wait_for_copies(kPending);
+}
+
+template <class... Parameters, class... Arguments>
+void launch(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+            Arguments&&... arguments) {
+  static_assert((!std::is_reference_v<Parameters> && ...), "parameters of kernels are passed by value");
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...), "parameters of kernels are copied as bytes");
+  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "more parameters than every GPU takes");
+  emulator::launch_kernel(place.stream, emulator::LaunchSize{grid, block, shared_bytes, place.where},
+                          reinterpret_cast<const void*>(kernel),
+                          [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
+                            std::apply(kernel, values);
+                          });
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,245 @@
+// What happens to p2p collectives when a rank does not come, comes late, or queues another collective, when somebody
+// aborts, and when peer access does not work; and that flags never grow old.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/cuda/p2p_rig.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Optional;
+
+const Options kImpatient{.timeout = milliseconds(300)};
+const Options kPatient{.timeout = std::chrono::seconds(600)};
+
+class Stopwatch {
+ public:
+  milliseconds elapsed() const {
+    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start_);
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// One of each form, with something of each rank.
+std::vector<Case> all_forms(int ranks) {
+  std::vector<Case> cases;
+  cases.push_back(all_reduce_case(ranks, DType::kF32, 100));
+  cases.push_back(all_reduce_case(ranks, DType::kF32, 300'000));
+  cases.push_back(reduce_scatter_case(DType::kF32, std::vector<int64_t>(ranks, 50)));
+  cases.push_back(all_gather_case(DType::kF32, std::vector<int64_t>(ranks, 50)));
+  cases.push_back(broadcast_case(ranks, DType::kF32, 50, 0));
+  return cases;
+}
+
+TEST(P2pFailure, AMissingRankIsNamedOnEveryRank) {
+  for (Case& test : all_forms(4)) {
+    SCOPED_TRACE(name_of(test.kind));
+    Rig rig(4, 2, {}, kImpatient);
+    test.prepare(rig);
+    const Stopwatch stopwatch;
+    for (int rank : {0, 1, 3}) rig.communicator().launch(rank, test.call(rank));
+    EXPECT_THAT(rig.errors(), Each(Optional(AllOf(HasSubstr("rank 2 (D2) of 4 did not arrive within 0."),
+                                                  HasSubstr(name_of(test.kind)), HasSubstr(" x]")))));
+    EXPECT_GE(stopwatch.elapsed(), kImpatient.timeout);
+    EXPECT_LT(stopwatch.elapsed(), milliseconds(10'000));
+  }
+}
+
+TEST(P2pFailure, AllMissingRanksAreNamed) {
+  Rig rig(5, 1, {}, kImpatient);
+  Case test = all_reduce_case(5, DType::kF32, 100'000);
+  test.prepare(rig);
+  for (int rank : {1, 3}) rig.communicator().launch(rank, test.call(rank));
+  EXPECT_THAT(rig.errors(), Each(Optional(HasSubstr("rank 0 (D0), 2 (D2), 4 (D4) of 5 did not arrive"))));
+}
+
+// The late rank and everything queued afterwards end soon, with the first failure's message.
+TEST(P2pFailure, StaysFailed) {
+  Rig rig(3, 1, {}, kImpatient);
+  Case test = all_reduce_case(3, DType::kF32, 100);
+  test.prepare(rig);
+  for (int rank : {0, 2}) rig.communicator().launch(rank, test.call(rank));
+  const auto first = rig.errors();
+  ASSERT_THAT(first, Each(Optional(HasSubstr("rank 1 (D1) of 3 did not arrive"))));
+  Case other = all_gather_case(DType::kF32, {1, 2, 3});
+  other.prepare(rig);
+  const Stopwatch stopwatch;
+  rig.communicator().launch(1, test.call(1));
+  for (int again = 0; again < 20; ++again) {
+    for (int rank = 0; rank < 3; ++rank) rig.communicator().launch(rank, other.call(rank));
+  }
+  EXPECT_EQ(rig.errors(), first);
+  EXPECT_LT(stopwatch.elapsed(), 10 * kImpatient.timeout);
+  rig.communicator().abort("too late to matter");
+  EXPECT_EQ(rig.errors(), first);
+}
+
+TEST(P2pFailure, AbortEndsAWait) {
+  for (Case& test : all_forms(3)) {
+    SCOPED_TRACE(name_of(test.kind));
+    Rig rig(3, 1, {}, kPatient);
+    test.prepare(rig);
+    for (int rank : {0, 1}) rig.communicator().launch(rank, test.call(rank));
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_EQ(cudaStreamQuery(rig.stream(0)), cudaErrorNotReady);
+    EXPECT_NO_THROW(rig.communicator().check(0));
+    const Stopwatch stopwatch;
+    rig.communicator().abort("enough");
+    EXPECT_THAT(rig.errors(), Each(Optional(HasSubstr("aborted: enough"))));
+    EXPECT_LT(stopwatch.elapsed(), milliseconds(10'000));
+  }
+}
+
+TEST(P2pFailure, DifferentCountsAreFoundOut) {
+  Rig rig(3, 1, {}, kPatient);
+  Case test = all_reduce_case(3, DType::kF32, 100), other = all_reduce_case(3, DType::kF32, 101);
+  test.prepare(rig);
+  other.prepare(rig);
+  for (int rank : {0, 1}) rig.communicator().launch(rank, test.call(rank));
+  rig.communicator().launch(2, other.call(2));
+  EXPECT_THAT(
+      rig.errors(),
+      Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 2 (D2)"), HasSubstr("all_reduce")))));
+}
+
+TEST(P2pFailure, DifferentKindsAreFoundOut) {
+  Rig rig(2, 1, {}, kPatient);
+  Case test = all_reduce_case(2, DType::kF32, 100), other = all_gather_case(DType::kF32, {5, 5});
+  test.prepare(rig);
+  other.prepare(rig);
+  // They agree before they do not.
+  for (int rank : {0, 1}) rig.communicator().launch(rank, test.call(rank));
+  rig.communicator().launch(0, test.call(0));
+  rig.communicator().launch(1, other.call(1));
+  EXPECT_THAT(
+      rig.errors(),
+      Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("all_reduce"), HasSubstr("all_gather")))));
+}
+
+TEST(P2pFailure, BadMeshesAreRefused) {
+  Rig rig(2);
+  const Place place{0, rig.stream(0), "D0"};
+  EXPECT_THROW(P2pCommunicator({}), InvalidArgument);
+  EXPECT_THROW(P2pCommunicator(std::vector<Place>{place, place}), InvalidArgument);
+  EXPECT_THROW(P2pCommunicator(std::vector<Place>(kMaxRanks + 1, place)), InvalidArgument);
+}
+
+TEST(P2pPeers, APairThatLiesIsRefused) {
+  const auto lies = [](int from, int to) -> std::string {
+    return from == 1 && to == 0 ? "GPU 1 reports peer access to GPU 0, but lies" : "";
+  };
+  try {
+    Rig rig(3, 2, {.verify_peer = lies});
+    if (rig.gpu(1) == 0) GTEST_SKIP() << "needs two GPUs";
+    FAIL() << "was not refused";
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("GPU 1 reports peer access to GPU 0, but lies; use another"));
+  }
+}
+
+#ifdef SHOAL_CUDA_EMULATED
+// Pairs that no other test uses, since answers are kept.
+TEST(P2pPeers, LiesAreFoundOut) {
+  setenv("SHOAL_EMULATED_GPUS", "24", 1);
+  setenv("SHOAL_EMULATED_LYING_PEERS", "20>21", 1);
+  EXPECT_THAT(verify_peer(20, 21), HasSubstr("GPU 20 reports peer access to GPU 21, but"));
+  EXPECT_EQ(verify_peer(21, 20), "");
+  EXPECT_THAT(verify_peers(std::vector<int>{20, 21, 20}), testing::SizeIs(1));
+  unsetenv("SHOAL_EMULATED_LYING_PEERS");
+  EXPECT_NE(verify_peer(20, 21), "") << "it is tried once";
+  setenv("SHOAL_EMULATED_PEERS", "0", 1);
+  EXPECT_EQ(verify_peer(22, 23), "GPU 22 has no peer access to GPU 23");
+  unsetenv("SHOAL_EMULATED_PEERS");
+}
+#endif
+
+/// Two ranks of kernels without a communicator, whose memory can be looked into.
+class P2pFlags : public testing::Test {
+ protected:
+  static constexpr Layout kLayout{2, 1};
+  P2pFlags() {
+    for (int rank = 0; rank < 2; ++rank) {
+      memory_.emplace_back(0, kLayout.bytes());
+      memory_[rank].set(Bytes(kLayout.bytes(), std::byte{0}));
+      data_.emplace_back(0, 8);
+    }
+    void* host = nullptr;
+    check_cuda(cudaHostAlloc(&host, sizeof(HostWords), cudaHostAllocMapped));
+    host_ = new (host) HostWords{};
+  }
+  ~P2pFlags() override { cudaFreeHost(host_); }
+
+  /// As if so many steps had been made.
+  void set_steps(uint32_t steps) {
+    for (const DeviceBytes& memory : memory_) {
+      Bytes bytes(sizeof steps);
+      std::memcpy(bytes.data(), &steps, sizeof steps);
+      memory.set(bytes, offsetof(RankState, steps) + offsetof(BlockSteps, packets));
+    }
+  }
+  /// An all_reduce of one element; its result on rank 0.
+  float sum(float a, float b) {
+    data_[0].set(encode(DType::kF32, {a}));
+    data_[1].set(encode(DType::kF32, {b}));
+    for (int rank = 0; rank < 2; ++rank) {
+      Mesh mesh{};
+      for (int peer = 0; peer < 2; ++peer) mesh.memory[peer] = reinterpret_cast<uint8_t*>(memory_[peer].data());
+      mesh.host = host_;
+      mesh.timeout_ns = 60'000'000'000;
+      mesh.layout = kLayout;
+      mesh.rank = rank;
+      mesh.signature = 0xabcd;
+      all_reduce_one_shot(rig_.stream(rank), mesh, {Element::kF32, data_[rank].data(), data_[rank].data()}, 1);
+    }
+    rig_.synchronize();
+    float result = 0;
+    const Bytes bytes = data_[0].get(0, sizeof result);
+    std::memcpy(&result, bytes.data(), sizeof result);
+    return result;
+  }
+  /// The flags of all packets that rank 1 sent to rank 0 in steps of a parity.
+  std::vector<uint32_t> flags(uint32_t parity) {
+    const Bytes bytes = memory_[0].get(kLayout.packets(parity, 0, 1), kPackets * kPacketBytes);
+    std::vector<uint32_t> flags(kPackets * 2);
+    for (size_t i = 0; i < flags.size(); ++i) std::memcpy(&flags[i], bytes.data() + i * 8 + 4, 4);
+    return flags;
+  }
+
+  Rig rig_{2};
+  std::vector<DeviceBytes> memory_, data_;
+  HostWords* host_ = nullptr;
+};
+
+TEST_F(P2pFlags, AreRefreshedBeforeTheirNumbersComeAgain) {
+  constexpr uint32_t kSignature = 0xabcdu << 16;
+  set_steps(kRefreshSteps - 1);
+  EXPECT_EQ(sum(1, 2), 3);  // sends one packet of parity 1
+  EXPECT_THAT(std::vector(flags(1).begin(), flags(1).begin() + 3),
+              testing::Contains(kSignature | (kRefreshSteps - 1)).Times(2));
+  EXPECT_EQ(sum(3, 4), 7);
+  EXPECT_THAT(flags(0), Each(kSignature | kRefreshSteps));
+  EXPECT_EQ(sum(5, 6), 11);
+  EXPECT_THAT(flags(1), Each(kSignature | (kRefreshSteps + 1)));
+  EXPECT_EQ(sum(7, 8), 15);
+  EXPECT_THAT(flags(0), testing::Contains(kSignature | (kRefreshSteps + 2)).Times(2));
+}
+
+TEST_F(P2pFlags, GoOnWhenNumbersWrapAround) {
+  for (const uint32_t before : {0xfffeu, 0xfffffffeu}) {
+    set_steps(before);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(sum(static_cast<float>(i), 10.0f), static_cast<float>(i) + 10.0f);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collectives::p2p

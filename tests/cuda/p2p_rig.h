@@ -1,0 +1,253 @@
+// For tests of the p2p communicator: ranks with streams on one or several GPUs, and collectives with what must come
+// out.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/p2p/p2p_communicator.h"
+#include "devices/cuda/cuda_api.h"
+#include "graph/error.h"
+
+namespace shoal::collectives::p2p {
+
+using Bytes = std::vector<std::byte>;
+
+inline void check_cuda(cudaError_t status) {
+  cuda::check(status, "test", "do that");
+}
+
+/// Memory of one GPU.
+class DeviceBytes {
+ public:
+  DeviceBytes(int gpu, size_t size) : gpu_(gpu), size_(size) {
+    const cuda::CurrentGpu current(gpu);
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, std::max<size_t>(size, 1)));
+    data_ = static_cast<std::byte*>(memory);
+  }
+  ~DeviceBytes() {
+    const cuda::CurrentGpu current(gpu_);
+    cudaFree(data_);
+  }
+  DeviceBytes(DeviceBytes&& other) noexcept
+      : gpu_(other.gpu_), size_(other.size_), data_(std::exchange(other.data_, nullptr)) {}
+  DeviceBytes& operator=(DeviceBytes&&) = delete;
+
+  std::byte* data() const { return data_; }
+  void set(const Bytes& bytes, size_t offset = 0) const {
+    if (!bytes.empty()) check_cuda(cudaMemcpy(data_ + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  }
+  Bytes get(size_t offset, size_t size) const {
+    Bytes bytes(size);
+    if (size > 0) check_cuda(cudaMemcpy(bytes.data(), data_ + offset, size, cudaMemcpyDeviceToHost));
+    return bytes;
+  }
+  Bytes get() const { return get(0, size_); }
+
+ private:
+  int gpu_;
+  size_t size_;
+  std::byte* data_ = nullptr;
+};
+
+/// Ranks, spread over so many GPUs.
+class Rig {
+ public:
+  explicit Rig(int ranks, int gpus = 1, const P2pOptions& p2p = {}, const Options& options = {}) {
+    // Read by the emulator; a machine with GPUs takes the ones it has.
+    setenv("SHOAL_EMULATED_GPUS", std::to_string(gpus).c_str(), 1);
+    int count = 0;
+    check_cuda(cudaGetDeviceCount(&count));
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int gpu = rank % std::min(gpus, count);
+      const cuda::CurrentGpu current(gpu);
+      cudaStream_t stream = nullptr;
+      check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      places_.push_back({gpu, stream, "D" + std::to_string(rank)});
+    }
+    communicator_ = std::make_unique<P2pCommunicator>(places_, options, p2p);
+  }
+  ~Rig() {
+    synchronize();
+    communicator_.reset();
+    for (const Place& place : places_) cudaStreamDestroy(place.stream);
+  }
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  int size() const { return static_cast<int>(places_.size()); }
+  int gpu(int rank) const { return places_[rank].gpu; }
+  cudaStream_t stream(int rank) const { return places_[rank].stream; }
+  P2pCommunicator& communicator() { return *communicator_; }
+
+  void synchronize() const {
+    for (const Place& place : places_) check_cuda(cudaStreamSynchronize(place.stream));
+  }
+  void synchronize_and_check() const {
+    synchronize();
+    for (int rank = 0; rank < size(); ++rank) communicator_->check(rank);
+  }
+  /// Each rank's error after all have ended, nullopt where there was none.
+  std::vector<std::optional<std::string>> errors() const {
+    synchronize();
+    std::vector<std::optional<std::string>> messages(places_.size());
+    for (int rank = 0; rank < size(); ++rank) {
+      try {
+        communicator_->check(rank);
+      } catch (const CommError& error) {
+        messages[rank] = error.what();
+      }
+    }
+    return messages;
+  }
+
+ private:
+  std::vector<Place> places_;
+  std::unique_ptr<P2pCommunicator> communicator_;
+};
+
+/// Values of rank `rank`: whole numbers up to 14, so that sums of 16 ranks are exact in every dtype.
+inline std::vector<float> values(int rank, int64_t count, int seed = 0) {
+  std::vector<float> result(count);
+  for (int64_t i = 0; i < count; ++i) result[i] = static_cast<float>((i * 7 + rank * 13 + seed * 5) % 15);
+  return result;
+}
+inline Bytes encode(DType dtype, const std::vector<float>& numbers) {
+  Bytes bytes(bytes_for(dtype, static_cast<int64_t>(numbers.size())));
+  if (!numbers.empty()) traits(dtype).from_f32(numbers.data(), bytes.data(), static_cast<int64_t>(numbers.size()));
+  return bytes;
+}
+inline std::vector<float> slice(const std::vector<float>& numbers, int64_t begin, int64_t count) {
+  return {numbers.begin() + begin, numbers.begin() + begin + count};
+}
+inline int64_t prefix(const std::vector<int64_t>& counts, int end) {
+  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+}
+/// step, 2 * step + 1, nothing, 4 * step + 3, ...: every third part is empty.
+inline std::vector<int64_t> uneven(int parts, int64_t step) {
+  std::vector<int64_t> counts(parts);
+  for (int i = 0; i < parts; ++i) counts[i] = i % 3 == 2 ? 0 : (i + 1) * step + i;
+  return counts;
+}
+
+/// One collective on all ranks: what goes in, what must come out.
+struct Case {
+  Collective kind = Collective::kAllReduce;
+  DType dtype = DType::kF32;
+  int root = 0;
+  int64_t count = 0;
+  std::vector<int64_t> counts = {};
+  std::vector<Bytes> in = {}, expected = {};
+  // Once it is queued:
+  std::vector<DeviceBytes> sources = {}, targets = {};
+  size_t shift = 0;  ///< bytes by which the buffers are out of alignment
+
+  void add_rank(const std::vector<float>& in_values, const std::vector<float>& out_values) {
+    in.push_back(encode(dtype, in_values));
+    expected.push_back(encode(dtype, out_values));
+  }
+  void prepare(const Rig& rig) {
+    for (int rank = 0; rank < rig.size(); ++rank) {
+      sources.emplace_back(rig.gpu(rank), in[rank].size() + shift);
+      sources.back().set(in[rank], shift);
+      // With room behind it that must not be touched.
+      targets.emplace_back(rig.gpu(rank), expected[rank].size() + shift + 64);
+      targets.back().set(Bytes(expected[rank].size() + shift + 64, std::byte{0x5a}));
+    }
+  }
+  Call call(int rank) const {
+    return {kind, dtype, sources[rank].data() + shift, targets[rank].data() + shift, count, counts, root, "x"};
+  }
+  void queue(Rig& rig) {
+    prepare(rig);
+    for (int rank = 0; rank < rig.size(); ++rank) rig.communicator().launch(rank, call(rank));
+  }
+  void verify() const {
+    for (size_t rank = 0; rank < expected.size(); ++rank) {
+      const Bytes all = targets[rank].get();
+      const Bytes out(all.begin() + shift, all.end() - 64);
+      ASSERT_TRUE(out == expected[rank]) << name_of(kind) << " " << name_of(dtype) << " count " << count << " of rank "
+                                         << rank << " is wrong from byte " << first_difference(out, expected[rank]);
+      ASSERT_EQ(Bytes(all.end() - 64, all.end()), Bytes(64, std::byte{0x5a})) << "written behind the end";
+    }
+  }
+  static size_t first_difference(const Bytes& a, const Bytes& b) {
+    return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
+  }
+};
+
+inline Case all_reduce_case(int ranks, DType dtype, int64_t count, int seed = 0) {
+  Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
+  std::vector<float> total(count);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto addend = values(rank, count, seed);
+    for (int64_t i = 0; i < count; ++i) total[i] += addend[i];
+  }
+  for (int rank = 0; rank < ranks; ++rank) test.add_rank(values(rank, count, seed), total);
+  return test;
+}
+
+inline Case all_gather_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
+  Case test{.kind = Collective::kAllGather, .dtype = dtype, .counts = counts};
+  std::vector<float> all;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    const auto part = values(static_cast<int>(rank), counts[rank], seed);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    test.add_rank(values(static_cast<int>(rank), counts[rank], seed), all);
+  }
+  return test;
+}
+
+inline Case reduce_scatter_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
+  const int ranks = static_cast<int>(counts.size());
+  const int64_t total = prefix(counts, ranks);
+  std::vector<float> sums(total);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto addend = values(rank, total, seed);
+    for (int64_t i = 0; i < total; ++i) sums[i] += addend[i];
+  }
+  Case test{.kind = Collective::kReduceScatter, .dtype = dtype, .counts = counts};
+  for (int rank = 0; rank < ranks; ++rank) {
+    test.add_rank(values(rank, total, seed), slice(sums, prefix(counts, rank), counts[rank]));
+  }
+  return test;
+}
+
+inline Case all_to_all_case(DType dtype, int ranks, const std::vector<int64_t>& counts, int seed = 0) {
+  Case test{.kind = Collective::kAllToAll, .dtype = dtype, .counts = counts};
+  const auto row = [&](int from) {
+    return std::vector<int64_t>(counts.begin() + from * ranks, counts.begin() + (from + 1) * ranks);
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<float> received;
+    for (int from = 0; from < ranks; ++from) {
+      const auto sent = values(from, prefix(row(from), ranks), seed);
+      const auto part = slice(sent, prefix(row(from), rank), row(from)[rank]);
+      received.insert(received.end(), part.begin(), part.end());
+    }
+    test.add_rank(values(rank, prefix(row(rank), ranks), seed), received);
+  }
+  return test;
+}
+
+inline Case broadcast_case(int ranks, DType dtype, int64_t count, int root, int seed = 0) {
+  Case test{.kind = Collective::kBroadcast, .dtype = dtype, .root = root, .count = count};
+  for (int rank = 0; rank < ranks; ++rank) {
+    test.add_rank(rank == root ? values(root, count, seed) : std::vector<float>{}, values(root, count, seed));
+  }
+  return test;
+}
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,405 @@
+// Every collective of the p2p communicator against arithmetic done here: 1 to 8 ranks on one GPU and on several, all
+// dtypes, counts that do not divide, zero counts, buffers out of alignment, in place and not, many in a row, replayed
+// graphs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/cuda/p2p_rig.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+constexpr DType kAdded[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
+constexpr Thresholds kNeverOneShot{0, 0, 0};
+constexpr Thresholds kAlwaysOneShot{1 << 30, 1 << 30, 1 << 30};
+
+struct MeshParam {
+  int ranks;
+  int gpus;
+};
+
+class P2pTest : public testing::TestWithParam<MeshParam> {
+ protected:
+  int ranks() const { return GetParam().ranks; }
+  static void run(Rig& rig, Case test) {
+    test.queue(rig);
+    rig.synchronize_and_check();
+    test.verify();
+  }
+  void run(Case test) { run(rig_, std::move(test)); }
+  void run_shifted(Case test) {
+    test.shift = traits(test.dtype).block_bytes;
+    run(rig_, std::move(test));
+  }
+  Rig rig_{GetParam().ranks, GetParam().gpus};
+};
+
+TEST_P(P2pTest, AllReduceOfEveryDType) {
+  for (DType dtype : kAdded) {
+    for (int64_t count : {0, 1, 3, 1000, 100'000}) run(all_reduce_case(ranks(), dtype, count));
+  }
+}
+
+TEST_P(P2pTest, BothFormsOfAllReduceTakeAnyCount) {
+  Rig one_shot(ranks(), GetParam().gpus, {.thresholds = kAlwaysOneShot});
+  Rig two_shot(ranks(), GetParam().gpus, {.thresholds = kNeverOneShot});
+  for (int64_t count : {1, 3, 1000, 4097, 8192}) {
+    run(one_shot, all_reduce_case(ranks(), DType::kF32, count));
+    run(two_shot, all_reduce_case(ranks(), DType::kF32, count));
+    run(two_shot, all_reduce_case(ranks(), DType::kBF16, count));
+  }
+}
+
+TEST_P(P2pTest, ManyChunks) {
+  Rig rig(ranks(), GetParam().gpus, {.max_blocks = 2});
+  run(rig, all_reduce_case(ranks(), DType::kF32, 700'001));
+  run(rig, all_gather_case(DType::kF32, uneven(ranks(), 100'001)));
+  run(rig, reduce_scatter_case(DType::kF32, uneven(ranks(), 100'001)));
+}
+
+TEST_P(P2pTest, BuffersOutOfAlignment) {
+  for (DType dtype : kAdded) {
+    for (int64_t count : {5, 1000, 100'000}) run_shifted(all_reduce_case(ranks(), dtype, count));
+    run_shifted(reduce_scatter_case(dtype, uneven(ranks(), 1001)));
+    run_shifted(all_gather_case(dtype, uneven(ranks(), 1001)));
+    run_shifted(broadcast_case(ranks(), dtype, 1001, 0));
+  }
+}
+
+TEST_P(P2pTest, AllReduceInPlace) {
+  for (int64_t count : {1000, 100'000}) {
+    Case test = all_reduce_case(ranks(), DType::kF32, count);
+    test.prepare(rig_);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      test.targets[rank].set(test.in[rank]);
+      Call call = test.call(rank);
+      call.in = call.out;
+      rig_.communicator().launch(rank, call);
+    }
+    rig_.synchronize_and_check();
+    test.verify();
+  }
+}
+
+TEST_P(P2pTest, AllGatherOfUnevenParts) {
+  for (int64_t step : {0, 1, 37, 9001}) {
+    run(all_gather_case(DType::kF32, uneven(ranks(), step)));
+    run(all_gather_case(DType::kBF16, uneven(ranks(), step)));
+  }
+  run(all_gather_case(DType::kF32, std::vector<int64_t>(ranks(), 0)));
+}
+
+TEST_P(P2pTest, AllGatherInPlace) {
+  for (int64_t step : {37, 9001}) {
+    const auto counts = uneven(ranks(), step);
+    Case test = all_gather_case(DType::kF32, counts);
+    test.prepare(rig_);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const size_t offset = prefix(counts, rank) * sizeof(float);
+      test.targets[rank].set(test.in[rank], offset);
+      Call call = test.call(rank);
+      call.in = test.targets[rank].data() + offset;
+      rig_.communicator().launch(rank, call);
+    }
+    rig_.synchronize_and_check();
+    test.verify();
+  }
+}
+
+TEST_P(P2pTest, AllGatherOfQuantisedRows) {
+  std::vector<int64_t> counts = uneven(ranks(), 3200);
+  for (int64_t& count : counts) count = count / 32 * 32;
+  run(all_gather_case(DType::kQ8_0, counts));
+}
+
+TEST_P(P2pTest, ReduceScatterOfUnevenParts) {
+  for (DType dtype : kAdded) {
+    for (int64_t step : {0, 1, 37, 9001}) run(reduce_scatter_case(dtype, uneven(ranks(), step)));
+  }
+}
+
+TEST_P(P2pTest, AllToAllOfUnevenParts) {
+  for (int64_t step : {0, 1, 400}) {
+    const std::vector<int64_t> counts = uneven(ranks() * ranks(), step);
+    run(all_to_all_case(DType::kF32, ranks(), counts));
+    run(all_to_all_case(DType::kF16, ranks(), counts));
+  }
+  run(all_to_all_case(DType::kF32, ranks(), std::vector<int64_t>(ranks() * ranks(), 40'009 / ranks())));
+}
+
+TEST_P(P2pTest, BroadcastFromEveryRoot) {
+  for (int root = 0; root < ranks(); ++root) {
+    for (int64_t count : {0, 1013, 100'000}) run(broadcast_case(ranks(), DType::kF32, count, root));
+  }
+}
+
+// Hundreds of collectives of all kinds and sizes queued at once: slots must never be overtaken.
+TEST_P(P2pTest, ManyInMixedOrder) {
+  std::mt19937 random(7);
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
+  for (int batch = 0; batch < 2; ++batch) {
+    std::vector<Case> cases;
+    for (int i = 0; i < 100; ++i) {
+      const int seed = static_cast<int>(random() % 1000);
+      const int64_t step = i % 10 == 0 ? up_to(6000) : up_to(40);
+      const int64_t count = i % 10 == 0 ? up_to(40'000) : up_to(2000);
+      switch (random() % 6) {
+        case 0:
+          cases.push_back(all_gather_case(DType::kF32, uneven(ranks(), step), seed));
+          break;
+        case 1:
+          cases.push_back(reduce_scatter_case(DType::kF32, uneven(ranks(), step), seed));
+          break;
+        case 2:
+          cases.push_back(
+              all_to_all_case(DType::kF32, ranks(), uneven(ranks() * ranks(), step / (ranks() * ranks())), seed));
+          break;
+        case 3:
+          cases.push_back(broadcast_case(ranks(), DType::kF32, count, seed % ranks(), seed));
+          break;
+        default:
+          cases.push_back(all_reduce_case(ranks(), DType::kF32, count, seed));
+          break;
+      }
+    }
+    for (Case& test : cases) test.prepare(rig_);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      for (const Case& test : cases) rig_.communicator().launch(rank, test.call(rank));
+    }
+    rig_.synchronize_and_check();
+    for (const Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
+  }
+}
+
+/// A rank's calls as a CUDA graph.
+class RankGraph {
+ public:
+  RankGraph(Rig& rig, int rank, const std::vector<Case>& cases) : stream_(rig.stream(rank)), gpu_(rig.gpu(rank)) {
+    const cuda::CurrentGpu current(gpu_);
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (const Case& test : cases) rig.communicator().launch(rank, test.call(rank));
+    check_cuda(cudaStreamEndCapture(stream_, &graph_));
+    check_cuda(cudaGraphInstantiate(&exec_, graph_, 0));
+  }
+  ~RankGraph() {
+    cudaGraphExecDestroy(exec_);
+    cudaGraphDestroy(graph_);
+  }
+  RankGraph(const RankGraph&) = delete;
+  RankGraph& operator=(const RankGraph&) = delete;
+  void launch() const {
+    const cuda::CurrentGpu current(gpu_);
+    check_cuda(cudaGraphLaunch(exec_, stream_));
+  }
+
+ private:
+  cudaStream_t stream_;
+  int gpu_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+TEST_P(P2pTest, CapturedOnceReplayedManyTimes) {
+  const auto make = [&](int seed) {
+    std::vector<Case> cases;
+    cases.push_back(all_reduce_case(ranks(), DType::kF32, 1000, seed));
+    cases.push_back(all_gather_case(DType::kBF16, uneven(ranks(), 300), seed));
+    cases.push_back(all_reduce_case(ranks(), DType::kF16, 100'000, seed));
+    cases.push_back(reduce_scatter_case(DType::kI32, uneven(ranks(), 77), seed));
+    cases.push_back(broadcast_case(ranks(), DType::kF32, 500, ranks() - 1, seed));
+    return cases;
+  };
+  std::vector<Case> cases = make(0);
+  for (Case& test : cases) test.prepare(rig_);
+  std::vector<std::unique_ptr<RankGraph>> graphs;
+  for (int rank = 0; rank < ranks(); ++rank) graphs.push_back(std::make_unique<RankGraph>(rig_, rank, cases));
+  for (int replay = 0; replay < 20; ++replay) {
+    const std::vector<Case> fresh = make(replay);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      cases[i].expected = fresh[i].expected;
+      for (int rank = 0; rank < ranks(); ++rank) cases[i].sources[rank].set(fresh[i].in[rank]);
+    }
+    // Several replays in a row, without a wait between them.
+    for (int again = 0; again < 3; ++again) {
+      for (const auto& graph : graphs) graph->launch();
+    }
+    rig_.synchronize_and_check();
+    for (const Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
+    // A call between replays goes on in the same sequence.
+    run(all_reduce_case(ranks(), DType::kF32, 50, replay));
+  }
+}
+
+TEST_P(P2pTest, BarrierMakesRanksWait) {
+  Call barrier{.kind = Collective::kBarrier, .what = "end"};
+  for (int rank = 0; rank + 1 < ranks(); ++rank) rig_.communicator().launch(rank, barrier);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (int rank = 0; rank + 1 < ranks(); ++rank) EXPECT_EQ(cudaStreamQuery(rig_.stream(rank)), cudaErrorNotReady);
+  cudaGetLastError();
+  rig_.communicator().launch(ranks() - 1, barrier);
+  rig_.synchronize_and_check();
+}
+
+// Sums that depend on the order of their addends and on every rounding: the bits of the sum in rank order, on every
+// rank.
+TEST_P(P2pTest, SumsAreMadeInRankOrder) {
+  for (const bool bf16_wire : {false, true}) {
+    for (const Thresholds& thresholds : {kAlwaysOneShot, kNeverOneShot}) {
+      Rig rig(ranks(), GetParam().gpus, {.bf16_wire = bf16_wire, .thresholds = thresholds});
+      const auto on_wire = [&](float x) {
+        if (!bf16_wire || ranks() == 1) return x;
+        uint16_t half;
+        traits(DType::kBF16).from_f32(&x, &half, 1);
+        traits(DType::kBF16).to_f32(&half, &x, 1);
+        return x;
+      };
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+        constexpr int64_t kCount = 2013;
+        std::mt19937 random(11);
+        std::normal_distribution<float> normal(0.0f, 100.0f);
+        Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = kCount};
+        std::vector<float> sums(kCount);
+        for (int rank = 0; rank < ranks(); ++rank) {
+          std::vector<float> numbers(kCount);
+          for (float& number : numbers) number = normal(random);
+          test.in.push_back(encode(dtype, numbers));
+          traits(dtype).to_f32(test.in.back().data(), numbers.data(), kCount);
+          for (int64_t i = 0; i < kCount; ++i) {
+            const float addend = dtype == DType::kF32 ? on_wire(numbers[i]) : numbers[i];
+            sums[i] = rank == 0 ? addend : sums[i] + addend;
+          }
+        }
+        if (dtype == DType::kF32) {
+          for (float& sum : sums) sum = on_wire(sum);
+        }
+        test.expected.assign(ranks(), encode(dtype, sums));
+        run(rig, std::move(test));
+      }
+    }
+  }
+}
+
+TEST_P(P2pTest, BuffersAreAsPlanned) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    EXPECT_LE(rig_.communicator().buffer_bytes(rank), p2p_buffer_bytes(ranks()));
+    EXPECT_EQ(rig_.communicator().buffer_bytes(rank) == 0, ranks() == 1);
+  }
+}
+
+std::string mesh_name(const testing::TestParamInfo<MeshParam>& info) {
+  return std::to_string(info.param.ranks) + "on" + std::to_string(info.param.gpus);
+}
+INSTANTIATE_TEST_SUITE_P(Mesh, P2pTest,
+                         testing::Values(MeshParam{1, 1}, MeshParam{2, 1}, MeshParam{3, 1}, MeshParam{5, 1},
+                                         MeshParam{8, 1}, MeshParam{2, 2}, MeshParam{4, 2}, MeshParam{7, 7}),
+                         mesh_name);
+
+TEST(P2pIntegers, SumsWrapAround) {
+  Rig rig(2);
+  Case test{.kind = Collective::kAllReduce, .dtype = DType::kI32, .count = 1};
+  for (const int32_t in : {INT32_MAX, 2}) {
+    Bytes bytes(4), sum(4);
+    const int32_t out = INT32_MIN + 1;
+    std::memcpy(bytes.data(), &in, 4);
+    std::memcpy(sum.data(), &out, 4);
+    test.in.push_back(bytes);
+    test.expected.push_back(sum);
+  }
+  test.queue(rig);
+  rig.synchronize_and_check();
+  test.verify();
+}
+
+/// all_reduce + residual + RMSNorm against the same in double.
+class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  struct Result {
+    std::vector<float> sum, normed;
+  };
+  /// Runs it with and without a weight, in place (sum over residual, normed over in) and not.
+  void run(int64_t row, int64_t rows, bool has_weight, bool in_place) {
+    const auto [ranks, bf16_wire] = GetParam();
+    Rig rig(ranks, 1, {.bf16_wire = bf16_wire});
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    const auto draw = [&](int64_t count) {
+      std::vector<float> numbers(count);
+      for (float& number : numbers) number = normal(random);
+      return numbers;
+    };
+    const std::vector<float> residual = draw(row * rows), weight = draw(row);
+    std::vector<std::vector<float>> ins;
+    std::vector<DeviceBytes> in_memory, residual_memory, weight_memory, sum_memory, norm_memory;
+    for (int rank = 0; rank < ranks; ++rank) {
+      ins.push_back(draw(row * rows));
+      const auto place = [&](std::vector<DeviceBytes>& where, const std::vector<float>& numbers) {
+        where.emplace_back(0, numbers.size() * 4);
+        where.back().set(encode(DType::kF32, numbers));
+      };
+      place(in_memory, ins.back());
+      place(residual_memory, residual);
+      place(weight_memory, weight);
+      place(sum_memory, std::vector<float>(row * rows));
+      place(norm_memory, std::vector<float>(row * rows));
+    }
+    const auto floats = [](const DeviceBytes& memory) { return reinterpret_cast<float*>(memory.data()); };
+    for (int rank = 0; rank < ranks; ++rank) {
+      NormReduction work{.in = floats(in_memory[rank]),
+                         .residual = floats(residual_memory[rank]),
+                         .weight = has_weight ? floats(weight_memory[rank]) : nullptr,
+                         .sum = floats((in_place ? residual_memory : sum_memory)[rank]),
+                         .normed = floats((in_place ? in_memory : norm_memory)[rank]),
+                         .row = row,
+                         .rows = rows,
+                         .epsilon = 1e-5f};
+      ASSERT_TRUE(rig.communicator().can(work));
+      rig.communicator().launch(rank, work, "x");
+    }
+    rig.synchronize_and_check();
+    const Bytes sums = (in_place ? residual_memory : sum_memory)[0].get();
+    const Bytes normed = (in_place ? in_memory : norm_memory)[0].get();
+    verify(ins, residual, has_weight ? weight : std::vector<float>(row, 1.0f), row, sums, normed);
+    for (int rank = 1; rank < ranks; ++rank) {
+      EXPECT_TRUE((in_place ? residual_memory : sum_memory)[rank].get() == sums) << rank;
+      EXPECT_TRUE((in_place ? in_memory : norm_memory)[rank].get() == normed) << rank;
+    }
+  }
+  static void verify(const std::vector<std::vector<float>>& ins, const std::vector<float>& residual,
+                     const std::vector<float>& weight, int64_t row, const Bytes& sums, const Bytes& normed) {
+    // Rounding to bf16 changes each addend and the sum, of magnitude up to about 4 * sqrt(ranks), by 2^-9 of it.
+    const double bound = std::get<1>(GetParam()) ? 0.1 : 1e-5;
+    const auto* got_sum = reinterpret_cast<const float*>(sums.data());
+    const auto* got = reinterpret_cast<const float*>(normed.data());
+    for (size_t begin = 0; begin < residual.size(); begin += row) {
+      std::vector<double> sum(residual.begin() + begin, residual.begin() + begin + row);
+      double squares = 0;
+      for (int64_t i = 0; i < row; ++i) {
+        for (const auto& in : ins) sum[i] += in[begin + i];
+        squares += sum[i] * sum[i];
+      }
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(row) + 1e-5);
+      for (int64_t i = 0; i < row; ++i) {
+        ASSERT_NEAR(got_sum[begin + i], sum[i], bound) << begin << " " << i;
+        ASSERT_NEAR(got[begin + i], sum[i] * scale * weight[i], bound * std::max(1.0, scale) * 4) << begin << " " << i;
+      }
+    }
+  }
+};
+
+TEST_P(P2pNormTest, IsTheSumAndItsNorm) {
+  run(4096, 1, true, false);
+  run(4096, 3, true, true);
+  run(8192, 1, false, false);
+  run(63, 21, true, false);  // more rows than blocks, of odd length
+  run(1, 2, true, false);
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, P2pNormTest, testing::Combine(testing::Values(2, 3, 8), testing::Bool()),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "bf16" : "f32");
+                         });
+
+}  // namespace
+}  // namespace shoal::collectives::p2p
