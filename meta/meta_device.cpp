@@ -63,8 +63,10 @@ class MetaDeviceImpl final : public MetaDevice {
       const bool own = params.empty() && rank < options_.member_params.size();
       backends.push_back(members_[rank]->init(own ? std::string_view(options_.member_params[rank]) : params));
     }
-    return std::make_unique<MetaBackend>(*this, buffer_type_, std::move(backends), options_.communicator,
-                                         collectives::Options{options_.comm_timeout});
+    collectives::Options comm;
+    comm.implementation = options_.comm;
+    comm.timeout = options_.comm_timeout;
+    return std::make_unique<MetaBackend>(*this, buffer_type_, std::move(backends), options_.communicator, comm);
   }
 
   BufferType& buffer_type() override { return buffer_type_; }

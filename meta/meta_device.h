@@ -26,6 +26,8 @@ namespace shoal::meta {
 
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
+  /// Collectives by which implementation, of those that `communicator` offers (collectives::check_implementation).
+  std::string comm = collectives::default_implementation();
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; empty: communicator_for() of meta/meta_functions.h.
   collectives::CommunicatorFactory communicator = nullptr;

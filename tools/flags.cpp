@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "collectives/communicator.h"
 #include "devices/cpu/cpu_device.h"
 #include "models/split_policy.h"
 #include "tools/command.h"
@@ -75,6 +76,16 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
              "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
              "layers (-sm)")
       ->default_str("tensor");
+  const auto read_comm = [](const std::string& flag, const std::string& name) {
+    try {
+      collectives::check_implementation(name);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+    }
+    setenv("SHOAL_COMM", name.c_str(), 1);  // what every mesh of this run starts from
+  };
+  add_parsed(app, "--comm", "NAME", read_comm, "Collectives by auto, host, p2p, nccl or staged; default SHOAL_COMM")
+      ->default_str("auto");
   add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
               "So many of the last layers on the devices, the rest on the host's CPU; -1: everything (-ngl)");
   app.add_flag("--no-kv-offload", cache_on_host, "Keep the KV cache on the host's CPU (-nkvo)");

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
@@ -76,9 +77,50 @@ void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
                       view_of(found.product), eps_of(found.norm));
 }
 
+// Products of few columns. Their workspace holds the columns as the kernel reads them, while results are written.
+
+bool is_product(const Tensor& node) {
+  return node.op == Op::kMulMat;
+}
+bool is_on_workspace(const Tensor& result, const Tensor& product) {
+  const size_t bytes = kernel_for(Op::kMulMat).workspace(product, GpuTraits{});
+  return result.data < product.workspace + bytes && product.workspace < result.data + result.span_bytes();
+}
+/// The product's kernel may write `result` instead.
+bool may_write(const Tensor& result, const Tensor& product) {
+  return !overlap(result, *product.src[0]) && !overlap(result, *product.src[1]) && !is_on_workspace(result, product);
+}
+
+bool fits_gated_products(Nodes nodes, const Readers& readers) {
+  const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
+  if (!is_product(gate) || !is_product(up) || out.op != Op::kGlu || out.src.size() < 2) return false;
+  if (out.src[0] != &gate || out.src[1] != &up || !readers.is_read_once(gate) || !readers.is_read_once(up))
+    return false;
+  return mul_mat_glu_supports(gate, up, out) && may_write(out, gate) && !overlap(out, *up.src[0]);
+}
+void run_gated_products(const LaunchContext& context, Nodes nodes) {
+  mul_mat_glu_run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
+}
+
+const Tensor& addend_of(const Tensor& sum, const Tensor& product) {
+  return sum.src[0] == &product ? *sum.src[1] : *sum.src[0];
+}
+bool fits_product_and_sum(Nodes nodes, const Readers& readers) {
+  const Tensor &product = *nodes[0], &sum = *nodes[1];
+  if (!is_product(product) || sum.op != Op::kAdd || !readers.is_read_once(product)) return false;
+  if ((sum.src[0] == &product) == (sum.src[1] == &product)) return false;
+  const Tensor& addend = addend_of(sum, product);
+  return mul_mat_add_supports(product, addend, sum) && may_write(sum, product) && is_apart_or_in_place(sum, addend);
+}
+void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
+  mul_mat_add_run(context, *nodes[0], addend_of(*nodes[1], *nodes[0]), *nodes[1]);
+}
+
 /// Longer ones first.
 constexpr std::array kPatterns = std::to_array<Pattern>({
     {3, fits_sum_and_norm, run_sum_and_norm},
+    {3, fits_gated_products, run_gated_products},
+    {2, fits_product_and_sum, run_product_and_sum},
     {2, fits_norm, run_norm},
 });
 

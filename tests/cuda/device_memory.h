@@ -1,0 +1,78 @@
+// What tests of kernels need: a stream and arrays in the memory of the emulated GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace shoal::test {
+
+/// A stream of the current GPU.
+class CudaStream {
+ public:
+  CudaStream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess); }
+  ~CudaStream() { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor)
+  /// Waits; launches must not have failed either.
+  void synchronize() const {
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// An array in the memory of the current GPU.
+template <class T>
+class CudaArray {
+ public:
+  explicit CudaArray(size_t size) : size_(size) {
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), cudaSuccess);
+  }
+  explicit CudaArray(const std::vector<T>& values) : CudaArray(values.size()) {
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  ~CudaArray() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
+  CudaArray(const CudaArray&) = delete;
+  CudaArray& operator=(const CudaArray&) = delete;
+
+  T* data() const { return data_; }
+  size_t size() const { return size_; }
+  std::vector<T> get() const {
+    std::vector<T> values(size_);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+/// An environment variable for the time of a scope.
+class Setting {
+ public:
+  Setting(const char* name, const char* value);
+  ~Setting();
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+inline Setting::Setting(const char* name, const char* value) : name_(name) {
+  setenv(name, value, 1);
+}
+inline Setting::~Setting() {
+  unsetenv(name_);
+}
+
+}  // namespace shoal::test
