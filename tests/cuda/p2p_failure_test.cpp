@@ -17,8 +17,8 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::Optional;
 
-constexpr Options kImpatient{.timeout = milliseconds(300)};
-constexpr Options kPatient{.timeout = std::chrono::seconds(600)};
+const Options kImpatient{.timeout = milliseconds(300)};
+const Options kPatient{.timeout = std::chrono::seconds(600)};
 
 class Stopwatch {
  public:

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>  // has an attribute of the name that is defined below
 #include <source_location>
 #include <tuple>
 #include <type_traits>
@@ -20,11 +19,6 @@
 // Each block has an OS thread while it runs.
 #undef __shared__
 #define __shared__ static thread_local
-#undef __launch_bounds__
-#define __launch_bounds__(...)
-#ifndef __noinline__
-#define __noinline__ __attribute__((noinline))
-#endif
 
 #include "tests/cuda/emulator/atomics.h"
 #include "tests/cuda/emulator/block.h"
