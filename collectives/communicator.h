@@ -58,11 +58,11 @@ std::string default_implementation();
 void check_implementation(std::string_view name);
 
 struct Options {
-  std::string implementation = default_implementation();
   /// Of one rank waiting for the others while the process runs; time in which it was stopped does not count.
   std::chrono::milliseconds timeout = default_timeout();
   /// How long a waiting rank spins before it parks, where every rank can have a core of its own.
   std::chrono::microseconds spin{50};
+  std::string implementation = default_implementation();
 };
 
 class Communicator {

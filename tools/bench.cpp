@@ -67,11 +67,11 @@ std::vector<double> BenchSamples::rates() const {
   for (const int64_t one : ns) rates.push_back(static_cast<double>(tokens) * 1e9 / static_cast<double>(one));
   return rates;
 }
-double BenchSamples::avg_ns() const {
-  return mean(ns);
+int64_t BenchSamples::avg_ns() const {
+  return std::llround(mean(ns));
 }
-double BenchSamples::stddev_ns() const {
-  return deviation(ns);
+int64_t BenchSamples::stddev_ns() const {
+  return std::llround(deviation(ns));
 }
 double BenchSamples::avg_rate() const {
   return mean(rates());

@@ -57,9 +57,9 @@ struct BenchSamples {
   std::vector<int64_t> ns;
 
   std::vector<double> rates() const;  ///< tokens per second
-  double avg_ns() const;
-  double stddev_ns() const;  ///< of the sample (n - 1); 0 for a single one
-  double avg_rate() const;   ///< mean of rates()
+  int64_t avg_ns() const;
+  int64_t stddev_ns() const;  ///< of the sample (n - 1); 0 for a single one
+  double avg_rate() const;    ///< mean of rates()
   double stddev_rate() const;
 };
 

@@ -110,11 +110,14 @@ class CommBench::Run {
     }
   }
 
-  /// Queues the collective so many times on every rank and waits once.
+  /// Queues the collective so many times on every rank, in one piece as meta devices do, and waits once.
   void run(int times) {
+    std::vector<std::unique_ptr<HeldBackend>> held;
+    for (Backend* backend : bench_.backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
     for (int i = 0; i < times; ++i) {
       for (int rank = 0; rank < case_.ranks; ++rank) communicator_.enqueue(rank, calls_[static_cast<size_t>(rank)]);
     }
+    held.clear();
     bench_.synchronize();
   }
 

@@ -18,8 +18,8 @@
 namespace shoal::tools {
 
 struct CommBenchOptions {
-  int iterations = 20;
-  int warmup = 5;
+  int iterations = 100;
+  int warmup = 10;
   bool check = true;
 };
 

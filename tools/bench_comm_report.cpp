@@ -13,17 +13,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kHeading =
-    "#{:46}{:^38}  {:^38}\n"
+    "#{:>72}{:>38}\n"
     "#{:>11}{:>13}{:>7}{:>8}{:>6}  {:>10}{:>10}{:>10}{:>8}  {:>10}{:>10}{:>10}{:>8}\n"
     "#{:>11}{:>13}{:>21}  {:>10}{:>10}{:>10}{:>8}  {:>10}{:>10}{:>10}\n";
 
 std::string heading() {
-  return fmt::format(kHeading, "", "out-of-place", "in-place", "size", "count", "type", "redop", "root", "time",
-                     "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "(us)",
-                     "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)");
+  return fmt::format(kHeading, "out-of-place", "in-place", "size", "count", "type", "redop", "root", "time", "algbw",
+                     "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "(us)", "(GB/s)",
+                     "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)");
 }
 
-/// Three digits after the point where there is room for them.
+/// Two digits after the point where there is room for them.
 std::string number(double value) {
   return value < 1e5 ? fmt::format("{:.{}f}", value, value < 1000 ? 2 : 1) : fmt::format("{:.0f}", value);
 }

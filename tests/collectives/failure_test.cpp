@@ -17,7 +17,7 @@ using testing::Eq;
 using testing::HasSubstr;
 using testing::Optional;
 
-constexpr Options kImpatient{.timeout = milliseconds(100), .spin = std::chrono::microseconds(50)};
+const Options kImpatient{.timeout = milliseconds(100), .spin = std::chrono::microseconds(50)};
 constexpr int64_t kCount = 100;
 
 class FailureTest : public testing::Test {

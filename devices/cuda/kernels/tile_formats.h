@@ -82,6 +82,11 @@ struct Unit {
     scale[0] = scale[1] = all_scale;
     add[0] = add[1] = all_add;
   }
+  __device__ void set_zero(uint32_t offset) {
+#pragma unroll
+    for (uint32_t& code : codes) code = offset * 0x01010101u;
+    set_scaling(0);
+  }
 };
 
 namespace tile_formats {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>  // has an attribute of the name that is defined below
 #include <source_location>
 #include <tuple>
 #include <type_traits>
@@ -19,9 +20,8 @@
 // Each block has an OS thread while it runs.
 #undef __shared__
 #define __shared__ static thread_local
-#ifndef __launch_bounds__
+#undef __launch_bounds__
 #define __launch_bounds__(...)
-#endif
 
 #include "tests/cuda/emulator/atomics.h"
 #include "tests/cuda/emulator/block.h"
