@@ -53,8 +53,11 @@ inline const LaunchSize& launch_size() {
 struct LaunchPlace {
   cudaStream_t stream;
   std::source_location where;
-  // NOLINTNEXTLINE(google-explicit-constructor): takes the place of a stream
-  LaunchPlace(cudaStream_t on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
+  /// Takes the place of whatever converts to a stream.
+  template <class Stream>
+    requires std::is_convertible_v<const Stream&, cudaStream_t>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  LaunchPlace(const Stream& on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
 };
 
 /// Queues a kernel on a stream or adds it to what the stream captures; errors stay for cudaGetLastError().
