@@ -93,4 +93,11 @@ void all_reduce_norm(cudaStream_t stream, const Mesh& mesh, const NormReduction&
   }
 }
 
+cudaError_t load_all_reduce_norm() {
+  cudaError_t status = cudaSuccess;
+  load_kernel(norm_kernel<float>, status);
+  load_kernel(norm_kernel<__nv_bfloat16>, status);
+  return status;
+}
+
 }  // namespace shoal::collectives::p2p

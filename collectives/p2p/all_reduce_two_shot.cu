@@ -100,4 +100,12 @@ void all_reduce_two_shot(cudaStream_t stream, const Mesh& mesh, const Reduction&
   });
 }
 
+cudaError_t load_all_reduce_two_shot() {
+  cudaError_t status = cudaSuccess;
+  for (Element element : kElementTypes) {
+    with_types(element, [&]<class T, class W>(Types<T, W>) { load_kernel(two_shot_kernel<T, W>, status); });
+  }
+  return status;
+}
+
 }  // namespace shoal::collectives::p2p

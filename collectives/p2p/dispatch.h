@@ -25,6 +25,18 @@ void with_types(Element element, const Function& function) {
   }
 }
 
+inline constexpr Element kElementTypes[] = {Element::kF32, Element::kF32AsBF16, Element::kF16, Element::kBF16,
+                                            Element::kI32};
+
+/// Asks something of a kernel that takes its being loaded; `status` keeps the first error.
+template <class... Parameters>
+void load_kernel(void (*kernel)(Parameters...), cudaError_t& status) {
+  int blocks = 0;
+  const cudaError_t loaded =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), kThreads, 0);
+  if (status == cudaSuccess) status = loaded;
+}
+
 constexpr int64_t divide_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }

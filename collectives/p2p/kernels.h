@@ -66,4 +66,12 @@ constexpr int64_t norm_capacity(Element element) {
 }
 void all_reduce_norm(cudaStream_t stream, const Mesh& mesh, const NormReduction& reduction);
 
+/// Loads the kernels on the current GPU. CUDA loads a kernel when it is first used, and may wait for all work of the
+/// GPU to do so, which another rank's kernel that waits for this very one would never let happen.
+cudaError_t load_all_reduce_one_shot();
+cudaError_t load_all_reduce_two_shot();
+cudaError_t load_reduce_scatter();
+cudaError_t load_move();
+cudaError_t load_all_reduce_norm();
+
 }  // namespace shoal::collectives::p2p

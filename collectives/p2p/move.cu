@@ -77,4 +77,10 @@ void move(cudaStream_t stream, const Mesh& mesh, const void* in, void* out, cons
                static_cast<uint8_t*>(out), routes, chunk, chunks);
 }
 
+cudaError_t load_move() {
+  cudaError_t status = cudaSuccess;
+  load_kernel(move_kernel, status);
+  return status;
+}
+
 }  // namespace shoal::collectives::p2p

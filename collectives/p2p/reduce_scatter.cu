@@ -69,4 +69,12 @@ void reduce_scatter(cudaStream_t stream, const Mesh& mesh, const Reduction& redu
   });
 }
 
+cudaError_t load_reduce_scatter() {
+  cudaError_t status = cudaSuccess;
+  for (Element element : kElementTypes) {
+    with_types(element, [&]<class T, class W>(Types<T, W>) { load_kernel(reduce_scatter_kernel<T, W>, status); });
+  }
+  return status;
+}
+
 }  // namespace shoal::collectives::p2p

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <random>
 
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
@@ -120,7 +121,7 @@ std::vector<float> hard_values(int64_t count) {
         values[i] = x * 1e-41f;
         break;
       case 9:
-        values[i] = x * 3e4f;
+        values[i] = x * 1e4f;
         break;
       case 10:
         values[i] = static_cast<float>(static_cast<int>(x * 4));
@@ -188,10 +189,10 @@ TEST(CudaCast, EveryDtypeToEveryOtherBitForBit) {
 
 TEST(CudaCast, SpecialValues) {
   const float inf = INFINITY;
-  const std::vector<float> values = {0.0f,       -0.0f,  inf,     -inf,     1.5f,    2.5f,     -0.5f,     65504.0f,
-                                     65519.9f,   65520,  -1e10f,  3e38f,    5e-8f,   2.98e-8f, 6.1e-5f,   1e-40f,
-                                     2147483520, 2.2e9f, -2.2e9f, 9.3e18f,  9.2e18f, -9.3e18f, 0.333333f, 1.00390625f,
-                                     -3.5f,      0.49f,  1e-3f,   123.456f, -7,      16777217, 0.1f,      -65520};
+  const std::vector<float> values = {
+      0.0f,      -0.0f,       inf,      -inf,    1.5f,   2.5f,       -0.5f,  65504.0f,    65519.9f, 65520,   -1e10f,
+      3e38f,     5e-8f,       2.98e-8f, 6.1e-5f, 1e-40f, 2147483520, 2.2e9f, -2.2e9f,     9.3e18f,  9.2e18f, -9.3e18f,
+      0.333333f, 1.00390625f, -3.5f,    0.49f,   1e-3f,  123.456f,   -7,     16777216.0f, 0.1f,     -65520};
   for (const DType to : {DType::kF16, DType::kBF16, DType::kI32, DType::kI64}) {
     check_conversion(DType::kF32, to, {32, 1, 1, 1}, values);
     check_conversion(DType::kF32, to, {31, 1, 1, 1}, {values.begin(), values.end() - 1});
@@ -204,7 +205,7 @@ TEST(CudaCast, NanStaysNan) {
     Tensor* x = graph.input("x", DType::kF32, {9, 1, 1, 1});
     const auto bytes = run_bytes(graph, cast(graph, x, to), converted(DType::kF32, std::vector<float>(9, NAN)));
     for (const float value : as_floats(to, bytes, 9)) {
-      traits(to).is_float ? EXPECT_TRUE(std::isnan(value)) : EXPECT_EQ(value, 0);
+      EXPECT_TRUE(traits(to).is_float ? std::isnan(value) : value == 0) << name_of(to) << " " << value;
     }
   }
 }

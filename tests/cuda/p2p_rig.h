@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -60,10 +61,20 @@ class DeviceBytes {
   std::byte* data_ = nullptr;
 };
 
+/// As many blocks as such a mesh may have here: the emulator has a stack for each thread of all blocks that wait.
+inline int most_blocks([[maybe_unused]] int ranks) {
+#ifdef SHOAL_CUDA_EMULATED
+  return std::clamp(16 / ranks, 1, kMaxBlocks);
+#else
+  return kMaxBlocks;
+#endif
+}
+
 /// Ranks, spread over so many GPUs.
 class Rig {
  public:
-  explicit Rig(int ranks, int gpus = 1, const P2pOptions& p2p = {}, const Options& options = {}) {
+  explicit Rig(int ranks, int gpus = 1, P2pOptions p2p = {}, const Options& options = {}) {
+    p2p.max_blocks = std::min(p2p.max_blocks, most_blocks(ranks));
     // Read by the emulator; a machine with GPUs takes the ones it has.
     setenv("SHOAL_EMULATED_GPUS", std::to_string(gpus).c_str(), 1);
     int count = 0;

@@ -138,7 +138,7 @@ double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 double gelu_erf(double x) {
-  return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+  return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);  // 1 + erf would cancel for negative x
 }
 
 double apply(UnaryKind kind, double x) {

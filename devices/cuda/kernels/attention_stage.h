@@ -95,21 +95,23 @@ struct Stage<KvType::kQ8_0, kD, kKeysSide> {
 
   __device__ void fetch(int index, Range seen) const {
     const int bytes = rows.columns / kBlockElements * kBlockBytes;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
       const int row = i / kChunks, granule = i % kChunks, key = index * kKeys + row;
       if (key < seen.begin || key >= seen.end) continue;
       const std::byte* data = rows.data + key * rows.stride;
-      const std::byte* from = data - offset(data) + granule * 16;
-      if (from >= data + bytes) continue;
+      const int at = granule * 16 - offset(data);
+      if (at >= bytes) continue;
       std::byte* to = raw(row) + granule * 16;
-      if (from + 16 <= rows.end) {
-        copy_async_16(to, from);
+      if (at + 16 <= rows.end - data) {
+        copy_async_16(to, data + at);
       } else {
-        for (int byte = 0; from + byte < rows.end; ++byte) to[byte] = from[byte];
+        for (int byte = 0; byte < bytes - at; ++byte) to[byte] = data[at + byte];
       }
     }
   }
   __device__ void unpack(int index, Range seen) const {
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
       const int row = i / kChunks, chunk = i % kChunks, key = index * kKeys + row;
       if (chunk * 8 >= rows.columns) continue;

@@ -26,10 +26,10 @@ struct Split {
 template <bool kF16>
 __device__ inline Split split(float x, float y) {
   if constexpr (kF16) {
-    const uint32_t high = pack_f16(x, y);
-    __half2 pair;
-    memcpy(&pair, &high, sizeof pair);
+    const __half2 pair = __floats2half2_rn(x, y);
     const float2 rounded = __half22float2(pair);
+    uint32_t high;
+    memcpy(&high, &pair, sizeof high);
     return {high, pack_f16(x - rounded.x, y - rounded.y)};
   } else {
     const uint32_t high = pack_bf16(x, y);
@@ -54,6 +54,13 @@ __device__ inline void multiply_split(float (&left)[4], float (&right)[4], const
   multiply<kF16>(right, low, {b[2], b[3]});
 }
 
+/// A row of a block, in shared memory.
+struct __align__(16) RowFacts {
+  float factor;    ///< makes scores of products
+  int begin, end;  ///< the keys that it sees
+  int query;
+};
+
 /// Where things lie in a block's shared memory. Partial results of warps take the place of the rest at the end.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Layout {
@@ -62,15 +69,15 @@ struct Layout {
   static constexpr int kRows = 16 * kRowWarps;
   static constexpr size_t kQueryBytes = kRows * kPitch<kD> * 2;
   static constexpr size_t kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + Keys::kBytes;
-  static constexpr size_t kFactorsAt = kValuesAt + Values::kBytes, kSeenAt = kFactorsAt + kRows * 4;
+  static constexpr size_t kFactsAt = kValuesAt + Values::kBytes, kSeenAt = kFactsAt + kRows * sizeof(RowFacts);
   static constexpr size_t kBytes = kSeenAt + kKeys * 4;
-  static_assert(kRowWarps == 4 || 4 * 16 * (kD + 2) * 4 <= kFactorsAt);
+  static_assert(kRowWarps == 4 || 4 * 16 * (kD + 2) * 4 <= kFactsAt);
 };
 
-/// Queries of a block as two parts; the factor that makes scores of products goes to factors[row].
+/// Queries of a block as two parts; and what else is to be known of each.
 template <bool kF16, int kD, int kRows>
 __device__ inline void load_queries(const Arguments& a, const Place& place, uint32_t* high, uint32_t* low,
-                                    float* factors) {
+                                    RowFacts* facts) {
   const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
   for (int row = static_cast<int>(threadIdx.x / 32); row < kRows; row += kThreads / 32) {
     const bool exists = row < place.rows;
@@ -91,7 +98,10 @@ __device__ inline void load_queries(const Arguments& a, const Place& place, uint
       high[(row * kPitch<kD> + i) / 2] = parts.high;
       low[(row * kPitch<kD> + i) / 2] = parts.low;
     }
-    if (lane == 0) factors[row] = std::bit_cast<float>((254 - up) << 23) * a.scale;
+    if (lane == 0) {
+      const Range range = exists ? visible(a, query_of(a, at)) : Range{};
+      facts[row] = {std::bit_cast<float>((254 - up) << 23) * a.scale, range.begin, range.end, query_of(a, at)};
+    }
   }
 }
 
@@ -103,23 +113,13 @@ struct Warp {
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
 
   int lane, first_row, first_key;  ///< within the block, within the tile
-  int queries[2];
-  Range ranges[2];
-  float factors[2];
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
   float values[kD / 8][4] = {};
 
-  __device__ Warp(const Arguments& a, const Place& place, const float* row_factors)
-      : lane(static_cast<int>(threadIdx.x % 32)) {
+  __device__ Warp() : lane(static_cast<int>(threadIdx.x % 32)) {
     const int warp = static_cast<int>(threadIdx.x / 32);
     first_row = kRowWarps == 1 ? 0 : warp * 16;
     first_key = kRowWarps == 1 ? warp * kWarpKeys : 0;
-    for (int i = 0; i < 2; ++i) {
-      const int row = first_row + lane / 4 + 8 * i;
-      queries[i] = query_of(a, place.first_row + min(row, place.rows - 1));
-      ranges[i] = row < place.rows ? visible(a, queries[i]) : Range{0, 0};
-      factors[i] = row_factors[row];
-    }
   }
 
   /// The first row of 8 that this lane names to load_matrix_x4: for queries and values rows before columns, for keys
@@ -131,7 +131,7 @@ struct Warp {
     return tile + (row + lane / 16 * 8 + lane % 8) * kPitch<kD> + lane / 8 % 2 * 8;
   }
 
-  /// Adds the products of columns [16 step, 16 step + 16).
+  /// Adds the products of columns [16 step, 16 step + 16) with the keys.
   __device__ void multiply_keys(const uint16_t* high, const uint16_t* low, const uint16_t* keys, int step,
                                 float (&sums)[kKeyTiles][4]) const {
     uint32_t q_high[4], q_low[4];
@@ -153,9 +153,8 @@ struct Warp {
         if (step * 16 < a.d) multiply_keys(high, low, keys, step, scores);
       }
     } else {
-#pragma unroll
-      for (int block = 0; block < kD / kBlockElements; ++block) {
-        if (block * kBlockElements >= a.d) break;
+#pragma unroll 1
+      for (int block = 0; block * kBlockElements < a.d; ++block) {
         float sums[kKeyTiles][4] = {};
         multiply_keys(high, low, keys, 2 * block, sums);
         multiply_keys(high, low, keys, 2 * block + 1, sums);
@@ -168,23 +167,36 @@ struct Warp {
     }
   }
 
-  /// `whole`: every row sees every key of the tile. Else seen[key] is set for keys that a row sees.
-  __device__ void finish_scores(const Arguments& a, int tile, bool whole, float (&scores)[kKeyTiles][4],
-                                int* seen) const {
+  /// Products become scores. `facts` are those of the lane's first row.
+  __device__ void finish_scores(const Arguments& a, const RowFacts* facts, float (&scores)[kKeyTiles][4]) const {
+    const float factors[2] = {facts[0].factor, facts[8].factor};
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] *= factors[i / 2];
+    }
+    if (a.softcap <= 0) return;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] = soft_cap(a, scores[n][i]);
+    }
+  }
+
+  /// Scores of keys that a row does not see become -infinity; seen[key] is set where a row sees one.
+  __device__ void hide(const Arguments& a, const RowFacts* facts, int tile, float (&scores)[kKeyTiles][4],
+                       int* seen) const {
+    const RowFacts rows[2] = {facts[0], facts[8]};
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int column = first_key + n * 8 + lane % 4 * 2 + i % 2, key = tile * kKeys + column, row = i / 2;
-        float score = scores[n][i] * factors[row];
-        if (a.softcap > 0) score = soft_cap(a, score);
-        if (!whole) {
-          const bool in_range = key >= ranges[row].begin && key < ranges[row].end;
-          if (!in_range) score = kMinusInfinity;
-          if (in_range && a.mask != nullptr) score = add_mask(a, queries[row], key, score);
-          if (score != kMinusInfinity) seen[column] = 1;
-        }
-        scores[n][i] = score;
+        const int column = first_key + n * 8 + lane % 4 * 2 + i % 2, key = tile * kKeys + column;
+        const RowFacts& row = rows[i / 2];
+        const bool in_range = key >= row.begin && key < row.end;
+        if (!in_range) scores[n][i] = kMinusInfinity;
+        if (in_range && a.mask != nullptr) scores[n][i] = add_mask(a, row.query, key, scores[n][i]);
+        if (scores[n][i] != kMinusInfinity) seen[column] = 1;
       }
     }
   }
@@ -356,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, kD == 64    ? 3
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = reinterpret_cast<uint16_t*>(shared + Block::kQueryBytes);
-  auto* factors = reinterpret_cast<float*>(shared + Block::kFactorsAt);
+  auto* facts = reinterpret_cast<RowFacts*>(shared + Block::kFactsAt);
   auto* seen = reinterpret_cast<int*>(shared + Block::kSeenAt);
 
   const Place place = place_of(a);
@@ -375,11 +387,11 @@ __global__ void __launch_bounds__(kThreads, kD == 64    ? 3
   }
   copy_async_commit();
   load_queries<BlockWarp::kF16Keys, kD, Block::kRows>(a, place, reinterpret_cast<uint32_t*>(high),
-                                                      reinterpret_cast<uint32_t*>(low), factors);
+                                                      reinterpret_cast<uint32_t*>(low), facts);
   if (threadIdx.x < kKeys) seen[threadIdx.x] = 0;
   __syncthreads();
 
-  BlockWarp warp(a, place, factors);
+  BlockWarp warp;
   const bool busy = warp.first_row < place.rows;  // else it only helps to copy
   const bool gaps = a.mask != nullptr || a.window > 0;
   for (int tile = share.first; tile < share.last; ++tile) {
@@ -400,7 +412,9 @@ __global__ void __launch_bounds__(kThreads, kD == 64    ? 3
     float scores[BlockWarp::kKeyTiles][4] = {};
     if (busy) {
       warp.multiply_keys(a, high, low, keys.tile(tile), keys.scales(), scores);
-      warp.finish_scores(a, tile, whole, scores, seen);
+      const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
+      warp.finish_scores(a, rows, scores);
+      if (!whole) warp.hide(a, rows, tile, scores, seen);
     }
     if (gaps && !whole) clear_unseen(values, tile, seen);
     if (busy) {

@@ -55,10 +55,10 @@ template <int kGroups>
 __device__ inline void load_column(const uint4* step, int lane, ColumnUnit<kGroups>& x) {
   const uint4* vectors = step + lane;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) put_words(x.v + 4 * i, __ldg(vectors + 32 * i));
+  for (int i = 0; i < 4; ++i) put_words(x.v + 4 * i, vectors[32 * i]);
   uint32_t header[2 * kGroups];
 #pragma unroll
-  for (int i = 0; i < kGroups / 2; ++i) put_words(header + 4 * i, __ldg(vectors + 128 + 32 * i));
+  for (int i = 0; i < kGroups / 2; ++i) put_words(header + 4 * i, vectors[128 + 32 * i]);
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
     x.scale[i] = std::bit_cast<float>(header[i]);
@@ -153,6 +153,7 @@ struct Format32 {
   static constexpr bool kFive = kType == DType::kQ5_0 || kType == DType::kQ5_1;
   static constexpr bool kEight = kType == DType::kQ8_0;
   static constexpr int kGroups = 2;
+  static constexpr bool kWide = false;
   static constexpr int kOffset = kType == DType::kQ4_0 ? -8 : kType == DType::kQ5_0 ? -16 : 0;
   static constexpr bool kHasSum = kType == DType::kQ4_1 || kType == DType::kQ5_1;
   static constexpr int kBlockBytes = sizeof(Block);
@@ -205,6 +206,7 @@ struct FormatK32 {
   using Block = typename Quantized<kType>::Block;
   static constexpr bool kFive = kType == DType::kQ5_K;
   static constexpr int kGroups = 2;
+  static constexpr bool kWide = kFive;  ///< wants more registers than others
   static constexpr int kOffset = 0;
   static constexpr bool kHasSum = true;
   static constexpr int kBlockBytes = sizeof(Block);
@@ -257,6 +259,7 @@ template <DType kType, int kOffsetOfCodes>
 struct FormatK16 {
   using Block = typename Quantized<kType>::Block;
   static constexpr int kGroups = 4;
+  static constexpr bool kWide = true;
   static constexpr int kOffset = kOffsetOfCodes;
   static constexpr bool kHasSum = true;
   static constexpr int kBlockBytes = sizeof(Block);

@@ -14,7 +14,7 @@
 
 namespace shoal::cuda {
 
-inline constexpr uint32_t kChunkBytes = 16;
+inline constexpr int kChunkBytes = 16;
 
 /// For rows of `chunks` chunks: flips within the largest power of two that divides their number.
 ///   10 chunks: rows 0..3 lie at banks 0, 2, 4, 6 (of 8 groups of banks), rows 4..7, flipped by 1, at 1, 3, 5, 7
@@ -81,6 +81,11 @@ struct Unit {
   __device__ void set_scaling(float all_scale, float all_add = 0) {
     scale[0] = scale[1] = all_scale;
     add[0] = add[1] = all_add;
+  }
+  __device__ void set_zero(uint32_t offset) {
+#pragma unroll
+    for (uint32_t& code : codes) code = offset * 0x01010101u;
+    set_scaling(0);
   }
 };
 

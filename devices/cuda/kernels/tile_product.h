@@ -1,5 +1,5 @@
 // Products of matrices on tensor cores: c[m, n] = sum over k of a[k, m] * b[k, n], a tile of 128 rows of a and kColumns
-// columns of b per block, 64 elements of k a step, eight warps.
+// columns of b per block, 64 elements of k a step, four warps.
 //
 // b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit, each followed by its further terms.
 //
@@ -12,7 +12,7 @@
 // load, a copy or eight threads with a row each touch at a time lies in different banks.
 #pragma once
 
-#include <type_traits>
+#include <cstring>
 
 #include "devices/cuda/kernels/mma.h"
 #include "devices/cuda/kernels/tile_formats.h"
@@ -21,7 +21,7 @@ namespace shoal::cuda {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileStep = 64;
-inline constexpr int kTileThreads = 256;
+inline constexpr int kTileThreads = 128;
 
 struct TileProduct {
   const std::byte* a = nullptr;
@@ -60,15 +60,15 @@ struct Dequantized : F {
 /// How the shared memory of a block is divided.
 template <class Rows, int kColumns, int kTerms>
 struct TileShape {
-  static constexpr int kWarpsAlongRows = kColumns == 128 ? 2 : kColumns == 64 ? 4 : 8;
-  static constexpr int kWarpsAlongColumns = 8 / kWarpsAlongRows;
+  static constexpr int kWarpsAlongRows = kColumns == 32 ? 4 : 2;
+  static constexpr int kWarpsAlongColumns = 4 / kWarpsAlongRows;
   static constexpr int kWarpRows = kTileRows / kWarpsAlongRows;  ///< of a warp's part
   static constexpr int kWarpColumns = kColumns / kWarpsAlongColumns;
   static constexpr int kRowMmas = kWarpRows / 16, kColumnMmas = kWarpColumns / 8;
   static_assert(kColumnMmas % 2 == 0);
 
   /// Of b, and of plain rows of a.
-  static constexpr int kStages = Rows::kPlain ? 3 : 2;
+  static constexpr int kStages = Rows::kPlain && kTerms == 1 ? 3 : 2;
   static constexpr int kATile = kTileRows * kTileStep * 2;
   static constexpr int kBTile = kColumns * kTileStep * 2;
   static constexpr int staged_bytes() {
@@ -83,19 +83,23 @@ struct TileShape {
   static constexpr int kBOffset = kAOffset + kATiles * kATile;
   static constexpr int kSharedBytes = kBOffset + kStages * kTerms * kBTile;
   /// Of 228 KB, 1 KB of which goes to the system for each block.
-  static constexpr int kBlocksPerProcessor = kTerms == 1 && 2 * (kSharedBytes + 1024) <= 228 * 1024 ? 2 : 1;
+  static constexpr int kBlocksPerProcessor = 2 * (kSharedBytes + 1024) <= 228 * 1024 ? 2 : 1;
 };
 
-__device__ inline int tile_place(int row, int chunk) {
+__device__ inline uint32_t tile_place(uint32_t row, uint32_t chunk) {
   return row * (kTileStep * 2) + (chunk ^ row % 8) * kChunkBytes;
 }
 
 /// Two halves as the register that holds them, and back.
 __device__ inline uint32_t register_of(__half2 halves) {
-  return *reinterpret_cast<const uint32_t*>(&halves);
+  uint32_t bits;
+  memcpy(&bits, &halves, sizeof(bits));
+  return bits;
 }
 __device__ inline __half2 halves_of(uint32_t bits) {
-  return *reinterpret_cast<const __half2*>(&bits);
+  __half2 halves;
+  memcpy(static_cast<void*>(&halves), &bits, sizeof(bits));
+  return halves;
 }
 
 /// One block: which part of the product, and the steps it is made of.
@@ -110,6 +114,8 @@ struct TileBlock {
   const std::byte* a;  ///< first row of the tile
   const uint16_t* b;   ///< first column of the tile
   int first_step, steps;
+  /// Where this thread loads the first elements of its warp's part. Chunk c ^ i lies at the place of c ^ 16 i.
+  uint32_t a_place, b_place;
   float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
 
   __device__ TileBlock(const TileProduct& product, uint8_t* memory, int block) : p(product), shared(memory) {
@@ -121,10 +127,14 @@ struct TileBlock {
     batch = block / p.splits;
     const int i2 = batch % p.batches2, i3 = batch / p.batches2;
     a = p.a + row * p.a_strides[0] + i2 / p.shared2 * p.a_strides[1] + i3 / p.shared3 * p.a_strides[2];
-    b = p.b + (static_cast<int64_t>(batch) * p.n + column) * kTerms * p.k_padded;
+    b = p.b + static_cast<int64_t>((batch * p.n + column) * kTerms) * p.k_padded;
     const int all = p.k_padded / kTileStep;
     first_step = split * p.steps_per_split;
     steps = all - first_step < p.steps_per_split ? all - first_step : p.steps_per_split;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    a_place = tile_place(warp / Shape::kWarpsAlongColumns * Shape::kWarpRows + lane % 16, lane / 16);
+    b_place =
+        tile_place(warp % Shape::kWarpsAlongColumns * Shape::kWarpColumns + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (auto& row_sums : sums) {
 #pragma unroll
@@ -173,28 +183,25 @@ struct TileBlock {
 
   /// The products of 16 elements of k.
   __device__ __forceinline__ void multiply(const uint8_t* a_from, const uint8_t* b_from, int part) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    const int warp_row = warp / Shape::kWarpsAlongColumns * Shape::kWarpRows;
-    const int warp_column = warp % Shape::kWarpsAlongColumns * Shape::kWarpColumns;
     // Two mmas of columns at a time: both halves of the elements for columns 0..7, then for 8..15.
     uint32_t b_parts[kTerms][Shape::kColumnMmas][2];
-    const int b_place = tile_place(warp_column + lane % 8 + lane / 16 * 8, part * 2 + lane / 8 % 2);
+    const uint8_t* b_at = b_from + (b_place ^ part * 2 * kChunkBytes);
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
       for (int j = 0; j < Shape::kColumnMmas; j += 2) {
         uint32_t pair[4];
-        load_matrix_x4(pair, b_from + term * Shape::kBTile + b_place + j * 8 * kTileStep * 2);
+        load_matrix_x4(pair, b_at + term * Shape::kBTile + j * 8 * kTileStep * 2);
         b_parts[term][j][0] = pair[0], b_parts[term][j][1] = pair[1];
         b_parts[term][j + 1][0] = pair[2], b_parts[term][j + 1][1] = pair[3];
       }
     }
     // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements, then of the others.
-    const int a_place = tile_place(warp_row + lane % 16, part * 2 + lane / 16);
+    const uint8_t* a_at = a_from + (a_place ^ part * 2 * kChunkBytes);
 #pragma unroll
     for (int i = 0; i < Shape::kRowMmas; ++i) {
       uint32_t a_parts[4];
-      load_matrix_x4(a_parts, a_from + a_place + i * 16 * kTileStep * 2);
+      load_matrix_x4(a_parts, a_at + i * 16 * kTileStep * 2);
 #pragma unroll
       for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
@@ -220,7 +227,7 @@ struct TileBlock {
       for (int l = 0; l < 2; ++l) {
         const int to_column = n + j * 8 + l;
         if (to_column >= p.n) continue;
-        const float scale = p.b_scales != nullptr ? p.b_scales[static_cast<int64_t>(batch) * p.n + to_column] : 1;
+        const float scale = p.b_scales != nullptr ? p.b_scales[batch * p.n + to_column] : 1;
         float* to = c + to_column * p.c_strides[0];
 #pragma unroll
         for (int i = 0; i < Shape::kRowMmas; ++i) {
@@ -266,34 +273,40 @@ struct Dequantizer {
   static constexpr int kStepsPerGroup = Rows::kUnits / 2;
 
   const Block& block;
-  // A thread's elements of a step: a unit of one row. Threads of a warp have the same unit of 32 rows.
-  int row, unit_of_step;
-  Unit unit;
-  __half2 scale[2], add[2];
+  int row;               ///< of which this thread makes all elements of a step, two units
+  uint32_t place;        ///< in a tile
+  uint32_t low_address;  ///< of the row: the low bits, from which follows where its first chunk begins
+  Unit units[2];
+  __half2 scale[2][2], add[2][2];
 
   __device__ explicit Dequantizer(const Block& in_block)
       : block(in_block),
-        row(static_cast<int>(threadIdx.x) / 64 * 32 + static_cast<int>(threadIdx.x) % 32),
-        unit_of_step(static_cast<int>(threadIdx.x) / 32 % 2) {}
+        row(static_cast<int>(threadIdx.x)),
+        place(tile_place(row, 0)),
+        low_address(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(block.a)) +
+                    static_cast<uint32_t>(row) * static_cast<uint32_t>(block.p.a_strides[0])) {}
 
+  /// Where a group begins in a row.
+  __device__ int group_begin(int group) const {
+    return (block.first_step / kStepsPerGroup + group) * Rows::kGroupBytes;
+  }
   __device__ uint8_t* staged(int group) const { return block.shared + group % 2 * Rows::kStagedBytes; }
   /// Of the group's part of row r: what comes before it in its first chunk.
   __device__ int offset_of(const std::byte* from) const {
     return static_cast<int>(reinterpret_cast<uintptr_t>(from) % kChunkBytes);
   }
   __device__ const std::byte* address(int r, int group) const {
-    return block.a + r * block.p.a_strides[0] +
-           static_cast<int64_t>(block.first_step / kStepsPerGroup + group) * Rows::kGroupBytes;
+    return block.a + r * block.p.a_strides[0] + group_begin(group);
   }
 
   /// The chunks that cover a group of all rows.
   __device__ void copy_group(int group) const {
     if (group * kStepsPerGroup >= block.steps) return;
     uint8_t* to = staged(group);
-    const int64_t row_bytes = block.p.k / (32 * Rows::kUnitsPerBlock) * int64_t{sizeof(typename Rows::Block)};
-    const int64_t left =
-        row_bytes - static_cast<int64_t>(block.first_step / kStepsPerGroup + group) * Rows::kGroupBytes;
-    const int bytes = left < Rows::kGroupBytes ? static_cast<int>(left) : Rows::kGroupBytes;
+    const int row_bytes = block.p.k / (32 * Rows::kUnitsPerBlock) * static_cast<int>(sizeof(typename Rows::Block));
+    const int left = row_bytes - group_begin(group);
+    const int bytes = left < Rows::kGroupBytes ? left : Rows::kGroupBytes;
+#pragma unroll 1
     for (int at = static_cast<int>(threadIdx.x); at < kTileRows * Rows::kChunks; at += kTileThreads) {
       const int r = at / Rows::kChunks, chunk = at % Rows::kChunks;
       if (block.row + r >= block.p.m) return;
@@ -318,45 +331,50 @@ struct Dequantizer {
     }
   }
 
-  /// Reads this thread's elements of a step.
+  /// Reads this thread's elements of a step. Units beside each other share bytes: what both need is read once.
   __device__ __forceinline__ void read(int step) {
-    const int group = step / kStepsPerGroup, of_group = step % kStepsPerGroup * 2 + unit_of_step;
-    const int begin = ((block.first_step + step) * 2 + unit_of_step) * 32;
-    if (begin >= block.p.k) {  // b is zero there, but what follows the row might be no numbers
+    const int group = step / kStepsPerGroup;
+    const auto first = static_cast<uint32_t>(step % kStepsPerGroup) * 2;
+    const StagedRow from{staged(group) + row * Rows::kChunks * kChunkBytes, chunk_swizzle(Rows::kChunks, row),
+                         static_cast<int>((low_address + static_cast<uint32_t>(group_begin(group))) % kChunkBytes)};
 #pragma unroll
-      for (uint32_t& code : unit.codes) code = Rows::kOffset * 0x01010101u;
-      unit.set_scaling(0);
-    } else {
-      const StagedRow from{staged(group) + row * Rows::kChunks * kChunkBytes, chunk_swizzle(Rows::kChunks, row),
-                           offset_of(address(row, group))};
-      const int in_group = of_group / Rows::kUnitsPerBlock * static_cast<int>(sizeof(typename Rows::Block));
-      Rows::read(from, in_group, of_group % Rows::kUnitsPerBlock, unit);
-    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t begin = (first + i) / Rows::kUnitsPerBlock * static_cast<uint32_t>(sizeof(typename Rows::Block));
+      Rows::read(from, static_cast<int>(begin), (first + i) % Rows::kUnitsPerBlock, units[i]);
+      if (((block.first_step + step) * 2 + static_cast<int>(i)) * 32 >= block.p.k) {
+        units[i].set_zero(Rows::kOffset);  // b is zero there, but what follows the row might be no numbers
+      }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      scale[i] = __float2half2_rn(unit.scale[i]);
-      if constexpr (Rows::kAdds) add[i] = __float2half2_rn(unit.add[i]);
+      for (int j = 0; j < 2; ++j) {
+        scale[i][j] = __float2half2_rn(units[i].scale[j]);
+        if constexpr (Rows::kAdds) add[i][j] = __float2half2_rn(units[i].add[j]);
+      }
     }
   }
 
   /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code.
-  __device__ __forceinline__ uint32_t convert(uint32_t codes, uint32_t selector, int group) const {
+  __device__ __forceinline__ uint32_t convert(int unit, int word, uint32_t selector) const {
+    const int group = word / 4;
     const __half2 bias = halves_of((0x6400u + Rows::kOffset) * 0x00010001u);
-    const __half2 difference = __hsub2(halves_of(__byte_perm(codes, 0x64646464u, selector)), bias);
+    const __half2 difference = __hsub2(halves_of(__byte_perm(units[unit].codes[word], 0x64646464u, selector)), bias);
     if constexpr (Rows::kAdds) {
-      return register_of(__hfma2(difference, scale[group], add[group]));
+      return register_of(__hfma2(difference, scale[unit][group], add[unit][group]));
     } else {
-      return register_of(__hmul2(difference, scale[group]));
+      return register_of(__hmul2(difference, scale[unit][group]));
     }
   }
-  /// Writes 8 of them, a quarter, into the tile.
+  /// Writes a quarter of the step's elements, two chunks, into the tile.
   __device__ __forceinline__ void write(uint8_t* tile, int quarter) const {
-    uint4 chunk;
-    chunk.x = convert(unit.codes[quarter * 2], 0x4140, quarter / 2);
-    chunk.y = convert(unit.codes[quarter * 2], 0x4342, quarter / 2);
-    chunk.z = convert(unit.codes[quarter * 2 + 1], 0x4140, quarter / 2);
-    chunk.w = convert(unit.codes[quarter * 2 + 1], 0x4342, quarter / 2);
-    *reinterpret_cast<uint4*>(tile + tile_place(row, unit_of_step * 4 + quarter)) = chunk;
+#pragma unroll
+    for (int i = quarter * 2; i < quarter * 2 + 2; ++i) {
+      const int unit = i / 4, word = i % 4 * 2;
+      uint4 chunk;
+      chunk.x = convert(unit, word, 0x4140);
+      chunk.y = convert(unit, word, 0x4342);
+      chunk.z = convert(unit, word + 1, 0x4140);
+      chunk.w = convert(unit, word + 1, 0x4342);
+      *reinterpret_cast<uint4*>(tile + (place ^ i * kChunkBytes)) = chunk;
+    }
   }
 };
 

@@ -1,8 +1,9 @@
-// mul_mat, and its fused forms. Few columns: kernels that read every weight once (mul_mat_vec.h). Many are cut into
-// pieces of eight.
+// mul_mat, and its fused forms. Up to eight columns of a matrix: kernels that read every weight once (mul_mat_vec.h).
+// More: tiles (mul_mat_tiles.h), or pieces of eight where those refuse.
 #include <algorithm>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/mul_mat_tiles.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -14,6 +15,10 @@ int64_t columns_per_matrix(const Tensor& node) {
   const Tensor& a = *node.src[0];
   const int64_t matrices = a.shape[2] * a.shape[3];
   return matrices > 0 ? node.rows() / matrices : 0;
+}
+
+bool uses_tiles(const Tensor& node) {
+  return columns_per_matrix(node) > kVecColumns && mul_mat_tiles_supports(node);
 }
 
 /// The node's product by these columns; what is joined to it is set in `joined`.
@@ -41,10 +46,15 @@ void run_joined(const LaunchContext& context, const Tensor& node, const Tensor& 
 }
 
 void run(const LaunchContext& context, Tensor& node) {
-  run_joined(context, node, node, {});
+  if (uses_tiles(node)) {
+    mul_mat_tiles_run(context, node);
+  } else {
+    run_joined(context, node, node, {});
+  }
 }
 
-size_t workspace(const Tensor& node, const GpuTraits&) {
+size_t workspace(const Tensor& node, const GpuTraits& gpu) {
+  if (uses_tiles(node)) return mul_mat_tiles_workspace(node, gpu);
   return columns_bytes(*node.src[0], *node.src[1]);
 }
 

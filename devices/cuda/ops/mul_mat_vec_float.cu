@@ -28,7 +28,7 @@ __device__ inline void values_of(const uint4& bits, float (&to)[8], const __nv_b
 }
 
 template <class T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns)) float_vec(Product p) {
+__global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, false)) float_vec(Product p) {
   constexpr int kElements = 16 / sizeof(T);
   constexpr int kUnroll = kColumns == 1 ? 8 / kRows : 2;
   const WarpPlace<kRows> at(p);

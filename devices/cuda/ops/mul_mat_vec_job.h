@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 
@@ -64,21 +65,25 @@ __device__ inline void find_columns(const Product& p, int index, const Job& job,
   }
 }
 
-__device__ inline float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
 __device__ inline float gate_activation(GluKind kind, float x) {
-  constexpr float kTwiceU = 1.5957691216057308f, kInverseRoot2 = 0.70710678118654752f;
-  if (kind == GluKind::kSwiglu) return x * sigmoid(x);
-  if (kind == GluKind::kGeglu) return x * sigmoid(kTwiceU * (x + 0.044715f * x * x * x));
-  if (kind == GluKind::kGegluErf) return 0.5f * x * erfcf(-x * kInverseRoot2);
-  if (kind == GluKind::kGegluQuick) return x * sigmoid(1.702f * x);
-  return x > 0.0f ? x : 0.0f;
+  switch (kind) {
+    case GluKind::kSwiglu:
+      return activate_gate<GluKind::kSwiglu>(x);
+    case GluKind::kGeglu:
+      return activate_gate<GluKind::kGeglu>(x);
+    case GluKind::kGegluErf:
+      return activate_gate<GluKind::kGegluErf>(x);
+    case GluKind::kGegluQuick:
+      return activate_gate<GluKind::kGegluQuick>(x);
+    default:
+      return activate_gate<GluKind::kReglu>(x);
+  }
 }
 
-/// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them.
-constexpr int vec_blocks(int columns, int groups = 2) {
-  return columns == 1 ? (groups == 4 ? 6 : 7) : columns == 2 ? 4 : columns == 4 ? 3 : 2;
+/// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them, as do formats whose bits
+/// are in many places (`wide`).
+constexpr int vec_blocks(int columns, bool wide) {
+  return columns == 1 ? (wide ? 5 : 7) : columns == 8 ? 2 : (columns == 2 ? 4 : 3) - wide;
 }
 
 /// The place of a warp: some rows of a job, and its share of k. Gated, even rows of a warp are the gate's and odd ones
@@ -151,6 +156,7 @@ __device__ inline void finish(const Product& p, const WarpPlace<kRows>& at, cons
     if (at.lane % kLanes == 0) of_warp[at.warp][value] = sum;
     __syncthreads();
     if (at.part != 0) return;
+#pragma unroll 1
     for (int i = 1; i < p.split; ++i) sum += of_warp[at.warp + i][value];
   }
   const int r = value / kColumns, column = value % kColumns;

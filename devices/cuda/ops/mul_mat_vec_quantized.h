@@ -22,37 +22,61 @@ struct Ring {
   static_assert(Format::kStepBytes % 16 == 0);
 };
 
-/// 16 bytes; of those outside of the tensor none are read.
-__device__ inline void copy_vector(std::byte* to, const std::byte* from, const std::byte* begin, const std::byte* end) {
-  if (from >= begin && from + 16 <= end) {
-    copy_async_16(to, from);
+/// A row, and whether the vectors at its ends reach beyond the tensor, of which nothing outside is read.
+struct RowBytes {
+  const std::byte* data;
+  bool at_edge;
+  __device__ int before() const { return static_cast<int>(reinterpret_cast<uintptr_t>(data) % 16); }
+};
+
+__device__ inline RowBytes row_bytes_at(const std::byte* data, int64_t bytes, const std::byte* begin,
+                                        const std::byte* end) {
+  const auto first = reinterpret_cast<uintptr_t>(data) / 16 * 16;
+  const auto last = (reinterpret_cast<uintptr_t>(data) + bytes + 15) / 16 * 16;
+  return {data, first < reinterpret_cast<uintptr_t>(begin) || last > reinterpret_cast<uintptr_t>(end)};
+}
+
+/// Starts copies of `bytes` bytes from `first` on, a multiple of 16; those at an edge are waited for.
+template <int kVectors>
+__device__ __forceinline__ void copy_step(std::byte* slot, const RowBytes& row, int64_t first, int bytes, int lane) {
+  const int before = row.before();
+  const std::byte* const from = row.data + first - before;
+  if (row.at_edge) {
+#pragma unroll 1
+    for (int i = 2 * lane; i < bytes; i += 2 * kWarp) {
+      *reinterpret_cast<uint16_t*>(slot + before + i) = *reinterpret_cast<const uint16_t*>(from + before + i);
+    }
     return;
   }
-  for (int i = 0; i < 16; i += 2) {
-    if (from + i < begin || from + i >= end) continue;
-    *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+#pragma unroll
+  for (int i = 0; i < kVectors; i += kWarp) {
+    if (16 * (i + lane) < before + bytes) copy_async_16(slot + 16 * (i + lane), from + 16 * (i + lane));
   }
 }
 
-/// Starts copies of `bytes` bytes.
-template <int kVectors>
-__device__ inline void copy_step(std::byte* slot, const std::byte* from, int64_t bytes, int lane,
-                                 const std::byte* begin, const std::byte* end) {
-  const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
-  const int vectors = static_cast<int>((before + bytes + 15) / 16);
+/// Column c + kBy takes the place of column c.
+template <int kBy, int kRows, int kColumns>
+__device__ __forceinline__ void rotate_columns(float (&sums)[kRows * kColumns], uint32_t (&x)[kColumns]) {
+  float old_sums[kRows * kColumns];
+  uint32_t old_x[kColumns];
 #pragma unroll
-  for (int i = 0; i < kVectors; i += kWarp) {
-    const int v = i + lane;
-    if (v < vectors) copy_vector(slot + 16 * v, from - before + 16 * v, begin, end);
+  for (int i = 0; i < kRows * kColumns; ++i) old_sums[i] = sums[i];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) old_x[c] = x[c];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int from = (c + kBy) % kColumns;
+    x[c] = old_x[from];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r * kColumns + c] = old_sums[r * kColumns + from];
   }
 }
 
 template <DType kType, int kRows, int kColumns, bool kShifted>
-__global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kType>::kGroups))
-    quantized_vec(Product p) {
+__global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kType>::kWide)) quantized_vec(Product p) {
   using Format = DotFormat<kType>;
   using Slots = Ring<Format, kRows>;
-  constexpr int kGroups = Format::kGroups;
+  constexpr int kGroups = Format::kGroups, kMost = kRows == 4 ? 2 : 4, kTurn = kColumns < kMost ? kColumns : kMost;
   SHOAL_DYNAMIC_SHARED(std::byte, rings);
   const WarpPlace<kRows> at(p);
   const Job job = job_of(p, at.job, kColumns);
@@ -63,20 +87,22 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   const int units = (p.k + kUnitElements - 1) / kUnitElements;
   const int steps = (p.k + kStepElements - 1) / kStepElements;
   const int64_t row_bytes = static_cast<int64_t>(p.k / Quantized<kType>::kElements) * Format::kBlockBytes;
-  const std::byte* rows[kRows];
+  RowBytes rows[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) rows[r] = at.row_of(p, job.matrix, r);
+  for (int r = 0; r < kRows; ++r) {
+    const int matrix = p.up ? r % 2 : 0;
+    rows[r] = row_bytes_at(at.row_of(p, job.matrix, r), row_bytes, p.begin[matrix], p.end[matrix]);
+  }
   const auto copy = [&](int step, int slot) {
-    const int64_t first = static_cast<int64_t>(step) * Format::kStepBytes;
-    const int64_t bytes = row_bytes - first < Format::kStepBytes ? row_bytes - first : Format::kStepBytes;
+    const int64_t first = static_cast<int64_t>(step) * Format::kStepBytes, left = row_bytes - first;
+    const int bytes = left < Format::kStepBytes ? static_cast<int>(left) : Format::kStepBytes;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int matrix = p.up ? r % 2 : 0;
-      copy_step<Slots::kVectors>(ring + (slot * kRows + r) * Slots::kSlotBytes, rows[r] + first, bytes, at.lane,
-                                 p.begin[matrix], p.end[matrix]);
+      copy_step<Slots::kVectors>(ring + (slot * kRows + r) * Slots::kSlotBytes, rows[r], first, bytes, at.lane);
     }
   };
 
+#pragma unroll 1
   for (int i = 0; i < Slots::kStages; ++i) {
     const int step = at.part + i * p.split;
     if (step < steps) copy(step, i);
@@ -95,21 +121,25 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
     copy_async_wait<Slots::kStages - 1>();
     __syncwarp();
     if (unit < units) {
-      Unit<kGroups> weights[kRows];
+      Unit<kGroups> weights[kRows] = {};
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const int before = static_cast<int>(reinterpret_cast<uintptr_t>(rows[r]) % 16);
         const auto* words = reinterpret_cast<const uint32_t*>(ring + (slot * kRows + r) * Slots::kSlotBytes);
         const int blocks = kShifted && (unit + 1) * kUnitElements > p.k ? 1 : 2;
-        Format::template decode<kShifted>({words, before}, at.lane, blocks, weights[r]);
+        Format::template decode<kShifted>({words, rows[r].before()}, at.lane, blocks, weights[r]);
       }
+      // Many columns in turns, or the compiler would load them all at once; in the end all are in their places again.
+#pragma unroll 1
+      for (int turn = 0; turn < kColumns / kTurn; ++turn) {
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        if (kColumns > 1) load_column(column_at + x[c], at.lane, column);
+        for (int c = 0; c < kTurn; ++c) {
+          if (kColumns > 1) load_column(column_at + x[c], at.lane, column);
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          sums[r * kColumns + c] += dot_unit<Format::kOffset, Format::kHasSum>(weights[r], column);
+          for (int r = 0; r < kRows; ++r) {
+            sums[r * kColumns + c] += dot_unit<Format::kOffset, Format::kHasSum>(weights[r], column);
+          }
         }
+        if (kColumns > kTurn) rotate_columns<kTurn, kRows, kColumns>(sums, x);
       }
     }
     __syncwarp();
@@ -130,7 +160,7 @@ constexpr VecKernel quantized_kernel() {
 template <DType kType>
 constexpr VecKernels quantized_kernels() {
   using Format = DotFormat<kType>;
-  constexpr int kManyRows = Format::kGroups == 4 ? 2 : 4;  // as registers allow
+  constexpr int kManyRows = Format::kWide ? 2 : 4;  // as registers allow
   VecKernels all{quantized_kernel<kType, 1, 1>(),
                  {quantized_kernel<kType, 2, 1>(), quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, 2, 4>(),
                   quantized_kernel<kType, kManyRows, 8>()},

@@ -46,7 +46,7 @@ __device__ double frequency(const Rotation& r, int64_t pair) {
 /// (cosine, sine) of an angle, times a factor.
 __device__ float2 direction(double angle, float factor) {
   constexpr double kTurn = 2 * std::numbers::pi;
-  const auto rest = static_cast<float>(angle - kTurn * rint(angle / kTurn));
+  const auto rest = static_cast<float>(angle - kTurn * rint(angle * (1 / kTurn)));
   return float2{cosf(rest) * factor, sinf(rest) * factor};
 }
 

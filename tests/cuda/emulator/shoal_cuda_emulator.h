@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <source_location>
 #include <tuple>
 #include <type_traits>
@@ -19,6 +20,8 @@
 // Each block has an OS thread while it runs.
 #undef __shared__
 #define __shared__ static thread_local
+#undef __launch_bounds__
+#define __launch_bounds__(...)
 
 #include "tests/cuda/emulator/atomics.h"
 #include "tests/cuda/emulator/block.h"
@@ -69,6 +72,16 @@ inline uint32_t load_acquire(const uint32_t* address) {
 }
 inline void store_release(uint32_t* address, uint32_t value) {
   __atomic_store_n(address, value, __ATOMIC_RELEASE);
+}
+inline void store_pair(void* address, uint64_t first, uint64_t second) {
+  auto* const words = static_cast<uint64_t*>(address);
+  __atomic_store_n(words, first, __ATOMIC_RELAXED);
+  __atomic_store_n(words + 1, second, __ATOMIC_RELAXED);
+}
+inline void load_pair(const void* address, uint64_t& first, uint64_t& second) {
+  const auto* const words = static_cast<const uint64_t*>(address);
+  first = __atomic_load_n(words, __ATOMIC_RELAXED);
+  second = __atomic_load_n(words + 1, __ATOMIC_RELAXED);
 }
 inline void spin_pause() {
   emulator::g_runner->spin();

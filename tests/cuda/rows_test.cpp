@@ -1,0 +1,439 @@
+// Kernels that go along rows, where tests/ops/op_cases.h does not take them: rows longer than a block holds, many equal
+// values, NaN and infinities, results that overwrite their source, and rms_norm fused with its neighbours. What is
+// right comes from the CPU device where an order is asked for (it must be the same, index for index) and else from the
+// float64 reference.
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "devices/cuda/ops/fused_norm.h"
+#include "devices/device.h"
+#include "graph/ops/ops.h"
+#include "tests/cuda/op_runner.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class CudaRows : public ::testing::TestWithParam<Op> {};
+
+TEST_P(CudaRows, MatchTheReference) {
+  check_cases(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaRows,
+                         ::testing::Values(Op::kRmsNorm, Op::kLayerNorm, Op::kSoftMax, Op::kRope, Op::kSumRows,
+                                           Op::kArgmax, Op::kTopK, Op::kArgsort),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+enum class Result { kApart, kInPlace };
+
+/// The node's values; in place: it lies where its source 0 does.
+Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = Result::kApart) {
+  CudaRun cuda(graph, leaves);
+  if (where == Result::kInPlace) node.data = node.src[0]->data;
+  cuda.run();
+  return cuda.values(node);
+}
+
+using Build = std::function<Tensor*(Graph&, Tensor*)>;
+
+/// x -> node, with these values of x in its dtype.
+struct Case {
+  Graph graph;
+  Tensor* x;
+  Tensor* node;
+  TensorValues leaves;
+
+  Case(DType dtype, const Shape& shape, const Values& values, const Build& build)
+      : x(graph.input("x", dtype, shape)), node(graph.output(build(graph, x))) {
+    leaves[x] = rounded(dtype, values);
+  }
+};
+
+/// On a GPU of 8 processors, as the emulated one is, 17 long rows have a block each and fewer have several.
+void expect_same_as_cpu(Case& one) {
+  const auto cpu = Registry::instance().init("CPU0:threads=1");
+  const Values expected = run_graph(*cpu, one.graph, one.leaves).at(one.node);
+  const Values got = run_node(one.graph, *one.node, one.leaves);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], expected[i]) << "element " << i;
+}
+
+void expect_close(Case& one, Result where = Result::kApart, Tolerance tolerance = {1e-11}) {
+  const Values expected = reference_eval(one.graph, one.leaves).at(one.node);
+  EXPECT_TRUE(close_to(run_node(one.graph, *one.node, one.leaves, where), expected, tolerance));
+}
+
+Values normal_values(int64_t count, double mean = 0, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(static_cast<float>(mean));
+  Values values(static_cast<size_t>(count));
+  for (double& value : values) value = normal(random);
+  return values;
+}
+
+/// How the values of long rows are made: of n elements, number i.
+struct Pattern {
+  const char* name;
+  double (*value)(int64_t i, int64_t n, std::mt19937& random);
+};
+
+double wild_value(std::mt19937& random) {
+  switch (random() % 8) {
+    case 0:
+      return kNan;
+    case 1:
+      return -0.0;
+    case 2:
+      return 0.0;
+    case 3:
+      return random() % 50 == 0 ? kInfinity : 1.0;
+    case 4:
+      return random() % 2 == 0 ? -kInfinity : 1e-40;
+    default:
+      return static_cast<double>(static_cast<int>(random() % 7)) - 3;
+  }
+}
+
+const Pattern kPatterns[] = {
+    {"random", [](int64_t, int64_t, std::mt19937& r) { return static_cast<double>(r() % 4096) / 16 - 128; }},
+    {"ascending", [](int64_t i, int64_t n, std::mt19937&) { return static_cast<double>(i * 256 / n); }},
+    {"descending", [](int64_t i, int64_t n, std::mt19937&) { return static_cast<double>((n - i) * 256 / n); }},
+    {"equal", [](int64_t, int64_t, std::mt19937&) { return 2.5; }},
+    {"nan", [](int64_t, int64_t, std::mt19937&) { return double{kNan}; }},
+    {"minus infinity and nan",
+     [](int64_t i, int64_t, std::mt19937&) { return double{i % 3 == 1 ? -kInfinity : kNan}; }},
+    {"wild", [](int64_t, int64_t, std::mt19937& r) { return wild_value(r); }},
+    // The largest lie together, where one thread of one block has them.
+    {"heap", [](int64_t i, int64_t n, std::mt19937&) { return static_cast<double>(i / 64 == n / 128 ? i % 64 : -1); }},
+};
+
+Values pattern_values(const Pattern& pattern, const Shape& shape) {
+  std::mt19937 random(3);
+  Values values;
+  for (int64_t row = 0; row < shape[1] * shape[2] * shape[3]; ++row) {
+    for (int64_t i = 0; i < shape[0]; ++i) values.push_back(pattern.value(i, shape[0], random));
+  }
+  return values;
+}
+
+/// [n, rows] out of [rows + 1, n]: elements lie apart.
+Tensor* transposed(Graph& g, Tensor* whole) {
+  return transpose(g, slice(g, whole, {0, 1, whole->shape[0] - 1}));
+}
+
+class LongRows : public ::testing::TestWithParam<Pattern> {};
+INSTANTIATE_TEST_SUITE_P(All, LongRows, ::testing::ValuesIn(kPatterns), [](const auto& info) {
+  std::string name = info.param.name;
+  std::erase(name, ' ');
+  return name;
+});
+
+TEST_P(LongRows, TopK) {
+  constexpr Shape kShape{40000, 2, 1, 1};
+  for (const int64_t k : {1, 2, 40, 255, 256, 257, 3000}) {
+    SCOPED_TRACE(k);
+    Case one(DType::kF32, kShape, pattern_values(GetParam(), kShape),
+             [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
+    expect_same_as_cpu(one);
+  }
+}
+
+TEST_P(LongRows, TopKNearTheSizesOfBlocks) {
+  for (const int64_t length : {31, 33, 256, 257, 300, 4095, 4096, 4097, 4099, 4360, 8192}) {
+    for (const int64_t k : {int64_t{1}, int64_t{20}, std::min<int64_t>(length, 256), length}) {
+      SCOPED_TRACE(::testing::Message() << length << " " << k);
+      const Shape shape{length, 1, 1, 1};
+      Case one(DType::kF32, shape, pattern_values(GetParam(), shape),
+               [k](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); });
+      expect_same_as_cpu(one);
+    }
+  }
+}
+
+TEST_P(LongRows, Argsort) {
+  for (const int64_t length : {2047, 2048, 2049, 4096, 9000, 40000}) {
+    for (const bool descending : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << length << " " << descending);
+      const Shape shape{length, 1, 2, 1};
+      Case one(DType::kF32, shape, pattern_values(GetParam(), shape),
+               [=](Graph& g, Tensor* x) { return argsort(g, x, descending); });
+      expect_same_as_cpu(one);
+    }
+  }
+}
+
+TEST_P(LongRows, Argmax) {
+  for (const Shape& shape : {Shape{40000, 1, 2, 1}, Shape{16384, 1, 1, 1}, Shape{16383, 1, 1, 1},
+                             Shape{20001, 17, 1, 1}, Shape{513, 5, 1, 1}, Shape{131077, 1, 1, 1}}) {
+    SCOPED_TRACE(to_string(shape));
+    Case one(DType::kF32, shape, pattern_values(GetParam(), shape), [](Graph& g, Tensor* x) { return argmax(g, x); });
+    expect_same_as_cpu(one);
+  }
+}
+
+TEST_P(LongRows, HalvesAndElementsThatLieApart) {
+  constexpr Shape kShape{4, 9001, 1, 1};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    SCOPED_TRACE(name_of(dtype));
+    const Build builds[] = {
+        [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 40); },
+        [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 500); },
+        [](Graph& g, Tensor* x) { return argsort(g, transposed(g, x), true); },
+        [](Graph& g, Tensor* x) { return argmax(g, transposed(g, x)); },
+    };
+    for (const Build& build : builds) {
+      Case one(dtype, kShape, pattern_values(GetParam(), kShape), build);
+      expect_same_as_cpu(one);
+    }
+  }
+}
+
+TEST(LongRowsOnce, TopKOfAVocabularyInThreeCuts) {
+  constexpr Shape kShape{131072, 1, 1, 1};
+  for (const int64_t k : {40, 256}) {
+    Case one(DType::kF32, kShape, normal_values(kShape[0]), [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
+    expect_same_as_cpu(one);
+  }
+}
+
+// --- sums along rows ---
+
+/// Rows of a warp, of a block with few and with many rows, not on boundaries of 16 bytes, longer than registers hold.
+constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1, 1}, {4096, 1, 2, 1},
+                                {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
+
+TEST(NormsOfRows, RmsNorm) {
+  for (const Shape& shape : kSumShapes) {
+    for (const Result where : {Result::kApart, Result::kInPlace}) {
+      SCOPED_TRACE(to_string(shape));
+      Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2]),
+               [](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-6f}); });
+      expect_close(one, where);
+    }
+  }
+}
+
+TEST(NormsOfRows, LayerNormAlsoAroundALargeMean) {
+  for (const double mean : {0.0, 1e4}) {
+    for (const Shape& shape : kSumShapes) {
+      for (const Result where : {Result::kApart, Result::kInPlace}) {
+        SCOPED_TRACE(to_string(shape));
+        Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2], mean),
+                 [](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); });
+        expect_close(one, where);
+      }
+    }
+  }
+}
+
+TEST(NormsOfRows, SumRowsInDouble) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Shape& shape : kSumShapes) {
+      SCOPED_TRACE(to_string(shape));
+      Values values = normal_values(shape[0] * shape[1] * shape[2]);
+      values[0] = 1e6;  // what a sum in f32 would lose digits by
+      values[static_cast<size_t>(shape[0]) - 1] = -1e6;
+      Case one(dtype, shape, values, [](Graph& g, Tensor* x) { return sum_rows(g, x); });
+      expect_close(one, Result::kApart, {1e-13});
+    }
+  }
+}
+
+// --- soft_max ---
+
+/// [length, 3, 2, 1], a mask for each of the 2; row 1 is masked wholly; what is masked is NaN at places.
+void check_soft_max(int64_t length, DType mask_dtype, bool with_sinks, Result where) {
+  Graph graph;
+  Tensor* x = graph.input("x", DType::kF32, {length, 3, 2, 1});
+  Tensor* mask = graph.input("mask", mask_dtype, {length, 3, 2, 1});
+  Tensor* sinks = with_sinks ? graph.input("sinks", DType::kF32, {2, 1, 1, 1}) : nullptr;
+  Tensor* node = graph.output(soft_max(graph, x, mask, sinks, {0.5f}));
+  TensorValues leaves{{x, normal_values(x->elements())}, {mask, Values(static_cast<size_t>(mask->elements()), 0.25)}};
+  for (size_t i = 0; i < leaves[mask].size(); ++i) {
+    const size_t row = i / static_cast<size_t>(length);
+    if (row % 3 != 1 && i % 5 != 0) continue;
+    leaves[mask][i] = -kInfinity;
+  }
+  if (sinks) leaves[sinks] = {0.75, -2.5};
+  const Values expected = reference_eval(graph, leaves).at(node);
+  for (size_t i = 0; i < leaves[mask].size(); i += 7) {
+    if (leaves[mask][i] == -kInfinity) leaves[x][i] = i % 2 == 0 ? kNan : kInfinity;
+  }
+  const Values got = run_node(graph, *node, leaves, where);
+  EXPECT_TRUE(close_to(got, expected, {1e-11}));
+  for (int64_t i = length; i < 2 * length; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], 0) << "masked wholly";
+}
+
+TEST(SoftMaxOfRows, MasksSinksAndWhollyMaskedRows) {
+  for (const int64_t length : {70, 512, 516, 3001, 8192, 8200, 20003}) {
+    for (const DType mask : {DType::kF32, DType::kF16}) {
+      for (const bool sinks : {false, true}) {
+        for (const Result where : {Result::kApart, Result::kInPlace}) {
+          SCOPED_TRACE(::testing::Message() << length << " " << name_of(mask) << " " << sinks);
+          check_soft_max(length, mask, sinks, where);
+        }
+      }
+    }
+  }
+}
+
+TEST(SoftMaxOfRows, WithoutAMaskAndLong) {
+  for (const Shape& shape : kSumShapes) {
+    for (const Result where : {Result::kApart, Result::kInPlace}) {
+      SCOPED_TRACE(to_string(shape));
+      Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2]),
+               [](Graph& g, Tensor* x) { return soft_max(g, x, nullptr, nullptr, {5.0f}); });
+      expect_close(one, where);
+    }
+  }
+}
+
+// --- rope ---
+
+TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
+  const RopeParams yarn{.dims = 0, .freq_scale = 0.25f, .ext_factor = 1.0f, .original_context = 4096};
+  for (const Shape& shape : {Shape{128, 32, 3, 2}, Shape{600, 3, 2, 1}, Shape{1026, 1, 1, 1}}) {
+    for (const int64_t dims : {shape[0], shape[0] - 80}) {
+      for (const RopeMode mode : {RopeMode::kNeighbours, RopeMode::kHalves}) {
+        for (const Result where : {Result::kApart, Result::kInPlace}) {
+          SCOPED_TRACE(::testing::Message() << to_string(shape) << " " << dims << " " << static_cast<int>(mode));
+          Graph graph;
+          Tensor* x = graph.input("x", DType::kF32, shape);
+          Tensor* positions = graph.input("positions", DType::kI32, {shape[2], 1, 1, 1});
+          RopeParams params = dims == shape[0] ? RopeParams{} : yarn;
+          params.dims = dims;
+          params.mode = mode;
+          Tensor* node = graph.output(rope(graph, x, positions, nullptr, params));
+          TensorValues leaves{{x, normal_values(x->elements())}};
+          for (int64_t t = 0; t < shape[2]; ++t) leaves[positions].push_back(static_cast<double>(1000003 * (t + 1)));
+          const Values expected = reference_eval(graph, leaves).at(node);
+          EXPECT_TRUE(close_to(run_node(graph, *node, leaves, where), expected, {1e-11}));
+        }
+      }
+    }
+  }
+}
+
+// --- rms_norm with its neighbours ---
+
+/// Where y and z lie: beside the operands, or on them.
+enum class Overlap { kNone, kYOnA, kYOnB, kYOnAZOnB, kYOnBZOnA };
+
+struct Fused {
+  Shape shape;
+  Values a, b, weight;
+  explicit Fused(const Shape& of)
+      : shape(of),
+        a(normal_values(of[0] * of[1], 0, 1)),
+        b(normal_values(of[0] * of[1], 0.5, 2)),
+        weight(normal_values(of[0], 1, 3)) {}
+
+  /// rms_norm(a or a + b) * weight, y = a + b.
+  std::pair<Values, Values> expected(bool sum) const {
+    Graph graph;
+    Tensor* ta = graph.input("a", DType::kF32, shape);
+    Tensor* tb = graph.input("b", DType::kF32, shape);
+    Tensor* tw = graph.input("w", DType::kF32, {shape[0], 1, 1, 1});
+    Tensor* y = graph.output(add(graph, ta, tb));
+    Tensor* z = graph.output(mul(graph, rms_norm(graph, sum ? y : ta, {1e-5f}), tw));
+    const TensorValues all = reference_eval(graph, {{ta, a}, {tb, b}, {tw, weight}});
+    return {all.at(y), all.at(z)};
+  }
+};
+
+/// Rows of f32 in memory of the GPU.
+struct Rows {
+  Tensor tensor;
+  CudaMemory memory;
+  Rows(const Values& values, const Shape& shape) : memory(values.size() * sizeof(float)) {
+    tensor.shape = shape;
+    tensor.strides = contiguous_strides(DType::kF32, shape);
+    tensor.data = memory.get();
+    check_cuda(cudaMemcpy(tensor.data, encode(DType::kF32, values).data(), tensor.bytes(), cudaMemcpyHostToDevice));
+  }
+  cuda::View view() const { return cuda::view_of(tensor); }
+  Values read() const {
+    std::vector<std::byte> bytes(tensor.bytes());
+    check_cuda(cudaMemcpy(bytes.data(), tensor.data, bytes.size(), cudaMemcpyDeviceToHost));
+    return decode(DType::kF32, bytes, tensor.elements());
+  }
+};
+
+/// Calls f(context) and waits for what it has queued.
+template <class F>
+void queue_and_wait(F&& f) {
+  cuda::LaunchContext context;
+  check_cuda(cudaStreamCreate(&context.stream));
+  check_cuda(cudaDeviceGetAttribute(&context.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
+  f(context);
+  check_cuda(cudaGetLastError());
+  check_cuda(cudaStreamSynchronize(context.stream));
+  check_cuda(cudaStreamDestroy(context.stream));
+}
+
+void check_add_rms_norm(const Shape& shape, Overlap overlap) {
+  const Fused fused(shape);
+  const Rows a(fused.a, shape), b(fused.b, shape), weight(fused.weight, {shape[0], 1, 1, 1});
+  const Rows spare_y(fused.a, shape), spare_z(fused.b, shape);
+  const bool y_on_a = overlap == Overlap::kYOnA || overlap == Overlap::kYOnAZOnB;
+  const bool y_on_b = overlap == Overlap::kYOnB || overlap == Overlap::kYOnBZOnA;
+  const Rows& y = y_on_a ? a : y_on_b ? b : spare_y;
+  const Rows& z = overlap == Overlap::kYOnAZOnB ? b : overlap == Overlap::kYOnBZOnA ? a : spare_z;
+  queue_and_wait([&](const cuda::LaunchContext& context) {
+    cuda::launch_add_rms_norm(context, a.view(), b.view(), y.view(), weight.view(), z.view(), 1e-5f);
+  });
+  const auto [expected_y, expected_z] = fused.expected(true);
+  EXPECT_TRUE(close_to(y.read(), expected_y, {1e-11}));
+  EXPECT_TRUE(close_to(z.read(), expected_z, {1e-11}));
+}
+
+TEST(FusedNorm, SumNormProduct) {
+  for (const Shape& shape : {Shape{7, 5, 1, 1}, Shape{512, 6, 1, 1}, Shape{513, 3, 1, 1}, Shape{4096, 1, 1, 1},
+                             Shape{4096, 20, 1, 1}, Shape{8192, 2, 1, 1}, Shape{20003, 2, 1, 1}}) {
+    for (const Overlap overlap :
+         {Overlap::kNone, Overlap::kYOnA, Overlap::kYOnB, Overlap::kYOnAZOnB, Overlap::kYOnBZOnA}) {
+      SCOPED_TRACE(::testing::Message() << to_string(shape) << " " << static_cast<int>(overlap));
+      check_add_rms_norm(shape, overlap);
+    }
+  }
+}
+
+TEST(FusedNorm, NormProduct) {
+  for (const Shape& shape : kSumShapes) {
+    for (const bool in_place : {false, true}) {
+      SCOPED_TRACE(to_string(shape));
+      const Shape rows{shape[0], shape[1] * shape[2], 1, 1};
+      const Fused fused(rows);
+      const Rows x(fused.a, rows), weight(fused.weight, {rows[0], 1, 1, 1}), spare(fused.b, rows);
+      const Rows& z = in_place ? x : spare;
+      queue_and_wait([&](const cuda::LaunchContext& context) {
+        cuda::launch_rms_norm_mul(context, x.view(), weight.view(), z.view(), 1e-5f);
+      });
+      EXPECT_TRUE(close_to(z.read(), fused.expected(false).second, {1e-11}));
+    }
+  }
+}
+
+TEST(FusedNorm, TakesOnlyDenseRowsOfF32OfOneShape) {
+  Graph graph;
+  Tensor* a = graph.input("a", DType::kF32, {64, 3, 1, 1});
+  Tensor* b = graph.input("b", DType::kF32, {64, 3, 1, 1});
+  Tensor* row = graph.input("row", DType::kF32, {64, 1, 1, 1});
+  Tensor* half = graph.input("half", DType::kF16, {64, 3, 1, 1});
+  Tensor* wide = graph.input("wide", DType::kF32, {65, 3, 1, 1});
+  Tensor* part = slice(graph, wide, {0, 0, 64});
+  EXPECT_TRUE(cuda::can_fuse_rms_norm(*a, nullptr, nullptr, *row, *b));
+  EXPECT_TRUE(cuda::can_fuse_rms_norm(*a, b, a, *row, *b));
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, b, nullptr, *row, *b)) << "a sum that is not kept";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, row, a, *row, *b)) << "a broadcast operand";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*half, nullptr, nullptr, *row, *b));
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*part, nullptr, nullptr, *row, *b)) << "gaps between rows";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, nullptr, nullptr, *b, *b)) << "a weight for each row";
+}
+
+}  // namespace
+}  // namespace shoal::test
