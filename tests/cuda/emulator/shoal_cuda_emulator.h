@@ -19,6 +19,8 @@
 // Each block has an OS thread while it runs.
 #undef __shared__
 #define __shared__ static thread_local
+#undef __launch_bounds__
+#define __launch_bounds__(...)
 
 #include "tests/cuda/emulator/atomics.h"
 #include "tests/cuda/emulator/block.h"
