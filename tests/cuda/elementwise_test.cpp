@@ -253,7 +253,15 @@ TEST(CudaRows, RowsOfOddLengthsAndStrides) {
   }
 }
 
+/// Blocks start in the opposite order, so that rows which must come last come first (in the emulator).
+class BlocksInReverse {
+ public:
+  BlocksInReverse() { setenv("SHOAL_EMULATED_BLOCKS", "reverse", 1); }
+  ~BlocksInReverse() { unsetenv("SHOAL_EMULATED_BLOCKS"); }
+};
+
 TEST(CudaRows, OfEqualIdsTheLastWins) {
+  const BlocksInReverse reverse;
   for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
     Graph graph;
     TensorContext persistent;

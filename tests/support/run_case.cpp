@@ -214,7 +214,8 @@ Results run_on_meta(const RandomCase& one, std::span<Device* const> devices, con
   const auto members = devices.first(static_cast<size_t>(one.ranks));
   meta::MetaOptions options;
   options.rules = rules;
-  options.member_params.assign(members.size(), "threads=1");
+  const bool on_cpu = members[0]->type() == DeviceType::kCpu;
+  options.member_params.assign(members.size(), on_cpu ? "threads=1" : "");
   const auto device = meta::MetaDevice::create({members.begin(), members.end()}, callback, options);
   return run(one, *device, 2, one.ranks);
 }

@@ -26,10 +26,10 @@ struct Split {
 template <bool kF16>
 __device__ inline Split split(float x, float y) {
   if constexpr (kF16) {
-    const uint32_t high = pack_f16(x, y);
-    __half2 pair;
-    memcpy(&pair, &high, sizeof pair);
+    const __half2 pair = __floats2half2_rn(x, y);
     const float2 rounded = __half22float2(pair);
+    uint32_t high;
+    memcpy(&high, &pair, sizeof high);
     return {high, pack_f16(x - rounded.x, y - rounded.y)};
   } else {
     const uint32_t high = pack_bf16(x, y);

@@ -29,11 +29,11 @@ __device__ inline void load_8(const std::byte* column, int64_t stride, int k, in
   const std::byte* from = column + at * stride;
   if (at + 8 <= k && stride == sizeof(B) && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
     B loaded[8];
-    constexpr int kLoads = sizeof(loaded) / sizeof(uint4);
+    constexpr int kLoads = 8 * sizeof(B) / 16;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const uint4 four = reinterpret_cast<const uint4*>(from)[i];
-      memcpy(loaded + i * 8 / kLoads, &four, sizeof(four));
+      memcpy(static_cast<void*>(loaded + i * 8 / kLoads), &four, sizeof(four));
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) values[i] = as_float(loaded[i]);

@@ -14,7 +14,7 @@
 
 namespace shoal::cuda {
 
-inline constexpr uint32_t kChunkBytes = 16;
+inline constexpr int kChunkBytes = 16;
 
 /// For rows of `chunks` chunks: flips within the largest power of two that divides their number.
 ///   10 chunks: rows 0..3 lie at banks 0, 2, 4, 6 (of 8 groups of banks), rows 4..7, flipped by 1, at 1, 3, 5, 7

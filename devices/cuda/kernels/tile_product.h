@@ -12,7 +12,7 @@
 // load, a copy or eight threads with a row each touch at a time lies in different banks.
 #pragma once
 
-#include <type_traits>
+#include <cstring>
 
 #include "devices/cuda/kernels/mma.h"
 #include "devices/cuda/kernels/tile_formats.h"
@@ -92,10 +92,14 @@ __device__ inline uint32_t tile_place(uint32_t row, uint32_t chunk) {
 
 /// Two halves as the register that holds them, and back.
 __device__ inline uint32_t register_of(__half2 halves) {
-  return *reinterpret_cast<const uint32_t*>(&halves);
+  uint32_t bits;
+  memcpy(&bits, &halves, sizeof(bits));
+  return bits;
 }
 __device__ inline __half2 halves_of(uint32_t bits) {
-  return *reinterpret_cast<const __half2*>(&bits);
+  __half2 halves;
+  memcpy(static_cast<void*>(&halves), &bits, sizeof(bits));
+  return halves;
 }
 
 /// One block: which part of the product, and the steps it is made of.

@@ -33,6 +33,12 @@ uint64_t next_random(uint64_t& state) {
   return state;
 }
 
+/// SHOAL_EMULATED_BLOCKS: forward (default) or reverse.
+bool blocks_in_reverse() {
+  const char* value = std::getenv("SHOAL_EMULATED_BLOCKS");
+  return value != nullptr && std::string_view(value) == "reverse";
+}
+
 /// SHOAL_EMULATED_ORDER: forward (default), reverse or random. Results must not depend on it.
 std::string_view thread_order() {
   const char* value = std::getenv("SHOAL_EMULATED_ORDER");
@@ -62,9 +68,11 @@ void Launch::run() {
 
 void Launch::work() {
   Runner& runner = *Runner::here();
+  const bool reverse = blocks_in_reverse();
   for (;;) {
-    const uint64_t block = next_++;
-    if (block >= blocks_) return;
+    const uint64_t next = next_++;
+    if (next >= blocks_) return;
+    const uint64_t block = reverse ? blocks_ - 1 - next : next;
     const uint64_t row = block / size_.grid.x;
     runner.run_block(*this,
                      uint3{static_cast<unsigned>(block % size_.grid.x), static_cast<unsigned>(row % size_.grid.y),

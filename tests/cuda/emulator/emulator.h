@@ -7,6 +7,7 @@
 //   SHOAL_EMULATED_PEERS=0          GPUs do not reach each other (they do)
 //   SHOAL_EMULATED_LYING_PEERS=0>1  copies from GPU 0 to GPU 1 arrive changed; more pairs after commas
 //   SHOAL_EMULATED_ORDER=reverse    in which the threads of a block start: forward, reverse, random
+//   SHOAL_EMULATED_BLOCKS=reverse   in which the blocks of a launch start: forward, reverse
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>  // has an attribute of the name that is defined below
+#include <memory>
 #include <source_location>
 #include <tuple>
 #include <type_traits>

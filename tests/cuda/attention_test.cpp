@@ -1,0 +1,320 @@
+// attention on CUDA kernels: the conformance cases, then what only these kernels treat specially: every pair of cache
+// dtypes, sizes of groups, prompts, caches and heads around the edges of tiles, rows out of sight, numbers at the edge
+// of 16-bit floats, and positions that change between runs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "graph/ops/ops.h"
+#include "tests/cuda/op_runner.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+
+struct Sizes {
+  DType keys = DType::kF16, values = DType::kF16;
+  int64_t d = 64, e = 64, t = 1, s = 100, group = 4, kv_heads = 2, batches = 1;
+  AttentionParams params{.scale = 0.2f, .causal = true};
+  DType mask = DType::kI32;  ///< kI32: none
+  bool sinks = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Sizes& n) {
+  return out << name_of(n.keys) << "/" << name_of(n.values) << " d " << n.d << " e " << n.e << " t " << n.t << " s "
+             << n.s << " group " << n.group << " kv " << n.kv_heads << " z " << n.batches << " causal "
+             << n.params.causal << " window " << n.params.window << " softcap " << n.params.softcap;
+}
+
+/// A node with its leaves. Keys are [d, kv, s] in memory, values [e, s, kv]: rows with and without gaps.
+struct Attention {
+  explicit Attention(const Sizes& n) {
+    const int64_t heads = n.group * n.kv_heads;
+    q = graph.input("q", DType::kF32, {n.d, heads, n.t, n.batches});
+    k = weights.add("k", n.keys, {n.d, n.kv_heads, n.s, n.batches}, Role::kCache);
+    v = weights.add("v", n.values, {n.e, n.s, n.kv_heads, n.batches}, Role::kCache);
+    if (n.params.causal || n.params.window > 0) positions = graph.input("positions", DType::kI32, {n.t, 1, 1, 1});
+    if (n.mask != DType::kI32) mask = graph.input("mask", n.mask, {n.s, n.t, 1, 1});
+    if (n.sinks) sinks = weights.add("sinks", DType::kF32, {heads, 1, 1, 1});
+    node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), permute(graph, k, {0, 2, 1, 3}), v, positions,
+                                  mask, sinks, n.params));
+    leaves = random_leaves(graph, 11);
+  }
+  /// Positions of a prompt whose last token is the cache's last row.
+  void end_at(int64_t last) {
+    if (!positions) return;
+    const int64_t count = positions->shape[0];
+    for (int64_t i = 0; i < count; ++i) leaves[positions][i] = static_cast<double>(last - (count - 1 - i));
+  }
+  void check(double bound = 1e-10) {
+    CudaRun cuda(graph, leaves);
+    cuda.run();
+    EXPECT_TRUE(close_to(cuda.values(*node), reference_eval(graph, leaves).at(node), {bound}));
+  }
+
+  Graph graph;
+  TensorContext weights;
+  Tensor *q = nullptr, *k = nullptr, *v = nullptr, *positions = nullptr, *mask = nullptr, *sinks = nullptr;
+  Tensor* node = nullptr;
+  TensorValues leaves;
+};
+
+void check(const Sizes& sizes) {
+  std::ostringstream text;
+  text << sizes;
+  SCOPED_TRACE(text.str());
+  Attention attention(sizes);
+  attention.end_at(sizes.s - 1);
+  ASSERT_NO_THROW(attention.check());
+}
+
+TEST(CudaAttention, MatchesTheReference) {
+  check_cases(Op::kAttention);
+}
+
+TEST(CudaAttention, EveryPairOfCacheDTypes) {
+  for (const DType keys : kCacheDTypes) {
+    for (const DType values : kCacheDTypes) {
+      for (const int64_t t : {1, 9}) {
+        for (const int64_t columns : {64, 128, 256}) {
+          check({.keys = keys, .values = values, .d = columns, .e = columns, .t = t, .s = 150, .kv_heads = 1});
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, EveryGroupAndPrompt) {
+  for (const DType dtype : {DType::kF16, DType::kQ8_0}) {
+    for (const int64_t group : {1, 3, 4, 8}) {
+      for (const int64_t t : {1, 2, 7, 8, 9, 64, 100}) {
+        check({.keys = dtype, .values = dtype, .t = t, .s = t + 70, .group = group, .kv_heads = 1});
+      }
+    }
+  }
+  check({.t = 3, .s = 40, .group = 70, .kv_heads = 1});
+  check({.keys = DType::kF32, .values = DType::kF32, .t = 3, .s = 40, .group = 70, .kv_heads = 1});
+}
+
+TEST(CudaAttention, EveryLengthOfCache) {
+  for (const DType dtype : kCacheDTypes) {
+    for (const int64_t s : {1, 17, 64, 65, 300, 1000}) {
+      check({.keys = dtype, .values = dtype, .s = s, .kv_heads = 2, .batches = s < 100 ? 3 : 1});
+      check({.keys = dtype, .values = dtype, .t = 8, .s = std::max<int64_t>(s, 8), .kv_heads = 2});
+    }
+  }
+}
+
+TEST(CudaAttention, EverySizeOfHead) {
+  for (const int64_t d : {1, 8, 33, 40, 72, 80, 96, 192, 256, 264, 300}) {
+    for (const int64_t t : {1, 20}) {
+      check({.d = d, .e = d, .t = t, .s = 90, .kv_heads = 2});
+      check({.keys = DType::kBF16, .values = DType::kBF16, .d = d, .e = 48, .t = t, .s = 90, .kv_heads = 1});
+      if (d % 32 != 0) continue;
+      check({.keys = DType::kQ8_0, .values = DType::kQ8_0, .d = d, .e = d, .t = t, .s = 90, .kv_heads = 3});
+      check({.keys = DType::kQ8_0, .values = DType::kQ8_0, .d = d, .e = 128, .t = t, .s = 90, .kv_heads = 1});
+    }
+  }
+  check({.d = 192, .e = 128, .t = 70, .s = 70, .group = 1, .kv_heads = 1});
+  check({.keys = DType::kF32, .values = DType::kF32, .d = 5000, .e = 3000, .t = 2, .s = 3, .group = 2, .kv_heads = 1});
+}
+
+TEST(CudaAttention, EveryParameter) {
+  const AttentionParams all[] = {
+      {.scale = 0.2f},
+      {.scale = 0.2f, .causal = true, .window = 30},
+      {.scale = 0.2f, .window = 100},
+      {.scale = 1.5f, .softcap = 2.0f, .causal = true},
+      {.scale = -0.3f, .softcap = 1.0f, .causal = true, .window = 65},
+  };
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+    for (const AttentionParams& params : all) {
+      for (const DType mask : {DType::kI32, DType::kF32, DType::kF16}) {
+        for (const int64_t t : {2, 40}) {
+          check({.keys = dtype,
+                 .values = dtype,
+                 .t = t,
+                 .s = 200,
+                 .kv_heads = 1,
+                 .params = params,
+                 .mask = mask,
+                 .sinks = mask != DType::kF16});
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, RowsOutOfSightMayHoldAnything) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t t : {1, 30}) {
+      SCOPED_TRACE(fmt::format("{} t {}", name_of(dtype), t));
+      const Sizes sizes{.keys = dtype,
+                        .values = dtype,
+                        .t = t,
+                        .s = 400,
+                        .group = 2,
+                        .kv_heads = 1,
+                        .params = {.scale = 0.2f, .causal = true, .window = 100}};
+      Attention attention(sizes);
+      attention.end_at(250);
+      for (int64_t row = 0; row < sizes.s; ++row) {
+        if (row > 250 - t + 1 - 100 && row <= 250) continue;
+        for (int64_t i = 0; i < 64; ++i) {
+          attention.leaves[attention.k][row * 64 + i] = kNaN;
+          attention.leaves[attention.v][row * 64 + i] = row % 2 ? kNaN : kInfinity;
+        }
+      }
+      attention.check();
+    }
+  }
+}
+
+TEST(CudaAttention, RowsThatAreMaskedOrBetweenWindowsMayHoldAnything) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+    for (const int64_t t : {2, 20}) {
+      SCOPED_TRACE(fmt::format("{} t {}", name_of(dtype), t));
+      const Sizes sizes{.keys = dtype,
+                        .values = dtype,
+                        .t = t,
+                        .s = 300,
+                        .group = 2,
+                        .kv_heads = 1,
+                        .params = {.scale = 0.2f, .causal = true, .window = 20},
+                        .mask = DType::kF32};
+      Attention attention(sizes);
+      Values& positions = attention.leaves[attention.positions];
+      for (int64_t i = 0; i < t; ++i) positions[i] = i % 2 ? 30 : 270;
+      for (int64_t i = 0; i < t; ++i) attention.leaves[attention.mask][i * 300 + 25] = -kInfinity;
+      const auto fill = [&](double value) {
+        for (const int64_t row : {0, 5, 25, 31, 64, 100, 250, 271}) {
+          for (Tensor* cache : {attention.k, attention.v}) {
+            std::fill_n(attention.leaves[cache].begin() + row * 64, 64, value);
+          }
+        }
+      };
+      fill(dtype == DType::kQ8_0 ? 1e30 : kNaN);  // of q8_0 the scale becomes infinite
+      CudaRun cuda(attention.graph, attention.leaves);
+      cuda.run();
+      fill(0);
+      const Values expected = reference_eval(attention.graph, attention.leaves).at(attention.node);
+      EXPECT_TRUE(close_to(cuda.values(*attention.node), expected, {1e-10}));
+    }
+  }
+}
+
+TEST(CudaAttention, QueriesThatSeeNothingGiveZeros) {
+  for (const DType dtype : kCacheDTypes) {
+    for (const int64_t t : {1, 3, 30}) {
+      SCOPED_TRACE(fmt::format("{} t {}", name_of(dtype), t));
+      const Sizes sizes{.keys = dtype, .values = dtype, .t = t, .s = 200, .kv_heads = 1, .sinks = true};
+      Attention attention(sizes);
+      for (double& position : attention.leaves[attention.positions]) position = -1;
+      CudaRun cuda(attention.graph, attention.leaves);
+      cuda.run();
+      EXPECT_EQ(cuda.values(*attention.node), Values(attention.node->elements(), 0));
+      attention.end_at(t / 2 - 1);  // half of them
+      attention.check();
+    }
+  }
+  check({.s = 0});
+}
+
+TEST(CudaAttention, NumbersAtTheEdgesOf16Bits) {
+  struct Magnitudes {
+    double q, k, v;
+    float scale;
+  };
+  const Magnitudes all[] = {
+      {1e6, 1, 1, 2e-7f}, {1e30, 1, 1, 2e-31f}, {1e-30, 1, 1, 2e29f}, {1e-3, 6e4, 6e4, 0.003f}, {1, 1e-4, 1e-4, 2e3f},
+  };
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+    for (const Magnitudes& m : all) {
+      for (const int64_t t : {1, 30}) {
+        SCOPED_TRACE(fmt::format("{} q {} k {} t {}", name_of(dtype), m.q, m.k, t));
+        Attention attention(
+            {.keys = dtype, .values = dtype, .t = t, .s = 100, .kv_heads = 1, .params = {.scale = m.scale}});
+        for (double& x : attention.leaves[attention.q]) x = static_cast<float>(x * m.q);
+        for (double& x : attention.leaves[attention.k]) x = rounded(DType::kF16, {x * m.k})[0];
+        for (double& x : attention.leaves[attention.v]) x = rounded(DType::kF16, {x * m.v})[0];
+        if (dtype == DType::kBF16) {
+          attention.leaves[attention.k] = rounded(dtype, attention.leaves[attention.k]);
+          attention.leaves[attention.v] = rounded(dtype, attention.leaves[attention.v]);
+        }
+        attention.check();
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, WeightsFarApartNeitherOverflowNorVanish) {
+  for (const DType dtype : kCacheDTypes) {
+    Attention attention(
+        {.keys = dtype, .values = dtype, .s = 700, .group = 2, .kv_heads = 1, .params = {.scale = 100}});
+    attention.check(1e-8);  // scores of hundreds have that much of an error in f32
+  }
+}
+
+TEST(CudaAttention, CachesThatAreNotAligned) {
+  for (const DType dtype : {DType::kF16, DType::kF32}) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* q = slice(graph, graph.input("q", DType::kF32, {65, 5, 4, 1}), {0, 1, 64});
+    Tensor* k = slice(graph, weights.add("k", dtype, {72, 90, 2, 1}), {0, 3, 64});
+    Tensor* v = permute(graph, weights.add("v", dtype, {90, 64, 2, 1}), {1, 0, 2, 3});
+    Tensor* node = graph.output(attention(graph, q, k, v, nullptr, nullptr, nullptr, {.scale = 0.2f}));
+    TensorValues leaves = random_leaves(graph, 3);
+    CudaRun cuda(graph, leaves);
+    cuda.run();
+    EXPECT_TRUE(close_to(cuda.values(*node), reference_eval(graph, leaves).at(node), {1e-10}));
+  }
+}
+
+// Scores that grow from tile to tile, with one split (nine KV heads), some tiles per split (three) and one (one).
+TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
+  for (const DType dtype : kCacheDTypes) {
+    for (const int64_t kv_heads : {1, 3, 9}) {
+      for (const int64_t t : {1, 20}) {
+        SCOPED_TRACE(fmt::format("{} kv heads {} t {}", name_of(dtype), kv_heads, t));
+        const Sizes sizes{.keys = dtype, .values = dtype, .t = t, .s = kv_heads == 9 ? 300 : 700, .kv_heads = kv_heads};
+        Attention attention(sizes);
+        attention.end_at(sizes.s - 1);
+        Values& keys = attention.leaves[attention.k];
+        const int64_t row = 64 * kv_heads;
+        for (size_t i = 0; i < keys.size(); ++i) {
+          const double growth = 1 + static_cast<double>(static_cast<int64_t>(i) / row / 64);
+          keys[i] = rounded(DType::kBF16, {keys[i] * growth / 2})[0];
+        }
+        attention.check();
+      }
+    }
+  }
+}
+
+// What was queued once serves every step: only the positions in device memory change.
+TEST(CudaAttention, TheSameLaunchServesEveryPosition) {
+  for (const DType dtype : kCacheDTypes) {
+    const Sizes sizes{.keys = dtype, .values = dtype, .t = 2, .s = 600, .kv_heads = 1};
+    Attention attention(sizes);
+    CudaRun cuda(attention.graph, attention.leaves);
+    for (const int64_t last : {3, 599, 64, 200}) {
+      attention.end_at(last);
+      const auto bytes = encode(DType::kI32, attention.leaves[attention.positions]);
+      check_cuda(cudaMemcpy(attention.positions->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+      cuda.run();
+      const Values first = cuda.values(*attention.node);
+      EXPECT_TRUE(close_to(first, reference_eval(attention.graph, attention.leaves).at(attention.node), {1e-10}));
+      cuda.run();
+      EXPECT_EQ(cuda.values(*attention.node), first) << "the same bits each time";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,268 @@
+// Products of tiles (mul_mat with many columns) against float64: every dtype, tiles that are not full, parts of k,
+// batches that share a matrix, rows at any address, activations of any size. Bounds are far below those of the
+// conformance suite where a kernel's arithmetic promises it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "devices/cuda/ops/mul_mat_tiles.h"
+#include "graph/ops/ops.h"
+#include "tests/cuda/op_runner.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr std::byte kGuard{0xa5};
+constexpr size_t kGuardBytes = 256;
+
+cuda::GpuTraits hopper(int processors = 132) {
+  return {0, 90, processors, 227 * 1024};
+}
+
+/// Runs the product of a graph that has nothing else but views. The workspace is as large as it says and not larger.
+class TileRun {
+ public:
+  TileRun(Graph& graph, Tensor& node, TensorValues& leaves, const cuda::GpuTraits& gpu) : node_(node) {
+    for (Tensor* leaf : graph.leaves()) {
+      place(*leaf);
+      const std::vector<std::byte> bytes = encode(leaf->dtype, leaves.at(leaf));
+      if (!bytes.empty()) check_cuda(cudaMemcpy(leaf->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+      if (traits(leaf->dtype).is_quantized) leaves[leaf] = decode(leaf->dtype, bytes, leaf->elements());
+    }
+    for (Tensor* view : graph.nodes()) {
+      if (view->is_view()) view->data = view->view_base->data + view->view_offset;
+    }
+    place(node);
+    workspace_bytes_ = cuda::mul_mat_tiles_workspace(node, gpu);
+    const CudaMemory& workspace = memory_.emplace_back(workspace_bytes_ + kGuardBytes);
+    node.workspace = workspace.get();
+    check_cuda(cudaMemset(node.workspace + workspace_bytes_, static_cast<int>(kGuard), kGuardBytes));
+    cuda::LaunchContext context{nullptr, gpu};
+    check_cuda(cudaStreamCreate(&context.stream));
+    cuda::mul_mat_tiles_run(context, node);
+    check_cuda(cudaGetLastError());
+    check_cuda(cudaStreamSynchronize(context.stream));
+    check_cuda(cudaStreamDestroy(context.stream));
+  }
+
+  Values values() const {
+    std::vector<std::byte> bytes(node_.bytes());
+    check_cuda(cudaMemcpy(bytes.data(), node_.data, bytes.size(), cudaMemcpyDeviceToHost));
+    return decode(DType::kF32, bytes, node_.elements());
+  }
+  bool guarded() const {
+    std::vector<std::byte> guard(kGuardBytes);
+    check_cuda(cudaMemcpy(guard.data(), node_.workspace + workspace_bytes_, kGuardBytes, cudaMemcpyDeviceToHost));
+    return std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; });
+  }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+
+ private:
+  void place(Tensor& tensor) { tensor.data = memory_.emplace_back(tensor.bytes()).get(); }
+
+  Tensor& node_;
+  std::vector<CudaMemory> memory_;
+  size_t workspace_bytes_ = 0;
+};
+
+struct Trial {
+  Values values;
+  size_t workspace_bytes;
+};
+using Build = std::function<Tensor*(Graph&, TensorContext&)>;
+using Change = std::function<void(const Graph&, TensorValues&)>;
+
+Trial check(const Build& build, double nmse, const cuda::GpuTraits& gpu = hopper(), const Change& change = {}) {
+  Graph graph;
+  TensorContext weights;
+  Tensor* node = graph.output(build(graph, weights));
+  SCOPED_TRACE(to_string(graph));
+  EXPECT_TRUE(cuda::mul_mat_tiles_supports(*node));
+  TensorValues leaves = random_leaves(graph, 11);
+  if (change) change(graph, leaves);
+  const TileRun run(graph, *node, leaves, gpu);
+  EXPECT_TRUE(run.guarded());
+  Trial trial{run.values(), run.workspace_bytes()};
+  EXPECT_TRUE(close_to(trial.values, reference_eval(graph, leaves).at(node), {nmse}));
+  return trial;
+}
+
+/// Halves have 11 bits, which leaves 4e-8 of each operand that is rounded to them; two terms of bf16 have 16.
+/// In formats whose scales and minima are products these are rounded too: with weights spread over [-1, 1], a minimum
+/// of 1 and scale * code up to 2, that is (2.1e-4^2 + 1.9e-4^2) / (1 / 3), 2.4e-7 more.
+double bound(DType a, DType b) {
+  if (a == DType::kQ2_K || a == DType::kQ4_K || a == DType::kQ5_K) return 5e-7;
+  if (traits(a).is_quantized) return 2e-7;
+  if (a == DType::kF16) return b == DType::kF32 ? 1e-7 : 1e-12;
+  if (a == DType::kBF16) return b == DType::kF32 ? 1e-10 : 1e-12;
+  return 1e-11;
+}
+
+class MulMatTiles : public ::testing::TestWithParam<DType> {
+ protected:
+  DType dtype() const { return GetParam(); }
+  /// An odd number of blocks that fills no step and no group of blocks, of 32-element formats.
+  int64_t k() const { return traits(dtype()).block_elems == 256 ? 768 : traits(dtype()).block_elems == 32 ? 416 : 344; }
+};
+
+TEST_P(MulMatTiles, TilesThatAreNotFull) {
+  for (const int64_t n : {9, 17, 64, 130}) {
+    const int64_t m = n == 130 ? 65 : 131;
+    check(
+        [&](Graph& g, TensorContext& w) {
+          return mul_mat(g, w.add("a", dtype(), {k(), m, 1, 1}), g.input("b", DType::kF32, {k(), n, 1, 1}));
+        },
+        bound(dtype(), DType::kF32));
+  }
+}
+
+TEST_P(MulMatTiles, WideTiles) {
+  // So few multiprocessors that parts of k do not pay, and so many columns that narrow tiles do not.
+  check(
+      [&](Graph& g, TensorContext& w) {
+        return mul_mat(g, w.add("a", dtype(), {k(), 129, 1, 1}), g.input("b", DType::kF32, {k(), 125, 1, 1}));
+      },
+      bound(dtype(), DType::kF32), hopper(1));
+}
+
+TEST_P(MulMatTiles, OtherDTypesOfColumns) {
+  for (const DType b : {DType::kF16, DType::kBF16}) {
+    check(
+        [&](Graph& g, TensorContext& w) {
+          return mul_mat(g, w.add("a", dtype(), {k(), 37, 1, 1}), g.input("b", b, {k(), 33, 1, 1}));
+        },
+        bound(dtype(), b));
+  }
+}
+
+TEST_P(MulMatTiles, BatchesThatShareMatrices) {
+  check(
+      [&](Graph& g, TensorContext& w) {
+        return mul_mat(g, w.add("a", dtype(), {k(), 21, 2, 3}), g.input("b", DType::kF32, {k(), 11, 4, 3}));
+      },
+      bound(dtype(), DType::kF32));
+}
+
+TEST_P(MulMatTiles, PartsOfK) {
+  const auto product = [&](Graph& g, TensorContext& w) {
+    return mul_mat(g, w.add("a", dtype(), {2304, 70, 1, 1}), g.input("b", DType::kF32, {2304, 12, 2, 1}));
+  };
+  const Trial whole = check(product, bound(dtype(), DType::kF32), hopper(1));
+  const Trial parts = check(product, bound(dtype(), DType::kF32), hopper(132));
+  if (dtype() != DType::kF32) {
+    EXPECT_GE(parts.workspace_bytes, whole.workspace_bytes + 2 * whole.values.size() * sizeof(float));
+  }
+  EXPECT_EQ(parts.values, check(product, 1, hopper(132)).values) << "not deterministic";
+}
+
+TEST_P(MulMatTiles, RowsAtAnyAddress) {
+  // Rows of 416 elements are no multiple of 16 bytes in most formats; blocks begin at every even address.
+  check(
+      [&](Graph& g, TensorContext& w) {
+        Tensor* a = slice(g, w.add("a", dtype(), {k(), 40, 2, 1}), {1, 3, 36});
+        return mul_mat(g, a, slice(g, g.input("b", DType::kF32, {k(), 23, 2, 1}), {1, 1, 21}));
+      },
+      bound(dtype(), DType::kF32));
+}
+
+TEST_P(MulMatTiles, ColumnsWithGaps) {
+  for (const DType b : {DType::kF32, DType::kF16}) {
+    check(
+        [&](Graph& g, TensorContext& w) {
+          Tensor* columns = transpose(g, slice(g, g.input("b", b, {22, k(), 1, 1}), {0, 1, 20}));
+          return mul_mat(g, w.add("a", dtype(), {k(), 30, 1, 1}), columns);
+        },
+        bound(dtype(), b));
+  }
+}
+
+TEST_P(MulMatTiles, ActivationsOfAnySize) {
+  // Each column has its own magnitude, from far below what halves hold to far above.
+  const double factors[] = {1e-30, 1e-12, 3e-5, 1, 7e4, 1e9, 1e25};
+  const auto scaled = [&](const Graph& graph, TensorValues& leaves) {
+    for (auto& [leaf, values] : leaves) {
+      if (leaf->name != "b") continue;
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(values[i] * factors[i / static_cast<size_t>(k()) % std::size(factors)]);
+      }
+    }
+    static_cast<void>(graph);
+  };
+  Graph graph;
+  TensorContext weights;
+  Tensor* node = graph.output(
+      mul_mat(graph, weights.add("a", dtype(), {k(), 19, 1, 1}), graph.input("b", DType::kF32, {k(), 14, 1, 1})));
+  TensorValues leaves = random_leaves(graph, 12);
+  scaled(graph, leaves);
+  const Values values = TileRun(graph, *node, leaves, hopper()).values();
+  const Values expected = reference_eval(graph, leaves).at(node);
+  for (size_t column = 0; column < 14; ++column) {
+    SCOPED_TRACE(factors[column % std::size(factors)]);
+    const auto begin = static_cast<std::ptrdiff_t>(column * 19);
+    EXPECT_TRUE(close_to(Values(values.begin() + begin, values.begin() + begin + 19),
+                         Values(expected.begin() + begin, expected.begin() + begin + 19),
+                         {3 * bound(dtype(), DType::kF32)}));
+  }
+}
+
+TEST_P(MulMatTiles, NothingToSum) {
+  check(
+      [&](Graph& g, TensorContext& w) {
+        return mul_mat(g, w.add("a", dtype(), {0, 5, 1, 1}), g.input("b", DType::kF32, {0, 9, 2, 1}));
+      },
+      0);
+}
+
+TEST_P(MulMatTiles, LittleSharedMemory) {
+  // 99 KB a block, as compute capability 8.9 has: narrower tiles.
+  check(
+      [&](Graph& g, TensorContext& w) {
+        return mul_mat(g, w.add("a", dtype(), {k(), 40, 1, 1}), g.input("b", DType::kF32, {k(), 126, 1, 1}));
+      },
+      bound(dtype(), DType::kF32), {0, 89, 1, 99 * 1024});
+}
+
+std::vector<DType> weight_types() {
+  std::vector<DType> types;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (traits(dtype).is_float || traits(dtype).is_quantized) types.push_back(dtype);
+  }
+  return types;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MulMatTiles, ::testing::ValuesIn(weight_types()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(MulMatTilesViews, TransposedAndUnalignedRows) {
+  for (const DType a : {DType::kF32, DType::kF16, DType::kBF16}) {
+    check(
+        [&](Graph& g, TensorContext&) {
+          return mul_mat(g, transpose(g, g.input("a", a, {70, 150, 2, 1})), g.input("b", DType::kF32, {150, 67, 2, 1}));
+        },
+        1e-11);
+    check(
+        [&](Graph& g, TensorContext&) {
+          Tensor* rows = slice(g, g.input("a", a, {104, 20, 1, 1}), {0, 3, 96});
+          return mul_mat(g, rows, g.input("b", DType::kBF16, {96, 10, 1, 1}));
+        },
+        1e-11);
+  }
+}
+
+TEST(MulMatTilesViews, PermutedRows) {
+  for (const DType a : {DType::kF16, DType::kBF16}) {
+    check(
+        [&](Graph& g, TensorContext&) {
+          Tensor* rows = permute(g, g.input("a", a, {64, 4, 10, 1}), {0, 2, 1, 3});
+          return mul_mat(g, rows, permute(g, g.input("b", DType::kF32, {64, 8, 12, 1}), {0, 2, 1, 3}));
+        },
+        bound(a, DType::kF32));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
