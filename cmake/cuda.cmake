@@ -43,7 +43,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 add_library(shoal_cuda MODULE ${shoal_cuda_sources})
 set_target_properties(shoal_cuda PROPERTIES OUTPUT_NAME shoal-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin
                                             CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
-target_link_libraries(shoal_cuda PRIVATE shoal_plugin CUDA::cudart_static ${CMAKE_DL_LIBS})
+target_link_libraries(shoal_cuda PRIVATE shoal_plugin nlohmann_json::nlohmann_json CUDA::cudart_static ${CMAKE_DL_LIBS})
 target_compile_options(shoal_cuda PRIVATE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>"
   "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra,-Werror;-lineinfo>")

@@ -6,6 +6,7 @@
 
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/p2p/p2p_communicator.h"
+#include "collectives/thresholds.h"
 #include "devices/cuda/cuda_backend.h"
 #include "graph/error.h"
 
@@ -75,6 +76,7 @@ class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options), backends_(backends.begin(), backends.end()) {
+    if (const auto measured = find_thresholds(backends)) nccl_from_bytes_ = measured->nccl_from_bytes;
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
       cuda.push_back(dynamic_cast<CudaBackend*>(backend));
@@ -136,7 +138,7 @@ class CudaCommunicator final : public Communicator {
   }
 
   Communicator& choose(const Call& call) {
-    const bool large = message_bytes(call) >= kNcclFromBytes;
+    const bool large = message_bytes(call) >= nccl_from_bytes_;
     const bool by_peers = peers_ != nullptr && peers_->can(call);
     if (by_peers && (!large || nccl_ == nullptr)) return *peers_;
     if (nccl_ != nullptr) return *nccl_;
@@ -146,6 +148,7 @@ class CudaCommunicator final : public Communicator {
 
   const Options options_;
   const std::vector<Backend*> backends_;
+  size_t nccl_from_bytes_ = kNcclFromBytes;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
   std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
