@@ -76,6 +76,9 @@ class Communicator {
   /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A communicator that
   /// failed once, in whatever way, stays failed with its first message; make a new one to go on.
   virtual void abort(std::string_view reason) = 0;
+  /// May backends record calls (Backend::start_recording), to replay them on every rank in the same order? Only where
+  /// nothing but the device works at them.
+  virtual bool can_be_recorded() const { return false; }
   /// Memory held for communication on one rank, bytes.
   virtual size_t buffer_bytes(int rank) const = 0;
 

@@ -24,7 +24,7 @@ class PeerCommunicator final : public Communicator {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
-          this, {[](std::chrono::nanoseconds) {}, [this, rank] { peers_.check(static_cast<int>(rank)); }});
+          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // its kernels look at the time
     }
   }
   ~PeerCommunicator() override {
@@ -34,6 +34,7 @@ class PeerCommunicator final : public Communicator {
   int size() const override { return peers_.size(); }
   void abort(std::string_view reason) override { peers_.abort(reason); }
   size_t buffer_bytes(int rank) const override { return peers_.buffer_bytes(rank); }
+  bool can_be_recorded() const override { return true; }
   bool can(const Call& call) const { return peers_.can(call); }
 
   void enqueue(int rank, const Call& call) override {
@@ -103,6 +104,7 @@ class CudaCommunicator final : public Communicator {
     }
     return bytes;
   }
+  bool can_be_recorded() const override { return staged_ == nullptr; }
   void abort(std::string_view reason) override {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
       if (one != nullptr) one->abort(reason);
