@@ -19,17 +19,6 @@ namespace {
 using collectives::Call;
 using collectives::Collective;
 
-void do_nothing(void*, const void*, bool) {}
-
-/// Do all backends run host functions in stream order?
-bool run_host_functions(const std::vector<Backend*>& backends) {
-  const bool all = std::all_of(backends.begin(), backends.end(), [](Backend* backend) {
-    return backend->enqueue({do_nothing, nullptr, nullptr});
-  });
-  for (Backend* backend : backends) backend->synchronize();
-  return all;
-}
-
 /// A rank's memory for one case.
 struct RankData {
   TensorContext tensors;
@@ -148,16 +137,15 @@ int64_t CommResult::wrong() const {
 }
 
 std::vector<std::string> known_implementations() {
-  return {"auto", "p2p", "nccl", "staged", "host"};
+  return {"auto", "host", "p2p", "nccl", "staged"};
 }
 
-CommBench::CommBench(const std::vector<Device*>& devices) : devices_(devices) {
+CommBench::CommBench(const std::vector<Device*>& devices)
+    : devices_(devices), factory_(meta::communicator_for(devices)) {
   for (Device* device : devices_) {
     owned_.push_back(device->init());
     backends_.push_back(owned_.back().get());
   }
-  implementations_.push_back({"auto", meta::communicator_for(devices_)});
-  if (run_host_functions(backends_)) implementations_.push_back({"host", collectives::make_host_communicator});
 }
 
 CommBench::~CommBench() {
@@ -168,21 +156,45 @@ CommBench::~CommBench() {
   }
 }
 
-const CommImplementation& CommBench::implementation(const std::string& name) const {
-  std::vector<std::string> names;
-  for (const CommImplementation& one : implementations_) {
-    if (one.name == name) return one;
-    names.push_back(one.name);
+CommImplementation CommBench::named(const std::string& name) const {
+  return {name, [name, factory = factory_](std::span<Backend* const> ranks, const collectives::Options& options) {
+            collectives::Options own = options;
+            own.implementation = name;
+            auto made = factory(ranks, own);
+            require<InvalidArgument>(name == "auto" || made->name() == name, "{} and the others are connected by '{}'",
+                                     ranks[0]->name(), made->name());
+            return made;
+          }};
+}
+
+std::vector<CommImplementation> CommBench::implementations() {
+  std::vector<CommImplementation> working;
+  for (const std::string& name : known_implementations()) {
+    try {
+      communicator(named(name));
+      working.push_back(named(name));
+    } catch (const Error&) {
+      // Not here.
+    }
   }
-  std::string devices;
-  for (const Device* device : devices_) devices += (devices.empty() ? "" : ",") + device->name();
-  fail<InvalidArgument>("--comm: there is no {} communicator among {}; there are: {}", name, devices,
-                        fmt::join(names, ", "));
+  return working;
+}
+
+CommImplementation CommBench::implementation(const std::string& name) {
+  try {
+    communicator(named(name));
+    return named(name);
+  } catch (const Error& error) {
+    std::vector<std::string> names;
+    for (const CommImplementation& one : implementations()) names.push_back(one.name);
+    fail<InvalidArgument>("--comm {}: {}; there are: {}", name, error.what(), fmt::join(names, ", "));
+  }
 }
 
 collectives::Communicator& CommBench::communicator(const CommImplementation& implementation) {
   if (communicator_ == nullptr || current_ != implementation.name) {
     communicator_.reset();
+    current_.clear();
     communicator_ = implementation.make(backends_, collectives::Options());
     current_ = implementation.name;
   }

@@ -56,10 +56,10 @@ class CommBench {
   ~CommBench();
 
   int ranks() const { return static_cast<int>(backends_.size()); }
-  /// Those that work among these devices.
-  const std::vector<CommImplementation>& implementations() const { return implementations_; }
-  /// Throws InvalidArgument that names those there are.
-  const CommImplementation& implementation(const std::string& name) const;
+  /// Those that work among these devices: each is made once.
+  std::vector<CommImplementation> implementations();
+  /// Throws InvalidArgument that says why it does not work here, and names those that do.
+  CommImplementation implementation(const std::string& name);
 
   /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
   /// what the communicator or memory throws.
@@ -72,11 +72,12 @@ class CommBench {
   /// Waits for all ranks; throws the first failure after all have ended.
   void synchronize();
   collectives::Communicator& communicator(const CommImplementation& implementation);
+  CommImplementation named(const std::string& name) const;
 
   std::vector<Device*> devices_;
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
-  std::vector<CommImplementation> implementations_;
+  collectives::CommunicatorFactory factory_;
   std::string current_;  ///< which implementation communicator_ is of
   std::unique_ptr<collectives::Communicator> communicator_;
 };

@@ -45,8 +45,8 @@ double bus_factor(collectives::Collective kind, int ranks);
 /// Values [first, ...) of a rank's data, in the dtype: numbers in [-1, 1) whose sums depend on the order, or any i32.
 void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to);
 
-/// How far an element of a sum may be from the sum in rank order; 0: the same bits. NCCL adds in orders of its own,
-/// every other communicator in rank order (collectives/communicator.h).
+/// How far an element of a sum may be from the sum in rank order; 0: the same bits. NCCL, and "cuda" which may choose
+/// it, add in orders of their own; every other communicator in rank order (collectives/communicator.h).
 double allowed_error(std::string_view communicator, const CommCase& c);
 
 /// How many of the elements that a rank has got are wrong.

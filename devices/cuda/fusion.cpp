@@ -62,7 +62,7 @@ void run_norm(const LaunchContext& context, Nodes nodes) {
 
 bool fits_sum_and_norm(Nodes nodes, const Readers& readers) {
   const Tensor& sum = *nodes[0];
-  if (sum.op != Op::kAdd || nodes[1]->src[0] != &sum || !is_scaled_norm(*nodes[1], *nodes[2], readers)) return false;
+  if (sum.op != Op::kAdd || !is_scaled_norm(*nodes[1], *nodes[2], readers) || nodes[1]->src[0] != &sum) return false;
   const ScaledNorm found = scaled_norm(*nodes[1], *nodes[2]);
   const Tensor &a = *sum.src[0], &b = *sum.src[1];
   if (!can_fuse_rms_norm(a, &b, &sum, found.weight, found.product) || overlap(sum, found.product)) return false;

@@ -276,6 +276,27 @@ TEST(CudaAttention, CachesThatAreNotAligned) {
   }
 }
 
+// Scores that grow from tile to tile, with one split (nine KV heads), some tiles per split (three) and one (one).
+TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
+  for (const DType dtype : kCacheDTypes) {
+    for (const int64_t kv_heads : {1, 3, 9}) {
+      for (const int64_t t : {1, 20}) {
+        SCOPED_TRACE(fmt::format("{} kv heads {} t {}", name_of(dtype), kv_heads, t));
+        const Sizes sizes{.keys = dtype, .values = dtype, .t = t, .s = kv_heads == 9 ? 300 : 700, .kv_heads = kv_heads};
+        Attention attention(sizes);
+        attention.end_at(sizes.s - 1);
+        Values& keys = attention.leaves[attention.k];
+        const int64_t row = 64 * kv_heads;
+        for (size_t i = 0; i < keys.size(); ++i) {
+          const double growth = 1 + static_cast<double>(static_cast<int64_t>(i) / row / 64);
+          keys[i] = rounded(DType::kBF16, {keys[i] * growth / 2})[0];
+        }
+        attention.check();
+      }
+    }
+  }
+}
+
 // What was queued once serves every step: only the positions in device memory change.
 TEST(CudaAttention, TheSameLaunchServesEveryPosition) {
   for (const DType dtype : kCacheDTypes) {

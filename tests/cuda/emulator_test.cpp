@@ -1,42 +1,381 @@
-// Kernels on the emulator: what threads of a block and lanes of a warp see of each other.
+// Kernels on the emulator: what threads of a block, lanes of a warp and blocks see of each other, and what it refuses.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <vector>
+#include <cmath>
+#include <numeric>
 
 #include "devices/cuda/kernels/platform.h"
+#include "tests/cuda/device_memory.h"
 
 namespace shoal::cuda {
 namespace {
+
+using shoal::test::CudaArray;
+using shoal::test::CudaStream;
+using shoal::test::Setting;
+using testing::Each;
+
+constexpr uint32_t kAll = 0xffffffff;
 
 __global__ void reverse(const int* in, int* out) {
   __shared__ int values[256];
   values[threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x];
   __syncthreads();
   out[blockIdx.x * blockDim.x + threadIdx.x] = values[blockDim.x - 1 - threadIdx.x];
-  __syncthreads();
 }
 
 TEST(Emulator, ABarrierShowsWhatOtherThreadsWrote) {
-  const int blocks = 3, threads = 256;
-  std::vector<int> in(blocks * threads), out(in.size());
-  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<int>(i);
-  int *from = nullptr, *to = nullptr;
-  const size_t bytes = in.size() * sizeof(int);
-  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&from), bytes), cudaSuccess);
-  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&to), bytes), cudaSuccess);
-  cudaStream_t stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaMemcpyAsync(from, in.data(), bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-  launch(stream, reverse, dim3(blocks), dim3(threads), 0, from, to);
-  ASSERT_EQ(cudaMemcpyAsync(out.data(), to, bytes, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  ASSERT_EQ(cudaGetLastError(), cudaSuccess);
-  for (int i = 0; i < blocks * threads; ++i) {
-    EXPECT_EQ(out[static_cast<size_t>(i)], i / threads * threads + threads - 1 - i % threads);
+  constexpr int kBlocks = 3, kThreads = 256;
+  std::vector<int> in(kBlocks * kThreads);
+  std::iota(in.begin(), in.end(), 0);
+  for (const char* order : {"forward", "reverse", "random"}) {
+    const Setting setting("SHOAL_EMULATED_ORDER", order);
+    const CudaStream stream;
+    const CudaArray<int> from(in), to(in.size());
+    launch(stream, reverse, dim3(kBlocks), dim3(kThreads), 0, from.data(), to.data());
+    stream.synchronize();
+    const std::vector<int> out = to.get();
+    for (int i = 0; i < kBlocks * kThreads; ++i) {
+      ASSERT_EQ(out[static_cast<size_t>(i)], i / kThreads * kThreads + kThreads - 1 - i % kThreads) << order;
+    }
   }
-  EXPECT_EQ(cudaFree(from), cudaSuccess);
-  EXPECT_EQ(cudaFree(to), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+__global__ void reverse_without_barrier(int* out) {
+  __shared__ int values[64];
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = values[(threadIdx.x + 1) % 64];
+  __syncthreads();
+  values[threadIdx.x] = -1;
+}
+
+TEST(Emulator, TheOrderOfThreadsShowsAMissingBarrier) {
+  std::vector<std::vector<int>> results;
+  for (const char* order : {"forward", "reverse"}) {
+    const Setting setting("SHOAL_EMULATED_ORDER", order);
+    const CudaStream stream;
+    const CudaArray<int> out(size_t{64});
+    launch(stream, reverse_without_barrier, dim3(1), dim3(64), 0, out.data());
+    stream.synchronize();
+    results.push_back(out.get());
+  }
+  EXPECT_NE(results[0], results[1]);
+}
+
+__global__ void indices(uint32_t* out) {
+  const uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const uint32_t block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  out[block * blockDim.x * blockDim.y * blockDim.z + thread] += threadIdx.z * 100 + blockIdx.z;
+}
+
+TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
+  const CudaStream stream;
+  const CudaArray<uint32_t> out(std::vector<uint32_t>(2 * 3 * 4 * 5 * 6 * 7, 0));
+  launch(stream, indices, dim3(2, 3, 4), dim3(5, 6, 7), 0, out.data());
+  stream.synchronize();
+  const std::vector<uint32_t> found = out.get();
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(found[i], i % (5 * 6 * 7) / 30 * 100 + i / (5 * 6 * 7 * 6)) << i;
+  }
+}
+
+__global__ void votes_of_block(int* out) {
+  const bool odd = threadIdx.x % 2 == 1;
+  const int count = __syncthreads_count(odd);
+  const int any = __syncthreads_or(threadIdx.x == 70), none = __syncthreads_or(threadIdx.x == 1000);
+  const int all = __syncthreads_and(threadIdx.x < 100), not_all = __syncthreads_and(threadIdx.x != 0);
+  out[threadIdx.x] = count + 1000 * any + 2000 * none + 4000 * all + 8000 * not_all;
+}
+
+TEST(Emulator, BarriersCountVotes) {
+  const CudaStream stream;
+  const CudaArray<int> out(size_t{100});
+  launch(stream, votes_of_block, dim3(1), dim3(100), 0, out.data());
+  stream.synchronize();
+  EXPECT_THAT(out.get(), Each(50 + 1000 + 4000));
+}
+
+template <class T>
+__global__ void shuffles(T* out) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const T value = static_cast<T>(static_cast<float>(lane + 1));
+  T* const own = out + threadIdx.x * 8;
+  own[0] = __shfl_sync(kAll, value, 5);
+  own[1] = __shfl_sync(kAll, value, 37);
+  own[2] = __shfl_sync(kAll, value, 1, 8);
+  own[3] = __shfl_xor_sync(kAll, value, 16);
+  own[4] = __shfl_xor_sync(kAll, value, 9, 8);
+  own[5] = __shfl_down_sync(kAll, value, 3);
+  own[6] = __shfl_down_sync(kAll, value, 3, 8);
+  own[7] = __shfl_up_sync(kAll, value, 3, 16);
+}
+
+template <class T>
+void check_shuffles() {
+  const CudaStream stream;
+  const CudaArray<T> out(size_t{64 * 8});
+  launch(stream, shuffles<T>, dim3(1), dim3(64), 0, out.data());
+  stream.synchronize();
+  const std::vector<T> found = out.get();
+  for (size_t thread = 0; thread < 64; ++thread) {
+    const int lane = static_cast<int>(thread % 32);
+    const int expected[8] = {5,
+                             5,
+                             lane / 8 * 8 + 1,
+                             lane ^ 16,
+                             (lane ^ 9) > (lane | 7) ? lane : lane ^ 9,
+                             lane + 3 > 31 ? lane : lane + 3,
+                             lane + 3 > (lane | 7) ? lane : lane + 3,
+                             lane - 3 < lane / 16 * 16 ? lane : lane - 3};
+    for (size_t i = 0; i < 8; ++i) {
+      ASSERT_EQ(static_cast<float>(found[thread * 8 + i]), static_cast<float>(expected[i] + 1))
+          << "lane " << lane << ", shuffle " << i;
+    }
+  }
+}
+
+TEST(Emulator, Shuffles) {
+  check_shuffles<int>();
+  check_shuffles<float>();
+  check_shuffles<uint64_t>();
+  check_shuffles<double>();
+  check_shuffles<__half>();
+}
+
+__global__ void votes_of_warp(uint32_t* out) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  uint32_t* const own = out + threadIdx.x * 6;
+  own[0] = __ballot_sync(kAll, lane % 4 == 0);
+  own[1] = static_cast<uint32_t>(__any_sync(kAll, lane == 31) + 2 * __any_sync(kAll, lane == 32));
+  own[2] = static_cast<uint32_t>(__all_sync(kAll, lane < 32) + 2 * __all_sync(kAll, lane < 31));
+  own[3] = __reduce_add_sync(kAll, threadIdx.x);
+  own[4] = static_cast<uint32_t>(__reduce_max_sync(kAll, -lane) + __reduce_min_sync(kAll, lane));
+  const uint32_t half = lane < 16 ? 0xffff : 0xffff0000;
+  own[5] = __ballot_sync(half, lane % 2);
+}
+
+TEST(Emulator, VotesAndReductions) {
+  const CudaStream stream;
+  const CudaArray<uint32_t> out(size_t{64 * 6});
+  launch(stream, votes_of_warp, dim3(1), dim3(64), 0, out.data());
+  stream.synchronize();
+  const std::vector<uint32_t> found = out.get();
+  for (size_t thread = 0; thread < 64; ++thread) {
+    const uint32_t* const own = &found[thread * 6];
+    EXPECT_EQ(own[0], 0x11111111u);
+    EXPECT_EQ(own[1], 1u);
+    EXPECT_EQ(own[2], 1u);
+    EXPECT_EQ(own[3], thread < 32 ? 496u : 1520u);
+    EXPECT_EQ(own[4], 0u);
+    EXPECT_EQ(own[5], thread % 32 < 16 ? 0xaaaau : 0xaaaa0000u);
+  }
+}
+
+__global__ void votes_of_rest(uint32_t* out) {
+  if (threadIdx.x >= 20) return;
+  out[threadIdx.x] = __ballot_sync(kAll, 1);
+}
+
+TEST(Emulator, LanesThatHaveEndedAreNotWaitedFor) {
+  const CudaStream stream;
+  const CudaArray<uint32_t> out(size_t{20});
+  launch(stream, votes_of_rest, dim3(1), dim3(32), 0, out.data());
+  stream.synchronize();
+  EXPECT_THAT(out.get(), Each(0xfffffu));
+}
+
+__global__ void dynamic_shared(float* out) {
+  SHOAL_DYNAMIC_SHARED(float, values);
+  out[blockIdx.x * blockDim.x + threadIdx.x] = values[threadIdx.x];
+  values[threadIdx.x] = 1;
+}
+
+TEST(Emulator, MemoryThatWasNotWrittenIsNaN) {
+  const CudaStream stream;
+  const CudaArray<float> out(size_t{128}), fresh(size_t{10});
+  launch(stream, dynamic_shared, dim3(4), dim3(32), 32 * sizeof(float), out.data());
+  stream.synchronize();
+  for (const float value : out.get()) EXPECT_TRUE(std::isnan(value));
+  for (const float value : fresh.get()) EXPECT_TRUE(std::isnan(value));
+}
+
+__global__ void add_many(unsigned long long* sum, float* maximum) {
+  atomicAdd(sum, threadIdx.x);
+  atomicMax(reinterpret_cast<int*>(maximum), __float_as_int(static_cast<float>(threadIdx.x)));
+}
+
+TEST(Emulator, AtomicsOfSeveralStreams) {
+  const CudaStream first, second;
+  const CudaArray<unsigned long long> sum(std::vector<unsigned long long>{0});
+  const CudaArray<float> maximum(std::vector<float>{0});
+  for (int i = 0; i < 100; ++i) {
+    launch(first, add_many, dim3(4), dim3(256), 0, sum.data(), maximum.data());
+    launch(second, add_many, dim3(4), dim3(256), 0, sum.data(), maximum.data());
+  }
+  first.synchronize();
+  second.synchronize();
+  EXPECT_EQ(sum.get()[0], 2ull * 100 * 4 * (255 * 256 / 2));
+  EXPECT_EQ(maximum.get()[0], 255);
+}
+
+__global__ void copy_asynchronously(const uint4* in, uint4* out, uint4* early) {
+  __shared__ uint4 values[3];
+  for (int i = 0; i < 2; ++i) {
+    copy_async_16(&values[i], &in[i]);
+    copy_async_commit();
+  }
+  copy_async_16(&values[2], in, false);
+  copy_async_commit();
+  copy_async_wait<2>();
+  for (int i = 0; i < 3; ++i) early[i] = values[i];
+  copy_async_wait<0>();
+  for (int i = 0; i < 3; ++i) out[i] = values[i];
+}
+
+TEST(Emulator, AsynchronousCopiesArriveWhenTheyAreWaitedFor) {
+  const CudaStream stream;
+  const CudaArray<uint4> in(std::vector<uint4>{{1, 2, 3, 4}, {5, 6, 7, 8}}), out(size_t{3}), early(size_t{3});
+  launch(stream, copy_asynchronously, dim3(1), dim3(1), 0, in.data(), out.data(), early.data());
+  stream.synchronize();
+  EXPECT_EQ(early.get()[0].w, 4u);
+  EXPECT_EQ(early.get()[1].w, 0xffffffffu) << "rubbish until then";
+  EXPECT_EQ(out.get()[0].x, 1u);
+  EXPECT_EQ(out.get()[1].w, 8u);
+  EXPECT_EQ(out.get()[2].y, 0u);
+}
+
+// Blocks pass a number on in a ring, twice; only thread 0 waits, the others are at a barrier.
+__global__ void ring(uint32_t* flags, uint32_t* out) {
+  __shared__ uint32_t seen;
+  for (uint32_t round = 1; round <= 2; ++round) {
+    if (threadIdx.x == 0) {
+      if (blockIdx.x != 0 || round != 1) {
+        while (load_acquire(&flags[blockIdx.x]) < round) spin_pause();
+      }
+      seen = round * 100 + blockIdx.x;
+      const bool last = blockIdx.x + 1 == gridDim.x;
+      store_release(&flags[last ? 0 : blockIdx.x + 1], last ? round + 1 : round);
+    }
+    __syncthreads();
+    out[(round - 1) * gridDim.x * blockDim.x + blockIdx.x * blockDim.x + threadIdx.x] = seen;
+    __syncthreads();
+  }
+}
+
+TEST(Emulator, BlocksMayWaitForEachOther) {
+  constexpr uint32_t kBlocks = 7, kThreads = 40;
+  const CudaStream stream;
+  const CudaArray<uint32_t> flags(std::vector<uint32_t>(kBlocks, 0)), out(size_t{2 * kBlocks * kThreads});
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(cudaMemsetAsync(flags.data(), 0, kBlocks * sizeof(uint32_t), stream), cudaSuccess);
+    launch(stream, ring, dim3(kBlocks), dim3(kThreads), 0, flags.data(), out.data());
+  }
+  stream.synchronize();
+  const std::vector<uint32_t> found = out.get();
+  for (uint32_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(found[i], (i / (kBlocks * kThreads) + 1) * 100 + i / kThreads % kBlocks);
+  }
+}
+
+// All threads wait at the same time, for a thread of their own block.
+__global__ void wait_for_last(uint32_t* flag, uint32_t* out) {
+  if (threadIdx.x + 1 == blockDim.x) store_release(flag, 1);
+  while (load_acquire(flag) == 0) spin_pause();
+  out[threadIdx.x] = *flag;
+}
+
+TEST(Emulator, ThreadsOfABlockMayWaitForEachOther) {
+  const CudaStream stream;
+  const CudaArray<uint32_t> flag(std::vector<uint32_t>{0}), out(size_t{100});
+  launch(stream, wait_for_last, dim3(1), dim3(100), 0, flag.data(), out.data());
+  stream.synchronize();
+  EXPECT_THAT(out.get(), Each(1u));
+}
+
+__global__ void integers(uint32_t* out) {
+  out[0] = static_cast<uint32_t>(__dp4a(0x01ff7f80, 0x02037f80, 10));
+  out[1] = __byte_perm(0x33221100, 0x77665544, 0x7520);
+  out[2] = __byte_perm(0x80ff0011, 0, 0xb8ab);
+  out[3] = __funnelshift_l(0x80000001, 0x12345678, 4);
+  out[4] = __funnelshift_r(0x80000001, 0x12345678, 8);
+  out[5] = __vsub4(0x00010203, 0x01010101);
+  out[6] = __vsubss4(0x80000080, 0x01010101);
+  out[7] = static_cast<uint32_t>(__clz(1) * 100 + __ffs(8) * 10 + __popc(7));
+  out[8] = static_cast<uint32_t>(__float2int_rn(2.5f) * 100 + __float2int_rn(3.5f) * 10 + __float2int_rz(-1.9f));
+  out[9] = static_cast<uint32_t>(min(-1, 5) + max(2u, 3u));
+}
+
+TEST(Emulator, IntegerInstructions) {
+  const CudaStream stream;
+  const CudaArray<uint32_t> out(size_t{10});
+  launch(stream, integers, dim3(1), dim3(1), 0, out.data());
+  stream.synchronize();
+  EXPECT_EQ(out.get(), (std::vector<uint32_t>{10 + 2 - 3 + 127 * 127 + 128 * 128, 0x77552200, 0xff00ffff, 0x23456788,
+                                              0x78800000, 0xff000102, 0x80ffff80, 3100 + 40 + 3, 200 + 40 - 1, 2}));
+}
+
+__global__ void half_at_barrier() {
+  if (threadIdx.x % 2 == 0) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+}
+__global__ void two_barriers() {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void lane_missing(int* out) {
+  if (threadIdx.x < 31) out[threadIdx.x] = __shfl_xor_sync(kAll, 1, 1);
+}
+__global__ void lane_elsewhere(int* out) {
+  if (threadIdx.x < 31) {
+    out[threadIdx.x] = __shfl_sync(kAll, 1, 0);
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void not_in_mask(int* out) {
+  out[threadIdx.x] = __shfl_sync(0xffff, 1, 0);
+}
+__global__ void misaligned(char* in) {
+  __shared__ uint4 value;
+  copy_async_16(&value, in + 4);
+}
+
+template <class... Parameters, class... Arguments>
+void run_one(void (*kernel)(Parameters...), Arguments... arguments) {
+  const CudaStream stream;
+  launch(stream, kernel, dim3(1), dim3(64), 0, arguments...);
+  stream.synchronize();
+}
+
+TEST(EmulatorDeathTest, ThreadsThatWaitForEver) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      run_one(half_at_barrier),
+      "waits for ever; 64 of 64(.|\n)*32 in __syncthreads at .*emulator_test.cpp:[0-9]+ .*half_at_barrier(.|\n)*"
+      "32 in __syncwarp");
+  EXPECT_DEATH(run_one(two_barriers),
+               "launched at .*emulator_test.cpp(.|\n)*all threads that meet must be at the same");
+}
+
+TEST(EmulatorDeathTest, LanesThatAreMissing) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  static int out[64];
+  EXPECT_DEATH(run_one(lane_missing, out), "lane 30 reads lane 31, which takes no part");
+  EXPECT_DEATH(run_one(lane_elsewhere, out), "waits for ever(.|\n)*31 in __shfl_sync");
+  EXPECT_DEATH(run_one(not_in_mask, out), "mask 0xffff, in which the calling lane 16 is not");
+}
+
+TEST(EmulatorDeathTest, Misalignment) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  alignas(16) static char in[32];
+  EXPECT_DEATH(run_one(misaligned, in), "not aligned to 16");
 }
 
 }  // namespace

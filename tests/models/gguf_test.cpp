@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "graph/error.h"
+#include "tests/support/model_files.h"
 #include "tests/support/gguf_writer.h"
 
 namespace shoal::models {
@@ -25,10 +26,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr uint32_t kSupportedVersions[] = {2, 3};
-
-std::string model_path(const std::string& name) {
-  return std::string(SHOAL_SOURCE_DIR) + "/data/models/" + name;
-}
 
 // The message of the InvalidArgument that `action` throws; empty when it throws none.
 template <class Action>
@@ -241,7 +238,7 @@ TEST_F(Gguf, ErrorsAreOneLine) {
 }
 
 TEST_F(Gguf, SmallModelHasWhatItsDescriptionSays) {
-  const GgufFile file(model_path("tiny-kjv-5m-q4_k_m.gguf"));
+  const GgufFile file(test::model_file("tiny-kjv-5m-q4_k_m.gguf"));
   EXPECT_EQ(file.version(), 3u);
   EXPECT_EQ(file.file_bytes(), 3174464u);
   EXPECT_EQ(file.get<std::string>("general.architecture"), "llama");
@@ -261,7 +258,7 @@ TEST_F(Gguf, SmallModelHasWhatItsDescriptionSays) {
 // Dequantising a quantised file gives the F16 file's weights within the precision of its types, so offsets, shapes
 // and block layouts all mean what the files' makers meant.
 TEST_F(Gguf, QuantisedModelsHoldTheSameWeights) {
-  const GgufFile reference(model_path("tiny-kjv-5m-f16.gguf"));
+  const GgufFile reference(test::model_file("tiny-kjv-5m-f16.gguf"));
   const std::pair<const char*, double> cases[] = {{"tiny-kjv-5m-q8_0.gguf", 0.01}, {"tiny-kjv-5m-q4_k_m.gguf", 0.12}};
   const auto floats = [](const GgufTensor& tensor) {
     std::vector<float> values(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]));
@@ -269,7 +266,7 @@ TEST_F(Gguf, QuantisedModelsHoldTheSameWeights) {
     return values;
   };
   for (const auto& [name, bound] : cases) {
-    const GgufFile file(model_path(name));
+    const GgufFile file(test::model_file(name));
     ASSERT_EQ(file.tensors().size(), reference.tensors().size());
     for (const GgufTensor& tensor : file.tensors()) {
       const std::vector<float> actual = floats(tensor), expected = floats(reference.tensor(tensor.name));

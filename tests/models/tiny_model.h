@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,19 +11,14 @@
 #include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
+#include "tests/support/model_files.h"
 #include "tests/support/plugin.h"
 
 namespace shoal::models {
 
 /// Where a model of this type ("q8_0") is; empty when it is neither in the repository nor in SHOAL_MODELS_DIR.
 inline std::string tiny_model_path(const std::string& type) {
-  std::string name = "tiny-kjv-5m-" + type + ".gguf";
-  std::vector<std::string> folders{SHOAL_SOURCE_DIR "/data/models"};
-  if (const char* more = std::getenv("SHOAL_MODELS_DIR")) folders.emplace_back(more);
-  for (const std::string& folder : folders) {
-    if (std::filesystem::exists(folder + "/" + name)) return folder + "/" + name;
-  }
-  return {};
+  return test::model_file("tiny-kjv-5m-" + type + ".gguf");
 }
 
 /// The first `count` of eight CPU devices with one thread each, or of a plug-in that is tested.

@@ -13,6 +13,7 @@
 
 #include "graph/error.h"
 #include "models/tokenizer_utf8.h"
+#include "tests/support/model_files.h"
 #include "tests/support/gguf_writer.h"
 
 namespace shoal::models {
@@ -33,7 +34,7 @@ nlohmann::json cases_of(const std::string& name) {
 }
 
 const Tokenizer& small_tokenizer() {
-  static const Tokenizer tokenizer{GgufFile(kModels + kFiles[2] + ".gguf")};
+  static const Tokenizer tokenizer{GgufFile(test::model_file(std::string(kFiles[2]) + ".gguf"))};
   return tokenizer;
 }
 
@@ -41,7 +42,7 @@ TEST(Tokenizer, GivesTheReferenceIds) {
   const auto cases = cases_of("tokenizer");
   ASSERT_EQ(cases.size(), 10u);
   for (const char* name : kFiles) {
-    const Tokenizer tokenizer{GgufFile(kModels + name + ".gguf")};
+    const Tokenizer tokenizer{GgufFile(test::model_file(std::string(name) + ".gguf"))};
     for (const auto& c : cases) {
       const std::string text = c.at("text");
       EXPECT_EQ(tokenizer.encode(text), c.at("ids").get<std::vector<Token>>()) << name << ": " << text;

@@ -25,6 +25,7 @@ using collectives::Collective;
 using nlohmann::json;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -187,7 +188,7 @@ TEST(BenchComm, MeasuresEveryCollectiveOfEveryType) {
           const CommResult result = bench.measure(one, c, kFew);
           EXPECT_EQ(result.out_of_place.wrong, 0) << name_of(kind) << " " << name_of(dtype) << " " << size;
           EXPECT_EQ(result.wrong(), 0);
-          EXPECT_EQ(result.communicator, "host");
+          EXPECT_EQ(result.communicator, one.name == "staged" ? "staged" : "host");
           EXPECT_EQ(result.in_place.has_value(), kind != Collective::kReduceScatter && kind != Collective::kAllToAll);
           EXPECT_GT(result.out_of_place.us, 0.0);
           EXPECT_NEAR(result.out_of_place.algbw * result.out_of_place.us * 1e3, static_cast<double>(c.size()), 1e-6);
@@ -252,7 +253,8 @@ TEST(BenchComm, NamesTheImplementationsThereAre) {
     bench.implementation("nccl");
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "--comm: there is no nccl communicator among CPU0,CPU1; there are: auto, host");
+    EXPECT_THAT(error.what(), StartsWith("--comm nccl: collectives by 'nccl' are for CUDA devices"));
+    EXPECT_THAT(error.what(), EndsWith("; there are: auto, host, staged"));
   }
 }
 
@@ -310,10 +312,10 @@ TEST(BenchCommProgram, JsonHasEverything) {
   EXPECT_EQ(result["devices"][1]["name"], "CPU1");
   EXPECT_THAT(result["time"].get<std::string>(), ContainsRegex("^20..-..-..T..:..:..Z$"));
   EXPECT_GT(result["average_busbw_gbps"].get<double>(), 0.0);
-  ASSERT_EQ(result["results"].size(), 5u * 2 * 2 * 2);  // collectives, communicators, types, sizes
+  ASSERT_EQ(result["results"].size(), 5u * 3 * 2 * 2);  // collectives, communicators, types, sizes
   for (const json& one : result["results"]) {
     EXPECT_EQ(one["ranks"], 2);
-    EXPECT_EQ(one["communicator"], "host");
+    EXPECT_EQ(one["communicator"], one["comm"] == "staged" ? "staged" : "host");
     EXPECT_EQ(one["root"], one["op"] == "broadcast" ? 0 : -1);
     EXPECT_GT(one["out_of_place"]["time_us"].get<double>(), 0.0);
     EXPECT_EQ(one["out_of_place"]["wrong"], 0);
@@ -356,11 +358,11 @@ TEST(BenchCommProgram, EveryBadInputIsOneLine) {
   expect("-dev CPU0,CPU0", 2, "device CPU0 is named twice");
   expect("-dev CPU0+CPU1", 2, "--devices: 'CPU0+CPU1' has a group; each device is a rank");
   expect("-dev CPU0,NULL0", 1, "there is no device 'NULL0'");
-  for (const char* comm : {"p2p", "nccl", "staged"}) {
+  for (const char* comm : {"p2p", "nccl"}) {
     expect(fmt::format("-dev CPU0,CPU1 --comm {}", comm), 1,
-           fmt::format("there is no {} communicator among CPU0,CPU1; there are: auto, host", comm));
+           fmt::format("--comm {0}: collectives by '{0}' are for CUDA devices", comm));
   }
-  expect("-dev CPU0,CPU1 --comm mpi", 2, "--comm must be of all, auto, p2p, nccl, staged, host; got 'mpi'");
+  expect("-dev CPU0,CPU1 --comm mpi", 2, "--comm must be of all, auto, host, p2p, nccl, staged; got 'mpi'");
   expect("-dev CPU0,CPU1 --op reduce", 2,
          "--op must be of all, all_reduce, all_gather, reduce_scatter, all_to_all, "
          "broadcast; got 'reduce'");

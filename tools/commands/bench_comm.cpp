@@ -32,7 +32,7 @@ struct BenchCommFlags {
   double factor = 2.0;
   std::vector<Collective> ops{Collective::kAllReduce};
   std::vector<DType> dtypes{DType::kF32};
-  std::vector<std::string> comms{"auto"};
+  std::vector<std::string> comms;  ///< none: what SHOAL_COMM says
   CommBenchOptions options;
   CommFormat format = CommFormat::kText;
 
@@ -85,8 +85,9 @@ std::vector<size_t> sizes_of(const BenchCommFlags& flags) {
 }
 
 /// The implementations asked for; "all": those there are.
-std::vector<CommImplementation> chosen_implementations(const CommBench& bench, const BenchCommFlags& flags) {
+std::vector<CommImplementation> chosen_implementations(CommBench& bench, const BenchCommFlags& flags) {
   if (flags.comms.size() == known_implementations().size()) return bench.implementations();
+  if (flags.comms.empty()) return {bench.implementation(collectives::default_implementation())};
   std::vector<CommImplementation> chosen;
   for (const std::string& name : flags.comms) chosen.push_back(bench.implementation(name));
   return chosen;
@@ -104,8 +105,8 @@ void measure_sizes(CommBench& bench, const CommImplementation& implementation, C
   }
 }
 
-void measure_all(CommBench& bench, const BenchCommFlags& flags, CommReport& report) {
-  const std::vector<CommImplementation> implementations = chosen_implementations(bench, flags);
+void measure_all(CommBench& bench, const std::vector<CommImplementation>& implementations, const BenchCommFlags& flags,
+                 CommReport& report) {
   report.begin();
   for (const Collective op : flags.ops) {
     for (const CommImplementation& implementation : implementations) {
@@ -127,9 +128,9 @@ int bench_comm(const BenchCommFlags& flags) {
   CommReport report(flags.format, devices, flags.options);
   std::string error;
   bool stopped = false;
-  chosen_implementations(bench, flags);  // a wrong name leaves stdout empty
+  const std::vector<CommImplementation> implementations = chosen_implementations(bench, flags);
   try {
-    measure_all(bench, flags, report);
+    measure_all(bench, implementations, flags, report);
   } catch (const OutputError&) {
     throw;
   } catch (const Interrupted&) {
@@ -166,7 +167,7 @@ void add_choices(CLI::App& app, BenchCommFlags& flags) {
   };
   add_parsed(
       app, "--comm", "NAMES", read_comms,
-      "Communicators: auto (what a meta device would take), p2p, nccl, staged, host, several with commas, or all "
+      "Communicators: auto (what a meta device would take), host, p2p, nccl, staged, several with commas, or all "
       "that there are")
       ->default_str("auto");
   const auto read_format = [&flags](const std::string& flag, const std::string& text) {

@@ -3,6 +3,8 @@
 // and rows at odd addresses cost only a vector more. Files that include this compile some of the formats each.
 #pragma once
 
+#include <cstring>
+
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
@@ -44,7 +46,7 @@ __device__ __forceinline__ void copy_step(std::byte* slot, const RowBytes& row, 
   if (row.at_edge) {
 #pragma unroll 1
     for (int i = 2 * lane; i < bytes; i += 2 * kWarp) {
-      *reinterpret_cast<uint16_t*>(slot + before + i) = *reinterpret_cast<const uint16_t*>(from + before + i);
+      memcpy(slot + before + i, from + before + i, 2);
     }
     return;
   }

@@ -18,10 +18,14 @@ uint64_t now_ns() {
           .count());
 }
 
+void check_aligned(const void* address, size_t alignment) {
+  if (reinterpret_cast<uintptr_t>(address) % alignment == 0) return;
+  g_runner->die(*g_thread, fmt::format("uses address {}, which is not aligned to {}", address, alignment));
+}
+
 void copy_16(void* shared, const void* global, bool valid) {
-  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0) {
-    g_runner->die(*g_thread, fmt::format("copy_async_16 from {} to {}: not aligned to 16", global, shared));
-  }
+  check_aligned(shared, 16);
+  check_aligned(global, 16);
   // The bytes arrive when the thread waits for them; until then there is rubbish.
   std::memset(shared, 0xFF, 16);
   g_thread->copies.push_back({shared, valid ? global : nullptr, g_thread->copy_groups});

@@ -69,6 +69,7 @@ struct Capture {
   cudaStreamCaptureMode mode;
   std::thread::id thread;  ///< that began it
   bool broken = false;     ///< by a call that cannot be captured
+  bool over = false;       ///< only events remember it
 };
 
 class Stream {

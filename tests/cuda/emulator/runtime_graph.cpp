@@ -27,7 +27,7 @@ cudaError_t spoil_captures() {
   std::erase_if(all.captures, [](const auto& capture) { return capture.expired(); });
   for (const auto& weak : all.captures) {
     const auto capture = weak.lock();
-    if (capture == nullptr) continue;
+    if (capture == nullptr || capture->over) continue;
     const bool mine = capture->thread == std::this_thread::get_id();
     if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
     if (capture->mode == cudaStreamCaptureModeThreadLocal && !mine) continue;
@@ -112,7 +112,7 @@ bool is_joined(const Capture& capture) {
   });
 }
 
-/// The streams of a capture go back to work, and its events are as if never recorded.
+/// The streams of a capture go back to work.
 void leave(const std::shared_ptr<Capture>& capture) {
   Runtime& all = runtime();
   for (Stream* stream : all.streams) {
@@ -131,8 +131,8 @@ cudaError_t end_capture(Stream& stream, cudaGraph_t* graph) {
     return cudaErrorStreamCaptureWrongThread;
   }
   leave(capture);
+  capture->over = true;
   if (capture->broken) return cudaErrorStreamCaptureInvalidated;
-  capture->broken = true;  // for events that remember it
   if (!is_joined(*capture)) return cudaErrorStreamCaptureUnjoined;
   auto created = std::make_unique<Graph>(Graph{std::move(capture->nodes)});
   all.graphs.insert(created.get());

@@ -198,6 +198,7 @@ cudaError_t record_event(Stream& stream, cudaEvent_t handle) {
 
 /// The stream becomes part of the event's capture, if it is not.
 cudaError_t wait_for_captured(Stream& stream, const Event& event) {
+  if (event.capture->over) return cudaErrorCapturedEvent;
   if (event.capture->broken) return cudaErrorStreamCaptureInvalidated;
   if (stream.capture == nullptr) {
     stream.capture = event.capture;

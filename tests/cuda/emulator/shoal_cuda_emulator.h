@@ -53,14 +53,19 @@ inline const LaunchSize& launch_size() {
 struct LaunchPlace {
   cudaStream_t stream;
   std::source_location where;
-  // NOLINTNEXTLINE(google-explicit-constructor): takes the place of a stream
-  LaunchPlace(cudaStream_t on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
+  /// Takes the place of whatever converts to a stream.
+  template <class Stream>
+    requires std::is_convertible_v<const Stream&, cudaStream_t>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  LaunchPlace(const Stream& on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
 };
 
 /// Queues a kernel on a stream or adds it to what the stream captures; errors stay for cudaGetLastError().
 void launch_kernel(cudaStream_t stream, const LaunchSize& size, const void* function, std::function<void()> kernel);
 
 uint64_t now_ns();
+/// Aborts when it is not, as a GPU stops the kernel.
+void check_aligned(const void* address, size_t alignment);
 void copy_16(void* shared, const void* global, bool valid);
 void commit_copies();
 void wait_for_copies(unsigned pending_groups);
@@ -74,14 +79,14 @@ inline void store_release(uint32_t* address, uint32_t value) {
   __atomic_store_n(address, value, __ATOMIC_RELEASE);
 }
 inline void store_pair(void* address, uint64_t first, uint64_t second) {
-  auto* const words = static_cast<uint64_t*>(address);
-  __atomic_store_n(words, first, __ATOMIC_RELAXED);
-  __atomic_store_n(words + 1, second, __ATOMIC_RELAXED);
+  emulator::check_aligned(address, 16);
+  __atomic_store_n(static_cast<uint64_t*>(address), first, __ATOMIC_RELAXED);
+  __atomic_store_n(static_cast<uint64_t*>(address) + 1, second, __ATOMIC_RELAXED);
 }
 inline void load_pair(const void* address, uint64_t& first, uint64_t& second) {
-  const auto* const words = static_cast<const uint64_t*>(address);
-  first = __atomic_load_n(words, __ATOMIC_RELAXED);
-  second = __atomic_load_n(words + 1, __ATOMIC_RELAXED);
+  emulator::check_aligned(address, 16);
+  first = __atomic_load_n(static_cast<const uint64_t*>(address), __ATOMIC_RELAXED);
+  second = __atomic_load_n(static_cast<const uint64_t*>(address) + 1, __ATOMIC_RELAXED);
 }
 inline void spin_pause() {
   emulator::g_runner->spin();
