@@ -21,8 +21,8 @@ def all_steps(emulated: bool) -> list[Step]:
     long = 3600.0
     first = [
         Step("environment", machine.examine, 30),
-        Step("googletest", build.build_googletest, 60, ("environment",)),
-        Step("configure", build.configure, 60, ("googletest",)),
+        Step("googletest", build.build_googletest, 120, ("environment",)),
+        Step("configure", build.configure, 120, ("googletest",)),
         Step("build", build.build, long if emulated else 330, ("configure",)),
     ]
     if emulated:

@@ -35,7 +35,8 @@ def run_step(step: Step, context, clock: Clock, failed: set[str]) -> Result:
         return Result(step.name, SKIPPED, 0.0, f"needs the step {broken[0]}")
     limit = min(step.limit, clock.left() - step.reserve)
     if limit < min(LEAST_SECONDS, step.limit):
-        return Result(step.name, SKIPPED, 0.0, f"no time: {max(clock.left(), 0):.0f} s are left")
+        kept = f", {step.reserve:.0f} of them for later steps" if step.reserve else ""
+        return Result(step.name, SKIPPED, 0.0, f"no time: {max(clock.left(), 0):.0f} s are left{kept}")
     started = clock.now()
     try:
         result = step.work(context, limit)
