@@ -72,8 +72,8 @@ def configure(context, limit: float) -> Result:
 
 
 def cmake_error(output: str) -> str:
-    found = re.search(r"^CMake Error[^\n]*:\s*\n\s*(.+)", output, re.MULTILINE)
-    return found.group(1).strip()[:200] if found else output.strip()[-200:]
+    found = re.search(r"^CMake Error(?: at [^\n]*)?:\s+(.+)", output, re.MULTILINE)
+    return found.group(1).strip()[:200] if found else " ".join(output.split())[-200:]
 
 
 def build_command(context, names: list[str]) -> list:

@@ -470,6 +470,8 @@ class Build(Folder):
     def test_errors_are_found_in_long_output(self):
         output = "-- Found\nCMake Error at cmake/options.cmake:10 (find_package):\n  Could not find fmt\n\nCall Stack\n"
         self.assertEqual(build.cmake_error(output), "Could not find fmt")
+        self.assertEqual(build.cmake_error('-- a\nCMake Error: install(EXPORT "x") includes y\n-- b\n'), 'install(EXPORT "x") includes y')
+        self.assertEqual(build.cmake_error("no\nmarks\n"), "no marks")
         self.assertEqual(build.first_error("[1/3] a\nx.cu(3): error: no such thing\nmore\n"), "x.cu(3): error: no such thing")
 
     def test_what_was_not_built_is_known(self):
