@@ -44,7 +44,11 @@ add_library(shoal_cuda MODULE ${shoal_cuda_sources})
 set_target_properties(shoal_cuda PROPERTIES OUTPUT_NAME shoal-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin
                                             CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 target_link_libraries(shoal_cuda PRIVATE shoal_plugin nlohmann_json::nlohmann_json CUDA::cudart_static ${CMAKE_DL_LIBS})
+set(shoal_cuda_werror "")
+if(SHOAL_WERROR)
+  set(shoal_cuda_werror --Werror=all-warnings;-Xcompiler=-Werror)
+endif()
 target_compile_options(shoal_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra,-Werror;-lineinfo>")
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${shoal_werror}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra;${shoal_cuda_werror};-lineinfo>")
 install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal)
