@@ -5,6 +5,7 @@
 
 #include "devices/allocate.h"
 #include "graph/error.h"
+#include "meta/joined_norm.h"
 #include "meta/meta_backend.h"
 
 namespace shoal::meta {
@@ -71,23 +72,35 @@ void MetaGraphPlan::allocate(ComputeArena* arena) {
 }
 
 void MetaGraphPlan::compile() {
+  communicates_ = std::any_of(plan_.steps.begin(), plan_.steps.end(),
+                              [](const Step& step) { return step.kind == StepKind::kCollective; });
+  // Made now, to fail here rather than in the first run.
+  if (communicates_) join_norms(plan_, backend_.communicator());
   for (const Step& step : plan_.steps) {
     Action action;
     for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      Graph& graph = *plan_.ranks[rank].graph;
       const NodeRange& range = step.ranges[rank];
-      if (step.kind == StepKind::kCollective) {
-        action.calls.push_back(make_call(*graph.nodes()[range.begin], step));
+      if (is_joined(step)) {
+        action.norms.push_back(joined_norm(plan_, step, static_cast<int>(rank)));
+      } else if (step.kind == StepKind::kCollective) {
+        const Graph& graph = *plan_.ranks[rank].graph;
+        action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
       } else {
-        action.compute.push_back(range.begin == range.end ? nullptr
-                                                          : backend_.members()[rank]->create_plan(
-                                                                GraphRange{&graph, range.begin, range.end}));
+        action.compute.push_back(compile(rank, range));
       }
     }
-    communicates_ |= step.kind == StepKind::kCollective;
     actions_.push_back(std::move(action));
   }
-  if (communicates_) backend_.communicator();  // fail here rather than in the first run
+}
+
+std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range) const {
+  if (range.begin == range.end) return nullptr;
+  const RankPlan& local = plan_.ranks[rank];
+  PlanOptions options;  // what is shown must be there, though nobody else reads it
+  for (const Tensor* node : local.shown) {
+    if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
+  }
+  return backend_.members()[rank]->create_plan(GraphRange{local.graph.get(), range.begin, range.end}, options);
 }
 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
@@ -209,6 +222,9 @@ void MetaGraphPlan::queue_steps(int first, int last) {
     }
     for (size_t rank = 0; rank < action.calls.size(); ++rank) {
       backend_.communicator().enqueue(static_cast<int>(rank), action.calls[rank]);
+    }
+    for (size_t rank = 0; rank < action.norms.size(); ++rank) {
+      backend_.communicator().enqueue_fused(static_cast<int>(rank), action.norms[rank]);
     }
   }
 }

@@ -36,15 +36,15 @@ class PeerCommunicator final : public Communicator {
   size_t buffer_bytes(int rank) const override { return peers_.buffer_bytes(rank); }
   bool can_be_recorded() const override { return true; }
   bool can(const Call& call) const { return peers_.can(call); }
+  bool can_fuse(const FusedNorm& norm) const override {
+    return peers_.can(reduction_of(norm)) && peers_.is_fast(reduction_of(norm));
+  }
 
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
-    const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
-      const Rank& own = *static_cast<Rank*>(object);
-      own.owner->run(own.rank, *static_cast<const Call*>(argument), failed);
-    };
-    backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &call});
+    push(rank, call);
   }
+  void enqueue_fused(int rank, const FusedNorm& norm) override { push(rank, norm); }
 
  private:
   struct Rank {
@@ -61,11 +61,34 @@ class PeerCommunicator final : public Communicator {
     return found;
   }
 
-  void run(int rank, const Call& call, bool failed) {
-    if (!failed) return peers_.launch(rank, call);
-    // The stream keeps its own, earlier error; here only the peers need to hear of it.
-    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", name_of(call.kind),
-                             call.what, rank, backends_[static_cast<size_t>(rank)]->name()));
+  static p2p::NormReduction reduction_of(const FusedNorm& norm) {
+    return {.in = norm.in,
+            .residual = norm.residual,
+            .weight = norm.weight,
+            .sum = norm.sum,
+            .normed = norm.normed,
+            .row = norm.row,
+            .rows = norm.rows,
+            .epsilon = norm.epsilon};
+  }
+
+  template <class Work>
+  void push(int rank, const Work& work) {
+    const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
+      const Rank& own = *static_cast<Rank*>(object);
+      const Work& queued = *static_cast<const Work*>(argument);
+      failed ? own.owner->give_up(own.rank, queued) : own.owner->launch(own.rank, queued);
+    };
+    backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &work});
+  }
+  void launch(int rank, const Call& call) { peers_.launch(rank, call); }
+  void launch(int rank, const FusedNorm& norm) { peers_.launch(rank, reduction_of(norm), norm.what); }
+  /// The stream keeps its own, earlier error; here only the peers need to hear of it.
+  void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }
+  void give_up(int rank, const FusedNorm& norm) { give_up(rank, "all_reduce_norm", norm.what); }
+  void give_up(int rank, std::string_view kind, std::string_view what) {
+    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", kind, what, rank,
+                             backends_[static_cast<size_t>(rank)]->name()));
   }
 
   p2p::P2pCommunicator peers_;
@@ -113,6 +136,14 @@ class CudaCommunicator final : public Communicator {
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
     choose(call).enqueue(rank, call);
+  }
+  bool can_fuse(const FusedNorm& norm) const override {
+    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= kNcclFromBytes;
+    return peers_ != nullptr && peers_->can_fuse(norm) && (!large || nccl_ == nullptr);
+  }
+  void enqueue_fused(int rank, const FusedNorm& norm) override {
+    if (peers_ == nullptr) return Communicator::enqueue_fused(rank, norm);
+    peers_->enqueue_fused(rank, norm);
   }
 
  private:
