@@ -86,6 +86,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual std::string_view name() const = 0;  ///< "host", "p2p", "nccl", ...
   virtual int size() const = 0;
+  /// Why it is slower than one might expect of these devices, for users; "" when there is nothing to say.
+  virtual std::string remark() const { return {}; }
   /// Queues rank `rank`'s side on that rank's backend. Does not block or allocate. Throws InvalidArgument
   /// for a bad call (counts of the wrong length, a dtype that cannot be reduced).
   virtual void enqueue(int rank, const Call& call) = 0;
