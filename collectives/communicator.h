@@ -86,6 +86,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual std::string_view name() const = 0;  ///< "host", "p2p", "nccl", ...
   virtual int size() const = 0;
+  /// Why it is slower than one might expect of these devices, for users; "" when there is nothing to say.
+  virtual std::string remark() const { return {}; }
   /// Queues rank `rank`'s side on that rank's backend. Does not block or allocate. Throws InvalidArgument
   /// for a bad call (counts of the wrong length, a dtype that cannot be reduced).
   virtual void enqueue(int rank, const Call& call) = 0;
@@ -99,6 +101,9 @@ class Communicator {
   /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A communicator that
   /// failed once, in whatever way, stays failed with its first message; make a new one to go on.
   virtual void abort(std::string_view reason) = 0;
+  /// May backends record calls (Backend::start_recording), to replay them on every rank in the same order? Only where
+  /// nothing but the device works at them.
+  virtual bool can_be_recorded() const { return false; }
   /// Memory held for communication on one rank, bytes.
   virtual size_t buffer_bytes(int rank) const = 0;
 

@@ -45,6 +45,7 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
 MetaGraphPlan::~MetaGraphPlan() {
   wait();
   unbind();
+  backend_.forget(*this);
 }
 
 void MetaGraphPlan::wait() const {
@@ -229,29 +230,33 @@ void MetaGraphPlan::queue_steps(int first, int last) {
 }
 
 MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
-  if (!backend_.may_record()) return nullptr;
+  if (!backend_.may_record() || (communicates_ && !backend_.communicator().can_be_recorded())) return nullptr;
   const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
   auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
-  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, false, 0, {}});
+  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, false, {}});
   if (++found->runs == 1 || found->impossible) return nullptr;
-  if (!found->ranks.empty() && found->communicator == backend_.communicator_number()) return &*found;
+  if (!found->ranks.empty()) return &*found;
   found->impossible = !record(*found);
   return found->impossible ? nullptr : &*found;
 }
 
 bool MetaGraphPlan::record(Recorded& into) {
-  into.ranks.clear();
-  into.communicator = backend_.communicator_number();
   const auto members = backend_.members();
   size_t started = 0;
   while (started < members.size() && members[started]->start_recording()) ++started;
-  if (started == members.size()) queue_steps(into.first, into.last);
   bool complete = started == members.size();
+  try {
+    if (complete) queue_steps(into.first, into.last);
+  } catch (...) {
+    for (Backend* member : members) member->stop_recording();
+    throw;
+  }
   for (size_t rank = 0; rank < started; ++rank) {
     into.ranks.push_back(members[rank]->stop_recording());
     complete &= into.ranks.back() != nullptr;
   }
   if (!complete) into.ranks.clear();
+  if (complete) backend_.remember(*this);
   return complete;
 }
 

@@ -45,6 +45,8 @@ class MetaGraphPlan final : public GraphPlan {
   void move_to(Graph& graph);
   /// Queues the steps of segments [first, last).
   void run(int first, int last);
+  /// What is recorded goes before the communicator that it uses.
+  void drop_recordings() { recorded_.clear(); }
 
  private:
   /// One step, ready: per rank either a compiled range (nullptr: nothing to do) or a call, plain or joined.
@@ -68,7 +70,6 @@ class MetaGraphPlan final : public GraphPlan {
     int first, last;
     int runs = 0;
     bool impossible = false;
-    uint64_t communicator = 0;  ///< the one that it was recorded with
     std::vector<std::unique_ptr<Recording>> ranks;
   };
 

@@ -6,6 +6,7 @@
 
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/p2p/p2p_communicator.h"
+#include "collectives/thresholds.h"
 #include "devices/cuda/cuda_backend.h"
 #include "graph/error.h"
 
@@ -23,7 +24,7 @@ class PeerCommunicator final : public Communicator {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
-          this, {[](std::chrono::nanoseconds) {}, [this, rank] { peers_.check(static_cast<int>(rank)); }});
+          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // its kernels look at the time
     }
   }
   ~PeerCommunicator() override {
@@ -33,6 +34,7 @@ class PeerCommunicator final : public Communicator {
   int size() const override { return peers_.size(); }
   void abort(std::string_view reason) override { peers_.abort(reason); }
   size_t buffer_bytes(int rank) const override { return peers_.buffer_bytes(rank); }
+  bool can_be_recorded() const override { return true; }
   bool can(const Call& call) const { return peers_.can(call); }
   bool can_fuse(const FusedNorm& norm) const override {
     return peers_.can(reduction_of(norm)) && peers_.is_fast(reduction_of(norm));
@@ -98,6 +100,7 @@ class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options), backends_(backends.begin(), backends.end()) {
+    if (const auto measured = find_thresholds(backends)) nccl_from_bytes_ = measured->nccl_from_bytes;
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
       cuda.push_back(dynamic_cast<CudaBackend*>(backend));
@@ -124,6 +127,11 @@ class CudaCommunicator final : public Communicator {
     }
     return bytes;
   }
+  std::string remark() const override {
+    if (no_peers_.empty()) return {};
+    return no_nccl_.empty() ? no_peers_ : fmt::format("{}; {}", no_peers_, no_nccl_);
+  }
+  bool can_be_recorded() const override { return staged_ == nullptr; }
   void abort(std::string_view reason) override {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
       if (one != nullptr) one->abort(reason);
@@ -134,7 +142,7 @@ class CudaCommunicator final : public Communicator {
     choose(call).enqueue(rank, call);
   }
   bool can_fuse(const FusedNorm& norm) const override {
-    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= kNcclFromBytes;
+    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= nccl_from_bytes_;
     return peers_ != nullptr && peers_->can_fuse(norm) && (!large || nccl_ == nullptr);
   }
   void enqueue_fused(int rank, const FusedNorm& norm) override {
@@ -152,11 +160,11 @@ class CudaCommunicator final : public Communicator {
     }
   }
   void connect_nccl() {
-    no_nccl_ = nccl::why_not(backends_);
-    if (no_nccl_.empty()) {
+    try {
       nccl_ = nccl::make_nccl_communicator(backends_, options_);
-    } else if (options_.implementation == "nccl") {
-      throw DeviceError(no_nccl_);
+    } catch (const DeviceError& error) {
+      if (options_.implementation == "nccl") throw;
+      no_nccl_ = error.what();
     }
   }
 
@@ -167,7 +175,7 @@ class CudaCommunicator final : public Communicator {
   }
 
   Communicator& choose(const Call& call) {
-    const bool large = message_bytes(call) >= kNcclFromBytes;
+    const bool large = message_bytes(call) >= nccl_from_bytes_;
     const bool by_peers = peers_ != nullptr && peers_->can(call);
     if (by_peers && (!large || nccl_ == nullptr)) return *peers_;
     if (nccl_ != nullptr) return *nccl_;
@@ -177,6 +185,7 @@ class CudaCommunicator final : public Communicator {
 
   const Options options_;
   const std::vector<Backend*> backends_;
+  size_t nccl_from_bytes_ = kNcclFromBytes;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
   std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
