@@ -121,7 +121,7 @@ TEST_F(HostTestWithoutGraphs, EveryRunLaunchesItsKernels) {
 TEST_F(HostTest, AMovedPlanKeepsItsGraphWhereNoAddressChanges) {
   for (int i = 0; i < 3; ++i) run(loaded_, *plan_);
   Graph other("other");
-  Tensor* const x = other.input("x", DType::kF32, {8});
+  Tensor* const x = other.input("x", DType::kF32, {8, 1, 1, 1});
   Tensor* const w = loaded_.weights.tensors()[0];
   other.output(sub(other, mul(other, add(other, x, w), x), w, "y"));
   ASSERT_TRUE(backend_.update_plan(*plan_, other));
@@ -139,7 +139,7 @@ TEST_F(HostTest, AMovedPlanKeepsItsGraphWhereNoAddressChanges) {
   for (float& value : doubled) value *= 2;
   tensor_set(*w, doubled.data(), 0, w->bytes());
   Graph third("third");
-  Tensor* const x3 = third.input("x", DType::kF32, {8});
+  Tensor* const x3 = third.input("x", DType::kF32, {8, 1, 1, 1});
   third.output(sub(third, mul(third, add(third, x3, w), x3), w, "y"));
   ASSERT_TRUE(backend_.update_plan(*plan_, third));
   loaded_.fill(*x3);
