@@ -14,7 +14,7 @@ TESTS = ("test_devices", "test_ops", "test_collectives", "test_property", "test_
 
 
 def targets(context) -> list[str]:
-    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ["cuda_ceilings"])]
+    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ["test_cuda_gpu", "cuda_ceilings"])]
 
 
 def generator() -> list[str]:
@@ -121,12 +121,12 @@ def parse_resources(output: str) -> list[dict]:
 
 
 def kernel_resources(context, limit: float) -> Result:
-    """The step kernels: registers of each kernel, and memory that spilled registers or local arrays take."""
+    """The step registers: those of each kernel, and memory that spilled registers or local arrays take."""
     tool = cuda_tool("cuobjdump")
     if not tool:
         raise Skip("no cuobjdump here")
     context.program("shoal")
-    outcome = run([tool, "--dump-resource-usage", context.plugin], limit, context.log("kernels"))
+    outcome = run([tool, "--dump-resource-usage", context.plugin], limit, context.log("registers"))
     kernels = parse_resources(require_success(outcome, "cuobjdump").output)
     if not kernels:
         raise CheckError("cuobjdump lists no kernel")

@@ -57,4 +57,4 @@ class Context:
     def library_folders(self) -> list[str]:
         if not self.deps:
             return []
-        return sorted({str(file.parent) for file in self.deps.glob("**/lib*.so.*") if "python" not in file.parts})
+        return sorted({str(file.parent) for file in (self.deps / "usr").glob("**/lib*.so.*")})

@@ -28,7 +28,7 @@ def all_steps(emulated: bool) -> list[Step]:
     if emulated:
         return first + tests.steps(True)
     first.insert(1, Step("models-start", bench.start_models, 10, ("environment",)))
-    return [*first, *tests.steps(False), *bench.steps(), Step("kernels", build.kernel_resources, 30, ("configure",))]
+    return [*first, *tests.steps(False), *bench.steps(), Step("registers", build.kernel_resources, 30, ("configure",))]
 
 
 def find_commit(root: pathlib.Path) -> str:

@@ -282,6 +282,20 @@ exit 1
         self.assertEqual(result.data["alone"], {"Ops.Run/mul": "exit status 1", "Ops.Run/rope": "passed"})
         self.assertTrue(result.detail.endswith("each alone: 1 passed, not Ops.Run/mul"), result.detail)
 
+    def test_a_test_that_hangs_does_not_hide_the_others(self):
+        one = self.built(test_ops="""
+case "$*" in
+*list_tests*) printf 'Ops.\\n  Run/hang\\n  Run/mul\\n'; exit 0;;
+*=Ops.Run/mul*) exit 0;;
+esac
+echo "[ RUN      ] Ops.Run/hang"
+sleep 60
+""")
+        with mock.patch.object(tests, "ALONE_LIMIT", 1.0):
+            result = tests.run_suite(one, tests.Suite("test_ops", "Ops.*"), "ops", 12)
+        self.assertEqual(result.result, FAILED)
+        self.assertIn("time limit of 8 s reached in Ops.Run/hang; each alone: 1 passed, not Ops.Run/hang", result.detail)
+
     def test_a_suite_that_was_not_built(self):
         one = self.built(test_ops="exit 0\n")
         one.broken = {"test_ops"}
@@ -318,6 +332,12 @@ class Sanitizer(unittest.TestCase):
         self.assertEqual((result.result, result.detail), (FAILED, "Invalid __global__ write of size 4 bytes (1 error)"))
         self.assertEqual(result.data["errors"], ["Invalid __global__ write of size 4 bytes"])
         self.assertEqual(self.judge(self.BROKEN.replace("========= ERROR SUMMARY: 1 error\n", ""), None).result, FAILED)
+
+    def test_races_and_other_lines(self):
+        text = PASSING + "========= Warning: cannot read symbols\n========= Target application returned an error\n"
+        self.assertEqual(self.judge(text + "========= RACECHECK SUMMARY: 0 hazards displayed\n", 0).result, OK)
+        race = text + "========= Warning: Race reported between Write and Read\n========= RACECHECK SUMMARY: 1 hazard\n"
+        self.assertEqual(self.judge(race, 0).result, FAILED)
 
     def test_out_of_time(self):
         result = self.judge(PASSING, None)
@@ -507,10 +527,10 @@ class Program(Folder):
     def test_without_a_gpu_all_is_said_in_one_table(self):
         with mock.patch.object(machine, "cuda_tool", return_value=None):
             status, out = self.call("--build", self.folder / "build", "--out", self.folder / "out", "--only",
-                                    "environment,build,devices,kernels")  # fmt: skip
+                                    "environment,build,devices,registers")  # fmt: skip
         self.assertEqual(status, 1)
         self.assertRegex(out, r"(?m)^environment +failed +0\.\d  no nvidia-smi: there is no NVIDIA driver here")
-        self.assertRegex(out, r"(?m)^kernels +skipped +0\.0  no cuobjdump here")
+        self.assertRegex(out, r"(?m)^registers +skipped +0\.0  no cuobjdump here")
         found = json.loads((self.folder / "out/gpu_check.json").read_text())
         self.assertEqual(found["steps"][0]["result"], FAILED)
 
