@@ -43,7 +43,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 # Compiled once for the plug-in and for the tests of tests/cuda/gpu, which see more than a plug-in shows.
 add_library(shoal_cuda_objects OBJECT ${shoal_cuda_sources})
 set_target_properties(shoal_cuda_objects PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
-target_link_libraries(shoal_cuda_objects PRIVATE shoal_plugin CUDA::cudart_static)
+target_link_libraries(shoal_cuda_objects PRIVATE shoal_plugin nlohmann_json::nlohmann_json CUDA::cudart_static)
 set(shoal_cuda_werror "")
 if(SHOAL_WERROR)
   set(shoal_cuda_werror --Werror=all-warnings;-Xcompiler=-Werror)

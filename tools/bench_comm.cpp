@@ -211,6 +211,24 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
   return result;
 }
 
+collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, const std::function<bool()>& stop) {
+  constexpr size_t kSmallest = size_t{16} << 10, kLargest = size_t{64} << 20;
+  const CommImplementation peers = implementation("p2p"), nccl = implementation("nccl");
+  const auto microseconds = [&](const CommImplementation& one, size_t bytes) {
+    const CommCase which = case_of_size(collectives::Collective::kAllReduce, DType::kF32, ranks(), bytes);
+    return measure(one, which, options, stop).in_place->us;
+  };
+  // From the largest down, as long as NCCL is ahead.
+  size_t from = 2 * kLargest;
+  for (size_t bytes = kLargest; bytes >= kSmallest && microseconds(nccl, bytes) < microseconds(peers, bytes);
+       bytes /= 2) {
+    from = bytes;
+  }
+  const collectives::Thresholds found{from};
+  collectives::save_thresholds(backends_, found);
+  return found;
+}
+
 void CommBench::synchronize() {
   std::exception_ptr failure;
   for (Backend* backend : backends_) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/thresholds.h"
 #include "devices/device.h"
 #include "tools/bench_comm_check.h"
 
@@ -60,6 +61,10 @@ class CommBench {
   std::vector<CommImplementation> implementations();
   /// Throws InvalidArgument that says why it does not work here, and names those that do.
   CommImplementation implementation(const std::string& name);
+
+  /// Finds the size from which on all_reduce is faster by NCCL than by p2p, and saves it for this mesh. Throws
+  /// InvalidArgument where one of them does not work here, so that there is nothing to choose.
+  collectives::Thresholds calibrate(const CommBenchOptions& options, const std::function<bool()>& stop = {});
 
   /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
   /// what the communicator or memory throws.

@@ -139,6 +139,10 @@ CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : funct
   }
 }
 
+CudaFamily::~CudaFamily() {
+  if (g_family == this) g_family = nullptr;
+}
+
 void CudaFamily::find_gpus() {
   // Each stream has a queue of its own in the hardware only as far as this goes; kernels of two streams in one queue
   // that wait for each other would never end. Read by the driver when it starts.

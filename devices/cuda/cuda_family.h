@@ -65,6 +65,7 @@ class CudaFamily final : public BackendReg {
   /// `functions`: of later folders, by name (BackendReg::function). Throws InvalidArgument for a bad environment
   /// variable.
   explicit CudaFamily(std::function<void*(std::string_view)> functions = {});
+  ~CudaFamily() override;
   std::string name() const override { return "CUDA"; }
   std::span<Device* const> devices() const override { return listed_; }
   void* function(std::string_view name) const override;

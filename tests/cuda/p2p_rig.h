@@ -167,7 +167,8 @@ struct Case {
     in.push_back(encode(dtype, in_values));
     expected.push_back(encode(dtype, out_values));
   }
-  void prepare(const Rig& rig) {
+  template <class Ranks>
+  void prepare(const Ranks& rig) {
     for (int rank = 0; rank < rig.size(); ++rank) {
       sources.emplace_back(rig.gpu(rank), in[rank].size() + shift);
       sources.back().set(in[rank], shift);
