@@ -167,8 +167,9 @@ class Steps(Folder):
     def test_results_in_order(self):
         report = self.run_steps([self.step("a", takes=2), self.step("b", fails=shell.CheckError("broke")),
                                  self.step("c", fails=shell.Skip("none here"))])  # fmt: skip
-        self.assertEqual([one.cells() for one in report.results], [["a", OK, "2.0", "limit 50"], ["b", FAILED, "1.0", "broke"],
-                                                                  ["c", SKIPPED, "1.0", "none here"]])  # fmt: skip
+        self.assertEqual([one.cells() for one in report.results],
+                         [["a", OK, "2.0", "limit 50"], ["b", FAILED, "1.0", "broke"],
+                          ["c", SKIPPED, "1.0", "none here"]])  # fmt: skip
         self.assertEqual(report.exit_code(), 1)
 
     def test_what_needs_a_broken_step_is_skipped_and_the_rest_is_not(self):
@@ -183,7 +184,8 @@ class Steps(Folder):
         self.assertEqual(report.results[2].result, SKIPPED)
 
     def test_time_is_left_to_later_steps(self):
-        report = self.run_steps([self.step("a", takes=30), self.step("b", takes=30, reserve=60), self.step("c", reserve=60)])
+        report = self.run_steps([self.step("a", takes=30), self.step("b", takes=30, reserve=60),
+                                 self.step("c", reserve=60)])  # fmt: skip
         self.assertEqual([one.detail for one in report.results],
                          ["limit 50", "limit 10", "no time: 60 s are left, 60 of them for later steps"])  # fmt: skip
 
@@ -308,9 +310,10 @@ sleep 60
         same = 'echo "starting"; echo "{\\"tokens\\": [1, 2, 3]}"\n'
         result = tests.same_text(self.built(True, shoal=same), 60)
         self.assertEqual(result.result, OK, result.detail)
-        other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}";; *) echo "{\\"tokens\\": [1, 2, 3]}";; esac\n'
+        other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}"; exit;; esac\n' + same
         result = tests.same_text(self.built(True, shoal=other), 60)
-        self.assertEqual((result.result, result.detail), (FAILED, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1"))
+        self.assertEqual(result.result, FAILED)
+        self.assertEqual(result.detail, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1")
         with self.assertRaisesRegex(shell.CheckError, "q8_0 on CPU0: exit status 2; no such device"):
             tests.same_text(self.built(True, shoal="echo no such device; exit 2\n"), 60)
 
@@ -462,7 +465,8 @@ class Machine(Folder):
             with self.assertRaisesRegex(shell.CheckError, "^no nvidia-smi: there is no NVIDIA driver here; .*$"):
                 machine.examine(one, 30)
         smi = fake_program(self.folder / "smi", 'echo "A GPU, 1, 2 MiB, 9.0, 1 MHz, 1 MHz, 1 MHz, 1 W"\n')
-        with mock.patch.object(machine, "cuda_tool", side_effect=lambda name: str(smi) if name == "nvidia-smi" else None):
+        only_smi = {"nvidia-smi": str(smi)}
+        with mock.patch.object(machine, "cuda_tool", side_effect=only_smi.get):
             with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: .*$"):
                 machine.examine(one, 30)
         with mock.patch.object(tests, "cuda_tool", return_value=None):
@@ -490,7 +494,7 @@ class Build(Folder):
     def test_errors_are_found_in_long_output(self):
         output = "-- Found\nCMake Error at cmake/options.cmake:10 (find_package):\n  Could not find fmt\n\nCall Stack\n"
         self.assertEqual(build.cmake_error(output), "Could not find fmt")
-        self.assertEqual(build.cmake_error('-- a\nCMake Error: install(EXPORT "x") includes y\n-- b\n'), 'install(EXPORT "x") includes y')
+        self.assertEqual(build.cmake_error("-- a\nCMake Error: x includes y\n-- b\n"), "x includes y")
         self.assertEqual(build.cmake_error("no\nmarks\n"), "no marks")
         self.assertEqual(build.first_error("[1/3] a\nx.cu(3): error: no such thing\nmore\n"), "x.cu(3): error: no such thing")
 
@@ -540,7 +544,8 @@ class Program(Folder):
         self.assertEqual((status, out), (2, f"gpu_check: --deps: there is no folder {self.folder / 'none'}\n"))
         (self.folder / "full").mkdir()
         (self.folder / "full/file").touch()
-        self.assertEqual(self.call("--pack", self.folder / "full")[1], f"gpu_check: --pack: {self.folder / 'full'} is not empty\n")
+        out = self.call("--pack", self.folder / "full")[1]
+        self.assertEqual(out, f"gpu_check: --pack: {self.folder / 'full'} is not empty\n")
 
     def test_emulated_runs_of_a_build(self):
         one = self.built(True, test_devices=f"cat <<'X'\n{PASSING}X\n", test_ops="exit 139\n")
