@@ -26,14 +26,14 @@ namespace shoal::meta {
 
 struct MetaOptions {
   std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
-  /// Collectives by which implementation, of those that `communicator` offers (collectives::check_implementation).
-  std::string comm = collectives::default_implementation();
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; empty: communicator_for() of meta/meta_functions.h.
   collectives::CommunicatorFactory communicator = nullptr;
   RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
   /// Device::offload_op: is this node worth bringing weights from elsewhere for? By default what all members say.
   std::function<bool(const Tensor& node)> offload_op = {};
+  /// Collectives by which implementation, of those that `communicator` offers (collectives::check_implementation).
+  std::string comm = collectives::default_implementation();
 };
 
 class MetaDevice : public Device {

@@ -378,5 +378,30 @@ TEST(EmulatorDeathTest, Misalignment) {
   EXPECT_DEATH(run_one(misaligned, in), "not aligned to 16");
 }
 
+#ifdef __SANITIZE_ADDRESS__
+__global__ void write_behind(int* out, int size) {
+  __syncthreads();
+  if (threadIdx.x == 33) out[size] = 1;
+}
+__global__ void write_behind_shared() {
+  SHOAL_DYNAMIC_SHARED(int, values);
+  __syncthreads();
+  values[threadIdx.x] = 1;
+}
+
+TEST(EmulatorDeathTest, TheAddressSanitizerSeesWhatKernelsTouch) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const CudaArray<int> out(size_t{100});
+  EXPECT_DEATH(run_one(write_behind, out.data(), 100), "heap-buffer-overflow(.|\n)*write_behind");
+  const CudaStream stream;
+  EXPECT_DEATH(
+      {
+        launch(stream, write_behind_shared, dim3(1), dim3(64), 63 * sizeof(int));
+        stream.synchronize();
+      },
+      "heap-buffer-overflow(.|\n)*write_behind_shared");
+}
+#endif
+
 }  // namespace
 }  // namespace shoal::cuda

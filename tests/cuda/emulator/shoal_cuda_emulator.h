@@ -55,7 +55,7 @@ struct LaunchPlace {
   std::source_location where;
   /// Takes the place of whatever converts to a stream.
   template <class Stream>
-    requires std::is_convertible_v<const Stream&, cudaStream_t>
+  requires std::is_convertible_v<const Stream&, cudaStream_t>
   // NOLINTNEXTLINE(google-explicit-constructor)
   LaunchPlace(const Stream& on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
 };
