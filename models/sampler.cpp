@@ -76,7 +76,7 @@ std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
   return candidates;
 }
 
-std::vector<TokenLogit> top_logits(std::span<const TokenLogit> best, int k) {
+std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k) {
   require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
   require_best(best);
   return {best.begin(), best.begin() + static_cast<std::ptrdiff_t>(std::min(best.size(), static_cast<size_t>(k)))};
@@ -95,7 +95,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
   return choose();
 }
 
-int32_t Sampler::sample(std::span<const TokenLogit> best) {
+int32_t Sampler::sample_best(std::span<const TokenLogit> best) {
   require_best(best);
   if (params_.temp <= 0) return best.front().id;
   candidates_.assign(best.begin(), best.end());

@@ -47,7 +47,7 @@ struct TokenLogit {
 /// logits, and for a logit that is not finite.
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k);
 /// The same of tokens that are selected already, in that order.
-std::vector<TokenLogit> top_logits(std::span<const TokenLogit> best, int k);
+std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k);
 
 class Sampler {
  public:
@@ -57,7 +57,7 @@ class Sampler {
   int32_t sample(std::span<const float> logits);
   /// The same from the best tokens, in the order of top_logits(): candidates_needed() of them, all of the vocabulary,
   /// or any number between. The token and the next ones are those that all logits would give.
-  int32_t sample(std::span<const TokenLogit> best);
+  int32_t sample_best(std::span<const TokenLogit> best);
 
  private:
   int32_t choose();

@@ -13,10 +13,10 @@
 //
 //   batch 512: 700 tokens run as 512, 128 and 64 (60 and padding), 20 tokens as 32, and then one by one
 //
-// With options.candidates the last step, selecting the best tokens, is the devices' too; what sample() of a Sampler
-// does with them is what it does with all logits:
+// With options.candidates selecting the best tokens is the devices' work too. A Sampler does with these what it would
+// do with all logits:
 //
-//   for (...) session.evaluate(std::array{sampler.sample(session.candidates())});
+//   for (...) session.evaluate(std::array{sampler.sample_best(session.candidates())});
 //
 // evaluate() queues work and returns; logits() and candidates() wait for it and throw what failed.
 #pragma once

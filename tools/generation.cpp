@@ -69,7 +69,7 @@ class Generator {
 
   void list_top_logits() {
     if (!logits_.empty()) out_.top_logits = models::top_logits(logits_, options_.top_logits);
-    if (!candidates_.empty()) out_.top_logits = models::top_logits(candidates_, options_.top_logits);
+    if (!candidates_.empty()) out_.top_logits = models::top_of(candidates_, options_.top_logits);
   }
 
   std::string stop_reason() const {
@@ -84,7 +84,7 @@ class Generator {
     out_.stop = stop_reason();
     if (!out_.stop.empty()) return;
     if (!out_.tokens.empty()) evaluate({&out_.tokens.back(), 1}, out_.evaluated);
-    int32_t token = session_.selects() ? sampler_.sample(candidates_) : sampler_.sample(logits_);
+    int32_t token = session_.selects() ? sampler_.sample_best(candidates_) : sampler_.sample(logits_);
     if (!options_.ignore_end && tokenizer_.is_end(token)) {
       out_.stop = "end_of_text";
       return;
