@@ -47,7 +47,7 @@ class Context:
         return path
 
     def environment(self, **more: str) -> dict:
-        """Of every program that is built here. Libraries from `deps` name further ones without saying where they are."""
+        """Of every program that is built here. Libraries from `deps` need others that they do not say the place of."""
         env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **more}
         libraries = self.library_folders()
         if libraries:
@@ -57,4 +57,4 @@ class Context:
     def library_folders(self) -> list[str]:
         if not self.deps:
             return []
-        return sorted({str(file.parent) for file in self.deps.glob("**/lib*.so.*") if "python" not in file.parts})
+        return sorted({str(file.parent) for file in (self.deps / "usr").glob("**/lib*.so.*")})
