@@ -244,8 +244,13 @@ bool MetaGraphPlan::record(Recorded& into) {
   const auto members = backend_.members();
   size_t started = 0;
   while (started < members.size() && members[started]->start_recording()) ++started;
-  if (started == members.size()) queue_steps(into.first, into.last);
   bool complete = started == members.size();
+  try {
+    if (complete) queue_steps(into.first, into.last);
+  } catch (...) {
+    for (Backend* member : members) member->stop_recording();
+    throw;
+  }
   for (size_t rank = 0; rank < started; ++rank) {
     into.ranks.push_back(members[rank]->stop_recording());
     complete &= into.ranks.back() != nullptr;

@@ -12,6 +12,7 @@
 #include "graph/graph.h"
 #include "meta/meta_functions.h"
 #include "tools/interrupt.h"
+#include "tools/output.h"
 
 namespace shoal::tools {
 namespace {
@@ -204,6 +205,9 @@ collectives::Communicator& CommBench::communicator(const CommImplementation& imp
 CommResult CommBench::measure(const CommImplementation& implementation, const CommCase& which,
                               const CommBenchOptions& options, const std::function<bool()>& stop) {
   collectives::Communicator& made = communicator(implementation);
+  if (!made.remark().empty() && remarks_.insert(made.remark()).second) {
+    write_err(fmt::format("shoal: note: {}\n", made.remark()));
+  }
   CommResult result{which, implementation.name, std::string(made.name()), {}, {}};
   Run run(*this, made, which);
   result.out_of_place = run.measure(false, options, stop);

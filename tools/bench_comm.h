@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,8 @@ class CommBench {
 
  private:
   class Run;
+
+  std::set<std::string> remarks_;  ///< made so far
 
   /// Waits for all ranks; throws the first failure after all have ended.
   void synchronize();

@@ -127,6 +127,10 @@ class CudaCommunicator final : public Communicator {
     }
     return bytes;
   }
+  std::string remark() const override {
+    if (no_peers_.empty()) return {};
+    return no_nccl_.empty() ? no_peers_ : fmt::format("{}; {}", no_peers_, no_nccl_);
+  }
   bool can_be_recorded() const override { return staged_ == nullptr; }
   void abort(std::string_view reason) override {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
@@ -138,7 +142,7 @@ class CudaCommunicator final : public Communicator {
     choose(call).enqueue(rank, call);
   }
   bool can_fuse(const FusedNorm& norm) const override {
-    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= kNcclFromBytes;
+    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= nccl_from_bytes_;
     return peers_ != nullptr && peers_->can_fuse(norm) && (!large || nccl_ == nullptr);
   }
   void enqueue_fused(int rank, const FusedNorm& norm) override {
@@ -156,11 +160,11 @@ class CudaCommunicator final : public Communicator {
     }
   }
   void connect_nccl() {
-    no_nccl_ = nccl::why_not(backends_);
-    if (no_nccl_.empty()) {
+    try {
       nccl_ = nccl::make_nccl_communicator(backends_, options_);
-    } else if (options_.implementation == "nccl") {
-      throw DeviceError(no_nccl_);
+    } catch (const DeviceError& error) {
+      if (options_.implementation == "nccl") throw;
+      no_nccl_ = error.what();
     }
   }
 

@@ -189,7 +189,11 @@ bool Launcher::run(const Work& work) {
     try {
       run_unless_failed(work);
     } catch (...) {
-      if (failure_ == nullptr) failure_ = std::current_exception();
+      if (recording_) {
+        recording_spoilt_ = true;  // what fails by itself fails again when it runs
+      } else if (failure_ == nullptr) {
+        failure_ = std::current_exception();
+      }
     }
   }
   return true;
@@ -244,19 +248,22 @@ void Launcher::start(const ComputeWork& work) {
 
 void Launcher::start(const SetWork& work) {
   if (!may_wait()) return;
-  check(copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream), name_,
-        "write " + work.tensor->name);
+  const cudaError_t status = copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
+  if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
 }
 
 void Launcher::start(const GetWork& work) {
   if (!may_wait()) return;
-  check(copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream), name_,
-        "read " + work.tensor->name);
+  // The driver waits for the stream when host memory is not pinned, and looks at nothing meanwhile.
+  if (has_polls()) wait_for_stream();
+  const cudaError_t status = copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
+  if (status != cudaSuccess) check(status, name_, "read " + work.tensor->name);
 }
 
 void Launcher::start(const CopyWork& work) {
   if (!may_wait()) return;
-  check(copy_contiguous(*work.src, *work.dst, context_.stream), name_, "copy " + work.src->name);
+  const cudaError_t status = copy_contiguous(*work.src, *work.dst, context_.stream);
+  if (status != cudaSuccess) check(status, name_, "copy " + work.src->name);
 }
 
 void Launcher::start(const BytesWork& work) {
@@ -317,6 +324,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   const bool captured = cudaStreamEndCapture(context_.stream, &graph) == cudaSuccess && graph != nullptr;
   const bool usable = captured && !recording_spoilt_ && failure_ == nullptr;
   if (usable && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess) {
+    cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
     *work.result = std::make_unique<CudaRecording>(exec);
   }
   if (graph != nullptr) cudaGraphDestroy(graph);

@@ -55,7 +55,7 @@ class Counted final : public Communicator {
 class CudaMesh {
  public:
   explicit CudaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
-      : setting_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(ranks).c_str()) {
+      : devices_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(ranks).c_str()) {
     meta::MetaOptions options;
     options.comm = comm;
     options.communicator = [this, may_fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
@@ -70,7 +70,7 @@ class CudaMesh {
   Queued queued;
 
  private:
-  test::Setting setting_;
+  test::Setting devices_, processors_{"SHOAL_EMULATED_PROCESSORS", "64"};
   CudaFamily family_;
 
  public:
@@ -144,7 +144,7 @@ TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
-                         testing::Combine(testing::Values(2, 3), testing::Values<int64_t>(1, 5, 20)),
+                         testing::Combine(testing::Values(2, 3), testing::Values<int64_t>(1, 5, 16)),
                          [](const auto& info) {
                            return fmt::format("{}_ranks_{}_tokens", std::get<0>(info.param), std::get<1>(info.param));
                          });
@@ -233,12 +233,28 @@ TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
 }
 
 TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
-  const collectives::p2p::Thresholds thresholds;
-  const int64_t most = thresholds.one_shot(2) / (64 * 4);
-  for (int64_t tokens : {most, most + 1}) {
+  for (int64_t tokens : {16, 17}) {  // as many rows as a kernel has blocks
     CudaMesh mesh(2);
     test::Loaded loaded(test::norm_graph(tokens), *mesh.device);
-    EXPECT_EQ(joined(*mesh.backend->create_plan(loaded.graph)), tokens == most ? 2 : 0) << tokens;
+    EXPECT_EQ(joined(*mesh.backend->create_plan(loaded.graph)), tokens == 16 ? 2 : 0) << tokens;
+  }
+  for (int ranks : {1, 2, 3}) {
+    const CudaMesh mesh(ranks);
+    const auto communicator = collectives::cuda::make_cuda_communicator(mesh.backend->members());
+    const auto can = [&](int64_t row, int64_t rows) {
+      FusedNorm norm;
+      norm.row = row;
+      norm.rows = rows;
+      return communicator->can_fuse(norm);
+    };
+    EXPECT_EQ(can(4096, 1), ranks > 1);
+    EXPECT_EQ(can(4096, 16), ranks == 2);  // 256 KiB
+    EXPECT_EQ(can(4096, 8), ranks > 1);
+    EXPECT_EQ(can(8192, 4), ranks > 1);
+    EXPECT_EQ(can(8192, 5), ranks == 2);
+    EXPECT_FALSE(can(8192, 9));
+    EXPECT_FALSE(can(8193, 1)) << "shared memory has no room for a longer row";
+    EXPECT_FALSE(can(0, 1));
   }
 }
 
