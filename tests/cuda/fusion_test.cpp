@@ -122,8 +122,9 @@ std::vector<Case> cases() {
       {"norm", kNorm, 1},
       {"norm_is_output", kNorm + "output %n\n", 0},
       {"norm_is_shown", kNorm, 0, {}, {"n"}},
-      {"norm_is_read_twice", kNorm + "%e = silu(%n)\noutput %e\n", 0},
-      {"norm_is_read_through_a_view", kNorm + "%w = reshape(%n) {shape=[512,1,1,1]}\n%e = silu(%w)\noutput %e\n", 0},
+      {"norm_is_read_twice", kNorm + "%e = unary(%n) {kind=silu}\noutput %e\n", 0},
+      {"norm_is_read_through_a_view",
+       kNorm + "%w = reshape(%n) {shape=[512,1,1,1]}\n%e = unary(%w) {kind=silu}\noutput %e\n", 0},
       {"norm_is_cut", kNorm, 0, {1}},
       {"sum_and_norm", kSumAndNorm, 2},
       {"sum_and_norm_shown", kSumAndNorm, 2, {}, {"s", "out"}},
@@ -150,8 +151,10 @@ std::vector<Case> cases() {
       {"three_products", kProjections, 2, {}, {}, true},
       {"three_products_shown", kProjections, 2, {}, {"q", "k"}, true},
       {"three_products_read_later",
-       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%w6, %a)\n%w = mul_mat(%v6, %a)\n%e = silu(%q)\n"
-       "%f = silu(%k)\n%h = silu(%v)\n%i = silu(%w)\noutput %e\noutput %f\noutput %h\noutput %i\n",
+       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%w6, %a)\n%w = mul_mat(%v6, %a)\n%e = unary(%q) "
+       "{kind=silu}\n"
+       "%f = unary(%k) {kind=silu}\n%h = unary(%v) {kind=silu}\n%i = unary(%w) {kind=silu}\noutput %e\noutput "
+       "%f\noutput %h\noutput %i\n",
        2,
        {},
        {},
