@@ -13,6 +13,7 @@
 #include "collectives/cuda/cuda_communicator.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/cuda_family.h"
+#include "graph/error.h"
 
 namespace shoal::test {
 
