@@ -395,12 +395,12 @@ TEST(CudaFamilyTest, WithoutAGpuThereAreNoDevicesAndAReason) {
 }
 
 TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
-  fail_call("cudaStreamCreateWithFlags", 2, cudaErrorECCUncorrectable);
+  fail_call("cudaGetDeviceProperties", 2, cudaErrorECCUncorrectable);
   CudaMesh mesh(3);
   ASSERT_EQ(mesh.size(), 2);
   EXPECT_EQ(mesh.devices()[0]->name(), "CUDA0");
   EXPECT_EQ(mesh.devices()[1]->name(), "CUDA2");
-  EXPECT_THAT(mesh.family().reason(), HasSubstr("uncorrectable ECC error"));
+  EXPECT_THAT(mesh.family().problems(), HasSubstr("uncorrectable ECC error"));
   emulator::clear_faults();
 }
 
