@@ -67,6 +67,10 @@ double conversion_cost(const CostModel& model, const Tensor& tensor, const Layou
   return moves_weight ? cost * model.weight_penalty : cost;
 }
 
+double gather_cost(const CostModel& model, double bytes, int ranks) {
+  return bytes / model.memory_bandwidth + collective(model, 1, bytes * (ranks - 1) / ranks);
+}
+
 double compute_cost(const CostModel& model, const Tensor& node) {
   double bytes = static_cast<double>(node.bytes());
   for (const Tensor* source : node.src) {

@@ -59,15 +59,19 @@ bool has_plain_rows(const Chain& chain) {
 bool overlap(const Tensor& a, const Tensor& b) {
   return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
+/// The norm is the last one that reads the sum, whose place the product has taken.
+bool has_no_sum(const Chain& chain) {
+  return chain.sum->data == chain.product->data;
+}
 /// Memory is planned for one node after the other: a result may lie on what the call still reads.
-bool is_placed_well(const Chain& chain) {
+bool is_placed_well(const Chain& chain, const Readers& readers) {
   const Tensor &sum = *chain.sum, &product = *chain.product;
   const auto fits = [](const Tensor& result, const Tensor& source) {
     return !overlap(result, source) || result.data == source.data;
   };
   return fits(sum, chain.in()) && fits(sum, chain.residual()) && fits(product, chain.in()) &&
-         fits(product, chain.residual()) && !overlap(sum, product) && !overlap(sum, chain.weight()) &&
-         !overlap(product, chain.weight());
+         fits(product, chain.residual()) && !overlap(sum, chain.weight()) && !overlap(product, chain.weight()) &&
+         (!overlap(sum, product) || (has_no_sum(chain) && readers.is_read_once(sum)));
 }
 
 FusedNorm call_of(const Chain& chain, const char* what) {
@@ -76,7 +80,7 @@ FusedNorm call_of(const Chain& chain, const char* what) {
   return {floats(chain.in()),
           floats(chain.residual()),
           floats(chain.weight()),
-          floats(*chain.sum),
+          has_no_sum(chain) ? nullptr : floats(*chain.sum),
           floats(product),
           product.shape[0],
           product.rows(),
@@ -103,7 +107,7 @@ class Joining {
     for (size_t rank = 0; rank < readers_.size(); ++rank) {
       const auto chain = chain_at(*plan_.ranks[rank].graph, step.ranges[rank].begin, next.ranges[rank].end);
       if (!chain || !is_sum_and_scaled_norm(*chain, readers_[rank])) return;
-      if (!has_plain_rows(*chain) || !is_placed_well(*chain)) return;
+      if (!has_plain_rows(*chain) || !is_placed_well(*chain, readers_[rank])) return;
       const FusedNorm call = call_of(*chain, step.tensor.c_str());
       if (!first) first = call;
       if (!are_alike(*first, call) || !communicator_.can_fuse(call)) return;

@@ -8,7 +8,8 @@
 //                        7  %m = mul(%n, %w)                                               7  %m = mul(%n, %w)
 //                        8  %g = mul_mat(%gate, %m)                   step 2 compute       8  %g = mul_mat(...)
 //
-// The sum before the norm and the product after it are still written; nobody else may read the values between. Whether
+// The sum before the norm, if anything else reads it, and the product after it are still written; nobody else may read
+// the values between. Whether
 // it can be done depends on addresses and on the communicator, so that only a plan with memory knows.
 #pragma once
 

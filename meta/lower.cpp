@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/text.h"
+#include "meta/candidates.h"
 #include "meta/per_tensor.h"
 #include "meta/redistribute.h"
 #include "meta/rule_cache.h"
@@ -124,6 +125,9 @@ class Lowering {
     std::vector<const Locals*> sources;
     for (size_t i = 0; i < node.src.size(); ++i) {
       sources.push_back(node.src[i] != nullptr ? &locals_of(*node.src[i], choice.sources[i]) : nullptr);
+    }
+    if (choice.by_candidates) {
+      return remember(node, choice.result, select_candidates(builder_, *sources[0], node, choice.partition));
     }
     const Rule* rule = choice.factor >= 0 ? rules_.find(node) : nullptr;
     Locals locals;

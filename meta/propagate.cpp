@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "meta/candidates.h"
 #include "meta/per_tensor.h"
 #include "meta/rule_cache.h"
 #include "meta/strategies.h"
@@ -70,6 +71,28 @@ class Propagator {
 
   bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
 
+  /// What it costs those who read a node that it is divided among the ranks; nullopt where a device needs it whole. The
+  /// host reads each rank's part, and those who select from it gather their candidates.
+  std::optional<double> cost_of_dividing(const Tensor& node) {
+    const auto& users = users_[node];
+    if (users.empty() && !node.is_output) return std::nullopt;
+    double cost = 0;
+    for (const User& user : users) {
+      const Tensor& next = *user.node;
+      std::optional<double> part;
+      if (is_view(next.op)) {
+        part = cost_of_dividing(next);
+      } else if (next.op == Op::kGetRows && user.index == 0 && is_for_the_host_alone(next)) {
+        part = 0.0;
+      } else if (auto candidates = candidates_of(next, Partition::even(ranks_, next.src[0]->shape[0]))) {
+        part = gather_cost(model_, static_cast<double>(candidate_bytes(next, *candidates)), ranks_);
+      }
+      if (!part) return std::nullopt;
+      cost += *part;
+    }
+    return cost;
+  }
+
   /// Somebody downstream needs the sum itself, seen through views.
   bool needs_sum(const User& user) {
     if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_.find(*user.node));
@@ -113,10 +136,24 @@ class Propagator {
 
   double cost_of(const Tensor& node, const Strategy& strategy) {
     double cost = compute_cost(model_, node) * strategy.share + later_cost(node, strategy.choice.result);
+    if (strategy.choice.by_candidates) {
+      const auto candidates = candidates_of(node, strategy.choice.partition);
+      cost += gather_cost(model_, static_cast<double>(candidate_bytes(node, *candidates)), ranks_);
+    }
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] != nullptr) cost += source_cost(node, *node.src[i], strategy.choice.sources[i]);
     }
     return cost;
+  }
+
+  /// Puts it first, where it is possible and no device needs the node whole.
+  bool add_divided(const Tensor& node, const std::vector<Layout>& sources, const Rule* rule,
+                   std::vector<Strategy>& candidates) {
+    if (std::none_of(shares_.begin(), shares_.end(), [](double share) { return share > 0; })) return false;
+    auto divided = divided_output(node, sources, shares_, rule);
+    if (!divided || !cost_of_dividing(node)) return false;
+    candidates.insert(candidates.begin(), std::move(*divided));
+    return true;
   }
 
   void visit(const Tensor& node) {
@@ -127,15 +164,12 @@ class Propagator {
     const bool on_runs = is_view(node.op) || node.op == Op::kConcat;
     const Rule* rule = on_runs ? nullptr : rules_.find(node);
     auto candidates = strategies(node, sources, ranks_, rule);
-    if (is_for_the_host_alone(node) && std::any_of(shares_.begin(), shares_.end(), [](double s) { return s > 0; })) {
-      if (auto divided = divided_output(node, sources, shares_, rule)) {
-        candidates.insert(candidates.begin(), std::move(*divided));
-      }
-    }
+    const bool is_divided = add_divided(node, sources, rule, candidates);
     size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
-      const double cost = cost_of(node, candidates[i]);
+      const double later = is_divided && i == 0 ? *cost_of_dividing(node) : 0.0;
+      const double cost = cost_of(node, candidates[i]) + later;
       if (cost < least) least = cost, best = i;
     }
     take(node, std::move(candidates[best].choice));

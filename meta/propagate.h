@@ -7,9 +7,10 @@
 //                  redistributed. Summed and selected factors give Partial.
 //   linear         a Partial source is passed through an op that is linear in it.
 //   mirrored       everything whole on every rank.
+//   candidates     top_k and argmax of split rows: each rank selects, and only what it selected is gathered.
 //   on runs        reshape, slice, permute and concat map layouts exactly; set_rows keeps its cache's layout.
-//   for the host   an output that only the host reads, made from a mirrored weight, is divided as the split weights
-//                  are: no device needs it whole.
+//   for the host   what only the host reads, or nodes for it select from, made from a mirrored weight, is divided as
+//                  the split weights are: no device needs it whole.
 // Otherwise a split is never introduced where no source has one, so that a value made whole by a collective stays
 // whole.
 //
@@ -40,8 +41,9 @@ namespace shoal::meta {
 struct NodeChoice {
   std::vector<Layout> sources;  ///< one for each source; mirrored where a source is absent
   Layout result;
-  int factor = -1;      ///< factor of the op's rule that is split, or -1
-  Partition partition;  ///< of that factor
+  int factor = -1;             ///< factor of the op's rule that is split, or -1
+  Partition partition;         ///< of that factor, or of axis 0 of the source
+  bool by_candidates = false;  ///< each rank selects from its part of the rows (candidates.h)
 };
 
 struct Propagation {

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/text.h"
+#include "meta/candidates.h"
 #include "meta/views.h"
 
 namespace shoal::meta {
@@ -96,6 +97,16 @@ void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, st
   }
 }
 
+/// Selecting from rows that are split: see candidates.h. Of several owners of a stretch one takes part.
+void add_candidates(const Tensor& node, const Layouts& sources, std::vector<Strategy>& out) {
+  if (sources.empty() || !sources[0].is_split(0)) return;
+  const Partition row = sources[0].partition.disjoint();
+  if (!candidates_of(node, row)) return;
+  NodeChoice choice{{Layout::split(0, row)}, Layout::mirrored(), -1, row};
+  choice.by_candidates = true;
+  out.push_back({std::move(choice), busiest_share(row)});
+}
+
 std::vector<Strategy> view_strategies(const Tensor& node, const Layout& source) {
   const auto layout = view_layout(node, source);
   std::vector<Strategy> out;
@@ -171,6 +182,7 @@ std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int
     if (writes) return write_strategies(node, *rule, sources);
     add_splits(node, *rule, sources, out);
     add_linear(node, *rule, sources, out);
+    add_candidates(node, sources, out);
   }
   out.push_back(mirrored(node));
   return out;

@@ -20,7 +20,7 @@ struct Strategy {
 /// last one is "mirrored", except for set_rows, which has exactly one: its cache stays where it is.
 std::vector<Strategy> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks, const Rule* rule);
 
-/// Dividing an output that nobody but the host reads, made from a mirrored weight (an output head that is the embedding
+/// Dividing an output that no device needs whole, made from a mirrored weight (an output head that is the embedding
 /// table too): every rank computes the stretch of the weight's outermost axis that `shares` (one for each rank, >= 0)
 /// give it, and nothing has to be gathered. nullopt where that does not apply.
 std::optional<Strategy> divided_output(const Tensor& node, const std::vector<Layout>& sources,

@@ -1,8 +1,10 @@
 #include "models/architecture.h"
 
+#include <algorithm>
 #include <array>
 
 #include "graph/error.h"
+#include "graph/ops/ops.h"
 #include "models/gguf_cursor.h"
 #include "models/llama.h"
 
@@ -14,6 +16,21 @@ constexpr std::array<Architecture, 1> kArchitectures{{
 }};
 
 }  // namespace
+
+void add_outputs(DecoderGraph& decoder, Tensor* logits, int64_t candidates) {
+  Graph& g = *decoder.graph;
+  decoder.logits = logits;
+  if (candidates == 0) {
+    g.output(logits);
+    return;
+  }
+  const int64_t vocab = logits->shape[0], outputs = logits->shape[1], k = std::min(candidates, vocab);
+  decoder.candidate_ids = k == 1 ? argmax(g, logits, "candidates") : top_k(g, logits, k, "candidates");
+  Tensor* elements = reshape(g, logits, {1, vocab, outputs, 1}, "logits.elements");
+  decoder.candidate_logits = get_rows(g, elements, decoder.candidate_ids, {}, "candidates.logits");
+  g.output(decoder.candidate_ids);
+  g.output(decoder.candidate_logits);
+}
 
 const Architecture& find_architecture(std::string_view name, std::string_view path) {
   std::string known;

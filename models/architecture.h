@@ -49,12 +49,17 @@ struct DecoderGraph {
   Tensor* positions = nullptr;   ///< i32 [n]: place of each token in its text
   Tensor* cache_rows = nullptr;  ///< i32 [n]: row of the KV cache that each token is written to; < 0: to none
   Tensor* out_ids = nullptr;     ///< i32 [outputs]: tokens of the batch whose logits are wanted
-  Tensor* logits = nullptr;      ///< f32 [vocab, outputs], an output of the graph
+  Tensor* logits = nullptr;      ///< f32 [vocab, outputs], an output of the graph unless candidates are
+  /// The candidates best tokens of each output, best first, the lower id of equals: i32 [candidates, outputs] and f32
+  /// [1, candidates, outputs], outputs of the graph. nullptr where logits are.
+  Tensor* candidate_ids = nullptr;
+  Tensor* candidate_logits = nullptr;
 };
 
 struct BatchShape {
   int64_t tokens = 1;
   int64_t outputs = 1;
+  int64_t candidates = 0;  ///< tokens that each output gives in place of all logits (at most the vocabulary); 0: logits
   bool operator==(const BatchShape&) const = default;
 };
 
@@ -65,6 +70,9 @@ struct Architecture {
   /// `weights` holds the tensors by name, `cache` those of the KV cache.
   DecoderGraph (*build)(const Hparams& hparams, const TensorContext& weights, const KvCache& cache, BatchShape batch);
 };
+
+/// Ends a decoder graph, for architectures: makes `logits` its output, or their candidates.
+void add_outputs(DecoderGraph& decoder, Tensor* logits, int64_t candidates);
 
 /// Throws InvalidArgument that names the file and lists the known ones.
 const Architecture& find_architecture(std::string_view name, std::string_view path);

@@ -79,7 +79,8 @@ class Builder {
     x = get_rows(g(), x, out_.out_ids, {}, "out_rows");
     x = norm(x, weight("output_norm.weight"), "out_norm");
     Tensor* head = weights_.find("output.weight");
-    out_.logits = g().output(mul_mat(g(), head ? head : weight("token_embd.weight"), x, "logits"));
+    Tensor* logits = mul_mat(g(), head ? head : weight("token_embd.weight"), x, "logits");
+    add_outputs(out_, logits, batch_.candidates);
     return std::move(out_);
   }
 

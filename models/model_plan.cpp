@@ -40,6 +40,7 @@ class Planner {
       : model_(model), placement_(placement), options_(options), plan_(plan), chunks_(placement.devices().size()) {}
 
   PlannedGraph plan(BatchShape shape) {
+    shape.candidates = options_.candidates;
     PlannedGraph planned;
     planned.graph = model_.architecture->build(model_.hparams, model_.weights, plan_.cache, shape);
     sched::ScheduleOptions options;

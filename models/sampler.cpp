@@ -12,13 +12,24 @@ bool better(const TokenLogit& a, const TokenLogit& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
+void require_any(size_t logits) {
+  require<InvalidArgument>(logits > 0, "there are no logits to choose a token from; evaluate a prompt first");
+}
+
+void require_finite(int32_t id, float logit) {
+  require<InvalidArgument>(std::isfinite(logit),
+                           "the logit of token {} is {}; the model's weights are damaged or a computation overflowed",
+                           id, logit);
+}
+
 void require_logits(std::span<const float> logits) {
-  require<InvalidArgument>(!logits.empty(), "there are no logits to choose a token from; evaluate a prompt first");
-  for (size_t i = 0; i < logits.size(); ++i) {
-    require<InvalidArgument>(std::isfinite(logits[i]),
-                             "the logit of token {} is {}; the model's weights are damaged or a computation overflowed",
-                             i, logits[i]);
-  }
+  require_any(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) require_finite(static_cast<int32_t>(i), logits[i]);
+}
+
+void require_best(std::span<const TokenLogit> best) {
+  require_any(best.size());
+  for (const TokenLogit& candidate : best) require_finite(candidate.id, candidate.logit);
 }
 
 void fill_candidates(std::span<const float> logits, std::vector<TokenLogit>& candidates) {
@@ -51,6 +62,11 @@ void check_params(const SamplerParams& params) {
                            "min_p = {}: expected a number from 0 to 1; 0 keeps all tokens", params.min_p);
 }
 
+int64_t candidates_needed(const SamplerParams& params) {
+  if (params.temp <= 0) return 1;
+  return params.top_k <= kMostCandidates ? params.top_k : 0;
+}
+
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
   require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
   require_logits(logits);
@@ -58,6 +74,12 @@ std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
   fill_candidates(logits, candidates);
   keep_best(candidates, static_cast<size_t>(k));
   return candidates;
+}
+
+std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k) {
+  require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
+  require_best(best);
+  return {best.begin(), best.begin() + static_cast<std::ptrdiff_t>(std::min(best.size(), static_cast<size_t>(k)))};
 }
 
 Sampler::Sampler(const SamplerParams& params) : params_(params), generator_(params.seed) {
@@ -70,6 +92,17 @@ int32_t Sampler::sample(std::span<const float> logits) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   fill_candidates(logits, candidates_);
+  return choose();
+}
+
+int32_t Sampler::sample_best(std::span<const TokenLogit> best) {
+  require_best(best);
+  if (params_.temp <= 0) return best.front().id;
+  candidates_.assign(best.begin(), best.end());
+  return choose();
+}
+
+int32_t Sampler::choose() {
   keep_top_k();
   keep_top_p();
   keep_min_p();

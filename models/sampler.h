@@ -29,6 +29,11 @@ struct SamplerParams {
   uint64_t seed = 0;
 };
 
+/// How many of the best tokens a Sampler needs, where they are few enough to be selected by devices: 1 with temp <= 0,
+/// top_k up to kMostCandidates; 0: it needs all logits.
+int64_t candidates_needed(const SamplerParams& params);
+inline constexpr int64_t kMostCandidates = 256;
+
 /// Throws InvalidArgument that names the parameter and its legal range.
 void check_params(const SamplerParams& params);
 
@@ -41,6 +46,8 @@ struct TokenLogit {
 /// The min(k, logits.size()) highest logits, highest first, equals by id. Throws InvalidArgument for k < 0, for no
 /// logits, and for a logit that is not finite.
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k);
+/// The same of tokens that are selected already, in that order.
+std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k);
 
 class Sampler {
  public:
@@ -48,8 +55,12 @@ class Sampler {
   explicit Sampler(const SamplerParams& params);
   /// The id of the chosen token. Throws InvalidArgument for no logits or a logit that is not finite.
   int32_t sample(std::span<const float> logits);
+  /// The same from the best tokens, in the order of top_logits(): candidates_needed() of them, all of the vocabulary,
+  /// or any number between. The token and the next ones are those that all logits would give.
+  int32_t sample_best(std::span<const TokenLogit> best);
 
  private:
+  int32_t choose();
   void keep_top_k();
   void keep_top_p();
   void keep_min_p();

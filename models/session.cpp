@@ -42,6 +42,8 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   require<InvalidArgument>(options.context >= 0, "a context of {} tokens is not possible; use 0 for the model's own",
                            options.context);
   require<InvalidArgument>(options.batch >= 1, "a batch of {} tokens is not possible; use 1 or more", options.batch);
+  require<InvalidArgument>(options.candidates >= 0, "{} candidates are not possible; use 0 for all logits",
+                           options.candidates);
   SessionSize size;
   size.context = options.context == 0 ? hparams.context : options.context;
   size.batch = std::min(options.batch, size.context);
@@ -69,7 +71,10 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
 
 Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
                  const SessionOptions& options)
-    : model_(model), size_(session_size(model.hparams, options)), backends_(std::move(backends)) {
+    : model_(model),
+      size_(session_size(model.hparams, options)),
+      candidates_per_output_(std::min(options.candidates, model.hparams.vocab)),
+      backends_(std::move(backends)) {
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
   allocate_cache(placement);
@@ -115,6 +120,7 @@ void Session::reserve() {
 std::unique_ptr<Session::Compiled> Session::build(BatchShape shape) const {
   auto fresh = std::make_unique<Compiled>();
   fresh->shape = shape;
+  shape.candidates = candidates_per_output_;
   fresh->graph = model_.architecture->build(model_.hparams, model_.weights, cache_, shape);
   return fresh;
 }
@@ -188,11 +194,28 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
 
 std::span<const float> Session::logits() {
   require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
+  require<InvalidArgument>(candidates_per_output_ == 0,
+                           "the devices select {} candidates and give no logits; make the session without",
+                           candidates_per_output_);
   const Tensor& logits = *latest_->graph.logits;
   logits_.resize(outputs_ * model_.hparams.vocab);
   scheduler_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
   scheduler_->synchronize();
   return logits_;
+}
+
+std::span<const TokenLogit> Session::candidates() {
+  require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate something first");
+  require<InvalidArgument>(candidates_per_output_ > 0, "the devices give logits; make the session with candidates");
+  const auto count = static_cast<size_t>(outputs_ * candidates_per_output_);
+  ids_.resize(count);
+  logits_.resize(count);
+  scheduler_->get_async(*latest_->graph.candidate_ids, ids_.data(), 0, count * sizeof(int32_t));
+  scheduler_->get_async(*latest_->graph.candidate_logits, logits_.data(), 0, count * sizeof(float));
+  scheduler_->synchronize();
+  candidates_.resize(count);
+  for (size_t i = 0; i < count; ++i) candidates_[i] = {ids_[i], logits_[i]};
+  return candidates_;
 }
 
 void Session::rewind(int64_t position) {

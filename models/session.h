@@ -13,7 +13,12 @@
 //
 //   batch 512: 700 tokens run as 512, 128 and 64 (60 and padding), 20 tokens as 32, and then one by one
 //
-// evaluate() queues work and returns; logits() waits for it and throws what failed.
+// With options.candidates selecting the best tokens is the devices' work too. A Sampler does with these what it would
+// do with all logits:
+//
+//   for (...) session.evaluate(std::array{sampler.sample_best(session.candidates())});
+//
+// evaluate() queues work and returns; logits() and candidates() wait for it and throw what failed.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +29,7 @@
 #include "devices/device.h"
 #include "models/model.h"
 #include "models/placement.h"
+#include "models/sampler.h"
 #include "sched/scheduler.h"
 
 namespace shoal::models {
@@ -34,6 +40,9 @@ struct SessionOptions {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   bool op_offload = true;  ///< see sched::SchedulerOptions
+  /// The devices select so many tokens for each output, and only these come to the host: candidates() instead of
+  /// logits(). 0: logits().
+  int64_t candidates = 0;
 };
 
 /// Batches of a prompt that may be on their way at a time where layers lie on several devices.
@@ -44,7 +53,7 @@ struct SessionSize {
   int64_t context = 0;
   int64_t batch = 0;
 };
-/// Throws InvalidArgument for a batch or context below 1.
+/// Throws InvalidArgument for a batch below 1 and for a context or candidates below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
 /// One run of a graph: that many tokens in a graph of that shape.
@@ -81,7 +90,14 @@ class Session {
   /// the context is full, a token is outside the vocabulary, or more outputs are asked for than the last batch has.
   void evaluate(std::span<const int32_t> tokens, int64_t outputs = 1);
   /// Logits of the latest evaluate: vocab values for each output, oldest first. Waits. Valid until the next call.
+  /// Throws InvalidArgument where the devices select candidates.
   std::span<const float> logits();
+  /// Do the devices select candidates?
+  bool selects() const { return candidates_per_output_ > 0; }
+  /// What the devices selected in the latest evaluate: options.candidates tokens for each output, or the vocabulary if
+  /// that is less, as top_logits() of sampler.h gives them, except that nobody has looked at the other logits. Waits.
+  /// Valid until the next call. Throws InvalidArgument where they select nothing.
+  std::span<const TokenLogit> candidates();
   /// Forgets all tokens from `position` on.
   void rewind(int64_t position);
 
@@ -112,6 +128,7 @@ class Session {
 
   const Model& model_;
   SessionSize size_;
+  int64_t candidates_per_output_ = 0;
   KvCache cache_;
   std::vector<std::unique_ptr<Buffer>> cache_buffers_;
   std::vector<std::unique_ptr<Backend>> backends_;  // after the buffers: their queues must end before they go
@@ -123,6 +140,8 @@ class Session {
   int64_t position_ = 0;
   std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
   std::vector<float> logits_;
+  std::vector<int32_t> ids_;  // of the candidates; their logits are in logits_
+  std::vector<TokenLogit> candidates_;
 };
 
 }  // namespace shoal::models

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "collectives/communicator.h"
 #include "devices/cpu/cpu_device.h"
@@ -152,6 +153,32 @@ void ContextFlags::add_batches_to(CLI::App& app) {
                "Do not bring weights from the host to a device for large batches, where the device would");
   add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
   add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once (-ub)");
+}
+
+void SamplingFlags::add_to(CLI::App& app) {
+  auto read_seed = [this](const std::string& flag, const std::string& text) {
+    random_seed = text == "-1";
+    if (!random_seed) sampler.seed = parse_seed(flag, text);
+  };
+  constexpr double kHuge = std::numeric_limits<float>::max();
+  add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
+  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: always the best token");
+  add_candidates_to(app);
+  add_number(app, "--top-p", sampler.top_p, 0.0, 1.0, "... whose probabilities add up to p");
+  add_number(app, "--min-p", sampler.min_p, 0.0, 1.0, "... at least p times as probable as the best");
+}
+
+void SamplingFlags::add_candidates_to(CLI::App& app) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k best; 0: all");
+  app.add_flag("--sample-on-host", on_host,
+               "Bring all logits to the host, where the devices would select the k best of at most 256");
+}
+
+int64_t SamplingFlags::candidates(int64_t listed) const {
+  const int64_t needed = models::candidates_needed(sampler);
+  const bool on_devices = !on_host && needed > 0 && listed <= models::kMostCandidates;
+  return on_devices ? std::max(needed, listed) : 0;
 }
 
 void OutputFlag::add_to(CLI::App& app) {

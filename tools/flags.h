@@ -11,6 +11,7 @@
 #include "devices/device.h"
 #include "models/loader.h"
 #include "models/placement.h"
+#include "models/sampler.h"
 #include "models/session.h"
 
 namespace shoal::tools {
@@ -74,6 +75,19 @@ struct ContextFlags {
   void add_types_to(CLI::App& app);
   void add_batches_to(CLI::App& app);
   models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v, op_offload}; }
+};
+
+/// --seed --temp --top-k --top-p --min-p, and --sample-on-host
+struct SamplingFlags {
+  models::SamplerParams sampler;
+  bool random_seed = true;
+  bool on_host = false;
+  void add_to(CLI::App& app);
+  /// Of these only what decides how many candidates the devices select.
+  void add_candidates_to(CLI::App& app);
+  /// What a session's devices should select for sampling, and for a list of the `listed` best tokens; 0: give all
+  /// logits.
+  int64_t candidates(int64_t listed = 0) const;
 };
 
 /// --output text|json

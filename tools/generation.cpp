@@ -37,9 +37,7 @@ class Generator {
 
   void run(std::span<const int32_t> prompt) {
     evaluate_prompt(prompt);
-    if (!logits_.empty() && options_.top_logits > 0) {
-      out_.top_logits = models::top_logits(logits_, options_.top_logits);
-    }
+    if (options_.top_logits > 0) list_top_logits();
     Stopwatch watch(out_.generation_ms);
     while (out_.stop.empty()) step();
     emit(decoder_.finish());
@@ -51,7 +49,7 @@ class Generator {
     Stopwatch watch(out_.prompt_ms);
     size_t batch = session_.batch();
     for (size_t begin = 0; begin < prompt.size(); begin += batch) {
-      logits_ = {};
+      forget();
       if (interrupted()) return;
       evaluate(prompt.subspan(begin, std::min(batch, prompt.size() - begin)), out_.prompt_evaluated);
     }
@@ -59,8 +57,19 @@ class Generator {
 
   void evaluate(std::span<const int32_t> tokens, int64_t& counter) {
     session_.evaluate(tokens);
-    logits_ = session_.logits();
+    if (session_.selects()) {
+      candidates_ = session_.candidates();
+    } else {
+      logits_ = session_.logits();
+    }
     counter += static_cast<int64_t>(tokens.size());
+  }
+
+  void forget() { logits_ = {}, candidates_ = {}; }
+
+  void list_top_logits() {
+    if (!logits_.empty()) out_.top_logits = models::top_logits(logits_, options_.top_logits);
+    if (!candidates_.empty()) out_.top_logits = models::top_of(candidates_, options_.top_logits);
   }
 
   std::string stop_reason() const {
@@ -75,7 +84,7 @@ class Generator {
     out_.stop = stop_reason();
     if (!out_.stop.empty()) return;
     if (!out_.tokens.empty()) evaluate({&out_.tokens.back(), 1}, out_.evaluated);
-    int32_t token = sampler_.sample(logits_);
+    int32_t token = session_.selects() ? sampler_.sample_best(candidates_) : sampler_.sample(logits_);
     if (!options_.ignore_end && tokenizer_.is_end(token)) {
       out_.stop = "end_of_text";
       return;
@@ -96,6 +105,7 @@ class Generator {
   models::Sampler sampler_;
   models::StreamDecoder decoder_;
   std::span<const float> logits_;
+  std::span<const models::TokenLogit> candidates_;  // in place of logits, where the devices select
   Generation& out_;
 };
 

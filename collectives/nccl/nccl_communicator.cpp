@@ -19,6 +19,8 @@ namespace shoal::collectives::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+/// More than NCCL needs to end a rank that no CUDA graph refers to.
+constexpr auto kEndTime = std::chrono::seconds(1);
 using cuda::CudaBackend;
 
 /// Elements as NCCL counts them: of a type that it knows, or bytes.
@@ -81,6 +83,7 @@ struct Rank {
   Comm* comm = nullptr;
   std::unique_ptr<Buffer> cell = {};    ///< what barriers add up
   std::thread aborting = {};            ///< NCCL's end of `comm`, after a failure
+  std::atomic<bool> ended{false};       ///< and its end has come
   std::atomic<uint64_t> arrived{0};     ///< calls so far
   std::array<Name, kNames> names = {};  ///< of the latest ones, by their number
   const Name& name(uint64_t number) const { return names[number % kNames]; }
@@ -251,7 +254,14 @@ class NcclCommunicator final : public Communicator {
   /// after its launcher has gone on.
   void abandon(Rank& rank) {
     Comm* comm = std::exchange(rank.comm, nullptr);
-    if (comm != nullptr) rank.aborting = std::thread([this, comm] { api_.comm_abort(comm); });
+    if (comm == nullptr) return;
+    rank.aborting = std::thread([this, comm, &rank] {
+      api_.comm_abort(comm);
+      rank.ended = true;
+    });
+    // What NCCL was about to queue should not come into the stream later.
+    const Clock::time_point begin = Clock::now();
+    while (!rank.ended && Clock::now() - begin < kEndTime) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   void check_status(Result status, std::string_view what) const {

@@ -160,7 +160,7 @@ bool P2pCommunicator::can(const NormReduction& reduction) const {
 }
 
 bool P2pCommunicator::is_fast(const NormReduction& reduction) const {
-  return is_one_shot(reduction.row * reduction.rows, element(DType::kF32));
+  return reduction.rows <= layout_.blocks && is_one_shot(reduction.row * reduction.rows, element(DType::kF32));
 }
 
 Element P2pCommunicator::element(DType dtype) const {

@@ -71,7 +71,7 @@ class P2pCommunicator {
 
   /// all_reduce + residual + RMSNorm (kernels.h). `element` is chosen here; `what` as in Call.
   bool can(const NormReduction& reduction) const;
-  /// It is one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
+  /// One launch, and one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
   bool is_fast(const NormReduction& reduction) const;
   void launch(int rank, NormReduction reduction, std::string_view what);
 

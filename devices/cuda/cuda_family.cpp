@@ -128,9 +128,6 @@ void CudaDevice::take(size_t size) {
 
 CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : functions_(std::move(functions)) {
   const int parts = devices_per_gpu();
-  // Devices of one GPU wait for each other in kernels, and a kernel that is loaded at its first launch may have to wait
-  // until the GPU is idle.
-  if (parts > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   find_gpus();
   for (const auto& gpu : gpus_) {
     for (int part = 0; part < parts; ++part) {
@@ -156,6 +153,9 @@ void CudaFamily::find_gpus() {
   // Each stream has a queue of its own in the hardware only as far as this goes; kernels of two streams in one queue
   // that wait for each other would never end. Read by the driver when it starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // A kernel that is loaded at its first launch may have to wait until the GPU is idle, which it is not while a kernel
+  // of a collective waits there for another rank.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {

@@ -162,7 +162,8 @@ bool CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps
   }
   for (const Step& step : steps) step.run(context, step.nodes);
   cudaGraph_t graph = nullptr;
-  bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr;
+  const bool launched = cudaPeekAtLastError() == cudaSuccess;  // or the graph would lack a kernel
+  bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr && launched;
   if (done && into.exec != nullptr) {
     cudaGraphExecUpdateResultInfo info{};
     if (cudaGraphExecUpdate(into.exec, graph, &info) != cudaSuccess) {

@@ -324,6 +324,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   const bool captured = cudaStreamEndCapture(context_.stream, &graph) == cudaSuccess && graph != nullptr;
   const bool usable = captured && !recording_spoilt_ && failure_ == nullptr;
   if (usable && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess) {
+    cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
     *work.result = std::make_unique<CudaRecording>(exec);
   }
   if (graph != nullptr) cudaGraphDestroy(graph);

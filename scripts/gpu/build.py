@@ -14,7 +14,7 @@ TESTS = ("test_devices", "test_ops", "test_collectives", "test_property", "test_
 
 
 def targets(context) -> list[str]:
-    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ["cuda_ceilings"])]
+    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ["test_cuda_gpu", "cuda_ceilings"])]
 
 
 def generator() -> list[str]:
@@ -31,8 +31,8 @@ def build_googletest(context, limit: float) -> Result:
     log, build = context.log("googletest"), context.build / "googletest"
     end = time.monotonic() + limit
     # -w: what this compiler says of somebody else's sources is nothing to stop for.
-    configure = ["cmake", "-S", source, "-B", build, *generator(), "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS=-w -O1",
-                 f"-DCMAKE_INSTALL_PREFIX={context.prefix}", "-DCMAKE_INSTALL_LIBDIR=lib",
+    configure = ["cmake", "-S", source, "-B", build, *generator(), "-DCMAKE_BUILD_TYPE=Release",
+                 "-DCMAKE_CXX_FLAGS=-w -O1", f"-DCMAKE_INSTALL_PREFIX={context.prefix}", "-DCMAKE_INSTALL_LIBDIR=lib",
                  "-DCMAKE_POLICY_VERSION_MINIMUM=3.5", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]  # fmt: skip
     require_success(run(configure, limit, log), "configure")
     install = ["cmake", "--build", build, "-j", context.jobs, "--target", "install"]
@@ -41,12 +41,12 @@ def build_googletest(context, limit: float) -> Result:
 
 
 def prefix_path(context) -> str:
-    """Everything that find_package may need to look into, also where CMake does not know the machine's library folder."""
+    """Where find_package looks, spelt out for a CMake that does not know the name of the machine's library folder."""
     if not context.deps:
         return str(context.prefix)
     usr = context.deps / "usr"
-    folders = [context.prefix, usr, *usr.glob("lib/*-linux-gnu"), *usr.glob("lib/*-linux-gnu/cmake"), usr / "share/cmake"]
-    return ";".join(str(folder) for folder in folders)
+    libraries = [*usr.glob("lib/*-linux-gnu"), *usr.glob("lib/*-linux-gnu/cmake")]
+    return ";".join(str(folder) for folder in (context.prefix, usr, *libraries, usr / "share/cmake"))
 
 
 def configure_command(context, arch: str | None) -> list[str]:
@@ -54,7 +54,8 @@ def configure_command(context, arch: str | None) -> list[str]:
                f"-DCMAKE_PREFIX_PATH={prefix_path(context)}"]  # fmt: skip
     if context.emulated:
         return command
-    command += ["-DSHOAL_CUDA=ON", f"-DSHOAL_CUDA_ARCHITECTURES={arch}", "-DSHOAL_CUDA_EMULATED=OFF", "-DSHOAL_WERROR=OFF"]
+    command += ["-DSHOAL_CUDA=ON", f"-DSHOAL_CUDA_ARCHITECTURES={arch}", "-DSHOAL_CUDA_EMULATED=OFF",
+                "-DSHOAL_WERROR=OFF"]  # fmt: skip
     nvcc = cuda_tool("nvcc")
     return command + ([f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else [])
 
@@ -121,12 +122,12 @@ def parse_resources(output: str) -> list[dict]:
 
 
 def kernel_resources(context, limit: float) -> Result:
-    """The step kernels: registers of each kernel, and memory that spilled registers or local arrays take."""
+    """The step registers: those of each kernel, and memory that spilled registers or local arrays take."""
     tool = cuda_tool("cuobjdump")
     if not tool:
         raise Skip("no cuobjdump here")
     context.program("shoal")
-    outcome = run([tool, "--dump-resource-usage", context.plugin], limit, context.log("kernels"))
+    outcome = run([tool, "--dump-resource-usage", context.plugin], limit, context.log("registers"))
     kernels = parse_resources(require_success(outcome, "cuobjdump").output)
     if not kernels:
         raise CheckError("cuobjdump lists no kernel")

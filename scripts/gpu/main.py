@@ -28,7 +28,7 @@ def all_steps(emulated: bool) -> list[Step]:
     if emulated:
         return first + tests.steps(True)
     first.insert(1, Step("models-start", bench.start_models, 10, ("environment",)))
-    return [*first, *tests.steps(False), *bench.steps(), Step("kernels", build.kernel_resources, 30, ("configure",))]
+    return [*first, *tests.steps(False), *bench.steps(), Step("registers", build.kernel_resources, 30, ("configure",))]
 
 
 def find_commit(root: pathlib.Path) -> str:
@@ -48,8 +48,9 @@ def models_folder() -> pathlib.Path:
 
 
 def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu_check", description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="collect there what a bare machine lacks, and end")
+    parser = argparse.ArgumentParser(prog="gpu_check", description=text,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="collect what a bare machine lacks, and end")
     parser.add_argument("--deps", type=pathlib.Path, metavar="DIR", help="what --pack collected")
     parser.add_argument("--emulated", action="store_true", help="test the emulated plug-in; no benchmarks")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="for gpu_check.json, summary.txt and log.txt "
@@ -58,8 +59,8 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser.add_argument("--only", metavar="STEP,...", help="these steps; bench stands for all bench-..., and so on")
     parser.add_argument("--list", action="store_true", help="print the names of the steps, and end")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", help="default: build/gpu; emulated: build/release")
-    parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="where the 8B models are, or are written and stay "
-                        "(default: a temporary folder)")  # fmt: skip
+    parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="where the 8B models are, or are written "
+                        "and stay (default: a temporary folder)")  # fmt: skip
     parser.add_argument("-j", "--jobs", type=int, default=build.jobs())
     parser.add_argument("--commit", help="what is tested, for machines without git")
     return parser.parse_args(arguments)

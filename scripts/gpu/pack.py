@@ -19,8 +19,8 @@ MOST_BYTES = 40_000_000
 
 
 def call(command: list, cwd: pathlib.Path) -> None:
-    done = subprocess.run([str(word) for word in command], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          check=False)  # fmt: skip
+    done = subprocess.run([str(word) for word in command], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)  # fmt: skip
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise CheckError(f"{command[0]} {command[1]}: {lines[-1]}")
@@ -59,7 +59,8 @@ def move_root_libraries(folder: pathlib.Path) -> None:
 
 def unpack_wheels(folder: pathlib.Path) -> None:
     target = folder / "python"
-    call([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", target, *WHEELS], folder)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    call([*pip, "--target", target, *WHEELS], folder)
     for compiled in target.rglob("*.so"):  # of this Python only; PyYAML does without
         compiled.unlink()
     shutil.rmtree(target / "bin", ignore_errors=True)

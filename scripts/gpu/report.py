@@ -1,6 +1,7 @@
 """The results: a line as each step ends, a table of all, and JSON that is written anew after every step."""
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -31,7 +32,7 @@ def table(results: list[Result]) -> str:
 class Report:
     """Collects results. Without a folder nothing is written."""
 
-    def __init__(self, folder: pathlib.Path | None, facts: dict, out=print):
+    def __init__(self, folder: pathlib.Path | None, facts: dict, out=functools.partial(print, flush=True)):
         self.folder = folder
         self.facts = {**facts, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
         self.results: list[Result] = []

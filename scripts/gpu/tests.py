@@ -12,17 +12,17 @@ from gpu.steps import Step, good
 
 PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
 NEEDS = ("configure",)  # and what `Context.program` asks for
-ALONE_LIMIT = 30.0  # of a test that is run again on its own
+ALONE_LIMIT = 20.0  # of a test that is run again on its own
+ALONE_SHARE = 0.35  # of a suite's limit is kept for that
 
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Tests of one program. With `alone`, those that did not pass run once more, each in a process of its own."""
+    """Tests of one program."""
 
     program: str
     tests: str
     env: dict = dataclasses.field(default_factory=dict)
-    alone: bool = True
 
 
 def run_gtest(context, suite: Suite, step: str, limit: float, prefix=()) -> tuple[Outcome, gtest.Tests]:
@@ -33,18 +33,19 @@ def run_gtest(context, suite: Suite, step: str, limit: float, prefix=()) -> tupl
 
 def run_suite(context, suite: Suite, step: str, limit: float) -> Result:
     end = time.monotonic() + limit
-    outcome, tests = run_gtest(context, suite, step, limit)
+    outcome, tests = run_gtest(context, suite, step, limit * (1 - ALONE_SHARE))
     passed, detail = gtest.verdict(tests, outcome)
     data = {**tests.counts(), "environment": suite.env}
-    if not passed and suite.alone and not outcome.timed_out:
+    if not passed:
         data["alone"] = run_alone(context, suite, step, tests, end)
         broken = [name for name, state in data["alone"].items() if state != "passed"]
-        detail += f"; each alone: {len(data['alone']) - len(broken)} passed, not {gtest.some(broken, 6)}"
+        detail += f"; each alone: {len(data['alone']) - len(broken)} passed"
+        detail += f", not {gtest.some(broken, 6)}" if broken else ""
     return Result("", OK if passed else FAILED, detail=detail, data=data)
 
 
 def run_alone(context, suite: Suite, step: str, tests: gtest.Tests, end: float) -> dict:
-    """A device that one test broke fails all later ones of its process; this tells them apart."""
+    """A test that hangs or breaks the device fails all later ones of its process; this tells them apart."""
     log, env = context.log(step), context.environment(**suite.env)
     listed = run([context.program(suite.program), f"--gtest_filter={suite.tests}", "--gtest_list_tests"],
                  ALONE_LIMIT, log, env, append=True)  # fmt: skip
@@ -82,17 +83,18 @@ def run_nccl(context, limit: float) -> Result:
     return dataclasses.replace(result, detail=f"NCCL {version_text(version)}: {result.detail}")
 
 
-SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$", re.MULTILINE)
+SANITIZER_OTHER = r"COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race)"
+SANITIZER_ERROR = re.compile(rf"^========= (?!{SANITIZER_OTHER})(\S.*)$", re.MULTILINE)
 SANITIZER_SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$", re.MULTILINE)
 
 
 def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
     """One that the time limit ended is good where it had found nothing in at least one test."""
-    errors = [line for line in SANITIZER_ERROR.findall(outcome.output) if not line.startswith(("   ", "Target"))]
+    errors = SANITIZER_ERROR.findall(outcome.output)
     summary = SANITIZER_SUMMARY.search(outcome.output)
     data = {**tests.counts(), "errors": errors[:20], "summary": summary.group(1) if summary else None}
     if errors:
-        return Result("", FAILED, detail=f"{errors[0]} ({summary.group(1) if summary else 'and perhaps more'})", data=data)
+        return Result("", FAILED, detail=f"{errors[0]} ({data['summary'] or 'and perhaps more'})", data=data)
     if outcome.timed_out and tests.passed and not tests.failed:
         return good(f"nothing found in the {len(tests.passed)} tests that ended within the limit", **data)
     if outcome.timed_out and not tests.failed:
@@ -132,6 +134,10 @@ def generate(context, model: str, case: dict, devices: str, env: dict, limit: fl
     return json.JSONDecoder().raw_decode(outcome.output[start:])[0]["tokens"]
 
 
+def first_difference(a: list, b: list) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
 def same_text(context, limit: float) -> Result:
     """What `shoal run` writes on a GPU, and on two devices of one, is what it writes on the CPU."""
     context.log("text").unlink(missing_ok=True)
@@ -145,8 +151,7 @@ def same_text(context, limit: float) -> Result:
         for devices, env in meshes:
             found = generate(context, model, case, devices, env, end - time.monotonic())
             if found != expected:
-                at = next((i for i, (a, b) in enumerate(zip(found, expected)) if a != b), min(len(found), len(expected)))
-                different.append(f"{model} on {devices} from token {at}")
+                different.append(f"{model} on {devices} from token {first_difference(found, expected)}")
     if different:
         return Result("", FAILED, detail="differs from CPU0: " + "; ".join(different), data={"different": different})
     return good(f"{', '.join(models)} on CUDA0 and on 2 of its parts as on CPU0")
@@ -156,20 +161,23 @@ def steps(emulated: bool) -> list[Step]:
     return emulated_steps() if emulated else gpu_steps()
 
 
+def of_ops(names: str) -> str:
+    return ":".join(f"PluginConformance.*/{op}" for op in names.split())
+
+
 def gpu_steps() -> list[Step]:
-    memcheck_ops = ":".join(f"PluginConformance.*/{op}" for op in
-                            ("add", "rms_norm", "soft_max", "get_rows", "set_rows", "rope", "top_k", "attention", "mul_mat",
-                             "mul_mat_id"))  # fmt: skip
-    race_ops = ":".join(f"PluginConformance.*/{op}" for op in ("rms_norm", "soft_max", "top_k", "attention"))
-    two = {PER_GPU: "2"}
+    memcheck_ops = of_ops("add rms_norm soft_max get_rows set_rows rope top_k attention mul_mat mul_mat_id")
+    race_ops = of_ops("rms_norm soft_max top_k attention")
+    two, sixteen = {PER_GPU: "2"}, {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "400"}
     return [
-        suite_step("devices", 60, Suite("test_devices", "Plugin/*")),
-        suite_step("ops", 90, Suite("test_ops", "PluginConformance.*")),
-        suite_step("collectives", 60, Suite("test_collectives", "Plugin*/*", {PER_GPU: "8"})),
+        suite_step("devices", 80, Suite("test_devices", "Plugin/*")),
+        suite_step("ops", 130, Suite("test_ops", "PluginConformance.*")),
+        suite_step("kernels", 100, Suite("test_cuda_gpu", "*")),
+        suite_step("collectives", 90, Suite("test_collectives", "Plugin*/*", {PER_GPU: "8"})),
         Step("collectives-nccl", run_nccl, 50, NEEDS),
-        suite_step("meta", 70, Suite("test_property", "*/MetaProperty.*", {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "400"})),
-        suite_step("sched", 40, Suite("test_property", "*/SchedProperty.*", {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "400"})),
-        suite_step("reference", 80, Suite("test_models", "*Reference*", {PER_GPU: "8"})),
+        suite_step("meta", 110, Suite("test_property", "*/MetaProperty.*", sixteen)),
+        suite_step("sched", 60, Suite("test_property", "*/SchedProperty.*", sixteen)),
+        suite_step("reference", 120, Suite("test_models", "*Reference*", {PER_GPU: "8"})),
         Step("text", same_text, 40, NEEDS),
         sanitizer_step("sanitizer-ops", "memcheck", 45, Suite("test_ops", memcheck_ops)),
         sanitizer_step("sanitizer-collectives", "memcheck", 30, Suite("test_collectives", "Plugin/*/2", two)),
@@ -179,12 +187,13 @@ def gpu_steps() -> list[Step]:
 
 def emulated_steps() -> list[Step]:
     """The same, with what the emulator does in a few minutes."""
+    sixteen = {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "20"}
     return [
         suite_step("devices", 300, Suite("test_devices", "Plugin/*")),
         suite_step("ops", 900, Suite("test_ops", "PluginConformance.*")),
         suite_step("collectives", 600, Suite("test_collectives", "Plugin*/*", {PER_GPU: "5"})),
-        suite_step("meta", 900, Suite("test_property", "*/MetaProperty.*", {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "20"})),
-        suite_step("sched", 600, Suite("test_property", "*/SchedProperty.*", {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "20"})),
-        suite_step("reference", 900, Suite("test_models", "*Reference*q8_0_2_even", {PER_GPU: "2"})),
+        suite_step("meta", 900, Suite("test_property", "*/MetaProperty.*", sixteen)),
+        suite_step("sched", 600, Suite("test_property", "*/SchedProperty.*", sixteen)),
+        suite_step("reference", 2400, Suite("test_models", "*Reference*q8_0_2_even", {PER_GPU: "2"})),
         Step("text", same_text, 300, NEEDS),
     ]

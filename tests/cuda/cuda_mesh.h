@@ -18,9 +18,7 @@ namespace shoal::test {
 
 class Environment {
  public:
-  explicit Environment(const std::map<std::string, std::string>& values) {
-    for (const auto& [name, value] : values) set(name, value);
-  }
+  Environment(const std::string& name, const std::string& value) { set(name, value); }
   ~Environment() {
     for (const auto& [name, value] : before_) {
       value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
@@ -43,8 +41,8 @@ class Environment {
 class CudaMesh {
  public:
   explicit CudaMesh(int gpus, int devices_per_gpu = 1, const char* params = "")
-      : environment_({{"SHOAL_EMULATED_GPUS", std::to_string(gpus)},
-                      {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(devices_per_gpu)}}) {
+      : gpus_("SHOAL_EMULATED_GPUS", std::to_string(gpus)),
+        parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(devices_per_gpu)) {
     for (Device* device : family_.devices()) {
       owned_.push_back(device->init(params));
       backends_.push_back(owned_.back().get());
@@ -83,7 +81,7 @@ class CudaMesh {
   }
 
  private:
-  Environment environment_;
+  Environment gpus_, parts_;
   cuda::CudaFamily family_;
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;

@@ -10,7 +10,7 @@
 #include "devices/cuda/cuda_family.h"
 #include "graph/error.h"
 #include "meta/joined_norm.h"
-#include "tests/cuda/device_memory.h"
+#include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/meta/norm_graph.h"
 
@@ -42,6 +42,8 @@ class Counted final : public Communicator {
     ++queued_.fused;
     inner_->enqueue_fused(rank, norm);
   }
+  std::string remark() const override { return inner_->remark(); }
+  bool can_be_recorded() const override { return inner_->can_be_recorded(); }
   void abort(std::string_view reason) override { inner_->abort(reason); }
   size_t buffer_bytes(int rank) const override { return inner_->buffer_bytes(rank); }
 
@@ -51,18 +53,21 @@ class Counted final : public Communicator {
   const bool may_fuse_;
 };
 
-/// So many virtual devices as one.
-class CudaMesh {
+/// Devices as one: virtual ones of one GPU, with NCCL GPUs.
+class MetaMesh {
  public:
-  explicit CudaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
-      : setting_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(ranks).c_str()) {
+  explicit MetaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
+      : environment_({{"SHOAL_EMULATED_PROCESSORS", "64"},
+                      {"SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)},
+                      {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)},
+                      {"SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so"}}) {
     meta::MetaOptions options;
     options.comm = comm;
     options.communicator = [this, may_fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
       return std::make_unique<Counted>(collectives::cuda::make_cuda_communicator(backends, wanted), queued, may_fuse);
     };
     const auto all = family_.devices();
-    device = meta::MetaDevice::create({all.begin(), all.begin() + ranks}, test::callback_for(test::norm_layouts(ranks)),
+    device = meta::MetaDevice::create({all.begin(), all.end()}, test::callback_for(test::norm_layouts(ranks)),
                                       std::move(options));
     backend = device->init();
   }
@@ -70,7 +75,7 @@ class CudaMesh {
   Queued queued;
 
  private:
-  test::Setting setting_;
+  test::Environment environment_;
   CudaFamily family_;
 
  public:
@@ -118,7 +123,7 @@ class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {
 
 TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
   const auto [ranks, tokens] = GetParam();
-  CudaMesh fusing(ranks), plain(ranks, false);
+  MetaMesh fusing(ranks), plain(ranks, false);
   test::Loaded loaded(test::norm_graph(tokens, kAll), *fusing.device);
   test::Loaded reference(test::norm_graph(tokens, kAll), *plain.device);
   const auto plan = fusing.backend->create_plan(loaded.graph);
@@ -144,7 +149,7 @@ TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
-                         testing::Combine(testing::Values(2, 3), testing::Values<int64_t>(1, 5, 20)),
+                         testing::Combine(testing::Values(2, 3), testing::Values<int64_t>(1, 5, 16)),
                          [](const auto& info) {
                            return fmt::format("{}_ranks_{}_tokens", std::get<0>(info.param), std::get<1>(info.param));
                          });
@@ -152,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
 TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
   std::vector<ptrdiff_t> launches;
   for (bool may_fuse : {true, false}) {
-    CudaMesh mesh(2, may_fuse);
+    MetaMesh mesh(2, may_fuse);
     test::Loaded loaded(test::norm_graph(1), *mesh.device);
     const auto plan = mesh.backend->create_plan(loaded.graph);
     loaded.fill_inputs();
@@ -166,7 +171,7 @@ TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
 }
 
 TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
-  CudaMesh mesh(2);
+  MetaMesh mesh(2);
   test::Loaded loaded(test::norm_graph(1), *mesh.device);
   const auto plan = mesh.backend->create_plan(loaded.graph);
   loaded.fill_inputs();
@@ -180,7 +185,7 @@ TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
 
 TEST(CudaMetaFusionOnce, IsNotUsedWhereAValueInBetweenIsRead) {
   for (const char* more : {"output %n\n", "output %n2\n"}) {
-    CudaMesh fusing(2), plain(2, false);
+    MetaMesh fusing(2), plain(2, false);
     const std::string text = test::norm_graph(2, more + kAll);
     test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
     const auto plan = fusing.backend->create_plan(loaded.graph);
@@ -194,7 +199,7 @@ TEST(CudaMetaFusionOnce, IsNotUsedWhereAValueInBetweenIsRead) {
 }
 
 TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
-  CudaMesh fusing(2), plain(2, false);
+  MetaMesh fusing(2), plain(2, false);
   const std::string text = test::norm_graph(2, kAll);
   test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
   const auto find = [](const Graph& graph) -> const Tensor* {
@@ -218,32 +223,52 @@ TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
 }
 
 TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
-  CudaMesh staged(2, true, "staged"), peers(2, true, "p2p");
+  MetaMesh peers(2, true, "p2p");
   const std::string text = test::norm_graph(2, kAll);
-  test::Loaded through_host(text, *staged.device), direct(text, *peers.device);
-  const auto plan = staged.backend->create_plan(through_host.graph);
+  test::Loaded direct(text, *peers.device);
   const auto fused = peers.backend->create_plan(direct.graph);
-  EXPECT_EQ(joined(*plan), 0);
   EXPECT_EQ(joined(*fused), 2);
-  const auto found = outputs(direct, *peers.backend, *fused, 1);
-  const auto expected = outputs(through_host, *staged.backend, *plan, 1);
-  EXPECT_EQ(staged.queued.fused, 0);
-  EXPECT_EQ(staged.queued.calls, 4);
-  for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
+  const auto expected = outputs(direct, *peers.backend, *fused, 1);
+  for (const char* comm : {"staged", "nccl"}) {
+    MetaMesh other(2, true, comm);
+    test::Loaded loaded(text, *other.device);
+    const auto plan = other.backend->create_plan(loaded.graph);
+    EXPECT_EQ(joined(*plan), 0) << comm;
+    const auto found = outputs(loaded, *other.backend, *plan, 1);
+    EXPECT_EQ(other.queued.fused, 0) << comm;
+    EXPECT_EQ(other.queued.calls, 4) << comm;
+    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("{} {}", comm, n));
+  }
 }
 
 TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
-  const collectives::p2p::Thresholds thresholds;
-  const int64_t most = thresholds.one_shot(2) / (64 * 4);
-  for (int64_t tokens : {most, most + 1}) {
-    CudaMesh mesh(2);
+  for (int64_t tokens : {16, 17}) {  // as many rows as a kernel has blocks
+    MetaMesh mesh(2);
     test::Loaded loaded(test::norm_graph(tokens), *mesh.device);
-    EXPECT_EQ(joined(*mesh.backend->create_plan(loaded.graph)), tokens == most ? 2 : 0) << tokens;
+    EXPECT_EQ(joined(*mesh.backend->create_plan(loaded.graph)), tokens == 16 ? 2 : 0) << tokens;
+  }
+  for (int ranks : {1, 2, 3}) {
+    const MetaMesh mesh(ranks);
+    const auto communicator = collectives::cuda::make_cuda_communicator(mesh.backend->members());
+    const auto can = [&](int64_t row, int64_t rows) {
+      FusedNorm norm;
+      norm.row = row;
+      norm.rows = rows;
+      return communicator->can_fuse(norm);
+    };
+    EXPECT_EQ(can(4096, 1), ranks > 1);
+    EXPECT_EQ(can(4096, 16), ranks == 2);  // 256 KiB
+    EXPECT_EQ(can(4096, 8), ranks > 1);
+    EXPECT_EQ(can(8192, 4), ranks > 1);
+    EXPECT_EQ(can(8192, 5), ranks == 2);
+    EXPECT_FALSE(can(8192, 9));
+    EXPECT_FALSE(can(8193, 1)) << "shared memory has no room for a longer row";
+    EXPECT_FALSE(can(0, 1));
   }
 }
 
 TEST(CudaMetaFusionOnce, ARankThatDoesNotComeIsNamed) {
-  CudaMesh mesh(2);
+  MetaMesh mesh(2);
   test::Loaded loaded(test::norm_graph(1), *mesh.device);
   const auto plan = mesh.backend->create_plan(loaded.graph);
   loaded.fill_inputs();

@@ -63,8 +63,9 @@ TEST_P(MulMatVec, AnyLength) {
 
 /// As many as make a warp take several, with some left over; and few, which warps share.
 TEST_P(MulMatVec, AnyNumberOfRows) {
-  for (const int64_t m : {1, 2, 64, 1031}) {
-    for (const int64_t n : {1, 2, 7}) check_product({whole(4096 + 256), m, 1, 1}, {whole(4096 + 256), n, 1, 1});
+  for (const int64_t m : {1, 2, 64, 521}) {
+    const int64_t k = whole(m > 100 ? 300 : 4096 + 256);
+    for (const int64_t n : {1, 2, 7}) check_product({k, m, 1, 1}, {k, n, 1, 1});
   }
 }
 
@@ -197,7 +198,7 @@ const cuda::LaunchContext kContext{nullptr, {0, 90, 4, 227 * 1024}};
 TEST_P(MulMatVec, GatedUnits) {
   for (const int64_t n : {1, 2, 3, 8}) {
     for (int kind = 0; kind < static_cast<int>(GluKind::kCount); ++kind) {
-      const int64_t k = whole(kind == 1 ? 71 : 2300), m = kind == 2 ? 300 : 17;
+      const int64_t k = whole(kind == 0 ? 2300 : kind == 1 ? 71 : 300), m = kind == 2 ? 300 : 17;
       Graph graph;
       TensorContext weights;
       Tensor* b = graph.input("b", DType::kF32, {k, n, 1, 1});

@@ -34,7 +34,8 @@ constexpr size_t kRoom = 0x10000;  ///< for each tensor
 /// A plan whose tensors all have addresses of their own, where there is no memory. Node i of a rank lies at
 /// (rank + 1) * 2^32 + i * kRoom, leaves behind the nodes.
 struct Placed {
-  explicit Placed(const std::string& text, const PlanOptions& options = {}, Layouts layouts = test::norm_layouts(2))
+  explicit Placed(const std::string& text, const PlanOptions& options = {},
+                  test::Layouts layouts = test::norm_layouts(2))
       : store(2) {
     parse_graph(text, graph, weights);
     for (const Tensor* leaf : weights.tensors()) {
@@ -56,8 +57,6 @@ struct Placed {
       }
     }
   }
-  using Layouts = test::Layouts;
-
   Tensor& local(int rank, std::string_view name) {
     Graph& own = *plan.ranks[static_cast<size_t>(rank)].graph;
     for (Tensor* node : own.nodes()) {
@@ -181,6 +180,11 @@ TEST(JoinedNorm, ResultsMayTakeThePlacesOfWhatIsRead) {
   Placed crossed(test::norm_graph(2));
   for (int rank : {0, 1}) crossed.put(rank, "r", "y").put(rank, "m", "x");
   EXPECT_EQ(crossed.joined(), kBoth);
+  Placed last(test::norm_graph(2));
+  last.put(0, "m2", "r2").put(1, "m2", "r2");
+  EXPECT_EQ(last.joined(), kBoth) << "nobody else reads the second sum";
+  EXPECT_EQ(joined_norm(last.plan, last.plan.steps[3], 0).sum, nullptr);
+  EXPECT_NE(joined_norm(last.plan, last.plan.steps[1], 0).sum, nullptr);
   Placed unused(test::norm_graph(2));
   for (int rank : {0, 1}) unused.put(rank, "n", "y", 64).put(rank, "y.all_reduce.2", "x", 8);
   EXPECT_EQ(unused.joined(), kBoth) << "nobody writes them";
@@ -204,7 +208,9 @@ TEST(JoinedNorm, ResultsMayNotLieElsewhereOnWhatIsRead) {
       }
     }
     Placed same(test::norm_graph(2));
-    EXPECT_EQ(same.put(rank, "m", "r").joined(), kSecond) << "both results in one place";
+    EXPECT_EQ(same.put(rank, "m", "r").joined(), kSecond) << "both results in one place, and the sum is read again";
+    Placed shifted(test::norm_graph(2));
+    EXPECT_EQ(shifted.put(rank, "m2", "r2", 4).joined(), kFirst);
   }
 }
 

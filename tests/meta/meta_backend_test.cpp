@@ -20,7 +20,9 @@ using testing::ThrowsMessage;
 
 /// The decoder on two ranks, planned, with its inputs and what one device says.
 struct MetaBackendTest : testing::Test {
-  static MetaOptions options(std::chrono::milliseconds timeout) { return {{}, timeout}; }
+  static MetaOptions options(std::chrono::milliseconds timeout) {
+    return {.member_params = {}, .comm_timeout = timeout};
+  }
 
   MetaBackendTest() {
     const auto reference = mesh.other().init();
@@ -253,7 +255,7 @@ struct Faulty {
     return plan;
   }
   MetaOptions options(const Fault& fault, std::chrono::milliseconds timeout) {
-    MetaOptions made{{}, timeout};
+    MetaOptions made{.member_params = {}, .comm_timeout = timeout};
     made.communicator = [this, fault](std::span<Backend* const> ranks, const collectives::Options& options) {
       auto communicator = std::make_unique<FaultyCommunicator>(collectives::make_host_communicator(ranks, options),
                                                                ranks, made_++ == 0 ? fault : Fault{});
@@ -308,7 +310,8 @@ TEST(MetaBackendCommunicator, AResultThatIsWrongOnOneRankIsSeen) {
 }
 
 TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
-  const test::Mesh mesh(2, test::llama_layouts({3, 1}), {{}, 1500ms});  // enough for the good runs
+  const test::Mesh mesh(2, test::llama_layouts({3, 1}),
+                        {.member_params = {}, .comm_timeout = 1500ms});  // enough for the good runs
   test::Loaded loaded(test::llama_graph(1), *mesh.device);
   const auto backend = mesh.device->init("threads=1");
   const auto plan = backend->create_plan(loaded.graph);

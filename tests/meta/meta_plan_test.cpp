@@ -57,7 +57,7 @@ struct MetaPlanTest : testing::Test {
     return test::read_floats(*graph.find("logits"));
   }
 
-  test::Mesh mesh{2, test::llama_layouts({3, 1}), {{}, 20s}};
+  test::Mesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 20s}};
   TensorContext context;
   std::unique_ptr<Buffer> memory;
   const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");

@@ -188,11 +188,33 @@ TEST(Plan, ALayerCostsTwoAllReducesWhateverTheRatio) {
 TEST(Plan, LogitsThatTheDeviceReadsAreGathered) {
   const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out", "all_gather logits"};
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{3, 1}, {2, 1, 1}}) {
-    const Planned planned = llama(shares, 2, "%best = argmax(%logits)\noutput %best");
+    const Planned planned = llama(shares, 2, "%p = soft_max(%logits, _, _)\noutput %p");
     EXPECT_EQ(collectives(planned.plan), expected);
     EXPECT_EQ(planned.plan.count(Op::kAllGather), 1);
     EXPECT_EQ(planned.plan.collective_bytes(), 2 * (2 * 32 * 4) + 40 * 4);
   }
+}
+
+TEST(Plan, OfLogitsThatTheDeviceSelectsFromOnlyCandidatesAreGathered) {
+  const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out", "all_gather best.candidates"};
+  struct Case {
+    std::vector<int64_t> shares;
+    int64_t k, sent;
+  };
+  // Of 40 logits.
+  for (const auto& [shares, k, sent] : {Case{{3, 1}, 1, 2}, {{2, 1, 1}, 1, 3}, {{3, 1}, 5, 10}, {{2, 1, 1}, 5, 15}}) {
+    const std::string op = k == 1 ? "argmax(%logits)" : fmt::format("top_k(%logits) {{k={}}}", k);
+    const Planned planned = llama(shares, 2, fmt::format("%best = {}\noutput %best", op));
+    EXPECT_EQ(collectives(planned.plan), expected);
+    // A value and a place for each.
+    EXPECT_EQ(planned.plan.collective_bytes(), 2 * (2 * 32 * 4) + sent * 2 * 4);
+    EXPECT_EQ(planned.plan.layout(*planned.graph.find("best")), Layout::mirrored());
+  }
+}
+
+TEST(Plan, TooManyCandidatesAreNoneAndTheRowIsGathered) {
+  const Planned planned = llama({2, 1, 1}, 2, "%best = top_k(%logits) {k=9}\noutput %best");
+  EXPECT_EQ(collectives(planned.plan).back(), "all_gather logits") << "27 values and places against 40 values";
 }
 
 TEST(Plan, OneDeviceNeedsNoCollective) {

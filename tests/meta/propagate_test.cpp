@@ -159,6 +159,37 @@ output %o
   EXPECT_EQ(cut.of("z"), "split 0 [2048:{0} 2048:{1} 1024:{0} 1024:{1}]");
 }
 
+TEST(Propagate, ATiedHeadThatIsSelectedFromIsDivided) {
+  const std::string graph = R"(
+input %x f32 [64]
+weight %w f32 [64, 512]
+weight %v f32 [512, 64]
+weight %table f32 [64, 32000]
+%h = mul_mat(%w, %x)
+%y = mul_mat(%v, %h)
+%logits = mul_mat(%table, %y)
+%ids = top_k(%logits) {k=40}
+%elements = reshape(%logits) {shape=[1,32000,1,1]}
+%best = get_rows(%elements, %ids)
+output %ids
+output %best
+)";
+  const std::map<std::string, Layout> layouts{{"w", split(1, 2, "256:{0} 256:{1}")},
+                                              {"v", split(0, 2, "256:{0} 256:{1}")}};
+  const Propagated p(graph, 2, layouts);
+  EXPECT_EQ(p.of("logits"), "split 0 [16000:{0} 16000:{1}]");
+  EXPECT_TRUE(p.choice("ids").by_candidates);
+  EXPECT_EQ(p.of("ids"), "mirrored");
+  EXPECT_EQ(p.of("best"), "partial") << "the host adds nothing to each logit";
+  EXPECT_THAT(to_string(p.result, whole(const_cast<Graph&>(p.graph))),
+              testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
+                                 "16000:{1}] -> mirrored"));
+  // Somebody else needs them whole: every rank makes all of them, as without a selection.
+  const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, layouts);
+  EXPECT_EQ(whole_too.of("logits"), "mirrored");
+  EXPECT_FALSE(whole_too.choice("ids").by_candidates);
+}
+
 TEST(Propagate, APartialSumThatSomebodyNeedsWholeIsReducedForAll) {
   // %a could pass the partial sum on; %n needs it whole, so %a takes the whole too and nothing is reduced twice.
   const Propagated p(R"(

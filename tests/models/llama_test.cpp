@@ -199,7 +199,18 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
   }
 }
 
-TEST_P(LlamaPlan, AnOpThatTakesTheLogitsOnTheDevicesCostsOneAllGather) {
+/// Of each output, with k of each device.
+int64_t candidates_of(const Model& model, const Placement& placement, int64_t k) {
+  const Tensor& head = *model.weights.find("output.weight");
+  const meta::Layout layout = meta::to_layout((*placement.policy_of(0))(head), head, placement.policy_of(0)->devices());
+  int64_t count = 0;
+  for (int device = 0; device < layout.partition.devices(); ++device) {
+    count += std::min(k, layout.partition.local_length(device));
+  }
+  return count;
+}
+
+TEST_P(LlamaPlan, SelectingTokensOnTheDevicesCostsOneSmallAllGather) {
   auto model = open_model(tiny_model_path(GetParam()));
   for (const Mesh& mesh : kMeshes) {
     for (const BatchShape& shape : {BatchShape{1, 1}, {8, 3}}) {
@@ -212,11 +223,29 @@ TEST_P(LlamaPlan, AnOpThatTakesTheLogitsOnTheDevicesCostsOneAllGather) {
       EXPECT_EQ(with_best.count(Op::kAllReduce), 2 * model->hparams.layers);
       EXPECT_EQ(with_best.count(Op::kAllGather), 1);
       EXPECT_EQ(other_collectives(with_best), 1);
-      // It moves the logits and nothing else.
+      // It moves one candidate of each device, its logit and its id, for each output and nothing else.
       const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
-      const int64_t logits = model->hparams.vocab * shape.outputs * static_cast<int64_t>(sizeof(float));
-      EXPECT_EQ(with_best.collective_bytes(), 2 * model->hparams.layers * row * shape.tokens + logits);
+      const int64_t candidates = candidates_of(*model, placement, 1) * shape.outputs * 8;
+      EXPECT_EQ(with_best.collective_bytes(), 2 * model->hparams.layers * row * shape.tokens + candidates);
     }
+  }
+}
+
+TEST_P(LlamaPlan, CandidatesInPlaceOfLogits) {
+  auto model = open_model(tiny_model_path(GetParam()));
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+    Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+    const ModelPlan plan(*model, placement, {.candidates = 40});
+    const meta::Plan& step = plan.step.on();
+    const Tensor& logits = *plan.step.graph.logits;
+    EXPECT_FALSE(logits.is_output);
+    EXPECT_EQ(plan.step.graph.candidate_ids->shape, (Shape{40, 1, 1, 1}));
+    EXPECT_EQ(plan.step.graph.candidate_logits->shape, (Shape{1, 40, 1, 1}));
+    EXPECT_EQ(step.count(Op::kAllGather), 1);
+    EXPECT_EQ(other_collectives(step), 1);
+    const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
+    EXPECT_EQ(step.collective_bytes(), 2 * model->hparams.layers * row + candidates_of(*model, placement, 40) * 8);
   }
 }
 

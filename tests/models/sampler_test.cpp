@@ -232,6 +232,56 @@ TEST(Sampler, BadLogitsAreNamed) {
   }
 }
 
+TEST(Sampler, TheBestTokensGiveWhatAllLogitsGive) {
+  std::mt19937 random(3);
+  std::uniform_int_distribution<int> draw(-20, 20);  // few values, so that there are equals
+  for (const SamplerParams& params : {SamplerParams{.seed = 1},
+                                      {.temp = 0, .seed = 2},
+                                      {.temp = 1.5f, .top_k = 256, .top_p = 1, .min_p = 0, .seed = 3},
+                                      {.temp = 1, .top_k = 1, .seed = 4},
+                                      {.temp = 3, .top_k = 7, .top_p = 0.9f, .seed = 5}}) {
+    const int64_t needed = candidates_needed(params);
+    ASSERT_GT(needed, 0);
+    for (const int64_t given : {needed, needed + 10, int64_t{400}}) {
+      Sampler host(params), devices(params);
+      for (int i = 0; i < 50; ++i) {
+        std::vector<float> logits(400);
+        for (float& logit : logits) logit = static_cast<float>(draw(random)) / 4;
+        ASSERT_EQ(devices.sample_best(top_logits(logits, static_cast<int>(given))), host.sample(logits)) << i;
+      }
+    }
+  }
+}
+
+TEST(Sampler, NeedsFewTokensOrAllLogits) {
+  EXPECT_EQ(candidates_needed({}), 40);
+  EXPECT_EQ(candidates_needed({.temp = 0}), 1);
+  EXPECT_EQ(candidates_needed({.temp = -1, .top_k = 0}), 1);
+  EXPECT_EQ(candidates_needed({.top_k = 0}), 0);
+  EXPECT_EQ(candidates_needed({.top_k = 256}), 256);
+  EXPECT_EQ(candidates_needed({.top_k = 257}), 0);
+}
+
+TEST(Sampler, BadCandidatesAreNamed) {
+  for (const float temp : {0.0f, 1.0f}) {
+    Sampler sampler({.temp = temp});
+    EXPECT_THROW(sampler.sample_best({}), InvalidArgument);
+    for (const float bad : {kNan, kInfinity, -kInfinity}) {
+      EXPECT_THROW(sampler.sample_best(std::vector<TokenLogit>{{7, bad}}), InvalidArgument) << bad;
+      EXPECT_THROW(top_of(std::vector<TokenLogit>{{7, 1}, {3, bad}}, 1), InvalidArgument) << bad;
+    }
+  }
+}
+
+TEST(TopLogits, OfSelectedTokensAreTheFirstOfThem) {
+  const std::vector<TokenLogit> best{{3, 5}, {1, 4}};
+  EXPECT_THAT(top_of(best, 1), ElementsAre(TokenLogit{3, 5}));
+  EXPECT_EQ(top_of(best, 9), best);
+  EXPECT_TRUE(top_of(best, 0).empty());
+  EXPECT_THROW(top_of(best, -1), InvalidArgument);
+  EXPECT_THROW(top_of({}, 1), InvalidArgument);
+}
+
 TEST(TopLogits, AreSortedWithEqualsById) {
   const std::vector<float> logits{1, 5, 3, 5, -2};
   EXPECT_THAT(top_logits(logits, 3), ElementsAre(TokenLogit{1, 5}, TokenLogit{3, 5}, TokenLogit{2, 3}));

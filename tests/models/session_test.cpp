@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "tests/models/checks.h"
+#include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
 
 namespace shoal::models {
@@ -22,7 +23,6 @@ std::vector<float> evaluate(Session& session, std::span<const int32_t> tokens, i
   std::span<const float> logits = session.logits();
   return {logits.begin(), logits.end()};
 }
-
 
 class SessionOn : public ::testing::TestWithParam<int> {};
 
@@ -200,6 +200,78 @@ TEST(Session, DividesPromptsIntoFewShapes) {
       }
     }
   }
+}
+
+struct Heads {
+  int devices;
+  const char* ratio;
+};
+
+/// The candidates of a session beside the best of the logits of another one.
+void expect_best(Session& devices, Session& host, std::span<const int32_t> tokens, int64_t outputs, int64_t k) {
+  const std::vector<float> logits = evaluate(host, tokens, outputs);
+  const size_t vocab = logits.size() / static_cast<size_t>(outputs);
+  devices.evaluate(tokens, outputs);
+  std::vector<TokenLogit> expected;
+  for (size_t begin = 0; begin < logits.size(); begin += vocab) {
+    const auto best = top_logits(std::span(logits).subspan(begin, vocab), static_cast<int>(k));
+    expected.insert(expected.end(), best.begin(), best.end());
+  }
+  const std::span<const TokenLogit> found = devices.candidates();
+  EXPECT_EQ(std::vector<TokenLogit>(found.begin(), found.end()), expected);
+}
+
+TEST(SessionCandidates, AreTheBestLogitsOnAnyDevices) {
+  for (const bool tied : {false, true}) {
+    SyntheticModel synthetic;
+    synthetic.h.vocab = 2000, synthetic.tied = tied;
+    const std::string path = synthetic.write();
+    for (const Heads& heads : {Heads{1, ""}, {2, ""}, {2, "3,1"}, {3, ""}, {3, "5,0,2"}, {3, "1,0,60"}}) {
+      for (const int64_t k : {1, 40, 5000}) {
+        SCOPED_TRACE(fmt::format("tied {}, {} devices {}, {} candidates", tied, heads.devices, heads.ratio, k));
+        LoadedModel host(path, heads.devices, heads.ratio, {.batch = 4});
+        LoadedModel devices(path, heads.devices, heads.ratio, {.batch = 4, .candidates = k});
+        expect_best(*devices.session, *host.session, kPrompt, 3, k);
+        expect_best(*devices.session, *host.session, std::vector<int32_t>{5}, 1, k);
+        expect_best(*devices.session, *host.session, std::vector<int32_t>{9}, 1, k);
+      }
+    }
+  }
+}
+
+TEST(SessionCandidates, GiveTheSameTextAsLogits) {
+  const auto generate = [](const Heads& heads, const SamplerParams& params, int64_t candidates) {
+    LoadedModel loaded(tiny_model_path("q8_0"), heads.devices, heads.ratio, {.candidates = candidates});
+    Session& session = *loaded.session;
+    Sampler sampler(params);
+    std::vector<int32_t> tokens;
+    session.evaluate(kPrompt);
+    for (int i = 0; i < 40; ++i) {
+      tokens.push_back(session.selects() ? sampler.sample_best(session.candidates())
+                                         : sampler.sample(session.logits()));
+      session.evaluate({&tokens.back(), 1});
+    }
+    return tokens;
+  };
+  for (const Heads& heads : {Heads{1, ""}, {2, ""}, {3, ""}, {2, "3,1"}, {3, "5,0,2"}}) {
+    for (const SamplerParams& params : {SamplerParams{.temp = 0}, {.temp = 1.2f, .seed = 7}}) {
+      EXPECT_EQ(generate(heads, params, candidates_needed(params)), generate(heads, params, 0))
+          << heads.devices << " devices " << heads.ratio << " temp " << params.temp;
+    }
+  }
+}
+
+TEST(SessionCandidates, AreThereInPlaceOfLogits) {
+  LoadedModel devices(tiny_model_path("q8_0"), 2, {}, {.candidates = 3}), host(tiny_model_path("q8_0"), 2);
+  EXPECT_TRUE(devices.session->selects());
+  EXPECT_FALSE(host.session->selects());
+  EXPECT_THAT(message_of([&] { devices.session->candidates(); }), HasSubstr("no candidates yet"));
+  for (LoadedModel* loaded : {&devices, &host}) loaded->session->evaluate(kPrompt);
+  EXPECT_THAT(message_of([&] { devices.session->logits(); }), HasSubstr("select 3 candidates and give no logits"));
+  EXPECT_THAT(message_of([&] { host.session->candidates(); }), HasSubstr("the devices give logits"));
+  EXPECT_EQ(devices.session->candidates().size(), 3u);
+  EXPECT_THAT(message_of([&] { session_size(host.model->hparams, {.candidates = -1}); }),
+              HasSubstr("-1 candidates are not possible"));
 }
 
 TEST(Session, ADraftModelRunsBesideItsTarget) {

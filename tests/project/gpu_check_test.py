@@ -167,8 +167,9 @@ class Steps(Folder):
     def test_results_in_order(self):
         report = self.run_steps([self.step("a", takes=2), self.step("b", fails=shell.CheckError("broke")),
                                  self.step("c", fails=shell.Skip("none here"))])  # fmt: skip
-        self.assertEqual([one.cells() for one in report.results], [["a", OK, "2.0", "limit 50"], ["b", FAILED, "1.0", "broke"],
-                                                                  ["c", SKIPPED, "1.0", "none here"]])  # fmt: skip
+        self.assertEqual([one.cells() for one in report.results],
+                         [["a", OK, "2.0", "limit 50"], ["b", FAILED, "1.0", "broke"],
+                          ["c", SKIPPED, "1.0", "none here"]])  # fmt: skip
         self.assertEqual(report.exit_code(), 1)
 
     def test_what_needs_a_broken_step_is_skipped_and_the_rest_is_not(self):
@@ -183,7 +184,8 @@ class Steps(Folder):
         self.assertEqual(report.results[2].result, SKIPPED)
 
     def test_time_is_left_to_later_steps(self):
-        report = self.run_steps([self.step("a", takes=30), self.step("b", takes=30, reserve=60), self.step("c", reserve=60)])
+        report = self.run_steps([self.step("a", takes=30), self.step("b", takes=30, reserve=60),
+                                 self.step("c", reserve=60)])  # fmt: skip
         self.assertEqual([one.detail for one in report.results],
                          ["limit 50", "limit 10", "no time: 60 s are left, 60 of them for later steps"])  # fmt: skip
 
@@ -282,21 +284,36 @@ exit 1
         self.assertEqual(result.data["alone"], {"Ops.Run/mul": "exit status 1", "Ops.Run/rope": "passed"})
         self.assertTrue(result.detail.endswith("each alone: 1 passed, not Ops.Run/mul"), result.detail)
 
+    def test_a_test_that_hangs_does_not_hide_the_others(self):
+        one = self.built(test_ops="""
+case "$*" in
+*list_tests*) printf 'Ops.\\n  Run/hang\\n  Run/mul\\n'; exit 0;;
+*=Ops.Run/mul*) exit 0;;
+esac
+echo "[ RUN      ] Ops.Run/hang"
+sleep 60
+""")
+        with mock.patch.object(tests, "ALONE_LIMIT", 1.0):
+            result = tests.run_suite(one, tests.Suite("test_ops", "Ops.*"), "ops", 12)
+        self.assertEqual(result.result, FAILED)
+        self.assertIn("time limit of 8 s reached in Ops.Run/hang; each alone: 1 passed, not Ops.Run/hang", result.detail)
+
     def test_a_suite_that_was_not_built(self):
         one = self.built(test_ops="exit 0\n")
         one.broken = {"test_ops"}
         with self.assertRaisesRegex(shell.Skip, "^test_ops was not built$"):
             tests.run_suite(one, tests.Suite("test_ops", "*"), "ops", 5)
-        with self.assertRaisesRegex(shell.Skip, "run the step build first"):
+        with self.assertRaisesRegex(shell.CheckError, "run the step build first"):
             tests.run_suite(one, tests.Suite("test_devices", "*"), "devices", 5)
 
     def test_the_text_of_devices_is_compared(self):
         same = 'echo "starting"; echo "{\\"tokens\\": [1, 2, 3]}"\n'
         result = tests.same_text(self.built(True, shoal=same), 60)
         self.assertEqual(result.result, OK, result.detail)
-        other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}";; *) echo "{\\"tokens\\": [1, 2, 3]}";; esac\n'
+        other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}"; exit;; esac\n' + same
         result = tests.same_text(self.built(True, shoal=other), 60)
-        self.assertEqual((result.result, result.detail), (FAILED, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1"))
+        self.assertEqual(result.result, FAILED)
+        self.assertEqual(result.detail, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1")
         with self.assertRaisesRegex(shell.CheckError, "q8_0 on CPU0: exit status 2; no such device"):
             tests.same_text(self.built(True, shoal="echo no such device; exit 2\n"), 60)
 
@@ -318,6 +335,12 @@ class Sanitizer(unittest.TestCase):
         self.assertEqual((result.result, result.detail), (FAILED, "Invalid __global__ write of size 4 bytes (1 error)"))
         self.assertEqual(result.data["errors"], ["Invalid __global__ write of size 4 bytes"])
         self.assertEqual(self.judge(self.BROKEN.replace("========= ERROR SUMMARY: 1 error\n", ""), None).result, FAILED)
+
+    def test_races_and_other_lines(self):
+        text = PASSING + "========= Warning: cannot read symbols\n========= Target application returned an error\n"
+        self.assertEqual(self.judge(text + "========= RACECHECK SUMMARY: 0 hazards displayed\n", 0).result, OK)
+        race = text + "========= Warning: Race reported between Write and Read\n========= RACECHECK SUMMARY: 1 hazard\n"
+        self.assertEqual(self.judge(race, 0).result, FAILED)
 
     def test_out_of_time(self):
         result = self.judge(PASSING, None)
@@ -442,7 +465,8 @@ class Machine(Folder):
             with self.assertRaisesRegex(shell.CheckError, "^no nvidia-smi: there is no NVIDIA driver here; .*$"):
                 machine.examine(one, 30)
         smi = fake_program(self.folder / "smi", 'echo "A GPU, 1, 2 MiB, 9.0, 1 MHz, 1 MHz, 1 MHz, 1 W"\n')
-        with mock.patch.object(machine, "cuda_tool", side_effect=lambda name: str(smi) if name == "nvidia-smi" else None):
+        only_smi = {"nvidia-smi": str(smi)}
+        with mock.patch.object(machine, "cuda_tool", side_effect=only_smi.get):
             with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: .*$"):
                 machine.examine(one, 30)
         with mock.patch.object(tests, "cuda_tool", return_value=None):
@@ -470,7 +494,7 @@ class Build(Folder):
     def test_errors_are_found_in_long_output(self):
         output = "-- Found\nCMake Error at cmake/options.cmake:10 (find_package):\n  Could not find fmt\n\nCall Stack\n"
         self.assertEqual(build.cmake_error(output), "Could not find fmt")
-        self.assertEqual(build.cmake_error('-- a\nCMake Error: install(EXPORT "x") includes y\n-- b\n'), 'install(EXPORT "x") includes y')
+        self.assertEqual(build.cmake_error("-- a\nCMake Error: x includes y\n-- b\n"), "x includes y")
         self.assertEqual(build.cmake_error("no\nmarks\n"), "no marks")
         self.assertEqual(build.first_error("[1/3] a\nx.cu(3): error: no such thing\nmore\n"), "x.cu(3): error: no such thing")
 
@@ -507,10 +531,10 @@ class Program(Folder):
     def test_without_a_gpu_all_is_said_in_one_table(self):
         with mock.patch.object(machine, "cuda_tool", return_value=None):
             status, out = self.call("--build", self.folder / "build", "--out", self.folder / "out", "--only",
-                                    "environment,build,devices,kernels")  # fmt: skip
+                                    "environment,build,devices,registers")  # fmt: skip
         self.assertEqual(status, 1)
         self.assertRegex(out, r"(?m)^environment +failed +0\.\d  no nvidia-smi: there is no NVIDIA driver here")
-        self.assertRegex(out, r"(?m)^kernels +skipped +0\.0  no cuobjdump here")
+        self.assertRegex(out, r"(?m)^registers +skipped +0\.0  no cuobjdump here")
         found = json.loads((self.folder / "out/gpu_check.json").read_text())
         self.assertEqual(found["steps"][0]["result"], FAILED)
 
@@ -520,7 +544,8 @@ class Program(Folder):
         self.assertEqual((status, out), (2, f"gpu_check: --deps: there is no folder {self.folder / 'none'}\n"))
         (self.folder / "full").mkdir()
         (self.folder / "full/file").touch()
-        self.assertEqual(self.call("--pack", self.folder / "full")[1], f"gpu_check: --pack: {self.folder / 'full'} is not empty\n")
+        out = self.call("--pack", self.folder / "full")[1]
+        self.assertEqual(out, f"gpu_check: --pack: {self.folder / 'full'} is not empty\n")
 
     def test_emulated_runs_of_a_build(self):
         one = self.built(True, test_devices=f"cat <<'X'\n{PASSING}X\n", test_ops="exit 139\n")

@@ -85,6 +85,20 @@ TEST(Run, SameSeedSameText) {
   EXPECT_NE(first["tokens"], sampled("8")["tokens"]);
 }
 
+TEST(Run, SamplesOnTheDevicesWhatTheHostWouldSample) {
+  for (const auto& [names, ratio] : {std::pair("CPU0", "1"), {"CPU0,CPU1", "1,1"}, {"CPU0,CPU1,CPU2", "5,0,2"}}) {
+    for (const auto& [temp, listed] : {std::pair("0", "0"), {"1.5", "3"}, {"1.5", "50"}}) {
+      std::vector<std::string> args{"run", "-m",  kModel,   "-p", kPrompt,  "-n", "30",           "-dev", names,
+                                    "-ts", ratio, "--temp", temp, "--seed", "7",  "--top-logits", listed};
+      const json on_devices = run_json(args);
+      args.push_back("--sample-on-host");
+      const json on_host = run_json(args);
+      EXPECT_EQ(on_devices["tokens"], on_host["tokens"]) << names << " " << temp;
+      EXPECT_EQ(on_devices["top_logits"], on_host["top_logits"]) << names << " " << listed;
+    }
+  }
+}
+
 TEST(Run, WithoutASeedReportsTheOneItTook) {
   json first = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "20", "--temp", "1.5"});
   json again = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "20", "--temp", "1.5", "--seed",
@@ -274,8 +288,9 @@ TEST(Devices, APluginThatIsFoundAndCannotBeUsedIsListed) {
 TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   json plan = run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "3,1", "-c", "128"});
   EXPECT_EQ(plan["context"], 128);
-  EXPECT_EQ(plan["collectives_per_token"]["counts"], json({{"all_reduce", 12}}));
-  EXPECT_EQ(plan["collectives_per_token"]["bytes"], 12 * 1024);
+  // The devices select 40 of 1024 tokens: each sends 40 logits with their ids.
+  EXPECT_EQ(plan["collectives_per_token"]["counts"], json({{"all_reduce", 12}, {"all_gather", 1}}));
+  EXPECT_EQ(plan["collectives_per_token"]["bytes"], 12 * 1024 + 2 * 40 * 8);
   bool found = false;
   for (const json& tensor : plan["tensors"]) {
     if (tensor["name"] != "blk.2.attn_q.weight") continue;
@@ -298,6 +313,20 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   EXPECT_THAT(text, HasSubstr("communication"));
   EXPECT_THAT(text, Not(HasSubstr("does not fit")));
   EXPECT_EQ(plan["fits"], true);
+}
+
+TEST(Plan, OfSamplingOnTheHostOrOnTheDevices) {
+  const auto traffic = [](std::vector<std::string> more) {
+    std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_json(args)["collectives_per_token"];
+  };
+  EXPECT_EQ(traffic({"--sample-on-host"})["counts"], json({{"all_reduce", 12}}));
+  EXPECT_EQ(traffic({"--sample-on-host"})["bytes"], 12 * 1024);
+  EXPECT_EQ(traffic({"--top-k", "0"})["bytes"], 12 * 1024);
+  EXPECT_EQ(traffic({"--top-k", "5"})["bytes"], 12 * 1024 + 2 * 5 * 8);
+  const std::string text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1"}).out;
+  EXPECT_THAT(text, HasSubstr("all_gather      candidates.candidates  f32 x 160  640 bytes"));
 }
 
 TEST(Plan, ShowsTheLocalGraphOfARank) {

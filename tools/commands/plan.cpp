@@ -22,6 +22,7 @@ struct PlanFlags {
   DeviceFlags devices;
   ContextFlags context;
   LoadFlags load;
+  SamplingFlags sampling;
   OutputFlag output;
   int rank = -1;
   bool schedule = false;
@@ -144,7 +145,9 @@ int plan_model(const PlanFlags& flags) {
     require_threads(threads_needed(placement.members(), flags.devices.threads));
     placement.init();
   }
-  models::ModelPlan plan(*model, placement, flags.context.session(), flags.load.load());
+  models::SessionOptions session = flags.context.session();
+  session.candidates = flags.sampling.candidates();
+  models::ModelPlan plan(*model, placement, session, flags.load.load());
   warn_of_context(model->hparams, plan.size);
   if (flags.output.json()) {
     print_json(to_json(plan, flags));
@@ -176,6 +179,7 @@ CommandBody define_plan(CLI::App& app) {
   flags->load.add_to(app);
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
+  flags->sampling.add_candidates_to(app);
   flags->output.add_to(app);
   app.add_flag("--schedule", flags->schedule,
                "Also print which device runs each node and why, and what is copied between devices");

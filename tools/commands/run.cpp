@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -26,10 +27,10 @@ struct RunFlags {
   ContextFlags context;
   LoadFlags load;
   OutputFlag output;
+  SamplingFlags sampling;
   GenerationOptions generation;
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> prompt_tokens;
-  bool random_seed = true;
 
   void check() const {
     devices.check();
@@ -142,7 +143,8 @@ int generate_and_print(const RunFlags& flags, const Engine& engine, const models
 int run(RunFlags& flags) {
   flags.check();
   catch_interrupts();
-  if (flags.random_seed) flags.generation.sampler.seed = std::random_device()();
+  flags.generation.sampler = flags.sampling.sampler;
+  if (flags.sampling.random_seed) flags.generation.sampler.seed = std::random_device()();
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
   models::Tokenizer tokenizer(model->file);
@@ -151,6 +153,7 @@ int run(RunFlags& flags) {
   models::SessionOptions session = flags.context.session();
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
+  session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   Engine engine =
       load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session, flags.load.load());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -167,18 +170,8 @@ void add_prompt(CLI::App& app, RunFlags& flags) {
 }
 
 void add_sampling(CLI::App& app, RunFlags& flags) {
-  models::SamplerParams& sampler = flags.generation.sampler;
-  auto read_seed = [&flags](const std::string& flag, const std::string& text) {
-    flags.random_seed = text == "-1";
-    if (!flags.random_seed) flags.generation.sampler.seed = parse_seed(flag, text);
-  };
-  constexpr double kHuge = std::numeric_limits<float>::max();
+  flags.sampling.add_to(app);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
-  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: always the best token");
-  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k best; 0: all");
-  add_number(app, "--top-p", sampler.top_p, 0.0, 1.0, "... whose probabilities add up to p");
-  add_number(app, "--min-p", sampler.min_p, 0.0, 1.0, "... at least p times as probable as the best");
   add_integer(app, "--top-logits", flags.generation.top_logits, 0, kMost,
               "Report the k best logits of the last prompt position");
 }

@@ -76,9 +76,12 @@ Bytes sum(const std::vector<Bytes>& parts, DataType type) {
 namespace shoal::collectives::nccl {
 
 using nccl_standin::Bytes;
+using nccl_standin::agree;
 using nccl_standin::bytes_of;
 using nccl_standin::Faults;
+using nccl_standin::is_letter;
 using nccl_standin::Kind;
+using nccl_standin::sum;
 using nccl_standin::Operation;
 
 void Comm::start(std::function<Result()> work) {
