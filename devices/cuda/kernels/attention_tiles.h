@@ -381,10 +381,14 @@ __device__ inline void clear_unseen(const Values& values, int tile, int* seen) {
   __syncthreads();
 }
 
+/// Blocks of a multiprocessor that registers must leave room for. With both in q8_0 three would spill.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
-__global__ void __launch_bounds__(kThreads, kD == 64    ? 3
-                                            : kD == 128 ? 2
-                                                        : 1) attention_tiles(const Arguments a) {
+inline constexpr int kBlocks = kD > 128                                                                    ? 1
+                               : kD > 64 || (kRowWarps == 4 && kK == KvType::kQ8_0 && kV == KvType::kQ8_0) ? 2
+                                                                                                           : 3;
+
+template <KvType kK, KvType kV, int kD, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) attention_tiles(const Arguments a) {
   using Block = Layout<kK, kV, kD, kRowWarps>;
   using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
