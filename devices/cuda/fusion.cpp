@@ -66,7 +66,8 @@ bool fits_sum_and_norm(Nodes nodes, const Readers& readers) {
   if (sum.op != Op::kAdd || !is_scaled_norm(*nodes[1], *nodes[2], readers) || nodes[1]->src[0] != &sum) return false;
   const ScaledNorm found = scaled_norm(*nodes[1], *nodes[2]);
   const Tensor &a = *sum.src[0], &b = *sum.src[1];
-  if (!can_fuse_rms_norm(a, &b, &sum, found.weight, found.product) || overlap(sum, found.product)) return false;
+  if (!can_fuse_rms_norm(a, &b, &sum, found.weight, found.product)) return false;
+  if (overlap(sum, found.product) && !(sum.data == found.product.data && readers.is_read_once(sum))) return false;
   if (overlap(sum, found.weight) || overlap(found.product, found.weight)) return false;
   return is_apart_or_in_place(sum, a) && is_apart_or_in_place(sum, b) && is_apart_or_in_place(found.product, a) &&
          is_apart_or_in_place(found.product, b);

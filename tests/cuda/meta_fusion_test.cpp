@@ -57,10 +57,10 @@ class Counted final : public Communicator {
 class MetaMesh {
  public:
   explicit MetaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
-      : environment_({{"SHOAL_EMULATED_PROCESSORS", "64"},
-                      {"SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)},
-                      {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)},
-                      {"SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so"}}) {
+      : processors_("SHOAL_EMULATED_PROCESSORS", "64"),
+        gpus_("SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)),
+        parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)),
+        nccl_("SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so") {
     meta::MetaOptions options;
     options.comm = comm;
     options.communicator = [this, may_fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
@@ -75,7 +75,7 @@ class MetaMesh {
   Queued queued;
 
  private:
-  test::Environment environment_;
+  test::Environment processors_, gpus_, parts_, nccl_;
   CudaFamily family_;
 
  public:

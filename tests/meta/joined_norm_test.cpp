@@ -131,12 +131,13 @@ TEST(JoinedNorm, TheCallHasWhatTheNodesHave) {
 
 TEST(JoinedNorm, ValuesThatOthersReadAreNotLeftOut) {
   EXPECT_EQ(Placed(test::norm_graph(1, "output %out\noutput %n")).joined(), kSecond);
-  EXPECT_EQ(Placed(test::norm_graph(1, "output %out", "%also = silu(%n)")).joined(), kSecond);
+  EXPECT_EQ(Placed(test::norm_graph(1, "output %out", "%also = unary(%n) {kind=silu}")).joined(), kSecond);
   EXPECT_EQ(Placed(test::norm_graph(1, "output %out\noutput %r\noutput %m\noutput %m2")).joined(), kBoth)
       << "the call writes these";
-  Placed read_again(test::norm_graph(1, "output %out", "%v = reshape(%n) {shape=[32,2,1,1]}\n%also = silu(%v)"));
+  Placed read_again(
+      test::norm_graph(1, "output %out", "%v = reshape(%n) {shape=[32,2,1,1]}\n%also = unary(%v) {kind=silu}"));
   EXPECT_EQ(read_again.joined(), kSecond) << "through a view";
-  Placed reduced(test::norm_graph(1, "output %out\noutput %also", "%e = exp(%x)\n%also = mul(%y, %e)"));
+  Placed reduced(test::norm_graph(1, "output %out\noutput %also", "%e = unary(%x) {kind=exp}\n%also = mul(%y, %e)"));
   EXPECT_EQ(reduced.joined(), kSecond) << "the sum of the ranks is read twice";
 }
 
