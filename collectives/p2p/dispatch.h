@@ -28,12 +28,11 @@ void with_types(Element element, const Function& function) {
 inline constexpr Element kElementTypes[] = {Element::kF32, Element::kF32AsBF16, Element::kF16, Element::kBF16,
                                             Element::kI32};
 
-/// Asks something of a kernel that takes its being loaded; `status` keeps the first error.
+/// Asks for a kernel's attributes, which is how CUDA wants it loaded in advance; `status` keeps the first error.
 template <class... Parameters>
 void load_kernel(void (*kernel)(Parameters...), cudaError_t& status) {
-  int blocks = 0;
-  const cudaError_t loaded =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), kThreads, 0);
+  cudaFuncAttributes attributes;
+  const cudaError_t loaded = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   if (status == cudaSuccess) status = loaded;
 }
 

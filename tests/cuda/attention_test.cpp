@@ -276,7 +276,7 @@ TEST(CudaAttention, CachesThatAreNotAligned) {
   }
 }
 
-// Scores that grow from tile to tile, with one split (nine KV heads), some tiles per split (three) and one (one).
+// Scores that grow from tile to tile, with one split (nine KV heads) and with five of two or three tiles.
 TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t kv_heads : {1, 3, 9}) {

@@ -4,10 +4,12 @@
 
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/cuda/cuda_communicator.h"
@@ -20,6 +22,9 @@ namespace shoal::test {
 class Environment {
  public:
   Environment(const std::string& name, const std::string& value) { set(name, value); }
+  explicit Environment(std::initializer_list<std::pair<std::string, std::string>> all) {
+    for (const auto& [name, value] : all) set(name, value);
+  }
   ~Environment() {
     for (const auto& [name, value] : before_) {
       value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());

@@ -233,6 +233,10 @@ TEST(CudaRuntime, LaunchesAreChecked) {
   EXPECT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(&add), 256, 100'000),
             cudaSuccess);
   EXPECT_EQ(blocks, 2);
+  cudaFuncAttributes attributes{};
+  EXPECT_EQ(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&add)), cudaSuccess);
+  EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 227 * 1024) << "what the launches above asked for";
+  EXPECT_EQ(cudaFuncGetAttributes(&attributes, nullptr), cudaErrorInvalidDeviceFunction);
 }
 
 TEST(CudaRuntime, CallsFailWhenAskedToAndAreWrittenDown) {

@@ -3,10 +3,10 @@
 //
 // The queries that share a KV head are its rows: row = query * group + head in the group. A block takes `tile_rows`
 // rows of one KV head and walks KV rows in tiles of kKeys. Which tiles is decided on the device from the positions: the
-// visible ones of the block's rows, dealt in equal runs to `splits` blocks. Example: 300 visible rows are 5 tiles; with
-// 4 splits the blocks get tiles 0-1, 2-3, 4 and none. So a captured graph does the work of its step, however long the
-// cache is. With several splits a block leaves a partial (largest score, sum of exp(score - largest), values weighted
-// alike) per row, and merge_splits takes them together in the order of splits.
+// visible ones of the block's rows, dealt in equal runs of at least two to `splits` blocks. Example: 300 visible rows
+// are 5 tiles; with 4 splits the blocks get tiles 0-1, 2-3, 4 and none. So a captured graph does the work of its step,
+// however long the cache is. With several splits a block leaves a partial (largest score, sum of exp(score - largest),
+// values weighted alike) per row, and merge_splits takes them together in the order of splits.
 #pragma once
 
 #include <limits>
@@ -20,6 +20,7 @@ namespace shoal::cuda::attention {
 inline constexpr int kKeys = 64;  ///< KV rows per tile
 inline constexpr int kThreads = 128;
 inline constexpr int kMaxSplits = 128;
+inline constexpr int kLeastTiles = 2;  ///< of a split: the loads of the second overlap the work on the first
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Bytes of q, k or v; strides in bytes.
@@ -96,7 +97,7 @@ struct Share {
 __device__ inline Share share_of(Range some, int splits, int split) {
   if (some.empty()) return {};
   const int first = some.begin / kKeys, tiles = (some.end + kKeys - 1) / kKeys - first;
-  const int each = (tiles + splits - 1) / splits;
+  const int each = max(kLeastTiles, (tiles + splits - 1) / splits);
   return {first + min(tiles, split * each), first + min(tiles, (split + 1) * each), (tiles + each - 1) / each};
 }
 

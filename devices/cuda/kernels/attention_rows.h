@@ -187,35 +187,45 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
   write_rows(a, place, shared);
 }
 
-/// One block per row: its partials, in the order of splits.
+/// Over the block's threads, the same for all and in the same order each time. `parts` is free again after a barrier.
+template <class Join>
+__device__ inline float join_threads(float value, float (&parts)[kWarps], const Join& join) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) value = join(value, __shfl_xor_sync(~0u, value, lanes));
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = parts[0];
+  for (int warp = 1; warp < kWarps; ++warp) value = join(value, parts[warp]);
+  return value;
+}
+
+/// One block per row. Each thread reads one split's statistics; values are added in the order of splits.
 __global__ void __launch_bounds__(kThreads) merge_splits(const Arguments a) {
-  __shared__ float keep[kMaxSplits];
+  static_assert(kMaxSplits <= kThreads);
+  __shared__ float keep[kMaxSplits], tops[kWarps], sums[kWarps];
   const int head_rows = a.t * a.group, row = static_cast<int>(blockIdx.x) % head_rows;
   const int heads = static_cast<int>(blockIdx.x) / head_rows, kv_head = heads % a.kv_heads, batch = heads / a.kv_heads;
   const int first_row = row / a.tile_rows * a.tile_rows, last_row = min(first_row + a.tile_rows, head_rows) - 1;
   const Range some = sight(a, query_of(a, first_row), query_of(a, last_row)).some;
-  const int used = share_of(some, a.splits, 0).used;
+  const int used = share_of(some, a.splits, 0).used, split = static_cast<int>(threadIdx.x);
 
-  float top = kMinusInfinity, sum = 0;
-  for (int split = 0; split < used; ++split) {
-    top = fmaxf(top, partial_of(a, split, batch, kv_head, row).stats[0]);
+  float own_top = kMinusInfinity, own_sum = 0;
+  if (split < used) {
+    const float* stats = partial_of(a, split, batch, kv_head, row).stats;
+    own_top = stats[0], own_sum = stats[1];
   }
-  for (int split = static_cast<int>(threadIdx.x); split < used; split += kThreads) {
-    const float from = partial_of(a, split, batch, kv_head, row).stats[0];
-    keep[split] = from == kMinusInfinity ? 0 : expf(from - top);
-  }
-  __syncthreads();
-  for (int split = 0; split < used; ++split) {
-    sum += partial_of(a, split, batch, kv_head, row).stats[1] * keep[split];
-  }
+  const float top = join_threads(own_top, tops, [](float x, float y) { return fmaxf(x, y); });
+  const float counts = own_top == kMinusInfinity ? 0 : expf(own_top - top);
+  if (split < used) keep[split] = counts;
+  const float sum = join_threads(own_sum * counts, sums, [](float x, float y) { return x + y; });
+
   const float factor = final_factor(a, head_of(a, kv_head, row), top, sum);
   float* to = result_of(a, batch, kv_head, row);
+  const int64_t apart = static_cast<int64_t>(head_rows) * a.kv_heads * a.batches * a.e;  // from one split to the next
   for (int i = static_cast<int>(threadIdx.x); i < a.e; i += kThreads) {
+    const float* from = partial_of(a, 0, batch, kv_head, row).values + i;
     float value = 0;
-#pragma unroll 4
-    for (int split = 0; split < used; ++split) {
-      value = fmaf(partial_of(a, split, batch, kv_head, row).values[i], keep[split], value);
-    }
+#pragma unroll 8
+    for (int of = 0; of < used; ++of) value = fmaf(from[of * apart], keep[of], value);
     to[i] = value * factor;
   }
 }

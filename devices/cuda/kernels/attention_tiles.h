@@ -9,7 +9,9 @@
 // are applied to f32 numbers: those of keys to the products of a block, those of values to the weights). Queries and
 // weights are not, so each is the sum of two: x = high + low with high = round(x), low = round(x - high), 22 bits with
 // f16 and 17 with bf16, which doubles the products. A query is first multiplied by a power of two that brings its
-// largest element to [128, 256), and weights are times 1024, so that neither overflows nor vanishes in f16.
+// largest element to [128, 256), and weights are times 1024, so that neither overflows nor vanishes in f16. Tensor
+// cores round their f32 sums towards zero, so errors of a long chain add up: only one KV tile's values (a query's
+// columns for scores) are summed there, tiles with fmaf.
 #pragma once
 
 #include "devices/cuda/kernels/attention_stage.h"
@@ -110,6 +112,7 @@ struct Warp {
   static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< keys of a tile that are this warp's
   static constexpr int kKeyTiles = kWarpKeys / 8;
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
+  static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< groups of 16 split weights at a time
 
   int lane, first_row, first_key;  ///< within the block, within the tile
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
@@ -200,8 +203,8 @@ struct Warp {
     }
   }
 
-  /// Scores become weights, times 1024.
-  __device__ void soft_max(float (&scores)[kKeyTiles][4]) {
+  /// Scores become weights, times 1024. What earlier values count from now on is put in keep[row].
+  __device__ void soft_max(float (&scores)[kKeyTiles][4], float (&keep)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float largest = top[row];
@@ -212,7 +215,7 @@ struct Warp {
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
       const float base = largest == kMinusInfinity ? 0 : largest;
-      const float keep = __expf(top[row] - base);
+      keep[row] = __expf(top[row] - base);
       top[row] = largest;
       float added = 0;
 #pragma unroll
@@ -223,12 +226,7 @@ struct Warp {
           added += scores[n][i];
         }
       }
-      sum[row] = sum[row] * keep + added;
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n) {
-        values[n][2 * row] *= keep;
-        values[n][2 * row + 1] *= keep;
-      }
+      sum[row] = sum[row] * keep[row] + added;
     }
   }
 
@@ -244,23 +242,48 @@ struct Warp {
     }
   }
 
-  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales,
-                        const float (&weights)[kKeyTiles][4]) {
+  /// Adds the weighted values of columns [32 part, 32 part + 32). `high` and `low` hold the weights of all the warp's
+  /// keys in turn, or with q8_0 values those of 16 keys, made here with the part's scales.
+  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales, int part,
+                        const float (&weights)[kKeyTiles][4], uint32_t (&high)[kSplits][4], uint32_t (&low)[kSplits][4],
+                        const float (&keep)[2]) {
+    float sums[4][4] = {};
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
-      uint32_t high[4], low[4];
-      if constexpr (kV != KvType::kQ8_0) split_weights(weights[n], weights[n + 1], {1, 1, 1, 1}, high, low);
-#pragma unroll
-      for (int step = 0; step < kD / 16; ++step) {
-        if (step * 16 >= a.e) break;
-        if constexpr (kV == KvType::kQ8_0) {
-          const float* at = scales + step / 2 * kKeys + first_key + n * 8 + lane % 4 * 2;
-          if (step % 2 == 0) split_weights(weights[n], weights[n + 1], {at[0], at[1], at[8], at[9]}, high, low);
-        }
-        uint32_t v[4];
-        load_matrix_x4_trans(v, rows_first(tile, first_key + n * 8) + step * 16);
-        multiply_split<kF16Values>(values[2 * step], values[2 * step + 1], high, low, v);
+      const int of = kSplits == 1 ? 0 : n / 2;
+      if constexpr (kV == KvType::kQ8_0) {
+        const float* at = scales + part * kKeys + first_key + n * 8 + lane % 4 * 2;
+        split_weights(weights[n], weights[n + 1], {at[0], at[1], at[8], at[9]}, high[of], low[of]);
       }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = part * 32 + half * 16;
+        if (column >= a.e) break;
+        uint32_t v[4];
+        load_matrix_x4_trans(v, rows_first(tile, first_key + n * 8) + column);
+        multiply_split<kF16Values>(sums[2 * half], sums[2 * half + 1], high[of], low[of], v);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[part * 4 + n][i] = fmaf(values[part * 4 + n][i], keep[i / 2], sums[n][i]);
+    }
+  }
+
+  /// Each tile's products are summed on their own: sums in tensor cores lose a little with every further product.
+  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales,
+                        const float (&weights)[kKeyTiles][4], const float (&keep)[2]) {
+    uint32_t high[kSplits][4], low[kSplits][4];
+    if constexpr (kV != KvType::kQ8_0) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        split_weights(weights[n], weights[n + 1], {1, 1, 1, 1}, high[n / 2], low[n / 2]);
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < kD / 32; ++part) {
+      if (part * 32 < a.e) weigh(a, tile, scales, part, weights, high, low, keep);
     }
   }
 
@@ -358,10 +381,14 @@ __device__ inline void clear_unseen(const Values& values, int tile, int* seen) {
   __syncthreads();
 }
 
+/// Blocks of a multiprocessor that registers must leave room for. With both in q8_0 three would spill.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
-__global__ void __launch_bounds__(kThreads, kD == 64    ? 3
-                                            : kD == 128 ? 2
-                                                        : 1) attention_tiles(const Arguments a) {
+inline constexpr int kBlocks = kD > 128                                                                    ? 1
+                               : kD > 64 || (kRowWarps == 4 && kK == KvType::kQ8_0 && kV == KvType::kQ8_0) ? 2
+                                                                                                           : 3;
+
+template <KvType kK, KvType kV, int kD, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) attention_tiles(const Arguments a) {
   using Block = Layout<kK, kV, kD, kRowWarps>;
   using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
@@ -417,8 +444,9 @@ __global__ void __launch_bounds__(kThreads, kD == 64    ? 3
     }
     if (gaps && !whole) clear_unseen(values, tile, seen);
     if (busy) {
-      warp.soft_max(scores);
-      warp.weigh(a, values.tile(tile), values.scales(), scores);
+      float keep[2];
+      warp.soft_max(scores, keep);
+      warp.weigh(a, values.tile(tile), values.scales(), scores, keep);
     }
   }
   copy_async_wait<0>();

@@ -16,7 +16,6 @@ using attention::Arguments;
 constexpr int64_t kMaxColumns = 256;  // of the tensor-core kernels
 constexpr int64_t kFewRows = 16;      // up to which a block takes 16 rows, not 64
 constexpr int64_t kManyRows = 64;
-constexpr int kBlocksPerProcessor = 4;     // that splits aim at
 constexpr size_t kMostShared = 96 * 1024;  // bytes of a block of the plain kernel: any GPU has them
 
 enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
@@ -34,15 +33,23 @@ struct Plan {
   int64_t tile_rows = 0, row_tiles = 0, splits = 1;
 };
 
-Plan cut(const Tensor& node, int64_t tile_rows, const GpuTraits& gpu) {
+/// Blocks that a processor holds at once, which splits aim at: as the kernels' launch bounds and shared memory have it.
+int64_t tile_blocks(const Tensor& node) {
+  const int64_t columns = std::max(node.src[kK]->shape[0], node.src[kV]->shape[0]);
+  return columns <= 64 ? 3 : columns <= 128 ? 2 : 1;
+}
+constexpr int64_t kPlainBlocks = 4;
+
+Plan cut(const Tensor& node, int64_t tile_rows, int64_t blocks_per_processor, const GpuTraits& gpu) {
   const Tensor &q = *node.src[kQ], &k = *node.src[kK];
   const int64_t kv_heads = std::max<int64_t>(k.shape[2], 1), rows = q.shape[1] * q.shape[2] / kv_heads;
   Plan plan{tile_rows, (rows + tile_rows - 1) / tile_rows, 1};
   const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3];
   if (blocks == 0 || blocks >= gpu.processors) return plan;
   const int64_t key_tiles = (k.shape[1] + attention::kKeys - 1) / attention::kKeys;
-  const int64_t most = std::min<int64_t>(key_tiles, attention::kMaxSplits);
-  plan.splits = std::clamp<int64_t>(gpu.processors * kBlocksPerProcessor / blocks, 1, std::max<int64_t>(most, 1));
+  const int64_t most = std::min<int64_t>(key_tiles / attention::kLeastTiles, attention::kMaxSplits);
+  const int64_t wanted = gpu.processors * blocks_per_processor / blocks;
+  plan.splits = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
   return plan;
 }
 
@@ -141,7 +148,8 @@ void run(const LaunchContext& context, Tensor& node) {
   const attention::TileKernel tiles = tile_kernel(node);
   const bool fast = tiles.kernel != nullptr && tiles.shared_bytes <= context.gpu.shared_bytes_per_block;
   const RowsKernel rows = rows_kernel(node);
-  const Plan plan = cut(node, fast ? tile_rows(node) : rows.rows, context.gpu);
+  const Plan plan = fast ? cut(node, tile_rows(node), tile_blocks(node), context.gpu)
+                         : cut(node, rows.rows, kPlainBlocks, context.gpu);
   const Arguments a = arguments(node, plan);
   const auto blocks = static_cast<unsigned>(plan.row_tiles * a.kv_heads * a.batches * plan.splits);
   launch(context.stream, fast ? tiles.kernel : rows.kernel, dim3(blocks), dim3(attention::kThreads),
@@ -177,7 +185,8 @@ bool supports(const Tensor& node) {
 
 /// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
-  const Plan plans[] = {cut(node, tile_rows(node), gpu), cut(node, rows_kernel(node).rows, gpu)};
+  const Plan plans[] = {cut(node, tile_rows(node), tile_blocks(node), gpu),
+                        cut(node, rows_kernel(node).rows, kPlainBlocks, gpu)};
   const int64_t splits = std::max(plans[0].splits, plans[1].splits);
   if (splits == 1) return 0;
   return static_cast<size_t>(splits * node.rows() * (node.shape[0] + 2)) * sizeof(float);

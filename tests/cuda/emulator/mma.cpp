@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "tests/cuda/emulator/shoal_cuda_emulator.h"
@@ -25,24 +29,55 @@ int32_t s8_to_int(uint8_t bits) {
   return static_cast<int8_t>(bits);
 }
 
+double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
+/// As Hopper's tensor cores sum: all terms are cut to two bits more than an f32 of the largest one's size has, added
+/// exactly, and the sum is cut to an f32. What is cut off is lost towards zero, never rounded.
+template <size_t kCount>
+float sum_of(float start, const std::array<float, kCount>& a, const std::array<float, kCount>& b) {
+  double products[kCount], largest = std::fabs(start), plain = start;
+  for (size_t i = 0; i < kCount; ++i) {
+    products[i] = static_cast<double>(a[i]) * static_cast<double>(b[i]);  // exact
+    largest = std::max(largest, std::fabs(products[i]));
+    plain += products[i];
+  }
+  if (largest == 0 || !std::isfinite(plain)) return static_cast<float>(plain);
+  constexpr int kKept = 25;  // bits behind the first
+  const int exponent = static_cast<int>(std::bit_cast<uint64_t>(largest) >> 52) - 1023 - kKept;
+  const double units = power_of_two(-exponent);
+  auto sum = static_cast<int64_t>(start * units);
+  for (const double product : products) sum += static_cast<int64_t>(product * units);
+  constexpr uint64_t kBeyondF32 = (uint64_t{1} << 29) - 1;
+  const double exact = static_cast<double>(sum) * power_of_two(exponent);
+  return static_cast<float>(std::bit_cast<double>(std::bit_cast<uint64_t>(exact) & ~kBeyondF32));
+}
+template <size_t kCount>
+int32_t sum_of(int32_t start, const std::array<int32_t, kCount>& a, const std::array<int32_t, kCount>& b) {
+  int64_t sum = start;
+  for (size_t i = 0; i < kCount; ++i) sum += static_cast<int64_t>(a[i]) * b[i];
+  return static_cast<int32_t>(sum);
+}
+
 /// One product, whatever the elements are: `kPerRegister` of them in a register, k = 8 * kPerRegister.
-template <class Sum, class Wide, class Bits, class Value, Value (*kDecode)(Bits)>
+template <class Sum, class Bits, class Value, Value (*kDecode)(Bits)>
 void multiply(const std::array<void*, 32>& lanes, uint32_t present) {
   check_whole(present);
   constexpr int kPerRegister = 4 / sizeof(Bits);
   constexpr int kDepth = 8 * kPerRegister;
-  Value a[16][kDepth], b[kDepth][8];
+  std::array<Value, kDepth> a[16], b[8];  // rows, columns
   for (int lane = 0; lane < 32; ++lane) {
     const auto& held = *static_cast<const Product<Sum>*>(lanes[static_cast<size_t>(lane)]);
     const int g = lane / 4, t = lane % 4;
     for (int i = 0; i < kPerRegister; ++i) {
       const int k = kPerRegister * t + i;
       for (int r = 0; r < 4; ++r) {
-        a[g + 8 * (r % 2)][k + 4 * kPerRegister * (r / 2)] =
+        a[g + 8 * (r % 2)][static_cast<size_t>(k + 4 * kPerRegister * (r / 2))] =
             kDecode(static_cast<Bits>(held.a[r] >> (8 * sizeof(Bits) * static_cast<size_t>(i))));
       }
       for (int r = 0; r < 2; ++r) {
-        b[k + 4 * kPerRegister * r][g] =
+        b[g][static_cast<size_t>(k + 4 * kPerRegister * r)] =
             kDecode(static_cast<Bits>(held.b[r] >> (8 * sizeof(Bits) * static_cast<size_t>(i))));
       }
     }
@@ -51,9 +86,7 @@ void multiply(const std::array<void*, 32>& lanes, uint32_t present) {
     auto& held = *static_cast<Product<Sum>*>(lanes[static_cast<size_t>(lane)]);
     for (int r = 0; r < 4; ++r) {
       const int row = lane / 4 + 8 * (r / 2), column = 2 * (lane % 4) + r % 2;
-      Wide sum = held.d[r];
-      for (int k = 0; k < kDepth; ++k) sum += static_cast<Wide>(a[row][k]) * static_cast<Wide>(b[k][column]);
-      held.d[r] = static_cast<Sum>(sum);
+      held.d[r] = sum_of(held.d[r], a[row], b[column]);
     }
   }
 }
@@ -84,13 +117,13 @@ void load_matrices(const std::array<void*, 32>& lanes, uint32_t present) {
 }  // namespace
 
 void multiply_f16(const std::array<void*, 32>& lanes, uint32_t present) {
-  multiply<float, double, uint16_t, float, f16_to_float>(lanes, present);
+  multiply<float, uint16_t, float, f16_to_float>(lanes, present);
 }
 void multiply_bf16(const std::array<void*, 32>& lanes, uint32_t present) {
-  multiply<float, double, uint16_t, float, bf16_to_float>(lanes, present);
+  multiply<float, uint16_t, float, bf16_to_float>(lanes, present);
 }
 void multiply_s8(const std::array<void*, 32>& lanes, uint32_t present) {
-  multiply<int32_t, int64_t, uint8_t, int32_t, s8_to_int>(lanes, present);
+  multiply<int32_t, uint8_t, int32_t, s8_to_int>(lanes, present);
 }
 void load_matrices_2(const std::array<void*, 32>& lanes, uint32_t present) {
   load_matrices<2, false>(lanes, present);

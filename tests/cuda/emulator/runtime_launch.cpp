@@ -133,6 +133,18 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   });
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return api("cudaFuncGetAttributes", [&] {
+    if (function == nullptr) return cudaErrorInvalidDeviceFunction;
+    const std::lock_guard lock(runtime().mutex);
+    const auto allowed = runtime().dynamic_shared.find(function);
+    *attributes = {};
+    attributes->maxThreadsPerBlock = 1024;
+    attributes->maxDynamicSharedSizeBytes = allowed == runtime().dynamic_shared.end() ? 48 * 1024 : allowed->second;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_size,
                                                           size_t shared_bytes) {
   return api("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&] {

@@ -1,5 +1,5 @@
 // What devices/cuda/kernels/mma.h includes when SHOAL_CUDA_EMULATED: the lanes of a warp meet, and the last one
-// computes for all. Sums of products are made in double and rounded once (a tensor core rounds at most as finely).
+// computes for all. Floats are summed as Hopper's tensor cores do it: what does not fit is cut off, not rounded.
 #pragma once
 
 #include <cstdint>
