@@ -115,6 +115,11 @@ int64_t Communicator::elements_out(int rank, int ranks, const Call& call) {
   return kTraits[static_cast<size_t>(call.kind)].elements_out(rank, ranks, call);
 }
 
+void Communicator::enqueue_fused(int rank, const FusedNorm& norm) {
+  fail<InvalidArgument>("[all_reduce_norm {}] the communicator '{}' cannot do it for rank {} of {}; ask can_fuse()",
+                        norm.what, name(), rank, size());
+}
+
 void Communicator::validate(int rank, const Call& call) const {
   const int ranks = size();
   require<InvalidArgument>(call.kind < Collective::kCount, "unknown collective {}", static_cast<int>(call.kind));

@@ -47,6 +47,22 @@ struct Call {
   const char* what = "";  ///< tensor name for messages
 };
 
+/// One rank's side of an all_reduce with what follows it in a decoder: sum = residual + the ranks' `in` added up;
+/// normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows of f32 without gaps. `in`, `residual`, `sum` and
+/// `normed` have rows * row elements, `weight` has row. `sum` and `normed` may each be `in` or `residual`; nothing else
+/// may overlap. `sum` may be null: nobody wants it. Plain data, which must stay valid like a Call.
+struct FusedNorm {
+  const float* in = nullptr;
+  const float* residual = nullptr;
+  const float* weight = nullptr;
+  float* sum = nullptr;
+  float* normed = nullptr;
+  int64_t row = 0;
+  int64_t rows = 0;
+  float epsilon = 0;
+  const char* what = "";  ///< tensor name for messages
+};
+
 /// SHOAL_COMM_TIMEOUT (seconds, 1 to 86400), or 120 s: longer than any work between two collectives of a healthy run.
 /// Throws InvalidArgument for another value.
 std::chrono::milliseconds default_timeout();
@@ -70,12 +86,24 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual std::string_view name() const = 0;  ///< "host", "p2p", "nccl", ...
   virtual int size() const = 0;
+  /// Why it is slower than one might expect of these devices, for users; "" when there is nothing to say.
+  virtual std::string remark() const { return {}; }
   /// Queues rank `rank`'s side on that rank's backend. Does not block or allocate. Throws InvalidArgument
   /// for a bad call (counts of the wrong length, a dtype that cannot be reduced).
   virtual void enqueue(int rank, const Call& call) = 0;
+  /// Can this be done in one go, and is that the faster way? By its sizes alone, so that all ranks hear the same.
+  virtual bool can_fuse(const FusedNorm& norm) const {
+    (void)norm;
+    return false;
+  }
+  /// Like enqueue(), for what can_fuse() said yes to; every rank must queue it. Throws InvalidArgument.
+  virtual void enqueue_fused(int rank, const FusedNorm& norm);
   /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A communicator that
   /// failed once, in whatever way, stays failed with its first message; make a new one to go on.
   virtual void abort(std::string_view reason) = 0;
+  /// May backends record calls (Backend::start_recording), to replay them on every rank in the same order? Only where
+  /// nothing but the device works at them.
+  virtual bool can_be_recorded() const { return false; }
   /// Memory held for communication on one rank, bytes.
   virtual size_t buffer_bytes(int rank) const = 0;
 

@@ -1,5 +1,6 @@
 // Plans for people and for programs: the same content as text and as JSON.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -24,10 +25,22 @@ int64_t elements_of(const Step& step) {
   return step.bytes / static_cast<int64_t>(t.block_bytes) * t.block_elems;
 }
 
+/// Ops of the nodes that are done with a collective, the same on every rank.
+std::vector<std::string_view> joined_ops(const Plan& plan, const Step& step) {
+  std::vector<std::string_view> ops;
+  for (int i = step.ranges[0].begin + 1; i < step.ranges[0].end; ++i) {
+    const Tensor& node = *plan.ranks[0].graph->nodes()[static_cast<size_t>(i)];
+    if (!is_view(node.op)) ops.push_back(name_of(node.op));
+  }
+  return ops;
+}
+
 std::string step_text(const Plan& plan, const Step& step) {
   if (step.kind == StepKind::kCollective) {
-    return fmt::format("{:<15} {}  {} x {}  {} bytes", name_of(step.collective), step.tensor, name_of(step.dtype),
-                       elements_of(step), step.bytes);
+    const auto joined = joined_ops(plan, step);
+    return fmt::format("{:<15} {}  {} x {}  {} bytes{}", name_of(step.collective), step.tensor, name_of(step.dtype),
+                       elements_of(step), step.bytes,
+                       joined.empty() ? "" : fmt::format("  with {}", fmt::join(joined, ", ")));
   }
   std::string text = fmt::format("{:<15}", "compute");
   for (size_t rank = 0; rank < step.ranges.size(); ++rank) {
@@ -37,7 +50,7 @@ std::string step_text(const Plan& plan, const Step& step) {
   return text;
 }
 
-nlohmann::json step_json(const Step& step) {
+nlohmann::json step_json(const Plan& plan, const Step& step) {
   nlohmann::json json;
   auto& ranges = json["nodes"] = nlohmann::json::array();
   for (const NodeRange& range : step.ranges) ranges.push_back({range.begin, range.end});
@@ -49,6 +62,7 @@ nlohmann::json step_json(const Step& step) {
   json["tensor"] = step.tensor;
   json["dtype"] = name_of(step.dtype);
   json["bytes"] = step.bytes;
+  if (const auto joined = joined_ops(plan, step); !joined.empty()) json["with"] = joined;
   return json;
 }
 
@@ -146,7 +160,7 @@ std::string to_json(const Plan& plan) {
                        {"layout", layout.to_string()}});
   }
   auto& steps = json["steps"] = nlohmann::json::array();
-  for (const Step& step : plan.steps) steps.push_back(step_json(step));
+  for (const Step& step : plan.steps) steps.push_back(step_json(plan, step));
   if (plan.segments.size() > 1) json["segments"] = plan.segments;
   auto& memory = json["memory"] = nlohmann::json::array();
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {

@@ -219,8 +219,18 @@ void MetaBackend::synchronize() {
   partial_reads_.clear();
   stream_failed_ = false;
   if (cause == nullptr && consequence == nullptr) return;
-  communicator_.reset();
+  drop_communicator();
   std::rethrow_exception(cause != nullptr ? cause : consequence);
+}
+
+void MetaBackend::remember(MetaGraphPlan& plan) {
+  forget(plan);
+  recorded_plans_.push_back(&plan);
+}
+
+void MetaBackend::drop_communicator() {
+  for (MetaGraphPlan* plan : std::exchange(recorded_plans_, {})) plan->drop_recordings();
+  communicator_.reset();
 }
 
 std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
@@ -255,7 +265,6 @@ void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
 collectives::Communicator& MetaBackend::communicator() {
   if (communicator_ == nullptr) {
     communicator_ = make_communicator_(streams_, comm_options_);
-    ++communicator_number_;
   }
   return *communicator_;
 }

@@ -14,6 +14,8 @@
 
 namespace shoal::meta {
 
+class MetaGraphPlan;
+
 class MetaBackend final : public Backend {
  public:
   MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
@@ -47,16 +49,18 @@ class MetaBackend final : public Backend {
 
   /// Made at first use, for the members of this backend; made anew after a failure.
   collectives::Communicator& communicator();
-  /// Another number for each communicator that this backend has had.
-  uint64_t communicator_number() const { return communicator_number_; }
   /// Recordings ask no abort callback, so that there are none while one is set.
   bool may_record() const { return !has_abort_callback_; }
+  /// The plan has recordings, which refer to the communicator; or is going.
+  void remember(MetaGraphPlan& plan);
+  void forget(MetaGraphPlan& plan) { std::erase(recorded_plans_, &plan); }
   MetaBufferType& buffer_type() const { return type_; }
 
  private:
   /// A sum of addends that are still on their way.
   struct PartialRead;
 
+  void drop_communicator();
   bool make_order();
   /// Streams [first, last) say that they have failed, or stop when another one has said so.
   bool pass_failure(size_t first, size_t last);
@@ -74,9 +78,9 @@ class MetaBackend final : public Backend {
   collectives::CommunicatorFactory make_communicator_;
   collectives::Options comm_options_;
   std::unique_ptr<collectives::Communicator> communicator_;
+  std::vector<MetaGraphPlan*> recorded_plans_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
-  uint64_t communicator_number_ = 0;
   bool has_abort_callback_ = false;
   int holds_ = 0;
   bool has_held_runs_ = false;

@@ -40,6 +40,11 @@ collectives::CommunicatorFactory communicator_for(std::span<Device* const> membe
                              ranks[0]->name());
     const bool all_host =
         std::none_of(ranks.begin(), ranks.end(), [](Backend* rank) { return rank->has_own_memory(); });
+    require<InvalidArgument>(
+        name != "host" || all_host,
+        "collectives by 'host' are for devices that compute in host memory; use auto or staged for "
+        "{} and the others",
+        ranks[0]->name());
     return all_host && name != "staged" ? collectives::make_host_communicator(ranks, options)
                                         : collectives::make_staged_communicator(ranks, options);
   };

@@ -5,6 +5,7 @@
 
 #include "devices/allocate.h"
 #include "graph/error.h"
+#include "meta/joined_norm.h"
 #include "meta/meta_backend.h"
 
 namespace shoal::meta {
@@ -44,6 +45,7 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
 MetaGraphPlan::~MetaGraphPlan() {
   wait();
   unbind();
+  backend_.forget(*this);
 }
 
 void MetaGraphPlan::wait() const {
@@ -70,23 +72,35 @@ void MetaGraphPlan::allocate(ComputeArena* arena) {
 }
 
 void MetaGraphPlan::compile() {
+  communicates_ = std::any_of(plan_.steps.begin(), plan_.steps.end(),
+                              [](const Step& step) { return step.kind == StepKind::kCollective; });
+  // Made now, to fail here rather than in the first run.
+  if (communicates_) join_norms(plan_, backend_.communicator());
   for (const Step& step : plan_.steps) {
     Action action;
     for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      Graph& graph = *plan_.ranks[rank].graph;
       const NodeRange& range = step.ranges[rank];
-      if (step.kind == StepKind::kCollective) {
-        action.calls.push_back(make_call(*graph.nodes()[range.begin], step));
+      if (is_joined(step)) {
+        action.norms.push_back(joined_norm(plan_, step, static_cast<int>(rank)));
+      } else if (step.kind == StepKind::kCollective) {
+        const Graph& graph = *plan_.ranks[rank].graph;
+        action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
       } else {
-        action.compute.push_back(range.begin == range.end ? nullptr
-                                                          : backend_.members()[rank]->create_plan(
-                                                                GraphRange{&graph, range.begin, range.end}));
+        action.compute.push_back(compile(rank, range));
       }
     }
-    communicates_ |= step.kind == StepKind::kCollective;
     actions_.push_back(std::move(action));
   }
-  if (communicates_) backend_.communicator();  // fail here rather than in the first run
+}
+
+std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range) const {
+  if (range.begin == range.end) return nullptr;
+  const RankPlan& local = plan_.ranks[rank];
+  PlanOptions options;  // what is shown must be there, though nobody else reads it
+  for (const Tensor* node : local.shown) {
+    if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
+  }
+  return backend_.members()[rank]->create_plan(GraphRange{local.graph.get(), range.begin, range.end}, options);
 }
 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
@@ -209,33 +223,40 @@ void MetaGraphPlan::queue_steps(int first, int last) {
     for (size_t rank = 0; rank < action.calls.size(); ++rank) {
       backend_.communicator().enqueue(static_cast<int>(rank), action.calls[rank]);
     }
+    for (size_t rank = 0; rank < action.norms.size(); ++rank) {
+      backend_.communicator().enqueue_fused(static_cast<int>(rank), action.norms[rank]);
+    }
   }
 }
 
 MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
-  if (!backend_.may_record()) return nullptr;
+  if (!backend_.may_record() || (communicates_ && !backend_.communicator().can_be_recorded())) return nullptr;
   const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
   auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
-  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, false, 0, {}});
+  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, false, {}});
   if (++found->runs == 1 || found->impossible) return nullptr;
-  if (!found->ranks.empty() && found->communicator == backend_.communicator_number()) return &*found;
+  if (!found->ranks.empty()) return &*found;
   found->impossible = !record(*found);
   return found->impossible ? nullptr : &*found;
 }
 
 bool MetaGraphPlan::record(Recorded& into) {
-  into.ranks.clear();
-  into.communicator = backend_.communicator_number();
   const auto members = backend_.members();
   size_t started = 0;
   while (started < members.size() && members[started]->start_recording()) ++started;
-  if (started == members.size()) queue_steps(into.first, into.last);
   bool complete = started == members.size();
+  try {
+    if (complete) queue_steps(into.first, into.last);
+  } catch (...) {
+    for (Backend* member : members) member->stop_recording();
+    throw;
+  }
   for (size_t rank = 0; rank < started; ++rank) {
     into.ranks.push_back(members[rank]->stop_recording());
     complete &= into.ranks.back() != nullptr;
   }
   if (!complete) into.ranks.clear();
+  if (complete) backend_.remember(*this);
   return complete;
 }
 

@@ -36,6 +36,7 @@ class MetaGraphPlan final : public GraphPlan {
   /// What the plan needs on each rank, its own or part of an arena.
   const std::vector<size_t>& bytes_per_rank() const { return bytes_; }
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
+  /// As it runs: collectives have taken the nodes that they are joined with (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
   /// The same topology, and what the range reads from outside lies where it lay when the plan was made.
@@ -44,12 +45,15 @@ class MetaGraphPlan final : public GraphPlan {
   void move_to(Graph& graph);
   /// Queues the steps of segments [first, last).
   void run(int first, int last);
+  /// What is recorded goes before the communicator that it uses.
+  void drop_recordings() { recorded_.clear(); }
 
  private:
-  /// One step, ready: per rank either a compiled range (nullptr: nothing to do) or a call.
+  /// One step, ready: per rank either a compiled range (nullptr: nothing to do) or a call, plain or joined.
   struct Action {
     std::vector<std::unique_ptr<GraphPlan>> compute;
     std::vector<collectives::Call> calls;
+    std::vector<collectives::FusedNorm> norms;
   };
 
   /// A weight, cache, or tensor of an earlier range of the graph that the plan's local graphs refer to.
@@ -66,7 +70,6 @@ class MetaGraphPlan final : public GraphPlan {
     int first, last;
     int runs = 0;
     bool impossible = false;
-    uint64_t communicator = 0;  ///< the one that it was recorded with
     std::vector<std::unique_ptr<Recording>> ranks;
   };
 
@@ -77,6 +80,7 @@ class MetaGraphPlan final : public GraphPlan {
   static std::vector<const std::byte*> places_of(const Tensor& tensor);
   void wait() const;
   void compile();
+  std::unique_ptr<GraphPlan> compile(size_t rank, const NodeRange& range) const;
   collectives::Call make_call(const Tensor& node, const Step& step) const;
   /// Ready to be replayed; nullptr: queue the steps. The first run of a group is never recorded.
   Recorded* recorded(int first, int last);

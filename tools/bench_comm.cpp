@@ -12,6 +12,7 @@
 #include "graph/graph.h"
 #include "meta/meta_functions.h"
 #include "tools/interrupt.h"
+#include "tools/output.h"
 
 namespace shoal::tools {
 namespace {
@@ -204,11 +205,32 @@ collectives::Communicator& CommBench::communicator(const CommImplementation& imp
 CommResult CommBench::measure(const CommImplementation& implementation, const CommCase& which,
                               const CommBenchOptions& options, const std::function<bool()>& stop) {
   collectives::Communicator& made = communicator(implementation);
+  if (!made.remark().empty() && remarks_.insert(made.remark()).second) {
+    write_err(fmt::format("shoal: note: {}\n", made.remark()));
+  }
   CommResult result{which, implementation.name, std::string(made.name()), {}, {}};
   Run run(*this, made, which);
   result.out_of_place = run.measure(false, options, stop);
   if (has_in_place(which.kind)) result.in_place = run.measure(true, options, stop);
   return result;
+}
+
+collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, const std::function<bool()>& stop) {
+  constexpr size_t kSmallest = size_t{16} << 10, kLargest = size_t{64} << 20;
+  const CommImplementation peers = implementation("p2p"), nccl = implementation("nccl");
+  const auto microseconds = [&](const CommImplementation& one, size_t bytes) {
+    const CommCase which = case_of_size(collectives::Collective::kAllReduce, DType::kF32, ranks(), bytes);
+    return measure(one, which, options, stop).in_place->us;
+  };
+  // From the largest down, as long as NCCL is ahead.
+  size_t from = 2 * kLargest;
+  for (size_t bytes = kLargest; bytes >= kSmallest && microseconds(nccl, bytes) < microseconds(peers, bytes);
+       bytes /= 2) {
+    from = bytes;
+  }
+  const collectives::Thresholds found{from};
+  collectives::save_thresholds(backends_, found);
+  return found;
 }
 
 void CommBench::synchronize() {

@@ -8,10 +8,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/thresholds.h"
 #include "devices/device.h"
 #include "tools/bench_comm_check.h"
 
@@ -61,6 +63,10 @@ class CommBench {
   /// Throws InvalidArgument that says why it does not work here, and names those that do.
   CommImplementation implementation(const std::string& name);
 
+  /// Finds the size from which on all_reduce is faster by NCCL than by p2p, and saves it for this mesh. Throws
+  /// InvalidArgument where one of them does not work here, so that there is nothing to choose.
+  collectives::Thresholds calibrate(const CommBenchOptions& options, const std::function<bool()>& stop = {});
+
   /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
   /// what the communicator or memory throws.
   CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
@@ -68,6 +74,8 @@ class CommBench {
 
  private:
   class Run;
+
+  std::set<std::string> remarks_;  ///< made so far
 
   /// Waits for all ranks; throws the first failure after all have ended.
   void synchronize();

@@ -6,6 +6,7 @@
 
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/p2p/p2p_communicator.h"
+#include "collectives/thresholds.h"
 #include "devices/cuda/cuda_backend.h"
 #include "graph/error.h"
 
@@ -23,7 +24,7 @@ class PeerCommunicator final : public Communicator {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
-          this, {[](std::chrono::nanoseconds) {}, [this, rank] { peers_.check(static_cast<int>(rank)); }});
+          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // its kernels look at the time
     }
   }
   ~PeerCommunicator() override {
@@ -33,16 +34,17 @@ class PeerCommunicator final : public Communicator {
   int size() const override { return peers_.size(); }
   void abort(std::string_view reason) override { peers_.abort(reason); }
   size_t buffer_bytes(int rank) const override { return peers_.buffer_bytes(rank); }
+  bool can_be_recorded() const override { return true; }
   bool can(const Call& call) const { return peers_.can(call); }
+  bool can_fuse(const FusedNorm& norm) const override {
+    return peers_.can(reduction_of(norm)) && peers_.is_fast(reduction_of(norm));
+  }
 
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
-    const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
-      const Rank& own = *static_cast<Rank*>(object);
-      own.owner->run(own.rank, *static_cast<const Call*>(argument), failed);
-    };
-    backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &call});
+    push(rank, call);
   }
+  void enqueue_fused(int rank, const FusedNorm& norm) override { push(rank, norm); }
 
  private:
   struct Rank {
@@ -59,11 +61,34 @@ class PeerCommunicator final : public Communicator {
     return found;
   }
 
-  void run(int rank, const Call& call, bool failed) {
-    if (!failed) return peers_.launch(rank, call);
-    // The stream keeps its own, earlier error; here only the peers need to hear of it.
-    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", name_of(call.kind),
-                             call.what, rank, backends_[static_cast<size_t>(rank)]->name()));
+  static p2p::NormReduction reduction_of(const FusedNorm& norm) {
+    return {.in = norm.in,
+            .residual = norm.residual,
+            .weight = norm.weight,
+            .sum = norm.sum,
+            .normed = norm.normed,
+            .row = norm.row,
+            .rows = norm.rows,
+            .epsilon = norm.epsilon};
+  }
+
+  template <class Work>
+  void push(int rank, const Work& work) {
+    const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
+      const Rank& own = *static_cast<Rank*>(object);
+      const Work& queued = *static_cast<const Work*>(argument);
+      failed ? own.owner->give_up(own.rank, queued) : own.owner->launch(own.rank, queued);
+    };
+    backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &work});
+  }
+  void launch(int rank, const Call& call) { peers_.launch(rank, call); }
+  void launch(int rank, const FusedNorm& norm) { peers_.launch(rank, reduction_of(norm), norm.what); }
+  /// The stream keeps its own, earlier error; here only the peers need to hear of it.
+  void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }
+  void give_up(int rank, const FusedNorm& norm) { give_up(rank, "all_reduce_norm", norm.what); }
+  void give_up(int rank, std::string_view kind, std::string_view what) {
+    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", kind, what, rank,
+                             backends_[static_cast<size_t>(rank)]->name()));
   }
 
   p2p::P2pCommunicator peers_;
@@ -75,6 +100,7 @@ class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options), backends_(backends.begin(), backends.end()) {
+    if (const auto measured = find_thresholds(backends)) nccl_from_bytes_ = measured->nccl_from_bytes;
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
       cuda.push_back(dynamic_cast<CudaBackend*>(backend));
@@ -101,6 +127,11 @@ class CudaCommunicator final : public Communicator {
     }
     return bytes;
   }
+  std::string remark() const override {
+    if (no_peers_.empty()) return {};
+    return no_nccl_.empty() ? no_peers_ : fmt::format("{}; {}", no_peers_, no_nccl_);
+  }
+  bool can_be_recorded() const override { return staged_ == nullptr; }
   void abort(std::string_view reason) override {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
       if (one != nullptr) one->abort(reason);
@@ -109,6 +140,14 @@ class CudaCommunicator final : public Communicator {
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
     choose(call).enqueue(rank, call);
+  }
+  bool can_fuse(const FusedNorm& norm) const override {
+    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= nccl_from_bytes_;
+    return peers_ != nullptr && peers_->can_fuse(norm) && (!large || nccl_ == nullptr);
+  }
+  void enqueue_fused(int rank, const FusedNorm& norm) override {
+    if (peers_ == nullptr) return Communicator::enqueue_fused(rank, norm);
+    peers_->enqueue_fused(rank, norm);
   }
 
  private:
@@ -121,11 +160,11 @@ class CudaCommunicator final : public Communicator {
     }
   }
   void connect_nccl() {
-    no_nccl_ = nccl::why_not(backends_);
-    if (no_nccl_.empty()) {
+    try {
       nccl_ = nccl::make_nccl_communicator(backends_, options_);
-    } else if (options_.implementation == "nccl") {
-      throw DeviceError(no_nccl_);
+    } catch (const DeviceError& error) {
+      if (options_.implementation == "nccl") throw;
+      no_nccl_ = error.what();
     }
   }
 
@@ -136,7 +175,7 @@ class CudaCommunicator final : public Communicator {
   }
 
   Communicator& choose(const Call& call) {
-    const bool large = message_bytes(call) >= kNcclFromBytes;
+    const bool large = message_bytes(call) >= nccl_from_bytes_;
     const bool by_peers = peers_ != nullptr && peers_->can(call);
     if (by_peers && (!large || nccl_ == nullptr)) return *peers_;
     if (nccl_ != nullptr) return *nccl_;
@@ -146,6 +185,7 @@ class CudaCommunicator final : public Communicator {
 
   const Options options_;
   const std::vector<Backend*> backends_;
+  size_t nccl_from_bytes_ = kNcclFromBytes;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
   std::string no_peers_, no_nccl_;  ///< why not; empty: can be used

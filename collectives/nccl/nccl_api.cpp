@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <map>
+#include <mutex>
 
 #include "graph/error.h"
 
@@ -20,10 +22,9 @@ void find(void* library, const std::string& file, const char* name, F& into) {
   fail<DeviceError>("[nccl] {} has no function {}; install NCCL {} or later", file, name, version_text(kLeastVersion));
 }
 
-Api load() {
-  const char* named = std::getenv("SHOAL_NCCL_LIBRARY");
+Api load(const std::string& file) {
   Api api;
-  api.file = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
+  api.file = file;
   void* library = dlopen(api.file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     fail<DeviceError>("[nccl] cannot load {} ({}); install NCCL, or name its file in SHOAL_NCCL_LIBRARY", api.file,
@@ -54,8 +55,13 @@ Api load() {
 }  // namespace
 
 const Api& api() {
-  static const Api loaded = load();  // one that failed is tried again at the next call
-  return loaded;
+  static std::mutex mutex;
+  static std::map<std::string, Api> loaded;  // one that failed is tried again at the next call
+  const char* named = std::getenv("SHOAL_NCCL_LIBRARY");
+  const std::string file = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
+  const std::lock_guard lock(mutex);
+  const auto found = loaded.find(file);
+  return found != loaded.end() ? found->second : loaded.emplace(file, load(file)).first->second;
 }
 
 }  // namespace shoal::collectives::nccl

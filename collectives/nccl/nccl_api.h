@@ -65,8 +65,8 @@ struct Api {
   Result (*group_end)() = nullptr;
 };
 
-/// Loaded once: SHOAL_NCCL_LIBRARY, or libnccl.so.2 where the system finds it. Throws DeviceError that says what is
-/// missing or too old, and the remedy. Thread-safe.
+/// Each file is loaded once: SHOAL_NCCL_LIBRARY, or libnccl.so.2 where the system finds it. Throws DeviceError that
+/// says what is missing or too old, and the remedy. Thread-safe.
 const Api& api();
 
 }  // namespace shoal::collectives::nccl

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -18,6 +19,8 @@ namespace shoal::collectives::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+/// More than NCCL needs to end a rank that no CUDA graph refers to.
+constexpr auto kEndTime = std::chrono::seconds(1);
 using cuda::CudaBackend;
 
 /// Elements as NCCL counts them: of a type that it knows, or bytes.
@@ -64,40 +67,53 @@ class Failure {
 
 class NcclCommunicator;
 
-/// A rank's side; `comm` and what goes with it belong to the launcher's thread.
+/// What messages say of a call, which may be gone by then.
+struct Name {
+  Collective kind = Collective::kBarrier;
+  std::string what;
+};
+
+/// A rank's side; all but `arrived` belongs to the launcher's thread.
 struct Rank {
+  static constexpr uint64_t kNames = 64;
+
   NcclCommunicator& owner;
-  int rank;
+  const int rank;
   CudaBackend& backend;
   Comm* comm = nullptr;
-  Call latest = {};
-  std::string latest_what = {};  ///< of the call, which may be gone when something is to be said about it
+  std::unique_ptr<Buffer> cell = {};    ///< what barriers add up
+  std::thread aborting = {};            ///< NCCL's end of `comm`, after a failure
+  std::atomic<bool> ended{false};       ///< and its end has come
+  std::atomic<uint64_t> arrived{0};     ///< calls so far
+  std::array<Name, kNames> names = {};  ///< of the latest ones, by their number
+  const Name& name(uint64_t number) const { return names[number % kNames]; }
 };
 
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::span<Backend* const> backends, const Options& options)
       : api_(api()), timeout_(options.timeout) {
-    check_status(api_.get_unique_id(&id_), "make an id for its ranks");
     for (Backend* backend : backends) {
       ranks_.emplace_back(new Rank{*this, static_cast<int>(ranks_.size()), dynamic_cast<CudaBackend&>(*backend)});
     }
     for (const auto& rank : ranks_) {
       rank->backend.launcher().add_watch(
-          this, {[this, own = rank.get()](std::chrono::nanoseconds stuck) { poll(*own, stuck); },
+          this, {[this, own = rank.get()](std::chrono::nanoseconds stuck) { poll(*own, stuck, "finish"); },
                  [this] { failure_.throw_if_set(); }});
     }
   }
   ~NcclCommunicator() override {
     for (const auto& rank : ranks_) rank->backend.launcher().remove_watch(this);
     // Destroying one waits for its peers, aborting does not; nothing is queued any more.
+    for (const auto& rank : ranks_) abandon(*rank);
     for (const auto& rank : ranks_) {
-      if (rank->comm != nullptr) api_.comm_abort(rank->comm);
+      if (rank->aborting.joinable()) rank->aborting.join();
     }
   }
 
   std::string_view name() const override { return "nccl"; }
   int size() const override { return static_cast<int>(ranks_.size()); }
+  bool can_be_recorded() const override { return true; }
   /// NCCL keeps to itself what it needs.
   size_t buffer_bytes(int) const override { return 0; }
   void abort(std::string_view reason) override { failure_.set(fmt::format("[nccl communicator] aborted: {}", reason)); }
@@ -112,35 +128,65 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  static std::string text_of(const Rank& rank) {
-    return fmt::format("{} {}", name_of(rank.latest.kind), rank.latest_what);
+  static std::string text_of(Collective kind, std::string_view what) {
+    return fmt::format("{} {}", name_of(kind), what);
   }
+  static std::string text_of(const Rank& rank) { return fmt::format("rank {} ({})", rank.rank, rank.backend.name()); }
 
   void run(Rank& rank, const Call& call, const cuda::LaunchContext& context, bool failed) {
-    rank.latest = call;
-    rank.latest_what = call.what;
     if (failed) {
       // The stream keeps its own, earlier error; here only the peers need to hear of it.
-      failure_.set(fmt::format("[{}] rank {} ({}) cannot take part: earlier work on it failed", text_of(rank),
-                               rank.rank, rank.backend.name()));
-      return;
+      return leave(rank, call, "earlier work on it failed");
     }
     failure_.throw_if_set();
-    if (rank.comm == nullptr) connect(rank, context);
-    queue(rank, call, context.stream);
-    settle(rank, "be queued");
+    const uint64_t number = rank.arrived;
+    rank.names[number % Rank::kNames] = {call.kind, call.what};
+    rank.arrived = number + 1;
+    try {
+      if (rank.comm == nullptr) connect(rank, call, context);
+      queue(rank, call, context.stream);
+      settle(rank, "be queued");
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {  // this rank's own
+      leave(rank, call, error.what());
+      throw;
+    }
   }
 
-  void connect(Rank& rank, const cuda::LaunchContext& context) {
+  /// The peers need not wait for this rank.
+  void leave(Rank& rank, const Call& call, std::string_view why) {
+    failure_.set(fmt::format("[{}] {} cannot take part: {}", text_of(call.kind, call.what), text_of(rank), why));
+    abandon(rank);
+  }
+
+  void connect(Rank& rank, const Call& call, const cuda::LaunchContext& context) {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     cudaStreamIsCapturing(context.stream, &capturing);
     if (capturing != cudaStreamCaptureStatusNone) {
-      fail<DeviceError>("[{}] ranks cannot be connected while they are recorded; run it once before", text_of(rank));
+      fail<DeviceError>("[{}] ranks cannot be connected while they are recorded; run it once before",
+                        text_of(call.kind, call.what));
     }
+    // Here, because streams that are recorded cannot wait for it.
+    rank.cell = rank.backend.device().buffer_type().allocate(sizeof(float));
+    rank.cell->clear(0);
     Config config;
-    const Result status = api_.comm_init_rank_config(&rank.comm, size(), id_, rank.rank, &config);
-    if (status != Result::kSuccess && status != Result::kInProgress) check_status(status, "connect its ranks");
+    Comm* comm = nullptr;
+    const Result status = api_.comm_init_rank_config(&comm, size(), mesh_id(), rank.rank, &config);
+    check_status(status, "connect its ranks");
+    rank.comm = comm;
     settle(rank, "connect to the others");
+  }
+
+  /// Made by the first rank that needs it.
+  const UniqueId& mesh_id() {
+    const std::lock_guard lock(id_mutex_);
+    if (!id_) {
+      UniqueId made;
+      check_status(api_.get_unique_id(&made), "make an id for its ranks");
+      id_ = made;
+    }
+    return *id_;
   }
 
   /// Waits until NCCL has done its part of the latest call (not the GPU); the other ranks do theirs meanwhile.
@@ -150,38 +196,72 @@ class NcclCommunicator final : public Communicator {
       Result state = Result::kSuccess;
       check_status(api_.comm_get_async_error(rank.comm, &state), what);
       if (state == Result::kSuccess) return;
-      if (state != Result::kInProgress)
-        fail_all(rank, fmt::format("cannot {}: {}", what, api_.get_error_string(state)));
-      poll(rank, Clock::now() - begin);
+      poll(rank, Clock::now() - begin, what);
       std::this_thread::yield();
     }
   }
 
   /// Something may be wrong: with NCCL, with another rank, or nothing has happened for too long.
-  void poll(Rank& rank, std::chrono::nanoseconds stuck) {
+  void poll(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     if (failure_.is_set()) stop(rank);
     if (rank.comm == nullptr) return;
     Result state = Result::kSuccess;
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {
-      fail_all(rank, fmt::format("failed: {}", api_.get_error_string(state)));
+      const Name& latest = rank.name(rank.arrived - 1);
+      failure_.set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
+                               api_.get_error_string(state)));
+      stop(rank);
     }
     if (stuck > timeout_) {
-      fail_all(rank, fmt::format("waited {:.1f} s for the other ranks; one of them has stalled or never queued it",
-                                 std::chrono::duration<double>(stuck).count()));
+      failure_.set(describe_missing(rank, std::chrono::duration<double>(stuck).count(), what));
+      stop(rank);
     }
   }
 
-  [[noreturn]] void fail_all(Rank& rank, const std::string& what) {
-    failure_.set(fmt::format("[{}] rank {} ({}): {}", text_of(rank), rank.rank, rank.backend.name(), what));
-    stop(rank);
+  /// The ranks that have arrived at fewer calls than this one, at the first that they have not come to. A replayed
+  /// recording is no call: then nobody can be named.
+  std::string describe_missing(const Rank& rank, double waited, std::string_view what) const {
+    const uint64_t own = rank.arrived;
+    uint64_t first = own;
+    for (const auto& peer : ranks_) first = std::min(first, peer->arrived.load());
+    constexpr std::string_view kRemedy =
+        "look for what keeps its device busy or stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
+    if (first == own || own - first > Rank::kNames) {
+      const Name& latest = rank.name(own - 1);
+      return fmt::format(
+          "[{}] {} could not {} this, or one before it, within {:.1f} s, because another rank did not; {}",
+          text_of(latest.kind, latest.what), text_of(rank), what, waited, kRemedy);
+    }
+    std::string who;
+    for (const auto& peer : ranks_) {
+      if (peer->arrived == first)
+        who += fmt::format("{}{} ({})", who.empty() ? "" : ", ", peer->rank, peer->backend.name());
+    }
+    const Name& missed = rank.name(first);
+    return fmt::format("[{}] rank {} of {} did not arrive within {:.1f} s, says {}; {}",
+                       text_of(missed.kind, missed.what), who, size(), waited, text_of(rank), kRemedy);
   }
 
   /// Ends what this rank has on its GPU.
   [[noreturn]] void stop(Rank& rank) {
-    if (Comm* comm = std::exchange(rank.comm, nullptr)) api_.comm_abort(comm);
+    abandon(rank);
     failure_.throw_if_set();
     fail<InternalError>("internal error: stopped without a failure");
+  }
+
+  /// NCCL tells its kernels to end, and then waits until no CUDA graph refers to the rank any more, which may be long
+  /// after its launcher has gone on.
+  void abandon(Rank& rank) {
+    Comm* comm = std::exchange(rank.comm, nullptr);
+    if (comm == nullptr) return;
+    rank.aborting = std::thread([this, comm, &rank] {
+      api_.comm_abort(comm);
+      rank.ended = true;
+    });
+    // What NCCL was about to queue should not come into the stream later.
+    const Clock::time_point begin = Clock::now();
+    while (!rank.ended && Clock::now() - begin < kEndTime) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   void check_status(Result status, std::string_view what) const {
@@ -276,45 +356,36 @@ class NcclCommunicator final : public Communicator {
 
   /// Every rank sends every other one something, of which nothing is kept.
   void barrier(Rank& rank, const Call&, cudaStream_t stream) {
-    float* cell = cell_of(rank);
+    std::byte* cell = rank.cell->base();
     check_status(api_.all_reduce(cell, cell, 1, DataType::kFloat32, RedOp::kSum, rank.comm, stream), "barrier");
   }
 
   template <class F>
   void group(F&& calls) {
     check_status(api_.group_start(), "begin a group of calls");
-    calls();
+    try {
+      calls();
+    } catch (...) {
+      api_.group_end();  // or what this thread calls next would belong to it
+      throw;
+    }
     check_status(api_.group_end(), "end a group of calls");
   }
-
-  float* cell_of(Rank& rank);
 
   using Queue = void (NcclCommunicator::*)(Rank&, const Call&, cudaStream_t);
   static const std::array<Queue, static_cast<size_t>(Collective::kCount)> kCalls;
 
   const Api& api_;
   const std::chrono::milliseconds timeout_;
-  UniqueId id_{};
+  std::mutex id_mutex_;
+  std::optional<UniqueId> id_;
   Failure failure_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::mutex cells_mutex_;
-  std::vector<std::unique_ptr<Buffer>> cells_;  ///< for barriers, made at first use
 };
 
 const std::array<NcclCommunicator::Queue, static_cast<size_t>(Collective::kCount)> NcclCommunicator::kCalls = {
     &NcclCommunicator::all_reduce, &NcclCommunicator::all_gather, &NcclCommunicator::reduce_scatter,
     &NcclCommunicator::all_to_all, &NcclCommunicator::broadcast,  &NcclCommunicator::barrier};
-
-float* NcclCommunicator::cell_of(Rank& rank) {
-  const std::lock_guard lock(cells_mutex_);
-  if (cells_.empty()) cells_.resize(ranks_.size());
-  auto& cell = cells_[static_cast<size_t>(rank.rank)];
-  if (cell == nullptr) {
-    cell = rank.backend.device().buffer_type().allocate(sizeof(float));
-    cell->clear(0);
-  }
-  return reinterpret_cast<float*>(cell->base());
-}
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 //
 // NCCL itself waits for ever for a rank that does not come. Communicators are therefore non-blocking; whoever waits for
 // a stream looks at the time and at NCCL's asynchronous error (Launcher::Watch), and on trouble all ranks abort theirs.
+// NCCL ends a rank only when no CUDA graph refers to it: recordings must be gone before the communicator is destroyed.
 #pragma once
 
 #include <memory>

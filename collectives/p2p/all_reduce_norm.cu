@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
       const float value = work.residual[offset + at] + sum.x[k];
       row[at] = value;
       squares += value * value;
-      work.sum[offset + at] = value;
+      if (work.sum != nullptr) work.sum[offset + at] = value;
     }
   }
   const float mean = sum_of_block(squares) / static_cast<float>(work.row);
@@ -78,7 +78,7 @@ void launch_norm(cudaStream_t stream, const Mesh& mesh, NormReduction work) {
                  mesh, work);
     work.in += rows * work.row;
     work.residual += rows * work.row;
-    work.sum += rows * work.row;
+    if (work.sum != nullptr) work.sum += rows * work.row;
     work.normed += rows * work.row;
   }
 }

@@ -5,6 +5,7 @@
 #include "collectives/p2p/dispatch.h"
 #include "collectives/p2p/flags.h"
 #include "collectives/p2p/kernels.h"
+#include "devices/cuda/kernels/memory.h"
 
 namespace shoal::collectives::p2p {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 template <class Word>
 __device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t words) {
   for (int64_t i = threadIdx.x; i < words; i += kThreads) {
-    reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
+    const auto at = i * static_cast<int64_t>(sizeof(Word));
+    cuda::store_as(to + at, cuda::load_as<Word>(from + at));
   }
 }
 

@@ -159,6 +159,10 @@ bool P2pCommunicator::can(const NormReduction& reduction) const {
   return size() > 1 && reduction.row > 0 && reduction.row <= norm_capacity(element(DType::kF32));
 }
 
+bool P2pCommunicator::is_fast(const NormReduction& reduction) const {
+  return reduction.rows <= layout_.blocks && is_one_shot(reduction.row * reduction.rows, element(DType::kF32));
+}
+
 Element P2pCommunicator::element(DType dtype) const {
   switch (dtype) {
     case DType::kF16:
@@ -217,12 +221,15 @@ void P2pCommunicator::launch_alone(const Call& call) {
               places_[0].device_name, "copy");
 }
 
+bool P2pCommunicator::is_one_shot(int64_t count, Element element) const {
+  return count * wire_bytes(element) <= options_.thresholds.one_shot(size()) &&
+         count <= one_shot_capacity(element, layout_.blocks);
+}
+
 void P2pCommunicator::all_reduce(int rank, const Mesh& mesh, const Call& call) {
   if (call.count == 0) return;
   const Reduction reduction{element(call.dtype), call.in, call.out};
-  const bool is_small = call.count * wire_bytes(reduction.element) <= options_.thresholds.one_shot(size()) &&
-                        call.count <= one_shot_capacity(reduction.element, layout_.blocks);
-  const auto launch = is_small ? all_reduce_one_shot : all_reduce_two_shot;
+  const auto launch = is_one_shot(call.count, reduction.element) ? all_reduce_one_shot : all_reduce_two_shot;
   launch(places_[rank].stream, mesh, reduction, call.count);
 }
 

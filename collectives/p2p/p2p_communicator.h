@@ -71,6 +71,8 @@ class P2pCommunicator {
 
   /// all_reduce + residual + RMSNorm (kernels.h). `element` is chosen here; `what` as in Call.
   bool can(const NormReduction& reduction) const;
+  /// One launch, and one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
+  bool is_fast(const NormReduction& reduction) const;
   void launch(int rank, NormReduction reduction, std::string_view what);
 
   /// Throws the CommError if there was a failure: a rank that did not come within the time-out, ranks that queued
@@ -94,6 +96,7 @@ class P2pCommunicator {
   uint32_t name(int rank, std::string_view what);
   Element element(DType dtype) const;
   void launch_alone(const Call& call);
+  bool is_one_shot(int64_t count, Element element) const;
   void all_reduce(int rank, const Mesh& mesh, const Call& call);
   Routes routes(int rank, const Call& call) const;
   std::string failure_message() const;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "collectives/p2p/slots.h"
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
 
 namespace shoal::collectives::p2p {
@@ -82,12 +83,12 @@ __device__ inline void load_words(const void* from, uint32_t (&words)[kBytes / 4
   if constexpr (kBytes % 16 == 0) {
 #pragma unroll
     for (int i = 0; i < kBytes / 16; ++i) {
-      const uint4 four = static_cast<const uint4*>(from)[i];
+      const uint4 four = cuda::load_as<uint4>(static_cast<const uint4*>(from) + i);
       words[4 * i] = four.x, words[4 * i + 1] = four.y, words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
     }
   } else {
     static_assert(kBytes == 8);
-    const uint2 two = *static_cast<const uint2*>(from);
+    const uint2 two = cuda::load_as<uint2>(from);
     words[0] = two.x, words[1] = two.y;
   }
 }
@@ -96,11 +97,12 @@ __device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]
   if constexpr (kBytes % 16 == 0) {
 #pragma unroll
     for (int i = 0; i < kBytes / 16; ++i) {
-      static_cast<uint4*>(to)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+      const uint4 four = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+      cuda::store_as(static_cast<uint4*>(to) + i, four);
     }
   } else {
     static_assert(kBytes == 8);
-    *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+    cuda::store_as<uint2>(to, make_uint2(words[0], words[1]));
   }
 }
 

@@ -68,6 +68,7 @@ class Rank {
     for (const Stage& stage : stages_) {
       if (stage.in != nullptr) bytes += stage.in->size() + stage.out->size();
     }
+    for (const auto& stage : retired_) bytes += stage->size();
     return bytes;
   }
 
@@ -147,17 +148,19 @@ class Rank {
     return piece;
   }
 
-  /// Larger stages, if need be: waits for the pieces that are in them.
+  /// Larger stages, if need be. What is queued still uses those before: they go with the communicator.
   void reserve(size_t in_bytes, size_t out_bytes) {
     if (stages_[0].in != nullptr && stages_[0].in->size() >= in_bytes && stages_[0].out->size() >= out_bytes) return;
-    finish_queued(*in_);
-    finish_queued(backend_);
-    finish_queued(*out_);
     for (Stage& stage : stages_) {
-      const size_t in = stage.in != nullptr ? stage.in->size() : 0, out = stage.out != nullptr ? stage.out->size() : 0;
-      stage.in = type_->allocate(std::max(in, in_bytes));
-      stage.out = type_->allocate(std::max(out, out_bytes));
+      stage.in = larger(std::move(stage.in), in_bytes);
+      stage.out = larger(std::move(stage.out), out_bytes);
     }
+  }
+  std::unique_ptr<Buffer> larger(std::unique_ptr<Buffer> before, size_t bytes) {
+    if (before != nullptr && before->size() >= bytes) return before;
+    const size_t doubled = before != nullptr ? 2 * before->size() : 0;  // so that few are kept
+    if (before != nullptr) retired_.push_back(std::move(before));
+    return type_->allocate(std::max(bytes, doubled));
   }
 
   Backend& backend_;
@@ -167,6 +170,7 @@ class Rank {
   BufferType* type_ = nullptr;
   std::unique_ptr<Event> begin_;
   std::array<Stage, kStages> stages_;
+  std::vector<std::unique_ptr<Buffer>> retired_;  ///< stages that have become too small
   std::unique_ptr<Backend> in_, out_;
   size_t next_ = 0;
   std::deque<Piece> pieces_;

@@ -18,7 +18,7 @@ class CudaBuffer final : public Buffer {
       : Buffer(type, size), device_(type.cuda_device()), data_(data) {}
   ~CudaBuffer() override {
     const CurrentGpu current(device_.gpu().traits.gpu);
-    cudaFreeAsync(data_, device_.gpu().transfers);
+    cudaFreeAsync(data_, device_.gpu().transfers());
     device_.give_back(size());
   }
   std::byte* base() const override { return data_; }
@@ -61,8 +61,8 @@ class CudaBuffer final : public Buffer {
   template <class F>
   void run(std::string_view what, F&& queue) {
     const CurrentGpu current(device_.gpu().traits.gpu);
-    check(queue(device_.gpu().transfers), device_.name(), what);
-    check(cudaStreamSynchronize(device_.gpu().transfers), device_.name(), what);
+    check(queue(device_.gpu().transfers()), device_.name(), what);
+    check(cudaStreamSynchronize(device_.gpu().transfers()), device_.name(), what);
   }
 
   CudaDevice& device_;
@@ -101,8 +101,8 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   device_.take(size);
   void* data = nullptr;
   // In the order of the transfer stream, and visible to every other stream once that one is done.
-  cudaError_t status = cudaMallocAsync(&data, std::max<size_t>(size, 1), device_.gpu().transfers);
-  if (status == cudaSuccess) status = cudaStreamSynchronize(device_.gpu().transfers);
+  cudaError_t status = cudaMallocAsync(&data, std::max<size_t>(size, 1), device_.gpu().transfers());
+  if (status == cudaSuccess) status = cudaStreamSynchronize(device_.gpu().transfers());
   if (status == cudaSuccess) {
     return std::make_unique<CudaBuffer>(*this, static_cast<std::byte*>(data), size);
   }

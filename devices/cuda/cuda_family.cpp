@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <mutex>
 
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
@@ -32,6 +32,7 @@ std::vector<functions::Feature> features() {
                                         {"cuda_driver", driver == 0 ? "none" : version(driver)}};
   if (g_family == nullptr) return found;
   if (!g_family->reason().empty()) found.push_back({"no_devices", g_family->reason()});
+  if (const std::string problems = g_family->problems(); !problems.empty()) found.push_back({"problems", problems});
   found.push_back({"devices_per_gpu", fmt::format("{}", devices_per_gpu())});
   return found;
 }
@@ -96,6 +97,7 @@ DeviceProps CudaDevice::props() const {
 
 std::unique_ptr<Backend> CudaDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"graphs"});
+  gpu_.transfers();
   return std::make_unique<CudaBackend>(*this, parsed.integer("graphs", 1, 0, 1) != 0);
 }
 
@@ -125,10 +127,8 @@ void CudaDevice::take(size_t size) {
 }
 
 CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : functions_(std::move(functions)) {
-  g_family = this;
   const int parts = devices_per_gpu();
   find_gpus();
-  enable_peers();
   for (const auto& gpu : gpus_) {
     for (int part = 0; part < parts; ++part) {
       std::string name = fmt::format("CUDA{}", gpu->traits.gpu);
@@ -137,12 +137,25 @@ CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : funct
       listed_.push_back(devices_.back().get());
     }
   }
+  g_family = this;
+}
+
+std::string CudaFamily::problems() const {
+  const std::lock_guard lock(mutex_);
+  return problems_;
+}
+
+CudaFamily::~CudaFamily() {
+  if (g_family == this) g_family = nullptr;
 }
 
 void CudaFamily::find_gpus() {
   // Each stream has a queue of its own in the hardware only as far as this goes; kernels of two streams in one queue
   // that wait for each other would never end. Read by the driver when it starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // A kernel that is loaded at its first launch may have to wait until the GPU is idle, which it is not while a kernel
+  // of a collective waits there for another rank.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
@@ -152,33 +165,81 @@ void CudaFamily::find_gpus() {
   }
   for (int index = 0; index < count; ++index) {
     try {
-      auto gpu = std::make_unique<Gpu>(describe_gpu(index));
-      const CurrentGpu current(index);
-      check(cudaStreamCreateWithFlags(&gpu->transfers, cudaStreamNonBlocking), gpu->name, "make a stream");
-      gpus_.push_back(std::move(gpu));
+      gpus_.push_back(std::make_unique<Gpu>(describe_gpu(index)));
+      gpus_.back()->family = this;
     } catch (const DeviceError& error) {  // one GPU that is broken or taken: the others are still good
-      reason_ = error.what();
+      problems_ += (problems_.empty() ? "" : "; ") + std::string(error.what());
     }
   }
+  if (gpus_.empty()) reason_ = problems_;
 }
 
-/// So that one GPU's kernels and copies may use another's memory, where the hardware can.
-void CudaFamily::enable_peers() const {
-  for (const auto& from : gpus_) {
-    const CurrentGpu current(from->traits.gpu);
-    for (const auto& to : gpus_) {
-      int reaches = 0;
-      if (from == to || cudaDeviceCanAccessPeer(&reaches, from->traits.gpu, to->traits.gpu) != cudaSuccess) continue;
-      if (reaches != 0) cudaDeviceEnablePeerAccess(to->traits.gpu, 0);
-      // What is allocated in a stream's order has an access list of its own.
-      cudaMemPool_t pool = nullptr;
-      const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, from->traits.gpu}, cudaMemAccessFlagsProtReadWrite};
-      if (reaches != 0 && cudaDeviceGetDefaultMemPool(&pool, to->traits.gpu) == cudaSuccess) {
-        cudaMemPoolSetAccess(pool, &access, 1);
-      }
-      cudaGetLastError();  // enabled already, or not possible after all: then it is not used
-    }
+cudaStream_t Gpu::transfers() const {
+  family->prepare(const_cast<Gpu&>(*this));
+  return stream;
+}
+
+void CudaFamily::prepare(Gpu& gpu) {
+  const std::lock_guard lock(mutex_);
+  if (gpu.stream != nullptr) return;
+  const CurrentGpu current(gpu.traits.gpu);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), fmt::format("CUDA{}", gpu.traits.gpu),
+        "make a stream");
+  for (const auto& other : gpus_) {
+    if (other.get() == &gpu || other->stream == nullptr) continue;
+    connect(gpu, *other);
+    connect(*other, gpu);
   }
+  gpu.stream = stream;
+}
+
+namespace {
+
+/// A pattern copied from one GPU to the other comes back as it was.
+bool copies_are_right(int from, int to) {
+  std::array<uint32_t, 1024> sent{}, back{};
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint32_t>(i * 2654435761U + static_cast<uint32_t>(to));
+  void *source = nullptr, *target = nullptr;
+  bool right = false;
+  {
+    const CurrentGpu on(from);
+    right = cudaMalloc(&source, sizeof(sent)) == cudaSuccess &&
+            cudaMemcpy(source, sent.data(), sizeof(sent), cudaMemcpyHostToDevice) == cudaSuccess;
+  }
+  const CurrentGpu on(to);
+  right = right && cudaMalloc(&target, sizeof(sent)) == cudaSuccess &&
+          cudaMemcpyPeer(target, to, source, from, sizeof(sent)) == cudaSuccess &&
+          cudaMemcpy(back.data(), target, sizeof(back), cudaMemcpyDeviceToHost) == cudaSuccess && back == sent;
+  cudaFree(target);
+  const CurrentGpu first(from);
+  cudaFree(source);
+  return right;
+}
+
+}  // namespace
+
+/// `from` may use the memory of `to`.
+void CudaFamily::connect(const Gpu& from, const Gpu& to) {
+  const int a = from.traits.gpu, b = to.traits.gpu;
+  const CurrentGpu current(a);
+  int reaches = 0;
+  const bool connected = cudaDeviceCanAccessPeer(&reaches, a, b) == cudaSuccess && reaches != 0 &&
+                         cudaDeviceEnablePeerAccess(b, 0) == cudaSuccess;
+  cudaGetLastError();  // not possible after all: copies go through the host then
+  if (!connected) return;
+  if (!copies_are_right(b, a)) {
+    cudaDeviceDisablePeerAccess(b);
+    cudaGetLastError();
+    problems_ += fmt::format("{}direct copies from CUDA{} to CUDA{} are wrong and not used",
+                             problems_.empty() ? "" : "; ", b, a);
+    return;
+  }
+  // What is allocated in a stream's order has an access list of its own.
+  cudaMemPool_t pool = nullptr;
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, a}, cudaMemAccessFlagsProtReadWrite};
+  if (cudaDeviceGetDefaultMemPool(&pool, b) == cudaSuccess) cudaMemPoolSetAccess(pool, &access, 1);
+  cudaGetLastError();
 }
 
 void* CudaFamily::function(std::string_view name) const {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,15 +16,21 @@
 
 namespace shoal::cuda {
 
-/// A physical GPU.
+class CudaFamily;
+
+/// A physical GPU. Until something is to run or lie on it, nothing is made there: a context takes time and memory.
 struct Gpu {
   GpuTraits traits;
   std::string name;    ///< "NVIDIA H200"
   std::string pci_id;  ///< "0000:3b:00.0"
   size_t memory = 0;   ///< total bytes
   bool integrated = false;
-  /// For blocking copies; work of no backend. Never destroyed: the driver may be gone by then.
-  cudaStream_t transfers = nullptr;
+  CudaFamily* family = nullptr;
+  cudaStream_t stream = nullptr;  ///< see transfers()
+
+  /// For blocking copies; work of no backend. The first use prepares the GPU (CudaFamily::prepare). Never destroyed:
+  /// the driver may be gone by then.
+  cudaStream_t transfers() const;
 };
 
 class CudaDevice final : public Device {
@@ -65,18 +72,26 @@ class CudaFamily final : public BackendReg {
   /// `functions`: of later folders, by name (BackendReg::function). Throws InvalidArgument for a bad environment
   /// variable.
   explicit CudaFamily(std::function<void*(std::string_view)> functions = {});
+  ~CudaFamily() override;
   std::string name() const override { return "CUDA"; }
   std::span<Device* const> devices() const override { return listed_; }
   void* function(std::string_view name) const override;
   /// Why there are no devices; empty when there are some.
   const std::string& reason() const { return reason_; }
+  /// GPUs that cannot be used though they are there, and pairs whose direct copies are wrong.
+  std::string problems() const;
+  /// Makes what every use of a GPU needs, and connects it to the others that are in use: kernels and copies may then
+  /// use each other's memory, where the hardware can and a copy there and back comes out right. Throws DeviceError.
+  void prepare(Gpu& gpu);
 
  private:
   void find_gpus();
-  void enable_peers() const;
+  void connect(const Gpu& from, const Gpu& to);
 
   std::function<void*(std::string_view)> functions_;
   std::string reason_;
+  mutable std::mutex mutex_;
+  std::string problems_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
   std::vector<std::unique_ptr<CudaDevice>> devices_;
   std::vector<Device*> listed_;

@@ -156,10 +156,14 @@ void CudaPlan::launch(const LaunchContext& context, std::span<const Step> steps,
 }
 
 bool CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const {
-  if (cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
+  if (cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
+    cudaGetLastError();  // not the failure of the node that is launched instead
+    return false;
+  }
   for (const Step& step : steps) step.run(context, step.nodes);
   cudaGraph_t graph = nullptr;
-  bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr;
+  const bool launched = cudaPeekAtLastError() == cudaSuccess;  // or the graph would lack a kernel
+  bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr && launched;
   if (done && into.exec != nullptr) {
     cudaGraphExecUpdateResultInfo info{};
     if (cudaGraphExecUpdate(into.exec, graph, &info) != cudaSuccess) {

@@ -12,12 +12,12 @@
 #include "devices/allocate.h"
 #include "devices/backend.h"
 #include "devices/cuda/op_kernel.h"
+#include "graph/readers.h"
 #include "graph/topology.h"
 
 namespace shoal::cuda {
 
 class CudaBackend;
-class Readers;
 
 /// Nodes that one launch sequence computes.
 struct Step {

@@ -1,5 +1,6 @@
 #include "devices/cuda/fusion.h"
 
+#include <algorithm>
 #include <array>
 
 #include "devices/cuda/ops/fused_norm.h"
@@ -65,7 +66,8 @@ bool fits_sum_and_norm(Nodes nodes, const Readers& readers) {
   if (sum.op != Op::kAdd || !is_scaled_norm(*nodes[1], *nodes[2], readers) || nodes[1]->src[0] != &sum) return false;
   const ScaledNorm found = scaled_norm(*nodes[1], *nodes[2]);
   const Tensor &a = *sum.src[0], &b = *sum.src[1];
-  if (!can_fuse_rms_norm(a, &b, &sum, found.weight, found.product) || overlap(sum, found.product)) return false;
+  if (!can_fuse_rms_norm(a, &b, &sum, found.weight, found.product)) return false;
+  if (overlap(sum, found.product) && !(sum.data == found.product.data && readers.is_read_once(sum))) return false;
   if (overlap(sum, found.weight) || overlap(found.product, found.weight)) return false;
   return is_apart_or_in_place(sum, a) && is_apart_or_in_place(sum, b) && is_apart_or_in_place(found.product, a) &&
          is_apart_or_in_place(found.product, b);
@@ -82,9 +84,9 @@ void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
 bool is_product(const Tensor& node) {
   return node.op == Op::kMulMat;
 }
-bool is_on_workspace(const Tensor& result, const Tensor& product) {
+bool is_on_workspace(const Tensor& tensor, const Tensor& product) {
   const size_t bytes = kernel_for(Op::kMulMat).workspace(product, GpuTraits{});
-  return result.data < product.workspace + bytes && product.workspace < result.data + result.span_bytes();
+  return tensor.data < product.workspace + bytes && product.workspace < tensor.data + tensor.span_bytes();
 }
 /// The product's kernel may write `result` instead.
 bool may_write(const Tensor& result, const Tensor& product) {
@@ -116,6 +118,30 @@ void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
   mul_mat_add_run(context, *nodes[0], addend_of(*nodes[1], *nodes[0]), *nodes[1]);
 }
 
+/// The products of one b that begin these nodes, in one form of its columns, as far as none of them goes with what
+/// follows it. b is prepared once, in the workspace of the last one: it is the only one that nothing lies on while all
+/// of them run.
+size_t count_products(Nodes nodes, const Readers& readers) {
+  const auto goes_on = [&](size_t i) {
+    const Nodes rest = nodes.subspan(i);
+    return is_product(*rest[0]) && !(rest.size() > 2 && fits_gated_products(rest, readers)) &&
+           !(rest.size() > 1 && fits_product_and_sum(rest, readers));
+  };
+  size_t count = 0;
+  while (count < nodes.size() && goes_on(count) && mul_mat_many_supports(nodes.first(count + 1))) ++count;
+  const auto is_safe = [&](const Tensor& last, Nodes products) {
+    return std::all_of(products.begin(), products.end(), [&](const Tensor* one) {
+      return !is_on_workspace(*one, last) && !is_on_workspace(*one->src[0], last) &&
+             std::none_of(products.begin(), products.end(), [&](const Tensor* other) {
+               return overlap(*one, *other->src[0]) || overlap(*one, *other->src[1]) ||
+                      (one != other && overlap(*one, *other));
+             });
+    });
+  };
+  while (count > 1 && !is_safe(*nodes[count - 1], nodes.first(count))) --count;
+  return count;
+}
+
 /// Longer ones first.
 constexpr std::array kPatterns = std::to_array<Pattern>({
     {3, fits_sum_and_norm, run_sum_and_norm},
@@ -126,25 +152,11 @@ constexpr std::array kPatterns = std::to_array<Pattern>({
 
 }  // namespace
 
-Readers::Readers(const Graph& graph, std::span<const Tensor* const> shown) : counts_(graph.nodes().size()) {
-  const auto count = [this](const Tensor& read) {
-    const Tensor& node = behind_views(read);
-    if (!node.is_leaf()) ++counts_[static_cast<size_t>(node.id)];
-  };
-  for (const Tensor* node : graph.nodes()) {
-    if (node->is_output) count(*node), count(*node);  // by the host, and it must be there
-    if (is_view(node->op)) continue;                  // who reads the view is counted
-    for (const Tensor* source : node->src) {
-      if (source != nullptr) count(*source);
-    }
-  }
-  for (const Tensor* node : shown) count(*node), count(*node);
-}
-
 FusedNodes fuse(Nodes nodes, const Readers& readers) {
   for (const Pattern& pattern : kPatterns) {
     if (pattern.count <= nodes.size() && pattern.fits(nodes, readers)) return {pattern.count, pattern.run};
   }
+  if (const size_t count = count_products(nodes, readers); count > 1) return {count, mul_mat_many_run};
   return {1, run_node};
 }
 

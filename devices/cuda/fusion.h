@@ -5,24 +5,11 @@
 
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include "devices/cuda/op_kernel.h"
-#include "graph/graph.h"
+#include "graph/readers.h"
 
 namespace shoal::cuda {
-
-/// Who reads the nodes of a graph, counted once for a plan.
-class Readers {
- public:
-  /// `shown`: nodes that others read besides.
-  Readers(const Graph& graph, std::span<const Tensor* const> shown);
-  /// Exactly one node reads the value, and the host does not.
-  bool is_read_once(const Tensor& node) const { return counts_[static_cast<size_t>(node.id)] == 1; }
-
- private:
-  std::vector<int> counts_;
-};
 
 struct FusedNodes {
   size_t count = 1;

@@ -58,6 +58,7 @@ void Mark::drop() {
 
 void Mark::record(cudaStream_t stream) {
   const bool recorded = cudaEventRecord(event_, stream) == cudaSuccess;
+  if (!recorded) cudaGetLastError();
   recorded_ = recorded ? 1 : 2;
   recorded_.notify_all();
 }
@@ -153,15 +154,29 @@ void Launcher::remove_watch(const void* owner) {
 void Launcher::serve() {
   cudaSetDevice(context_.gpu.gpu);
   for (uint64_t done = 0;;) {
+    keep_watch(done + 1);
     queued_.wait_for(done + 1, cpu::Waiter::kWorker);
     const bool more = run(queue_.pop());
+    // Who has waited for FinishWork may change what is watched.
+    is_watched_ = more && !is_idle_ && !recording_ && has_polls();
     finished_.advance_to(++done);
     if (!more) return;
   }
 }
 
+// Somebody may be waiting for an event of the stream instead of asking the launcher for its end.
+void Launcher::keep_watch(uint64_t until) {
+  if (!is_watched_) return;
+  try {
+    wait_for_stream([&] { return queued_.value() >= until; });
+  } catch (...) {
+    if (failure_ == nullptr) failure_ = std::current_exception();
+  }
+}
+
 bool Launcher::run(const Work& work) {
   if (std::holds_alternative<StopWork>(work)) return false;
+  is_idle_ = std::holds_alternative<FinishWork>(work);
   if (const auto* record = std::get_if<RecordWork>(&work)) {
     may_wait() ? record->mark->record(context_.stream) : record->mark->pass();
     record->mark->drop();
@@ -174,7 +189,11 @@ bool Launcher::run(const Work& work) {
     try {
       run_unless_failed(work);
     } catch (...) {
-      if (failure_ == nullptr) failure_ = std::current_exception();
+      if (recording_) {
+        recording_spoilt_ = true;  // what fails by itself fails again when it runs
+      } else if (failure_ == nullptr) {
+        failure_ = std::current_exception();
+      }
     }
   }
   return true;
@@ -191,9 +210,13 @@ void Launcher::run_unless_failed(const Work& work) {
     if (may_wait()) task->run(task->object, task->argument, true);
   } else if (const auto* launch = std::get_if<LaunchTask>(&work)) {
     launch->run(launch->object, launch->argument, context_, true);
-  } else if (std::holds_alternative<FinishWork>(work)) {
-    cudaStreamSynchronize(context_.stream);
+  } else if (std::holds_alternative<FinishWork>(work) && may_wait()) {
+    wait_for_stream();  // of which something may still wait for other ranks
   }
+}
+
+bool Launcher::has_polls() const {
+  return std::any_of(watches_.begin(), watches_.end(), [](const auto& entry) { return entry.second.poll != nullptr; });
 }
 
 bool Launcher::may_wait() {
@@ -204,14 +227,18 @@ bool Launcher::may_wait() {
 // A task runs when the stream is done: what it does is ordered like everything else, and it may block.
 void Launcher::start(const HostTask& task) {
   if (!may_wait()) return;
-  start(FinishWork{true});
-  task.run(task.object, task.argument, false);
+  try {
+    start(FinishWork{true});
+  } catch (...) {
+    failure_ = std::current_exception();  // the task is told
+  }
+  task.run(task.object, task.argument, failure_ != nullptr);
 }
 
 void Launcher::start(const LaunchTask& task) {
   if (recording_ && !capturing_) return;
   task.run(task.object, task.argument, context_, false);
-  if (!recording_ && !watches_.empty()) progress_.mark(context_.stream);
+  if (!recording_ && has_polls()) progress_.mark(context_.stream);
 }
 
 void Launcher::start(const ComputeWork& work) {
@@ -221,19 +248,22 @@ void Launcher::start(const ComputeWork& work) {
 
 void Launcher::start(const SetWork& work) {
   if (!may_wait()) return;
-  check(copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream), name_,
-        "write " + work.tensor->name);
+  const cudaError_t status = copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
+  if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
 }
 
 void Launcher::start(const GetWork& work) {
   if (!may_wait()) return;
-  check(copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream), name_,
-        "read " + work.tensor->name);
+  // The driver waits for the stream when host memory is not pinned, and looks at nothing meanwhile.
+  if (has_polls()) wait_for_stream();
+  const cudaError_t status = copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
+  if (status != cudaSuccess) check(status, name_, "read " + work.tensor->name);
 }
 
 void Launcher::start(const CopyWork& work) {
   if (!may_wait()) return;
-  check(copy_contiguous(*work.src, *work.dst, context_.stream), name_, "copy " + work.src->name);
+  const cudaError_t status = copy_contiguous(*work.src, *work.dst, context_.stream);
+  if (status != cudaSuccess) check(status, name_, "copy " + work.src->name);
 }
 
 void Launcher::start(const BytesWork& work) {
@@ -246,28 +276,42 @@ void Launcher::start(const FinishWork& work) {
   const cudaError_t status = wait_for_stream();
   if (!work.take_failure) return;
   check(status, name_, "finish its work");
-  for (const auto& [owner, watch] : watches_) watch.done();
+  for (const auto& [owner, watch] : watches_) {
+    if (watch.done) watch.done();
+  }
 }
 
-cudaError_t Launcher::wait_for_stream() {
-  if (watches_.empty()) return cudaStreamSynchronize(context_.stream);
+cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
+  if (!has_polls()) return cudaStreamSynchronize(context_.stream);
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   Clock::time_point moved = begin;
+  std::exception_ptr problem;  // then the stream will end, but has not yet
   for (uint64_t passed = progress_.passed();;) {
     const cudaError_t status = cudaStreamQuery(context_.stream);
-    if (status != cudaErrorNotReady) return status;
+    if (status != cudaErrorNotReady || (stop && stop())) {
+      if (problem != nullptr) std::rethrow_exception(problem);
+      return status;
+    }
+    cudaGetLastError();  // "not ready" is no error that others should find
     const Clock::time_point now = Clock::now();
     if (const uint64_t latest = progress_.passed(); latest != passed) passed = latest, moved = now;
-    for (const auto& [owner, watch] : watches_) watch.poll(now - moved);
-    // A token's work ends within milliseconds; whatever takes longer need not be noticed at once.
-    if (now - begin > std::chrono::milliseconds(20)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    for (const auto& [owner, watch] : watches_) {
+      try {
+        if (watch.poll) watch.poll(now - moved);
+      } catch (...) {
+        if (problem == nullptr) problem = std::current_exception();
+      }
+    }
+    // A token's work ends within milliseconds; whatever takes longer, or nobody waits for, need not be noticed at once.
+    if (stop || now - begin > std::chrono::milliseconds(20)) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 
 void Launcher::start(const StartRecordingWork&) {
   recording_ = true;
   capturing_ = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+  if (!capturing_) cudaGetLastError();
   recording_spoilt_ = !capturing_;
 }
 
@@ -280,6 +324,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   const bool captured = cudaStreamEndCapture(context_.stream, &graph) == cudaSuccess && graph != nullptr;
   const bool usable = captured && !recording_spoilt_ && failure_ == nullptr;
   if (usable && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess) {
+    cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
     *work.result = std::make_unique<CudaRecording>(exec);
   }
   if (graph != nullptr) cudaGraphDestroy(graph);
@@ -288,7 +333,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
 
 void Launcher::start(const ReplayWork& work) {
   check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
-  if (!watches_.empty()) progress_.mark(context_.stream);
+  if (has_polls()) progress_.mark(context_.stream);
 }
 
 }  // namespace shoal::cuda

@@ -139,11 +139,11 @@ class Progress {
 
 class Launcher {
  public:
-  /// Somebody who has kernels of their own in the stream. On the launcher's thread; both may throw, which fails the
-  /// stream.
+  /// Somebody who has kernels of their own in the stream. On the launcher's thread; both may be empty and may throw,
+  /// which fails the stream.
   struct Watch {
-    /// While the launcher waits for the stream, again and again; `stuck`: how long no work of the stream has ended.
-    /// Whoever throws has seen to it that the stream ends.
+    /// While the launcher waits for the stream or has nothing to do, again and again; `stuck`: how long no work of the
+    /// stream has ended. Whoever throws has seen to it that the stream ends.
     std::function<void(std::chrono::nanoseconds stuck)> poll;
     /// When the stream is done: did its kernels find that something is wrong?
     std::function<void()> done;
@@ -186,10 +186,13 @@ class Launcher {
   void start(const StartRecordingWork& work);
   void start(const ReplayWork& work);
   void stop_recording(const StopRecordingWork& work);
+  bool has_polls() const;
   /// False while a recording is made: what cannot be recorded spoils it.
   bool may_wait();
-  /// Until the stream is done, with an eye on it.
-  cudaError_t wait_for_stream();
+  /// Until the stream is done, or `stop` says so, with an eye on it. Throws what a watch has thrown.
+  cudaError_t wait_for_stream(const std::function<bool()>& stop = {});
+  /// The same while there is nothing else to do, until the piece of work with this number is queued.
+  void keep_watch(uint64_t until);
 
   std::string name_;
   LaunchContext context_;
@@ -197,6 +200,8 @@ class Launcher {
   bool recording_ = false;         ///< what is queued must not run
   bool capturing_ = false;         ///< and is written down
   bool recording_spoilt_ = false;  ///< something in it could not be
+  bool is_idle_ = true;            ///< the stream had ended after the latest work
+  bool is_watched_ = false;        ///< it had not, and somebody has kernels of their own in it
   std::vector<std::pair<const void*, Watch>> watches_;
   Progress progress_;
   cpu::WorkQueue<Work> queue_;

@@ -164,6 +164,34 @@ TEST(CudaCapture, WhatCannotBeCapturedSpoilsIt) {
   cudaGetLastError();
 }
 
+TEST(CudaCapture, ExternalEventsAreRecordedAndWaitedForWhenTheGraphRuns) {
+  const CudaStream stream, other;
+  const CudaArray<int> value(std::vector<int>{1});
+  const CudaArray<uint32_t> flags(std::vector<uint32_t>{0, 1});
+  cudaEvent_t before = nullptr, after = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&before, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&after, cudaEventDisableTiming), cudaSuccess);
+  const cudaGraphExec_t exec = instantiate(capture(stream, [&] {
+    ASSERT_EQ(cudaStreamWaitEvent(stream, before, cudaEventWaitExternal), cudaSuccess);
+    launch(stream, times, dim3(1), dim3(1), 0, value.data(), 3);
+    ASSERT_EQ(cudaEventRecordWithFlags(after, stream, cudaEventRecordExternal), cudaSuccess);
+  }));
+  const uint32_t* const flag = flags.data();
+  launch(other, meet, dim3(1), dim3(1), 0, flags.data() + 1, flag);  // until flags[0] is 2
+  launch(other, add, dim3(1), dim3(1), 0, value.data(), 4);
+  ASSERT_EQ(cudaEventRecord(before, other), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  const uint32_t two = 2;
+  ASSERT_EQ(cudaMemcpy(flags.data(), &two, 4, cudaMemcpyHostToDevice), cudaSuccess);
+  stream.synchronize();
+  EXPECT_EQ(cudaEventQuery(after), cudaSuccess);
+  EXPECT_EQ(value.get()[0], (1 + 4) * 3);
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(before), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(after), cudaSuccess);
+}
+
 TEST(CudaCapture, TheDriverWaitsForFlags) {
   using Operation = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
   Operation wait = nullptr, write = nullptr;

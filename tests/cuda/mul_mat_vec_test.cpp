@@ -63,8 +63,9 @@ TEST_P(MulMatVec, AnyLength) {
 
 /// As many as make a warp take several, with some left over; and few, which warps share.
 TEST_P(MulMatVec, AnyNumberOfRows) {
-  for (const int64_t m : {1, 2, 64, 1031}) {
-    for (const int64_t n : {1, 2, 7}) check_product({whole(4096 + 256), m, 1, 1}, {whole(4096 + 256), n, 1, 1});
+  for (const int64_t m : {1, 2, 64, 521}) {
+    const int64_t k = whole(m > 100 ? 300 : 4096 + 256);
+    for (const int64_t n : {1, 2, 7}) check_product({k, m, 1, 1}, {k, n, 1, 1});
   }
 }
 
@@ -197,7 +198,7 @@ const cuda::LaunchContext kContext{nullptr, {0, 90, 4, 227 * 1024}};
 TEST_P(MulMatVec, GatedUnits) {
   for (const int64_t n : {1, 2, 3, 8}) {
     for (int kind = 0; kind < static_cast<int>(GluKind::kCount); ++kind) {
-      const int64_t k = whole(kind == 1 ? 71 : 2300), m = kind == 2 ? 300 : 17;
+      const int64_t k = whole(kind == 0 ? 2300 : kind == 1 ? 71 : 300), m = kind == 2 ? 300 : 17;
       Graph graph;
       TensorContext weights;
       Tensor* b = graph.input("b", DType::kF32, {k, n, 1, 1});
@@ -246,24 +247,41 @@ TEST_P(MulMatVec, SumsWithBiasAndResidual) {
 INSTANTIATE_TEST_SUITE_P(All, MulMatVec, ::testing::ValuesIn(weight_types()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST(CudaMulMatMany, PreparesColumnsWhereTheirFormChanges) {
+TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
   Graph graph;
   TensorContext weights;
   Tensor* b = graph.input("b", DType::kF32, {512, 2, 1, 1});
-  std::vector<Tensor*> products;
-  for (const DType dtype : {DType::kQ4_K, DType::kQ8_0, DType::kQ6_K, DType::kF16, DType::kQ4_K}) {
-    const std::string name = "a" + std::to_string(products.size());
-    products.push_back(graph.output(mul_mat(graph, weights.add(name, dtype, {512, 11, 1, 1}), b)));
+  std::vector<std::vector<Tensor*>> forms;
+  for (const std::vector<DType>& form : {std::vector{DType::kQ4_K, DType::kQ8_0, DType::kQ4_0},
+                                         {DType::kQ6_K, DType::kQ2_K},
+                                         {DType::kF16, DType::kF32, DType::kBF16}}) {
+    auto& products = forms.emplace_back();
+    for (const DType dtype : form) {
+      const std::string name = "a" + std::to_string(graph.nodes().size());
+      const int64_t rows = 11 + static_cast<int64_t>(products.size());
+      products.push_back(graph.output(mul_mat(graph, weights.add(name, dtype, {512, rows, 1, 1}), b)));
+    }
   }
   TensorValues leaves = random_leaves(graph, 9);
   CudaRun cuda(graph, leaves);
-  std::vector<std::unique_ptr<CudaMemory>> workspaces;
-  for (Tensor* product : products) workspaces.push_back(give_workspace(*product));
-  ASSERT_TRUE(cuda::mul_mat_many_supports(products));
-  cuda::mul_mat_many_run(kContext, products);
-  check_cuda(cudaStreamSynchronize(nullptr));
+  cuda.run();
   const TensorValues expected = reference_eval(graph, leaves);
-  for (const Tensor* product : products) EXPECT_TRUE(close_to(cuda.values(*product), expected.at(product), {1e-4}));
+  for (const auto& products : forms) {
+    std::vector<std::vector<std::byte>> alone;
+    for (Tensor* product : products) {
+      EXPECT_TRUE(close_to(cuda.values(*product), expected.at(product), {1e-4}));
+      alone.push_back(cuda.bytes(*product));
+      check_cuda(cudaMemset(product->data, 0xff, product->bytes()));
+      product->workspace = nullptr;
+    }
+    const auto workspace = give_workspace(*products.back());
+    ASSERT_TRUE(cuda::mul_mat_many_supports(products));
+    cuda::mul_mat_many_run(kContext, products);
+    check_cuda(cudaStreamSynchronize(nullptr));
+    for (size_t i = 0; i < products.size(); ++i) EXPECT_EQ(cuda.bytes(*products[i]), alone[i]) << i;
+  }
+  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[1][0]}));
+  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}));
 }
 
 TEST(CudaMulMatFused, RefusesWhatItCannotJoin) {

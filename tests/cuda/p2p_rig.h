@@ -24,20 +24,20 @@ namespace shoal::collectives::p2p {
 using Bytes = std::vector<std::byte>;
 
 inline void check_cuda(cudaError_t status) {
-  cuda::check(status, "test", "do that");
+  shoal::cuda::check(status, "test", "do that");
 }
 
 /// Memory of one GPU.
 class DeviceBytes {
  public:
   DeviceBytes(int gpu, size_t size) : gpu_(gpu), size_(size) {
-    const cuda::CurrentGpu current(gpu);
+    const shoal::cuda::CurrentGpu current(gpu);
     void* memory = nullptr;
     check_cuda(cudaMalloc(&memory, std::max<size_t>(size, 1)));
     data_ = static_cast<std::byte*>(memory);
   }
   ~DeviceBytes() {
-    const cuda::CurrentGpu current(gpu_);
+    const shoal::cuda::CurrentGpu current(gpu_);
     cudaFree(data_);
   }
   DeviceBytes(DeviceBytes&& other) noexcept
@@ -81,7 +81,7 @@ class Rig {
     check_cuda(cudaGetDeviceCount(&count));
     for (int rank = 0; rank < ranks; ++rank) {
       const int gpu = rank % std::min(gpus, count);
-      const cuda::CurrentGpu current(gpu);
+      const shoal::cuda::CurrentGpu current(gpu);
       cudaStream_t stream = nullptr;
       check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
       places_.push_back({gpu, stream, "D" + std::to_string(rank)});
@@ -167,7 +167,8 @@ struct Case {
     in.push_back(encode(dtype, in_values));
     expected.push_back(encode(dtype, out_values));
   }
-  void prepare(const Rig& rig) {
+  template <class Ranks>
+  void prepare(const Ranks& rig) {
     for (int rank = 0; rank < rig.size(); ++rank) {
       sources.emplace_back(rig.gpu(rank), in[rank].size() + shift);
       sources.back().set(in[rank], shift);

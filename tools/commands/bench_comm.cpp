@@ -35,6 +35,7 @@ struct BenchCommFlags {
   std::vector<std::string> comms;  ///< none: what SHOAL_COMM says
   CommBenchOptions options;
   CommFormat format = CommFormat::kText;
+  bool calibrate = false;
 
   void check() const {
     if (min_bytes <= max_bytes) return;
@@ -117,6 +118,13 @@ void measure_all(CommBench& bench, const std::vector<CommImplementation>& implem
   }
 }
 
+int calibrate(CommBench& bench, const BenchCommFlags& flags) {
+  const collectives::Thresholds found = bench.calibrate(flags.options, interrupted);
+  write_out(fmt::format("all_reduce from {} on by nccl, below by p2p: saved in {}\n",
+                        format_bytes(found.nccl_from_bytes), collectives::thresholds_file().string()));
+  return kSuccess;
+}
+
 /// Prints what was measured before a failure is reported.
 int bench_comm(const BenchCommFlags& flags) {
   flags.check();
@@ -125,6 +133,7 @@ int bench_comm(const BenchCommFlags& flags) {
   const std::vector<Device*> devices = find_devices(flags.names);
   require_threads(threads_needed(devices, 0));
   CommBench bench(devices);
+  if (flags.calibrate) return calibrate(bench, flags);
   CommReport report(flags.format, devices, flags.options);
   std::string error;
   bool stopped = false;
@@ -206,6 +215,9 @@ CommandBody define_bench_comm(CLI::App& app) {
   add_integer(app, "-w,--warmup-iters", flags->options.warmup, 0, kMostRuns, "Collectives before them");
   add_integer(app, "-c,--check", flags->options.check, 0, 1, "Count the wrong elements of one more collective: 0 or 1")
       ->default_str("1");
+  app.add_flag(
+      "--calibrate", flags->calibrate,
+      "Instead of a table, find the size from which on NCCL is faster than p2p, and save it for these devices");
   flags->plugins.add_to(app);
   return [flags] { return bench_comm(*flags); };
 }

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
 #include "graph/dtype.h"
 
@@ -56,7 +57,7 @@ struct Range {
 __device__ inline Range visible(const Arguments& a, int query) {
   int64_t begin = 0, end = a.s;
   if (a.positions != nullptr) {
-    const int64_t position = *reinterpret_cast<const int32_t*>(a.positions + query * a.position_stride);
+    const int64_t position = load_as<int32_t>(a.positions + query * a.position_stride);
     if (a.causal && position + 1 < end) end = position + 1;
     if (a.window > 0 && position - a.window + 1 > 0) begin = position - a.window + 1;
   }
@@ -140,7 +141,7 @@ __device__ inline Partial partial_of(const Arguments& a, int split, int batch, i
 __device__ inline float final_factor(const Arguments& a, int head, float top, float sum) {
   if (top == kMinusInfinity) return 0;
   if (a.sinks == nullptr) return 1 / sum;
-  const float sink = *reinterpret_cast<const float*>(a.sinks + head * a.sink_stride);
+  const float sink = load_as<float>(a.sinks + head * a.sink_stride);
   const float largest = fmaxf(top, sink), keep = expf(top - largest);
   return keep / (sum * keep + expf(sink - largest));
 }
@@ -148,8 +149,7 @@ __device__ inline float final_factor(const Arguments& a, int head, float top, fl
 /// Turns q.k * scale into a score; -infinity where the mask hides the key. The key must exist.
 __device__ inline float add_mask(const Arguments& a, int query, int key, float score) {
   const std::byte* at = a.mask + query * a.mask_row + key * a.mask_element;
-  const float added =
-      a.mask_f16 ? __half2float(*reinterpret_cast<const __half*>(at)) : *reinterpret_cast<const float*>(at);
+  const float added = a.mask_f16 ? __half2float(load_as<__half>(at)) : load_as<float>(at);
   return added == kMinusInfinity ? kMinusInfinity : score + added;
 }
 __device__ inline float soft_cap(const Arguments& a, float score) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "devices/cuda/kernels/attention_arguments.h"
+#include "devices/cuda/kernels/memory.h"
 
 namespace shoal::cuda::attention {
 
@@ -25,12 +26,12 @@ struct RowReader {
       if (dtype == DType::kQ8_0) {
         const std::byte* block = row + i / 32 * 34;
         const auto* values = reinterpret_cast<const int8_t*>(block + 2);
-        return __half2float(*reinterpret_cast<const __half*>(block)) * static_cast<float>(values[i % 32]);
+        return __half2float(load_as<__half>(block)) * static_cast<float>(values[i % 32]);
       }
       const std::byte* at = row + i * stride;
-      if (dtype == DType::kF16) return __half2float(*reinterpret_cast<const __half*>(at));
-      if (dtype == DType::kBF16) return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(at));
-      return *reinterpret_cast<const float*>(at);
+      if (dtype == DType::kF16) return __half2float(load_as<__half>(at));
+      if (dtype == DType::kBF16) return __bfloat162float(load_as<__nv_bfloat16>(at));
+      return load_as<float>(at);
     }
   }
 };
@@ -63,7 +64,7 @@ __device__ inline void load_rows(const Arguments& a, const Place& place, const R
     const std::byte* query =
         a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
     for (int i = static_cast<int>(threadIdx.x); i < a.d; i += kThreads) {
-      shared.queries[row * a.d + i] = *reinterpret_cast<const float*>(query + i * a.q.element);
+      shared.queries[row * a.d + i] = load_as<float>(query + i * a.q.element);
     }
     for (int i = static_cast<int>(threadIdx.x); i < a.e; i += kThreads) shared.values[row * a.e + i] = 0;
   }

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "devices/cuda/kernels/attention_arguments.h"
+#include "devices/cuda/kernels/memory.h"
 
 namespace shoal::cuda::attention {
 
@@ -70,7 +71,7 @@ struct Stage {
   /// Row `row` of a tile becomes zeros: nobody sees it, and it may hold anything.
   __device__ void clear(int index, int row) const {
     std::byte* at = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2;
-    for (int chunk = 0; chunk < kChunks; ++chunk) *reinterpret_cast<uint4*>(at + chunk * 16) = uint4{0, 0, 0, 0};
+    for (int chunk = 0; chunk < kChunks; ++chunk) store_as<uint4>(at + chunk * 16, uint4{0, 0, 0, 0});
   }
 };
 
@@ -120,11 +121,12 @@ struct Stage<KvType::kQ8_0, kD, kKeysSide> {
       if (key >= seen.begin && key < seen.end) {
         const std::byte* block =
             raw(row) + offset(rows.data + key * rows.stride) + chunk * 8 / kBlockElements * kBlockBytes;
-        const auto* pairs = reinterpret_cast<const uint16_t*>(block) + 1 + chunk % 4 * 4;
-        values = uint4{floats(pairs[0]), floats(pairs[1]), floats(pairs[2]), floats(pairs[3])};
-        scale = __half2float(*reinterpret_cast<const __half*>(block));
+        const std::byte* const pairs = block + 2 + chunk % 4 * 8;
+        const auto pair = [&](int i) { return floats(load_as<uint16_t>(pairs + 2 * i)); };
+        values = uint4{pair(0), pair(1), pair(2), pair(3)};
+        scale = __half2float(load_as<__half>(block));
       }
-      *reinterpret_cast<uint4*>(shared + row * kPitch<kD> * 2 + chunk * 16) = values;
+      store_as<uint4>(shared + row * kPitch<kD> * 2 + chunk * 16, values);
       if (chunk % 4 == 0) scales()[chunk / 4 * kKeys + row] = scale;
     }
   }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "devices/cuda/kernels/attention_stage.h"
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/mma.h"
 
 namespace shoal::cuda::attention {
@@ -84,9 +85,7 @@ __device__ inline void load_queries(const Arguments& a, const Place& place, uint
     const int at = place.first_row + (exists ? row : 0);
     const std::byte* query =
         a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
-    const auto element = [&](int i) {
-      return exists && i < a.d ? *reinterpret_cast<const float*>(query + i * a.q.element) : 0.0f;
-    };
+    const auto element = [&](int i) { return exists && i < a.d ? load_as<float>(query + i * a.q.element) : 0.0f; };
     float largest = 0;
     for (int i = lane; i < a.d; i += 32) largest = fmaxf(largest, fabsf(element(i)));
     for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
@@ -289,7 +288,7 @@ __device__ inline void store_row(float* to, int lane, int half, float factor, in
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= columns) break;
     const float2 pair{values[n][2 * half] * factor, values[n][2 * half + 1] * factor};
-    *reinterpret_cast<float2*>(to + n * 8 + lane % 4 * 2) = pair;
+    store_as<float2>(to + n * 8 + lane % 4 * 2, pair);
   }
 }
 

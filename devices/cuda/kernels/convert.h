@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
 #include "graph/dtype.h"
 
@@ -97,7 +98,7 @@ __device__ inline T from_float(float x) {
 
 template <class T>
 __device__ inline T element_at(const std::byte* address) {
-  return *reinterpret_cast<const T*>(address);
+  return load_as<T>(address);
 }
 
 /// An element whose dtype only the launch knows; not of quantised dtypes.
@@ -128,11 +129,11 @@ struct Pack {
 };
 template <class T>
 __device__ inline Pack<T> load_pack(const std::byte* from) {
-  return std::bit_cast<Pack<T>>(*reinterpret_cast<const uint4*>(from));
+  return std::bit_cast<Pack<T>>(load_as<uint4>(from));
 }
 template <class T>
 __device__ inline void store_pack(const Pack<T>& pack, std::byte* to) {
-  *reinterpret_cast<uint4*>(to) = std::bit_cast<uint4>(pack);
+  store_as<uint4>(to, std::bit_cast<uint4>(pack));
 }
 
 /// `kCount` elements (a multiple of 16 bytes of them) as floats, and back.

@@ -14,6 +14,7 @@
 #include <bit>
 
 #include "devices/cuda/kernels/convert.h"
+#include "devices/cuda/kernels/memory.h"
 #include "graph/dtype.h"
 #include "graph/quants/blocks.h"
 
@@ -39,10 +40,11 @@ template <class Block>
 __device__ inline Codes eight_bytes(const void* from) {
   if constexpr (sizeof(Block) % 4 == 0) {
     const auto* words = static_cast<const uint32_t*>(from);
-    return {words[0], words[1]};
+    return {load_as<uint32_t>(words), load_as<uint32_t>(words + 1)};
   } else {
     const auto* halves = static_cast<const uint16_t*>(from);
-    return {halves[0] | static_cast<uint32_t>(halves[1]) << 16, halves[2] | static_cast<uint32_t>(halves[3]) << 16};
+    const auto half = [&](int i) { return static_cast<uint32_t>(load_as<uint16_t>(halves + i)); };
+    return {half(0) | half(1) << 16, half(2) | half(3) << 16};
   }
 }
 

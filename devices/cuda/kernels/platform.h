@@ -39,8 +39,8 @@ __device__ inline uint32_t load_acquire(const uint32_t* address) {
 __device__ inline void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-/// Two 64-bit words to or from a place aligned to 16, each word in one piece, in no order with anything else; seen by all
-/// devices. A word that carries data and a flag together needs no other order.
+/// Two 64-bit words to or from a place aligned to 16, each word in one piece, in no order with anything else; seen by
+/// all devices. A word that carries data and a flag together needs no other order.
 __device__ inline void store_pair(void* address, uint64_t first, uint64_t second) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(first), "l"(second) : "memory");
 }
@@ -78,13 +78,16 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Lets a kernel be launched with so many bytes of dynamic shared memory; never fewer than before, as other threads may
+/// launch it as well. Thread-safe.
+void allow_shared_bytes(const void* kernel, size_t bytes);
+
 /// Queues a kernel. Errors of the launch stay for cudaGetLastError().
 template <class... Parameters, class... Arguments>
 void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
             Arguments&&... arguments) {
   if (shared_bytes > 48 * 1024) {
-    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shared_bytes));
+    allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
   }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "devices/cuda/kernels/dequantize.h"
+#include "devices/cuda/kernels/memory.h"
 
 namespace shoal::cuda {
 
@@ -55,10 +56,10 @@ template <int kGroups>
 __device__ inline void load_column(const uint4* step, int lane, ColumnUnit<kGroups>& x) {
   const uint4* vectors = step + lane;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) put_words(x.v + 4 * i, vectors[32 * i]);
+  for (int i = 0; i < 4; ++i) put_words(x.v + 4 * i, load_as<uint4>(vectors + 32 * i));
   uint32_t header[2 * kGroups];
 #pragma unroll
-  for (int i = 0; i < kGroups / 2; ++i) put_words(header + 4 * i, vectors[128 + 32 * i]);
+  for (int i = 0; i < kGroups / 2; ++i) put_words(header + 4 * i, load_as<uint4>(vectors + 128 + 32 * i));
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
     x.scale[i] = std::bit_cast<float>(header[i]);
@@ -92,7 +93,7 @@ struct StepBytes {
 
   __device__ uint32_t byte(int at) const { return reinterpret_cast<const uint8_t*>(words)[offset + at]; }
   __device__ uint32_t half(int at) const {
-    return *reinterpret_cast<const uint16_t*>(reinterpret_cast<const uint8_t*>(words) + offset + at);
+    return load_as<uint16_t>(reinterpret_cast<const uint8_t*>(words) + offset + at);
   }
   /// kCount words from byte `at` on, by loads of kBytes, to which they are aligned. kBytes = 2: read as words and
   /// shifted into place; up to four bytes behind them are read, too.
@@ -103,26 +104,26 @@ struct StepBytes {
       static_assert(kCount % 4 == 0);
       const auto* from = reinterpret_cast<const uint4*>(words) + first / 16;
 #pragma unroll
-      for (int i = 0; i < kCount / 4; ++i) put_words(to + 4 * i, from[i]);
+      for (int i = 0; i < kCount / 4; ++i) put_words(to + 4 * i, load_as<uint4>(from + i));
     } else if constexpr (kBytes == 8) {
       static_assert(kCount % 2 == 0);
       const auto* from = reinterpret_cast<const uint2*>(words) + first / 8;
 #pragma unroll
       for (int i = 0; i < kCount / 2; ++i) {
-        const uint2 pair = from[i];
+        const uint2 pair = load_as<uint2>(from + i);
         to[2 * i] = pair.x;
         to[2 * i + 1] = pair.y;
       }
     } else if constexpr (kBytes == 4) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) to[i] = words[first / 4 + i];
+      for (int i = 0; i < kCount; ++i) to[i] = load_as<uint32_t>(words + first / 4 + i);
     } else {
       const uint32_t* from = words + (first >> 2);
       const int shift = (first & 2) * 8;
-      uint32_t low = from[0];
+      uint32_t low = load_as<uint32_t>(from);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const uint32_t high = from[i + 1];
+        const uint32_t high = load_as<uint32_t>(from + i + 1);
         to[i] = __funnelshift_r(low, high, shift);
         low = high;
       }

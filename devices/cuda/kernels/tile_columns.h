@@ -6,6 +6,7 @@
 // For bf16 rows, which no power of two fits into halves: bf16 terms, the second of what the first leaves; 16 bits.
 #pragma once
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/ops/view.h"
 
@@ -32,7 +33,7 @@ __device__ inline void load_8(const std::byte* column, int64_t stride, int k, in
     constexpr int kLoads = 8 * sizeof(B) / 16;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const uint4 four = reinterpret_cast<const uint4*>(from)[i];
+      const uint4 four = load_as<uint4>(from + i * 16);
       memcpy(static_cast<void*>(loaded + i * 8 / kLoads), &four, sizeof(four));
     }
 #pragma unroll
@@ -41,7 +42,7 @@ __device__ inline void load_8(const std::byte* column, int64_t stride, int k, in
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    values[i] = at + i < k ? as_float(*reinterpret_cast<const B*>(from + i * stride)) : 0.0f;
+    values[i] = at + i < k ? as_float(load_as<B>(from + i * stride)) : 0.0f;
   }
 }
 
@@ -77,7 +78,7 @@ __global__ void columns_to_halves(const View b, uint16_t* to, float* scales, int
     for (int i = 0; i < 4; ++i) halves[i] = __floats2half2_rn(values[2 * i] * factor, values[2 * i + 1] * factor);
     uint4 chunk;
     memcpy(&chunk, halves, sizeof(chunk));
-    *reinterpret_cast<uint4*>(to + index * k_padded + at) = chunk;
+    store_as<uint4>(to + index * k_padded + at, chunk);
   }
 }
 
@@ -102,7 +103,7 @@ __global__ void columns_to_brain(const View b, uint16_t* to, int k_padded) {
       }
       uint4 chunk;
       memcpy(&chunk, brain, sizeof(chunk));
-      *reinterpret_cast<uint4*>(to + (index * kTerms + term) * k_padded + at) = chunk;
+      store_as<uint4>(to + (index * kTerms + term) * k_padded + at, chunk);
     }
   }
 }

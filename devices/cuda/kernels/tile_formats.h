@@ -9,6 +9,7 @@
 // at place c ^ swizzle(r), such that eight rows next to each other have the same chunk in different banks.
 #pragma once
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
 #include "graph/quants/blocks.h"
 
@@ -33,8 +34,8 @@ struct StagedRow {
     const auto place = static_cast<uint32_t>(offset + byte);
     return chunks + ((place / kChunkBytes ^ swizzle) * kChunkBytes + place % kChunkBytes);
   }
-  __device__ uint16_t two_bytes(int byte) const { return *reinterpret_cast<const uint16_t*>(at(byte)); }
-  __device__ float half(int byte) const { return __half2float(*reinterpret_cast<const __half*>(at(byte))); }
+  __device__ uint16_t two_bytes(int byte) const { return load_as<uint16_t>(at(byte)); }
+  __device__ float half(int byte) const { return __half2float(load_as<__half>(at(byte))); }
 
   /// 4 * kWords bytes from an even address on.
   template <int kWords>
@@ -45,7 +46,7 @@ struct StagedRow {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const uint32_t chunk = (place / kChunkBytes + i) ^ swizzle;
-      const uint4 four = *reinterpret_cast<const uint4*>(chunks + chunk * kChunkBytes);
+      const uint4 four = load_as<uint4>(chunks + chunk * kChunkBytes);
       w[4 * i] = four.x, w[4 * i + 1] = four.y, w[4 * i + 2] = four.z, w[4 * i + 3] = four.w;
     }
     shift_down<2>(w, place & 8);
@@ -60,7 +61,7 @@ struct StagedRow {
     static_assert(kWords % 4 == 0);
 #pragma unroll
     for (int i = 0; i < kWords / 4; ++i) {
-      const uint4 four = *reinterpret_cast<const uint4*>(at(byte + i * kChunkBytes));
+      const uint4 four = load_as<uint4>(at(byte + i * kChunkBytes));
       to[4 * i] = four.x, to[4 * i + 1] = four.y, to[4 * i + 2] = four.z, to[4 * i + 3] = four.w;
     }
   }

@@ -14,6 +14,7 @@
 
 #include <cstring>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/mma.h"
 #include "devices/cuda/kernels/tile_formats.h"
 
@@ -327,7 +328,7 @@ struct Dequantizer {
 #pragma unroll 1
     for (int i = 0; i < kChunkBytes; i += 2) {
       if (from + i < block.p.a || from + i >= block.p.a_end) continue;
-      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+      store_as<uint16_t>(to + i, load_as<uint16_t>(from + i));
     }
   }
 
@@ -373,7 +374,7 @@ struct Dequantizer {
       chunk.y = convert(unit, word, 0x4342);
       chunk.z = convert(unit, word + 1, 0x4140);
       chunk.w = convert(unit, word + 1, 0x4342);
-      *reinterpret_cast<uint4*>(tile + (place ^ i * kChunkBytes)) = chunk;
+      store_as<uint4>(tile + (place ^ i * kChunkBytes), chunk);
     }
   }
 };

@@ -1,5 +1,6 @@
 // cast: any dtype to any other by way of f32; integers among themselves exactly, equal dtypes as they are.
 // contiguous: a copy; a transposed source goes through shared memory, so that both sides are accessed in rows.
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/quantize.h"
 #include "devices/cuda/ops/copy.h"
 #include "devices/cuda/ops/map.h"
@@ -16,7 +17,7 @@ template <class From, class To>
 struct CastInteger {
   Operand to, from;
   __device__ void operator()(const Index& i) const {
-    *reinterpret_cast<To*>(to.at(i)) = static_cast<To>(element_at<From>(from.at(i)));
+    store_as<To>(to.at(i), static_cast<To>(element_at<From>(from.at(i))));
   }
 };
 
@@ -29,7 +30,7 @@ struct CastElement {
   __device__ void operator()(const Index& i) const {
     const float value =
         quantized ? quantized_at(dtype, from.at({0, i.i1, i.i2, i.i3}), i.i0) : float_at(dtype, from.at(i));
-    *reinterpret_cast<To*>(to.at(i)) = from_float<To>(value);
+    store_as<To>(to.at(i), from_float<To>(value));
   }
 };
 
@@ -194,7 +195,7 @@ __global__ void transpose_kernel(Transposition t) {
     __syncthreads();
     for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
       const Index index{first0 + x, first1 + y, i2, i3};
-      if (index.i0 < t.n0 && index.i1 < t.n1) *reinterpret_cast<Unit*>(t.to.at(index)) = tile[x][y];
+      if (index.i0 < t.n0 && index.i1 < t.n1) store_as<Unit>(t.to.at(index), tile[x][y]);
     }
     __syncthreads();
   }

@@ -1,6 +1,7 @@
 // Copies of elements without change of dtype, between any strides, in the widest accesses that the layouts allow.
 #pragma once
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/walk.h"
 
 namespace shoal::cuda {
@@ -8,9 +9,7 @@ namespace shoal::cuda {
 template <class Unit>
 struct CopyUnit {
   Operand to, from;
-  __device__ void operator()(const Index& i) const {
-    *reinterpret_cast<Unit*>(to.at(i)) = *reinterpret_cast<const Unit*>(from.at(i));
-  }
+  __device__ void operator()(const Index& i) const { store_as<Unit>(to.at(i), load_as<Unit>(from.at(i))); }
 };
 
 /// Calls f(Unit{}) with an unsigned type of `bytes` bytes: 1, 2, 4, 8 or 16.

@@ -8,6 +8,7 @@
 // A quad is one access of 16 bytes (8 for the halves) where the row is dense and lies on such a boundary.
 #pragma once
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/cuda/ops/view.h"
@@ -78,13 +79,11 @@ struct FloatRow {
         by_quads(stride == sizeof(T) && reinterpret_cast<uintptr_t>(row) % (kQuad * sizeof(T)) == 0) {}
   __device__ FloatRow(const View& view, const std::byte* row) : FloatRow(row, view.strides[0], view.shape[0]) {}
 
-  __device__ __forceinline__ float operator[](int64_t i) const {
-    return to_float(*reinterpret_cast<const T*>(data + i * stride));
-  }
+  __device__ __forceinline__ float operator[](int64_t i) const { return to_float(load_as<T>(data + i * stride)); }
   /// Elements [at, at + 4), `beyond` for those past the end.
   __device__ __forceinline__ void load(int64_t at, float (&values)[kQuad], float beyond = 0) const {
     if (by_quads && at + kQuad <= length) {
-      const auto words = *reinterpret_cast<const typename Words<kQuad * sizeof(T)>::Type*>(data + at * sizeof(T));
+      const auto words = load_as<typename Words<kQuad * sizeof(T)>::Type>(data + at * sizeof(T));
       T elements[kQuad];
       memcpy(static_cast<void*>(elements), &words, sizeof(words));
 #pragma unroll
@@ -100,7 +99,7 @@ struct FloatRow {
 __device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t length, const float (&values)[kQuad]) {
   float* const to = row + at;
   if (at + kQuad <= length && reinterpret_cast<uintptr_t>(to) % sizeof(float4) == 0) {
-    *reinterpret_cast<float4*>(to) = float4{values[0], values[1], values[2], values[3]};
+    store_as<float4>(to, float4{values[0], values[1], values[2], values[3]});
     return;
   }
 #pragma unroll

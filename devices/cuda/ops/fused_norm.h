@@ -11,7 +11,7 @@ namespace shoal::cuda {
 /// z = rms_norm(x) * weight.
 void launch_rms_norm_mul(const LaunchContext& context, const View& x, const View& weight, View z, float eps);
 
-/// y = a + b; z = rms_norm(y) * weight.
+/// y = a + b; z = rms_norm(y) * weight. z may be where y is: it is what stays there.
 void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const View& weight, View z,
                          float eps);
 

@@ -1,6 +1,7 @@
 // get_rows: a row of the result is a row of the table, converted to f32 (or copied: i32). A thread makes eight elements
 // where the layout allows it.
 #include "devices/cuda/kernels/dequantize.h"
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
 #include "devices/cuda/ops/select.h"
@@ -57,16 +58,15 @@ struct GetElement {
     if (row < 0 && !rows.writes_zeros) return;
     std::byte* to = rows.to.at(i);
     if (row < 0) {
-      *reinterpret_cast<uint32_t*>(to) = 0;
+      store_as<uint32_t>(to, 0);
       return;
     }
     const std::byte* from = rows.table_row(row, i);
     const std::byte* element = from + i.i0 * rows.table.strides[0];
     if (copies) {
-      *reinterpret_cast<uint32_t*>(to) = element_at<uint32_t>(element);
+      store_as<uint32_t>(to, element_at<uint32_t>(element));
     } else {
-      *reinterpret_cast<float*>(to) =
-          quantized ? quantized_at(rows.table_dtype, from, i.i0) : float_at(rows.table_dtype, element);
+      store_as(to, quantized ? quantized_at(rows.table_dtype, from, i.i0) : float_at(rows.table_dtype, element));
     }
   }
 };

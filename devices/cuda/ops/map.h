@@ -3,6 +3,7 @@
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/walk.h"
 
 namespace shoal::cuda {
@@ -53,7 +54,7 @@ struct MapElement {
     Value values[kSources];
 #pragma unroll
     for (int s = 0; s < kSources; ++s) values[s] = value_at<Value>(dtypes[s], from[s].at(i));
-    *reinterpret_cast<T*>(to.at(i)) = element_of<T>(apply<F, Value, kSources>(f, values));
+    store_as<T>(to.at(i), element_of<T>(apply<F, Value, kSources>(f, values)));
   }
 };
 

@@ -99,21 +99,16 @@ void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const 
 }
 
 bool mul_mat_many_supports(std::span<Tensor* const> products) {
-  return std::all_of(products.begin(), products.end(),
-                     [&](const Tensor* node) { return is_decode(*node) && node->src[1] == products.front()->src[1]; });
+  const Tensor& first = *products.front();
+  return std::all_of(products.begin(), products.end(), [&](const Tensor* node) {
+    return is_decode(*node) && node->src[1] == first.src[1] && same_columns(*first.src[0], *node->src[0]);
+  });
 }
 
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> products) {
-  PreparedColumns columns{};
-  const Tensor* prepared_for = nullptr;
-  for (Tensor* node : products) {
-    const Tensor& a = *node->src[0];
-    if (!prepared_for || !same_columns(*prepared_for, a)) {
-      columns = prepare_columns(context, a, *node->src[1], node->workspace);
-      prepared_for = &a;
-    }
-    run_vec(context, *node, *node, columns, {}, nullptr);
-  }
+  const Tensor& last = *products.back();
+  const PreparedColumns columns = prepare_columns(context, *last.src[0], *last.src[1], last.workspace);
+  for (const Tensor* node : products) run_vec(context, *node, *node, columns, {}, nullptr);
 }
 
 }  // namespace shoal::cuda

@@ -3,6 +3,7 @@
 // not here give zeros.
 #include <algorithm>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -29,7 +30,7 @@ __global__ void select_experts(View ids, Ranges ranges, int64_t rows, int slots,
   const int pair = static_cast<int>(blockIdx.x) * kSelectThreads + static_cast<int>(threadIdx.x);
   if (pair >= pairs) return;
   const int64_t slot = pair % slots, token = pair / slots;
-  const int64_t id = *reinterpret_cast<const int32_t*>(ids.data + slot * ids.strides[0] + token * ids.strides[1]);
+  const int64_t id = load_as<int32_t>(ids.data + slot * ids.strides[0] + token * ids.strides[1]);
   int64_t found = ranges.first ? -1 : to[pair], before = ranges.before;
   for (int i = 0; i < ranges.count; ++i) {
     if (found < 0 && id >= ranges.begin[i] && id - ranges.begin[i] < ranges.length[i]) {

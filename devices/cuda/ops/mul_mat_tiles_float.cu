@@ -1,6 +1,7 @@
 // mul_mat_tiles in f32: any strides, f32, f16 and bf16. Products of f32 are held to 1e-11 (normalised squared error),
 // which takes all 24 bits of both operands: three bf16 terms each and six products on tensor cores, hardly faster than
 // this. f16 and bf16 come here when their rows are not aligned.
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 #include "devices/cuda/ops/view.h"
 
@@ -49,7 +50,7 @@ __device__ void load(const Operand& from, const Share& share, int64_t k, int64_t
     const int64_t at_k = k + share.k[i], at_row = row + share.row[i];
     const bool inside = at_k < from.k && at_row < from.rows;
     const std::byte* address = from.data + at_k * from.along_k + at_row * from.along_rows;
-    values[i] = inside ? value_of(*reinterpret_cast<const T*>(address)) : 0.0f;
+    values[i] = inside ? value_of(load_as<T>(address)) : 0.0f;
   }
 }
 
@@ -83,8 +84,8 @@ __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View 
     load<B>(from_b, b_share, k + kStep, n, b_next);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
-      const float4 av = *reinterpret_cast<const float4*>(&a_tile[stage][i][x]);
-      const float4 bv = *reinterpret_cast<const float4*>(&b_tile[stage][i][y]);
+      const float4 av = load_as<float4>(&a_tile[stage][i][x]);
+      const float4 bv = load_as<float4>(&b_tile[stage][i][y]);
       const float as[4] = {av.x, av.y, av.z, av.w}, bs[4] = {bv.x, bv.y, bv.z, bv.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {

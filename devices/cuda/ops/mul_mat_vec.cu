@@ -4,6 +4,7 @@
 #include <array>
 #include <climits>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
@@ -23,8 +24,8 @@ struct FloatRows {
 };
 
 __device__ inline float float_at(const std::byte* at, DType dtype) {
-  if (dtype == DType::kF32) return *reinterpret_cast<const float*>(at);
-  const uint16_t bits = *reinterpret_cast<const uint16_t*>(at);
+  if (dtype == DType::kF32) return load_as<float>(at);
+  const uint16_t bits = load_as<uint16_t>(at);
   return dtype == DType::kF16 ? half_bits_to_float(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
@@ -33,7 +34,7 @@ __device__ inline void load_four(const FloatRows& b, int64_t row, int first, flo
   const int64_t i1 = row % b.view.shape[1], rest = row / b.view.shape[1];
   const std::byte* from = row_at(b.view, i1, rest % b.view.shape[2], rest / b.view.shape[2]);
   if (b.by_vectors && first + 4 <= b.k) {
-    const float4 four = *reinterpret_cast<const float4*>(from + 4 * static_cast<int64_t>(first));
+    const float4 four = load_as<float4>(from + 4 * static_cast<int64_t>(first));
     to[0] = four.x;
     to[1] = four.y;
     to[2] = four.z;
@@ -103,11 +104,11 @@ __global__ void quantize_columns(FloatRows b, std::byte* to, int64_t stride, int
   const RecordPlace place = place_in_record<kGroups>(at);
   std::byte* const record =
       to + row * stride + static_cast<int64_t>(first / kStepElements) * column_step_bytes(kGroups);
-  *reinterpret_cast<uint32_t*>(record + 512 * place.chunk + 16 * place.lane + at % 16) = bytes;
+  store_as<uint32_t>(record + 512 * place.chunk + 16 * place.lane + at % 16, bytes);
   if (at % (kGroups == 4 ? 16 : 32) != 0) return;
   std::byte* const header = record + kStepValueBytes + 16 * place.lane + 4 * place.group;
-  *reinterpret_cast<float*>(header) = scale;
-  *reinterpret_cast<int*>(header + (kGroups == 4 ? 512 : 8)) = sum;
+  store_as<float>(header, scale);
+  store_as<int>(header + (kGroups == 4 ? 512 : 8), sum);
 }
 
 /// Rows of b as f32, four elements a thread.
@@ -117,7 +118,7 @@ __global__ void convert_columns(FloatRows b, std::byte* to, int64_t stride, int6
   if (quad >= rows * quads) return;
   float x[4];
   load_four(b, quad / quads, static_cast<int>(quad % quads) * 4, x);
-  *reinterpret_cast<float4*>(to + quad / quads * stride + quad % quads * 16) = float4{x[0], x[1], x[2], x[3]};
+  store_as<float4>(to + quad / quads * stride + quad % quads * 16, float4{x[0], x[1], x[2], x[3]});
 }
 
 /// Weights of plain floats with any strides: a warp takes one row (two, gated) and one column.

@@ -1,6 +1,7 @@
 // repeat: the source tiled. fill: one value everywhere.
 #include <cstring>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/copy.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -20,7 +21,7 @@ struct RepeatUnit {
   }
   __device__ void operator()(const Index& i) const {
     const Index source{modulo(i.i0, shape[0]), modulo(i.i1, shape[1]), modulo(i.i2, shape[2]), modulo(i.i3, shape[3])};
-    *reinterpret_cast<Unit*>(to.at(i)) = *reinterpret_cast<const Unit*>(from.at(source));
+    store_as<Unit>(to.at(i), load_as<Unit>(from.at(source)));
   }
 };
 
@@ -52,7 +53,7 @@ template <class Unit>
 struct FillUnit {
   std::byte* to;
   Unit value;
-  __device__ void operator()(const Index& i) const { reinterpret_cast<Unit*>(to)[i.i0] = value; }
+  __device__ void operator()(const Index& i) const { store_as(to + i.i0 * sizeof(Unit), value); }
 };
 
 void run_fill(const LaunchContext& context, Tensor& node) {

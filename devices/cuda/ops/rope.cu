@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -36,7 +37,7 @@ struct Rotation {
 /// Angle per position of a pair.
 __device__ double frequency(const Rotation& r, int64_t pair) {
   double unscaled = exp2(r.exponent * static_cast<double>(pair));
-  if (r.factors) unscaled /= *reinterpret_cast<const float*>(r.factors + pair * r.factor_stride);
+  if (r.factors) unscaled /= load_as<float>(r.factors + pair * r.factor_stride);
   if (r.ext_factor == 0.0) return unscaled * r.freq_scale;
   const double ramp = (static_cast<double>(pair) - r.ramp_begin) / r.ramp_length;
   const double share = (1 - fmin(fmax(ramp, 0.0), 1.0)) * r.ext_factor;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) rope(View x, float* to, Rotation r, 
   const int64_t width = copies ? min(static_cast<int64_t>(kCopied), x.shape[0] - first_copied)
                                : min(static_cast<int64_t>(kPairs), pairs - first_pair);
   if (!copies) {
-    const int32_t position = *reinterpret_cast<const int32_t*>(r.positions + part.position * r.position_stride);
+    const int32_t position = load_as<int32_t>(r.positions + part.position * r.position_stride);
     for (int64_t i = threadIdx.x; i < width; i += kThreads) {
       turns[i] = direction(frequency(r, first_pair + i) * position, r.magnitude);
     }

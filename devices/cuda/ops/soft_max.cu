@@ -1,5 +1,6 @@
 // soft_max: the scaled and masked logits of a row stay in registers; the end of a row longer than they hold is kept
 // in the result's row between the passes.
+#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -104,8 +105,7 @@ __global__ void __launch_bounds__(1024) soft_max(View x, Mask mask, Sinks sinks,
     take(at, logits);
     store_quad(kept.row(), at, row.length, logits);
   }
-  const float sink =
-      sinks.data ? *reinterpret_cast<const float*>(sinks.data + index.i2 * sinks.stride) : minus_infinity();
+  const float sink = sinks.data ? load_as<float>(sinks.data + index.i2 * sinks.stride) : minus_infinity();
   top = fmaxf(team.max(top), sink);
   const bool nothing_seen = top == minus_infinity();
 

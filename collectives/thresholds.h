@@ -1,0 +1,32 @@
+// Where one implementation of collectives becomes faster than another, as measured on this machine: `shoal bench-comm
+// --calibrate` writes it, communicators that choose read it when they are made. A JSON file, one entry for each mesh:
+//
+//   {"version": 1, "meshes": {"NVIDIA H200, sm_90, 132 multiprocessors x 8": {"nccl_from_bytes": 524288}}}
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "devices/backend.h"
+
+namespace shoal::collectives {
+
+struct Thresholds {
+  /// All messages from this size on are faster by NCCL than by p2p, bytes.
+  size_t nccl_from_bytes = 0;
+  bool operator==(const Thresholds&) const = default;
+};
+
+/// SHOAL_COMM_THRESHOLDS, or shoal/collectives.json in XDG_CACHE_HOME, or in ~/.cache.
+std::filesystem::path thresholds_file();
+/// What the entry of a mesh is named by: its devices' descriptions with how many there are of each.
+std::string mesh_key(std::span<Backend* const> ranks);
+/// nullopt when nothing has been measured for the mesh. A file that cannot be read or is damaged counts as none.
+std::optional<Thresholds> find_thresholds(std::span<Backend* const> ranks);
+/// Adds or replaces the entry, other entries stay. Throws DeviceError naming the file when it cannot be written.
+void save_thresholds(std::span<Backend* const> ranks, const Thresholds& thresholds);
+
+}  // namespace shoal::collectives

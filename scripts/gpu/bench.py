@@ -1,0 +1,208 @@
+"""The benchmarks of a synthetic 8B model, and their ratios to what the GPU can do at most."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from gpu.machine import library_in_packages
+from gpu.report import MISSED, OK, Result
+from gpu.shell import CheckError, Outcome, Skip, end_group, require_success, run
+from gpu.steps import Step, good
+from gpu.tests import NEEDS, PER_GPU
+
+TYPES = ("q4_k_m", "q8_0")
+# `make_model.py --preset 8b`: what of the model's bytes and products a token does not take part in.
+EMBD, LAYERS, KV, VOCAB = 4096, 32, 1024, 128256
+BLOCK_BYTES = {"q4_k_m": 144 / 256, "q8_0": 34 / 32}  # of an element of the token embedding
+PROMPT, GENERATED = 512, 128
+TWO = "CUDA0.0,CUDA0.1"
+
+# name: (what it is, target, whether less is better)
+TARGETS = {
+    "generation": ("generation, bytes read per second over the copy rate", 0.60, False),
+    "prompt": ("prompt, arithmetic per second over the bf16 rate", 0.40, False),
+    "meta": ("generation on 2 devices of one GPU over one device", 0.85, False),
+    "all_reduce_us": ("all_reduce of 16 KiB between 2 devices of one GPU, microseconds", 8.0, True),
+}
+
+
+def parse_json(outcome: Outcome, what: str):
+    """The JSON in a program's output, which messages may surround."""
+    require_success(outcome, what)
+    starts = [at for at in (outcome.output.find("[\n"), outcome.output.find("{")) if at >= 0]
+    if not starts:
+        raise CheckError(f"{what}: {outcome.last_line()}")
+    return json.JSONDecoder().raw_decode(outcome.output[min(starts):])[0]
+
+
+# Models
+
+
+def start_models(context, limit: float) -> Result:
+    """Begins to write the models; they are ready when the build is."""
+    context.models.mkdir(parents=True, exist_ok=True)
+    python = context.deps / "python" if context.deps else None
+    env = {**os.environ, **({"PYTHONPATH": str(python)} if python and python.is_dir() else {})}
+    begun = []
+    for kind in TYPES:
+        path = model_path(context, kind)
+        if path.is_file():
+            continue
+        log = context.log(f"model-{kind}")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, context.root / "scripts/make_model.py", "--preset", "8b", "--type", kind,
+                   path.with_suffix(".part")]  # fmt: skip
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env,
+                                       start_new_session=True)  # fmt: skip
+        context.background.append((kind, process, log))
+        begun.append(kind)
+    return good(f"8B in {' and '.join(begun)} to {context.models}" if begun else f"there already, in {context.models}")
+
+
+def wait_for_models(context, limit: float) -> Result:
+    end = time.monotonic() + limit
+    while context.background:
+        kind, process, log = context.background.pop(0)
+        try:
+            status = process.wait(max(end - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            raise CheckError(f"{kind}: not written in time") from None
+        if status != 0:
+            raise CheckError(f"{kind}: {Outcome(status, 0, log.read_text(errors='replace')).last_line()}")
+        model_path(context, kind).with_suffix(".part").rename(model_path(context, kind))
+    missing = [kind for kind in TYPES if not model_path(context, kind).is_file()]
+    if missing:
+        raise Skip(f"no {model_path(context, missing[0])}: run the step models-start first")
+    sizes = {kind: model_path(context, kind).stat().st_size for kind in TYPES}
+    return good(", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in sizes.items()), **sizes)
+
+
+def model_path(context, kind: str) -> pathlib.Path:
+    return context.models / f"shoal-8b-{kind}.gguf"
+
+
+def stop_background(context) -> None:
+    for _, process, _ in context.background:
+        end_group(process)
+
+
+# What is measured
+
+
+def ceilings(context, limit: float) -> Result:
+    file = context.machine.get("cublas") or library_in_packages("libcublas.so.13")
+    command = [context.program("cuda_ceilings", with_plugin=False), *([file] if file else [])]
+    found = parse_json(run(command, limit, context.log("ceilings"), context.environment()), "cuda_ceilings")
+    copy, bf16 = found["copy"]["bytes_per_second"], (found["bf16"] or {}).get("flops_per_second")
+    context.figures["ceilings"] = {"copy": copy, "bf16": bf16}
+    matrix = f"bf16 {bf16 / 1e12:.0f} TFLOP/s" if bf16 else f"no bf16 rate: {found['no_bf16']}"
+    return good(f"copy {copy / 1e12:.2f} TB/s, {matrix}", **found)
+
+
+def bench_model(context, kind: str, devices: str, env: dict, limit: float, step: str) -> Result:
+    path = model_path(context, kind)
+    if not path.is_file():
+        raise Skip(f"no {path}: run the steps models, too")
+    command = [context.program("shoal"), "bench", "-m", path, "--plugin", context.plugin, "--devices", devices,
+               "-p", PROMPT, "-n", GENERATED, "-r", 3, "-o", "json"]  # fmt: skip
+    rows = parse_json(run(command, limit, context.log(step), context.environment(**env)), f"shoal bench on {devices}")
+    rates = rates_of(rows)
+    context.figures[step] = {**rates, "kind": kind}
+    return good(f"prompt {rates['prompt']:.0f} tokens/s, generation {rates['generation']:.1f} tokens/s", rows=rows)
+
+
+def rates_of(rows: list[dict]) -> dict:
+    """From the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the model's size."""
+    prompt = next((row for row in rows if row["n_prompt"] == PROMPT and row["n_gen"] == 0), None)
+    generation = next((row for row in rows if row["n_gen"] == GENERATED and row["n_prompt"] == 0), None)
+    if prompt is None or generation is None:
+        raise CheckError(f"shoal bench measured {', '.join(row.get('test', '?') for row in rows) or 'nothing'}")
+    return {"prompt": prompt["avg_ts"], "generation": generation["avg_ts"], "bytes": generation["model_size"],
+            "parameters": generation["model_n_params"]}  # fmt: skip
+
+
+def bench_step(name: str, kind: str, devices: str, env: dict, limit: float) -> Step:
+    return Step(name, lambda context, left: bench_model(context, kind, devices, env, left, name), limit, ("models",))
+
+
+def bench_comm(context, limit: float) -> Result:
+    command = [context.program("shoal"), "bench-comm", "--plugin", context.plugin, "--devices", TWO, "--comm", "p2p",
+               "-b", "16K", "-e", "64M", "-f", 16, "-n", 500, "-o", "json"]  # fmt: skip
+    log = context.log("bench-comm")
+    found = parse_json(run(command, limit, log, context.environment(**{PER_GPU: "2"})), "shoal bench-comm")
+    if found["wrong"]:
+        raise CheckError(f"{found['wrong']} elements are wrong")
+    first = found["results"][0]
+    context.figures["all_reduce_us"] = first["out_of_place"]["time_us"]
+    last = found["results"][-1]
+    large = f"{last['size'] >> 20} MiB at {last['out_of_place']['busbw_gbps']:.0f} GB/s"
+    return good(f"16 KiB in {first['out_of_place']['time_us']:.2f} us, {large}", results=found["results"])
+
+
+# Ratios
+
+
+def bytes_per_token(kind: str, model_bytes: int, depth: float) -> float:
+    """Read for a token: the weights without the token embedding, of which it is one row, and the f16 cache."""
+    return model_bytes - VOCAB * EMBD * BLOCK_BYTES[kind] + depth * LAYERS * 2 * KV * 2
+
+
+def flops_of_prompt(parameters: int, tokens: int) -> float:
+    """Products of a prompt: every token takes all weights but embedding and head, the last one the head, too; attention
+    multiplies each token by those before it twice."""
+    weights = parameters - 2 * VOCAB * EMBD
+    attention = LAYERS * 4 * EMBD * tokens * (tokens + 1) / 2
+    return 2 * weights * tokens + 2 * VOCAB * EMBD + attention
+
+
+def compute_ratios(figures: dict) -> dict:
+    """By name of ratio and model: those whose parts have been measured."""
+    found = {}
+    ceiling = figures.get("ceilings", {})
+    for kind in TYPES:
+        one = figures.get(f"bench-{kind}")
+        if not one:
+            continue
+        if ceiling.get("copy"):
+            read = one["generation"] * bytes_per_token(kind, one["bytes"], GENERATED / 2)
+            found[f"generation {kind}"] = read / ceiling["copy"]
+        if ceiling.get("bf16"):
+            rate = one["prompt"] * flops_of_prompt(one["parameters"], PROMPT) / PROMPT
+            found[f"prompt {kind}"] = rate / ceiling["bf16"]
+        if two := figures.get(f"bench-{kind}-meta"):
+            found[f"meta {kind}"] = two["generation"] / one["generation"]
+    if "all_reduce_us" in figures:
+        found["all_reduce_us"] = figures["all_reduce_us"]
+    return found
+
+
+def judge(name: str, value: float) -> Result:
+    what, target, less = TARGETS[name.split()[0]]
+    met = value <= target if less else value >= target
+    kind = "".join(f" ({word})" for word in name.split()[1:])
+    detail = f"{value:.2f}, target {'<=' if less else '>='} {target:.2f}: {what}{kind}"
+    return Result(f"ratio {name}", OK if met else MISSED, 0.0, detail, {"value": value, "target": target})
+
+
+def add_ratios(context, report) -> None:
+    ratios = compute_ratios(context.figures)
+    report.ratios = ratios
+    for name, value in ratios.items():
+        report.add(judge(name, value))
+
+
+def steps() -> list[Step]:
+    two = {PER_GPU: "2"}
+    return [
+        Step("models", wait_for_models, 60),
+        Step("ceilings", ceilings, 30, NEEDS),
+        bench_step("bench-q4_k_m", "q4_k_m", "CUDA0", {}, 40),
+        bench_step("bench-q8_0", "q8_0", "CUDA0", {}, 40),
+        bench_step("bench-q4_k_m-meta", "q4_k_m", TWO, two, 40),
+        bench_step("bench-q8_0-meta", "q8_0", TWO, two, 40),
+        Step("bench-comm", bench_comm, 20, NEEDS),
+    ]

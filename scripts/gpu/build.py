@@ -1,0 +1,141 @@
+"""GoogleTest from its sources, and the build."""
+import os
+import pathlib
+import re
+import shutil
+import time
+
+from gpu.machine import architecture, cuda_tool, find_gpus
+from gpu.report import FAILED, Result
+from gpu.shell import CheckError, Outcome, Skip, require_success, run
+from gpu.steps import good
+
+TESTS = ("test_devices", "test_ops", "test_collectives", "test_property", "test_models")
+
+
+def targets(context) -> list[str]:
+    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ["test_cuda_gpu", "cuda_ceilings"])]
+
+
+def generator() -> list[str]:
+    return ["-G", "Ninja"] if shutil.which("ninja") else []
+
+
+def build_googletest(context, limit: float) -> Result:
+    """The step googletest."""
+    source = context.deps / "googletest" if context.deps else None
+    if source is None or not (source / "CMakeLists.txt").is_file():
+        return good("no sources given (--deps): that of the system is used")
+    if (context.prefix / "include/gtest/gtest.h").is_file():
+        return good("built before")
+    log, build = context.log("googletest"), context.build / "googletest"
+    end = time.monotonic() + limit
+    # -w: what this compiler says of somebody else's sources is nothing to stop for.
+    configure = ["cmake", "-S", source, "-B", build, *generator(), "-DCMAKE_BUILD_TYPE=Release",
+                 "-DCMAKE_CXX_FLAGS=-w -O1", f"-DCMAKE_INSTALL_PREFIX={context.prefix}", "-DCMAKE_INSTALL_LIBDIR=lib",
+                 "-DCMAKE_POLICY_VERSION_MINIMUM=3.5", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]  # fmt: skip
+    require_success(run(configure, limit, log), "configure")
+    install = ["cmake", "--build", build, "-j", context.jobs, "--target", "install"]
+    require_success(run(install, end - time.monotonic(), log, append=True), "build")
+    return good("built from its sources")
+
+
+def prefix_path(context) -> str:
+    """Where find_package looks, spelt out for a CMake that does not know the name of the machine's library folder."""
+    if not context.deps:
+        return str(context.prefix)
+    usr = context.deps / "usr"
+    libraries = [*usr.glob("lib/*-linux-gnu"), *usr.glob("lib/*-linux-gnu/cmake")]
+    return ";".join(str(folder) for folder in (context.prefix, usr, *libraries, usr / "share/cmake"))
+
+
+def configure_command(context, arch: str | None) -> list[str]:
+    command = ["cmake", "-S", str(context.root), "-B", str(context.build), *generator(), "-DCMAKE_BUILD_TYPE=Release",
+               f"-DCMAKE_PREFIX_PATH={prefix_path(context)}"]  # fmt: skip
+    if context.emulated:
+        return command
+    command += ["-DSHOAL_CUDA=ON", f"-DSHOAL_CUDA_ARCHITECTURES={arch}", "-DSHOAL_CUDA_EMULATED=OFF",
+                "-DSHOAL_WERROR=OFF"]  # fmt: skip
+    nvcc = cuda_tool("nvcc")
+    return command + ([f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else [])
+
+
+def configure(context, limit: float) -> Result:
+    """The step configure."""
+    gpus = context.machine.get("gpus")
+    if not context.emulated and not gpus:
+        gpus = find_gpus(limit, context.log("configure"))
+    arch = None if context.emulated else architecture(gpus)
+    outcome = run(configure_command(context, arch), limit, context.log("configure"), context.environment())
+    if outcome.status != 0:
+        raise CheckError(f"{outcome.ending()}; {cmake_error(outcome.output)}")
+    return good("emulated plug-in" if context.emulated else f"sm_{arch}", architecture=arch)
+
+
+def cmake_error(output: str) -> str:
+    found = re.search(r"^CMake Error(?: at [^\n]*)?:\s+(.+)", output, re.MULTILINE)
+    return found.group(1).strip()[:200] if found else " ".join(output.split())[-200:]
+
+
+def build_command(context, names: list[str]) -> list:
+    keep_going = ["--", "-k", "0"] if (context.build / "build.ninja").is_file() else ["--", "-k"]
+    return ["cmake", "--build", context.build, "-j", context.jobs, "--target", *names, *keep_going]
+
+
+def first_error(output: str) -> str:
+    found = re.search(r"^.*(?:error|Error)\b.*$", output, re.MULTILINE)
+    return found.group(0).strip()[:200] if found else "see log.txt"
+
+
+def build(context, limit: float) -> Result:
+    """The step build. What it could not make is left in `context.broken`; steps that need nothing of it still run."""
+    log, names = context.log("build"), targets(context)
+    end = time.monotonic() + limit
+    outcome = run(build_command(context, names), limit, log, context.environment())
+    warnings = len(re.findall(r"\bwarning\b.*[:[]|warning #", outcome.output))
+    if outcome.status == 0:
+        note = f", {warnings} warnings" if warnings else ""
+        return good(f"{len(names)} targets with {context.jobs} jobs{note}", warnings=warnings)
+    context.broken = find_broken(context, names, outcome, end, log)
+    detail = f"{outcome.ending()}; not built: {', '.join(sorted(context.broken))}"
+    if not outcome.timed_out:
+        detail += f"; {first_error(outcome.output)}"
+    return Result("", FAILED, detail=detail, data={"warnings": warnings, "broken": sorted(context.broken)})
+
+
+def find_broken(context, names: list[str], outcome: Outcome, end: float, log: pathlib.Path) -> set[str]:
+    if outcome.timed_out:
+        return set(names)
+    broken = set()
+    for name in names:
+        command = ["cmake", "--build", context.build, "-j", context.jobs, "--target", name]
+        if run(command, end - time.monotonic(), log, context.environment(), append=True).status != 0:
+            broken.add(name)
+    return broken
+
+
+def parse_resources(output: str) -> list[dict]:
+    """Kernels from cuobjdump --dump-resource-usage."""
+    pattern = r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)"
+    keys = ("kernel", "registers", "stack", "shared", "local")
+    return [dict(zip(keys, (name, *map(int, numbers)))) for name, *numbers in re.findall(pattern, output)]
+
+
+def kernel_resources(context, limit: float) -> Result:
+    """The step registers: those of each kernel, and memory that spilled registers or local arrays take."""
+    tool = cuda_tool("cuobjdump")
+    if not tool:
+        raise Skip("no cuobjdump here")
+    context.program("shoal")
+    outcome = run([tool, "--dump-resource-usage", context.plugin], limit, context.log("registers"))
+    kernels = parse_resources(require_success(outcome, "cuobjdump").output)
+    if not kernels:
+        raise CheckError("cuobjdump lists no kernel")
+    with_stack = [one for one in kernels if one["stack"] or one["local"]]
+    most = max(kernels, key=lambda one: one["registers"])
+    return good(f"{len(kernels)} kernels, at most {most['registers']} registers, {len(with_stack)} with a stack",
+                count=len(kernels), most_registers=most, with_stack=with_stack)  # fmt: skip
+
+
+def jobs() -> int:
+    return len(os.sched_getaffinity(0))

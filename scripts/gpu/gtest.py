@@ -1,0 +1,69 @@
+"""What GoogleTest's output says, also where the program did not come to its end."""
+import dataclasses
+import re
+
+from gpu.shell import Outcome
+
+ENDED = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+)(?:, where .*)? \(\d+ ms\)", re.MULTILINE)
+BEGUN = re.compile(r"^\[ RUN +\] (\S+)", re.MULTILINE)
+
+
+@dataclasses.dataclass
+class Tests:
+    passed: list[str]
+    failed: list[str]
+    skipped: list[str]
+    unfinished: str | None  # what ran when the program ended
+
+    def counts(self) -> dict:
+        return {
+            "passed": len(self.passed),
+            "failed": len(self.failed),
+            "skipped": len(self.skipped),
+            "failed_tests": self.failed,
+            "unfinished": self.unfinished,
+        }
+
+
+def parse(output: str) -> Tests:
+    tests = Tests([], [], [], None)
+    kinds = {"OK": tests.passed, "FAILED": tests.failed, "SKIPPED": tests.skipped}
+    ended = set()
+    for kind, name in ENDED.findall(output):
+        kinds[kind].append(name)
+        ended.add(name)
+    open_tests = [name for name in BEGUN.findall(output) if name not in ended]
+    tests.unfinished = open_tests[-1] if open_tests else None
+    return tests
+
+
+def names_in_list(output: str) -> list[str]:
+    """Full names from --gtest_list_tests."""
+    names, suite = [], ""
+    for line in output.splitlines():
+        text = line.split("#")[0].rstrip()
+        if text.startswith("  "):
+            names.append(suite + text.strip())
+        elif text.endswith("."):
+            suite = text
+    return names
+
+
+def some(names: list[str], most: int = 3) -> str:
+    text = ", ".join(names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
+
+
+def verdict(tests: Tests, outcome: Outcome) -> tuple[bool, str]:
+    """Whether a run of tests is good, and the line for the table."""
+    parts = [f"{len(tests.passed)} passed"]
+    if tests.failed:
+        parts.append(f"{len(tests.failed)} failed: {some(tests.failed)}")
+    if tests.skipped:
+        parts.append(f"{len(tests.skipped)} skipped")
+    if outcome.status not in (0, 1) or (outcome.status == 1 and not tests.failed):
+        parts.append(outcome.ending() + (f" in {tests.unfinished}" if tests.unfinished else ""))
+    if not tests.passed and not tests.failed and outcome.status == 0:
+        parts.append("no test ran")
+    good = outcome.status == 0 and bool(tests.passed) and not tests.failed
+    return good, ", ".join(parts)

@@ -1,0 +1,118 @@
+"""What this machine has: the GPU, the compiler, libraries inside Python packages."""
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from gpu.report import Result
+from gpu.shell import CheckError, Outcome, find_tool, run
+from gpu.steps import good
+
+GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.memory",
+              "clocks.sm", "power.limit")  # fmt: skip
+CUDA_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+VERSION_OF_NCCL = """
+import ctypes, sys
+number = ctypes.c_int()
+assert ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number)) == 0
+print(number.value)
+"""
+NCCL_FOR_SHARED_GPUS = 23000  # from here on several ranks may be on one GPU
+
+
+def cuda_tool(name: str) -> str | None:
+    return find_tool(name, *(f"{os.environ['CUDA_PATH']}/bin",) if "CUDA_PATH" in os.environ else (), *CUDA_FOLDERS)
+
+
+def parse_gpu(line: str) -> dict:
+    """A line of nvidia-smi --query-gpu=... --format=csv,noheader."""
+    values = [value.strip() for value in line.split(",")]
+    if len(values) != len(GPU_FIELDS):
+        raise CheckError(f"nvidia-smi says '{line.strip()}'")
+    return dict(zip(GPU_FIELDS, values))
+
+
+def find_gpus(limit: float, log: pathlib.Path) -> list[dict]:
+    smi = cuda_tool("nvidia-smi")
+    if not smi:
+        raise CheckError("no nvidia-smi: there is no NVIDIA driver here; --emulated runs the tests without a GPU")
+    found = run([smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"], limit, log, append=True)
+    if found.status != 0:
+        raise CheckError(f"nvidia-smi: {found.ending()}; {found.last_line()}")
+    return [parse_gpu(line) for line in found.output.splitlines() if line.strip()]
+
+
+def version_line(tool: str, limit: float, log: pathlib.Path, pattern: str) -> str:
+    outcome: Outcome = run([tool, "--version"], limit, log, append=True)
+    found = re.search(pattern, outcome.output)
+    return found.group(1) if found else outcome.last_line()
+
+
+def package_folders() -> list[pathlib.Path]:
+    """site-packages of this Python and of the `python3` and `python` of PATH, which may be others."""
+    folders = {path for path in sys.path if path.endswith("-packages")}
+    code = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith('-packages')]))"
+    for name in ("python3", "python"):
+        python = shutil.which(name)
+        if not python or pathlib.Path(python).resolve() == pathlib.Path(sys.executable).resolve():
+            continue
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        folders |= set(json.loads(found.stdout)) if found.returncode == 0 else set()
+    return sorted(pathlib.Path(folder) for folder in folders)
+
+
+def library_in_packages(name: str, folders: list[pathlib.Path] | None = None) -> str | None:
+    """nvidia/*/lib/<name> in a folder of Python packages, else of the system's CUDA."""
+    for folder in package_folders() if folders is None else folders:
+        found = sorted(folder.glob(f"nvidia/*/lib/{name}"))
+        if found:
+            return str(found[0])
+    system = sorted(glob.glob(f"/usr/local/cuda/lib*/{name}") + glob.glob(f"/usr/lib/x86_64-linux-gnu/{name}"))
+    return system[0] if system and folders is None else None
+
+
+def nccl_version(file: str) -> int | None:
+    found = subprocess.run([sys.executable, "-c", VERSION_OF_NCCL, file], capture_output=True, text=True, check=False)
+    return int(found.stdout) if found.returncode == 0 else None
+
+
+def version_text(number: int) -> str:
+    """23004 is 2.30.4."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def examine(context, limit: float) -> Result:
+    """The step environment."""
+    log = context.log("environment")
+    machine = context.machine
+    machine["cores"] = context.jobs
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if not compiler or not shutil.which("cmake"):
+        raise CheckError(f"no {'cmake' if compiler else 'C++ compiler (c++ or g++)'} in PATH")
+    machine["compiler"] = version_line(compiler, limit, log, r"\A(.*)")
+    machine["cmake"] = version_line("cmake", limit, log, r"version (\S+)")
+    if context.emulated:
+        return good(f"emulated, no GPU; {machine['compiler']}", **machine)
+    gpus = find_gpus(limit, log)
+    if not gpus:
+        raise CheckError("nvidia-smi lists no GPU")
+    nvcc = cuda_tool("nvcc")
+    if not nvcc:
+        raise CheckError("no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: install the CUDA Toolkit")
+    machine["nvcc"] = version_line(nvcc, limit, log, r"release [\d.]+, (\S+)")
+    machine["gpus"] = gpus
+    machine["nccl"] = library_in_packages("libnccl.so.2")
+    machine["cublas"] = library_in_packages("libcublas.so.13")
+    first = gpus[0]
+    count = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    return good(f"{count}{first['name']}, {first['memory.total']}, sm_{architecture(gpus)}, driver "
+                f"{first['driver_version']}, {first['clocks.max.sm']}; nvcc {machine['nvcc']}", **machine)  # fmt: skip
+
+
+def architecture(gpus: list[dict]) -> str:
+    """Of the first GPU, as CMake names it: 90 for compute capability 9.0."""
+    return gpus[0]["compute_cap"].replace(".", "")

@@ -1,0 +1,89 @@
+"""Programs with a time limit, and their output."""
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+
+class CheckError(Exception):
+    """A step cannot go on; the message is one line for the table."""
+
+
+class Skip(Exception):
+    """A step has nothing to do here; the message says why."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a program ended. `status` is negative where a signal ended it, and None where the time limit did."""
+
+    status: int | None
+    seconds: float
+    output: str
+
+    @property
+    def timed_out(self) -> bool:
+        return self.status is None
+
+    def ending(self) -> str:
+        if self.timed_out:
+            return f"time limit of {self.seconds:.0f} s reached"
+        if self.status < 0:
+            return f"ended by {signal.Signals(-self.status).name}"
+        return f"exit status {self.status}"
+
+    def last_line(self) -> str:
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        return lines[-1][:200] if lines else "no output"
+
+
+def find_tool(name: str, *folders: str | pathlib.Path) -> str | None:
+    """The program of this name in PATH or else in one of the folders."""
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """Ends a program and what it has started, which share its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None, cwd=None, append=False) -> Outcome:
+    """Runs a program to its end or the limit (seconds). Both its streams go to the file `log`."""
+    started = time.monotonic()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = [str(word) for word in command]
+    with log.open("ab" if append else "wb") as out:
+        out.write(("$ " + " ".join(words) + "\n").encode())
+        out.flush()
+        begin = out.tell()
+        try:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                       env={**os.environ, **(env or {})}, cwd=cwd, start_new_session=True)  # fmt: skip
+        except OSError as error:
+            raise CheckError(f"{words[0]} cannot be run: {error.strerror}") from error
+        try:
+            status = process.wait(max(limit, 0.1))
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            end_group(process)
+    return Outcome(status, time.monotonic() - started, text_from(log, begin))
+
+
+def text_from(log: pathlib.Path, begin: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        return file.read().decode(errors="replace")
+
+
+def require_success(outcome: Outcome, what: str) -> Outcome:
+    if outcome.status == 0:
+        return outcome
+    raise CheckError(f"{what}: {outcome.ending()}; {outcome.last_line()}")

@@ -1,0 +1,199 @@
+"""The steps that test: programs of GoogleTest with the plug-in loaded, compute-sanitizer, the program's text."""
+import dataclasses
+import json
+import re
+import time
+
+from gpu import gtest
+from gpu.machine import NCCL_FOR_SHARED_GPUS, cuda_tool, library_in_packages, nccl_version, version_text
+from gpu.report import FAILED, OK, Result
+from gpu.shell import CheckError, Outcome, Skip, run
+from gpu.steps import Step, good
+
+PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
+NEEDS = ("configure",)  # and what `Context.program` asks for
+ALONE_LIMIT = 20.0  # of a test that is run again on its own
+ALONE_SHARE = 0.35  # of a suite's limit is kept for that
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Tests of one program."""
+
+    program: str
+    tests: str
+    env: dict = dataclasses.field(default_factory=dict)
+
+
+def run_gtest(context, suite: Suite, step: str, limit: float, prefix=()) -> tuple[Outcome, gtest.Tests]:
+    command = [*prefix, context.program(suite.program), f"--gtest_filter={suite.tests}", "--gtest_color=no"]
+    outcome = run(command, limit, context.log(step), context.environment(**suite.env))
+    return outcome, gtest.parse(outcome.output)
+
+
+def run_suite(context, suite: Suite, step: str, limit: float) -> Result:
+    end = time.monotonic() + limit
+    outcome, tests = run_gtest(context, suite, step, limit * (1 - ALONE_SHARE))
+    passed, detail = gtest.verdict(tests, outcome)
+    data = {**tests.counts(), "environment": suite.env}
+    if not passed:
+        data["alone"] = run_alone(context, suite, step, tests, end)
+        broken = [name for name, state in data["alone"].items() if state != "passed"]
+        detail += f"; each alone: {len(data['alone']) - len(broken)} passed"
+        detail += f", not {gtest.some(broken, 6)}" if broken else ""
+    return Result("", OK if passed else FAILED, detail=detail, data=data)
+
+
+def run_alone(context, suite: Suite, step: str, tests: gtest.Tests, end: float) -> dict:
+    """A test that hangs or breaks the device fails all later ones of its process; this tells them apart."""
+    log, env = context.log(step), context.environment(**suite.env)
+    listed = run([context.program(suite.program), f"--gtest_filter={suite.tests}", "--gtest_list_tests"],
+                 ALONE_LIMIT, log, env, append=True)  # fmt: skip
+    done = set(tests.passed) | set(tests.skipped)
+    states = {}
+    for name in gtest.names_in_list(listed.output):
+        if name in done:
+            continue
+        limit = min(ALONE_LIMIT, end - time.monotonic())
+        if limit < 1:
+            states[name] = "no time"
+            continue
+        command = [context.program(suite.program), f"--gtest_filter={name}", "--gtest_color=no"]
+        outcome = run(command, limit, log, env, append=True)
+        states[name] = "passed" if outcome.status == 0 else outcome.ending()
+    return states
+
+
+def suite_step(name: str, limit: float, suite: Suite) -> Step:
+    return Step(name, lambda context, left: run_suite(context, suite, name, left), limit, NEEDS)
+
+
+def run_nccl(context, limit: float) -> Result:
+    """The collectives by NCCL, several ranks on this one GPU."""
+    file = context.machine.get("nccl") or library_in_packages("libnccl.so.2")
+    if not file:
+        raise Skip("no libnccl.so.2 in Python's packages (nvidia-nccl-cu13)")
+    version = nccl_version(file)
+    if version is None:
+        raise CheckError(f"{file} does not tell its version")
+    if version < NCCL_FOR_SHARED_GPUS:
+        raise Skip(f"NCCL {version_text(version)} cannot have several ranks on one GPU; 2.30 can")
+    env = {PER_GPU: "8", "SHOAL_COMM": "nccl", "SHOAL_NCCL_LIBRARY": file, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    result = run_suite(context, Suite("test_collectives", "Plugin/*", env), "collectives-nccl", limit)
+    return dataclasses.replace(result, detail=f"NCCL {version_text(version)}: {result.detail}")
+
+
+SANITIZER_OTHER = r"COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race)"
+SANITIZER_ERROR = re.compile(rf"^========= (?!{SANITIZER_OTHER})(\S.*)$", re.MULTILINE)
+SANITIZER_SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$", re.MULTILINE)
+
+
+def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
+    """One that the time limit ended is good where it had found nothing in at least one test."""
+    errors = SANITIZER_ERROR.findall(outcome.output)
+    summary = SANITIZER_SUMMARY.search(outcome.output)
+    data = {**tests.counts(), "errors": errors[:20], "summary": summary.group(1) if summary else None}
+    if errors:
+        return Result("", FAILED, detail=f"{errors[0]} ({data['summary'] or 'and perhaps more'})", data=data)
+    if outcome.timed_out and tests.passed and not tests.failed:
+        return good(f"nothing found in the {len(tests.passed)} tests that ended within the limit", **data)
+    if outcome.timed_out and not tests.failed:
+        raise Skip(f"no test ended within {outcome.seconds:.0f} s")
+    passed, detail = gtest.verdict(tests, outcome)
+    if passed and summary is None:
+        return Result("", FAILED, detail=f"no summary of compute-sanitizer; {detail}", data=data)
+    return Result("", OK if passed else FAILED, detail=f"{data['summary']}; {detail}", data=data)
+
+
+def sanitizer_step(name: str, tool: str, limit: float, suite: Suite) -> Step:
+    def work(context, left: float) -> Result:
+        program = cuda_tool("compute-sanitizer")
+        if not program:
+            raise Skip("no compute-sanitizer here")
+        prefix = [program, "--tool", tool, "--error-exitcode", "86", "--print-limit", "20"]
+        outcome, tests = run_gtest(context, suite, name, left, prefix)
+        if re.search(r"Device not supported|Unable to find injection library", outcome.output):
+            raise Skip(f"compute-sanitizer does not work here: {outcome.last_line()}")
+        return sanitizer_verdict(outcome, tests)
+
+    return Step(name, work, limit, NEEDS, reserve=SANITIZER_RESERVE)
+
+
+SANITIZER_RESERVE = 110.0  # seconds of the benchmarks after it
+
+
+def generate(context, model: str, case: dict, devices: str, env: dict, limit: float) -> list[int]:
+    ids = ",".join(str(token) for token in case["prompt_ids"])
+    command = [context.program("shoal"), "run", "-m", context.root / f"data/models/tiny-kjv-5m-{model}.gguf",
+               "--plugin", context.plugin, "--devices", devices, "--prompt-tokens", ids, "--temp", "0", "--ignore-eos",
+               "-n", 8 if context.emulated else len(case["continuation_ids"]), "--output", "json"]  # fmt: skip
+    outcome = run(command, limit, context.log("text"), context.environment(**env), append=True)
+    if outcome.status != 0:
+        raise CheckError(f"{model} on {devices}: {outcome.ending()}; {outcome.last_line()}")
+    start = outcome.output.index("{")
+    return json.JSONDecoder().raw_decode(outcome.output[start:])[0]["tokens"]
+
+
+def first_difference(a: list, b: list) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def same_text(context, limit: float) -> Result:
+    """What `shoal run` writes on a GPU, and on two devices of one, is what it writes on the CPU."""
+    context.log("text").unlink(missing_ok=True)
+    end = time.monotonic() + limit
+    meshes = [("CUDA0", {}), ("CUDA0.0,CUDA0.1", {PER_GPU: "2"})]
+    different = []
+    models = ["q8_0"] if context.emulated else ["q8_0", "q4_k_m", "q4_0"]
+    for model in models:
+        case = json.loads((context.root / f"data/models/expected/tiny-kjv-5m-{model}.json").read_text())["cases"][0]
+        expected = generate(context, model, case, "CPU0", {}, end - time.monotonic())
+        for devices, env in meshes:
+            found = generate(context, model, case, devices, env, end - time.monotonic())
+            if found != expected:
+                different.append(f"{model} on {devices} from token {first_difference(found, expected)}")
+    if different:
+        return Result("", FAILED, detail="differs from CPU0: " + "; ".join(different), data={"different": different})
+    return good(f"{', '.join(models)} on CUDA0 and on 2 of its parts as on CPU0")
+
+
+def steps(emulated: bool) -> list[Step]:
+    return emulated_steps() if emulated else gpu_steps()
+
+
+def of_ops(names: str) -> str:
+    return ":".join(f"PluginConformance.*/{op}" for op in names.split())
+
+
+def gpu_steps() -> list[Step]:
+    memcheck_ops = of_ops("add rms_norm soft_max get_rows set_rows rope top_k attention mul_mat mul_mat_id")
+    race_ops = of_ops("rms_norm soft_max top_k attention")
+    two, sixteen = {PER_GPU: "2"}, {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "400"}
+    return [
+        suite_step("devices", 80, Suite("test_devices", "Plugin/*")),
+        suite_step("ops", 130, Suite("test_ops", "PluginConformance.*")),
+        suite_step("kernels", 100, Suite("test_cuda_gpu", "*")),
+        suite_step("collectives", 90, Suite("test_collectives", "Plugin*/*", {PER_GPU: "8"})),
+        Step("collectives-nccl", run_nccl, 50, NEEDS),
+        suite_step("meta", 110, Suite("test_property", "*/MetaProperty.*", sixteen)),
+        suite_step("sched", 60, Suite("test_property", "*/SchedProperty.*", sixteen)),
+        suite_step("reference", 120, Suite("test_models", "*Reference*", {PER_GPU: "8"})),
+        Step("text", same_text, 40, NEEDS),
+        sanitizer_step("sanitizer-ops", "memcheck", 45, Suite("test_ops", memcheck_ops)),
+        sanitizer_step("sanitizer-collectives", "memcheck", 30, Suite("test_collectives", "Plugin/*/2", two)),
+        sanitizer_step("sanitizer-races", "racecheck", 30, Suite("test_ops", race_ops)),
+    ]
+
+
+def emulated_steps() -> list[Step]:
+    """The same, with what the emulator does in a few minutes."""
+    sixteen = {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "20"}
+    return [
+        suite_step("devices", 300, Suite("test_devices", "Plugin/*")),
+        suite_step("ops", 900, Suite("test_ops", "PluginConformance.*")),
+        suite_step("collectives", 600, Suite("test_collectives", "Plugin*/*", {PER_GPU: "5"})),
+        suite_step("meta", 900, Suite("test_property", "*/MetaProperty.*", sixteen)),
+        suite_step("sched", 600, Suite("test_property", "*/SchedProperty.*", sixteen)),
+        suite_step("reference", 2400, Suite("test_models", "*Reference*q8_0_2_even", {PER_GPU: "2"})),
+        Step("text", same_text, 300, NEEDS),
+    ]

@@ -1,0 +1,91 @@
+// Devices of the emulated GPUs with their backends, for tests of the plug-in's host side in one process; and
+// environment variables for the length of a test.
+#pragma once
+
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/cuda/cuda_communicator.h"
+#include "devices/cuda/cuda_backend.h"
+#include "devices/cuda/cuda_family.h"
+#include "graph/error.h"
+
+namespace shoal::test {
+
+class Environment {
+ public:
+  Environment(const std::string& name, const std::string& value) { set(name, value); }
+  ~Environment() {
+    for (const auto& [name, value] : before_) {
+      value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
+    }
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+  void set(const std::string& name, const std::string& value) {
+    const char* before = std::getenv(name.c_str());
+    before_.emplace(name, before != nullptr ? std::optional<std::string>(before) : std::nullopt);
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+/// A rank on each device.
+class CudaMesh {
+ public:
+  explicit CudaMesh(int gpus, int devices_per_gpu = 1, const char* params = "")
+      : gpus_("SHOAL_EMULATED_GPUS", std::to_string(gpus)),
+        parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(devices_per_gpu)) {
+    for (Device* device : family_.devices()) {
+      owned_.push_back(device->init(params));
+      backends_.push_back(owned_.back().get());
+    }
+  }
+  /// What is wrong with `backends` at their ends is for tests that ask.
+  ~CudaMesh() { errors(); }
+
+  int size() const { return static_cast<int>(backends_.size()); }
+  cuda::CudaFamily& family() { return family_; }
+  std::vector<Device*> devices() const { return {family_.devices().begin(), family_.devices().end()}; }
+  const std::vector<Backend*>& backends() const { return backends_; }
+  Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
+  int gpu(int rank) const { return static_cast<cuda::CudaBackend&>(backend(rank)).cuda_device().gpu().traits.gpu; }
+  std::unique_ptr<collectives::Communicator> communicator(const std::string& implementation,
+                                                          std::chrono::milliseconds timeout = std::chrono::minutes(5)) {
+    collectives::Options options;
+    options.implementation = implementation;
+    options.timeout = timeout;
+    return collectives::cuda::make_cuda_communicator(backends_, options);
+  }
+
+  /// Synchronizes all ranks: the type and message of each rank's error, nullopt where there was none.
+  std::vector<std::optional<std::string>> errors() {
+    std::vector<std::optional<std::string>> found(backends_.size());
+    for (size_t rank = 0; rank < found.size(); ++rank) {
+      try {
+        backends_[rank]->synchronize();
+      } catch (const CommError& error) {
+        found[rank] = std::string("CommError: ") + error.what();
+      } catch (const DeviceError& error) {
+        found[rank] = std::string("DeviceError: ") + error.what();
+      }
+    }
+    return found;
+  }
+
+ private:
+  Environment gpus_, parts_;
+  cuda::CudaFamily family_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+};
+
+}  // namespace shoal::test

@@ -1,0 +1,291 @@
+// Which nodes of a plan run together: launches are counted, and values compared with those of the same graph cut
+// between all nodes, where none can.
+#include "devices/cuda/fusion.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::cuda {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// Leaves that the graphs below may use.
+const std::pair<const char*, const char*> kLeaves[] = {
+    {"%a", "input %a f32 [256, 2]"},           {"%b", "input %b f32 [256, 2]"},
+    {"%prompt", "input %prompt f32 [256, 9]"}, {"%scale", "weight %scale f32 [256]"},
+    {"%bias", "weight %bias f32 [48]"},        {"%wq", "weight %wq q8_0 [256, 64]"},
+    {"%wk", "weight %wk q8_0 [256, 32]"},      {"%wv", "weight %wv q4_0 [256, 48]"},
+    {"%w6", "weight %w6 q6_k [256, 32]"},      {"%v6", "weight %v6 q6_k [256, 16]"},
+    {"%wf", "weight %wf f16 [256, 32]"},       {"%gate", "weight %gate q4_k [256, 32]"},
+    {"%up", "weight %up q4_k [256, 32]"},      {"%square", "weight %square q5_0 [256, 256]"},
+};
+
+std::string with_leaves(const std::string& nodes) {
+  std::string text;
+  for (const auto& [name, declaration] : kLeaves) {
+    const std::string used(name);
+    for (const char* behind : {",", ")"}) {
+      if (nodes.find(used + behind) == std::string::npos) continue;
+      text += declaration;
+      text += "\n";
+      break;
+    }
+  }
+  return text + nodes;
+}
+
+struct Case {
+  std::string name;
+  std::string nodes;
+  int saved = 0;  ///< launches fewer than of single nodes
+  std::vector<int> cuts = {};
+  Names shown = {};
+  bool exact = false;  ///< the same bits
+};
+std::ostream& operator<<(std::ostream& out, const Case& one) {
+  return out << one.name;
+}
+
+struct Outcome {
+  ptrdiff_t launches;
+  std::vector<std::vector<float>> values;  ///< of outputs and shown nodes
+};
+
+Outcome run(const Case& one, std::vector<int> cuts) {
+  test::CudaMesh mesh(1);
+  test::Loaded loaded(with_leaves(one.nodes), *mesh.devices()[0]);
+  PlanOptions options;
+  options.cuts = std::move(cuts);
+  std::vector<const Tensor*> seen;
+  for (const Tensor* node : loaded.graph.nodes()) {
+    const bool shown = std::find(one.shown.begin(), one.shown.end(), node->name) != one.shown.end();
+    if (shown) options.shown.push_back(node);
+    if (shown || node->is_output) seen.push_back(node);
+  }
+  const auto plan = mesh.backend(0).create_plan(loaded.graph, options);
+  loaded.fill_inputs();
+  emulator::record_calls();
+  mesh.backend(0).compute_async(*plan);
+  mesh.backend(0).synchronize();
+  const auto calls = emulator::take_calls();
+  Outcome outcome{std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), {}};
+  for (const Tensor* node : seen) outcome.values.push_back(test::read_floats(*node));
+  return outcome;
+}
+
+/// Shown nodes need not stay behind a second cut; here they are outputs.
+Outcome run_alone(Case one) {
+  for (const std::string& name : std::exchange(one.shown, {})) one.nodes += "output %" + name + "\n";
+  TensorContext weights;
+  Graph graph("alone");
+  parse_graph(with_leaves(one.nodes), graph, weights);
+  std::vector<int> cuts(graph.nodes().size() - 1);
+  std::iota(cuts.begin(), cuts.end(), 1);
+  return run(one, cuts);
+}
+
+class CudaFusion : public testing::TestWithParam<Case> {};
+
+TEST_P(CudaFusion, SavesLaunchesAndNoValues) {
+  const Case& one = GetParam();
+  const Outcome fused = run(one, one.cuts), alone = run_alone(one);
+  EXPECT_EQ(alone.launches - fused.launches, one.saved);
+  ASSERT_EQ(fused.values.size(), alone.values.size());
+  ASSERT_FALSE(fused.values.empty());
+  for (size_t n = 0; n < fused.values.size(); ++n) {
+    float largest = 0, worst = 0;
+    for (size_t i = 0; i < fused.values[n].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(fused.values[n][i])) << n << " " << i;
+      largest = std::max(largest, std::abs(alone.values[n][i]));
+      worst = std::max(worst, std::abs(fused.values[n][i] - alone.values[n][i]));
+    }
+    EXPECT_GT(largest, 0) << n;
+    EXPECT_LE(worst, one.exact ? 0 : 1e-6F * largest) << n;
+  }
+}
+
+const std::string kSumAndNorm = "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\noutput %out\noutput %s\n";
+const std::string kNorm = "%n = rms_norm(%a)\n%out = mul(%n, %scale)\noutput %out\n";
+const std::string kGated = "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %a)\n%out = glu(%g, %u)\noutput %out\n";
+const std::string kProjections =
+    "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%wv, %a)\noutput %q\noutput %k\noutput %v\n";
+const std::string kBiased = "%p = mul_mat(%wv, %a)\n%out = add(%p, %bias)\noutput %out\n";
+
+std::vector<Case> cases() {
+  return {
+      {"norm", kNorm, 1},
+      {"norm_is_output", kNorm + "output %n\n", 0},
+      {"norm_is_shown", kNorm, 0, {}, {"n"}},
+      {"norm_is_read_twice", kNorm + "%e = unary(%n) {kind=silu}\noutput %e\n", 0},
+      {"norm_is_read_through_a_view",
+       kNorm + "%w = reshape(%n) {shape=[512,1,1,1]}\n%e = unary(%w) {kind=silu}\noutput %e\n", 0},
+      {"norm_is_cut", kNorm, 0, {1}},
+      {"sum_and_norm", kSumAndNorm, 2},
+      {"sum_for_the_norm_alone",
+       "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\n%e = unary(%out) {kind=silu}\noutput %e\n", 2},
+      {"sum_and_norm_shown", kSumAndNorm, 2, {}, {"s", "out"}},
+      {"sum_and_shown_norm", kSumAndNorm, 0, {}, {"n"}},
+      {"sum_cut_from_norm", kSumAndNorm, 1, {1}},
+      {"norm_cut_from_its_product", kSumAndNorm, 0, {2}},
+      {"sum_and_norm_of_other_rows",
+       "%s = add(%a, %b)\n%w = reshape(%s) {shape=[512,1,1,1]}\n%n = rms_norm(%w)\n"
+       "%m = reshape(%n) {shape=[256,2,1,1]}\n%out = mul(%m, %scale)\noutput %out\noutput %s\n",
+       0},
+      {"gated", kGated, 3},
+      {"gate_is_output", kGated + "output %g\n", 1},  // b is prepared once all the same
+      {"up_is_shown", kGated, 1, {}, {"u"}},
+      {"gated_cut_from_its_products", kGated, 1, {2}},
+      {"gated_of_others", "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %b)\n%out = glu(%g, %u)\noutput %out\n", 0},
+      {"gated_the_other_way", "%u = mul_mat(%up, %a)\n%g = mul_mat(%gate, %a)\n%out = glu(%g, %u)\noutput %out\n", 1},
+      {"bias", kBiased, 1},
+      {"residual", "%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n", 1},
+      {"residual_is_the_column", "%p = mul_mat(%square, %a)\n%out = add(%a, %p)\noutput %out\n", 1},
+      {"product_is_output", kBiased + "output %p\n", 0},
+      {"product_is_shown", kBiased, 0, {}, {"p"}},
+      {"product_twice", "%p = mul_mat(%square, %a)\n%out = add(%p, %p)\noutput %out\n", 0},
+      {"product_is_cut", kBiased, 0, {1}},
+      {"three_products", kProjections, 2, {}, {}, true},
+      {"three_products_shown", kProjections, 2, {}, {"q", "k"}, true},
+      {"three_products_read_later",
+       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%w6, %a)\n%w = mul_mat(%v6, %a)\n%e = unary(%q) "
+       "{kind=silu}\n"
+       "%f = unary(%k) {kind=silu}\n%h = unary(%v) {kind=silu}\n%i = unary(%w) {kind=silu}\noutput %e\noutput "
+       "%f\noutput %h\noutput %i\n",
+       2,
+       {},
+       {},
+       true},
+      {"products_cut", kProjections, 1, {1}, {}, true},
+      {"products_all_cut", kProjections, 0, {1, 2}, {}, true},
+      {"products_of_two_forms",
+       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%w6, %a)\noutput %q\noutput %k\n",
+       0,
+       {},
+       {},
+       true},
+      {"products_of_two_columns",
+       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %b)\noutput %q\noutput %k\n",
+       0,
+       {},
+       {},
+       true},
+      {"products_of_a_prompt",
+       "%q = mul_mat(%wq, %prompt)\n%k = mul_mat(%wk, %prompt)\noutput %q\noutput %k\n",
+       0,
+       {},
+       {},
+       true},
+      {"a_product_before_gated", "%q = mul_mat(%wq, %a)\n" + kGated + "output %q\n", 3},
+      {"products_before_a_biased_one",
+       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n" + kBiased + "output %q\noutput %k\n", 2},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Patterns, CudaFusion, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+constexpr size_t kRoom = 0x100000;
+
+/// A graph whose tensors and workspaces have addresses of their own, where there is no memory.
+struct Placed {
+  explicit Placed(const std::string& nodes) {
+    parse_graph(with_leaves(nodes), graph, weights);
+    size_t next = kRoom;
+    const auto give = [&] { return reinterpret_cast<std::byte*>(next += kRoom); };
+    for (Tensor* leaf : graph.leaves()) leaf->data = give();
+    for (Tensor* node : graph.nodes()) node->data = give(), node->workspace = give();
+  }
+  Tensor& operator[](const std::string& name) {
+    for (Tensor* node : graph.nodes()) {
+      if (node->name == name) return *node;
+    }
+    for (Tensor* leaf : graph.leaves()) {
+      if (leaf->name == name) return *leaf;
+    }
+    throw std::runtime_error("no " + name);
+  }
+  size_t count() { return fuse(graph.nodes(), Readers(graph, {})).count; }
+
+  TensorContext weights;
+  Graph graph{"placed"};
+};
+
+/// What a graph's first nodes make together, with one thing changed.
+template <class Change>
+size_t count_with(const std::string& nodes, Change change) {
+  Placed placed(nodes);
+  change(placed);
+  return placed.count();
+}
+
+TEST(CudaFusionPlaces, ResultsOfSumAndNorm) {
+  const auto put = [](const char* result, const char* source, size_t offset) {
+    return count_with(kSumAndNorm, [&](Placed& p) { p[result].data = p[source].data + offset; });
+  };
+  for (const char* result : {"s", "out"}) {
+    for (const char* source : {"a", "b"}) {
+      EXPECT_EQ(put(result, source, 0), 3u) << result << source;
+      EXPECT_EQ(put(result, source, 2048), 3u);
+      EXPECT_EQ(put(result, source, 16), 1u);
+      EXPECT_EQ(put(result, source, 2047), 1u);
+    }
+    EXPECT_EQ(put(result, "scale", 0), 1u);
+  }
+  EXPECT_EQ(put("out", "s", 0), 1u);
+  const std::string unread = "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\noutput %out\n";
+  EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data; }), 3u) << "nobody else reads s";
+  EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data + 4; }), 1u);
+  EXPECT_EQ(put("n", "scale", 0), 3u) << "nobody writes it";
+}
+
+TEST(CudaFusionPlaces, ResultsOfGatedProducts) {
+  const auto count = [](auto change) { return count_with(kGated, change); };
+  EXPECT_EQ(count([](Placed&) {}), 3u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].data; }), 3u) << "nobody writes g";
+  // What stays are two products of one b.
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["a"].data; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["up"].data + 8; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].workspace; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "nobody uses it";
+}
+
+TEST(CudaFusionPlaces, ResultsOfProductAndSum) {
+  const auto count = [](auto change) {
+    return count_with("%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n", change);
+  };
+  EXPECT_EQ(count([](Placed&) {}), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["b"].data; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["b"].data + 4; }), 1u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["a"].data; }), 1u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["p"].workspace; }), 1u);
+}
+
+TEST(CudaFusionPlaces, ResultsOfProductsOfOneColumn) {
+  const auto count = [](auto change) { return count_with(kProjections, change); };
+  EXPECT_EQ(count([](Placed&) {}), 3u);
+  // Results and matrices on the workspace of the last one: it is left out. On others': nobody uses them.
+  for (const char* one : {"q", "k", "v", "wq", "wk"}) {
+    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["v"].workspace; }), 2u) << one;
+    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["q"].workspace; }), 3u) << one;
+  }
+  for (const char* one : {"q", "wk"}) {
+    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["v"].workspace, p["k"].workspace = p["v"].workspace; }), 1u);
+  }
+  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["a"].data; }), 1u);
+  EXPECT_EQ(count([](Placed& p) { p["v"].data = p["a"].data + 100; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["wk"].data; }), 1u);
+  EXPECT_EQ(count([](Placed& p) { p["v"].data = p["wq"].data; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["v"].data = p["q"].data + 4; }), 2u);
+}
+
+}  // namespace
+}  // namespace shoal::cuda

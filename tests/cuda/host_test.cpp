@@ -1,0 +1,439 @@
+// The host's side of CUDA devices on emulated GPUs: which calls a plan and a recording make of CUDA's runtime, what
+// happens when one fails, and what the family says of the GPUs that it finds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "devices/functions.h"
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/meta/llama_graph.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::cuda {
+namespace {
+
+using emulator::fail_call;
+using test::CudaMesh;
+using test::Environment;
+using test::Loaded;
+using testing::AllOf;
+using testing::Each;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::Optional;
+using testing::StartsWith;
+using testing::ThrowsMessage;
+
+constexpr const char* kText = R"(
+input %x f32 [8]
+weight %w f32 [8]
+%a = add(%x, %w)
+%b = mul(%a, %x)
+%y = sub(%b, %w)
+output %y
+)";
+constexpr size_t kKernels = 3;
+
+/// Calls of CUDA's runtime while `work` goes on and the backend finishes it.
+class Calls {
+ public:
+  template <class Work>
+  Calls(Backend& backend, Work work) {
+    emulator::record_calls();
+    work();
+    backend.synchronize();
+    names_ = emulator::take_calls();
+  }
+  size_t operator[](const char* name) const {
+    return static_cast<size_t>(std::count(names_.begin(), names_.end(), name));
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+class HostTest : public testing::Test {
+ protected:
+  ~HostTest() override { emulator::clear_faults(); }
+
+  explicit HostTest(const char* params = "") : mesh_(1, 1, params) {}
+
+  Calls run(Loaded& on, GraphPlan& plan) {
+    on.fill_inputs();
+    return Calls(backend_, [&] { backend_.compute_async(plan); });
+  }
+  static void expect_right(const Loaded& on) {
+    const auto x = test::read_floats(*on.graph.find("x")), w = test::read_floats(*on.weights.tensors()[0]);
+    const auto y = test::read_floats(*on.graph.find("y"));
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_FLOAT_EQ(y[i], (x[i] + w[i]) * x[i] - w[i]) << i;
+  }
+  void expect_error(const std::string& text) {
+    EXPECT_THAT([&] { backend_.synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr(text)));
+  }
+
+  CudaMesh mesh_;
+  Device& device_ = *mesh_.devices()[0];
+  Backend& backend_ = mesh_.backend(0);
+  Loaded loaded_{kText, device_};
+  std::unique_ptr<GraphPlan> plan_ = backend_.create_plan(loaded_.graph);
+};
+
+class HostTestWithoutGraphs : public HostTest {
+ protected:
+  HostTestWithoutGraphs() : HostTest("graphs=0") {}
+};
+
+TEST_F(HostTest, TheSecondRunIsCapturedAndLaterOnesOnlyLaunchTheGraph) {
+  const Calls first = run(loaded_, *plan_);
+  EXPECT_EQ(first["cudaLaunchKernel"], kKernels);
+  EXPECT_EQ(first["cudaStreamBeginCapture"] + first["cudaGraphLaunch"], 0u);
+  expect_right(loaded_);
+  loaded_.seed = 2;
+  const Calls second = run(loaded_, *plan_);
+  EXPECT_EQ(second["cudaStreamBeginCapture"], 1u);
+  EXPECT_EQ(second["cudaGraphInstantiate"], 1u);
+  EXPECT_EQ(second["cudaGraphLaunch"], 1u);
+  expect_right(loaded_);
+  for (uint64_t seed = 3; seed < 6; ++seed) {
+    loaded_.seed = seed;
+    const Calls later = run(loaded_, *plan_);
+    EXPECT_EQ(later["cudaGraphLaunch"], 1u);
+    EXPECT_EQ(later["cudaLaunchKernel"] + later["cudaStreamBeginCapture"] + later["cudaGraphInstantiate"], 0u);
+    EXPECT_EQ(later["cudaMallocAsync"] + later["cudaMalloc"], 0u);
+    expect_right(loaded_);
+  }
+}
+
+TEST_F(HostTestWithoutGraphs, EveryRunLaunchesItsKernels) {
+  for (int i = 0; i < 4; ++i) {
+    const Calls calls = run(loaded_, *plan_);
+    EXPECT_EQ(calls["cudaLaunchKernel"], kKernels);
+    EXPECT_EQ(calls["cudaStreamBeginCapture"] + calls["cudaGraphLaunch"], 0u);
+    expect_right(loaded_);
+  }
+  EXPECT_FALSE(backend_.start_recording());
+}
+
+TEST_F(HostTest, AMovedPlanKeepsItsGraphWhereNoAddressChanges) {
+  for (int i = 0; i < 3; ++i) run(loaded_, *plan_);
+  Graph other("other");
+  Tensor* const x = other.input("x", DType::kF32, {8, 1, 1, 1});
+  Tensor* const w = loaded_.weights.tensors()[0];
+  other.output(sub(other, mul(other, add(other, x, w), x), w, "y"));
+  ASSERT_TRUE(backend_.update_plan(*plan_, other));
+  loaded_.fill(*x);
+  const Calls same(backend_, [&] { backend_.compute_async(*plan_); });
+  EXPECT_EQ(same["cudaGraphLaunch"], 1u);
+  EXPECT_EQ(same["cudaGraphExecUpdate"] + same["cudaLaunchKernel"] + same["cudaStreamBeginCapture"], 0u);
+
+  // The weight goes elsewhere.
+  const auto values = test::read_floats(*w);
+  const auto before = std::move(loaded_.memory);
+  w->buffer = nullptr, w->data = nullptr;
+  loaded_.memory = allocate_tensors(loaded_.weights.tensors(), device_.buffer_type(), Usage::kWeights);
+  std::vector<float> doubled(values);
+  for (float& value : doubled) value *= 2;
+  tensor_set(*w, doubled.data(), 0, w->bytes());
+  Graph third("third");
+  Tensor* const x3 = third.input("x", DType::kF32, {8, 1, 1, 1});
+  third.output(sub(third, mul(third, add(third, x3, w), x3), w, "y"));
+  ASSERT_TRUE(backend_.update_plan(*plan_, third));
+  loaded_.fill(*x3);
+  const Calls moved(backend_, [&] { backend_.compute_async(*plan_); });
+  EXPECT_EQ(moved["cudaGraphExecUpdate"], 1u);
+  EXPECT_EQ(moved["cudaGraphInstantiate"], 0u);
+  EXPECT_EQ(moved["cudaGraphLaunch"], 1u);
+  const auto in = test::read_floats(*x3), out = test::read_floats(*third.find("y"));
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_FLOAT_EQ(out[i], (in[i] + doubled[i]) * in[i] - doubled[i]);
+  const Calls later(backend_, [&] { backend_.compute_async(*plan_); });
+  EXPECT_EQ(later["cudaGraphLaunch"], 1u);
+  EXPECT_EQ(later["cudaGraphExecUpdate"], 0u);
+  plan_.reset();
+}
+
+TEST_F(HostTest, WhatCannotBeCapturedIsLaunched) {
+  for (const char* call : {"cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaLaunchKernel"}) {
+    SCOPED_TRACE(call);
+    Loaded one(kText, device_);
+    const auto plan = backend_.create_plan(one.graph);
+    run(one, *plan);
+    fail_call(call, 1, cudaErrorUnknown);
+    EXPECT_GE(run(one, *plan)["cudaLaunchKernel"], kKernels);
+    expect_right(one);
+    const Calls later = run(one, *plan);
+    EXPECT_EQ(later["cudaLaunchKernel"], kKernels);
+    EXPECT_EQ(later["cudaStreamBeginCapture"] + later["cudaGraphLaunch"], 0u) << "is not tried again";
+    expect_right(one);
+  }
+}
+
+TEST_F(HostTest, AFailedLaunchNamesItsNode) {
+  fail_call("cudaLaunchKernel", 2, cudaErrorInvalidConfiguration);
+  backend_.compute_async(*plan_);
+  expect_error("[CUDA0] cannot run b (mul): invalid configuration argument");
+  EXPECT_EQ(run(loaded_, *plan_)["cudaGraphLaunch"], 1u) << "it was the first run, which failed; now all is well";
+  expect_right(loaded_);
+  fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
+  backend_.compute_async(*plan_);
+  expect_error("[CUDA0] cannot launch a graph");
+  EXPECT_EQ(run(loaded_, *plan_)["cudaGraphLaunch"], 1u);
+  expect_right(loaded_);
+}
+
+TEST_F(HostTest, ATaskHearsOfAFailureOfTheGpu) {
+  const auto task = [](void* object, const void*, bool failed) { *static_cast<int*>(object) = failed ? 2 : 1; };
+  int told = 0;
+  fail_call("cudaStreamSynchronize", 1, cudaErrorIllegalAddress);
+  backend_.enqueue({task, &told, nullptr});
+  expect_error("an illegal memory access was encountered");
+  EXPECT_EQ(told, 2);
+}
+
+TEST_F(HostTest, AllocationsThatFailSayWhatWasAskedForAndWhatIsLeft) {
+  const auto refused = [&](size_t bytes, const std::string& text) {
+    EXPECT_THAT([&] { device_.buffer_type().allocate(bytes); },
+                ThrowsMessage<OutOfMemory>(AllOf(StartsWith("[CUDA0] out of memory: "), HasSubstr(text))));
+  };
+  const size_t free = device_.memory().free;
+  refused(device_.memory().total + 1, "asked for");
+  fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
+  refused(4096, "4.0 KiB asked for");
+  EXPECT_EQ(device_.memory().free, free) << "is given back";
+  EXPECT_NO_THROW(device_.buffer_type().allocate(4096));
+  fail_call("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
+  EXPECT_THAT([&] { device_.host_buffer_type()->allocate(4096); },
+              ThrowsMessage<OutOfMemory>(StartsWith("[CUDA0] cannot pin 4.0 KiB of host memory")));
+}
+
+TEST_F(HostTest, ARecordingIsReplayed) {
+  run(loaded_, *plan_);
+  ASSERT_TRUE(backend_.start_recording());
+  backend_.compute_async(*plan_);
+  backend_.compute_async(*plan_);
+  const auto recording = backend_.stop_recording();
+  ASSERT_NE(recording, nullptr);
+  for (uint64_t seed = 2; seed < 5; ++seed) {
+    loaded_.seed = seed;
+    loaded_.fill_inputs();
+    const Calls calls(backend_, [&] { backend_.replay_async(*recording); });
+    EXPECT_EQ(calls["cudaGraphLaunch"], 1u);
+    EXPECT_EQ(calls["cudaLaunchKernel"], 0u);
+    expect_right(loaded_);
+  }
+}
+
+TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
+  run(loaded_, *plan_);
+  const auto before = test::read_floats(*loaded_.graph.find("y"));
+  loaded_.seed = 2;
+  loaded_.fill_inputs();
+  int told = 0;
+  const auto task = [](void* object, const void*, bool) { ++*static_cast<int*>(object); };
+  float host[8] = {};
+  const auto event = device_.new_event();
+  const std::vector<std::function<void()>> spoilers = {
+      [&] {
+        backend_.enqueue({task, &told, nullptr});
+      },
+      [&] { backend_.get_async(*loaded_.graph.find("y"), host, 0, sizeof(host)); },
+      [&] { backend_.set_async(*loaded_.graph.find("y"), host, 0, sizeof(host)); },
+      [&] { event->record(backend_); },
+      [&] { event->wait(backend_); },
+  };
+  for (size_t i = 0; i < spoilers.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(backend_.start_recording());
+    backend_.compute_async(*plan_);
+    spoilers[i]();
+    EXPECT_EQ(backend_.stop_recording(), nullptr);
+    EXPECT_NO_THROW(backend_.synchronize());
+    EXPECT_EQ(test::read_floats(*loaded_.graph.find("y")), before);
+  }
+  EXPECT_EQ(told, 0);
+  fail_call("cudaStreamBeginCapture", 1, cudaErrorUnknown);
+  ASSERT_TRUE(backend_.start_recording());
+  backend_.compute_async(*plan_);
+  EXPECT_EQ(backend_.stop_recording(), nullptr);
+  EXPECT_EQ(test::read_floats(*loaded_.graph.find("y")), before);
+  run(loaded_, *plan_);
+  expect_right(loaded_);
+}
+
+TEST_F(HostTest, EventsOrderStreams) {
+  const auto other = device_.init();
+  const auto event = device_.new_event();
+  event->wait(*other);  // never recorded
+  event->synchronize();
+  loaded_.fill_inputs();
+  std::vector<float> y(8);
+  for (int i = 0; i < 50; ++i) {
+    loaded_.seed = static_cast<uint64_t>(i);
+    loaded_.fill_inputs();
+    backend_.compute_async(*plan_);
+    event->record(backend_);
+    event->wait(*other);
+    other->get_async(*loaded_.graph.find("y"), y.data(), 0, 32);
+    event->record(*other);
+    event->wait(backend_);  // the next run must not overwrite it
+    event->synchronize();
+    const auto expected = test::read_floats(*loaded_.graph.find("y"));
+    ASSERT_EQ(y, expected);
+  }
+  EXPECT_THAT([&] { event->record(*Registry::instance().init("CPU0:threads=1")); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("cannot be recorded")));
+}
+
+/// The decoder on two virtual devices of one GPU, whatever they talk through.
+struct MetaPlan {
+  explicit MetaPlan(CudaMesh& mesh, const std::string& comm) {
+    meta::MetaOptions options;
+    options.comm = comm;
+    options.communicator = collectives::cuda::make_cuda_communicator;
+    device = meta::MetaDevice::create({mesh.devices()[0], mesh.devices()[1]},
+                                      test::callback_for(test::llama_layouts({3, 1})), options);
+    loaded = std::make_unique<Loaded>(text, *device);
+    backend = device->init();
+    plan = backend->create_plan(loaded->graph);
+    Loaded reference(text, *mesh.devices()[2]);
+    const auto one = mesh.backend(2).create_plan(reference.graph);
+    reference.fill_inputs();
+    mesh.backend(2).compute_async(*one);
+    mesh.backend(2).synchronize();
+    expected = test::read_floats(*reference.graph.find("logits"));
+  }
+  Calls run() {
+    loaded->fill_inputs();
+    const Calls calls(*backend, [&] { backend->compute_async(*plan); });
+    const auto got = test::read_floats(*loaded->graph.find("logits"));
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3) << i;
+    return calls;
+  }
+  const std::string text = test::llama_graph(2);
+  std::unique_ptr<meta::MetaDevice> device;
+  std::unique_ptr<Loaded> loaded;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<GraphPlan> plan;
+  std::vector<float> expected;
+};
+
+class MetaHostTest : public testing::Test {
+ protected:
+  ~MetaHostTest() override { emulator::clear_faults(); }
+  CudaMesh mesh_{1, 3};
+};
+
+TEST_F(MetaHostTest, APlanIsOneGraphPerRankFromTheThirdRunOn) {
+  MetaPlan meta(mesh_, "p2p");
+  EXPECT_EQ(meta.run()["cudaStreamBeginCapture"], 0u);
+  const Calls recorded = meta.run();
+  EXPECT_EQ(recorded["cudaStreamBeginCapture"], 2u);
+  EXPECT_EQ(recorded["cudaGraphLaunch"], 2u);
+  for (int i = 0; i < 3; ++i) {
+    const Calls replayed = meta.run();
+    EXPECT_EQ(replayed["cudaGraphLaunch"], 2u);
+    EXPECT_EQ(replayed["cudaLaunchKernel"] + replayed["cudaStreamBeginCapture"], 0u);
+  }
+}
+
+TEST_F(MetaHostTest, APlanWhoseCollectivesAreStagedIsNotRecorded) {
+  MetaPlan meta(mesh_, "staged");
+  for (int i = 0; i < 4; ++i) meta.run();
+  EXPECT_EQ(meta.run()["cudaGraphLaunch"], meta.run()["cudaGraphLaunch"]);
+  EXPECT_GT(meta.run()["cudaGraphLaunch"], 2u) << "each rank's parts between collectives are graphs";
+}
+
+TEST_F(MetaHostTest, ARecordingGoesWithItsCommunicator) {
+  MetaPlan meta(mesh_, "p2p");
+  for (int i = 0; i < 3; ++i) meta.run();
+  fail_call("cudaGraphLaunch", 1, cudaErrorUnknown, 2);
+  meta.backend->compute_async(*meta.plan);
+  EXPECT_THAT([&] { meta.backend->synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("launch a recording")));
+  meta.run();
+  EXPECT_GE(meta.run()["cudaStreamBeginCapture"], 2u) << "is recorded again";
+  const Calls replayed = meta.run();
+  EXPECT_EQ(replayed["cudaGraphLaunch"], 2u);
+  EXPECT_EQ(replayed["cudaLaunchKernel"], 0u);
+}
+
+TEST(CudaFamilyTest, VirtualDevicesShareTheMemory) {
+  const Environment environment("SHOAL_EMULATED_MEMORY", "4194304");
+  CudaMesh mesh(2, 4);
+  const auto devices = mesh.devices();
+  ASSERT_EQ(devices.size(), 8u);
+  EXPECT_EQ(devices[0]->name(), "CUDA0.0");
+  EXPECT_EQ(devices[7]->name(), "CUDA1.3");
+  EXPECT_EQ(devices[7]->props().device_id, "0000:02:00.0");
+  for (Device* device : devices) {
+    EXPECT_EQ(device->memory().total, 1u << 20);
+    EXPECT_EQ(device->memory().free, 1u << 20);
+    EXPECT_EQ(device->props().caps.peers.size(), 7u);
+  }
+  const auto most = devices[1]->buffer_type().allocate((1u << 20) - 4096);
+  EXPECT_EQ(devices[1]->memory().free, 4096u);
+  EXPECT_EQ(devices[0]->memory().free, 1u << 20);
+  EXPECT_THAT([&] { devices[1]->buffer_type().allocate(8192); },
+              ThrowsMessage<OutOfMemory>(AllOf(HasSubstr("[CUDA0.1] out of memory: 8.0 KiB asked for, 4.0 KiB free"))));
+  EXPECT_NO_THROW(devices[0]->buffer_type().allocate(1u << 20));
+  const Environment bad("SHOAL_CUDA_DEVICES_PER_GPU", "65");
+  EXPECT_THAT([] { CudaFamily(); }, ThrowsMessage<InvalidArgument>(HasSubstr("SHOAL_CUDA_DEVICES_PER_GPU")));
+}
+
+TEST(CudaFamilyTest, WithoutAGpuThereAreNoDevicesAndAReason) {
+  CudaMesh mesh(0);
+  EXPECT_EQ(mesh.size(), 0);
+  EXPECT_EQ(mesh.family().reason(), "no CUDA-capable device is detected");
+  const auto features = find_function(mesh.family(), functions::kFeatures);
+  ASSERT_NE(features, nullptr);
+  bool said = false;
+  for (const auto& feature : features())
+    said |= feature.name == "no_devices" && feature.value == mesh.family().reason();
+  EXPECT_TRUE(said);
+}
+
+TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
+  fail_call("cudaStreamCreateWithFlags", 2, cudaErrorECCUncorrectable);
+  CudaMesh mesh(3);
+  ASSERT_EQ(mesh.size(), 2);
+  EXPECT_EQ(mesh.devices()[0]->name(), "CUDA0");
+  EXPECT_EQ(mesh.devices()[1]->name(), "CUDA2");
+  EXPECT_THAT(mesh.family().reason(), HasSubstr("uncorrectable ECC error"));
+  emulator::clear_faults();
+}
+
+// Pairs that no other test uses: what was found of a pair is kept.
+TEST(CudaFamilyTest, PeersThatLieAreNotUsed) {
+  const Environment lying("SHOAL_EMULATED_LYING_PEERS", "10>11"), none("SHOAL_NCCL_LIBRARY", "/nowhere/libnccl.so");
+  CudaMesh mesh(12);
+  const std::vector<Backend*> pair = {&mesh.backend(10), &mesh.backend(11)};
+  collectives::Options options;
+  options.implementation = "p2p";
+  EXPECT_THAT(
+      [&] { collectives::cuda::make_cuda_communicator(pair, options); },
+      ThrowsMessage<DeviceError>(AllOf(HasSubstr("peer access does not work: GPU 10 reports peer access to GPU 11"),
+                                       HasSubstr("use another communicator"))));
+  options.implementation = "auto";
+  const auto communicator = collectives::cuda::make_cuda_communicator(pair, options);
+  EXPECT_FALSE(communicator->can_be_recorded()) << "staged";
+  const auto memory = mesh.devices()[10]->buffer_type().allocate(16),
+             other = mesh.devices()[11]->buffer_type().allocate(16);
+  const float ones[4] = {1, 2, 3, 4};
+  float sums[4] = {};
+  std::vector<collectives::Call> calls;
+  for (Buffer* buffer : {memory.get(), other.get()}) {
+    calls.push_back({collectives::Collective::kAllReduce, DType::kF32, buffer->base(), buffer->base(), 4, {}, 0, "x"});
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    pair[static_cast<size_t>(rank)]->write_bytes_async(calls[static_cast<size_t>(rank)].out, ones, 16);
+    communicator->enqueue(rank, calls[static_cast<size_t>(rank)]);
+  }
+  pair[1]->read_bytes_async(calls[1].out, sums, 16);
+  for (Backend* backend : pair) backend->synchronize();
+  EXPECT_THAT(sums, testing::ElementsAre(2, 4, 6, 8));
+}
+
+}  // namespace
+}  // namespace shoal::cuda

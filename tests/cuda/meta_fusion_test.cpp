@@ -1,0 +1,284 @@
+// Plans of meta devices on virtual CUDA devices of one GPU: all_reduce, residual sum and norm as one kernel
+// (meta/joined_norm.h), its values against those of single nodes, and when it must not be used.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "collectives/cuda/cuda_communicator.h"
+#include "collectives/p2p/p2p_communicator.h"
+#include "devices/cuda/cuda_family.h"
+#include "graph/error.h"
+#include "meta/joined_norm.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/meta/norm_graph.h"
+
+namespace shoal::cuda {
+namespace {
+
+using collectives::Call;
+using collectives::Communicator;
+using collectives::FusedNorm;
+
+/// What was queued for all ranks together.
+struct Queued {
+  int calls = 0, fused = 0;
+};
+
+/// The communicator of CUDA devices, counted; `may_fuse` = false: it says that it cannot.
+class Counted final : public Communicator {
+ public:
+  Counted(std::unique_ptr<Communicator> inner, Queued& queued, bool may_fuse)
+      : inner_(std::move(inner)), queued_(queued), may_fuse_(may_fuse) {}
+  std::string_view name() const override { return inner_->name(); }
+  int size() const override { return inner_->size(); }
+  void enqueue(int rank, const Call& call) override {
+    ++queued_.calls;
+    inner_->enqueue(rank, call);
+  }
+  bool can_fuse(const FusedNorm& norm) const override { return may_fuse_ && inner_->can_fuse(norm); }
+  void enqueue_fused(int rank, const FusedNorm& norm) override {
+    ++queued_.fused;
+    inner_->enqueue_fused(rank, norm);
+  }
+  std::string remark() const override { return inner_->remark(); }
+  bool can_be_recorded() const override { return inner_->can_be_recorded(); }
+  void abort(std::string_view reason) override { inner_->abort(reason); }
+  size_t buffer_bytes(int rank) const override { return inner_->buffer_bytes(rank); }
+
+ private:
+  const std::unique_ptr<Communicator> inner_;
+  Queued& queued_;
+  const bool may_fuse_;
+};
+
+/// Devices as one: virtual ones of one GPU, with NCCL GPUs.
+class MetaMesh {
+ public:
+  explicit MetaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
+      : processors_("SHOAL_EMULATED_PROCESSORS", "64"),
+        gpus_("SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)),
+        parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)),
+        nccl_("SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so") {
+    meta::MetaOptions options;
+    options.comm = comm;
+    options.communicator = [this, may_fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
+      return std::make_unique<Counted>(collectives::cuda::make_cuda_communicator(backends, wanted), queued, may_fuse);
+    };
+    const auto all = family_.devices();
+    device = meta::MetaDevice::create({all.begin(), all.end()}, test::callback_for(test::norm_layouts(ranks)),
+                                      std::move(options));
+    backend = device->init();
+  }
+
+  Queued queued;
+
+ private:
+  test::Environment processors_, gpus_, parts_, nccl_;
+  CudaFamily family_;
+
+ public:
+  std::unique_ptr<meta::MetaDevice> device;
+  std::unique_ptr<Backend> backend;
+};
+
+void run(Backend& backend, GraphPlan& plan) {
+  backend.compute_async(plan);
+  backend.synchronize();
+}
+
+int joined(const GraphPlan& plan) {
+  const auto& steps = meta::plan_of(plan).steps;
+  return static_cast<int>(std::count_if(steps.begin(), steps.end(), meta::is_joined));
+}
+
+const std::string kAll = "output %r\noutput %m\noutput %r2\noutput %m2\noutput %out";
+
+/// All outputs of the graph, after a run of inputs by `seed`.
+std::vector<std::vector<float>> outputs(test::Loaded& loaded, Backend& backend, GraphPlan& plan, uint64_t seed) {
+  loaded.seed = seed;
+  loaded.fill_inputs();
+  run(backend, plan);
+  std::vector<std::vector<float>> values;
+  for (const Tensor* node : loaded.graph.nodes()) {
+    if (node->is_output) values.push_back(test::read_floats(*node));
+  }
+  return values;
+}
+
+void expect_close(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size());
+  float largest = 0, worst = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(found[i])) << what << " " << i;
+    largest = std::max(largest, std::abs(expected[i]));
+    worst = std::max(worst, std::abs(found[i] - expected[i]));
+  }
+  EXPECT_GT(largest, 0) << what;
+  EXPECT_LE(worst, 2e-6F * largest) << what;
+}
+
+class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {};
+
+TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
+  const auto [ranks, tokens] = GetParam();
+  MetaMesh fusing(ranks), plain(ranks, false);
+  test::Loaded loaded(test::norm_graph(tokens, kAll), *fusing.device);
+  test::Loaded reference(test::norm_graph(tokens, kAll), *plain.device);
+  const auto plan = fusing.backend->create_plan(loaded.graph);
+  const auto reference_plan = plain.backend->create_plan(reference.graph);
+  EXPECT_EQ(joined(*plan), 2);
+  EXPECT_EQ(joined(*reference_plan), 0);
+  for (int i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
+    const auto found = outputs(loaded, *fusing.backend, *plan, static_cast<uint64_t>(i));
+    const auto expected = outputs(reference, *plain.backend, *reference_plan, static_cast<uint64_t>(i));
+    ASSERT_EQ(found.size(), 5u);
+    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
+    EXPECT_EQ(fusing.queued.fused, std::min(i, 2) * 2 * ranks);
+    EXPECT_EQ(fusing.queued.calls, 0);
+    EXPECT_EQ(plain.queued.calls, std::min(i, 2) * 2 * ranks);
+    for (const Tensor* node : loaded.graph.nodes()) {
+      if (!node->is_output) continue;
+      ASSERT_TRUE(meta::layout_of(*node).is_mirrored());
+      const auto first = test::read_floats(meta::shard(*node, 0));
+      for (int rank = 1; rank < ranks; ++rank)
+        EXPECT_EQ(test::read_floats(meta::shard(*node, rank)), first) << node->name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
+                         testing::Combine(testing::Values(2, 3), testing::Values<int64_t>(1, 5, 16)),
+                         [](const auto& info) {
+                           return fmt::format("{}_ranks_{}_tokens", std::get<0>(info.param), std::get<1>(info.param));
+                         });
+
+TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
+  std::vector<ptrdiff_t> launches;
+  for (bool may_fuse : {true, false}) {
+    MetaMesh mesh(2, may_fuse);
+    test::Loaded loaded(test::norm_graph(1), *mesh.device);
+    const auto plan = mesh.backend->create_plan(loaded.graph);
+    loaded.fill_inputs();
+    emulator::record_calls();
+    run(*mesh.backend, *plan);
+    const auto calls = emulator::take_calls();
+    launches.push_back(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
+  }
+  // Without it: all_reduce, and the sum with its norm, which one device joins; two of each on two ranks.
+  EXPECT_EQ(launches[1] - launches[0], 4);
+}
+
+TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
+  MetaMesh mesh(2);
+  test::Loaded loaded(test::norm_graph(1), *mesh.device);
+  const auto plan = mesh.backend->create_plan(loaded.graph);
+  loaded.fill_inputs();
+  for (int i = 0; i < 2; ++i) run(*mesh.backend, *plan);
+  emulator::record_calls();
+  run(*mesh.backend, *plan);
+  const auto calls = emulator::take_calls();
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaGraphLaunch"), 2);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), 0);
+}
+
+TEST(CudaMetaFusionOnce, IsNotUsedWhereAValueInBetweenIsRead) {
+  for (const char* more : {"output %n\n", "output %n2\n"}) {
+    MetaMesh fusing(2), plain(2, false);
+    const std::string text = test::norm_graph(2, more + kAll);
+    test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
+    const auto plan = fusing.backend->create_plan(loaded.graph);
+    const auto reference_plan = plain.backend->create_plan(reference.graph);
+    EXPECT_EQ(joined(*plan), 1) << more;
+    const auto found = outputs(loaded, *fusing.backend, *plan, 1);
+    const auto expected = outputs(reference, *plain.backend, *reference_plan, 1);
+    ASSERT_EQ(found.size(), 6u);
+    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
+  }
+}
+
+TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
+  MetaMesh fusing(2), plain(2, false);
+  const std::string text = test::norm_graph(2, kAll);
+  test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
+  const auto find = [](const Graph& graph) -> const Tensor* {
+    const auto nodes = graph.nodes();
+    return *std::find_if(nodes.begin(), nodes.end(), [](const Tensor* node) { return node->name == "n"; });
+  };
+  const Tensor *n = find(loaded.graph), *expected = find(reference.graph);
+  const auto plan = fusing.backend->create_plan(loaded.graph, {.shown = {n}});
+  const auto reference_plan = plain.backend->create_plan(reference.graph, {.shown = {expected}});
+  EXPECT_EQ(joined(*plan), 1);
+  outputs(loaded, *fusing.backend, *plan, 1);
+  outputs(reference, *plain.backend, *reference_plan, 1);
+  expect_close(test::read_floats(*n), test::read_floats(*expected), "shown");
+  // Its value, by the sum that it is the norm of.
+  const Tensor& sum = *n->src[0];
+  const auto row = test::read_floats(sum);
+  double squares = 0;
+  for (int i = 0; i < 64; ++i) squares += static_cast<double>(row[i]) * row[i];
+  const double by = 1 / std::sqrt(squares / 64 + std::get<NormParams>(n->params).eps);
+  for (int i = 0; i < 64; ++i) EXPECT_NEAR(test::read_floats(*n)[i], row[i] * by, 1e-5);
+}
+
+TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
+  MetaMesh peers(2, true, "p2p");
+  const std::string text = test::norm_graph(2, kAll);
+  test::Loaded direct(text, *peers.device);
+  const auto fused = peers.backend->create_plan(direct.graph);
+  EXPECT_EQ(joined(*fused), 2);
+  const auto expected = outputs(direct, *peers.backend, *fused, 1);
+  for (const char* comm : {"staged", "nccl"}) {
+    MetaMesh other(2, true, comm);
+    test::Loaded loaded(text, *other.device);
+    const auto plan = other.backend->create_plan(loaded.graph);
+    EXPECT_EQ(joined(*plan), 0) << comm;
+    const auto found = outputs(loaded, *other.backend, *plan, 1);
+    EXPECT_EQ(other.queued.fused, 0) << comm;
+    EXPECT_EQ(other.queued.calls, 4) << comm;
+    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("{} {}", comm, n));
+  }
+}
+
+TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
+  for (int64_t tokens : {16, 17}) {  // as many rows as a kernel has blocks
+    MetaMesh mesh(2);
+    test::Loaded loaded(test::norm_graph(tokens), *mesh.device);
+    EXPECT_EQ(joined(*mesh.backend->create_plan(loaded.graph)), tokens == 16 ? 2 : 0) << tokens;
+  }
+  for (int ranks : {1, 2, 3}) {
+    const MetaMesh mesh(ranks);
+    const auto communicator = collectives::cuda::make_cuda_communicator(mesh.backend->members());
+    const auto can = [&](int64_t row, int64_t rows) {
+      FusedNorm norm;
+      norm.row = row;
+      norm.rows = rows;
+      return communicator->can_fuse(norm);
+    };
+    EXPECT_EQ(can(4096, 1), ranks > 1);
+    EXPECT_EQ(can(4096, 16), ranks == 2);  // 256 KiB
+    EXPECT_EQ(can(4096, 8), ranks > 1);
+    EXPECT_EQ(can(8192, 4), ranks > 1);
+    EXPECT_EQ(can(8192, 5), ranks == 2);
+    EXPECT_FALSE(can(8192, 9));
+    EXPECT_FALSE(can(8193, 1)) << "shared memory has no room for a longer row";
+    EXPECT_FALSE(can(0, 1));
+  }
+}
+
+TEST(CudaMetaFusionOnce, ARankThatDoesNotComeIsNamed) {
+  MetaMesh mesh(2);
+  test::Loaded loaded(test::norm_graph(1), *mesh.device);
+  const auto plan = mesh.backend->create_plan(loaded.graph);
+  loaded.fill_inputs();
+  const auto fail_now = [](void*, const void*, bool) { throw DeviceError("broken"); };
+  ASSERT_TRUE(mesh.backend->members()[1]->enqueue({fail_now, nullptr, nullptr}));
+  mesh.backend->compute_async(*plan);
+  EXPECT_THROW(mesh.backend->synchronize(), Error);
+  run(*mesh.backend, *plan);  // and the next run is right again
+  for (float value : test::read_floats(*loaded.graph.nodes().back())) EXPECT_TRUE(std::isfinite(value));
+}
+
+}  // namespace
+}  // namespace shoal::cuda

@@ -1,0 +1,410 @@
+// The NCCL communicator against a stand-in for NCCL (tests/cuda/nccl_standin): results, the calls that are made, and
+// what every rank hears when a call fails, a rank does not come, or the library is none.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "collectives/nccl/nccl_communicator.h"
+#include "graph/error.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/nccl_standin/standin.h"
+#include "tests/cuda/p2p_rig.h"
+#include "tests/meta/llama_graph.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::collectives {
+namespace {
+
+using p2p::Case;
+using std::chrono::milliseconds;
+using test::CudaMesh;
+using test::Environment;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Optional;
+using testing::StartsWith;
+using testing::ThrowsMessage;
+
+using Strings = std::vector<std::string>;
+using Errors = std::vector<std::optional<std::string>>;
+
+constexpr milliseconds kShort{300};
+/// Longer than any test may take.
+constexpr milliseconds kLong{300'000};
+// NCCL's results.
+constexpr int kCudaError = 1, kSystemError = 2, kRemoteError = 6;
+
+std::string standin(const std::string& variant = "") {
+  return SHOAL_NCCL_STANDINS "libnccl-standin" + variant + ".so";
+}
+
+nccl_standin::Control& control(const std::string& variant = "") {
+  void* const library = dlopen(standin(variant).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  auto* const function = reinterpret_cast<ShoalNcclStandin*>(dlsym(library, "shoal_nccl_standin"));
+  return *function();
+}
+
+class NcclTest : public testing::Test {
+ protected:
+  NcclTest() { control().reset(); }
+  ~NcclTest() override {
+    EXPECT_THAT(control().problems(), IsEmpty());
+    EXPECT_EQ(control().live_ranks(), 0);
+    shoal::cuda::emulator::clear_faults();
+  }
+
+  static void queue(CudaMesh& mesh, Communicator& communicator, Case& test, std::vector<Call>& calls) {
+    test.prepare(mesh);
+    for (int rank = 0; rank < mesh.size(); ++rank) calls.push_back(test.call(rank));
+    for (int rank = 0; rank < mesh.size(); ++rank) communicator.enqueue(rank, calls[static_cast<size_t>(rank)]);
+  }
+  static void run(CudaMesh& mesh, Communicator& communicator, Case test) {
+    SCOPED_TRACE(name_of(test.kind));
+    std::vector<Call> calls;
+    queue(mesh, communicator, test, calls);
+    EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+    test.verify();
+  }
+
+  Environment environment_{"SHOAL_NCCL_LIBRARY", standin()};
+};
+
+/// One call of every kind that is queued by some ranks of a mesh only.
+struct Partly {
+  Partly(const CudaMesh& mesh, Case of, const char* what = "blk.0.ffn") : test(std::move(of)) {
+    test.prepare(mesh);
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      calls.push_back(test.call(rank));
+      calls.back().what = what;
+    }
+  }
+  void queue(Communicator& communicator, const std::vector<int>& ranks) {
+    for (const int rank : ranks) communicator.enqueue(rank, calls[static_cast<size_t>(rank)]);
+  }
+  Case test;
+  std::vector<Call> calls;
+};
+
+class Stopwatch {
+ public:
+  milliseconds elapsed() const {
+    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start_);
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+TEST_F(NcclTest, EveryCollectiveOnOneToFourRanks) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    SCOPED_TRACE(ranks);
+    CudaMesh mesh(ranks);
+    const auto communicator = mesh.communicator("nccl", kLong);
+    EXPECT_EQ(communicator->name(), "nccl");
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+      run(mesh, *communicator, p2p::all_reduce_case(ranks, dtype, 1013));
+      run(mesh, *communicator, p2p::reduce_scatter_case(dtype, p2p::uneven(ranks, 37)));
+      run(mesh, *communicator, p2p::reduce_scatter_case(dtype, std::vector<int64_t>(ranks, 41)));
+    }
+    for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
+      run(mesh, *communicator, p2p::all_gather_case(dtype, std::vector<int64_t>(ranks, 64)));
+      run(mesh, *communicator, p2p::broadcast_case(ranks, dtype, 96, ranks - 1));
+    }
+    run(mesh, *communicator, p2p::all_gather_case(DType::kF32, p2p::uneven(ranks, 37)));
+    run(mesh, *communicator, p2p::all_to_all_case(DType::kF16, ranks, p2p::uneven(ranks * ranks, 11)));
+    run(mesh, *communicator, p2p::all_reduce_case(ranks, DType::kF32, 0));
+    run(mesh, *communicator,
+        {.kind = Collective::kBarrier,
+         .in = std::vector<p2p::Bytes>(ranks),
+         .expected = std::vector<p2p::Bytes>(ranks)});
+  }
+}
+
+TEST_F(NcclTest, TheCallsThatAreMade) {
+  CudaMesh mesh(3);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  const auto calls = [&](Case test, int rank = 0) {
+    control().take_calls(rank);
+    run(mesh, *communicator, std::move(test));
+    return control().take_calls(rank);
+  };
+  EXPECT_THAT(calls(p2p::all_reduce_case(3, DType::kBF16, 10)), ElementsAre("ncclAllReduce count=10 type=9"));
+  EXPECT_THAT(calls(p2p::all_reduce_case(3, DType::kI32, 0)), IsEmpty());
+  EXPECT_THAT(calls(p2p::broadcast_case(3, DType::kF32, 10, 2)), ElementsAre("ncclBroadcast count=10 type=7 root=2"));
+  EXPECT_THAT(calls(p2p::broadcast_case(3, DType::kQ8_0, 64, 1)), ElementsAre("ncclBroadcast count=68 type=0 root=1"));
+  EXPECT_THAT(calls(p2p::all_gather_case(DType::kF16, {8, 8, 8})), ElementsAre("ncclAllGather count=8 type=6"));
+  EXPECT_THAT(calls(p2p::all_gather_case(DType::kF32, {8, 0, 9})),
+              ElementsAre("ncclGroupStart", "ncclBroadcast count=8 type=7 root=0",
+                          "ncclBroadcast count=9 type=7 root=2", "ncclGroupEnd"));
+  EXPECT_THAT(calls(p2p::reduce_scatter_case(DType::kF32, {5, 5, 5})), ElementsAre("ncclReduceScatter count=5 type=7"));
+  EXPECT_THAT(calls(p2p::reduce_scatter_case(DType::kF32, {5, 6, 0})),
+              ElementsAre("ncclGroupStart", "ncclReduce count=5 type=7 root=0", "ncclReduce count=6 type=7 root=1",
+                          "ncclGroupEnd"));
+  EXPECT_THAT(calls(p2p::all_to_all_case(DType::kF32, 3, {1, 2, 3, 0, 4, 0, 7, 8, 9}), 1),
+              ElementsAre("ncclGroupStart", "ncclRecv count=2 type=7 peer=0", "ncclSend count=4 type=7 peer=1",
+                          "ncclRecv count=4 type=7 peer=1", "ncclRecv count=8 type=7 peer=2", "ncclGroupEnd"));
+}
+
+TEST_F(NcclTest, RanksAreConnectedAtTheFirstUse) {
+  CudaMesh mesh(3);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 0);
+  EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 0);
+  for (int i = 0; i < 3; ++i) run(mesh, *communicator, p2p::all_reduce_case(3, DType::kF32, 10));
+  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1);
+  EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 3);
+
+  const auto choosing = mesh.communicator("auto", kLong);
+  run(mesh, *choosing, p2p::all_reduce_case(3, DType::kF32, 10));
+  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1) << "small messages go by peer access";
+  run(mesh, *choosing, p2p::all_reduce_case(3, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
+  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 2);
+}
+
+TEST_F(NcclTest, AMissingRankIsNamedOnEveryRank) {
+  CudaMesh mesh(4);
+  const auto communicator = mesh.communicator("nccl", kShort);
+  Partly all(mesh, p2p::all_reduce_case(4, DType::kF32, 10), "blk.0.attn"),
+      missed(mesh, p2p::all_gather_case(DType::kF32, {1, 2, 3, 4})),
+      later(mesh, p2p::all_reduce_case(4, DType::kF32, 10), "blk.1.attn");
+  all.queue(*communicator, {0, 1, 2, 3});
+  const Stopwatch stopwatch;
+  missed.queue(*communicator, {0, 1, 3});
+  later.queue(*communicator, {0, 1, 3});
+  EXPECT_THAT(mesh.errors(),
+              Each(Optional(AllOf(StartsWith("CommError: [all_gather blk.0.ffn] rank 2 (CUDA2) of 4 did not arrive"),
+                                  HasSubstr("SHOAL_COMM_TIMEOUT")))));
+  EXPECT_GE(stopwatch.elapsed(), kShort);
+  EXPECT_LT(stopwatch.elapsed(), milliseconds(20'000));
+  all.test.verify();
+
+  const Errors again = mesh.errors();
+  EXPECT_THAT(again, Each(Optional(HasSubstr("rank 2 (CUDA2) of 4")))) << "the communicator stays failed";
+}
+
+TEST_F(NcclTest, ARankThatNeverConnectsEndsEveryRank) {
+  CudaMesh mesh(3);
+  const auto communicator = mesh.communicator("nccl", kShort);
+  control().never_connect(1);
+  Partly all(mesh, p2p::all_reduce_case(3, DType::kF32, 10));
+  all.queue(*communicator, {0, 1, 2});
+  EXPECT_THAT(mesh.errors(),
+              Each(Optional(AllOf(StartsWith("CommError: [all_reduce blk.0.ffn] rank "),
+                                  HasSubstr("could not connect to the others"), HasSubstr("within 0.")))));
+}
+
+TEST_F(NcclTest, ACollectiveThatNeverEndsEndsEveryRank) {
+  CudaMesh mesh(3);
+  const auto communicator = mesh.communicator("nccl", kShort);
+  control().stall(2);
+  Partly all(mesh, p2p::all_reduce_case(3, DType::kF32, 10));
+  all.queue(*communicator, {0, 1, 2});
+  EXPECT_THAT(mesh.errors(), Each(Optional(AllOf(StartsWith("CommError: [all_reduce blk.0.ffn] rank "),
+                                                 HasSubstr("could not finish this"), HasSubstr("within 0.")))));
+}
+
+TEST_F(NcclTest, AnAsynchronousErrorEndsEveryRankAtOnce) {
+  CudaMesh mesh(3);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  Partly first(mesh, p2p::all_reduce_case(3, DType::kF32, 10)), second(mesh, p2p::all_reduce_case(3, DType::kF32, 10));
+  first.queue(*communicator, {0, 1, 2});
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  second.queue(*communicator, {0, 1});
+  control().set_async_error(1, kRemoteError);
+  EXPECT_THAT(mesh.errors(), Each(Optional(AllOf(StartsWith("CommError: [all_reduce blk.0.ffn] rank 1 (CUDA1) cannot "),
+                                                 HasSubstr("remote process exited")))));
+}
+
+TEST_F(NcclTest, AFailedCallOfOneRankReachesTheOthersAtOnce) {
+  struct Fault {
+    std::string function;
+    int rank;
+  };
+  for (const auto& [function, rank] :
+       {Fault{"ncclCommInitRankConfig", 1}, Fault{"ncclCommGetAsyncError", 1}, Fault{"ncclBroadcast", 1},
+        Fault{"ncclGetUniqueId", -1}, Fault{"ncclGroupStart", -1}, Fault{"ncclGroupEnd", -1}}) {
+    SCOPED_TRACE(function);
+    CudaMesh mesh(3);
+    {
+      const auto communicator = mesh.communicator("nccl", kLong);
+      control().fail_call(function, rank, 1, kSystemError);
+      Partly all(mesh, p2p::all_gather_case(DType::kF32, {5, 6, 7}));
+      all.queue(*communicator, {0, 1, 2});
+      const Errors errors = mesh.errors();
+      int own = 0;
+      for (int each = 0; each < 3; ++each) {
+        ASSERT_TRUE(errors[static_cast<size_t>(each)]);
+        const std::string& error = *errors[static_cast<size_t>(each)];
+        own += error.starts_with("DeviceError: [nccl] ");
+        EXPECT_THAT(error, HasSubstr("unhandled system error"));
+        if (error.starts_with("DeviceError")) continue;
+        EXPECT_THAT(error, AllOf(StartsWith("CommError: [all_gather blk.0.ffn] rank "), HasSubstr("cannot take part")));
+        EXPECT_THAT(error, HasSubstr(rank < 0 ? "rank " : "rank 1 (CUDA1)"));
+      }
+      EXPECT_EQ(own, 1) << "the rank's own failure is the cause";
+    }
+    // The ranks' threads are in order: nothing is left of the group.
+    const auto next = mesh.communicator("nccl", kLong);
+    run(mesh, *next, p2p::all_reduce_case(3, DType::kF32, 10));
+    run(mesh, *next, p2p::all_gather_case(DType::kF32, {5, 6, 7}));
+  }
+}
+
+TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
+  CudaMesh mesh(3);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  Partly first(mesh, p2p::all_reduce_case(3, DType::kF32, 10)), lost(mesh, p2p::all_reduce_case(3, DType::kF32, 10)),
+      pending(mesh, p2p::all_reduce_case(3, DType::kF32, 10), "blk.1.ffn");
+  first.queue(*communicator, {0, 1, 2});
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+
+  const p2p::DeviceBytes memory(1, 16);
+  const std::vector<std::byte> bytes(16);
+  // Rank 1 has a collective in its stream already, to which rank 2 does not come.
+  pending.queue(*communicator, {0, 1});
+  mesh.backend(1).write_bytes_async(memory.data(), bytes.data(),
+                                    (shoal::cuda::emulator::fail_call("cudaMemcpyAsync", 1, cudaErrorUnknown), 16));
+  lost.queue(*communicator, {0, 1, 2});
+  const Errors errors = mesh.errors();
+  EXPECT_THAT(errors[1], Optional(StartsWith("DeviceError: [CUDA1] cannot copy bytes")));
+  for (const size_t rank : {0, 2}) {
+    EXPECT_THAT(errors[rank], Optional(StartsWith("CommError: [all_reduce blk.0.ffn] rank 1 (CUDA1) cannot take part: "
+                                                  "earlier work on it failed")));
+  }
+}
+
+TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
+  CudaMesh mesh(2);
+  const auto communicator = mesh.communicator("nccl", kShort);
+  Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 10)), missed(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
+  first.queue(*communicator, {0, 1});
+  missed.queue(*communicator, {0});
+  const auto event = mesh.backend(0).device().new_event();
+  event->record(mesh.backend(0));
+  event->synchronize();
+  EXPECT_THAT(mesh.errors(), Each(Optional(HasSubstr("rank 1 (CUDA1) of 2 did not arrive"))));
+}
+
+TEST_F(NcclTest, AbortEndsWhatWaits) {
+  CudaMesh mesh(2);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 10)), missed(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
+  first.queue(*communicator, {0, 1});
+  missed.queue(*communicator, {0});
+  communicator->abort("user pressed Ctrl-C");
+  EXPECT_THAT(mesh.errors(), Each(Optional(StartsWith("CommError: [nccl communicator] aborted: user pressed Ctrl-C"))));
+}
+
+TEST_F(NcclTest, ALibraryThatCannotBeUsedIsNamedAndOthersAreUsed) {
+  struct Library {
+    std::string file, message;
+  };
+  const std::vector<Library> libraries = {{"/nowhere/libnccl.so", "cannot load /nowhere/libnccl.so"},
+                                          {standin("-old"), "is version 2.17.2; install 2.18.0 or later"},
+                                          {standin("-incomplete"), "has no function ncclReduceScatter"}};
+  for (const Library& library : libraries) {
+    SCOPED_TRACE(library.file);
+    environment_.set("SHOAL_NCCL_LIBRARY", library.file);
+    CudaMesh mesh(2);
+    EXPECT_THAT([&] { mesh.communicator("nccl"); },
+                ThrowsMessage<DeviceError>(AllOf(StartsWith("[nccl] "), HasSubstr(library.message))));
+    const auto communicator = mesh.communicator("auto", kLong);
+    run(mesh, *communicator, p2p::all_reduce_case(2, DType::kF32, 10));
+    run(mesh, *communicator, p2p::all_reduce_case(2, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
+    EXPECT_TRUE(communicator->can_be_recorded()) << "peer access";
+    const auto staged = mesh.communicator("staged", kLong);
+    run(mesh, *staged, p2p::all_reduce_case(2, DType::kF32, 10));
+  }
+  EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 0);
+}
+
+TEST_F(NcclTest, RanksShareAGpuOnlyWhereNcclAllowsIt) {
+  const auto refusal = HasSubstr("several ranks share a GPU, which needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1");
+  CudaMesh mesh(1, 2);
+  EXPECT_THAT([&] { mesh.communicator("nccl"); }, ThrowsMessage<DeviceError>(refusal));
+  environment_.set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  EXPECT_THAT([&] { mesh.communicator("nccl"); }, ThrowsMessage<DeviceError>(refusal)) << "of 2.28";
+  environment_.set("SHOAL_NCCL_LIBRARY", standin("-shared"));
+  environment_.set("NCCL_MULTI_RANK_GPU_ENABLE", "0");
+  EXPECT_THAT([&] { mesh.communicator("nccl"); }, ThrowsMessage<DeviceError>(refusal)) << "not enabled";
+  environment_.set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  {
+    const auto communicator = mesh.communicator("nccl", kLong);
+    run(mesh, *communicator, p2p::all_reduce_case(2, DType::kF32, 100));
+  }
+  EXPECT_THAT(control("-shared").problems(), IsEmpty());
+  EXPECT_EQ(control("-shared").live_ranks(), 0);
+}
+
+/// The decoder on two GPUs.
+class NcclPlanTest : public NcclTest {
+ protected:
+  NcclPlanTest() : reference_(text_, *mesh_.devices()[2]) {
+    meta::MetaOptions options;
+    options.comm = "nccl";
+    options.comm_timeout = kLong;
+    options.communicator = cuda::make_cuda_communicator;
+    device_ = meta::MetaDevice::create({mesh_.devices()[0], mesh_.devices()[1]},
+                                       test::callback_for(test::llama_layouts({3, 1})), options);
+    loaded_ = std::make_unique<test::Loaded>(text_, *device_);
+    backend_ = device_->init();
+    plan_ = backend_->create_plan(loaded_->graph);
+    const auto one = mesh_.backend(2).create_plan(reference_.graph);
+    reference_.fill_inputs();
+    mesh_.backend(2).compute_async(*one);
+    mesh_.backend(2).synchronize();
+    expected_ = test::read_floats(*reference_.graph.find("logits"));
+  }
+  /// How many collectives rank 0 has queued meanwhile.
+  size_t run_plan() {
+    control().take_calls(0);
+    loaded_->fill_inputs();
+    backend_->compute_async(*plan_);
+    backend_->synchronize();
+    const auto got = test::read_floats(*loaded_->graph.find("logits"));
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected_[i], 1e-3) << i;
+    return control().take_calls(0).size();
+  }
+
+  const std::string text_ = test::llama_graph(2);
+  CudaMesh mesh_{3};
+  test::Loaded reference_;
+  std::unique_ptr<meta::MetaDevice> device_;
+  std::unique_ptr<test::Loaded> loaded_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<GraphPlan> plan_;
+  std::vector<float> expected_;
+};
+
+TEST_F(NcclPlanTest, IsRecordedAndReplayed) {
+  const size_t collectives = run_plan();
+  EXPECT_GE(collectives, 2u);
+  EXPECT_EQ(run_plan(), collectives) << "recorded";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(run_plan(), 0u) << "replayed";
+}
+
+TEST_F(NcclPlanTest, ConnectsAnewAfterAFailureOfItsReplay) {
+  for (int i = 0; i < 3; ++i) run_plan();
+  control().stall(1);
+  control().set_async_error(1, kCudaError);
+  loaded_->fill_inputs();
+  backend_->compute_async(*plan_);
+  EXPECT_THAT([&] { backend_->synchronize(); }, ThrowsMessage<CommError>(HasSubstr("rank 1 (CUDA1) cannot finish")));
+  EXPECT_EQ(control().live_ranks(), 0) << "nothing holds the old ranks";
+  control().reset();
+  EXPECT_GE(run_plan(), 2u) << "connects";
+  EXPECT_GE(run_plan(), 2u) << "is recorded again";
+  EXPECT_EQ(run_plan(), 0u);
+  EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 2);
+}
+
+}  // namespace
+}  // namespace shoal::collectives

@@ -1,0 +1,561 @@
+"""scripts/gpu_check: what it makes of output, time limits, missing tools and figures. No GPU and no build is needed."""
+import contextlib
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from gpu import bench, build, gtest, machine, main, pack, shell, steps, tests  # noqa: E402
+from gpu.context import Context  # noqa: E402
+from gpu.report import FAILED, MISSED, OK, SKIPPED, Report, Result  # noqa: E402
+
+SCRIPT = ROOT / "scripts/gpu_check"
+
+PASSING = """\
+[==========] Running 3 tests from 1 test suite.
+[ RUN      ] Plugin/BackendSuite.Computes/CUDA
+[       OK ] Plugin/BackendSuite.Computes/CUDA (12 ms)
+[ RUN      ] Plugin/BackendSuite.Waits/CUDA
+[  SKIPPED ] Plugin/BackendSuite.Waits/CUDA (0 ms)
+[ RUN      ] Plugin/BackendSuite.Copies/CUDA
+[       OK ] Plugin/BackendSuite.Copies/CUDA (3 ms)
+[==========] 3 tests from 1 test suite ran. (15 ms total)
+[  PASSED  ] 2 tests.
+[  SKIPPED ] 1 test, listed below:
+[  SKIPPED ] Plugin/BackendSuite.Waits/CUDA
+"""
+FAILING = """\
+[ RUN      ] Ops.Run/add
+[       OK ] Ops.Run/add (1 ms)
+[ RUN      ] Ops.Run/mul
+a.cpp:3: Failure
+[  FAILED  ] Ops.Run/mul, where GetParam() = (8-byte object <03-00 00-00>, "a b") (7 ms)
+[ RUN      ] Ops.Run/rope
+"""
+
+
+def context(folder, emulated=False, **more):
+    folder = pathlib.Path(folder)
+    return Context(ROOT, folder, None, emulated, 2, folder / "models", **more)
+
+
+def fake_program(path: pathlib.Path, text: str) -> pathlib.Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+class Folder(unittest.TestCase):
+    """A test with a folder of its own."""
+
+    def setUp(self):
+        self.kept = tempfile.TemporaryDirectory()
+        self.addCleanup(self.kept.cleanup)
+        self.folder = pathlib.Path(self.kept.name)
+
+    def built(self, emulated=False, **programs):
+        """A context whose programs are shell scripts."""
+        one = context(self.folder, emulated)
+        one.plugin.parent.mkdir(parents=True, exist_ok=True)
+        one.plugin.touch()
+        for name, text in programs.items():
+            fake_program(one.build / "bin" / name, text)
+        return one
+
+
+class Shell(Folder):
+    def test_output_and_status(self):
+        outcome = shell.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 10, self.folder / "log")
+        self.assertEqual(outcome.status, 3)
+        self.assertEqual(outcome.output, "out\nerr\n")
+        self.assertEqual(outcome.ending(), "exit status 3")
+        self.assertEqual(outcome.last_line(), "err")
+
+    def test_the_environment_is_added_to(self):
+        with mock.patch.dict(os.environ, {"FROM_OUTSIDE": "a"}):
+            outcome = shell.run(["sh", "-c", "echo $FROM_OUTSIDE$ADDED"], 10, self.folder / "log", {"ADDED": "b"})
+        self.assertEqual(outcome.output, "ab\n")
+
+    def test_the_limit_ends_a_program_and_what_it_started(self):
+        mark = self.folder / "mark"
+        started = time.monotonic()
+        outcome = shell.run(["sh", "-c", f"echo begun; (sleep 2; touch {mark}) & sleep 60"], 0.5, self.folder / "log")
+        self.assertLess(time.monotonic() - started, 20)
+        self.assertTrue(outcome.timed_out)
+        self.assertEqual(outcome.output, "begun\n")
+        self.assertIn("time limit", outcome.ending())
+        time.sleep(2.5)
+        self.assertFalse(mark.exists())
+
+    def test_a_signal_is_named(self):
+        self.assertEqual(shell.run(["sh", "-c", "kill -SEGV $$"], 10, self.folder / "log").ending(), "ended by SIGSEGV")
+
+    def test_a_program_that_is_not_there(self):
+        with self.assertRaisesRegex(shell.CheckError, "^/no/such/tool cannot be run: No such file or directory$"):
+            shell.run(["/no/such/tool"], 1, self.folder / "log")
+
+    def test_logs_are_begun_anew_or_gone_on_with(self):
+        log = self.folder / "log"
+        shell.run(["echo", "one"], 10, log)
+        self.assertEqual(shell.run(["echo", "two"], 10, log, append=True).output, "two\n")
+        self.assertEqual(log.read_text(), "$ echo one\none\n$ echo two\ntwo\n")
+        shell.run(["echo", "three"], 10, log)
+        self.assertEqual(log.read_text(), "$ echo three\nthree\n")
+
+
+def ended(output, status=0):
+    return shell.Outcome(status, 5.0, output)
+
+
+class GoogleTest(unittest.TestCase):
+    def verdict(self, output, status):
+        return gtest.verdict(gtest.parse(output), ended(output, status))
+
+    def test_passing(self):
+        self.assertEqual(self.verdict(PASSING, 0), (True, "2 passed, 1 skipped"))
+
+    def test_failing_and_dying(self):
+        self.assertEqual(self.verdict(FAILING, 1), (False, "1 passed, 1 failed: Ops.Run/mul"))
+        self.assertEqual(self.verdict(FAILING, -11),
+                         (False, "1 passed, 1 failed: Ops.Run/mul, ended by SIGSEGV in Ops.Run/rope"))  # fmt: skip
+
+    def test_out_of_time(self):
+        good, detail = self.verdict(FAILING.replace("[  FAILED  ]", "[       OK ]"), None)
+        self.assertFalse(good)
+        self.assertEqual(detail, "2 passed, time limit of 5 s reached in Ops.Run/rope")
+
+    def test_nothing_ran(self):
+        self.assertEqual(self.verdict("[==========] Running 0 tests\n", 0), (False, "0 passed, no test ran"))
+        skipped = "[ RUN      ] A.b\n[  SKIPPED ] A.b (0 ms)\n"
+        self.assertEqual(self.verdict(skipped, 0), (False, "0 passed, 1 skipped, no test ran"))
+
+    def test_a_broken_program_without_tests(self):
+        self.assertEqual(self.verdict("cannot load the plug-in\n", 1), (False, "0 passed, exit status 1"))
+
+    def test_lists(self):
+        listed = "Running main() from x.cc\nPlugin/Ops.\n  Run/0  # GetParam() = add\n  Run/1\nOther.\n  One\n"
+        self.assertEqual(gtest.names_in_list(listed), ["Plugin/Ops.Run/0", "Plugin/Ops.Run/1", "Other.One"])
+
+
+class Steps(Folder):
+    def run_steps(self, made, seconds=100.0):
+        """The time goes on by what a step says that it takes."""
+        self.time = 0.0
+        report = Report(self.folder / "out", {"commit": "abc"}, out=lambda line: None)
+        steps.run_all(made, context(self.folder), steps.Clock(seconds, now=lambda: self.time), report)
+        return report
+
+    def step(self, name, takes=1.0, fails=None, **more):
+        def work(_, limit):
+            self.time += min(takes, limit)
+            if fails:
+                raise fails
+            return steps.good(f"limit {limit:.0f}")
+
+        return steps.Step(name, work, more.pop("limit", 50), **more)
+
+    def test_results_in_order(self):
+        report = self.run_steps([self.step("a", takes=2), self.step("b", fails=shell.CheckError("broke")),
+                                 self.step("c", fails=shell.Skip("none here"))])  # fmt: skip
+        self.assertEqual([one.cells() for one in report.results],
+                         [["a", OK, "2.0", "limit 50"], ["b", FAILED, "1.0", "broke"],
+                          ["c", SKIPPED, "1.0", "none here"]])  # fmt: skip
+        self.assertEqual(report.exit_code(), 1)
+
+    def test_what_needs_a_broken_step_is_skipped_and_the_rest_is_not(self):
+        report = self.run_steps([self.step("a", fails=shell.CheckError("broke")), self.step("b", needs=("a",)),
+                                 self.step("c", needs=("b",)), self.step("d")])  # fmt: skip
+        self.assertEqual([one.result for one in report.results], [FAILED, SKIPPED, SKIPPED, OK])
+        self.assertEqual(report.results[2].detail, "needs the step b")
+
+    def test_limits_within_the_time_of_all(self):
+        report = self.run_steps([self.step("a", takes=80, limit=90), self.step("b", takes=18), self.step("c")])
+        self.assertEqual([one.detail for one in report.results], ["limit 90", "limit 20", "no time: 2 s are left"])
+        self.assertEqual(report.results[2].result, SKIPPED)
+
+    def test_time_is_left_to_later_steps(self):
+        report = self.run_steps([self.step("a", takes=30), self.step("b", takes=30, reserve=60),
+                                 self.step("c", reserve=60)])  # fmt: skip
+        self.assertEqual([one.detail for one in report.results],
+                         ["limit 50", "limit 10", "no time: 60 s are left, 60 of them for later steps"])  # fmt: skip
+
+    def test_a_broken_file_is_a_failure_and_no_crash(self):
+        report = self.run_steps([self.step("a", fails=json.JSONDecodeError("bad", "x", 0)), self.step("b")])
+        self.assertEqual([one.result for one in report.results], [FAILED, OK])
+
+    def test_chosen_by_name(self):
+        made = [self.step(name) for name in ("build", "bench-a", "bench-b", "benchmark")]
+        self.assertEqual([one.name for one in steps.choose(made, "bench,build")], ["build", "bench-a", "bench-b"])
+        self.assertEqual(len(steps.choose(made, None)), 4)
+        with self.assertRaisesRegex(shell.CheckError, "there is no step 'test'; known: build, bench-a"):
+            steps.choose(made, "test")
+
+    def test_every_need_is_a_step_before(self):
+        for emulated in (False, True):
+            before = set()
+            for one in main.all_steps(emulated):
+                self.assertLessEqual(set(one.needs), before, one.name)
+                self.assertNotIn(one.name, before)
+                before.add(one.name)
+
+    def test_correctness_comes_before_benchmarks(self):
+        names = [one.name for one in main.all_steps(False)]
+        self.assertLess(max(names.index(one.name) for one in tests.steps(False)), names.index("ceilings"))
+        self.assertTrue({one.name for one in tests.steps(True)} <= {one.name for one in tests.steps(False)})
+
+
+class Reports(Folder):
+    def report(self):
+        report = Report(self.folder, {"commit": "abc", "machine": {"cores": 16}}, out=lambda line: None)
+        log = self.folder / "step.log"
+        log.write_text("what it said\n")
+        report.add(Result("devices", OK, 1.25, "65 passed", {"passed": 65}), log)
+        report.add(Result("sanitizer-ops", SKIPPED, 0.0, "no tool"))
+        return report
+
+    def test_the_table_is_aligned(self):
+        lines = self.report().summary().splitlines()
+        self.assertEqual(lines[0], "step           result   seconds  detail")
+        self.assertEqual(lines[2], "devices        ok           1.2  65 passed")
+        self.assertEqual(lines[3], "sanitizer-ops  skipped      0.0  no tool")
+        self.assertEqual(lines[-1], "commit abc: 1 ok, 1 skipped")
+
+    def test_json_is_there_after_every_step(self):
+        report = self.report()
+        found = json.loads((self.folder / "gpu_check.json").read_text())
+        self.assertEqual([one["step"] for one in found["steps"]], ["devices", "sanitizer-ops"])
+        self.assertEqual(found["steps"][0]["data"], {"passed": 65})
+        self.assertEqual((found["commit"], found["machine"], found["good"]), ("abc", {"cores": 16}, True))
+        self.assertRegex(found["date"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")
+        report.add(Result("ops", FAILED, 3.0, "broke"))
+        self.assertFalse(json.loads((self.folder / "gpu_check.json").read_text())["good"])
+        self.assertIn("broke", (self.folder / "summary.txt").read_text())
+
+    def test_logs_are_in_one_file_and_not_endless(self):
+        report = self.report()
+        log = self.folder / "long.log"
+        log.write_text("begin" + "x" * 3_000_000 + "end")
+        report.add(Result("long", OK), log)
+        text = (self.folder / "log.txt").read_text()
+        self.assertIn("===== devices\nwhat it said\n", text)
+        self.assertTrue(text.endswith("end"))
+        self.assertLess(len(text), 1_100_000)
+
+    def test_a_missed_target_fails_nothing(self):
+        report = self.report()
+        report.add(Result("ratio prompt q8_0", MISSED))
+        self.assertEqual(report.exit_code(), 0)
+        self.assertIn("1 missed", report.summary())
+
+
+class Suites(Folder):
+    def test_a_suite_sees_plugin_and_environment(self):
+        one = self.built(test_ops='echo "$SHOAL_TEST_PLUGIN $SHOAL_CUDA_DEVICES_PER_GPU $1"\n'
+                                  'echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n')  # fmt: skip
+        suite = tests.Suite("test_ops", "A.*", {"SHOAL_CUDA_DEVICES_PER_GPU": "8"})
+        result = tests.run_suite(one, suite, "ops", 20)
+        self.assertEqual((result.result, result.detail), (OK, "1 passed"))
+        self.assertIn(f"{one.plugin} 8 --gtest_filter=A.*", one.log("ops").read_text())
+
+    def test_what_did_not_pass_runs_alone(self):
+        one = self.built(test_ops=f"""
+case "$*" in
+*list_tests*) printf 'Ops.\\n  Run/add\\n  Run/mul\\n  Run/rope\\n'; exit 0;;
+*=Ops.Run/mul*) exit 1;;
+*=Ops.Run/rope*) exit 0;;
+esac
+cat <<'X'
+{FAILING}
+X
+exit 1
+""")
+        result = tests.run_suite(one, tests.Suite("test_ops", "Ops.*"), "ops", 60)
+        self.assertEqual(result.result, FAILED)
+        self.assertEqual(result.data["alone"], {"Ops.Run/mul": "exit status 1", "Ops.Run/rope": "passed"})
+        self.assertTrue(result.detail.endswith("each alone: 1 passed, not Ops.Run/mul"), result.detail)
+
+    def test_a_test_that_hangs_does_not_hide_the_others(self):
+        one = self.built(test_ops="""
+case "$*" in
+*list_tests*) printf 'Ops.\\n  Run/hang\\n  Run/mul\\n'; exit 0;;
+*=Ops.Run/mul*) exit 0;;
+esac
+echo "[ RUN      ] Ops.Run/hang"
+sleep 60
+""")
+        with mock.patch.object(tests, "ALONE_LIMIT", 1.0):
+            result = tests.run_suite(one, tests.Suite("test_ops", "Ops.*"), "ops", 12)
+        self.assertEqual(result.result, FAILED)
+        self.assertIn("time limit of 8 s reached in Ops.Run/hang; each alone: 1 passed, not Ops.Run/hang", result.detail)
+
+    def test_a_suite_that_was_not_built(self):
+        one = self.built(test_ops="exit 0\n")
+        one.broken = {"test_ops"}
+        with self.assertRaisesRegex(shell.Skip, "^test_ops was not built$"):
+            tests.run_suite(one, tests.Suite("test_ops", "*"), "ops", 5)
+        with self.assertRaisesRegex(shell.CheckError, "run the step build first"):
+            tests.run_suite(one, tests.Suite("test_devices", "*"), "devices", 5)
+
+    def test_the_text_of_devices_is_compared(self):
+        same = 'echo "starting"; echo "{\\"tokens\\": [1, 2, 3]}"\n'
+        result = tests.same_text(self.built(True, shoal=same), 60)
+        self.assertEqual(result.result, OK, result.detail)
+        other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}"; exit;; esac\n' + same
+        result = tests.same_text(self.built(True, shoal=other), 60)
+        self.assertEqual(result.result, FAILED)
+        self.assertEqual(result.detail, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1")
+        with self.assertRaisesRegex(shell.CheckError, "q8_0 on CPU0: exit status 2; no such device"):
+            tests.same_text(self.built(True, shoal="echo no such device; exit 2\n"), 60)
+
+
+class Sanitizer(unittest.TestCase):
+    CLEAN = PASSING + "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+    BROKEN = (PASSING + "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 4 bytes\n"
+              "=========     at kernel+0x10\n=========     by thread (0,0,0)\n========= ERROR SUMMARY: 1 error\n")  # fmt: skip
+
+    def judge(self, output, status):
+        return tests.sanitizer_verdict(ended(output, status), gtest.parse(output))
+
+    def test_clean(self):
+        result = self.judge(self.CLEAN, 0)
+        self.assertEqual((result.result, result.detail), (OK, "0 errors; 2 passed, 1 skipped"))
+
+    def test_an_error_fails_whatever_the_tests_say(self):
+        result = self.judge(self.BROKEN, 86)
+        self.assertEqual((result.result, result.detail), (FAILED, "Invalid __global__ write of size 4 bytes (1 error)"))
+        self.assertEqual(result.data["errors"], ["Invalid __global__ write of size 4 bytes"])
+        self.assertEqual(self.judge(self.BROKEN.replace("========= ERROR SUMMARY: 1 error\n", ""), None).result, FAILED)
+
+    def test_races_and_other_lines(self):
+        text = PASSING + "========= Warning: cannot read symbols\n========= Target application returned an error\n"
+        self.assertEqual(self.judge(text + "========= RACECHECK SUMMARY: 0 hazards displayed\n", 0).result, OK)
+        race = text + "========= Warning: Race reported between Write and Read\n========= RACECHECK SUMMARY: 1 hazard\n"
+        self.assertEqual(self.judge(race, 0).result, FAILED)
+
+    def test_out_of_time(self):
+        result = self.judge(PASSING, None)
+        self.assertEqual(result.detail, "nothing found in the 2 tests that ended within the limit")
+        with self.assertRaisesRegex(shell.Skip, "no test ended within 5 s"):
+            self.judge("[ RUN      ] A.b\n", None)
+
+    def test_it_must_have_looked(self):
+        self.assertEqual(self.judge(PASSING, 0).result, FAILED)
+
+
+def row(prompt, generated, rate):
+    """As in the JSON of `shoal bench`, of an 8B model in q8_0."""
+    return {"test": f"pp{prompt}" if prompt else f"tg{generated}", "n_prompt": prompt, "n_gen": generated, "avg_ts": rate,
+            "model_size": 8_532_934_656, "model_n_params": 8_030_261_248}  # fmt: skip
+
+
+class Ratios(Folder):
+    ROWS = [row(512, 0, 20000.0), row(0, 128, 300.0)]
+
+    def test_rates(self):
+        rates = bench.rates_of(self.ROWS)
+        self.assertEqual((rates["prompt"], rates["generation"], rates["bytes"]), (20000.0, 300.0, 8_532_934_656))
+        with self.assertRaisesRegex(shell.CheckError, "shoal bench measured pp512$"):
+            bench.rates_of(self.ROWS[:1])
+
+    def test_bytes_of_a_token(self):
+        # 128256 x 4096 elements of 34 bytes for 32; 64 positions x 32 layers x 2 x 1024 halves.
+        self.assertEqual(bench.bytes_per_token("q8_0", 8_532_934_656, 64), 8_532_934_656 - 558_170_112 + 8_388_608)
+
+    def test_arithmetic_of_a_prompt(self):
+        without_tables = 8_030_261_248 - 2 * 525_336_576
+        expected = 2 * without_tables * 512 + 2 * 525_336_576 + 32 * 4 * 4096 * 512 * 513 // 2
+        self.assertEqual(bench.flops_of_prompt(8_030_261_248, 512), expected)
+
+    def test_ratios(self):
+        figures = {"ceilings": {"copy": 4.3e12, "bf16": 7.9e14}, "all_reduce_us": 6.5,
+                   "bench-q8_0": bench.rates_of(self.ROWS),
+                   "bench-q8_0-meta": bench.rates_of([row(512, 0, 19000.0), row(0, 128, 270.0)])}  # fmt: skip
+        ratios = bench.compute_ratios(figures)
+        self.assertEqual(set(ratios), {"generation q8_0", "prompt q8_0", "meta q8_0", "all_reduce_us"})
+        self.assertAlmostEqual(ratios["generation q8_0"], 300 * 7_983_153_152 / 4.3e12)
+        self.assertAlmostEqual(ratios["prompt q8_0"], 20000 * bench.flops_of_prompt(8_030_261_248, 512) / 512 / 7.9e14)
+        self.assertAlmostEqual(ratios["meta q8_0"], 0.9)
+
+    def test_parts_that_were_not_measured(self):
+        figures = {"ceilings": {"copy": 4.3e12, "bf16": None}, "bench-q8_0": bench.rates_of(self.ROWS)}
+        self.assertEqual(set(bench.compute_ratios(figures)), {"generation q8_0"})
+        self.assertEqual(bench.compute_ratios({}), {})
+
+    def test_targets(self):
+        self.assertEqual([bench.judge("meta q8_0", value).result for value in (0.84, 0.85)], [MISSED, OK])
+        self.assertEqual([bench.judge("all_reduce_us", value).result for value in (8.1, 8.0)], [MISSED, OK])
+        self.assertIn("0.55, target >= 0.60", bench.judge("generation q4_k_m", 0.55).detail)
+
+    def test_json_between_messages(self):
+        self.assertEqual(bench.parse_json(ended('loading [1/2]\n[\n {"a": 1}\n]\nbye\n'), "x"), [{"a": 1}])
+        self.assertEqual(bench.parse_json(ended('{"a": [1]}\n'), "x"), {"a": [1]})
+        with self.assertRaisesRegex(shell.CheckError, "^x: exit status 1; no GPU$"):
+            bench.parse_json(ended("no GPU\n", 1), "x")
+        with self.assertRaisesRegex(shell.CheckError, "^x: nothing$"):
+            bench.parse_json(ended("nothing\n"), "x")
+
+    def test_ceilings_without_cublas(self):
+        one = self.built(cuda_ceilings="""echo '{"copy": {"bytes_per_second": 4e12}, "bf16": null, "no_bf16": "no file"}'\n""")
+        one.machine["cublas"] = "/none"
+        result = bench.ceilings(one, 10)
+        self.assertEqual(result.detail, "copy 4.00 TB/s, no bf16 rate: no file")
+        self.assertEqual(one.figures["ceilings"], {"copy": 4e12, "bf16": None})
+
+    def test_wrong_sums_are_a_failure(self):
+        one = self.built(shoal="""echo '{"wrong": 3, "results": []}'; exit 0\n""")
+        with self.assertRaisesRegex(shell.CheckError, "3 elements are wrong"):
+            bench.bench_comm(one, 10)
+
+    def test_models_are_written_beside_the_other_steps(self):
+        one = context(self.folder)
+        one.root = self.folder
+        (self.folder / "scripts").mkdir()
+        (self.folder / "scripts/make_model.py").write_text("import sys; open(sys.argv[-1], 'w').write('model')")
+        self.assertEqual(bench.start_models(one, 10).result, OK)
+        result = bench.wait_for_models(one, 30)
+        self.assertEqual(result.data, {"q4_k_m": 5, "q8_0": 5})
+        (self.folder / "scripts/make_model.py").write_text("import sys; sys.exit('make_model.py: No module named numpy')")
+        for kind in bench.TYPES:
+            bench.model_path(one, kind).unlink()
+        bench.start_models(one, 10)
+        with self.assertRaisesRegex(shell.CheckError, "^q4_k_m: make_model.py: No module named numpy$"):
+            bench.wait_for_models(one, 30)
+        bench.stop_background(one)
+
+
+class Machine(Folder):
+    def test_a_gpu(self):
+        gpu = machine.parse_gpu("NVIDIA H200, 580.159.03, 143771 MiB, 9.0, 1980 MHz, 3201 MHz, 345 MHz, 700.00 W")
+        self.assertEqual((gpu["name"], gpu["compute_cap"]), ("NVIDIA H200", "9.0"))
+        self.assertEqual(machine.architecture([gpu]), "90")
+        with self.assertRaisesRegex(shell.CheckError, "nvidia-smi says 'No devices were found'"):
+            machine.parse_gpu("No devices were found\n")
+
+    def test_versions_of_nccl(self):
+        self.assertEqual(machine.version_text(23004), "2.30.4")
+        self.assertEqual(machine.version_text(22809), "2.28.9")
+
+    def test_a_library_in_python_packages(self):
+        file = self.folder / "nvidia/nccl/lib/libnccl.so.2"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        self.assertEqual(machine.library_in_packages("libnccl.so.2", [self.folder]), str(file))
+        self.assertIsNone(machine.library_in_packages("libcublas.so.13", [self.folder]))
+
+    def test_old_nccl_is_left_out(self):
+        one = context(self.folder)
+        one.machine["nccl"] = "/x/libnccl.so.2"
+        with mock.patch.object(tests, "nccl_version", return_value=22809):
+            with self.assertRaisesRegex(shell.Skip, r"^NCCL 2\.28\.9 cannot have several ranks on one GPU; 2\.30 can$"):
+                tests.run_nccl(one, 5)
+
+    def test_missing_tools_are_said_in_one_line(self):
+        one = context(self.folder)
+        with mock.patch.object(machine, "cuda_tool", return_value=None):
+            with self.assertRaisesRegex(shell.CheckError, "^no nvidia-smi: there is no NVIDIA driver here; .*$"):
+                machine.examine(one, 30)
+        smi = fake_program(self.folder / "smi", 'echo "A GPU, 1, 2 MiB, 9.0, 1 MHz, 1 MHz, 1 MHz, 1 W"\n')
+        only_smi = {"nvidia-smi": str(smi)}
+        with mock.patch.object(machine, "cuda_tool", side_effect=only_smi.get):
+            with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: .*$"):
+                machine.examine(one, 30)
+        with mock.patch.object(tests, "cuda_tool", return_value=None):
+            step = next(step for step in tests.steps(False) if step.name == "sanitizer-ops")
+            with self.assertRaisesRegex(shell.Skip, "^no compute-sanitizer here$"):
+                step.work(one, 5)
+        with mock.patch.object(pack, "find_tool", return_value=None):
+            with self.assertRaisesRegex(shell.CheckError, "^--pack needs apt-get: run it on Debian 12$"):
+                pack.pack(self.folder / "pack")
+
+
+class Build(Folder):
+    def test_configured_for_the_gpu_and_for_the_emulator(self):
+        one = context(self.folder)
+        one.deps = self.folder / "deps"
+        (one.deps / "usr/lib/x86_64-linux-gnu/cmake").mkdir(parents=True)
+        words = build.configure_command(one, "90")
+        self.assertIn("-DSHOAL_CUDA_ARCHITECTURES=90", words)
+        self.assertIn("-DSHOAL_CUDA_EMULATED=OFF", words)
+        prefixes = next(word for word in words if word.startswith("-DCMAKE_PREFIX_PATH=")).split("=")[1].split(";")
+        self.assertEqual(prefixes[0], str(one.prefix))
+        self.assertIn(str(one.deps / "usr/lib/x86_64-linux-gnu/cmake"), prefixes)
+        self.assertFalse(any("SHOAL_CUDA" in word for word in build.configure_command(context(self.folder, True), None)))
+
+    def test_errors_are_found_in_long_output(self):
+        output = "-- Found\nCMake Error at cmake/options.cmake:10 (find_package):\n  Could not find fmt\n\nCall Stack\n"
+        self.assertEqual(build.cmake_error(output), "Could not find fmt")
+        self.assertEqual(build.cmake_error("-- a\nCMake Error: x includes y\n-- b\n"), "x includes y")
+        self.assertEqual(build.cmake_error("no\nmarks\n"), "no marks")
+        self.assertEqual(build.first_error("[1/3] a\nx.cu(3): error: no such thing\nmore\n"), "x.cu(3): error: no such thing")
+
+    def test_what_was_not_built_is_known(self):
+        cmake = fake_program(self.folder / "tools/cmake",
+                             'case "$*" in *test_ops*) echo "ops.cpp:1: error: bad"; exit 1;; esac\n')  # fmt: skip
+        one = context(self.folder / "build")
+        with mock.patch.dict(os.environ, {"PATH": f"{cmake.parent}:{os.environ['PATH']}"}):
+            result = build.build(one, 30)
+        self.assertEqual((result.result, one.broken), (FAILED, {"test_ops"}))
+        self.assertIn("not built: test_ops; ops.cpp:1: error: bad", result.detail)
+
+    def test_resources_of_kernels(self):
+        text = ("Resource usage:\n Common:\n  GLOBAL:0\n Function _Z1av:\n  REG:40 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:560\n"
+                " Function _Z1bv:\n  REG:255 STACK:16 SHARED:0 LOCAL:0 CONSTANT[0]:560\n")  # fmt: skip
+        found = build.parse_resources(text)
+        self.assertEqual(found[1], {"kernel": "_Z1bv", "registers": 255, "stack": 16, "shared": 0, "local": 0})
+        self.assertEqual(len(found), 2)
+
+
+class Program(Folder):
+    def call(self, *arguments):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), mock.patch("signal.signal"):
+            status = main.main([str(word) for word in arguments], "text")
+        return status, out.getvalue()
+
+    def test_the_script_lists_its_steps(self):
+        outcome = shell.run([sys.executable, SCRIPT, "--list"], 60, self.folder / "log")
+        self.assertEqual(outcome.status, 0, outcome.output)
+        self.assertRegex(outcome.output, r"(?m)^sanitizer-races +30 s$")
+        self.assertTrue(os.access(SCRIPT, os.X_OK))
+
+    def test_without_a_gpu_all_is_said_in_one_table(self):
+        with mock.patch.object(machine, "cuda_tool", return_value=None):
+            status, out = self.call("--build", self.folder / "build", "--out", self.folder / "out", "--only",
+                                    "environment,build,devices,registers")  # fmt: skip
+        self.assertEqual(status, 1)
+        self.assertRegex(out, r"(?m)^environment +failed +0\.\d  no nvidia-smi: there is no NVIDIA driver here")
+        self.assertRegex(out, r"(?m)^registers +skipped +0\.0  no cuobjdump here")
+        found = json.loads((self.folder / "out/gpu_check.json").read_text())
+        self.assertEqual(found["steps"][0]["result"], FAILED)
+
+    def test_wrong_arguments(self):
+        self.assertEqual(self.call("--only", "nonsense")[0], 2)
+        status, out = self.call("--deps", self.folder / "none", "--only", "environment")
+        self.assertEqual((status, out), (2, f"gpu_check: --deps: there is no folder {self.folder / 'none'}\n"))
+        (self.folder / "full").mkdir()
+        (self.folder / "full/file").touch()
+        out = self.call("--pack", self.folder / "full")[1]
+        self.assertEqual(out, f"gpu_check: --pack: {self.folder / 'full'} is not empty\n")
+
+    def test_emulated_runs_of_a_build(self):
+        one = self.built(True, test_devices=f"cat <<'X'\n{PASSING}X\n", test_ops="exit 139\n")
+        status, out = self.call("--emulated", "--build", one.build, "--out", self.folder / "out", "--only", "devices,ops",
+                                "--commit", "abc1")  # fmt: skip
+        self.assertEqual(status, 1)
+        self.assertRegex(out, r"(?m)^devices +ok +\d+\.\d  2 passed, 1 skipped$")
+        self.assertRegex(out, r"(?m)^ops +failed +\d+\.\d  0 passed, exit status 139")
+        self.assertTrue(out.endswith("commit abc1: 1 ok, 1 failed\n"), out)
+
+
+if __name__ == "__main__":
+    unittest.main()
