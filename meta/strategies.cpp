@@ -97,11 +97,13 @@ void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, st
   }
 }
 
-/// Selecting from rows that are split: see candidates.h. Of several owners of a stretch one takes part.
+/// Selecting from rows that are split, where that sends less than the rows: see candidates.h. Of several owners of a
+/// stretch one takes part.
 void add_candidates(const Tensor& node, const Layouts& sources, std::vector<Strategy>& out) {
   if (sources.empty() || !sources[0].is_split(0)) return;
   const Partition row = sources[0].partition.disjoint();
-  if (!candidates_of(node, row)) return;
+  const auto candidates = candidates_of(node, row);
+  if (!candidates || candidate_bytes(node, *candidates) >= static_cast<int64_t>(node.src[0]->bytes())) return;
   NodeChoice choice{{Layout::split(0, row)}, Layout::mirrored(), -1, row};
   choice.by_candidates = true;
   out.push_back({std::move(choice), busiest_share(row)});

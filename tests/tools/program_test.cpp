@@ -90,9 +90,9 @@ TEST(Run, SamplesOnTheDevicesWhatTheHostWouldSample) {
     for (const auto& [temp, listed] : {std::pair("0", "0"), {"1.5", "3"}, {"1.5", "50"}}) {
       std::vector<std::string> args{"run", "-m",  kModel,   "-p", kPrompt,  "-n", "30",           "-dev", names,
                                     "-ts", ratio, "--temp", temp, "--seed", "7",  "--top-logits", listed};
-      const json on_devices = run_json(args);
+      json on_devices = run_json(args);
       args.push_back("--sample-on-host");
-      const json on_host = run_json(args);
+      json on_host = run_json(args);
       EXPECT_EQ(on_devices["tokens"], on_host["tokens"]) << names << " " << temp;
       EXPECT_EQ(on_devices["top_logits"], on_host["top_logits"]) << names << " " << listed;
     }
