@@ -95,7 +95,7 @@ def stop_background(context) -> None:
 
 def ceilings(context, limit: float) -> Result:
     file = context.machine.get("cublas") or library_in_packages("libcublas.so.13")
-    command = [context.program("cuda_ceilings"), *([file] if file else [])]
+    command = [context.program("cuda_ceilings", with_plugin=False), *([file] if file else [])]
     found = parse_json(run(command, limit, context.log("ceilings"), context.environment()), "cuda_ceilings")
     copy, bf16 = found["copy"]["bytes_per_second"], (found["bf16"] or {}).get("flops_per_second")
     context.figures["ceilings"] = {"copy": copy, "bf16": bf16}
@@ -106,7 +106,7 @@ def ceilings(context, limit: float) -> Result:
 def bench_model(context, kind: str, devices: str, env: dict, limit: float, step: str) -> Result:
     path = model_path(context, kind)
     if not path.is_file():
-        raise Skip(f"no {path}")
+        raise Skip(f"no {path}: run the steps models, too")
     command = [context.program("shoal"), "bench", "-m", path, "--plugin", context.plugin, "--devices", devices,
                "-p", PROMPT, "-n", GENERATED, "-r", 3, "-o", "json"]  # fmt: skip
     rows = parse_json(run(command, limit, context.log(step), context.environment(**env)), f"shoal bench on {devices}")

@@ -3,7 +3,7 @@ import dataclasses
 import os
 import pathlib
 
-from gpu.shell import Skip
+from gpu.shell import CheckError, Skip
 
 
 @dataclasses.dataclass
@@ -37,13 +37,14 @@ class Context:
     def log(self, step: str) -> pathlib.Path:
         return self.build / "gpu_check" / f"{step}.log"
 
-    def program(self, name: str) -> pathlib.Path:
+    def program(self, name: str, with_plugin=True) -> pathlib.Path:
+        """Of what was built, by name of its target; Skip where the step build has said already that it is missing."""
         path = self.build / "bin" / name
-        for target, file in ((name, path), (self.plugin_target, self.plugin)):
+        for target, file in [(name, path), *([(self.plugin_target, self.plugin)] if with_plugin else [])]:
             if target in self.broken:
                 raise Skip(f"{target} was not built")
             if not file.exists():
-                raise Skip(f"no {file}: run the step build first")
+                raise CheckError(f"no {file}: run the step build first")
         return path
 
     def environment(self, **more: str) -> dict:

@@ -194,6 +194,6 @@ def emulated_steps() -> list[Step]:
         suite_step("collectives", 600, Suite("test_collectives", "Plugin*/*", {PER_GPU: "5"})),
         suite_step("meta", 900, Suite("test_property", "*/MetaProperty.*", sixteen)),
         suite_step("sched", 600, Suite("test_property", "*/SchedProperty.*", sixteen)),
-        suite_step("reference", 900, Suite("test_models", "*Reference*q8_0_2_even", {PER_GPU: "2"})),
+        suite_step("reference", 2400, Suite("test_models", "*Reference*q8_0_2_even", {PER_GPU: "2"})),
         Step("text", same_text, 300, NEEDS),
     ]

@@ -303,7 +303,7 @@ sleep 60
         one.broken = {"test_ops"}
         with self.assertRaisesRegex(shell.Skip, "^test_ops was not built$"):
             tests.run_suite(one, tests.Suite("test_ops", "*"), "ops", 5)
-        with self.assertRaisesRegex(shell.Skip, "run the step build first"):
+        with self.assertRaisesRegex(shell.CheckError, "run the step build first"):
             tests.run_suite(one, tests.Suite("test_devices", "*"), "devices", 5)
 
     def test_the_text_of_devices_is_compared(self):
