@@ -12,6 +12,7 @@
 #include "meta/joined_norm.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/meta/llama_graph.h"
 #include "tests/meta/norm_graph.h"
 
 namespace shoal::cuda {
@@ -57,6 +58,8 @@ class Counted final : public Communicator {
 class MetaMesh {
  public:
   explicit MetaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
+      : MetaMesh(ranks, test::norm_layouts(ranks), may_fuse, comm) {}
+  MetaMesh(int ranks, test::Layouts layouts, bool may_fuse = true, const std::string& comm = "auto")
       : processors_("SHOAL_EMULATED_PROCESSORS", "64"),
         gpus_("SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)),
         parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)),
@@ -67,8 +70,8 @@ class MetaMesh {
       return std::make_unique<Counted>(collectives::cuda::make_cuda_communicator(backends, wanted), queued, may_fuse);
     };
     const auto all = family_.devices();
-    device = meta::MetaDevice::create({all.begin(), all.end()}, test::callback_for(test::norm_layouts(ranks)),
-                                      std::move(options));
+    device =
+        meta::MetaDevice::create({all.begin(), all.end()}, test::callback_for(std::move(layouts)), std::move(options));
     backend = device->init();
   }
 
@@ -168,6 +171,18 @@ TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
   }
   // Without it: all_reduce, and the sum with its norm, which one device joins; two of each on two ranks.
   EXPECT_EQ(launches[1] - launches[0], 4);
+}
+
+TEST(CudaMetaFusionOnce, ADecoderHasIt) {
+  MetaMesh fusing(2, test::llama_layouts({3, 1})), plain(2, test::llama_layouts({3, 1}), false);
+  test::Loaded loaded(test::llama_graph(1), *fusing.device), reference(test::llama_graph(1), *plain.device);
+  const auto plan = fusing.backend->create_plan(loaded.graph);
+  const auto reference_plan = plain.backend->create_plan(reference.graph);
+  EXPECT_THAT(meta::steps_text(meta::plan_of(*plan)),
+              testing::HasSubstr("attn_out  f32 x 32  128 bytes  with add, rms_norm, mul"));
+  EXPECT_EQ(joined(*plan), 1) << "behind the feed-forward rows are chosen first";
+  expect_close(outputs(loaded, *fusing.backend, *plan, 1)[0], outputs(reference, *plain.backend, *reference_plan, 1)[0],
+               "logits");
 }
 
 TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
