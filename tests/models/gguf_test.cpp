@@ -11,8 +11,8 @@
 #include <limits>
 
 #include "graph/error.h"
-#include "tests/support/model_files.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/model_files.h"
 
 namespace shoal::models {
 namespace {

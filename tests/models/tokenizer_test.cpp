@@ -13,8 +13,8 @@
 
 #include "graph/error.h"
 #include "models/tokenizer_utf8.h"
-#include "tests/support/model_files.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/model_files.h"
 
 namespace shoal::models {
 namespace {

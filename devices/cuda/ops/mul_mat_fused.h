@@ -1,6 +1,7 @@
 // Decode products joined with what follows them, for whoever finds such nodes side by side in a plan. They use the
 // kernels of mul_mat and, unless said otherwise, the workspace of the first mul_mat node, and write to `out` alone; the
-// joined nodes need no memory of their own. supports asks about dtypes, shapes and strides; like run() of an op, nothing waits or throws.
+// joined nodes need no memory of their own. supports asks about dtypes, shapes and strides; like run() of an op,
+// nothing waits or throws.
 #pragma once
 
 #include <span>
@@ -18,8 +19,8 @@ void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Ten
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
-/// Products of one b that mul_mat would run one after the other, and that take it in the same form: it is prepared once,
-/// in the workspace of the last one, on which no result and no matrix may lie. The same bits as one by one.
+/// Products of one b that mul_mat would run one after the other, and that take it in the same form: it is prepared
+/// once, in the workspace of the last one, on which no result and no matrix may lie. The same bits as one by one.
 bool mul_mat_many_supports(std::span<Tensor* const> products);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> products);
 
