@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "devices/cpu/cpu_device.h"
+#include "devices/functions.h"
 #include "graph/error.h"
 #include "tools/options.h"
 
@@ -60,6 +61,14 @@ void provide_cpus(int needed) {
     known += (known.empty() ? "" : ", ") + device->name();
   }
   std::string remedy = cpu_number(name) ? fmt::format("; SHOAL_CPU_DEVICES={} makes that many of the CPU", needed) : "";
+  for (const BackendReg* family : Registry::instance().families()) {
+    if (!family->is_listed() || !family->devices().empty() || !upper(name).starts_with(family->name())) continue;
+    const auto features = find_function(*family, functions::kFeatures);
+    if (features == nullptr) continue;
+    for (const functions::Feature& feature : features()) {
+      if (feature.name == "no_devices") remedy += fmt::format("; {} has none: {}", family->name(), feature.value);
+    }
+  }
   fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
 }
 
