@@ -91,6 +91,13 @@ void check_implementation(std::string_view name) {
   fail<InvalidArgument>("there is no implementation '{}' of collectives; use auto, host, p2p, nccl or staged", name);
 }
 
+DType default_wire() {
+  const char* text = std::getenv("SHOAL_COMM_WIRE");
+  if (text == nullptr || *text == '\0' || std::string_view(text) == "f32") return DType::kF32;
+  if (std::string_view(text) == "bf16") return DType::kBF16;
+  fail<InvalidArgument>("SHOAL_COMM_WIRE: sums travel as f32 or bf16, not as '{}'", text);
+}
+
 std::string default_implementation() {
   const char* text = std::getenv("SHOAL_COMM");
   if (text == nullptr || *text == '\0') return "auto";

@@ -73,12 +73,17 @@ std::string default_implementation();
 /// Throws InvalidArgument that lists the names when it is none of them.
 void check_implementation(std::string_view name);
 
+/// As what f32 sums travel where the implementation can choose (p2p): f32, or bf16, which halves the bytes and rounds
+/// each addend and the result. SHOAL_COMM_WIRE, or f32. Throws InvalidArgument for another value.
+DType default_wire();
+
 struct Options {
   /// Of one rank waiting for the others while the process runs; time in which it was stopped does not count.
   std::chrono::milliseconds timeout = default_timeout();
   /// How long a waiting rank spins before it parks, where every rank can have a core of its own.
   std::chrono::microseconds spin{50};
   std::string implementation = default_implementation();
+  DType wire = default_wire();
 };
 
 class Communicator {

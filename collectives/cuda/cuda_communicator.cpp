@@ -20,7 +20,8 @@ using shoal::cuda::LaunchContext;
 class PeerCommunicator final : public Communicator {
  public:
   PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options)
-      : peers_(places(backends), options), backends_(backends.begin(), backends.end()) {
+      : peers_(places(backends), options, {.bf16_wire = options.wire == DType::kBF16}),
+        backends_(backends.begin(), backends.end()) {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
