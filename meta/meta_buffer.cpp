@@ -122,8 +122,8 @@ void MetaBuffer::make_view(const Tensor& view) {
   const Shards* base = find(source.is_view() ? *source.view_base : source);
   if (base == nullptr) return;
   Shards shards = *base;
-  std::vector<std::unique_ptr<Graph>> graphs;
-  for (size_t rank = 0; rank < shards.local.size(); ++rank) graphs.push_back(std::make_unique<Graph>());
+  std::vector<std::shared_ptr<Graph>> graphs;
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) graphs.push_back(std::make_shared<Graph>());
   for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
     auto layout = view_layout(**link, shards.layout);
     if (!layout) return;
@@ -141,8 +141,10 @@ void MetaBuffer::make_view(const Tensor& view) {
 
 void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
   Shards shards = shards_of(placed);
+  const auto made = names_.find(&placed);
+  auto graphs = made != names_.end() ? made->second : std::vector<std::shared_ptr<Graph>>{};
   shards_[&tensor] = std::move(shards);
-  names_[&tensor].clear();
+  names_[&tensor] = std::move(graphs);
   tensor.buffer = this;
   tensor.data = placed.data;
 }

@@ -83,8 +83,9 @@ class MetaBuffer final : public Buffer {
 
   MetaBufferType& meta_type_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  /// Views and aliases of what lies here, with what was made for them. They may be gone, as the graph of a view may.
-  std::unordered_map<const Tensor*, std::vector<std::unique_ptr<Graph>>> names_;
+  /// Views and aliases of what lies here, with what was made for them; an alias shares what its view has. They may be
+  /// gone, as the graph of a view may.
+  std::unordered_map<const Tensor*, std::vector<std::shared_ptr<Graph>>> names_;
   std::vector<const Tensor*> declared_;                      ///< in the store by us
   std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< per rank
 };

@@ -33,9 +33,9 @@ struct BlockSteps {
   uint32_t packets;
 };
 
-struct alignas(4096) RankState {
-  uint32_t failed;      ///< set by the first thread of this rank's kernels that gives up
-  uint32_t operations;  ///< begun by this rank; block 0 counts
+struct alignas(256) RankState {  // as cudaMalloc aligns
+  uint32_t failed;               ///< set by the first thread of this rank's kernels that gives up
+  uint32_t operations;           ///< begun by this rank; block 0 counts
   /// Number of the rank's latest operation and its signature (operations << 32 | signature), for others to read when
   /// they have waited for long, and a word that is not used.
   alignas(16) uint64_t post[2];
