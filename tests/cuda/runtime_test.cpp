@@ -187,6 +187,8 @@ TEST(CudaRuntime, GpusAndPeers) {
   EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
   EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
   EXPECT_EQ(can, 1);
+  cudaDeviceDisablePeerAccess(1);  // what tests before in this process have enabled
+  cudaGetLastError();
   EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaSuccess);
   EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
   EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
