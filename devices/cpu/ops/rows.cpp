@@ -63,10 +63,15 @@ const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int
   return scratch;
 }
 
+void convert(DType dtype, const float* values, void* to, int64_t n) {
+  const auto vectorised = kernels().rows.from_f32[static_cast<size_t>(dtype)];
+  (vectorised ? vectorised : traits(dtype).from_f32)(values, to, n);
+}
+
 void store(const Tensor& node, std::byte* row, int64_t begin, int64_t n, const float* values) {
   if (node.dtype == DType::kF32) return;
   const DTypeTraits& type = traits(node.dtype);
-  type.from_f32(values, row + begin / type.block_elems * type.block_bytes, n);
+  convert(node.dtype, values, row + begin / type.block_elems * type.block_bytes, n);
 }
 
 }  // namespace shoal::cpu
