@@ -1,5 +1,6 @@
 // Rows of f32 written as other types, and sums of several arrays.
 #include "devices/cpu/kernels/narrow.h"
+#include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/rows.h"
 #include "graph/quants/blocks.h"
 
@@ -25,12 +26,7 @@ float largest_magnitude(const F32* x) {
     const F32 v = bits_as<F32>(bits_as<I32>(x[i]) & 0x7fffffff);
     most = v > most ? v : most;
   }
-  float lanes[kLanes];
-  store(lanes, most);
-  for (int n = kLanes / 2; n > 0; n /= 2) {
-    for (int i = 0; i < n; ++i) lanes[i] = lanes[i + n] > lanes[i] ? lanes[i + n] : lanes[i];
-  }
-  return lanes[0];
+  return max_lanes(most);
 }
 
 /// Integers from -128 to 127 as bytes.

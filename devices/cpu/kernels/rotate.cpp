@@ -74,20 +74,37 @@ namespace {
 constexpr float kLongWay = 0x1p24f;
 constexpr double kQuartersHead = 0.636619770899415, kQuartersTail = 1.4681663269012186e-09;
 
+/// Those of from[] that are too large, or NaN.
+template <bool kSine>
+__attribute__((noinline)) void exact_waves(const float* from, float* result) {
+  for (int j = 0; j < kWideLanes; ++j) {
+    if (__builtin_fabsf(from[j]) <= kLongWay) continue;
+    result[j] = kSine ? __builtin_sinf(from[j]) : __builtin_cosf(from[j]);
+  }
+}
+
+template <bool kSine>
+void some_waves(const float* from, float* result) {
+  const F64 v = widened(from);
+  const Circle at = circle_at(v * splat_wide(kQuartersHead), v * splat_wide(kQuartersTail));
+  store_narrowed(result, kSine ? at.sine : at.cosine);
+  int near = 1;
+  for (int j = 0; j < kWideLanes; ++j) near &= __builtin_fabsf(from[j]) <= kLongWay;
+  if (!near) exact_waves<kSine>(from, result);
+}
+
 template <bool kSine>
 void waves(const float* x, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; i += kWideLanes) {
-    const int64_t here = n - i < kWideLanes ? n - i : kWideLanes;
-    float from[kWideLanes] = {}, result[kWideLanes];
-    __builtin_memcpy(from, x + i, here * sizeof(float));
-    const F64 v = widened(from);
-    const Circle at = circle_at(v * splat_wide(kQuartersHead), v * splat_wide(kQuartersTail));
-    store_narrowed(result, kSine ? at.sine : at.cosine);
-    for (int64_t j = 0; j < here; ++j) {
-      const bool near = __builtin_fabsf(from[j]) <= kLongWay;
-      to[i + j] = near ? result[j] : (kSine ? __builtin_sinf(from[j]) : __builtin_cosf(from[j]));
-    }
+  int64_t i = 0;
+  float from[kWideLanes] = {}, result[kWideLanes];
+  for (; i + kWideLanes <= n; i += kWideLanes) {
+    store(from, load<F32Half>(x + i));  // the result may overwrite it
+    some_waves<kSine>(from, result);
+    store(to + i, load<F32Half>(result));
   }
+  for (int64_t j = i; j < n; ++j) from[j - i] = x[j];
+  if (i < n) some_waves<kSine>(from, result);
+  for (int64_t j = i; j < n; ++j) to[j] = result[j - i];
 }
 
 }  // namespace

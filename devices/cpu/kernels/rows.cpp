@@ -30,6 +30,7 @@ double sum_row(const float* x, int64_t n) {
 }
 
 double sum_squares(const float* x, double shift, int64_t n) {
+  if (shift == 0) return sum_wide(x, n, [](F64 v, F64 sum) { return multiply_add(v, v, sum); });
   return sum_wide(x, n, [=](F64 v, F64 sum) {
     const F64 moved = v - splat_wide(shift);
     return multiply_add(moved, moved, sum);

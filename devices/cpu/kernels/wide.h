@@ -30,14 +30,15 @@ inline F64 multiply_add(F64 a, F64 b, F64 c) {
 #endif
 }
 
-/// By halves, as sum_lanes.
-inline double sum_lanes(F64 v) {
-  double lanes[kWideLanes];
-  store(lanes, v);
-  for (int n = kWideLanes / 2; n > 0; n /= 2) {
-    for (int i = 0; i < n; ++i) lanes[i] += lanes[i + n];
-  }
-  return lanes[0];
+/// By halves, as for F32.
+inline double sum_lanes(Vec<double, 2> v) {
+  return v[0] + v[1];
+}
+inline double sum_lanes(Vec<double, 4> v) {
+  return sum_lanes(__builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3));
+}
+inline double sum_lanes(Vec<double, 8> v) {
+  return sum_lanes(__builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7));
 }
 
 struct Circle {

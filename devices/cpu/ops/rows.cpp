@@ -42,11 +42,10 @@ void copy_elements(const Tensor& tensor, const std::byte* row, int64_t begin, in
   }
 }
 
-const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch) {
+const float* load_into(float* scratch, const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n) {
   const DTypeTraits& type = traits(tensor.dtype);
   const bool gaps = tensor.strides[0] != type.block_bytes;
   if (tensor.dtype == DType::kF32) {
-    if (!gaps) return reinterpret_cast<const float*>(row) + begin;
     copy_elements(tensor, row, begin, n, reinterpret_cast<std::byte*>(scratch));
     return scratch;
   }

@@ -36,9 +36,19 @@ inline std::byte* broadcast_row_at(const Tensor& tensor, const RowIndex& row) {
                          tensor.shape[3] == 1 ? 0 : row.i3});
 }
 
-/// n elements of a row from element `begin` on: the row's own memory when it is f32 without gaps, else converted
-/// into scratch. begin must be at a block boundary.
-const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch);
+/// Rows of f32 without gaps, which kernels use where they are.
+inline bool is_direct(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
+}
+
+/// n elements of a row from element `begin` on, converted into scratch.
+const float* load_into(float* scratch, const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n);
+
+/// The same, or the row's own memory when it is f32 without gaps. begin must be at a block boundary.
+inline const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch) {
+  if (is_direct(tensor)) return reinterpret_cast<const float*>(row) + begin;
+  return load_into(scratch, tensor, row, begin, n);
+}
 
 /// Where to compute elements [begin, ...) of a result row: its own memory when f32, else scratch. Results have
 /// no gaps.
@@ -78,19 +88,13 @@ void for_pieces(const TeamContext& ctx, const Shape& shape, F&& f, int64_t chunk
 /// Calls f(RowIndex) for this thread's rows.
 template <class F>
 void for_rows(const TeamContext& ctx, const Shape& shape, F&& f) {
-  const auto [first, last] = share(ctx, shape[1] * shape[2] * shape[3]);
-  for (int64_t i = first; i < last; ++i) f(row_index(shape, i));
+  for_pieces(ctx, {1, shape[1], shape[2], shape[3]}, [&](RowIndex row, int64_t, int64_t) { f(row); });
 }
 
 /// All elements follow one another, so that they can be taken as one row (the stride of a row of one element may be
 /// anything otherwise).
 inline bool is_dense(const Tensor& tensor) {
   return tensor.is_contiguous() && tensor.strides[0] == traits(tensor.dtype).block_bytes;
-}
-
-/// Rows of f32 without gaps: load() and target() give the rows' own memory.
-inline bool is_direct(const Tensor& tensor) {
-  return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
 }
 
 /// The chunk for operands and results that are walked together.

@@ -53,7 +53,8 @@ void run(const TeamContext& ctx, Tensor& node) {
       std::memset(to, 0, length * sizeof(float));
       return;
     }
-    const double sum = exponentiate(to, length, top) + std::exp(static_cast<double>(sink) - top);
+    const double rest = sinks ? std::exp(static_cast<double>(sink) - top) : 0;
+    const double sum = exponentiate(to, length, top) + rest;
     const auto factor = static_cast<float>(1.0 / sum);
     kernels().rows.normalize(to, 0, factor, to, length);
   });
