@@ -30,10 +30,11 @@ struct DotArgs {
   int64_t c_row = 0;
 };
 
-/// c[j][c_row + i] (+)= row i of the panel times column j, over elements [k_begin, k_begin + k) of the columns.
+/// c[j][c_row + i] (+)= row i of the panels times column j, over elements [k_begin, k_begin + k) of the columns.
 struct PanelArgs {
   const std::byte* panel = nullptr;  ///< 64-byte aligned
-  int64_t rows = 0;                  ///< stored to c, at most panel_rows
+  size_t panel_stride = 0;           ///< bytes to the panel of the next panel_rows rows, where there are more rows
+  int64_t rows = 0;                  ///< stored to c
   int64_t k_begin = 0;               ///< a multiple of kPanelStep
   int64_t k = 0;
   int64_t k_total = 0;  ///< length of the columns

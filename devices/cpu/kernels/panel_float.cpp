@@ -7,17 +7,25 @@ namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
 struct Tile {
-  template <int C>
-  static void run(const PanelArgs& args, int64_t column) {
+  template <int R, int C>
+  static void run(const PanelArgs& args, int64_t row, int64_t column) {
     const float* b[C];
     for (int c = 0; c < C; ++c) b[c] = reinterpret_cast<const float*>(args.b[column + c]) + args.k_begin;
-    F32 sums[C] = {};
+    const std::byte* panels[R];
+    for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
+    F32 sums[R][C] = {};
     for (int64_t i = 0; i < args.k; ++i) {
-      const F32 weights = load<F32>(args.panel + i * sizeof(F32));
+      F32 weights[R];
       SHOAL_UNROLL
-      for (int c = 0; c < C; ++c) sums[c] = multiply_add(weights, splat(b[c][i]), sums[c]);
+      for (int r = 0; r < R; ++r) weights[r] = load<F32>(panels[r] + i * sizeof(F32));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const F32 value = splat(b[c][i]);
+        SHOAL_UNROLL
+        for (int r = 0; r < R; ++r) sums[r][c] = multiply_add(weights[r], value, sums[r][c]);
+      }
     }
-    store_sums(args, column, sums);
+    for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
   }
 };
 
@@ -44,7 +52,7 @@ void pack_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std
 SHOAL_FOR_ROWS(template void pack_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
 
 void multiply_floats(const PanelArgs& args) {
-  panel_tiles<Tile, 8>(args);
+  panel_tiles<Tile, kLanes == 16 ? 12 : 8>(args);
 }
 
 size_t float_panel_bytes(int64_t k) {

@@ -17,63 +17,82 @@ struct Tile {
   using Layout = PanelLayout<kGroups, kAdds>;
   static constexpr int kQuads = 8 / kGroups;  // per group
 
-  /// Integer products of one group, scaled by the weights' scales.
-  template <int C>
-  static void group(const std::byte* panel, const Column (&b)[C], int64_t part, int g, F32 (&products)[C]) {
-    I32 sums[C];
+  /// Integer products of one group.
+  template <int R, int C>
+  static void multiply(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
+                       I32 (&sums)[R][C]) {
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) {
-      sums[c] = splat(kGroups == 2 ? b[c].half_starts[2 * part + g] : b[c].starts[part]);
+      const I32 start = splat(kGroups == 2 ? b[c].half_starts[2 * part + g] : b[c].starts[part]);
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) sums[r][c] = start;
     }
     SHOAL_UNROLL
     for (int i = g * kQuads; i < (g + 1) * kQuads; ++i) {
-      const Bytes weights = load<Bytes>(panel + Layout::kValues + i * sizeof(Bytes));
+      Bytes weights[R];
       SHOAL_UNROLL
-      for (int c = 0; c < C; ++c) sums[c] = quad_dot(sums[c], weights, splat_quad(b[c].values + 32 * part + 4 * i));
-    }
-    const F32 scales = load<F32>(panel + Layout::kScales + g * sizeof(F32));
-    SHOAL_UNROLL
-    for (int c = 0; c < C; ++c) {
-      products[c] = g == 0 ? to_float(sums[c]) * scales : multiply_add(to_float(sums[c]), scales, products[c]);
-    }
-  }
-
-  template <int C>
-  static void run(const PanelArgs& args, int64_t column) {
-    Column b[C];
-    for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k_total, args.k_begin);
-    F32 sums[C] = {};
-    const std::byte* panel = args.panel;
-    for (int64_t part = 0; part < args.k / 32; ++part, panel += Layout::kBytes) {
-      F32 products[C];
+      for (int r = 0; r < R; ++r) weights[r] = load<Bytes>(panels[r] + Layout::kValues + i * sizeof(Bytes));
       SHOAL_UNROLL
-      for (int g = 0; g < kGroups; ++g) group<C>(panel, b, part, g, products);
-      SHOAL_UNROLL
-      for (int c = 0; c < C; ++c) sums[c] = multiply_add(products[c], splat(b[c].scales[part]), sums[c]);
-      if constexpr (kAdds) add<C>(panel, b, part, sums);
-    }
-    store_sums(args, column, sums);
-  }
-
-  /// Addends times the sums of the column.
-  template <int C>
-  static void add(const std::byte* panel, const Column (&b)[C], int64_t part, F32 (&sums)[C]) {
-    SHOAL_UNROLL
-    for (int c = 0; c < C; ++c) {
-      const F32 first = load<F32>(panel + Layout::kAddends);
-      if constexpr (kGroups == 1) {
-        sums[c] = multiply_add(first, splat(b[c].sums[part]), sums[c]);
-      } else {
-        const F32 second = load<F32>(panel + Layout::kAddends + sizeof(F32));
-        const float* of = b[c].half_sums + 2 * part;
-        sums[c] = multiply_add(second, splat(of[1]), multiply_add(first, splat(of[0]), sums[c]));
+      for (int c = 0; c < C; ++c) {
+        const Bytes column = splat_quad(b[c].values + 32 * part + 4 * i);
+        SHOAL_UNROLL
+        for (int r = 0; r < R; ++r) sums[r][c] = quad_dot(sums[r][c], weights[r], column);
       }
     }
   }
+
+  /// Adds the products of one group with both scales.
+  template <int R, int C>
+  static void add_scaled(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
+                         const I32 (&products)[R][C], F32 (&sums)[R][C]) {
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const F32 scales = load<F32>(panels[r] + Layout::kScales + g * sizeof(F32));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        sums[r][c] = multiply_add(to_float(products[r][c]) * scales, splat(b[c].scales[part]), sums[r][c]);
+      }
+    }
+  }
+
+  /// Addends times the sums of the column.
+  template <int R, int C>
+  static void add_addends(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
+                          F32 (&sums)[R][C]) {
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const F32 addends = load<F32>(panels[r] + Layout::kAddends + g * sizeof(F32));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const float sum = kGroups == 2 ? b[c].half_sums[2 * part + g] : b[c].sums[part];
+        sums[r][c] = multiply_add(addends, splat(sum), sums[r][c]);
+      }
+    }
+  }
+
+  template <int R, int C>
+  static void run(const PanelArgs& args, int64_t row, int64_t column) {
+    Column b[C];
+    for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k_total, args.k_begin);
+    const std::byte* panels[R];
+    for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
+    F32 sums[R][C] = {};
+    for (int64_t part = 0; part < args.k / 32; ++part) {
+      SHOAL_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        I32 products[R][C];
+        multiply<R, C>(panels, b, part, g, products);
+        add_scaled<R, C>(panels, b, part, g, products, sums);
+        if constexpr (kAdds) add_addends<R, C>(panels, b, part, g, sums);
+      }
+      for (int r = 0; r < R; ++r) panels[r] += Layout::kBytes;
+    }
+    for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
+  }
 };
 
-// Two accumulators per column, and room for the weights and a product.
-constexpr int kMostColumns = kLanes == 16 ? 8 : 4;
+// Two accumulators for each panel and column, and room for weights and a piece of the column.
+constexpr int kMostColumns = kLanes == 16 ? 6 : 4;
 
 }  // namespace
 

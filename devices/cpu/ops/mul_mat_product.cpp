@@ -12,7 +12,7 @@ namespace {
 // stays in a cache of half a megabyte. Short matrices are cut finer, so that all threads have some.
 constexpr int64_t kRowUnit = 64;
 constexpr int64_t kSmallRowUnit = 16;
-constexpr int64_t kColumnTile = 64;
+constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerThread = 4;
 
 constexpr int64_t kQuantizedStep = 2048;
@@ -81,10 +81,8 @@ void run_panels(const Job& job, std::byte* scratch) {
     }
     for (int64_t column = 0; column < job.columns; column += kColumnTile) {
       const int64_t columns = std::min(kColumnTile, job.columns - column);
-      for (int64_t row = 0; row < job.rows; row += panel_rows) {
-        weights.multiply({panels + row / panel_rows * panel_bytes, std::min(panel_rows, job.rows - row), k_begin, k,
-                          job.shape.k, job.b + column, job.c + column, columns, job.begin + row, k_begin > 0});
-      }
+      weights.multiply({panels, panel_bytes, job.rows, k_begin, k, job.shape.k, job.b + column, job.c + column, columns,
+                        job.begin, k_begin > 0});
     }
   }
 }
