@@ -4,7 +4,7 @@
     pip install -r scripts/requirements.txt
     scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
     scripts/make_model.py --preset 8b --type q8_0 --layers 4 8b-4-layers.gguf
-    scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --tensor-type 'blk\.0\.=f16' --dry-run
+    scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --dry-run
 
 Blocks are random bytes whose scales are set so that a weight's standard deviation is 1/sqrt(row length), as in a freshly
 initialised model: activations and logits stay of ordinary size, the text is noise. Files are the same for the same
@@ -210,8 +210,9 @@ def usual_tensors(shape, name, output_name):
     output = NAMES[output_name] if output_name else Type.Q6_K if base in COARSE else base
     q, kv = shape.head_dim * shape.heads, shape.head_dim * shape.kv_heads
     matrices = {
-        "attn_q": (q, shape.embd), "attn_k": (kv, shape.embd), "attn_v": (kv, shape.embd), "attn_output": (shape.embd, q),
-        "ffn_gate": (shape.ff, shape.embd), "ffn_up": (shape.ff, shape.embd), "ffn_down": (shape.embd, shape.ff),
+        "attn_q": (q, shape.embd), "attn_k": (kv, shape.embd), "attn_v": (kv, shape.embd),
+        "attn_output": (shape.embd, q), "ffn_gate": (shape.ff, shape.embd), "ffn_up": (shape.ff, shape.embd),
+        "ffn_down": (shape.embd, shape.ff),
     }  # fmt: skip
     yield "token_embd.weight", (shape.vocab, shape.embd), output if shape.tied else base
     for layer in range(shape.layers):
@@ -253,7 +254,8 @@ def tensors(shape, args):
         plan.append((name, dims, kind, bytes_of(name, dims, kind)))
     for one in args.tensor_type:
         if one not in used:
-            sys.exit(f"make_model.py: --tensor-type {one.pattern.pattern}={one.kind.name.lower()} is the first match of no matrix; "
+            text = f"{one.pattern.pattern}={one.kind.name.lower()}"
+            sys.exit(f"make_model.py: --tensor-type {text} is the first match of no matrix; "
                      "--dry-run without it prints their names")  # fmt: skip
     return plan
 
@@ -330,10 +332,10 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("output", nargs="?", help="the file to write")
     parser.add_argument("--preset", choices=PRESETS, default="tiny", help="sizes (default: tiny)")
-    parser.add_argument("--type", choices=sorted([*NAMES, *MIXTURES]), default="q8_0", help="of the matrices (default: q8_0)")
+    parser.add_argument("--type", choices=[*NAMES, *MIXTURES], default="q8_0", help="of the matrices (default: q8_0)")
     parser.add_argument("--output-type", choices=NAMES, help="of the output head (default: q6_k below q6_k, else --type)")
     parser.add_argument("--tensor-type", action="append", type=Override.parse, default=[], metavar="PATTERN=TYPE",
-                        help="of the matrices whose names a regular expression matches; may be repeated, the first match counts")  # fmt: skip
+                        help="of matrices whose names a regular expression matches; may be repeated, the first counts")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes, and write nothing")
     parser.add_argument("--seed", type=int, default=0)
     for field in ("embd", "layers", "ff", "heads", "kv-heads", "vocab", "ctx"):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Measures the same GGUF files on shoal and on other engines: llama.cpp, by its Python package, which is compiled from
-source into an environment of its own, and any program that has llama-bench's flags. Runs alternate: each round runs every
-engine once, each in a process of its own, beginning with another one each time.
+source into an environment of its own, and any program that has llama-bench's flags. Runs alternate: each round runs
+every engine once, each in a process of its own, beginning with another one each time.
 
   scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
   benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 -r 7
   benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 --llama-bench "ik=/path/to/llama-bench,-rtr 1" --bandwidth 32.9
 
-Prints a Markdown table: rates are tokens/s, medians over the rounds with the smallest and largest; a ratio is the median
-of the rounds' own ratios. Ctrl-C prints what is finished.
+Prints a Markdown table: rates are tokens/s, medians over the rounds with the smallest and largest; a ratio is the
+median of the rounds' own ratios. Ctrl-C prints what is finished.
 """
 
 import argparse
@@ -47,24 +47,55 @@ def parse_arguments() -> argparse.Namespace:
     add("-p", dest="prompts", type=counts, default=[512], metavar="INTS", help="tokens of prompts (512)")
     add("-n", dest="generations", type=counts, default=[128], metavar="INTS", help="tokens to generate (128)")
     add("-d", dest="depths", type=counts, default=[0], metavar="INTS", help="tokens that are in the cache before (0)")
-    add("-t", dest="threads", type=positive, default=len(os.sched_getaffinity(0)), metavar="INT",
-        help="threads of every engine (the processors that this process may use)")  # fmt: skip
+    add(
+        "-t",
+        dest="threads",
+        type=positive,
+        default=len(os.sched_getaffinity(0)),
+        metavar="INT",
+        help="threads of every engine (the processors that this process may use)",
+    )
     add("-ub", dest="ubatch", type=positive, default=512, metavar="INT", help="most tokens computed at once (512)")
     add("-r", dest="rounds", type=positive, default=5, metavar="INT", help="runs of every engine (5)")
     add("-o", dest="output", choices=["md", "csv", "json"], default="md")
-    add("--shoal", default=str(PROGRAM), metavar="PATH[,ARGUMENTS]", help="the program, with arguments for `shoal bench`")
-    add("--shoal-bench", action="append", default=[], metavar="NAME=PATH[,ARGUMENTS]",
-        help="another build of it, or other arguments, as one more engine")  # fmt: skip
-    add("--llama-bench", action="append", default=[], metavar="NAME=PATH[,ARGUMENTS]",
-        help="one more engine: a program with the flags and JSON of llama-bench")  # fmt: skip
+    add(
+        "--shoal",
+        default=str(PROGRAM),
+        metavar="PATH[,ARGUMENTS]",
+        help="the program, with arguments for `shoal bench`",
+    )
+    add(
+        "--shoal-bench",
+        action="append",
+        default=[],
+        metavar="NAME=PATH[,ARGUMENTS]",
+        help="another build of it, or other arguments, as one more engine",
+    )
+    add(
+        "--llama-bench",
+        action="append",
+        default=[],
+        metavar="NAME=PATH[,ARGUMENTS]",
+        help="one more engine: a program with the flags and JSON of llama-bench",
+    )
     add("--no-llama-cpp", action="store_true", help="leave out llama.cpp's Python package")
     add("--venv", type=pathlib.Path, default=environment.DEFAULT, help="the package's environment (build/peers-venv)")
     add("--setup", action="store_true", help="install its newest release, even if there is one; alone: do only this")
-    add("--prefix", type=shlex.split, default=[], metavar="COMMAND", help='put before every run, such as "taskset -c 0,1"')
+    add(
+        "--prefix",
+        type=shlex.split,
+        default=[],
+        metavar="COMMAND",
+        help='put before every run, such as "taskset -c 0,1"',
+    )
     bandwidth = parser.add_mutually_exclusive_group()
     bandwidth.add_argument("--bandwidth", type=float, metavar="GB/s", help="the machine's read bandwidth")
-    bandwidth.add_argument("--bandwidth-program", type=shlex.split, metavar="COMMAND",
-                           help="measures it, once a round; its last line begins with the number")  # fmt: skip
+    bandwidth.add_argument(
+        "--bandwidth-program",
+        type=shlex.split,
+        metavar="COMMAND",
+        help="measures it, once a round; its last line begins with the number",
+    )
     arguments = parser.parse_args()
     if not arguments.models and not arguments.setup:
         parser.error("give a model with -m, or --setup")
@@ -82,14 +113,16 @@ def labels(models: list[str]) -> list[str]:
 
 
 def find_engines(arguments: argparse.Namespace) -> list[engine_programs.Engine]:
+    """The reference first. What takes minutes to install comes last, when nothing else can be wrong."""
+    named = engine_programs.named
     found = [engine_programs.shoal_engine("shoal", arguments.shoal)]
-    found += [engine_programs.shoal_engine(*engine_programs.named(text, "--shoal-bench")) for text in arguments.shoal_bench]
-    if not arguments.no_llama_cpp:
-        found.append(environment.llama_cpp_engine(arguments.venv.absolute(), arguments.setup))
-    found += [engine_programs.llama_bench_engine(*engine_programs.named(text, "--llama-bench")) for text in arguments.llama_bench]
-    names = [engine.name for engine in found]
+    found += [engine_programs.shoal_engine(*named(text, "--shoal-bench")) for text in arguments.shoal_bench]
+    found += [engine_programs.llama_bench_engine(*named(text, "--llama-bench")) for text in arguments.llama_bench]
+    names = [engine.name for engine in found] + ([] if arguments.no_llama_cpp else [environment.NAME])
     if len(set(names)) != len(names):
         raise CompareError(f"two engines have the same name: {', '.join(names)}; choose other names")
+    if not arguments.no_llama_cpp:
+        found.insert(1, environment.llama_cpp_engine(arguments.venv.absolute(), arguments.setup))
     return found
 
 
@@ -98,10 +131,13 @@ class Comparison:
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
-        self.work = engine_programs.Work(arguments.threads, arguments.prompts, arguments.generations, arguments.depths,
-                                         arguments.ubatch)  # fmt: skip
-        self.measured = [report.Measured(label, gguf_bytes.read_weights(model).bytes_per_token())
-                         for model, label in zip(arguments.models, labels(arguments.models))]  # fmt: skip
+        self.work = engine_programs.Work(
+            arguments.threads, arguments.prompts, arguments.generations, arguments.depths, arguments.ubatch
+        )
+        self.measured = [
+            report.Measured(label, gguf_bytes.read_weights(model).bytes_per_token())
+            for model, label in zip(arguments.models, labels(arguments.models))
+        ]
         self.engines = find_engines(arguments)
         self.about: dict[str, str] = {}
         self.has_bandwidth = bool(arguments.bandwidth or arguments.bandwidth_program)
@@ -118,7 +154,11 @@ class Comparison:
         rates = {}
         first = number % len(self.engines)
         for engine in self.engines[first:] + self.engines[:first]:
-            print(f"compare: {model}, round {number + 1} of {arguments.rounds}: {engine.name}", file=sys.stderr, flush=True)
+            print(
+                f"compare: {model}, round {number + 1} of {arguments.rounds}: {engine.name}",
+                file=sys.stderr,
+                flush=True,
+            )
             rates[engine.name], row = engine_programs.measure(engine, model, self.work, arguments.prefix)
             self.about[engine.name] = engine_programs.about(row)
         return report.Round(rates, bandwidth)
@@ -150,8 +190,11 @@ class Comparison:
             print(report.json_text(rows, self.measured, self.about, self.arguments.threads), flush=True)
 
     def unfinished(self) -> str:
-        return ", ".join(f"{one.model} has {len(one.rounds)} of {self.arguments.rounds} rounds" for one in self.measured
-                         if len(one.rounds) < self.arguments.rounds)  # fmt: skip
+        return ", ".join(
+            f"{one.model} has {len(one.rounds)} of {self.arguments.rounds} rounds"
+            for one in self.measured
+            if len(one.rounds) < self.arguments.rounds
+        )
 
 
 def compare(arguments: argparse.Namespace) -> None:

@@ -23,15 +23,25 @@ class Work:
     ubatch: int
 
     def tests(self) -> list[str]:
-        return [test_name(prompt, generate, depth) for depth in self.depths
-                for prompt, generate in [(p, 0) for p in self.prompts if p] + [(0, n) for n in self.generations if n]]  # fmt: skip
+        return [
+            test_name(prompt, generate, depth)
+            for depth in self.depths
+            for prompt, generate in [(p, 0) for p in self.prompts if p] + [(0, n) for n in self.generations if n]
+        ]
 
     def flags(self) -> dict[str, str]:
         text = {"-p": self.prompts, "-n": self.generations}
         if any(self.depths):
             text["-d"] = self.depths  # programs that know no depths are not asked for any
         flags = {flag: ",".join(str(count) for count in counts) for flag, counts in text.items()}
-        return {**flags, "-t": str(self.threads), "-b": str(self.ubatch), "-ub": str(self.ubatch), "-r": "1", "-o": "json"}
+        return {
+            **flags,
+            "-t": str(self.threads),
+            "-b": str(self.ubatch),
+            "-ub": str(self.ubatch),
+            "-r": "1",
+            "-o": "json",
+        }
 
 
 def test_name(prompt: int, generate: int, depth: int) -> str:
@@ -57,15 +67,23 @@ def find_program(text: str, what: str, remedy: str) -> str:
     return os.path.abspath(found)
 
 
-def shoal_engine(name: str, text: str) -> Engine:
+def path_and_arguments(name: str, text: str) -> tuple[str, list[str]]:
     path, _, extra = text.partition(",")
+    try:
+        return path, shlex.split(extra)
+    except ValueError as error:
+        raise CompareError(f"{name}: cannot read the arguments {extra}: {error}; quote them as in a shell") from error
+
+
+def shoal_engine(name: str, text: str) -> Engine:
+    path, extra = path_and_arguments(name, text)
     remedy = "build it: cmake --preset release && cmake --build --preset release --target shoal"
-    return Engine(name, [find_program(path, name, remedy), "bench"], shlex.split(extra))
+    return Engine(name, [find_program(path, name, remedy), "bench"], extra)
 
 
 def llama_bench_engine(name: str, text: str) -> Engine:
-    path, _, extra = text.partition(",")
-    return Engine(name, [find_program(path, name, "give the llama-bench of the engine's own build")], shlex.split(extra))
+    path, extra = path_and_arguments(name, text)
+    return Engine(name, [find_program(path, name, "give the llama-bench of the engine's own build")], extra)
 
 
 def named(text: str, flag: str) -> tuple[str, str]:
@@ -87,7 +105,9 @@ def ending(status: int) -> str:
 def run(command: list[str], what: str) -> str:
     """The program's standard output; its failure is an error with the last line it wrote about it."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False
+        )
     except OSError as error:
         raise CompareError(f"{what}: {command[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
@@ -118,11 +138,15 @@ def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[
     try:
         rates = {test_name(row["n_prompt"], row["n_gen"], row.get("n_depth", 0)): float(row["avg_ts"]) for row in rows}
     except (ValueError, KeyError, TypeError) as error:
-        raise CompareError(f"{what}: its output is not the JSON of llama-bench ({error!r}); use a build that "
-                           "has -o json with n_prompt, n_gen and avg_ts") from error  # fmt: skip
+        raise CompareError(
+            f"{what}: its output is not the JSON of llama-bench ({error!r}); use a build that "
+            "has -o json with n_prompt, n_gen and avg_ts"
+        ) from error
     missing = [test for test in work.tests() if not rates.get(test, 0) > 0]
     if missing:
-        raise CompareError(f"{what}: it gave no rate for {', '.join(missing)}; leave out arguments that change the tests")
+        raise CompareError(
+            f"{what}: it gave no rate for {', '.join(missing)}; leave out arguments that change the tests"
+        )
     return rates, rows[0]
 
 

@@ -11,6 +11,7 @@ from errors import CompareError
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEFAULT = HERE.parent.parent / "build/peers-venv"
+NAME = "llama.cpp"
 BENCH = HERE / "llama_cpp_bench.py"
 
 
@@ -21,18 +22,21 @@ def python_of(folder: pathlib.Path) -> pathlib.Path:
 def logged(command: list, log: pathlib.Path, what: str, remedy: str, environment: dict | None = None) -> None:
     with log.open("ab") as out:
         try:
-            status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                    env=environment, check=False).returncode  # fmt: skip
+            status = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment, check=False
+            ).returncode
         except OSError as error:
             raise CompareError(f"{what}: {command[0]} cannot be run: {error.strerror}") from error
     if status != 0:
         lines = log.read_text(errors="replace").splitlines()
-        said = [line.strip() for line in lines if "error" in line.lower()] or [line.strip() for line in lines if line.strip()]
+        said = [line.strip() for line in lines if "error" in line.lower()] or [
+            line.strip() for line in lines if line.strip()
+        ]
         raise CompareError(f"{what} failed: {(said or ['it said nothing'])[-1][:300]}; {remedy}; all of it is in {log}")
 
 
 def set_up(folder: pathlib.Path) -> None:
-    """Makes the environment and installs the newest package, from source: what others compiled may be for other CPUs."""
+    """Makes the environment and installs the newest package, from source: a compiled one may be for other CPUs."""
     print(f"compare: compiling llama.cpp into {folder}; this takes minutes", file=sys.stderr, flush=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,12 +44,30 @@ def set_up(folder: pathlib.Path) -> None:
         log.write_bytes(b"")
     except OSError as error:
         raise CompareError(f"cannot make {folder}: {error.strerror}; choose another --venv") from error
-    logged([sys.executable, "-m", "venv", folder], log, "making a virtual environment",
-           "install what Python needs for it (apt-get install python3-venv)")  # fmt: skip
+    logged(
+        [sys.executable, "-m", "venv", folder],
+        log,
+        "making a virtual environment",
+        "install what Python needs for it (apt-get install python3-venv)",
+    )
     flags = f"{os.environ.get('CMAKE_ARGS', '')} -DGGML_NATIVE=ON".strip()
-    logged([python_of(folder), "-m", "pip", "install", "--upgrade", "--no-cache-dir", "--no-binary", "llama-cpp-python",
-            "llama-cpp-python"], log, "installing llama-cpp-python",
-           "it needs a C++ compiler and the network", {**os.environ, "CMAKE_ARGS": flags})  # fmt: skip
+    logged(
+        [
+            python_of(folder),
+            "-m",
+            "pip",
+            "install",
+            "--upgrade",
+            "--no-cache-dir",
+            "--no-binary",
+            "llama-cpp-python",
+            "llama-cpp-python",
+        ],
+        log,
+        "installing llama-cpp-python",
+        "it needs a C++ compiler and the network",
+        {**os.environ, "CMAKE_ARGS": flags},
+    )
 
 
 def facts(folder: pathlib.Path) -> dict:
@@ -66,4 +88,4 @@ def llama_cpp_engine(folder: pathlib.Path, wanted: bool) -> Engine:
         print(f"compare: installed {facts(folder)}", file=sys.stderr, flush=True)
     else:
         facts(folder)
-    return Engine("llama.cpp", [str(python_of(folder)), str(BENCH)])
+    return Engine(NAME, [str(python_of(folder)), str(BENCH)])

@@ -131,8 +131,18 @@ def main():
         for prompt, generate in [(p, 0) for p in options.prompts if p] + [(0, n) for n in options.generations if n]:
             times = bench.measure(prompt, generate, depth)
             rates = [(prompt + generate) * 1e9 / one for one in times]
-            rows.append({**facts, "n_threads": options.threads, "n_prompt": prompt, "n_gen": generate, "n_depth": depth,
-                         "avg_ts": sum(rates) / len(rates), "samples_ns": times, "samples_ts": rates})  # fmt: skip
+            rows.append(
+                {
+                    **facts,
+                    "n_threads": options.threads,
+                    "n_prompt": prompt,
+                    "n_gen": generate,
+                    "n_depth": depth,
+                    "avg_ts": sum(rates) / len(rates),
+                    "samples_ns": times,
+                    "samples_ts": rates,
+                }
+            )
     print(json.dumps(rows, indent=2))
 
 

@@ -68,11 +68,23 @@ def rows_of(measured: Measured, tests: list[str], engines: list[str]) -> list[Ro
         for engine in engines:
             rates = [one.rates[engine][test] for one in measured.rounds]
             ratios = [one.rates[engines[0]][test] / one.rates[engine][test] for one in measured.rounds]
-            shares = [measured.bytes_per_token * rate / (one.bandwidth * 1e9)
-                      for one, rate in zip(measured.rounds, rates) if one.bandwidth and test.startswith("tg")]  # fmt: skip
-            rows.append(Row(measured.model, test, engine, rates, Spread.of(rates),
-                            None if engine == engines[0] else Spread.of(ratios), measured.bytes_per_token,
-                            Spread.of(shares) if shares else None))  # fmt: skip
+            shares = [
+                measured.bytes_per_token * rate / (one.bandwidth * 1e9)
+                for one, rate in zip(measured.rounds, rates)
+                if one.bandwidth and test.startswith("tg")
+            ]
+            rows.append(
+                Row(
+                    measured.model,
+                    test,
+                    engine,
+                    rates,
+                    Spread.of(rates),
+                    None if engine == engines[0] else Spread.of(ratios),
+                    measured.bytes_per_token,
+                    Spread.of(shares) if shares else None,
+                )
+            )
     return rows
 
 
@@ -100,6 +112,15 @@ def csv_text(rows: list[Row]) -> str:
 
 
 def json_text(rows: list[Row], all_measured: list[Measured], engines: dict[str, str], threads: int) -> str:
-    bandwidth = {one.model: [a.bandwidth for a in one.rounds] for one in all_measured if any(a.bandwidth for a in one.rounds)}
-    return json.dumps({"threads": threads, "engines": engines, "bandwidth_gbs": bandwidth,
-                       "results": [{**row.flat(), "samples_ts": row.samples} for row in rows]}, indent=2)  # fmt: skip
+    bandwidth = {
+        one.model: [a.bandwidth for a in one.rounds] for one in all_measured if any(a.bandwidth for a in one.rounds)
+    }
+    return json.dumps(
+        {
+            "threads": threads,
+            "engines": engines,
+            "bandwidth_gbs": bandwidth,
+            "results": [{**row.flat(), "samples_ts": row.samples} for row in rows],
+        },
+        indent=2,
+    )

@@ -1,5 +1,6 @@
-"""scripts/make_model.py: types, sizes and what it refuses. Needs the packages of scripts/requirements.txt: in the Python that
-runs this or in .venv; without them it is skipped."""
+"""scripts/make_model.py: types, sizes and what it refuses. Needs the packages of scripts/requirements.txt: in the
+Python that runs this or in .venv; without them it is skipped."""
+
 import pathlib
 import re
 import subprocess
@@ -46,9 +47,16 @@ class MakeModelTest(unittest.TestCase):
     def test_mixtures_have_the_sizes_of_the_published_files(self):
         # Files of Llama 3 8B as published, without the 7.8 MB of metadata and vocabulary that they all begin with.
         begin = 7_841_000
-        for kind, published in (("q3_k", 3_664_499_936), ("q3_k_m", 4_018_918_624), ("q3_k_l", 4_321_957_088),
-                                ("q4_k_s", 4_692_669_664), ("q4_k_m", 4_920_739_232), ("q5_k", 5_599_294_688),
-                                ("q5_k_m", 5_732_987_808), ("q6_k", 6_596_006_944)):
+        for kind, published in (
+            ("q3_k", 3_664_499_936),
+            ("q3_k_m", 4_018_918_624),
+            ("q3_k_l", 4_321_957_088),
+            ("q4_k_s", 4_692_669_664),
+            ("q4_k_m", 4_920_739_232),
+            ("q5_k", 5_599_294_688),
+            ("q5_k_m", 5_732_987_808),
+            ("q6_k", 6_596_006_944),
+        ):
             with self.subTest(kind):
                 _, last = planned("--preset", "8b", "--type", kind)
                 size = int(re.search(r"([\d,]+) bytes", last)[1].replace(",", ""))
@@ -72,8 +80,18 @@ class MakeModelTest(unittest.TestCase):
         self.assertEqual(set(types(planned("--preset", "70b", "--type", "q4_k_m")[0], "attn_v")), {"q5_k", "q6_k"})
 
     def test_types_of_single_tensors(self):
-        tensors, _ = planned("--type", "q4_0", "--layers", "2", "--tensor-type", r"blk\.1\.attn_[qk]=f16", "--tensor-type",
-                             "attn_q=q5_1", "--tensor-type", "output=q8_0")
+        tensors, _ = planned(
+            "--type",
+            "q4_0",
+            "--layers",
+            "2",
+            "--tensor-type",
+            r"blk\.1\.attn_[qk]=f16",
+            "--tensor-type",
+            "attn_q=q5_1",
+            "--tensor-type",
+            "output=q8_0",
+        )
         self.assertEqual(types(tensors, "attn_q"), ["q5_1", "f16"])
         self.assertEqual(types(tensors, "attn_k"), ["q4_0", "f16"])
         self.assertEqual(types(tensors, "attn_output"), ["q8_0"] * 2)
@@ -94,10 +112,15 @@ class MakeModelTest(unittest.TestCase):
             for file in files:
                 self.assertEqual(make(file, *arguments).stderr, "")
             self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
-            code = ("import gguf, sys; r = gguf.GGUFReader(sys.argv[1]); f = r.fields['llama.attention.key_length'];"
-                    "print(f.parts[f.data[0]][0]);"
-                    "[print(t.name, ' x '.join(map(str, t.shape)), t.tensor_type.name.lower(), t.n_bytes, sep='|') for t in r.tensors]")
-            read = subprocess.run([PYTHON, "-c", code, files[0]], capture_output=True, text=True, check=True).stdout.splitlines()
+            code = (
+                "import gguf, sys; r = gguf.GGUFReader(sys.argv[1]); f = r.fields['llama.attention.key_length'];"
+                "print(f.parts[f.data[0]][0]);"
+                "[print(t.name, ' x '.join(map(str, t.shape)), t.tensor_type.name.lower(), t.n_bytes, sep='|')"
+                " for t in r.tensors]"
+            )
+            read = subprocess.run(
+                [PYTHON, "-c", code, files[0]], capture_output=True, text=True, check=True
+            ).stdout.splitlines()
         self.assertEqual(read[0], "64")
         rows = [line.split("|") for line in read[1:]]
         self.assertEqual({name: (sizes, kind, int(size)) for name, sizes, kind, size in rows}, tensors)
@@ -106,10 +129,16 @@ class MakeModelTest(unittest.TestCase):
         for arguments, words in (
             (["--tensor-type", "nothing=q4_0"], "nothing=q4_0 is the first match of no matrix"),
             (["--tensor-type", "attn_norm=f16"], "attn_norm=f16 is the first match of no matrix"),
-            (["--tensor-type", "attn=f16", "--tensor-type", "attn_q=q8_0"], "attn_q=q8_0 is the first match of no matrix"),
+            (
+                ["--tensor-type", "attn=f16", "--tensor-type", "attn_q=q8_0"],
+                "attn_q=q8_0 is the first match of no matrix",
+            ),
             (["--tensor-type", "attn_q=q4"], "expected PATTERN=TYPE"),
             (["--tensor-type", "(=q4_0"], "not a regular expression"),
-            (["--tensor-type", "attn_output=q4_k", "--head-dim", "16"], "rows of blk.0.attn_output.weight have 128 elements"),
+            (
+                ["--tensor-type", "attn_output=q4_k", "--head-dim", "16"],
+                "rows of blk.0.attn_output.weight have 128 elements",
+            ),
             (["--head-dim", "0"], "--head-dim must be positive"),
             (["--head-dim", "15"], "rope needs an even number"),
             (["--heads", "3", "--kv-heads", "3"], "heads 3 must divide embd 256 unless there is a --head-dim"),

@@ -1,5 +1,6 @@
-"""benchmarks/peers: what it measures, in which order, and what it says when something is wrong. Engines are shell scripts, and
-`shoal` itself where SHOAL_PROGRAM names it; llama.cpp's package only where SHOAL_PEERS_VENV has it."""
+"""benchmarks/peers: what it measures, in which order, and what it says when something is wrong. Engines are shell
+scripts, and `shoal` itself where SHOAL_PROGRAM names it; llama.cpp's package only where SHOAL_PEERS_VENV has it."""
+
 import contextlib
 import csv
 import io
@@ -108,8 +109,10 @@ class Rounds(Folder):
     def test_engines_take_turns_in_beginning(self):
         third = self.engine("third", "1", "1")
         self.compare("-r", "4", "--llama-bench", f"peer={self.peer}", "--llama-bench", f"third={third}")
-        self.assertEqual(self.order(), ["shoal", "peer", "third", "peer", "third", "shoal", "third", "shoal", "peer"] +
-                         ["shoal", "peer", "third"])
+        self.assertEqual(
+            self.order(),
+            ["shoal", "peer", "third", "peer", "third", "shoal", "third", "shoal", "peer"] + ["shoal", "peer", "third"],
+        )
 
     def test_all_get_the_same_work(self):
         self.compare("-r", "1", "-t", "3", "--llama-bench", f"peer={self.peer},-rtr 1 -fa 'on'")
@@ -126,18 +129,22 @@ class Rounds(Folder):
     def test_the_table_is_of_medians_and_ratios_of_each_round(self):
         out, _ = self.compare("-r", "3", "--llama-bench", f"peer={self.peer}", "--bandwidth", "0.1")
         share = [f"{rate * (1 << 20) / 1e8:.2f}" for rate in (10, 12, 16, 20)]
-        self.assertEqual(out.splitlines(), [
-            "- shoal: commit shoal-commit, threads: 2",
-            "- peer: commit peer-commit, threads: 2",
-            "",
-            "| model | test | engine | t/s | smallest - largest | shoal / engine | smallest - largest | of read bandwidth |"
-            " smallest - largest |",
-            "|---|---|---|---|---|---|---|---|---|",
-            "| model | pp512 | shoal | 120.0 | 100.0 - 140.0 |  |  |  |  |",
-            "| model | pp512 | peer | 50.0 | 50.0 - 50.0 | 2.40 | 2.00 - 2.80 |  |  |",
-            f"| model | tg128 | shoal | 10.0 | 10.0 - 10.0 |  |  | {share[0]} | {share[0]} - {share[0]} |",
-            f"| model | tg128 | peer | 16.0 | 12.0 - 20.0 | 0.62 | 0.50 - 0.83 | {share[2]} | {share[1]} - {share[3]} |",
-        ])
+        self.assertEqual(
+            out.splitlines(),
+            [
+                "- shoal: commit shoal-commit, threads: 2",
+                "- peer: commit peer-commit, threads: 2",
+                "",
+                "| model | test | engine | t/s | smallest - largest | shoal / engine | smallest - largest"
+                " | of read bandwidth | smallest - largest |",
+                "|---|---|---|---|---|---|---|---|---|",
+                "| model | pp512 | shoal | 120.0 | 100.0 - 140.0 |  |  |  |  |",
+                "| model | pp512 | peer | 50.0 | 50.0 - 50.0 | 2.40 | 2.00 - 2.80 |  |  |",
+                f"| model | tg128 | shoal | 10.0 | 10.0 - 10.0 |  |  | {share[0]} | {share[0]} - {share[0]} |",
+                "| model | tg128 | peer | 16.0 | 12.0 - 20.0 | 0.62 | 0.50 - 0.83"
+                f" | {share[2]} | {share[1]} - {share[3]} |",
+            ],
+        )
 
     def test_csv_and_json_have_the_same_numbers(self):
         arguments = ("-r", "2", "--llama-bench", f"peer={self.peer}", "-o")
@@ -147,12 +154,16 @@ class Rounds(Folder):
         self.assertEqual(data["threads"], len(os.sched_getaffinity(0)))
         self.assertEqual(list(data["engines"]), ["shoal", "peer"])
         self.assertEqual([row["samples_ts"] for row in data["results"]], [[100, 120], [50, 50], [10, 10], [20, 16]])
-        self.assertEqual([(row["test"], row["engine"]) for row in rows],
-                         [("pp512", "shoal"), ("pp512", "peer"), ("tg128", "shoal"), ("tg128", "peer")])
+        self.assertEqual(
+            [(row["test"], row["engine"]) for row in rows],
+            [("pp512", "shoal"), ("pp512", "peer"), ("tg128", "shoal"), ("tg128", "peer")],
+        )
         for flat, full in zip(rows, data["results"]):
             del full["samples_ts"]
             self.assertEqual(flat, {key: "" if value is None else str(value) for key, value in full.items()})
-        self.assertEqual((rows[1]["ratio_least"], rows[1]["ratio_median"], rows[1]["ratio_most"]), ("2.0", "2.2", "2.4"))
+        self.assertEqual(
+            (rows[1]["ratio_least"], rows[1]["ratio_median"], rows[1]["ratio_most"]), ("2.0", "2.2", "2.4")
+        )
 
     def test_bandwidth_is_measured_in_each_round(self):
         program = self.program("bandwidth", f"echo bandwidth >> {self.calls}; echo header; echo '0.05 GB/s'; echo")
@@ -192,38 +203,59 @@ class Failures(Folder):
         out, err = self.compare("-r", "3", "--llama-bench", f"peer={peer}", status=1)
         self.assertIn("| model | tg128 | peer | 5.0 | 5.0 - 5.0 | 2.00 | 2.00 - 2.00 |", out)
         self.assertIn("compare: not finished: model has 2 of 3 rounds", err)
-        self.assertRegex(err.splitlines()[-1], r"^compare: peer on model.gguf: ended with status 3: out of luck \(command: .*/peer -m ")
+        self.assertRegex(
+            err.splitlines()[-1],
+            r"^compare: peer on model.gguf: ended with status 3: out of luck \(command: .*/peer -m ",
+        )
 
     def test_a_signal_is_named(self):
         peer = self.program("peer", "kill -SEGV $$")
-        self.assertIn("peer on model.gguf: was ended by SIGSEGV: it said nothing", self.fails("--llama-bench", f"peer={peer}"))
+        self.assertIn(
+            "peer on model.gguf: was ended by SIGSEGV: it said nothing", self.fails("--llama-bench", f"peer={peer}")
+        )
 
     def test_output_that_is_not_what_was_asked_for(self):
-        for text, words in (("echo hello", "it gave no rate for pp512, tg128"),
-                            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1'""", "it gave no rate for pp512, tg128"),
-                            ("echo '[{}]'", "its output is not the JSON of llama-bench (KeyError('n_prompt'))"),
-                            ("""echo '{"n_prompt": 512, "n_gen": 0, "avg_ts": "fast"}'""", "its output is not the JSON"),
-                            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1}]'""", "it gave no rate for tg128; leave out"),
-                            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 0}]'""", "it gave no rate for pp512, tg128")):
+        for text, words in (
+            ("echo hello", "it gave no rate for pp512, tg128"),
+            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1'""", "it gave no rate for pp512, tg128"),
+            ("echo '[{}]'", "its output is not the JSON of llama-bench (KeyError('n_prompt'))"),
+            ("""echo '{"n_prompt": 512, "n_gen": 0, "avg_ts": "fast"}'""", "its output is not the JSON"),
+            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1}]'""", "it gave no rate for tg128; leave out"),
+            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 0}]'""", "it gave no rate for pp512, tg128"),
+        ):
             with self.subTest(text):
                 peer = self.program("peer", text)
                 self.assertIn(f"compare: peer on model.gguf: {words}", self.fails("--llama-bench", f"peer={peer}"))
 
     def test_what_is_missing_is_found_before_anything_runs(self):
         for arguments, words in (
-            (["-m", self.folder / "no.gguf"], "no.gguf: No such file or directory; scripts/make_model.py writes models"),
+            (
+                ["-m", self.folder / "no.gguf"],
+                "no.gguf: No such file or directory; scripts/make_model.py writes models",
+            ),
             (["-m", self.write("bad.gguf", b"hello")], "bad.gguf: it is no GGUF file"),
             (["--llama-bench", "peer"], "--llama-bench peer: expected NAME=PATH or NAME=PATH,ARGUMENTS"),
-            (["--llama-bench", "peer=/no/such"], "peer: no program /no/such; give the llama-bench of the engine's own build"),
+            (
+                ["--llama-bench", "peer=/no/such"],
+                "peer: no program /no/such; give the llama-bench of the engine's own build",
+            ),
             (["--shoal", "/no/shoal"], "shoal: no program /no/shoal; build it: cmake --preset release"),
             (["--llama-bench", f"shoal={self.folder}/shoal"], "two engines have the same name: shoal, shoal"),
+            (["--llama-bench", f"peer={self.folder}/shoal,-a 'b"], "peer: cannot read the arguments -a 'b: No closing"),
         ):
             with self.subTest(arguments):
                 self.assertIn(words, self.fails(*arguments))
                 self.assertFalse(self.calls.exists())
 
     def test_arguments_that_mean_nothing(self):
-        for arguments in (["-r", "0"], ["-p", "0", "-n", "0"], ["-p", "-1"], ["-p", "x"], ["--bandwidth", "0"], ["-t", "0"]):
+        for arguments in (
+            ["-r", "0"],
+            ["-p", "0", "-n", "0"],
+            ["-p", "-1"],
+            ["-p", "x"],
+            ["--bandwidth", "0"],
+            ["-t", "0"],
+        ):
             with self.subTest(arguments):
                 self.compare(*arguments, status=2)
         self.assertIn("give a model with -m", self.compare(status=2, models=False)[1])
@@ -236,9 +268,20 @@ class Failures(Folder):
 
     def test_ctrl_c_prints_what_is_finished(self):
         peer = self.engine("peer", "50", "5", f"[ $n -lt 1 ] || {{ touch {self.folder}/waiting; exec sleep 60; }}")
-        command = [sys.executable, SCRIPT, "--shoal", self.folder / "shoal", "--no-llama-cpp", "-m", self.model,
-                   "--llama-bench", f"peer={peer}"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        command = [
+            sys.executable,
+            SCRIPT,
+            "--shoal",
+            self.folder / "shoal",
+            "--no-llama-cpp",
+            "-m",
+            self.model,
+            "--llama-bench",
+            f"peer={peer}",
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         while not (self.folder / "waiting").exists() and process.poll() is None:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
@@ -252,7 +295,7 @@ class Failures(Folder):
 class Environment(Folder):
     """Setting up, with Pythons that are shell scripts."""
 
-    def python(self, about="echo '{\"build_version\": \"package 1\"}'", pip="true"):
+    def python(self, about='echo \'{"build_version": "package 1"}\'', pip="true"):
         """A Python whose `-m venv` makes another like it."""
         text = f"""\
 echo "$CMAKE_ARGS|$*" >> {self.calls}
@@ -282,15 +325,20 @@ esac"""
         self.assertIn("pip install", self.calls.read_text())
 
     def test_an_installation_that_fails(self):
-        with self.assertRaisesRegex(CompareError, "^installing llama-cpp-python failed: ERROR: no compiler; it needs a C\\+\\+ "
-                                                  "compiler and the network; all of it is in .*/venv/setup.log$"):
+        with self.assertRaisesRegex(
+            CompareError,
+            "^installing llama-cpp-python failed: ERROR: no compiler; it needs a C\\+\\+ "
+            "compiler and the network; all of it is in .*/venv/setup.log$",
+        ):
             self.engine_of(pip="echo ERROR: no compiler; echo bye >&2; exit 1")
 
     def test_an_environment_without_the_package(self):
         (self.folder / "venv").mkdir()
         with self.assertRaisesRegex(CompareError, "venv is no virtual environment; install it with --setup"):
             self.engine_of()
-        with self.assertRaisesRegex(CompareError, "No module named llama_cpp.*; install it with --setup, or give another --venv$"):
+        with self.assertRaisesRegex(
+            CompareError, "No module named llama_cpp.*; install it with --setup, or give another --venv$"
+        ):
             self.engine_of(wanted=True, about="echo No module named llama_cpp >&2; exit 1")
 
 
@@ -308,20 +356,28 @@ class Bytes(Folder):
 
     def test_of_experts_those_that_are_used(self):
         words = struct.pack("<IQ", self.STRING, 2) + string("a") + string("b")
-        metadata = [("general.architecture", self.STRING, string("llama")), ("tokenizer.words", self.ARRAY, words),
-                    ("llama.expert_count", self.U32, struct.pack("<I", 8)), ("numbers", self.ARRAY, struct.pack("<IQ3I", 4, 3, 1, 2, 3)),
-                    ("llama.expert_used_count", self.U32, struct.pack("<I", 2))]
+        metadata = [
+            ("general.architecture", self.STRING, string("llama")),
+            ("tokenizer.words", self.ARRAY, words),
+            ("llama.expert_count", self.U32, struct.pack("<I", 8)),
+            ("numbers", self.ARRAY, struct.pack("<IQ3I", 4, 3, 1, 2, 3)),
+            ("llama.expert_used_count", self.U32, struct.pack("<I", 2)),
+        ]
         tensors = [("blk.0.ffn_up_exps.weight", 6400), ("blk.0.attn_q.weight", 320)]
         self.assertEqual(self.per_token(tensors, metadata), 1600 + 320)
 
     def test_an_alignment_of_its_own(self):
         metadata = [("general.alignment", self.U32, struct.pack("<I", 128))]
-        self.assertEqual(self.per_token([("token_embd.weight", 640), ("output.weight", 256)], metadata, alignment=128), 256)
+        self.assertEqual(
+            self.per_token([("token_embd.weight", 640), ("output.weight", 256)], metadata, alignment=128), 256
+        )
 
     def test_files_that_are_cut_off_anywhere(self):
         whole = gguf([("a.weight", 64)], [("general.architecture", self.STRING, string("llama"))])
         for size in range(whole.index(b"a.weight") + 8 + 24):
-            with self.subTest(size), self.assertRaisesRegex(CompareError, "^cannot use .*: it .*make_model.py writes models$"):
+            with self.subTest(size), self.assertRaisesRegex(
+                CompareError, "^cannot use .*: it .*make_model.py writes models$"
+            ):
                 gguf_bytes.read_weights(str(self.write("cut.gguf", whole[:size])))
 
     def test_the_small_model(self):
@@ -333,7 +389,24 @@ class Programs(Folder):
     """The real ones, on the small model."""
 
     def measured(self, *arguments):
-        command = [sys.executable, SCRIPT, "-m", TINY, "-p", "24", "-n", "6", "-d", "0,16", "-t", "1", "-r", "1", "-o", "json"]
+        command = [
+            sys.executable,
+            SCRIPT,
+            "-m",
+            TINY,
+            "-p",
+            "24",
+            "-n",
+            "6",
+            "-d",
+            "0,16",
+            "-t",
+            "1",
+            "-r",
+            "1",
+            "-o",
+            "json",
+        ]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         data = json.loads(done.stdout)
@@ -345,11 +418,15 @@ class Programs(Folder):
     @unittest.skipUnless("SHOAL_PROGRAM" in os.environ, "SHOAL_PROGRAM names no program")
     def test_shoal(self):
         program = os.environ["SHOAL_PROGRAM"]
-        data = self.measured("--shoal", program, "--no-llama-cpp", "--shoal-bench", f"2x1={program},--devices CPU0,CPU1")
+        data = self.measured(
+            "--shoal", program, "--no-llama-cpp", "--shoal-bench", f"2x1={program},--devices CPU0,CPU1"
+        )
         self.assertEqual(list(data["engines"]), ["shoal", "2x1"])
         self.assertIn("threads: 1", data["engines"]["shoal"])
 
-    @unittest.skipUnless({"SHOAL_PROGRAM", "SHOAL_PEERS_VENV"} <= os.environ.keys(), "SHOAL_PEERS_VENV names no environment")
+    @unittest.skipUnless(
+        {"SHOAL_PROGRAM", "SHOAL_PEERS_VENV"} <= os.environ.keys(), "SHOAL_PEERS_VENV names no environment"
+    )
     def test_llama_cpp(self):
         data = self.measured("--shoal", os.environ["SHOAL_PROGRAM"], "--venv", os.environ["SHOAL_PEERS_VENV"])
         self.assertRegex(data["engines"]["llama.cpp"], r"^llama-cpp-python [\d.]+, ggml ")
