@@ -1,6 +1,6 @@
 // Panels of float weights: element i of all rows, widened to f32, is one vector.
 #include "devices/cpu/kernels/panel_tiles.h"
-#include "devices/cpu/kernels/transpose.h"
+#include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {
@@ -32,24 +32,23 @@ struct Tile {
 }  // namespace
 
 template <class Rows>
-void pack_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
-  using Element = typename Rows::Element;
-  const Element* from[kLanes];
-  for (int64_t r = 0; r < kLanes; ++r) {
-    from[r] = reinterpret_cast<const Element*>(a + (r < rows ? r : rows - 1) * a_stride);
-  }
+void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
+  const RowLanes<Rows> lanes(a, a_stride, rows);
   for (int64_t i = 0; i < k; i += kLanes) {
-    const int64_t n = k - i < kLanes ? k - i : kLanes;
-    I32 v[kLanes];
-    for (int r = 0; r < kLanes; ++r) {
-      v[r] = bits_as<I32>(n == kLanes ? Rows::load(from[r] + i) : load_first<Rows>(from[r] + i, n));
-    }
-    transpose(v);
-    for (int64_t j = 0; j < n; ++j) store(panel + (i + j) * sizeof(F32), v[j]);
+    F32 v[kLanes];
+    lanes.load(i, k, v);
+    for (int64_t j = i; j < k && j < i + kLanes; ++j) store(panel + j * sizeof(F32), v[j - i]);
   }
 }
 
-SHOAL_FOR_ROWS(template void pack_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+template <class Rows>
+void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
+  const auto* from = reinterpret_cast<const typename Rows::Element*>(group) + k_begin * kLanes;
+  for (int64_t i = 0; i < k; ++i) store(panel + i * sizeof(F32), Rows::load(from + i * kLanes));
+}
+
+SHOAL_FOR_ROWS(template void float_panel_from_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+SHOAL_FOR_ROWS(template void float_panel_from_packed, (const std::byte*, int64_t, int64_t, std::byte*))
 
 void multiply_floats(const PanelArgs& args) {
   panel_tiles<Tile, kLanes == 16 ? 12 : 8>(args);
