@@ -33,14 +33,15 @@ void turn(const double* quarters, double position, double scale, int64_t pairs, 
 
 namespace {
 
-inline Vec<float, 4> swap_pairs(Vec<float, 4> v) {
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2);
-}
-inline Vec<float, 8> swap_pairs(Vec<float, 8> v) {
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6);
-}
-inline Vec<float, 16> swap_pairs(Vec<float, 16> v) {
+/// Neighbours exchanged.
+inline F32 swap_pairs(F32 v) {
+#if defined(__AVX512F__)
   return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+  return __builtin_shufflevector(v, v, 1, 0, 3, 2);
+#endif
 }
 
 }  // namespace
