@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <hwloc.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,6 +18,9 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 /// Below this pages are shared with other allocations, or hardly matter.
 constexpr size_t kWorthBinding = 64 * 1024;
+constexpr size_t kHugePage = size_t{2} << 20;
+/// From this size on memory is mapped by itself, aligned to huge pages.
+constexpr size_t kWorthMapping = 2 * kHugePage;
 
 /// Everything that hwloc told us; lives until the process ends, as devices of static duration may need it.
 struct Machine {
@@ -104,6 +108,25 @@ void bind_memory(void* data, size_t size, int node) {
   hwloc_bitmap_free(set);
 }
 
+constexpr size_t round_up(size_t size, size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
+/// Fresh zeros that begin with a huge page; what is left at the end lies in small ones. `size`: whole small pages.
+void* map_memory(size_t size) {
+  if (size > SIZE_MAX - kHugePage) return nullptr;
+  void* mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(mapped);
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const size_t before = round_up(address, kHugePage) - address;
+  std::byte* data = begin + before;
+  if (before > 0) munmap(begin, before);
+  if (before < kHugePage) munmap(data + size, kHugePage - before);
+  madvise(data, size, MADV_HUGEPAGE);  // refused where the system has none: small pages then
+  return data;
+}
+
 DeviceMemory machine_memory() {
   return {meminfo_bytes("/proc/meminfo", {"MemAvailable"}), meminfo_bytes("/proc/meminfo", {"MemTotal"})};
 }
@@ -181,16 +204,20 @@ bool bind_thread(std::span<const int> cores) noexcept {
 
 void* allocate_on_node(size_t size, int node) noexcept {
   const bool bind = node >= 0 && machine_nodes().size() > 1 && size >= kWorthBinding;
-  const size_t alignment = bind ? kPage : kAlignment;
-  const size_t rounded = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
+  const size_t alignment = bind || size >= kWorthMapping ? kPage : kAlignment;
+  const size_t rounded = round_up(std::max<size_t>(size, 1), alignment);
   if (rounded < size) return nullptr;  // rounding up wrapped around
-  void* data = std::aligned_alloc(alignment, rounded);
+  void* data = size >= kWorthMapping ? map_memory(rounded) : std::aligned_alloc(alignment, rounded);
   if (data != nullptr && bind) bind_memory(data, rounded, node);
   return data;
 }
 
-void free_memory(void* data) noexcept {
-  std::free(data);
+void free_memory(void* data, size_t size) noexcept {
+  if (size < kWorthMapping) {
+    std::free(data);
+  } else if (data != nullptr) {
+    munmap(data, round_up(size, kPage));
+  }
 }
 
 }  // namespace shoal::cpu

@@ -1,15 +1,23 @@
 #include "devices/cpu/topology.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <set>
+#include <string>
 #include <thread>
 
 namespace shoal::cpu {
 namespace {
 
 const std::vector<Node> kTwoNodes{{0, {0, 1, 2, 3}}, {2, {8, 9, 10, 11}}};
+
+constexpr size_t kOdd = (size_t{9} << 20) + 12345;  ///< several huge pages and a bit
 
 TEST(DivideCores, OnePerNodeByDefault) {
   const auto sets = divide_cores(kTwoNodes, 0);
@@ -80,13 +88,51 @@ TEST(Machine, BindsTheCallingThreadOnly) {
 
 TEST(Machine, MemoryIsAlignedAndFailureIsNull) {
   for (int node : {-1, machine_nodes()[0].number}) {
-    for (size_t size : {size_t{0}, size_t{100}, size_t{1000000}}) {
+    for (size_t size : {size_t{0}, size_t{100}, size_t{1000000}, (size_t{4} << 20) - 1, size_t{4} << 20, kOdd}) {
       void* data = allocate_on_node(size, node);
       ASSERT_NE(data, nullptr);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
-      free_memory(data);
+      std::memset(data, 1, size);  // all of it is there
+      free_memory(data, size);
     }
-    EXPECT_EQ(allocate_on_node(~size_t{0}, node), nullptr);
+    for (size_t size : {~size_t{0}, ~size_t{0} - 4096, ~size_t{0} / 2, size_t{1} << 60}) {
+      EXPECT_EQ(allocate_on_node(size, node), nullptr) << size;
+    }
+  }
+}
+
+/// The line of /proc/self/smaps of this key for the mapping that holds an address; "" where there is none.
+std::string mapping_line(const void* data, const std::string& key) {
+  std::ifstream file("/proc/self/smaps");
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
+      inside = begin <= address && address < end;
+    } else if (inside && line.starts_with(key + ":")) {
+      return line.substr(key.size() + 1);
+    }
+  }
+  return "";
+}
+
+TEST(Machine, LargeMemoryIsInHugePagesAndGoesBackToTheSystem) {
+  std::string modes;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), modes);
+  auto* data = static_cast<std::byte*>(allocate_on_node(kOdd, machine_nodes()[0].number));
+  ASSERT_NE(data, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % (2 << 20), 0U);
+  for (size_t i = 0; i < kOdd; i += 1000) ASSERT_EQ(data[i], std::byte{0}) << i;
+  std::memset(data, 1, kOdd);
+  if (modes.find("[never]") == std::string::npos && !modes.empty()) {
+    EXPECT_THAT(mapping_line(data, "VmFlags"), ::testing::HasSubstr(" hg"))
+        << "the system was not asked for huge pages";
+  }
+  free_memory(data, kOdd);
+  for (std::byte* at : {data, data + kOdd / 2, data + kOdd - 1}) {
+    EXPECT_NE(msync(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(at) / 4096 * 4096), 1, MS_ASYNC), 0)
+        << "memory was leaked " << at - data << " bytes from the start";
   }
 }
 
