@@ -6,32 +6,20 @@
 #include <thread>
 
 #include "devices/allocate.h"
+#include "devices/cpu/topology.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
+#include "models/pieces.h"
 
 namespace shoal::models {
 namespace {
-
-// What a thread reads at a time: small enough to be still in its cache when it is cut up.
-constexpr size_t kPieceBytes = size_t{1} << 20;
-
-/// Some bytes of one tensor.
-struct Piece {
-  Tensor* tensor = nullptr;
-  const GgufTensor* source = nullptr;
-  size_t offset = 0;
-  size_t bytes = 0;
-};
 
 /// Hands out the pieces of all weights in the order of the file, and adds up what has been loaded.
 class Work {
  public:
   Work(const Model& model, const LoadProgress& report) : total_(model.file.tensor_bytes()), report_(report) {
     for (Tensor* tensor : model.weights.tensors()) {
-      const GgufTensor& source = model.file.tensor(tensor->name);
-      for (size_t offset = 0; offset < source.bytes; offset += kPieceBytes) {
-        pieces_.push_back({tensor, &source, offset, std::min(kPieceBytes, source.bytes - offset)});
-      }
+      cut(*tensor, model.file.tensor(tensor->name), pieces_);
     }
     std::sort(pieces_.begin(), pieces_.end(),
               [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
@@ -63,22 +51,10 @@ class Work {
   const LoadProgress& report_;
 };
 
-bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
-  return tensor.data == source.data;
-}
-
 void load_pieces(const GgufFile& file, Work& work) {
   std::vector<std::byte> staging;
   while (const Piece* piece = work.next()) {
-    if (is_mapped(*piece->tensor, *piece->source)) {
-      file.fetch(*piece->source, piece->offset, piece->bytes);
-    } else if (piece->tensor->buffer->is_host()) {
-      file.read(*piece->source, piece->offset, {piece->tensor->data + piece->offset, piece->bytes});
-    } else {
-      staging.resize(piece->bytes);
-      file.read(*piece->source, piece->offset, staging);
-      tensor_set(*piece->tensor, staging.data(), piece->offset, piece->bytes);
-    }
+    load_piece(file, *piece, staging);
     work.done(*piece);
   }
 }
@@ -161,6 +137,11 @@ void load(Model& model, std::span<Device* const> devices, const DeviceOf& device
 }
 
 }  // namespace
+
+int loading_threads(int devices) {
+  constexpr int kEnough = 8;
+  return std::max({2, devices, std::min(cpu::usable_cores(), kEnough)});
+}
 
 bool can_use_mapping(const Model& model, Device& device) {
   const std::span<const std::byte> bytes = model.file.tensor_span();

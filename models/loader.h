@@ -1,6 +1,6 @@
-// Loading: from the file to the devices in pieces of a megabyte, by loading_threads() threads. Each piece is
-// read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
-// one tensor of it, a second time.
+// Loading: from the file to the devices in pieces of a megabyte (models/pieces.h), by loading_threads() threads. Each
+// piece is read once and cut up for all devices that have some of it, so that no host or device ever holds the whole
+// model, or one tensor of it, a second time.
 //
 // A simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated or
 // copied, several processes share one set of them, and the system may drop and read again what it has no room for.
@@ -17,10 +17,9 @@
 
 namespace shoal::models {
 
-/// Threads that load onto so many devices: one for each, two for a single one.
-constexpr int loading_threads(int devices) {
-  return devices > 1 ? devices : 2;
-}
+/// Threads that load onto so many devices: one for each, and as many as this process has cores for, up to eight, as it
+/// takes several to read from a fast disk and to bring weights into the order that a device wants. At least two.
+int loading_threads(int devices);
 
 struct LoadOptions {
   bool use_mapping = true;  ///< where can_use_mapping() says so

@@ -35,7 +35,7 @@ std::vector<std::string> wrong_tensors(const Model& model) {
 }
 
 TEST(Loader, EveryByteArrives) {
-  SyntheticModel large;  // tensors of several pieces, whose ends are inside rows
+  SyntheticModel large;  // tensors of several pieces, with an odd number of rows and of columns
   large.h.vocab = 9001, large.h.ff = 5000, large.h.experts = 3, large.h.experts_used = 1;
   for (DType dtype : {DType::kF32, DType::kF16}) {
     large.dtype = dtype;
