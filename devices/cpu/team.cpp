@@ -13,11 +13,15 @@ constexpr int kNever = std::numeric_limits<int>::max();
 }  // namespace
 
 void Team::lead(const std::function<void()>& body) {
-  if (wanted_ == 1) return body();
+  if (wanted_ == 1) {
+    bind(0);
+    return body();
+  }
   omp_set_dynamic(0);
 #pragma omp parallel num_threads(wanted_)
   {
     const int thread = omp_get_thread_num();
+    bind(thread);
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
@@ -27,6 +31,12 @@ void Team::lead(const std::function<void()>& body) {
       help(thread);
     }
   }
+}
+
+void Team::bind(int thread) const {
+  if (binding_.cores.empty()) return;
+  const std::span<const int> all = binding_.cores;
+  bind_thread(binding_.each_its_own ? all.subspan(static_cast<size_t>(thread), 1) : all);
 }
 
 const Tensor* Team::run(std::span<const Step> steps, int threads) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <hwloc.h>
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -40,11 +41,22 @@ std::vector<int> cores_in(hwloc_topology_t topology, hwloc_const_cpuset_t cpuset
   return cores;
 }
 
+/// OMP_PROC_BIND binds the first thread to the first place, although the process has all of them.
+void add_places(hwloc_bitmap_t set) {
+  if (omp_get_proc_bind() == omp_proc_bind_false) return;
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> ids(static_cast<size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, ids.data());
+    for (const int id : ids) hwloc_bitmap_set(set, static_cast<unsigned>(id));
+  }
+}
+
 /// Cores taken from us by taskset, mpirun and the like are not ours to use.
 void restrict_to_process(hwloc_topology_t topology) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return;
   const bool known = hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(set);
+  if (known) add_places(set);
   if (known) hwloc_topology_restrict(topology, set, 0);
   hwloc_bitmap_free(set);
 }
@@ -166,6 +178,31 @@ std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices) {
     sets.push_back(std::move(set));
   }
   return sets;
+}
+
+std::vector<int> hardware_threads(std::span<const int> cores) {
+  std::vector<int> threads(cores.begin(), cores.end());
+  hwloc_topology_t topology = machine().topology;
+  if (topology == nullptr) return threads;
+  for (const int number : cores) {
+    hwloc_obj_t object = hwloc_get_pu_obj_by_os_index(topology, static_cast<unsigned>(number));
+    object = object != nullptr ? hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, object) : nullptr;
+    if (object == nullptr) continue;
+    for (int pu = hwloc_bitmap_first(object->cpuset); pu >= 0; pu = hwloc_bitmap_next(object->cpuset, pu)) {
+      if (pu != number) threads.push_back(pu);
+    }
+  }
+  return threads;
+}
+
+CpuBinding bind_team(const CoreSet& set, int threads) {
+  const auto wanted = static_cast<size_t>(threads);
+  if (!set.shared && wanted <= set.cores.size()) return {set.cores, wanted == set.cores.size()};
+  std::vector<int> all = hardware_threads(set.cores);
+  if (!set.shared && wanted <= all.size()) return {std::move(all), false};
+  std::vector<int> cores;
+  for (const Node& node : machine_nodes()) cores.insert(cores.end(), node.cores.begin(), node.cores.end());
+  return {hardware_threads(cores), false};
 }
 
 std::span<const Node> machine_nodes() {

@@ -1,5 +1,6 @@
 // The machine as CPU devices see it: NUMA nodes with their cores and memory, read once through hwloc. Cores are
-// named by the number of the first hardware thread that this process may use. All functions are thread-safe.
+// named by the number of the first hardware thread that this process may use: what taskset and the like leave it, all
+// places of OpenMP where OMP_PROC_BIND has bound the first thread to one of them. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +25,23 @@ struct CoreSet {
   bool shared = false;  ///< other devices have the same core: there are more devices than cores
 };
 
+/// Where the threads of a team run. Not permitted: slower, still right.
+struct CpuBinding {
+  std::vector<int> cores;     ///< hardware threads; empty: wherever the system likes
+  bool each_its_own = false;  ///< thread i on cores[i]; otherwise all of them on all of these
+};
+
 /// Divides the cores evenly; 0 devices = one per node. Pure.
 std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices);
 
 /// Nodes with at least one core that this process may run on; never empty.
 std::span<const Node> machine_nodes();
+/// All hardware threads of these cores that this process may use: the cores first.
+std::vector<int> hardware_threads(std::span<const int> cores);
+/// For a team of a device. With a thread for each core each has its own; a smaller team moves among the device's cores,
+/// because another process may use some of them; a larger one gets the other hardware threads of the cores. What is
+/// more than that, or shares cores with other devices, runs wherever the process may.
+CpuBinding bind_team(const CoreSet& set, int threads);
 /// Cores that this process may keep busy at a time: a quota of a container may be less than the nodes have.
 int usable_cores();
 /// "Intel(R) Xeon(R) Platinum 8480+"; "CPU" when unknown.

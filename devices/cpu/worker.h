@@ -11,7 +11,6 @@
 #include <string>
 #include <thread>
 #include <variant>
-#include <vector>
 
 #include "devices/backend.h"
 #include "devices/cpu/team.h"
@@ -22,7 +21,7 @@ namespace shoal::cpu {
 
 class CpuPlan;
 
-struct Timeline {
+struct alignas(kCacheLine) Timeline {
   Counter finished;
 };
 
@@ -55,8 +54,8 @@ using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, Cop
 
 class Worker {
  public:
-  /// `cores` empty: the thread is not bound. `threads` is the size of the team that plans will use.
-  Worker(const std::string& name, std::vector<int> cores, int threads);
+  /// `threads` is the size of the team that plans will use.
+  Worker(const std::string& name, CpuBinding binding, int threads);
   /// Finishes the queued work first. Failures that nobody asked for are lost.
   ~Worker();
 
@@ -83,10 +82,9 @@ class Worker {
   WorkQueue<Work> queue_;
   uint64_t queued_count_;  ///< pushing thread only
   int holds_ = 0;          ///< pushing thread only
-  Counter queued_;
+  alignas(kCacheLine) Counter queued_;
   /// Written by the worker; the host reads and clears it only when all queued work is finished.
-  std::exception_ptr failure_;
-  std::vector<int> cores_;
+  alignas(kCacheLine) std::exception_ptr failure_;
   std::thread thread_;
 };
 
