@@ -208,8 +208,8 @@ void Tile::multiply(int64_t block, int64_t first, int64_t last) {
   const int64_t panel_rows = kernels().panel_rows;
   for (int64_t i = 0; i < last - first; i += panel_rows) {
     const int64_t n = std::min(panel_rows, last - first - i);
-    key_kernels_->pack(keys_ + i * key_stride_, key_stride_, n, shape_.d, panel_);
-    key_kernels_->multiply({.panel = panel_,
+    key_kernels_->exact_panels.from_rows(keys_ + i * key_stride_, key_stride_, n, shape_.d, panel_);
+    key_kernels_->exact_panels.multiply({.panel = panel_,
                             .rows = n,
                             .k = shape_.d,
                             .k_total = shape_.d,
