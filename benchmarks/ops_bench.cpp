@@ -5,7 +5,7 @@
 // read faster than %bw = 100: there only weights and KV caches come from memory, as in a model.
 //
 //   ops_bench --device=CPU0:threads=2 --benchmark_filter='mul_mat/q4_0/.*/n:1$'
-//   ops_bench --weights=CPU0_Mapped            matrices of products in another buffer type of the device
+//   ops_bench --weights=CPU0_Packed            matrices of products in another buffer type of the device
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
