@@ -1,6 +1,6 @@
 #include "devices/cpu/kernels/column.h"
 
-#include "devices/cpu/kernels/half.h"
+#include "devices/cpu/kernels/format_bits.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
@@ -26,52 +26,67 @@ float largest_of(const F32 (&x)[kVectors]) {
   return value;
 }
 
-/// Sums of every four of 32 bytes.
-I32x8 sum_quads(const int8_t* bytes) {
-  return small_quad_dot(I32x8{}, I8x32{} + 1, load<I8x32>(bytes));
+/// Sums over the first and the second 16 of 32 bytes, in lanes 0 and 1 (and 2 and 3).
+Vec<int32_t, 4> halves_of(I8x32 bytes) {
+  const I32x8 quads = small_quad_dot(I32x8{}, I8x32{} + 1, bytes);
+  const auto pairs =
+      __builtin_shufflevector(quads, quads, 0, 4, 1, 5) + __builtin_shufflevector(quads, quads, 2, 6, 3, 7);
+  return pairs + __builtin_shufflevector(pairs, pairs, 2, 3, 0, 1);
 }
 
-struct Sums {
-  int32_t half[2];
-};
-Sums halves_of(I32x8 quads) {
-  return {{quads[0] + quads[1] + quads[2] + quads[3], quads[4] + quads[5] + quads[6] + quads[7]}};
+/// The low bytes of 32 numbers, each of which fits into one.
+I8x32 narrow(const I32 (&v)[kVectors]) {
+#if defined(__AVX512F__)
+  const U8x16 low = (U8x16)_mm512_cvtepi32_epi8((__m512i)v[0]), high = (U8x16)_mm512_cvtepi32_epi8((__m512i)v[1]);
+  return bits_as<I8x32>(join(low, high));
+#elif defined(__AVX2__)
+  const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
+  const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
+  const auto words = (I32x8)_mm256_packs_epi16(low, high);
+  return bits_as<I8x32>(__builtin_shufflevector(words, words, 0, 4, 1, 5, 2, 6, 3, 7));
+#else
+  int8_t bytes[32];
+  for (int i = 0; i < kVectors; ++i) store_narrow(bytes + i * kLanes, v[i]);
+  return load<I8x32>(bytes);
+#endif
 }
 
 void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   F32 x[kVectors];
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
   const float largest = largest_of(x);
-  const float scale = largest < kTiny ? 0.0f : largest / 127.0f;
+  const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
   const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
-  int8_t *values = to.values + 32 * part, *fine = to.fine + 32 * part;
+  I32 whole[kVectors], rest[kVectors];
   SHOAL_UNROLL
   for (int i = 0; i < kVectors; ++i) {
     const F32 scaled = x[i] * splat(inverse);
     const F32 shifted = scaled + splat(kRound);
+    whole[i] = bits_as<I32>(shifted) - bits_as<I32>(splat(kRound));
+    rest[i] = rounded((scaled - (shifted - splat(kRound))) * splat(256.0f));
     // -128 to 128; quad_dot takes no -128.
-    const I32 rest = rounded((scaled - (shifted - splat(kRound))) * splat(256.0f));
-    const I32 most = splat(int32_t{127}), limited = rest > most ? most : (rest < -most ? -most : rest);
-    store_narrow(values + i * kLanes, bits_as<I32>(shifted) - bits_as<I32>(splat(kRound)));
-    store_narrow(fine + i * kLanes, limited);
+    const I32 most = splat(int32_t{127});
+    rest[i] = rest[i] > most ? most : (rest[i] < -most ? -most : rest[i]);
   }
-  const Sums whole = halves_of(sum_quads(values)), rest = halves_of(sum_quads(fine));
-  const float fine_scale = scale / 256.0f;
-  int32_t start = 0, total = 0;
-  for (int i = 0; i < 2; ++i) {
-    const int64_t half = 2 * part + i;
-    const int32_t both = 256 * whole.half[i] + rest.half[i];
-    to.half_sums[half] = scale * static_cast<float>(whole.half[i]);
-    to.fine_half_sums[half] = fine_scale * static_cast<float>(both);
-    to.half_starts[half] = -kWeightBias * whole.half[i];
-    to.half_totals[half] = both;
-    start += to.half_starts[half];
-    total += both;
-  }
+  const I8x32 values = narrow(whole), fine = narrow(rest);
+  store(to.values + 32 * part, values);
+  store(to.fine + 32 * part, fine);
+
+  using Two = Vec<int32_t, 4>;
+  const Two sums = halves_of(values), totals = (sums << 8) + halves_of(fine), starts = sums * -kWeightBias;
+  const float fine_scale = scale * (1.0f / 256.0f);
+  const Vec<float, 4> half_sums = __builtin_convertvector(sums, Vec<float, 4>) * scale;
+  const Vec<float, 4> fine_half_sums = __builtin_convertvector(totals, Vec<float, 4>) * fine_scale;
+  // Two lanes each.
+  __builtin_memcpy(to.half_sums + 2 * part, &half_sums, 8);
+  __builtin_memcpy(to.fine_half_sums + 2 * part, &fine_half_sums, 8);
+  __builtin_memcpy(to.half_starts + 2 * part, &starts, 8);
+  __builtin_memcpy(to.half_totals + 2 * part, &totals, 8);
+  const int32_t sum = sums[0] + sums[1], total = totals[0] + totals[1];
   to.scales[part] = scale;
-  to.sums[part] = scale * static_cast<float>(whole.half[0] + whole.half[1]);
+  to.sums[part] = scale * static_cast<float>(sum);
   to.fine_sums[part] = fine_scale * static_cast<float>(total);
-  to.starts[part] = start;
+  to.starts[part] = -kWeightBias * sum;
   to.totals[part] = total;
 }
 

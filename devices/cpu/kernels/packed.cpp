@@ -80,16 +80,34 @@ size_t packed_row_bytes(int64_t k) {
   return rounded_up(static_cast<size_t>(k) * kLanes * sizeof(typename Rows::Element));
 }
 
+namespace {
+
+/// Words of all rows, each one f32 or two neighbouring f16, to the place of the first of its elements.
+void store_elements(float* to, I32 word) {
+  store(to, word);
+}
+void store_elements(uint16_t* to, I32 word) {
+  store_narrow(reinterpret_cast<int16_t*>(to), (word << 16) >> 16);
+  store_narrow(reinterpret_cast<int16_t*>(to) + kLanes, word >> 16);
+}
+
+}  // namespace
+
 template <class Rows>
 void pack_rows(const std::byte* rows, size_t stride, int64_t count, int64_t k, std::byte* group) {
   using Element = typename Rows::Element;
+  constexpr int kPerWord = 4 / sizeof(Element), kStep = kLanes * kPerWord;
   auto* to = reinterpret_cast<Element*>(group);
-  constexpr int kStep = 64;  // elements of all rows that stay in the cache
-  for (int64_t begin = 0; begin < k; begin += kStep) {
-    const int64_t end = begin + kStep < k ? begin + kStep : k;
+  int64_t i = 0;
+  for (; i + kStep <= k; i += kStep) {
+    I32 v[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) v[r] = r < count ? load<I32>(rows + r * stride + i * sizeof(Element)) : I32{};
+    transpose(v);
+    for (int word = 0; word < kLanes; ++word) store_elements(to + (i + word * kPerWord) * kLanes, v[word]);
+  }
+  for (; i < k; ++i) {
     for (int64_t r = 0; r < kLanes; ++r) {
-      const auto* from = reinterpret_cast<const Element*>(rows + r * stride);
-      for (int64_t i = begin; i < end; ++i) to[i * kLanes + r] = r < count ? from[i] : Element{};
+      to[i * kLanes + r] = r < count ? load<Element>(rows + r * stride + i * sizeof(Element)) : Element{};
     }
   }
 }
