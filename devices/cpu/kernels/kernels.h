@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "devices/cpu/kernels/attention.h"
 #include "graph/dtype.h"
 
 namespace shoal::cpu {
@@ -77,6 +78,7 @@ struct Kernels {
   size_t (*column_bytes)(int64_t k);
   void (*quantize)(const float* x, std::byte* column, int64_t k);
   VectorKernels vector;
+  AttentionKernels attention;
   WeightKernels weights[kDTypeCount];  ///< by dtype; dot == nullptr for integers
 };
 

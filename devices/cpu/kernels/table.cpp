@@ -1,5 +1,6 @@
 // The kernels of one level, in the order of the dtypes. Constant-initialised: no code of a level runs before it is
 // chosen.
+#include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/weights.h"
 
@@ -29,6 +30,7 @@ constinit const Kernels kKernels{
     column_bytes,
     quantize,
     {dot_product, axpy, weighted_sum, exp_sum, largest},
+    kAttentionKernels,
     {
         of_rows<RowsF32>(),
         of_rows<RowsF16>(),
