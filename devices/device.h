@@ -58,6 +58,9 @@ class Device {
   virtual std::unique_ptr<Backend> init(std::string_view params = {}) = 0;
 
   virtual BufferType& buffer_type() = 0;
+  /// For weights, in the layout that this device's kernels read fastest. Its bytes are set and got like those of any
+  /// other.
+  virtual BufferType& weights_type() { return buffer_type(); }
   /// Pinned host memory that this device copies to and from quickly; nullptr when there is none.
   virtual BufferType* host_buffer_type() { return nullptr; }
   /// Wraps memory of the host without a copy; nullptr when not supported. The memory must outlive it.

@@ -18,7 +18,7 @@ constexpr uintptr_t kFakeBase = 0x1000'0000;
 }  // namespace
 
 std::string MetaBufferType::name() const {
-  return device_.name();
+  return of_ == Of::kWeights ? device_.name() + "_Weights" : device_.name();
 }
 Device& MetaBufferType::device() const {
   return device_;
@@ -26,7 +26,7 @@ Device& MetaBufferType::device() const {
 
 size_t MetaBufferType::alignment() const {
   size_t alignment = 1;
-  for (Device* member : device_.members()) alignment = std::max(alignment, member->buffer_type().alignment());
+  for (Device* member : device_.members()) alignment = std::max(alignment, of_member(*member).alignment());
   return alignment;
 }
 
@@ -100,7 +100,7 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
     for (size_t rank = 0; rank < parts_.size(); ++rank) {
       std::vector<Tensor*> locals;
       for (const Tensor* tensor : tensors) locals.push_back(store.find(*tensor)->local[rank]);
-      made.push_back(shoal::allocate_tensors(locals, meta.members()[rank]->buffer_type(), usage));
+      made.push_back(shoal::allocate_tensors(locals, meta_type_.of_member(*meta.members()[rank]), usage));
     }
     for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
   } catch (...) {

@@ -21,8 +21,11 @@ class MetaDevice;
 
 class MetaBufferType final : public BufferType {
  public:
+  /// What the members' memory is of: their default type, or the one for weights.
+  enum class Of : uint8_t { kDefault, kWeights };
   /// `device` and `store` outlive the type and all its buffers.
-  MetaBufferType(MetaDevice& device, ShardStore& store) : device_(device), store_(store) {}
+  MetaBufferType(MetaDevice& device, ShardStore& store, Of of = Of::kDefault)
+      : device_(device), store_(store), of_(of) {}
   std::string name() const override;
   Device& device() const override;
   size_t alignment() const override;
@@ -30,12 +33,16 @@ class MetaBufferType final : public BufferType {
   std::unique_ptr<Buffer> allocate(size_t size) override;
   std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Usage usage) override;
 
+  BufferType& of_member(Device& member) const {
+    return of_ == Of::kWeights ? member.weights_type() : member.buffer_type();
+  }
   MetaDevice& meta() const { return device_; }
   ShardStore& store() const { return store_; }
 
  private:
   MetaDevice& device_;
   ShardStore& store_;
+  Of of_;
 };
 
 class MetaBuffer final : public Buffer {

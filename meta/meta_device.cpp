@@ -23,7 +23,8 @@ class MetaDeviceImpl final : public MetaDevice {
         callback_(std::move(callback)),
         options_(std::move(options)),
         store_(static_cast<int>(members_.size())),
-        buffer_type_(*this, store_) {
+        buffer_type_(*this, store_),
+        weights_type_(*this, store_, MetaBufferType::Of::kWeights) {
     for (const Device* member : members_) uses_.emplace_back(*member);
     if (!options_.communicator) options_.communicator = communicator_for(members_);
   }
@@ -70,6 +71,11 @@ class MetaDeviceImpl final : public MetaDevice {
   }
 
   BufferType& buffer_type() override { return buffer_type_; }
+  BufferType& weights_type() override {
+    const bool same = std::all_of(members_.begin(), members_.end(),
+                                  [](Device* member) { return &member->weights_type() == &member->buffer_type(); });
+    return same ? buffer_type_ : weights_type_;
+  }
 
   bool supports_op(const Tensor& node) const override {
     return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->supports_op(node); });
@@ -95,7 +101,7 @@ class MetaDeviceImpl final : public MetaDevice {
   SplitStateCallback callback_;
   MetaOptions options_;
   ShardStore store_;
-  MetaBufferType buffer_type_;
+  MetaBufferType buffer_type_, weights_type_;
 };
 
 const MetaGraphPlan& as_meta(const GraphPlan& plan) {

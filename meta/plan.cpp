@@ -13,7 +13,8 @@
 namespace shoal::meta {
 namespace {
 
-size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Role role, int rank, Device& device) {
+size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Role role, int rank,
+                  const BufferType& type) {
   std::vector<Tensor*> locals;
   for (const Tensor* tensor : tensors) {
     if (tensor->role != role) continue;
@@ -21,7 +22,7 @@ size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Rol
     require<InvalidArgument>(shards != nullptr, "{} has no layout; declare it before planning", describe(*tensor));
     locals.push_back(shards->local[rank]);
   }
-  return layout_tensors(locals, device.buffer_type()).total_bytes();
+  return layout_tensors(locals, type).total_bytes();
 }
 
 /// Sizes of the allocations for a rank's local graph.
@@ -141,11 +142,13 @@ Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> d
 }
 
 std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
-                                         std::span<Device* const> devices) {
+                                         std::span<Device* const> devices, BufferType& (Device::*weights_type)()) {
   std::vector<MemoryUse> memory(devices.size());
-  for (size_t rank = 0; rank < devices.size(); ++rank) {
-    memory[rank].weights = role_bytes(tensors, store, Role::kWeight, static_cast<int>(rank), *devices[rank]);
-    memory[rank].cache = role_bytes(tensors, store, Role::kCache, static_cast<int>(rank), *devices[rank]);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    Device& device = *devices[i];
+    const int rank = static_cast<int>(i);
+    memory[i].weights = role_bytes(tensors, store, Role::kWeight, rank, (device.*weights_type)());
+    memory[i].cache = role_bytes(tensors, store, Role::kCache, rank, device.buffer_type());
   }
   return memory;
 }

@@ -76,9 +76,11 @@ Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> d
 PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena = nullptr);
 
 /// Weights and caches of the graph: fills memory.weights and memory.cache of each rank as
-/// BufferType::allocate_tensors would allocate them for all the given tensors together.
+/// BufferType::allocate_tensors would allocate them for all the given tensors together. `weights_type`: which type of
+/// buffer weights are in, &Device::buffer_type or &Device::weights_type.
 std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
-                                         std::span<Device* const> devices);
+                                         std::span<Device* const> devices,
+                                         BufferType& (Device::*weights_type)() = &Device::buffer_type);
 
 /// For people: layouts, steps, memory.
 std::string to_string(const Plan& plan);

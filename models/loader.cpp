@@ -140,9 +140,9 @@ void place(Model& model, std::span<Device* const> devices, const DeviceOf& devic
       if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
     }
     model.buffers.emplace_back();
-    if (options.use_mapping) model.buffers.back() = place_in_mapping(model, device, tensors);
+    if (uses_mapping(model, device, options)) model.buffers.back() = place_in_mapping(model, device, tensors);
     if (model.buffers.back() == nullptr) {
-      model.buffers.back() = allocate_tensors(tensors, device.buffer_type(), Usage::kWeights);
+      model.buffers.back() = allocate_tensors(tensors, weights_type(device, options), Usage::kWeights);
     }
   }
 }
@@ -161,6 +161,15 @@ void load(Model& model, std::span<Device* const> devices, const DeviceOf& device
 }
 
 }  // namespace
+
+BufferType& weights_type(Device& device, const LoadOptions& options) {
+  return options.repack ? device.weights_type() : device.buffer_type();
+}
+
+bool uses_mapping(const Model& model, Device& device, const LoadOptions& options) {
+  const bool repacked = &weights_type(device, options) != &device.buffer_type();
+  return options.use_mapping && !repacked && can_use_mapping(model, device);
+}
 
 bool can_use_mapping(const Model& model, Device& device) {
   const std::span<const std::byte> bytes = model.file.tensor_span();

@@ -2,7 +2,8 @@
 // read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
 // one tensor of it, a second time.
 //
-// A simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated or
+// Weights of a device that has a layout of its own for them are repacked on the way. Else, or with LoadOptions::repack
+// off, a simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated or
 // copied, several processes share one set of them, and the system may drop and read again what it has no room for.
 // Loading then brings the pages into memory. Writing to such a weight changes this process's copy of its pages and
 // never the file. Until the model is freed the file may be renamed or removed but not written to: what is cut off gives
@@ -23,8 +24,14 @@ constexpr int loading_threads(int devices) {
 }
 
 struct LoadOptions {
-  bool use_mapping = true;  ///< where can_use_mapping() says so
+  bool use_mapping = true;  ///< where can_use_mapping() says so, for weights that are not repacked
+  bool repack = true;       ///< into the layout that the device computes with fastest (Device::weights_type)
 };
+
+/// The buffer type for weights on the device. What repacks them takes the place of the mapping.
+BufferType& weights_type(Device& device, const LoadOptions& options);
+/// Are weights on the device used where the file is mapped?
+bool uses_mapping(const Model& model, Device& device, const LoadOptions& options);
 
 /// Can the device use the weights where the file is mapped? Not a meta device, not one that cannot use host memory or
 /// wants it aligned better than the tensors of the file are.

@@ -36,8 +36,14 @@ std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::
 /// Plans graphs one by one, and remembers the most memory that they need.
 class Planner {
  public:
-  Planner(const Model& model, const Placement& placement, const SessionOptions& options, const ModelPlan& plan)
-      : model_(model), placement_(placement), options_(options), plan_(plan), chunks_(placement.devices().size()) {}
+  Planner(const Model& model, const Placement& placement, const SessionOptions& options, const LoadOptions& load,
+          const ModelPlan& plan)
+      : model_(model),
+        placement_(placement),
+        options_(options),
+        load_(load),
+        plan_(plan),
+        chunks_(placement.devices().size()) {}
 
   PlannedGraph plan(BatchShape shape) {
     shape.candidates = options_.candidates;
@@ -46,7 +52,8 @@ class Planner {
     sched::ScheduleOptions options;
     options.op_offload = options_.op_offload;
     options.home = [this](const Tensor& tensor) -> const BufferType* {
-      return &placement_.devices()[static_cast<size_t>(placement_.device_of(tensor))]->buffer_type();
+      Device& device = *placement_.devices()[static_cast<size_t>(placement_.device_of(tensor))];
+      return tensor.role == Role::kWeight ? &weights_type(device, load_) : &device.buffer_type();
     };
     planned.schedule = sched::make_schedule(*planned.graph.graph, placement_.devices(), options);
     planned.local = sched::make_local_graphs(planned.schedule);
@@ -91,6 +98,7 @@ class Planner {
   const Model& model_;
   const Placement& placement_;
   const SessionOptions& options_;
+  const LoadOptions& load_;
   const ModelPlan& plan_;
   std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< by device, member, chunk
   size_t host_bytes_ = 0;
@@ -98,7 +106,7 @@ class Planner {
 
 /// Bytes of a device's weights that are used in the file's mapping.
 size_t mapped_bytes(const Model& model, Device& device, std::span<Tensor* const> weights, const LoadOptions& load) {
-  if (!load.use_mapping || weights.empty() || !can_use_mapping(model, device)) return 0;
+  if (weights.empty() || !uses_mapping(model, device, load)) return 0;
   if (weights.size() == model.weights.tensors().size()) return model.file.tensor_span().size();
   size_t bytes = 0;
   for (const Tensor* weight : weights) bytes += weight->bytes();
@@ -113,7 +121,8 @@ std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, con
     const auto members = placement.members_of(static_cast<int>(d));
     const std::vector<Tensor*> weights = tensors_on(placement, d, model.weights.tensors());
     const size_t mapped = mapped_bytes(model, *placement.devices()[d], weights, load);
-    const auto weight_use = meta::persistent_memory(weights, plan.stores[d], members);
+    const auto weight_use = meta::persistent_memory(weights, plan.stores[d], members,
+                                                    load.repack ? &Device::weights_type : &Device::buffer_type);
     const auto cache_use =
         meta::persistent_memory(tensors_on(placement, d, plan.cache.context.tensors()), plan.stores[d], members);
     for (size_t rank = 0; rank < members.size(); ++rank) {
@@ -142,7 +151,7 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
     declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
     declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
   }
-  Planner planner(model, placement, options, *this);
+  Planner planner(model, placement, options, load, *this);
   step = planner.plan({1, 1});
   for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
   memory = add_up(*this, planner, model, placement, load);

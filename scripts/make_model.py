@@ -4,6 +4,7 @@
     pip install -r scripts/requirements.txt
     scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
     scripts/make_model.py --preset 8b --type q8_0 --layers 4 8b-4-layers.gguf
+    scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --dry-run
 
 Blocks are random bytes whose scales are set so that a weight's standard deviation is 1/sqrt(row length), as in a freshly
 initialised model: activations and logits stay of ordinary size, the text is noise. Files are the same for the same
@@ -14,6 +15,8 @@ import argparse
 import dataclasses
 import itertools
 import math
+import re
+import signal
 import string
 import sys
 
@@ -38,6 +41,11 @@ class Shape:
     ctx: int
     rope_base: float
     tied: bool
+    given_head_dim: int = 0  # 0: embd / heads
+
+    @property
+    def head_dim(self):
+        return self.given_head_dim or self.embd // self.heads
 
 
 PRESETS = {
@@ -71,12 +79,11 @@ BLOCKS = {
 }
 PLAIN = {Type.F32, Type.F16, Type.BF16}
 NAMES = {t.name.lower(): t for t in sorted(PLAIN | set(BLOCKS))}
-MIXTURE = "q4_k_m"  # q4_k, with q6_k for half of the layers' attn_v and ffn_down and for the output head
 # Types whose output head is kept in q6_k, as quantised files usually have it.
 COARSE = {Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K}
 FILE_TYPES = {
-    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 12, "q4_k": 14,
-    MIXTURE: 15, "q5_k": 17, "q6_k": 18, "bf16": 32,
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q3_k_m": 12,
+    "q3_k_l": 13, "q4_k": 14, "q4_k_s": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "bf16": 32,
 }  # fmt: skip
 # Blocks in the pool that rows are cut from. A prime, so that rows do not begin at the same places in it again and again.
 POOL_BLOCKS = 131071
@@ -147,31 +154,110 @@ def pieces(count):
 
 
 def more_bits(layer, layers):
-    """The layers whose attn_v and ffn_down have q6_k in q4_k_m: the outer eighths and every third between."""
+    """The layers to which mixtures "M" give more bits: the outer eighths and every third between."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
-def tensors(shape, name, output_name):
+def mixed_m(better):
+    def of(layer, layers):
+        return {"attn_v": better, "ffn_down": better} if more_bits(layer, layers) else {}
+
+    return of
+
+
+def mixed_q4_k_s(layer, layers):
+    types = {"attn_v": Type.Q5_K} if layer < 4 else {}
+    return {**types, "ffn_down": Type.Q5_K} if layer < layers // 8 else types
+
+
+def mixed_q3_k_m(layer, layers):
+    return {"attn_v": Type.Q5_K if layer < 2 else Type.Q4_K, "attn_output": Type.Q4_K,
+            "ffn_down": Type.Q5_K if layer < layers // 16 else Type.Q4_K}  # fmt: skip
+
+
+def mixed_q3_k_l(_, __):
+    return dict.fromkeys(("attn_v", "attn_output", "ffn_down"), Type.Q5_K)
+
+
+# Mixtures: the type of most matrices, and a layer's others, as llama.cpp's quantiser chooses them for Llama models. Its
+# q5_k_s is q5_k here, and its q3_k_s is q3_k.
+MIXTURES = {
+    "q3_k_m": (Type.Q3_K, mixed_q3_k_m),
+    "q3_k_l": (Type.Q3_K, mixed_q3_k_l),
+    "q4_k_s": (Type.Q4_K, mixed_q4_k_s),
+    "q4_k_m": (Type.Q4_K, mixed_m(Type.Q6_K)),
+    "q5_k_m": (Type.Q5_K, mixed_m(Type.Q6_K)),
+}
+
+
+def layer_types(shape, name, layer):
+    """A layer's matrices that do not have the type of most."""
+    if name not in MIXTURES:
+        return {}
+    base, mixed = MIXTURES[name]
+    types = mixed(layer, shape.layers)
+    # As the quantiser does for Llama 2 70B, which it knows by its number of layers.
+    is_70b = shape.layers == 80 and shape.heads != shape.kv_heads
+    if is_70b and types.get("attn_v", base) in (Type.Q3_K, Type.Q4_K):
+        types["attn_v"] = Type.Q5_K
+    return types
+
+
+def usual_tensors(shape, name, output_name):
     """(tensor name, shape with the row length last, type) of each tensor in file order."""
-    base = Type.Q4_K if name == MIXTURE else NAMES[name]
+    base = MIXTURES[name][0] if name in MIXTURES else NAMES[name]
     output = NAMES[output_name] if output_name else Type.Q6_K if base in COARSE else base
-    kv = shape.embd // shape.heads * shape.kv_heads
+    q, kv = shape.head_dim * shape.heads, shape.head_dim * shape.kv_heads
+    matrices = {
+        "attn_q": (q, shape.embd), "attn_k": (kv, shape.embd), "attn_v": (kv, shape.embd),
+        "attn_output": (shape.embd, q), "ffn_gate": (shape.ff, shape.embd), "ffn_up": (shape.ff, shape.embd),
+        "ffn_down": (shape.embd, shape.ff),
+    }  # fmt: skip
     yield "token_embd.weight", (shape.vocab, shape.embd), output if shape.tied else base
     for layer in range(shape.layers):
-        better = Type.Q6_K if name == MIXTURE and more_bits(layer, shape.layers) else base
-        yield f"blk.{layer}.attn_norm.weight", (shape.embd,), Type.F32
-        yield f"blk.{layer}.attn_q.weight", (shape.embd, shape.embd), base
-        yield f"blk.{layer}.attn_k.weight", (kv, shape.embd), base
-        yield f"blk.{layer}.attn_v.weight", (kv, shape.embd), better
-        yield f"blk.{layer}.attn_output.weight", (shape.embd, shape.embd), base
-        yield f"blk.{layer}.ffn_norm.weight", (shape.embd,), Type.F32
-        yield f"blk.{layer}.ffn_gate.weight", (shape.ff, shape.embd), base
-        yield f"blk.{layer}.ffn_up.weight", (shape.ff, shape.embd), base
-        yield f"blk.{layer}.ffn_down.weight", (shape.embd, shape.ff), better
+        types = layer_types(shape, name, layer)
+        for part, dims in matrices.items():
+            if part in ("attn_q", "ffn_gate"):
+                yield f"blk.{layer}.{part.split('_')[0]}_norm.weight", (shape.embd,), Type.F32
+            yield f"blk.{layer}.{part}.weight", dims, types.get(part, base)
     yield "output_norm.weight", (shape.embd,), Type.F32
     if not shape.tied:
         yield "output.weight", (shape.vocab, shape.embd), output
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+    """The type of the matrices whose names a regular expression matches anywhere."""
+
+    pattern: re.Pattern
+    kind: Type
+
+    @staticmethod
+    def parse(text):
+        pattern, _, kind = text.rpartition("=")
+        if not pattern or kind not in NAMES:
+            raise argparse.ArgumentTypeError(f"{text}: expected PATTERN=TYPE, a type being one of {', '.join(NAMES)}")
+        try:
+            return Override(re.compile(pattern), NAMES[kind])
+        except re.error as error:
+            raise argparse.ArgumentTypeError(f"{text}: not a regular expression: {error}") from error
+
+
+def tensors(shape, args):
+    """(tensor name, shape, type, bytes) of each tensor. The first override that matches a matrix counts."""
+    plan, used = [], set()
+    for name, dims, kind in usual_tensors(shape, args.type, args.output_type):
+        match = next((one for one in args.tensor_type if len(dims) > 1 and one.pattern.search(name)), None)
+        used.add(match)
+        kind = match.kind if match else kind
+        plan.append((name, dims, kind, bytes_of(name, dims, kind)))
+    for one in args.tensor_type:
+        if one not in used:
+            text = f"{one.pattern.pattern}={one.kind.name.lower()}"
+            sys.exit(f"make_model.py: --tensor-type {text} is the first match of no matrix; "
+                     "--dry-run without it prints their names")  # fmt: skip
+    return plan
 
 
 def bytes_of(name, dims, kind):
@@ -195,7 +281,10 @@ def add_metadata(writer, shape, args):
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(shape.rope_base)
-    writer.add_rope_dimension_count(shape.embd // shape.heads)
+    writer.add_rope_dimension_count(shape.head_dim)
+    if shape.given_head_dim:
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
     texts, scores, types = pieces(shape.vocab)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(texts)
@@ -208,10 +297,9 @@ def add_metadata(writer, shape, args):
     writer.add_add_space_prefix(True)
 
 
-def write_model(shape, args):
+def write_model(shape, args, plan):
     writer = gguf.GGUFWriter(args.output, "llama")
     add_metadata(writer, shape, args)
-    plan = [(name, dims, kind, bytes_of(name, dims, kind)) for name, dims, kind in tensors(shape, args.type, args.output_type)]
     for name, dims, kind, size in plan:
         writer.add_tensor_info(name, dims, np.dtype(np.float32), size, raw_dtype=kind)
     writer.write_header_to_file()
@@ -227,35 +315,64 @@ def write_model(shape, args):
             weights.write(out, kind, dims[-1], size)
     writer.write_padding(out, out.tell())
     writer.close()
-    return sum(math.prod(dims) for _, dims, _, _ in plan), sum(size for _, _, _, size in plan)
+
+
+def print_plan(plan):
+    """The tensors, one per line; sizes as GGUF has them, the row length first."""
+    for name, dims, kind, size in plan:
+        print(f"{name:<28} {' x '.join(str(n) for n in reversed(dims)):<16} {kind.name.lower():<5} {size:>15,}")
+    totals = {}
+    for _, _, kind, size in plan:
+        totals[kind] = totals.get(kind, 0) + size
+    for kind, size in sorted(totals.items(), key=lambda item: -item[1]):
+        print(f"{'all of ' + kind.name.lower():<51} {size:>15,}")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("output", help="the file to write")
+    parser.add_argument("output", nargs="?", help="the file to write")
     parser.add_argument("--preset", choices=PRESETS, default="tiny", help="sizes (default: tiny)")
-    parser.add_argument("--type", choices=[*NAMES, MIXTURE], default="q8_0", help="of the matrices (default: q8_0)")
+    parser.add_argument("--type", choices=[*NAMES, *MIXTURES], default="q8_0", help="of the matrices (default: q8_0)")
     parser.add_argument("--output-type", choices=NAMES, help="of the output head (default: q6_k below q6_k, else --type)")
+    parser.add_argument("--tensor-type", action="append", type=Override.parse, default=[], metavar="PATTERN=TYPE",
+                        help="of matrices whose names a regular expression matches; may be repeated, the first counts")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes, and write nothing")
     parser.add_argument("--seed", type=int, default=0)
     for field in ("embd", "layers", "ff", "heads", "kv-heads", "vocab", "ctx"):
         parser.add_argument(f"--{field}", type=int, help="instead of the preset's")
+    parser.add_argument("--head-dim", type=int, dest="given_head_dim", metavar="HEAD_DIM",
+                        help="of keys and values (default: embd / heads)")  # fmt: skip
     parser.add_argument("--tied", action=argparse.BooleanOptionalAction, help="embedding is the output head, too")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not args.output and not args.dry_run:
+        parser.error("give the file to write, or --dry-run")
+    return args
 
 
 def main():
     args = parse_arguments()
     given = {f.name: v for f in dataclasses.fields(Shape) if (v := getattr(args, f.name, None)) is not None}
+    if given.get("given_head_dim", 1) < 1:
+        sys.exit("make_model.py: --head-dim must be positive")
     shape = dataclasses.replace(PRESETS[args.preset], **given)
     if min(shape.embd, shape.layers, shape.ff, shape.heads, shape.kv_heads, shape.ctx) < 1 or args.seed < 0:
         sys.exit("make_model.py: sizes must be positive and the seed not negative")
-    if shape.embd % shape.heads or shape.heads % shape.kv_heads:
-        sys.exit(f"make_model.py: heads {shape.heads} must divide embd {shape.embd}, and kv-heads {shape.kv_heads} heads")
-    try:
-        parameters, size = write_model(shape, args)
-    except OSError as error:
-        sys.exit(f"make_model.py: cannot write the model: {error}")
-    print(f"{args.output}: {parameters:,} parameters, {size:,} bytes of weights")
+    if (shape.embd % shape.heads and not args.given_head_dim) or shape.heads % shape.kv_heads:
+        sys.exit(f"make_model.py: heads {shape.heads} must divide embd {shape.embd} unless there is a --head-dim, and "
+                 f"kv-heads {shape.kv_heads} heads")  # fmt: skip
+    if shape.head_dim < 2 or shape.head_dim % 2:
+        sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
+    plan = tensors(shape, args)
+    if args.dry_run:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads the table may stop early
+        print_plan(plan)
+    else:
+        try:
+            write_model(shape, args, plan)
+        except OSError as error:
+            sys.exit(f"make_model.py: cannot write the model: {error}")
+    parameters, size = sum(math.prod(dims) for _, dims, _, _ in plan), sum(size for _, _, _, size in plan)
+    print(f"{args.output or 'a model'}: {parameters:,} parameters, {size:,} bytes of weights")
 
 
 if __name__ == "__main__":

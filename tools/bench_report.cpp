@@ -153,6 +153,7 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
           {"type_k", name_of(r.options.dtype_k)},
           {"type_v", name_of(r.options.dtype_v)},
           {"use_mmap", r.mmap},
+          {"repack", r.repack},
           {"n_prompt", r.test.prompt},
           {"n_gen", r.test.generate},
           {"n_depth", r.test.depth},

@@ -24,7 +24,7 @@ struct BenchResult {
   std::string backends, cpu_info, gpu_info;
   BenchOptions options;
   models::PlacementOptions placement;
-  bool mmap = true;
+  bool mmap = true, repack = true;
 };
 
 /// What a table of several rows must show besides what it always does.

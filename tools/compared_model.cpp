@@ -94,7 +94,7 @@ void ComparedModel::require_memory() const {
 
 void ComparedModel::load() {
   // Weights that are copied lie as those that are loaded, as memory() counts them.
-  models::load_weights(*model_, one_, {}, {.use_mapping = false});
+  models::load_weights(*model_, one_, {}, {.use_mapping = false, .repack = false});
   cache_buffer_ = allocate_tensors(cache_.context.tensors(), one_.device().buffer_type(), Usage::kAny);
   cache_buffer_->clear(0);
 }

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,11 +57,12 @@ struct DeviceFlags {
   std::vector<models::TensorOverride> overrides;
 };
 
-/// --mmap --no-mmap
+/// --mmap --no-mmap --repack --no-repack
 struct LoadFlags {
-  bool mmap = true;
+  std::optional<bool> mmap;  ///< as the user says
+  bool repack = true;
   void add_to(CLI::App& app);
-  models::LoadOptions load() const { return {mmap}; }
+  models::LoadOptions load() const { return {mmap.value_or(true), repack && !mmap.value_or(false)}; }
 };
 
 /// -c -ctk -ctv, and -b -ub where the user has a say in batches

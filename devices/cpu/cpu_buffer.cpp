@@ -45,7 +45,7 @@ size_t CpuBufferType::max_size() const {
   return device_.max_size();
 }
 
-std::unique_ptr<Buffer> CpuBufferType::allocate(size_t size) {
+std::byte* CpuBufferType::allocate_memory(size_t size) {
   device_.take(size);
   void* data = allocate_on_node(size, device_.node());
   if (data == nullptr) {
@@ -53,7 +53,12 @@ std::unique_ptr<Buffer> CpuBufferType::allocate(size_t size) {
     fail<DeviceError>("[{}] the system refused {}; {} free: free memory, or spread the tensors over more devices",
                       device_.name(), format_bytes(size), format_bytes(device_.memory().free));
   }
-  return std::make_unique<OwnedBuffer>(*this, device_, static_cast<std::byte*>(data), size);
+  return static_cast<std::byte*>(data);
+}
+
+std::unique_ptr<Buffer> CpuBufferType::allocate(size_t size) {
+  std::byte* data = allocate_memory(size);
+  return std::make_unique<OwnedBuffer>(*this, device_, data, size);
 }
 
 std::string MappedBufferType::name() const {

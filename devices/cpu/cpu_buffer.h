@@ -20,6 +20,9 @@ class CpuBufferType : public BufferType {
   bool is_host() const override { return true; }
 
  protected:
+  /// On the device's node, counted by the device; to be freed with free_memory. Throws DeviceError.
+  std::byte* allocate_memory(size_t size);
+
   CpuDevice& device_;
 };
 

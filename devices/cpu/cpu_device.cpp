@@ -75,6 +75,10 @@ bool CpuDevice::supports_op(const Tensor& node) const {
   return kernel.run != nullptr && (node.empty() || kernel.supports == nullptr || kernel.supports(node));
 }
 
+bool CpuDevice::supports_buffer_type(const BufferType& type) const {
+  return type.is_host() || dynamic_cast<const PackedBufferType*>(&type) != nullptr;
+}
+
 size_t CpuDevice::workspace_size(const Tensor& node) const {
   const OpKernel& kernel = kernel_for(node.op);
   return kernel.workspace == nullptr || node.empty() ? 0 : kernel.workspace(node, most_threads_);

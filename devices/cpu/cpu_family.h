@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "devices/cpu/cpu_buffer.h"
+#include "devices/cpu/packed_buffer.h"
 #include "devices/cpu/topology.h"
 #include "devices/device.h"
 
@@ -34,14 +34,17 @@ class CpuDevice final : public Device {
   BackendReg& reg() const override { return reg_; }
   std::unique_ptr<Backend> init(std::string_view params = {}) override;
   BufferType& buffer_type() override { return type_; }
+  BufferType& weights_type() override { return packed_; }
   std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) override { return mapped_.wrap(data, size); }
   bool supports_op(const Tensor& node) const override;
-  bool supports_buffer_type(const BufferType& type) const override { return type.is_host(); }
+  /// Memory of the host, and weights that any CPU device has packed.
+  bool supports_buffer_type(const BufferType& type) const override;
   /// Enough for every team this device has had, and for the default one.
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 
   MappedBufferType& mapped_type() { return mapped_; }
+  PackedBufferType& packed_type() { return packed_; }
   /// Workspaces are planned for teams of this size from now on.
   void expect_threads(int threads);
   const CoreSet& cores() const { return cores_; }
@@ -67,6 +70,7 @@ class CpuDevice final : public Device {
   std::atomic<int> uses_{0};
   CpuBufferType type_{*this};
   MappedBufferType mapped_{*this};
+  PackedBufferType packed_{*this};
 };
 
 /// Counts a backend or buffer of the device while it lives.

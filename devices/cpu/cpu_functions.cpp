@@ -21,7 +21,7 @@ void set_threads(Backend& backend, int threads) {
 std::vector<BufferType*> extra_buffer_types(Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", device.name());
-  return {&cpu->mapped_type()};
+  return {&cpu->mapped_type(), &cpu->packed_type()};
 }
 
 void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {

@@ -58,6 +58,7 @@ CpuPlan::~CpuPlan() {
 void CpuPlan::compile() {
   const GraphRange& range = memory_.range();
   steps_ = compile_steps(range, threads_);
+  unpacked_.insert_into(steps_);
   begins_ = {0};
   for (const int cut : cuts_) {
     const auto behind = std::find_if(steps_.begin(), steps_.end(), [&](const Step& s) { return s.node->id >= cut; });

@@ -8,6 +8,7 @@
 #include "devices/allocate.h"
 #include "devices/backend.h"
 #include "devices/cpu/team.h"
+#include "devices/cpu/unpacked.h"
 #include "devices/cpu/worker.h"
 #include "graph/topology.h"
 
@@ -51,6 +52,7 @@ class CpuPlan final : public GraphPlan {
   std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
   std::vector<Step> steps_;
+  UnpackedSources unpacked_;
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
   WaitWork last_run_{nullptr, 0};
 };

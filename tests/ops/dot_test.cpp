@@ -27,11 +27,56 @@ struct AlignedBytes {
   std::vector<std::byte> storage;
 };
 
-/// Rows of weights with gaps between them, columns as a kernel takes them, and both as double.
+/// Columns of one kind, and what kernels see of them.
+struct SeenColumns {
+  SeenColumns(const Kernels& kernels, Columns kind, bool fine, const std::vector<float>& floats, int64_t k) {
+    const ColumnKernels& columns = kernels.columns[static_cast<size_t>(kind)];
+    const size_t bytes = columns.bytes(k);
+    const auto count = static_cast<int64_t>(floats.size()) / k;
+    storage = std::vector<std::byte>(bytes * count);
+    for (int64_t j = 0; j < count; ++j) {
+      std::byte* column = storage.data() + j * bytes;
+      columns.convert(floats.data() + j * k, column, k);
+      pointers.push_back(column);
+      for (int64_t i = 0; i < k; ++i) seen.push_back(element(column, kind, fine, k, i));
+    }
+  }
+
+  static double element(const std::byte* column, Columns kind, bool fine, int64_t k, int64_t i) {
+    const auto at = [&]<class T>(T, size_t offset) {
+      T value;
+      std::memcpy(&value, column + offset, sizeof value);
+      return static_cast<double>(value);
+    };
+    switch (kind) {
+      case Columns::kFloats:
+        return at(float{}, i * 4);
+      case Columns::kBytes:
+        return (at(int8_t{}, i) + (fine ? at(int8_t{}, k + i) / 256 : 0)) * at(float{}, 2 * k + i / 32 * 4);
+      default:
+        return at(int16_t{}, 2 * i) * at(float{}, (k + 31) / 32 * 64 + i / 32 * 4);
+    }
+  }
+
+  std::vector<std::byte> storage;
+  std::vector<const std::byte*> pointers;
+  std::vector<double> seen;
+};
+
+/// Rows of weights with gaps between them, the same packed, columns as dots and as panels take them.
 struct Problem {
   Problem(const Kernels& kernels, DType dtype, int64_t rows, int64_t k, int64_t columns)
-      : rows(rows), k(k), columns(columns), stride(bytes_for(dtype, k) + 8), a(stride * rows + 16) {
-    const WeightKernels& weights = kernels.weights[static_cast<int>(dtype)];
+      : kernels(kernels),
+        weights(kernels.weights[static_cast<int>(dtype)]),
+        rows(rows),
+        k(k),
+        columns(columns),
+        stride(bytes_for(dtype, k) + 8),
+        a(stride * rows + 16),
+        floats(random_floats(columns * k, 2)),
+        for_dots(kernels, weights.dot_columns, true, floats, k),
+        for_panels(kernels, weights.panels.columns, false, floats, k),
+        packed(weights.packed.bytes(k) * ((rows + kernels.panel_rows - 1) / kernels.panel_rows)) {
     const auto values = random_floats(rows * k, 1);
     std::vector<float> row(k);
     for (int64_t i = 0; i < rows; ++i) {
@@ -42,59 +87,44 @@ struct Problem {
       traits(dtype).to_f32(converted.data(), row.data(), k);
       exact_a.insert(exact_a.end(), row.begin(), row.end());
     }
-    floats = random_floats(columns * k, 2);
-    const size_t column_bytes = weights.quantized_columns ? kernels.column_bytes(k) : k * sizeof(float);
-    b = std::vector<std::byte>(column_bytes * columns);
-    for (int64_t j = 0; j < columns; ++j) {
-      std::byte* column = b.data() + j * column_bytes;
-      if (weights.quantized_columns) {
-        kernels.quantize(floats.data() + j * k, column, k);
-      } else {
-        std::memcpy(column, floats.data() + j * k, column_bytes);
-      }
-      b_pointers.push_back(column);
-      read_column(column, weights.quantized_columns);
+    for (int64_t i = 0; i < rows; i += kernels.panel_rows) {
+      weights.packed.pack(a.data() + i * stride, stride, std::min(kernels.panel_rows, rows - i), k, group(i));
     }
   }
 
-  void read_column(const std::byte* column, bool quantized) {
-    for (int64_t i = 0; i < k; ++i) {
-      float value, scale = 1;
-      if (quantized) {
-        value = static_cast<float>(static_cast<int8_t>(column[i]));
-        std::memcpy(&scale, column + 2 * k + i / 32 * 4, 4);
-        coarse_b.push_back(static_cast<double>(value) * scale);
-        value += static_cast<float>(static_cast<int8_t>(column[k + i])) / 256;
-      } else {
-        std::memcpy(&value, column + i * 4, 4);
-        coarse_b.push_back(value);
-      }
-      exact_b.push_back(static_cast<double>(value) * scale);
-    }
-  }
+  std::byte* group(int64_t row) { return packed.data() + row / kernels.panel_rows * weights.packed.bytes(k); }
 
-  /// Compares c (column after column) with the exact products of the rows and of b.
-  void expect_products(const std::vector<float>& c, const std::vector<double>& b) const {
+  /// Compares c (column after column) with the exact products of the rows and of what is seen of the columns.
+  /// `step`: of each 32 weights, at most this part of the largest one was rounded away.
+  void expect_products(const std::vector<float>& c, const std::vector<double>& b, double step = 0) const {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
-        double sum = 0, magnitude = 0;
-        for (int64_t e = 0; e < k; ++e) {
-          sum += exact_a[i * k + e] * b[j * k + e];
-          magnitude += std::fabs(exact_a[i * k + e] * b[j * k + e]);
+        double sum = 0, magnitude = 0, rounding = 0;
+        for (int64_t begin = 0; begin < k; begin += 32) {
+          double most = 0, all = 0;
+          for (int64_t e = begin; e < std::min(begin + 32, k); ++e) {
+            sum += exact_a[i * k + e] * b[j * k + e];
+            magnitude += std::fabs(exact_a[i * k + e] * b[j * k + e]);
+            most = std::max(most, std::fabs(exact_a[i * k + e]));
+            all += std::fabs(b[j * k + e]);
+          }
+          rounding += most * step * all;
         }
         // Types with minima cancel terms that are larger than the products.
-        ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + 1e-30) << "row " << i << ", column " << j;
+        ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + rounding + 1e-30) << "row " << i << ", column " << j;
       }
     }
   }
 
+  const Kernels& kernels;
+  const WeightKernels& weights;
   int64_t rows, k, columns;
   size_t stride;
-  std::vector<std::byte> a, b;
+  std::vector<std::byte> a;
   std::vector<double> exact_a;
-  std::vector<double> exact_b, coarse_b;  ///< as dot and as panels see the columns
   std::vector<float> floats;
-  std::vector<const std::byte*> b_pointers;
+  SeenColumns for_dots, for_panels;
+  AlignedBytes packed;
 };
 
 std::vector<float*> pointers(std::vector<float>& c, int64_t rows, int64_t columns) {
@@ -123,30 +153,49 @@ class DotTest : public testing::TestWithParam<Case> {
     }
   }
 
-  std::vector<float> dot(const Problem& p) const {
+  /// How far word panels round weights.
+  double step() const { return weights().panels.columns == Columns::kWords ? 1.0 / 16382 * 1.0001 : 0; }
+
+  static std::vector<float> dot(const Problem& p) {
     std::vector<float> c(p.rows * p.columns, NAN);
     auto c_pointers = pointers(c, p.rows, p.columns);
-    weights().dot({p.a.data(), p.stride, p.rows, p.k, p.b_pointers.data(), c_pointers.data(), p.columns});
+    p.weights.dot({p.a.data(), p.stride, p.rows, p.k, p.for_dots.pointers.data(), c_pointers.data(), p.columns});
+    return c;
+  }
+
+  static std::vector<float> packed_dot(Problem& p) {
+    std::vector<float> c(p.rows * p.columns, NAN);
+    auto c_pointers = pointers(c, p.rows, p.columns);
+    p.weights.packed.dot({p.group(0), p.rows, p.k, p.for_dots.pointers.data(), c_pointers.data(), p.columns});
     return c;
   }
 
   /// With panels cut along k every `step` elements.
-  std::vector<float> panels(const Problem& p, int64_t step) const {
+  static std::vector<float> multiply(Problem& p, const PanelKernels& panels, const std::vector<const std::byte*>& b,
+                                     int64_t step, bool from_packed) {
     std::vector<float> c(p.rows * p.columns, NAN);
-    AlignedBytes panel(weights().panel_bytes(step));
-    for (int64_t row = 0; row < p.rows; row += kernels().panel_rows) {
-      const int64_t rows = std::min(kernels().panel_rows, p.rows - row);
-      auto c_pointers = pointers(c, p.rows, p.columns);
-      for (float*& pointer : c_pointers) pointer += row;
-      for (int64_t begin = 0; begin < p.k; begin += step) {
-        const int64_t k = std::min(step, p.k - begin);
-        weights().pack(p.a.data() + row * p.stride + bytes_for(GetParam().dtype, begin), p.stride, rows, k,
-                       panel.data());
-        weights().multiply(
-            {panel.data(), rows, begin, k, p.k, p.b_pointers.data(), c_pointers.data(), p.columns, 0, begin > 0});
+    auto c_pointers = pointers(c, p.rows, p.columns);
+    const int64_t panel_rows = p.kernels.panel_rows;
+    const size_t stride = panels.bytes(step);
+    AlignedBytes memory(stride * ((p.rows + panel_rows - 1) / panel_rows));
+    for (int64_t begin = 0; begin < p.k; begin += step) {
+      const int64_t k = std::min(step, p.k - begin);
+      for (int64_t row = 0; row < p.rows; row += panel_rows) {
+        std::byte* panel = memory.data() + row / panel_rows * stride;
+        if (from_packed) {
+          panels.from_packed(p.group(row), begin, k, panel);
+        } else {
+          panels.from_rows(p.a.data() + row * p.stride + bytes_for(GetParam().dtype, begin), p.stride,
+                           std::min(panel_rows, p.rows - row), k, panel);
+        }
       }
+      panels.multiply(
+          {memory.data(), stride, p.rows, begin, k, p.k, b.data(), c_pointers.data(), p.columns, 0, begin > 0});
     }
     return c;
+  }
+  static std::vector<float> panels(Problem& p, int64_t step, bool from_packed = false) {
+    return multiply(p, p.weights.panels, p.for_panels.pointers, step, from_packed);
   }
 };
 
@@ -155,7 +204,18 @@ TEST_P(DotTest, DotMatchesDouble) {
     for (const int64_t rows : {1, 3, 6}) {
       for (const int64_t columns : {1, 2, 3}) {
         const Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(dot(p), p.exact_b);
+        p.expect_products(dot(p), p.for_dots.seen);
+      }
+    }
+  }
+}
+
+TEST_P(DotTest, PackedDotMatchesDouble) {
+  for (const int64_t k : lengths()) {
+    for (const int64_t rows : {1, 16, 21}) {
+      for (const int64_t columns : {1, 2, 3}) {
+        Problem p(kernels(), GetParam().dtype, rows, k, columns);
+        p.expect_products(packed_dot(p), p.for_dots.seen);
       }
     }
   }
@@ -163,26 +223,57 @@ TEST_P(DotTest, DotMatchesDouble) {
 
 TEST_P(DotTest, PanelsMatchDouble) {
   for (const int64_t k : lengths()) {
-    for (const int64_t rows : {1, 16, 21}) {
-      for (const int64_t columns : {1, 8, 11}) {
-        const Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(panels(p, 1024), p.coarse_b);
-        p.expect_products(panels(p, kPanelStep), p.coarse_b);
+    for (const int64_t rows : {1, 16, 37}) {
+      for (const int64_t columns : {1, 8, 15}) {
+        Problem p(kernels(), GetParam().dtype, rows, k, columns);
+        p.expect_products(panels(p, 1024), p.for_panels.seen, step());
+        p.expect_products(panels(p, kPanelStep), p.for_panels.seen, step());
+        ASSERT_EQ(panels(p, kPanelStep, true), panels(p, kPanelStep)) << "of packed rows";
       }
     }
   }
 }
 
+TEST_P(DotTest, ExactPanelsRoundNothing) {
+  if (weights().exact_panels.multiply == nullptr) GTEST_SKIP() << "quantised";
+  for (const int64_t k : lengths()) {
+    Problem p(kernels(), GetParam().dtype, 37, k, 15);
+    const PanelKernels& exact = weights().exact_panels;
+    ASSERT_EQ(exact.columns, Columns::kFloats);
+    const auto products = multiply(p, exact, p.for_dots.pointers, kPanelStep, false);
+    p.expect_products(products, p.for_dots.seen);
+    ASSERT_EQ(multiply(p, exact, p.for_dots.pointers, kPanelStep, true), products) << "of packed rows";
+  }
+}
+
+TEST_P(DotTest, PackedRowsComeBackBitForBit) {
+  for (const int64_t k : lengths()) {
+    Problem p(kernels(), GetParam().dtype, 21, k, 1);
+    const size_t bytes = bytes_for(GetParam().dtype, k);
+    std::vector<std::byte> row(bytes);
+    for (int64_t i = 0; i < p.rows; ++i) {
+      weights().packed.unpack(p.group(i), i % kernels().panel_rows, 0, k, row.data());
+      ASSERT_EQ(std::memcmp(row.data(), p.a.data() + i * p.stride, bytes), 0) << "row " << i << " of " << k;
+      if (k <= kPanelStep) continue;
+      weights().packed.unpack(p.group(i), i % kernels().panel_rows, kPanelStep, k - kPanelStep, row.data());
+      const size_t begin = bytes_for(GetParam().dtype, kPanelStep);
+      ASSERT_EQ(std::memcmp(row.data(), p.a.data() + i * p.stride + begin, bytes - begin), 0) << "end of row " << i;
+    }
+  }
+}
+
 TEST_P(DotTest, AnElementIsTheSameBitsInEveryTile) {
-  const Problem all(kernels(), GetParam().dtype, 21, lengths().back(), 11);
-  const std::vector<float> dots = dot(all), products = panels(all, kPanelStep);
+  Problem all(kernels(), GetParam().dtype, 37, lengths().back(), 15);
+  const std::vector<float> dots = dot(all), packed_dots = packed_dot(all), products = panels(all, kPanelStep);
+  Problem one(kernels(), GetParam().dtype, 1, all.k, 1);
   for (int64_t row = 0; row < all.rows; ++row) {
+    std::memcpy(one.a.data(), all.a.data() + row * all.stride, one.stride);
+    weights().packed.pack(one.a.data(), one.stride, 1, one.k, one.group(0));
     for (int64_t column = 0; column < all.columns; ++column) {
-      Problem one = all;
-      one.rows = one.columns = 1;
-      one.a.erase(one.a.begin(), one.a.begin() + row * one.stride);
-      one.b_pointers = {all.b_pointers[column]};
+      one.for_dots.pointers = {all.for_dots.pointers[column]};
+      one.for_panels.pointers = {all.for_panels.pointers[column]};
       ASSERT_EQ(dot(one)[0], dots[column * all.rows + row]) << row << ", " << column;
+      ASSERT_EQ(packed_dot(one)[0], packed_dots[column * all.rows + row]) << row << ", " << column;
       ASSERT_EQ(panels(one, kPanelStep)[0], products[column * all.rows + row]) << row << ", " << column;
     }
   }
@@ -218,7 +309,11 @@ TEST(DotTable, EveryFloatAndQuantisedTypeHasKernels) {
       const DTypeTraits& type = traits(static_cast<DType>(i));
       const WeightKernels& weights = kernels_of(level).weights[i];
       EXPECT_EQ(weights.dot != nullptr, type.is_float || type.is_quantized) << type.name;
-      EXPECT_EQ(weights.quantized_columns, type.is_quantized) << type.name;
+      if (weights.dot == nullptr) continue;
+      EXPECT_EQ(weights.dot_columns, type.is_quantized ? Columns::kBytes : Columns::kFloats) << type.name;
+      EXPECT_NE(weights.packed.dot, nullptr) << type.name;
+      EXPECT_NE(weights.panels.multiply, nullptr) << type.name;
+      EXPECT_EQ(weights.exact_panels.multiply != nullptr, type.is_float) << type.name;
     }
   }
 }

@@ -19,6 +19,8 @@ class VectorTest : public testing::TestWithParam<std::string_view> {
  protected:
   const Kernels& kernels() const { return kernels_of(GetParam()); }
   const VectorKernels& vector() const { return kernels().vector; }
+  const ColumnKernels& bytes_columns() const { return kernels().columns[static_cast<size_t>(Columns::kBytes)]; }
+  const ColumnKernels& word_columns() const { return kernels().columns[static_cast<size_t>(Columns::kWords)]; }
 };
 
 std::vector<float> random_floats(size_t n) {
@@ -35,8 +37,8 @@ TEST_P(VectorTest, QuantizedColumnsAreWithinHalfAStep) {
   for (int64_t i = 0; i < 32; ++i) x[i] = 0;
   for (int64_t i = 32; i < 64; ++i) x[i] *= 1e-33f;
   for (int64_t i = 64; i < 96; ++i) x[i] *= 1e30f;
-  std::vector<std::byte> column(kernels().column_bytes(k));
-  kernels().quantize(x.data(), column.data(), k);
+  std::vector<std::byte> column(bytes_columns().bytes(k));
+  bytes_columns().convert(x.data(), column.data(), k);
   for (int64_t block = 0; block < k / 32; ++block) {
     float largest = 0, scale;
     std::memcpy(&scale, column.data() + 2 * k + 4 * block, 4);
@@ -50,12 +52,31 @@ TEST_P(VectorTest, QuantizedColumnsAreWithinHalfAStep) {
   }
 }
 
+TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
+  for (const int64_t k : {1, 31, 32, 200}) {
+    const auto x = random_floats(k);
+    std::vector<std::byte> column(word_columns().bytes(k));
+    word_columns().convert(x.data(), column.data(), k);
+    const int64_t parts = (k + 31) / 32;
+    for (int64_t i = 0; i < 32 * parts; ++i) {
+      float largest = 0, scale;
+      for (int64_t j = i / 32 * 32; j < std::min(k, i / 32 * 32 + 32); ++j)
+        largest = std::max(largest, std::fabs(x[j]));
+      int16_t word;
+      std::memcpy(&word, column.data() + 2 * i, 2);
+      std::memcpy(&scale, column.data() + 64 * parts + i / 32 * 4, 4);
+      const float expected = i < k ? x[i] : 0.0f;
+      ASSERT_LE(std::fabs(expected - word * scale), largest / 8190 * 1.001f) << i << " of " << k;
+    }
+  }
+}
+
 TEST_P(VectorTest, NonFiniteColumnsStayNonFinite) {
   for (const float odd : {NAN, kInfinity, -kInfinity}) {
     auto x = random_floats(64);
     x[40] = odd;
-    std::vector<std::byte> column(kernels().column_bytes(64)), weights(bytes_for(DType::kQ8_0, 64));
-    kernels().quantize(x.data(), column.data(), 64);
+    std::vector<std::byte> column(bytes_columns().bytes(64)), weights(bytes_for(DType::kQ8_0, 64));
+    bytes_columns().convert(x.data(), column.data(), 64);
     const auto w = random_floats(64);
     traits(DType::kQ8_0).from_f32(w.data(), weights.data(), 64);
     const std::byte* b = column.data();

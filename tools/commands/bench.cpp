@@ -125,7 +125,8 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   result.gpu_info = describe_others(everything);
   result.options = flags.options;
   result.placement = devices.placement();
-  result.mmap = flags.load.mmap;
+  result.mmap = flags.load.load().use_mapping;
+  result.repack = flags.load.load().repack;
   for (const BenchTest& test : tests) {
     if (interrupted()) throw Interrupted();
     result.test = test;

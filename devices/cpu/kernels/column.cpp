@@ -1,89 +1,137 @@
 #include "devices/cpu/kernels/column.h"
 
+#include "devices/cpu/kernels/format_bits.h"
+
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
 constexpr int kVectors = 32 / kLanes;
 
-/// Largest magnitude of 32 elements; NaN when one of them is NaN (as integers, NaN is the largest of all).
-float largest_of(const float* x) {
-  I32 largest = {};
+/// Magnitudes as integers, whose order is that of the numbers; NaN is the largest of all.
+I32 magnitudes(F32 x) {
+  return bits_as<I32>(x) & 0x7fffffff;
+}
+
+/// Largest magnitude of 32 elements; NaN when one of them is NaN.
+float largest_of(const F32 (&x)[kVectors]) {
+  I32 largest = magnitudes(x[0]);
   SHOAL_UNROLL
-  for (int i = 0; i < kVectors; ++i) {
-    const I32 magnitude = load<I32>(x + i * kLanes) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
+  for (int i = 1; i < kVectors; ++i) {
+    const I32 other = magnitudes(x[i]);
+    largest = other > largest ? other : largest;
   }
-  int32_t lanes[kLanes], result = 0;
-  store(lanes, largest);
-  for (int i = 0; i < kLanes; ++i) result = lanes[i] > result ? lanes[i] : result;
+  const int32_t result = max_lanes(largest);
   float value;
   __builtin_memcpy(&value, &result, sizeof value);
   return value;
 }
 
-/// Numbers below this are zero: the inverse of their scale would overflow.
-constexpr float kTiny = 1e-30f;
-
-/// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
-constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-
-struct Sums {
-  int32_t values = 0, fine = 0;
-};
-
-/// The bytes of 16 elements, and their sums.
-Sums split_16(const float* x, float inverse, int8_t* values, int8_t* fine) {
-  int32_t whole[16], rest[16];
-  SHOAL_UNROLL
-  for (int i = 0; i < 16; i += kLanes) {
-    const F32 scaled = load<F32>(x + i) * splat(inverse);
-    const F32 shifted = scaled + splat(kRound);
-    const F32 left = multiply_add(scaled - (shifted - splat(kRound)), splat(256.0f), splat(kRound));
-    store(whole + i, bits_as<I32>(shifted) - bits_as<I32>(splat(kRound)));
-    store(rest + i, bits_as<I32>(left) - bits_as<I32>(splat(kRound)));
-  }
-  Sums sums;
-  for (int i = 0; i < 16; ++i) {
-    // -128 to 128; quad_dot takes no -128.
-    const int32_t limited = rest[i] < -127 ? -127 : (rest[i] > 127 ? 127 : rest[i]);
-    values[i] = static_cast<int8_t>(whole[i]);
-    fine[i] = static_cast<int8_t>(limited);
-    sums.values += values[i];
-    sums.fine += fine[i];
-  }
-  return sums;
+/// Sums over the first and the second 16 of 32 bytes, in lanes 0 and 1 (and 2 and 3).
+Vec<int32_t, 4> halves_of(I8x32 bytes) {
+  const I32x8 quads = small_quad_dot(I32x8{}, I8x32{} + 1, bytes);
+  const auto pairs =
+      __builtin_shufflevector(quads, quads, 0, 4, 1, 5) + __builtin_shufflevector(quads, quads, 2, 6, 3, 7);
+  return pairs + __builtin_shufflevector(pairs, pairs, 2, 3, 0, 1);
 }
 
-float exact_sum(float scale, Sums sums) {
-  return scale * (static_cast<float>(sums.values) + static_cast<float>(sums.fine) / 256.0f);
+/// The low bytes of 32 numbers, each of which fits into one.
+I8x32 narrow(const I32 (&v)[kVectors]) {
+#if defined(__AVX512F__)
+  const U8x16 low = (U8x16)_mm512_cvtepi32_epi8((__m512i)v[0]), high = (U8x16)_mm512_cvtepi32_epi8((__m512i)v[1]);
+  return bits_as<I8x32>(join(low, high));
+#elif defined(__AVX2__)
+  const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
+  const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
+  const auto words = (I32x8)_mm256_packs_epi16(low, high);
+  return bits_as<I8x32>(__builtin_shufflevector(words, words, 0, 4, 1, 5, 2, 6, 3, 7));
+#else
+  int8_t bytes[32];
+  for (int i = 0; i < kVectors; ++i) store_narrow(bytes + i * kLanes, v[i]);
+  return load<I8x32>(bytes);
+#endif
+}
+
+void quantize_part(const float* from, int64_t part, const NewColumn& to) {
+  F32 x[kVectors];
+  for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
+  const float largest = largest_of(x);
+  const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
+  const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
+  I32 whole[kVectors], rest[kVectors];
+  SHOAL_UNROLL
+  for (int i = 0; i < kVectors; ++i) {
+    const F32 scaled = x[i] * splat(inverse);
+    const F32 shifted = scaled + splat(kRound);
+    whole[i] = bits_as<I32>(shifted) - bits_as<I32>(splat(kRound));
+    rest[i] = rounded((scaled - (shifted - splat(kRound))) * splat(256.0f));
+    // -128 to 128; quad_dot takes no -128.
+    const I32 most = splat(int32_t{127});
+    rest[i] = rest[i] > most ? most : (rest[i] < -most ? -most : rest[i]);
+  }
+  const I8x32 values = narrow(whole), fine = narrow(rest);
+  store(to.values + 32 * part, values);
+  store(to.fine + 32 * part, fine);
+
+  using Two = Vec<int32_t, 4>;
+  const Two sums = halves_of(values), totals = (sums << 8) + halves_of(fine), starts = sums * -kWeightBias;
+  const float fine_scale = scale * (1.0f / 256.0f);
+  const Vec<float, 4> half_sums = __builtin_convertvector(sums, Vec<float, 4>) * scale;
+  const Vec<float, 4> fine_half_sums = __builtin_convertvector(totals, Vec<float, 4>) * fine_scale;
+  // Two lanes each.
+  __builtin_memcpy(to.half_sums + 2 * part, &half_sums, 8);
+  __builtin_memcpy(to.fine_half_sums + 2 * part, &fine_half_sums, 8);
+  __builtin_memcpy(to.half_starts + 2 * part, &starts, 8);
+  __builtin_memcpy(to.half_totals + 2 * part, &totals, 8);
+  const int32_t sum = sums[0] + sums[1], total = totals[0] + totals[1];
+  to.scales[part] = scale;
+  to.sums[part] = scale * static_cast<float>(sum);
+  to.fine_sums[part] = fine_scale * static_cast<float>(total);
+  to.starts[part] = -kWeightBias * sum;
+  to.totals[part] = total;
+}
+
+size_t rounded_up(int64_t bytes) {
+  return static_cast<size_t>(bytes + 63) / 64 * 64;
 }
 
 }  // namespace
 
 size_t column_bytes(int64_t k) {
-  // Two bytes an element; four numbers per 32 elements and three per 16.
-  return static_cast<size_t>(2 * k + k / 32 * 10 * 4 + 63) / 64 * 64;
+  // Two bytes an element; five numbers per 32 elements and four per 16.
+  return rounded_up(2 * k + k / 32 * 13 * 4);
 }
 
 void quantize(const float* x, std::byte* column, int64_t k) {
   const NewColumn to = new_column_at(column, k);
-  for (int64_t part = 0; part < k / 32; ++part) {
-    const float largest = largest_of(x + 32 * part);
-    const float scale = largest < kTiny ? 0.0f : largest / 127.0f;
-    const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
-    Sums all;
-    for (int64_t half = 2 * part; half < 2 * part + 2; ++half) {
-      const Sums sums = split_16(x + 16 * half, inverse, to.values + 16 * half, to.fine + 16 * half);
-      to.half_sums[half] = scale * static_cast<float>(sums.values);
-      to.fine_half_sums[half] = exact_sum(scale, sums);
-      to.half_starts[half] = -kWeightBias * sums.values;
-      all = {all.values + sums.values, all.fine + sums.fine};
+  for (int64_t part = 0; part < k / 32; ++part) quantize_part(x + 32 * part, part, to);
+}
+
+size_t word_column_bytes(int64_t k) {
+  return rounded_up(word_parts(k) * (32 * 2 + 4));
+}
+
+void quantize_words(const float* x, std::byte* column, int64_t k) {
+  auto* values = reinterpret_cast<int16_t*>(column);
+  auto* scales = reinterpret_cast<float*>(values + 32 * word_parts(k));
+  for (int64_t part = 0; part < word_parts(k); ++part) {
+    F32 v[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t at = 32 * part + i * kLanes;
+      v[i] = at + kLanes <= k ? load<F32>(x + at) : at < k ? load_first<RowsF32>(x + at, k - at) : F32{};
     }
-    to.scales[part] = scale;
-    to.sums[part] = scale * static_cast<float>(all.values);
-    to.fine_sums[part] = exact_sum(scale, all);
-    to.starts[part] = -kWeightBias * all.values;
+    const float largest = largest_of(v);
+    scales[part] = largest < kTiny ? 0.0f : largest / kColumnWord;
+    const F32 inverse = splat(largest < kTiny ? 0.0f : kColumnWord / largest);
+    for (int i = 0; i < kVectors; ++i) store_narrow(values + 32 * part + i * kLanes, rounded(v[i] * inverse));
   }
+}
+
+size_t float_column_bytes(int64_t k) {
+  return rounded_up(k * 4);
+}
+
+void copy_floats(const float* x, std::byte* column, int64_t k) {
+  __builtin_memcpy(column, x, static_cast<size_t>(k) * sizeof(float));
 }
 
 }  // namespace shoal::cpu::SHOAL_ISA

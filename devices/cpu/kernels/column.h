@@ -1,11 +1,16 @@
-// A quantised column. Each 32 elements have an f32 scale, and each element two signed bytes:
+// Columns as kernels read them, see Columns in kernels.h.
+//
+// A column of bytes: each 32 elements have an f32 scale, and each element two signed bytes:
 //
 //   x[i] ~ (values[i] + fine[i] / 256) * scales[i / 32]
 //
-// Panels take the first byte alone (8 bits); dot takes both (16 bits), which memory-bound products get for nothing.
+// Panels take the first byte alone (8 bits); dots take both (16 bits), which memory-bound products get for nothing.
 // With them, for every 32 and every 16 elements: the sums of the elements as each of the two sees them, which addends
-// of weights are multiplied by, and what a panel's integer sums start from, -kWeightBias times the sum of the values
-// (see quad_dot.h).
+// of weights are multiplied by; what a panel's integer sums start from, -kWeightBias times the sum of the values (see
+// quad_dot.h); and the sum of 256 values[i] + fine[i].
+//
+// A column of words: x[i] ~ values[i] * scales[i / 32], |values[i]| <= kColumnWord, zeros behind the last element up to
+// a multiple of 32.
 #pragma once
 
 #include "devices/cpu/kernels/quad_dot.h"
@@ -18,8 +23,8 @@ struct ColumnOf {
   Byte *values, *fine;
   Float *scales, *sums, *fine_sums;   ///< per 32 elements
   Float *half_sums, *fine_half_sums;  ///< per 16
-  Int* starts;                        ///< per 32
-  Int* half_starts;                   ///< per 16
+  Int *starts, *totals;               ///< per 32
+  Int *half_starts, *half_totals;     ///< per 16
 };
 using Column = ColumnOf<const int8_t, const float, const int32_t>;
 using NewColumn = ColumnOf<int8_t, float, int32_t>;
@@ -29,19 +34,51 @@ inline NewColumn new_column_at(std::byte* at, int64_t k) {
   auto* values = reinterpret_cast<int8_t*>(at);
   auto* floats = reinterpret_cast<float*>(at + 2 * k);
   auto* integers = reinterpret_cast<int32_t*>(floats + 7 * n);
-  return {values,         values + k,     floats,   floats + n,  floats + 2 * n,
-          floats + 3 * n, floats + 5 * n, integers, integers + n};
+  return {values,         values + k, floats,       floats + n,       floats + 2 * n,  floats + 3 * n,
+          floats + 5 * n, integers,   integers + n, integers + 2 * n, integers + 4 * n};
 }
 
 /// The column at `at`, from element k_begin (a multiple of 32) of k_total on.
 inline Column column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 0) {
   const NewColumn c = new_column_at(const_cast<std::byte*>(at), k_total);
   const int64_t part = k_begin / 32, half = k_begin / 16;
-  return {c.values + k_begin, c.fine + k_begin,        c.scales + part, c.sums + part,       c.fine_sums + part,
-          c.half_sums + half, c.fine_half_sums + half, c.starts + part, c.half_starts + half};
+  return {c.values + k_begin, c.fine + k_begin,     c.scales + part,         c.sums + part,
+          c.fine_sums + part, c.half_sums + half,   c.fine_half_sums + half, c.starts + part,
+          c.totals + part,    c.half_starts + half, c.half_totals + half};
 }
 
 size_t column_bytes(int64_t k);
 void quantize(const float* x, std::byte* column, int64_t k);
+
+/// Largest magnitudes of words: 32 products of them, and the sums on the way, fit into 32 bits.
+inline constexpr int kColumnWord = 4095, kPanelWord = 8191;
+
+struct WordColumn {
+  const int16_t* values;
+  const float* scales;
+};
+inline int64_t word_parts(int64_t k) {
+  return (k + 31) / 32;
+}
+/// As column_at.
+inline WordColumn word_column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 0) {
+  const auto* values = reinterpret_cast<const int16_t*>(at);
+  return {values + k_begin, reinterpret_cast<const float*>(values + 32 * word_parts(k_total)) + k_begin / 32};
+}
+
+size_t word_column_bytes(int64_t k);
+void quantize_words(const float* x, std::byte* column, int64_t k);
+
+size_t float_column_bytes(int64_t k);
+void copy_floats(const float* x, std::byte* column, int64_t k);
+
+/// Numbers below this are zero: the inverse of their scale would overflow.
+inline constexpr float kTiny = 1e-30f;
+/// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
+inline constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+
+inline I32 rounded(F32 x) {
+  return bits_as<I32>(x + splat(kRound)) - bits_as<I32>(splat(kRound));
+}
 
 }  // namespace shoal::cpu::SHOAL_ISA

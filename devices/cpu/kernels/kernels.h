@@ -2,13 +2,14 @@
 // functions on memory that never fail; any thread may call them. This header and what it includes hold no inline
 // function: it is seen by files compiled for different instruction sets, and the linker would keep any one copy.
 //
-// Matrix products come in two forms. `dot` reads rows of a as they are stored: for few columns, where memory is the
-// limit. A *panel* is `panel_rows` rows of a side by side, decoded once and then multiplied by many columns.
-// In both forms an element of the result is made by the same operations in the same order whatever the other rows
-// and columns of the call are; the two forms round differently.
+// Matrix products come in two forms. For few columns rows of a are read once as they are stored (`dot`), where memory
+// is the limit. For many columns a *panel*, `panel_rows` rows of a side by side, is decoded once and then multiplied by
+// all of them. Both take rows of a as a tensor has them or *packed*: `panel_rows` rows side by side, undecoded, which
+// is how weights are kept that were repacked at load (packed_layout.h). In all forms an element of the result is made
+// by the same operations in the same order whatever the other rows and columns of the call are; different forms round
+// differently.
 //
-// Columns (activations) are f32 for float weights. For quantised weights they are rows of 8-bit numbers, made by
-// quantize(), with an f32 scale per 32 elements for every weight type: |x - x'| <= max|x of the 32| / 254.
+// Columns (activations) come in three kinds, see Columns.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,11 @@ struct DotArgs {
   int64_t c_row = 0;
 };
 
-/// c[j][c_row + i] (+)= row i of the panel times column j, over elements [k_begin, k_begin + k) of the columns.
+/// c[j][c_row + i] (+)= row i of the panels times column j, over elements [k_begin, k_begin + k) of the columns.
 struct PanelArgs {
   const std::byte* panel = nullptr;  ///< 64-byte aligned
-  int64_t rows = 0;                  ///< stored to c, at most panel_rows
+  size_t panel_stride = 0;           ///< bytes to the panel of the next panel_rows rows, where there are more rows
+  int64_t rows = 0;                  ///< stored to c
   int64_t k_begin = 0;               ///< a multiple of kPanelStep
   int64_t k = 0;
   int64_t k_total = 0;  ///< length of the columns
@@ -48,13 +50,58 @@ struct PanelArgs {
 /// Panels are cut along k at multiples of this: a multiple of every block.
 inline constexpr int64_t kPanelStep = 256;
 
-struct WeightKernels {
-  bool quantized_columns = false;  ///< columns are rows made by quantize(), else f32
-  void (*dot)(const DotArgs& args) = nullptr;
-  /// Packs k elements of `rows` rows (at most panel_rows; the others of the panel become zero).
-  void (*pack)(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) = nullptr;
+/// The kinds of columns. x' is what a kernel sees of element x, and `most` the largest magnitude of the 32 elements
+/// that x is one of.
+enum class Columns : uint8_t {
+  kFloats,  ///< f32 as they are
+  kBytes,   ///< for quantised weights: panels see |x - x'| <= most / 254, dots |x - x'| <= most / 64770
+  kWords,   ///< for panels of f16 and bf16 weights, which are fixed-point numbers there: |x - x'| <= most / 8190
+};
+inline constexpr int kColumnKinds = 3;
+
+struct ColumnKernels {
+  size_t (*bytes)(int64_t k) = nullptr;  ///< of one column, a multiple of 64
+  void (*convert)(const float* x, std::byte* column, int64_t k) = nullptr;
+};
+
+/// c[j][c_row + i] = row i of packed groups times column j, over k elements.
+struct PackedArgs {
+  const std::byte* groups = nullptr;  ///< 64-byte aligned, one behind the other
+  int64_t rows = 0;                   ///< stored to c
+  int64_t k = 0;
+  const std::byte* const* b = nullptr;
+  float* const* c = nullptr;
+  int64_t columns = 0;
+  int64_t c_row = 0;
+};
+
+struct PackedKernels {
+  /// Of a group of panel_rows rows of k elements, a multiple of 64.
+  size_t (*bytes)(int64_t k) = nullptr;
+  /// Packs `count` rows, at most panel_rows; the others of the group become zero.
+  void (*pack)(const std::byte* rows, size_t stride, int64_t count, int64_t k, std::byte* group) = nullptr;
+  /// Elements [k_begin, k_begin + k) of row `row` of the group again, bit for bit; k_begin is a multiple of kPanelStep.
+  void (*unpack)(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to) = nullptr;
+  void (*dot)(const PackedArgs& args) = nullptr;
+};
+
+struct PanelKernels {
+  Columns columns = Columns::kFloats;
+  size_t (*bytes)(int64_t k) = nullptr;  ///< of a panel of k elements, a multiple of 64
+  /// k elements of `rows` rows (at most panel_rows; the others of the panel are arbitrary).
+  void (*from_rows)(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) = nullptr;
+  /// Elements [k_begin, k_begin + k) of a packed group; k_begin is a multiple of kPanelStep.
+  void (*from_packed)(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) = nullptr;
   void (*multiply)(const PanelArgs& args) = nullptr;
-  size_t (*panel_bytes)(int64_t k) = nullptr;  ///< for k elements, a multiple of 64
+};
+
+struct WeightKernels {
+  Columns dot_columns = Columns::kFloats;
+  void (*dot)(const DotArgs& args) = nullptr;
+  PackedKernels packed;  ///< take dot_columns, too
+  PanelKernels panels;
+  /// Of float types: panels of f32 for f32 columns. Nothing is rounded but products and sums.
+  PanelKernels exact_panels;
   /// As DTypeTraits::to_f32, bit for bit.
   void (*to_f32)(const void* src, float* dst, int64_t n) = nullptr;
 };
@@ -74,9 +121,7 @@ struct VectorKernels {
 
 struct Kernels {
   int64_t panel_rows;
-  /// Bytes of one quantised column of k elements (k a multiple of 32), a multiple of 64.
-  size_t (*column_bytes)(int64_t k);
-  void (*quantize)(const float* x, std::byte* column, int64_t k);
+  ColumnKernels columns[kColumnKinds];  ///< by kind; k is a multiple of 32 for kBytes
   VectorKernels vector;
   AttentionKernels attention;
   WeightKernels weights[kDTypeCount];  ///< by dtype; dot == nullptr for integers

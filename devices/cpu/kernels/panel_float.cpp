@@ -1,50 +1,57 @@
 // Panels of float weights: element i of all rows, widened to f32, is one vector.
 #include "devices/cpu/kernels/panel_tiles.h"
-#include "devices/cpu/kernels/transpose.h"
+#include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
 struct Tile {
-  template <int C>
-  static void run(const PanelArgs& args, int64_t column) {
+  template <int R, int C>
+  static void run(const PanelArgs& args, int64_t row, int64_t column) {
     const float* b[C];
     for (int c = 0; c < C; ++c) b[c] = reinterpret_cast<const float*>(args.b[column + c]) + args.k_begin;
-    F32 sums[C] = {};
+    const std::byte* panels[R];
+    for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
+    F32 sums[R][C] = {};
     for (int64_t i = 0; i < args.k; ++i) {
-      const F32 weights = load<F32>(args.panel + i * sizeof(F32));
+      F32 weights[R];
       SHOAL_UNROLL
-      for (int c = 0; c < C; ++c) sums[c] = multiply_add(weights, splat(b[c][i]), sums[c]);
+      for (int r = 0; r < R; ++r) weights[r] = load<F32>(panels[r] + i * sizeof(F32));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const F32 value = splat(b[c][i]);
+        SHOAL_UNROLL
+        for (int r = 0; r < R; ++r) sums[r][c] = multiply_add(weights[r], value, sums[r][c]);
+      }
     }
-    store_sums(args, column, sums);
+    for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
   }
 };
 
 }  // namespace
 
 template <class Rows>
-void pack_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
-  using Element = typename Rows::Element;
-  const Element* from[kLanes];
-  for (int64_t r = 0; r < kLanes; ++r) {
-    from[r] = reinterpret_cast<const Element*>(a + (r < rows ? r : rows - 1) * a_stride);
-  }
+void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
+  const RowLanes<Rows> lanes(a, a_stride, rows);
   for (int64_t i = 0; i < k; i += kLanes) {
-    const int64_t n = k - i < kLanes ? k - i : kLanes;
-    I32 v[kLanes];
-    for (int r = 0; r < kLanes; ++r) {
-      v[r] = bits_as<I32>(n == kLanes ? Rows::load(from[r] + i) : load_first<Rows>(from[r] + i, n));
-    }
-    transpose(v);
-    for (int64_t j = 0; j < n; ++j) store(panel + (i + j) * sizeof(F32), v[j]);
+    F32 v[kLanes];
+    lanes.load(i, k, v);
+    for (int64_t j = i; j < k && j < i + kLanes; ++j) store(panel + j * sizeof(F32), v[j - i]);
   }
 }
 
-SHOAL_FOR_ROWS(template void pack_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+template <class Rows>
+void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
+  const auto* from = reinterpret_cast<const typename Rows::Element*>(group) + k_begin * kLanes;
+  for (int64_t i = 0; i < k; ++i) store(panel + i * sizeof(F32), Rows::load(from + i * kLanes));
+}
+
+SHOAL_FOR_ROWS(template void float_panel_from_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+SHOAL_FOR_ROWS(template void float_panel_from_packed, (const std::byte*, int64_t, int64_t, std::byte*))
 
 void multiply_floats(const PanelArgs& args) {
-  panel_tiles<Tile, 8>(args);
+  panel_tiles<Tile, kLanes == 16 ? 12 : 8>(args);
 }
 
 size_t float_panel_bytes(int64_t k) {

@@ -1,6 +1,6 @@
-// Decodes rows of quantised weights into panels (panel_layout.h).
+// Decodes rows of quantised weights, or packed groups of them, into panels (panel_layout.h).
+#include "devices/cpu/kernels/packed_formats.h"
 #include "devices/cpu/kernels/panel_layout.h"
-#include "devices/cpu/kernels/quad_dot.h"
 #include "devices/cpu/kernels/transpose.h"
 #include "devices/cpu/kernels/weights.h"
 
@@ -56,7 +56,7 @@ void pack_values(const typename Format::Block* const* rows, int64_t part, int64_
 }  // namespace
 
 template <class Format>
-void pack(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
+void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
   const typename Format::Block* blocks[kLanes];
   for (int64_t r = 0; r < kLanes; ++r) {
     blocks[r] = reinterpret_cast<const typename Format::Block*>(a + (r < rows ? r : rows - 1) * a_stride);
@@ -68,6 +68,32 @@ void pack(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byt
   }
 }
 
-SHOAL_FOR_FORMATS(template void pack, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+template <class Format>
+void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
+  constexpr int kGroups = Format::kGroups;
+  constexpr auto kShift = static_cast<int8_t>(kWeightBias - kPackedOffset<Format>);
+  using Packed = PackedLayout<Format>;
+  const std::byte* unit = group + k_begin / 32 / Packed::kParts * Packed::kBytes;
+  for (int64_t left = k / 32; left > 0; left -= Packed::kParts, unit += Packed::kBytes) {
+    const PackedReader<Format> reader(unit);
+    SHOAL_UNROLL
+    for (int part = 0; part < Packed::kParts; ++part, panel += Layout<Format>::kBytes) {
+      if (part >= left) break;
+      F32 scales[kGroups], adds[kGroups];
+      reader.scales(part, scales, adds);
+      for (int g = 0; g < kGroups; ++g) {
+        store(panel + Layout<Format>::kScales + g * sizeof(F32), scales[g]);
+        if constexpr (Format::kAdds) store(panel + Layout<Format>::kAddends + g * sizeof(F32), adds[g]);
+      }
+      Bytes values[8];
+      reader.values(part, values);
+      SHOAL_UNROLL
+      for (int i = 0; i < 8; ++i) store(panel + Layout<Format>::kValues + i * sizeof(Bytes), values[i] + kShift);
+    }
+  }
+}
+
+SHOAL_FOR_FORMATS(template void panel_from_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
+SHOAL_FOR_FORMATS(template void panel_from_packed, (const std::byte*, int64_t, int64_t, std::byte*))
 
 }  // namespace shoal::cpu::SHOAL_ISA

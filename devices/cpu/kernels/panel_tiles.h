@@ -1,31 +1,127 @@
-// Cuts a PanelArgs into tiles of columns whose accumulators stay in registers.
+// Cuts a PanelArgs into tiles of panels by columns whose accumulators stay in registers.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
-#include "devices/cpu/kernels/simd.h"
+#include "devices/cpu/kernels/quad_dot.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Puts a tile's sums into (or adds them to) its columns of the result.
+/// Puts a tile's sums into (or adds them to) its columns of the result. The rows of a panel that there are begin at
+/// c_row + row.
 template <int C>
-inline void store_sums(const PanelArgs& args, int64_t column, const F32 (&sums)[C]) {
+inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const F32 (&sums)[C]) {
+  const int64_t rows = args.rows - row;
   for (int c = 0; c < C; ++c) {
-    float* to = args.c[column + c] + args.c_row;
-    if (args.rows == kLanes) {
+    float* to = args.c[column + c] + args.c_row + row;
+    if (rows >= kLanes) {
       store(to, args.add ? load<F32>(to) + sums[c] : sums[c]);
       continue;
     }
-    for (int64_t r = 0; r < args.rows; ++r) to[r] = args.add ? to[r] + sums[c][r] : sums[c][r];
+    for (int64_t r = 0; r < rows; ++r) to[r] = args.add ? to[r] + sums[c][r] : sums[c][r];
   }
 }
 
-/// Tile::run<C>(args, column) makes the panel times C columns, each in the same way for all C.
+/// Panels that a tile has side by side: what is read of a column serves all of them.
+inline constexpr int kTilePanels = kLanes == 16 ? 2 : 1;
+
+/// Tile::run<R, C>(args, row, column) makes R panels from row `row` on times C columns, each in the same way for all R
+/// and C.
+template <class Tile, int C>
+void panel_rows_by(const PanelArgs& args, int64_t column) {
+  int64_t row = 0;
+  for (; row + (kTilePanels - 1) * kLanes < args.rows; row += kTilePanels * kLanes) {
+    Tile::template run<kTilePanels, C>(args, row, column);
+  }
+  for (; row < args.rows; row += kLanes) Tile::template run<1, C>(args, row, column);
+}
+
 template <class Tile, int kMost>
 void panel_tiles(const PanelArgs& args) {
   int64_t column = 0;
-  for (; column + kMost <= args.columns; column += kMost) Tile::template run<kMost>(args, column);
-  for (; column + 2 <= args.columns; column += 2) Tile::template run<2>(args, column);
-  if (column < args.columns) Tile::template run<1>(args, column);
+  for (; column + kMost <= args.columns; column += kMost) panel_rows_by<Tile, kMost>(args, column);
+  for (; column + 2 <= args.columns; column += 2) panel_rows_by<Tile, 2>(args, column);
+  if (column < args.columns) panel_rows_by<Tile, 1>(args, column);
 }
+
+/// Panels of integers with scales, times columns of the same. Of a Kind: kGroups of elements that share scales in a
+/// part of 32, kSteps vectors per group, kBytes of a part and where in it kScales (a vector for each group), kValues
+/// and (with kAdds) kAddends are; the Column and how to find it; start() of integer sums, a step() of them, and the
+/// column's sum() that addends are multiplied by.
+template <class Kind>
+struct IntegerTile {
+  template <int R, int C>
+  static void multiply(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
+                       I32 (&sums)[R][C]) {
+    SHOAL_UNROLL
+    for (int c = 0; c < C; ++c) {
+      const I32 start = Kind::start(b[c], part, g);
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) sums[r][c] = start;
+    }
+    SHOAL_UNROLL
+    for (int i = g * Kind::kSteps; i < (g + 1) * Kind::kSteps; ++i) {
+      Bytes weights[R];
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) weights[r] = load<Bytes>(panels[r] + Kind::kValues + i * sizeof(Bytes));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const Bytes column = splat_quad(b[c].values + 32 * part + i * (32 / (Kind::kGroups * Kind::kSteps)));
+        SHOAL_UNROLL
+        for (int r = 0; r < R; ++r) sums[r][c] = Kind::step(sums[r][c], weights[r], column);
+      }
+    }
+  }
+
+  /// Adds the products of one group with both scales.
+  template <int R, int C>
+  static void add_scaled(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
+                         const I32 (&products)[R][C], F32 (&sums)[R][C]) {
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const F32 scales = load<F32>(panels[r] + Kind::kScales + g * sizeof(F32));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        sums[r][c] = multiply_add(to_float(products[r][c]) * scales, splat(b[c].scales[part]), sums[r][c]);
+      }
+    }
+  }
+
+  /// Addends times the sums of the column.
+  template <int R, int C>
+  static void add_addends(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
+                          F32 (&sums)[R][C]) {
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const F32 addends = load<F32>(panels[r] + Kind::kAddends + g * sizeof(F32));
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        sums[r][c] = multiply_add(addends, splat(Kind::sum(b[c], part, g)), sums[r][c]);
+      }
+    }
+  }
+
+  template <int R, int C>
+  static void run(const PanelArgs& args, int64_t row, int64_t column) {
+    typename Kind::Column b[C];
+    for (int c = 0; c < C; ++c) b[c] = Kind::column_at(args.b[column + c], args.k_total, args.k_begin);
+    const std::byte* panels[R];
+    for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
+    F32 sums[R][C] = {};
+    for (int64_t part = 0; part < (args.k + 31) / 32; ++part) {
+      SHOAL_UNROLL
+      for (int g = 0; g < Kind::kGroups; ++g) {
+        I32 products[R][C];
+        multiply<R, C>(panels, b, part, g, products);
+        add_scaled<R, C>(panels, b, part, g, products, sums);
+        if constexpr (Kind::kAdds) add_addends<R, C>(panels, b, part, g, sums);
+      }
+      for (int r = 0; r < R; ++r) panels[r] += Kind::kBytes;
+    }
+    for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
+  }
+};
+
+/// Columns of an IntegerTile: two accumulators for each panel and column, and room for weights and a piece of a column.
+inline constexpr int kIntegerColumns = kLanes == 16 ? 6 : 4;
 
 }  // namespace shoal::cpu::SHOAL_ISA

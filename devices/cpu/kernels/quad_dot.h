@@ -1,4 +1,5 @@
-// Products of signed bytes, four to a 32-bit lane: the step of every quantised kernel.
+// Products of signed bytes, four to a 32-bit lane, and of 16-bit words, two to a lane: the step of every quantised
+// kernel.
 //
 // VNNI multiplies unsigned by signed bytes. Signed weights are *stored* there with 128 added, and sums start from -128
 // times the column's sum, which makes up for it; elsewhere stored weights are as they are and sums start from zero:
@@ -26,8 +27,16 @@ inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
 }
 
 /// The same for w of 0 to 63.
+inline I32 small_quad_dot(I32 sum, Bytes w, Bytes a) {
+  return quad_dot(sum, w, a);
+}
 inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return quad_dot(sum, w, a);
+}
+
+/// Lane i: sum + w[2i] a[2i] + w[2i+1] a[2i+1] of 16-bit words.
+inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
+  return (I32)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
 }
 
 #else
@@ -49,6 +58,10 @@ inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
 inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
+  return sum + (I32)_mm256_madd_epi16((__m256i)w, (__m256i)a);
 }
 
 #else
@@ -80,12 +93,24 @@ inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return load<I32x8>(sums);
 }
 
+inline I32 small_quad_dot(I32 sum, Bytes w, Bytes a) {
+  return quad_dot(sum, w, a);
+}
 inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return quad_dot(sum, w, a);
+}
+
+inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
+  return sum + multiply_pairs(bits_as<I16x8>(w), bits_as<I16x8>(a));
 }
 
 #endif
 
 #endif
+
+/// Four bytes, or two words, for every lane.
+inline Bytes splat_quad(const void* from) {
+  return bits_as<Bytes>(splat(load<int32_t>(from)));
+}
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -9,17 +9,30 @@ namespace {
 
 template <class Format>
 constexpr WeightKernels of_format() {
-  return {true,
+  return {Columns::kBytes,
           dot<Format>,
-          pack<Format>,
-          multiply<Format::kGroups, Format::kAdds>,
-          panel_bytes<Format::kGroups, Format::kAdds>,
+          {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>},
+          {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>,
+           panel_from_packed<Format>, multiply<Format::kGroups, Format::kAdds>},
+          {},
           to_f32<Format>};
 }
 
 template <class Rows>
-constexpr WeightKernels of_rows() {
-  return {false, dot_rows<Rows>, pack_rows<Rows>, multiply_floats, float_panel_bytes, rows_to_f32<Rows>};
+constexpr PanelKernels kFloatPanels{Columns::kFloats, float_panel_bytes, float_panel_from_rows<Rows>,
+                                    float_panel_from_packed<Rows>, multiply_floats};
+template <class Rows>
+constexpr PanelKernels kWordPanels{Columns::kWords, word_panel_bytes, word_panel_from_rows<Rows>,
+                                   word_panel_from_packed<Rows>, multiply_words};
+
+template <class Rows>
+constexpr WeightKernels of_rows(const PanelKernels& panels) {
+  return {Columns::kFloats,
+          dot_rows<Rows>,
+          {packed_row_bytes<Rows>, pack_rows<Rows>, unpack_row<Rows>, packed_dot_rows<Rows>},
+          panels,
+          kFloatPanels<Rows>,
+          rows_to_f32<Rows>};
 }
 
 }  // namespace
@@ -27,14 +40,13 @@ constexpr WeightKernels of_rows() {
 extern const Kernels kKernels;
 constinit const Kernels kKernels{
     kLanes,
-    column_bytes,
-    quantize,
+    {{float_column_bytes, copy_floats}, {column_bytes, quantize}, {word_column_bytes, quantize_words}},
     {dot_product, axpy, weighted_sum, exp_sum, largest},
     kAttentionKernels,
     {
-        of_rows<RowsF32>(),
-        of_rows<RowsF16>(),
-        of_rows<RowsBF16>(),
+        of_rows<RowsF32>(kFloatPanels<RowsF32>),
+        of_rows<RowsF16>(kWordPanels<RowsF16>),
+        of_rows<RowsBF16>(kWordPanels<RowsBF16>),
         {},
         {},  // i32, i64
         of_format<Q4_0>(),

@@ -13,17 +13,49 @@ void dot(const DotArgs& args);  // dot_quantized.cpp
 template <class Rows>
 void dot_rows(const DotArgs& args);  // dot_float.cpp
 
+/// Members of PackedKernels.
 template <class Format>
-void pack(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_pack.cpp
+size_t packed_bytes(int64_t k);  // packed.cpp
+template <class Format>
+void pack(const std::byte* rows, size_t stride, int64_t count, int64_t k, std::byte* group);
+template <class Format>
+void unpack(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to);
 template <class Rows>
-void pack_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_float.cpp
+size_t packed_row_bytes(int64_t k);
+template <class Rows>
+void pack_rows(const std::byte* rows, size_t stride, int64_t count, int64_t k, std::byte* group);
+template <class Rows>
+void unpack_row(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to);
+template <class Format>
+void packed_dot(const PackedArgs& args);  // packed_dot.cpp
+template <class Rows>
+void packed_dot_rows(const PackedArgs& args);
 
+/// Members of PanelKernels. Quantised panels of formats with the same groups and addends are alike.
+template <class Format>
+void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_pack.cpp
+template <class Format>
+void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
 template <int kGroups, bool kAdds>
 void multiply(const PanelArgs& args);  // panel_quantized.cpp
 template <int kGroups, bool kAdds>
 size_t panel_bytes(int64_t k);
-void multiply_floats(const PanelArgs& args);  // panel_float.cpp
+
+template <class Rows>
+void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k,
+                           std::byte* panel);  // panel_float.cpp
+template <class Rows>
+void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
+void multiply_floats(const PanelArgs& args);
 size_t float_panel_bytes(int64_t k);
+
+template <class Rows>
+void word_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k,
+                          std::byte* panel);  // panel_words.cpp
+template <class Rows>
+void word_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
+void multiply_words(const PanelArgs& args);
+size_t word_panel_bytes(int64_t k);
 
 template <class Format>
 void to_f32(const void* src, float* dst, int64_t n);  // to_f32.cpp

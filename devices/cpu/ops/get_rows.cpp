@@ -1,16 +1,30 @@
 // get_rows: one row of the result is one row of the table, converted to f32 (or copied: i32). Threads share the
-// pieces of all rows, so that few long rows keep a team busy too.
+// pieces of all rows, so that few long rows keep a team busy too. Packed rows are put together piece by piece.
 #include <cstring>
 
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 #include "devices/cpu/ops/select.h"
+#include "devices/cpu/packed_buffer.h"
 
 namespace shoal::cpu {
 namespace {
 
+/// Elements [begin, begin + n) of a row of the matrix whose groups begin at `groups`.
+void load_packed(const Tensor& table, const PackedMatrices& packed, const std::byte* groups, int64_t row, int64_t begin,
+                 int64_t n, float* to) {
+  const WeightKernels& weights = kernels().weights[static_cast<size_t>(table.dtype)];
+  const int64_t panel = kernels().panel_rows;
+  std::byte elements[kChunk * sizeof(float)];
+  weights.packed.unpack(groups + static_cast<size_t>(row / panel) * packed.group_bytes, row % panel, begin, n,
+                        elements);
+  weights.to_f32(elements, to, n);
+}
+
 void run(const TeamContext& ctx, Tensor& node) {
   const Tensor& table = *node.src[0];
+  const std::optional<PackedMatrices> packed = packed_matrices(table);
   const Tensor& ids = *node.src[1];
   const auto& params = std::get<SelectParams>(node.params);
   for_pieces(ctx, node.shape, [&](RowIndex row, int64_t begin, int64_t n) {
@@ -19,6 +33,11 @@ void run(const TeamContext& ctx, Tensor& node) {
     if (index < 0) {
       std::memset(to, 0, n * sizeof(float));
       return;
+    }
+    if (packed) {
+      const std::byte* matrix =
+          packed->first + static_cast<size_t>(row.i3 * table.shape[2] + row.i2) * packed->matrix_bytes;
+      return load_packed(table, *packed, matrix, index, begin, n, reinterpret_cast<float*>(to));
     }
     const std::byte* from = row_at(table, {index, row.i2, row.i3});
     if (table.dtype == node.dtype) {

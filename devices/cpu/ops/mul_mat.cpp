@@ -11,13 +11,13 @@ namespace {
 ProductShape shape_of(const Tensor& node) {
   const Tensor& a = *node.src[0];
   // By n alone: how many batches share a matrix may differ from device to device.
-  return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= panel_columns(a) ? kAlways : kNever};
+  return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
 }
 
 /// Rows of b (and of the result) that one matrix of a is multiplied by: n on each of shared[0] x shared[1] batches.
 /// With a [k, m, 2, 1] and b [k, n, 6, 1], matrix 1 has the rows of the batches 3, 4 and 5.
-struct Columns {
-  explicit Columns(const Tensor& node)
+struct RowsOfB {
+  explicit RowsOfB(const Tensor& node)
       : node(node), shared2(node.shape[2] / node.src[0]->shape[2]), shared3(node.shape[3] / node.src[0]->shape[3]) {}
   int64_t per_matrix() const { return node.shape[1] * shared2 * shared3; }
   RowIndex operator()(int64_t column) const {
@@ -32,7 +32,7 @@ struct Columns {
 /// Writes this thread's part of the lists of columns.
 void list_columns(const TeamContext& ctx, const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
   const Tensor& b = *node.src[1];
-  const Columns columns(node);
+  const RowsOfB columns(node);
   const auto [begin, end] = share(ctx, shape.columns);
   for (int64_t i = begin; i < end; ++i) {
     const RowIndex row = columns(i);

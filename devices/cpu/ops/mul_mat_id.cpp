@@ -11,7 +11,7 @@ namespace shoal::cpu {
 namespace {
 
 ProductShape shape_of(const Tensor& node) {
-  return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2], panel_columns(*node.src[0])};
+  return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2], kPanelColumns};
 }
 
 /// Calls f(slot, token, local expert or -1) for all pairs, in order.

@@ -4,6 +4,7 @@
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/rows.h"
+#include "devices/cpu/packed_buffer.h"
 
 namespace shoal::cpu {
 namespace {
@@ -12,12 +13,12 @@ namespace {
 // stays in a cache of half a megabyte. Short matrices are cut finer, so that all threads have some.
 constexpr int64_t kRowUnit = 64;
 constexpr int64_t kSmallRowUnit = 16;
-constexpr int64_t kColumnTile = 64;
+constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerThread = 4;
 
-constexpr int64_t kQuantizedStep = 2048;
-constexpr int64_t kFloatStep = 512;
-static_assert(kQuantizedStep % kPanelStep == 0 && kFloatStep % kPanelStep == 0);
+/// Elements of a row in a panel, by the kind of its columns.
+constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
+static_assert(kSteps[0] % kPanelStep == 0 && kSteps[1] % kPanelStep == 0 && kSteps[2] % kPanelStep == 0);
 
 size_t rounded_up(size_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -32,24 +33,43 @@ size_t gather_bytes(const ProductShape& shape) {
   return shape.gathered ? static_cast<size_t>(kernels().panel_rows * shape.k_step) * sizeof(float) : 0;
 }
 
+/// Rows with gaps are multiplied by f32 columns.
+const PanelKernels& panels_for(const Tensor& a, const ProductShape& shape) {
+  const WeightKernels& weights = kernels_for(a, shape);
+  return shape.kind == Columns::kFloats ? weights.exact_panels : weights.panels;
+}
+
 /// The rows [begin, begin + rows) of one matrix and its columns.
 struct Job {
   const Tensor& a;
   const ProductShape& shape;
   const std::byte* matrix;
+  size_t group_bytes;  ///< 0: the rows are not packed
   const std::byte* const* b;
   float* const* c;
   int64_t columns, begin, rows;
 };
 
-void run_dot(const Job& job) {
-  const size_t stride = job.a.strides[1];
-  kernels_for(job.a, job.shape)
-      .dot({job.matrix + job.begin * stride, stride, job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+/// The group of row `row`, which is the first one of it.
+const std::byte* group_at(const Job& job, int64_t row) {
+  return job.matrix + static_cast<size_t>(row / kernels().panel_rows) * job.group_bytes;
 }
 
-/// Packs elements [k_begin, k_begin + k) of the rows from `row` on.
-void pack(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel, float* gathered) {
+void run_dot(const Job& job) {
+  const WeightKernels& weights = kernels_for(job.a, job.shape);
+  if (job.group_bytes > 0) {
+    weights.packed.dot({group_at(job, job.begin), job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+    return;
+  }
+  const size_t stride = job.a.strides[1];
+  weights.dot({job.matrix + job.begin * stride, stride, job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+}
+
+/// Makes a panel of elements [k_begin, k_begin + k) of the rows from `row` on.
+void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel,
+                float* gathered) {
+  const PanelKernels& kernels = panels_for(job.a, job.shape);
+  if (job.group_bytes > 0) return kernels.from_packed(group_at(job, row), k_begin, k, panel);
   const DTypeTraits& type = traits(job.a.dtype);
   const std::byte* from = job.matrix + row * job.a.strides[1];
   size_t stride = job.a.strides[1];
@@ -64,27 +84,25 @@ void pack(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k,
   } else {
     from += k_begin / type.block_elems * type.block_bytes;
   }
-  kernels_for(job.a, job.shape).pack(from, stride, rows, k, panel);
+  kernels.from_rows(from, stride, rows, k, panel);
 }
 
 void run_panels(const Job& job, std::byte* scratch) {
-  const WeightKernels& weights = kernels_for(job.a, job.shape);
+  const PanelKernels& weights = panels_for(job.a, job.shape);
   const int64_t panel_rows = kernels().panel_rows;
   auto* gathered = reinterpret_cast<float*>(scratch);
   std::byte* panels = scratch + gather_bytes(job.shape);
   for (int64_t k_begin = 0; k_begin < job.shape.k; k_begin += job.shape.k_step) {
     const int64_t k = std::min(job.shape.k_step, job.shape.k - k_begin);
-    const size_t panel_bytes = weights.panel_bytes(k);
+    const size_t panel_bytes = weights.bytes(k);
     for (int64_t row = 0; row < job.rows; row += panel_rows) {
-      pack(job, job.begin + row, std::min(panel_rows, job.rows - row), k_begin, k,
-           panels + row / panel_rows * panel_bytes, gathered);
+      make_panel(job, job.begin + row, std::min(panel_rows, job.rows - row), k_begin, k,
+                 panels + row / panel_rows * panel_bytes, gathered);
     }
     for (int64_t column = 0; column < job.columns; column += kColumnTile) {
       const int64_t columns = std::min(kColumnTile, job.columns - column);
-      for (int64_t row = 0; row < job.rows; row += panel_rows) {
-        weights.multiply({panels + row / panel_rows * panel_bytes, std::min(panel_rows, job.rows - row), k_begin, k,
-                          job.shape.k, job.b + column, job.c + column, columns, job.begin + row, k_begin > 0});
-      }
+      weights.multiply({panels, panel_bytes, job.rows, k_begin, k, job.shape.k, job.b + column, job.c + column, columns,
+                        job.begin, k_begin > 0});
     }
   }
 }
@@ -106,12 +124,17 @@ ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns
       matrices(matrices),
       columns(columns),
       panels_from(panels_from),
-      gathered(!node.src[0]->is_row_contiguous()),
-      quantized(traits(node.src[0]->dtype).is_quantized),
-      converted(quantized || !is_plain_f32(*node.src[1])) {
-  k_step = std::min(std::max<int64_t>(k, 1), quantized ? kQuantizedStep : kFloatStep);
-  column_bytes = quantized ? kernels().column_bytes(k) : rounded_up(static_cast<size_t>(k) * sizeof(float));
+      gathered(!node.src[0]->is_row_contiguous()) {
+  const WeightKernels& weights = kernels_for(*node.src[0], *this);
   if (gathered) this->panels_from = kAlways;
+  if (weights.panels.columns != weights.dot_columns && panels_from != kAlways && panels_from != kNever) {
+    // Columns are converted once, for all matrices.
+    this->panels_from = columns >= kPanelColumns ? kAlways : kNever;
+  }
+  kind = this->panels_from == kNever ? weights.dot_columns : weights.panels.columns;
+  converted = kind != Columns::kFloats || !is_plain_f32(*node.src[1]);
+  k_step = std::min(std::max<int64_t>(k, 1), kSteps[static_cast<size_t>(kind)]);
+  column_bytes = kernels().columns[static_cast<size_t>(kind)].bytes(k);
 }
 
 ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace) {
@@ -126,9 +149,10 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int thre
   b = reinterpret_cast<const std::byte**>(take(columns * sizeof(*b)));
   c = reinterpret_cast<float**>(take(columns * sizeof(*c)));
   first = reinterpret_cast<int64_t*>(take(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
-  // Panels, or a row of b on its way to be quantised.
-  const DType type = shape.quantized ? DType::kQ2_K : DType::kF32;  // the largest panels of their kind
-  const size_t panel = kernels().weights[static_cast<size_t>(type)].panel_bytes(std::max(shape.k_step, kPanelStep));
+  // Panels, or a row of b on its way to be converted.
+  constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
+  const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
+  const size_t panel = largest.panels.bytes(std::max(shape.k_step, kPanelStep));
   const bool panels = shape.panels_from != kNever;
   const size_t panel_bytes = panels ? panel * static_cast<size_t>(kRowUnit / kernels().panel_rows) : 0;
   scratch_bytes = rounded_up(std::max(gather_bytes(shape) + panel_bytes, static_cast<size_t>(shape.k) * sizeof(float)));
@@ -142,10 +166,10 @@ void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape
   auto* scratch = reinterpret_cast<float*>(memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.thread));
   for (int64_t row = begin; row < end; ++row) {
     std::byte* to = memory.converted + static_cast<size_t>(row) * shape.column_bytes;
-    if (shape.quantized) {
-      kernels().quantize(row_as_f32(b, row, scratch), to, shape.k);
-    } else {
+    if (shape.kind == Columns::kFloats) {
       row_as_f32(b, row, reinterpret_cast<float*>(to));
+    } else {
+      kernels().columns[static_cast<size_t>(shape.kind)].convert(row_as_f32(b, row, scratch), to, shape.k);
     }
   }
 }
@@ -161,11 +185,21 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
   // Units of all matrices in turn: matrices with many and with few columns are shared alike.
   const int64_t units = (shape.m + unit - 1) / unit;
   const auto [begin, end] = share(ctx, units * shape.matrices);
+  const std::optional<PackedMatrices> packed = shape.gathered ? std::nullopt : packed_matrices(a);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;
     const int64_t first = memory.first[matrix], columns = memory.first[matrix + 1] - first;
-    const std::byte* at = row_at(a, {0, matrix % a.shape[2], matrix / a.shape[2]});
-    const Job job{a, shape, at, memory.b + first, memory.c + first, columns, row, std::min(unit, shape.m - row)};
+    const std::byte* at = packed ? packed->first + static_cast<size_t>(matrix) * packed->matrix_bytes
+                                 : row_at(a, {0, matrix % a.shape[2], matrix / a.shape[2]});
+    const Job job{a,
+                  shape,
+                  at,
+                  packed ? packed->group_bytes : 0,
+                  memory.b + first,
+                  memory.c + first,
+                  columns,
+                  row,
+                  std::min(unit, shape.m - row)};
     if (columns >= shape.panels_from && columns > 0) {
       run_panels(job, memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.thread));
     } else {

@@ -5,23 +5,23 @@
 //   2. the op lists the columns of each matrix in ProductMemory
 //   3. after a barrier, multiply(): threads share the rows of the matrices
 //
-// A matrix with few columns is multiplied row by row as it is stored; one with many is decoded in panels (see
-// devices/cpu/kernels/kernels.h). The choice and the order of sums depend on k and the number of columns alone, so an
-// element of the result has the same bits for any number of threads and wherever the rows of a are cut.
+// A matrix with few columns is multiplied row by row as it is stored (or packed, devices/cpu/packed_buffer.h); one with
+// many is decoded in panels (see devices/cpu/kernels/kernels.h). The choice and the order of sums depend on k and the
+// number of columns alone, so an element of the result has the same bits for any number of threads and wherever the
+// rows of a are cut.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "devices/cpu/kernels/kernels.h"
 #include "devices/cpu/op_kernel.h"
 #include "graph/tensor.h"
 
 namespace shoal::cpu {
 
 /// Columns from which on panels are faster.
-inline int64_t panel_columns(const Tensor& a) {
-  return traits(a.dtype).is_quantized ? 5 : 8;
-}
+inline constexpr int64_t kPanelColumns = 5;
 /// As ProductShape::panels_from: panels for all matrices, or for none.
 inline constexpr int64_t kAlways = 0;
 inline constexpr int64_t kNever = INT64_MAX;
@@ -37,7 +37,7 @@ struct ProductShape {
   int64_t panels_from;  ///< matrices with so many columns use panels
   int64_t k_step;       ///< panels are cut along k at multiples of this
   bool gathered;        ///< rows of a have gaps: they are copied before they are packed
-  bool quantized;       ///< columns are quantised
+  Columns kind;         ///< what the kernels take as columns
   bool converted;       ///< b cannot be used as it is
   size_t column_bytes;  ///< of a converted column
 };

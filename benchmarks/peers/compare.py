@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Measures the same GGUF files on shoal and on other engines: llama.cpp, by its Python package, which is compiled from
+source into an environment of its own, and any program that has llama-bench's flags. Runs alternate: each round runs
+every engine once, each in a process of its own, beginning with another one each time.
+
+  scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
+  benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 -r 7
+  benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 --llama-bench "ik=/path/to/llama-bench,-rtr 1" --bandwidth 32.9
+
+Prints a Markdown table: rates are tokens/s, medians over the rounds with the smallest and largest; a ratio is the
+median of the rounds' own ratios. Ctrl-C prints what is finished.
+"""
+
+import argparse
+import os
+import pathlib
+import shlex
+import sys
+
+import engines as engine_programs
+import environment
+import gguf_bytes
+import report
+from errors import CompareError
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAM = ROOT / "build/release/bin/shoal"
+
+
+def counts(text: str) -> list[int]:
+    values = [int(word) for word in text.split(",")]
+    if min(values) < 0:
+        raise argparse.ArgumentTypeError(f"{text}: counts are not negative")
+    return values
+
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a positive number")
+    return int(text)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("-m", dest="models", action="append", default=[], metavar="FILE", help="a GGUF file; may be given again")
+    add("-p", dest="prompts", type=counts, default=[512], metavar="INTS", help="tokens of prompts (512)")
+    add("-n", dest="generations", type=counts, default=[128], metavar="INTS", help="tokens to generate (128)")
+    add("-d", dest="depths", type=counts, default=[0], metavar="INTS", help="tokens that are in the cache before (0)")
+    add(
+        "-t",
+        dest="threads",
+        type=positive,
+        default=len(os.sched_getaffinity(0)),
+        metavar="INT",
+        help="threads of every engine (the processors that this process may use)",
+    )
+    add("-ub", dest="ubatch", type=positive, default=512, metavar="INT", help="most tokens computed at once (512)")
+    add("-r", dest="rounds", type=positive, default=5, metavar="INT", help="runs of every engine (5)")
+    add("-o", dest="output", choices=["md", "csv", "json"], default="md")
+    add(
+        "--shoal",
+        default=str(PROGRAM),
+        metavar="PATH[,ARGUMENTS]",
+        help="the program, with arguments for `shoal bench`",
+    )
+    add(
+        "--shoal-bench",
+        action="append",
+        default=[],
+        metavar="NAME=PATH[,ARGUMENTS]",
+        help="another build of it, or other arguments, as one more engine",
+    )
+    add(
+        "--llama-bench",
+        action="append",
+        default=[],
+        metavar="NAME=PATH[,ARGUMENTS]",
+        help="one more engine: a program with the flags and JSON of llama-bench",
+    )
+    add("--no-llama-cpp", action="store_true", help="leave out llama.cpp's Python package")
+    add("--venv", type=pathlib.Path, default=environment.DEFAULT, help="the package's environment (build/peers-venv)")
+    add("--setup", action="store_true", help="install its newest release, even if there is one; alone: do only this")
+    add(
+        "--prefix",
+        type=shlex.split,
+        default=[],
+        metavar="COMMAND",
+        help='put before every run, such as "taskset -c 0,1"',
+    )
+    bandwidth = parser.add_mutually_exclusive_group()
+    bandwidth.add_argument("--bandwidth", type=float, metavar="GB/s", help="the machine's read bandwidth")
+    bandwidth.add_argument(
+        "--bandwidth-program",
+        type=shlex.split,
+        metavar="COMMAND",
+        help="measures it, once a round; its last line begins with the number",
+    )
+    arguments = parser.parse_args()
+    if not arguments.models and not arguments.setup:
+        parser.error("give a model with -m, or --setup")
+    if not any(arguments.prompts) and not any(arguments.generations):
+        parser.error("nothing to measure: -p and -n are 0")
+    if arguments.bandwidth is not None and not 0 < arguments.bandwidth < float("inf"):
+        parser.error("--bandwidth: expected a positive number, in GB/s")
+    return arguments
+
+
+def labels(models: list[str]) -> list[str]:
+    """File names without their ending, or whole paths where these would not tell models apart."""
+    short = [os.path.basename(model).removesuffix(".gguf") for model in models]
+    return short if len(set(short)) == len(short) else models
+
+
+def find_engines(arguments: argparse.Namespace) -> list[engine_programs.Engine]:
+    """The reference first. What takes minutes to install comes last, when nothing else can be wrong."""
+    named = engine_programs.named
+    found = [engine_programs.shoal_engine("shoal", arguments.shoal)]
+    found += [engine_programs.shoal_engine(*named(text, "--shoal-bench")) for text in arguments.shoal_bench]
+    found += [engine_programs.llama_bench_engine(*named(text, "--llama-bench")) for text in arguments.llama_bench]
+    names = [engine.name for engine in found] + ([] if arguments.no_llama_cpp else [environment.NAME])
+    if len(set(names)) != len(names):
+        raise CompareError(f"two engines have the same name: {', '.join(names)}; choose other names")
+    if not arguments.no_llama_cpp:
+        found.insert(1, environment.llama_cpp_engine(arguments.venv.absolute(), arguments.setup))
+    return found
+
+
+class Comparison:
+    """All rounds of all models; what is finished can be printed at any time."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.work = engine_programs.Work(
+            arguments.threads, arguments.prompts, arguments.generations, arguments.depths, arguments.ubatch
+        )
+        self.measured = [
+            report.Measured(label, gguf_bytes.read_weights(model).bytes_per_token())
+            for model, label in zip(arguments.models, labels(arguments.models))
+        ]
+        self.engines = find_engines(arguments)
+        self.about: dict[str, str] = {}
+        self.has_bandwidth = bool(arguments.bandwidth or arguments.bandwidth_program)
+        self.printed = 0
+
+    def rows(self, measured: report.Measured) -> list[report.Row]:
+        return report.rows_of(measured, self.work.tests(), [engine.name for engine in self.engines])
+
+    def run_round(self, model: str, number: int) -> report.Round:
+        arguments = self.arguments
+        bandwidth = arguments.bandwidth
+        if arguments.bandwidth_program:
+            bandwidth = engine_programs.read_bandwidth(arguments.bandwidth_program, arguments.prefix)
+        rates = {}
+        first = number % len(self.engines)
+        for engine in self.engines[first:] + self.engines[:first]:
+            print(
+                f"compare: {model}, round {number + 1} of {arguments.rounds}: {engine.name}",
+                file=sys.stderr,
+                flush=True,
+            )
+            rates[engine.name], row = engine_programs.measure(engine, model, self.work, arguments.prefix)
+            self.about[engine.name] = engine_programs.about(row)
+        return report.Round(rates, bandwidth)
+
+    def run(self) -> None:
+        for model, measured in zip(self.arguments.models, self.measured):
+            for number in range(self.arguments.rounds):
+                measured.rounds.append(self.run_round(model, number))
+            if self.arguments.output == "md":
+                self.print_markdown()
+
+    def print_markdown(self) -> None:
+        """The rows of the models that have not been printed."""
+        rows = [row for measured in self.measured[self.printed :] for row in self.rows(measured)]
+        if rows and self.printed == 0:
+            print(*(f"- {engine.name}: {self.about[engine.name]}" for engine in self.engines), sep="\n", end="\n\n")
+            print(report.markdown_head(self.engines[0].name, self.has_bandwidth))
+        for row in rows:
+            print(report.markdown_row(row, self.has_bandwidth), flush=True)
+        self.printed = sum(bool(measured.rounds) for measured in self.measured)
+
+    def print_rest(self) -> None:
+        rows = [row for measured in self.measured for row in self.rows(measured)]
+        if self.arguments.output == "md":
+            self.print_markdown()
+        elif self.arguments.output == "csv":
+            print(report.csv_text(rows), end="", flush=True)
+        else:
+            print(report.json_text(rows, self.measured, self.about, self.arguments.threads), flush=True)
+
+    def unfinished(self) -> str:
+        return ", ".join(
+            f"{one.model} has {len(one.rounds)} of {self.arguments.rounds} rounds"
+            for one in self.measured
+            if len(one.rounds) < self.arguments.rounds
+        )
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    comparison = Comparison(arguments)
+    try:
+        comparison.run()
+    finally:
+        comparison.print_rest()
+        if unfinished := comparison.unfinished():
+            print(f"compare: not finished: {unfinished}", file=sys.stderr)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    try:
+        if arguments.models:
+            compare(arguments)
+        else:
+            environment.llama_cpp_engine(arguments.venv.absolute(), True)
+    except CompareError as error:
+        sys.exit(f"compare: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the table is gone
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+// How packed groups of each quantised format are read: for one part (32 elements) of a unit, all rows at a time, eight
+// vectors of bytes (four neighbouring elements to a lane) and the scales and addends of its groups.
+//
+//   element = (byte - kPackedOffset) * scale + add
+//
+// as in formats.h, but that signed bytes are as quad_dot takes weights. Layouts: packed_layout.h,
+// graph/quants/blocks.h.
+#pragma once
+
+#include "devices/cpu/kernels/packed_layout.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// What is subtracted from the bytes of a packed part.
+template <class Format>
+inline constexpr int kPackedOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
+
+/// (bytes >> shift) & mask for each byte, a negative shift to the left; the mask keeps what comes from neighbours out.
+inline Bytes byte_field(Bytes bytes, int shift, int mask) {
+  using Words = Vec<uint16_t, 2 * kLanes>;
+  const auto words = bits_as<Words>(bytes);
+  return bits_as<Bytes>(shift < 0 ? words << -shift : words >> shift) & static_cast<int8_t>(mask);
+}
+
+template <class Format>
+struct PackedUnit : PackedLayout<Format> {
+  using Layout = PackedLayout<Format>;
+  const std::byte* at;
+
+  explicit PackedUnit(const std::byte* unit) : at(unit) {}
+  F32 half(int block, int i) const {
+    return load_half(reinterpret_cast<const uint16_t*>(at + Layout::half_at(block, i)));
+  }
+  Bytes word(int block, int i) const { return load<Bytes>(at + Layout::word_at(block, i)); }
+  /// Byte `byte` of word i of every row.
+  I32 byte_of(int i, int byte) const { return (bits_as<I32>(word(0, i)) >> (8 * byte)) & 255; }
+};
+
+template <class Format>
+struct PackedReader;
+
+/// Formats of 32-element blocks with nibbles from word kFirst on.
+template <class Format>
+struct PackedNibbles : PackedUnit<Format> {
+  using Unit = PackedUnit<Format>;
+  using Unit::Unit;
+  static constexpr int kFirst = kHasFifthBits<Format> ? 1 : 0;
+
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const Bytes both = Unit::word(part, kFirst + i);
+      to[i] = both & 15;
+      to[i + 4] = byte_field(both, 4, 15);
+    }
+    if constexpr (kHasFifthBits<Format>) {
+      const Bytes bits = Unit::word(part, 0);
+      SHOAL_UNROLL
+      for (int i = 0; i < 8; ++i) to[i] |= byte_field(bits, i - 4, 16);
+    }
+  }
+  void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
+    scale[0] = Unit::half(part, 0);
+    if constexpr (Format::kAdds) add[0] = Unit::half(part, 1);
+  }
+};
+template <>
+struct PackedReader<Q4_0> : PackedNibbles<Q4_0> {
+  using PackedNibbles::PackedNibbles;
+};
+template <>
+struct PackedReader<Q4_1> : PackedNibbles<Q4_1> {
+  using PackedNibbles::PackedNibbles;
+};
+template <>
+struct PackedReader<Q5_0> : PackedNibbles<Q5_0> {
+  using PackedNibbles::PackedNibbles;
+};
+template <>
+struct PackedReader<Q5_1> : PackedNibbles<Q5_1> {
+  using PackedNibbles::PackedNibbles;
+};
+
+template <>
+struct PackedReader<Q8_0> : PackedUnit<Q8_0> {
+  using PackedUnit::PackedUnit;
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 8; ++i) to[i] = word(part, i);
+  }
+  void scales(int part, F32 (&scale)[1], F32 (&)[1]) const { scale[0] = half(part, 0); }
+};
+
+template <>
+struct PackedReader<Q2_K> : PackedUnit<Q2_K> {
+  F32 factor, minimum;
+  explicit PackedReader(const std::byte* unit) : PackedUnit(unit), factor(half(0, 0)), minimum(-half(0, 1)) {}
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 8; ++i) to[i] = byte_field(word(0, 4 + part / 4 * 8 + i), part % 4 * 2, 3);
+  }
+  void scales(int part, F32 (&scale)[2], F32 (&add)[2]) const {
+    for (int g = 0; g < 2; ++g) {
+      const I32 both = byte_of((2 * part + g) / 4, (2 * part + g) % 4);
+      scale[g] = to_float(both & 15) * factor;
+      add[g] = to_float(both >> 4) * minimum;
+    }
+  }
+};
+
+template <>
+struct PackedReader<Q3_K> : PackedUnit<Q3_K> {
+  F32 factor;
+  explicit PackedReader(const std::byte* unit) : PackedUnit(unit), factor(half(0, 0)) {}
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      to[i] = byte_field(word(0, 8 + part / 4 * 8 + i), part % 4 * 2, 3) | byte_field(word(0, i), part - 2, 4);
+    }
+  }
+  void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
+    for (int g = 0; g < 2; ++g) {
+      const int j = 2 * part + g;
+      const I32 low = byte_of(24 + j % 8 / 4, j % 4) >> (j / 8 * 4), high = byte_of(26, j % 4) >> (j / 4 * 2);
+      scale[g] = to_float(((low & 15) | (high & 3) << 4) - 32) * factor;
+    }
+  }
+};
+
+/// 8 parts with 6-bit scales and minima in the first three words.
+template <class Format>
+struct PackedK32 : PackedUnit<Format> {
+  using Unit = PackedUnit<Format>;
+  F32 factor, minimum;
+  explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {}
+  void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
+    const int j = part % 4;
+    I32 s = Unit::byte_of(0, j), m = Unit::byte_of(1, j);
+    if (part < 4) {
+      s &= 63, m &= 63;
+    } else {
+      const I32 low = Unit::byte_of(2, j);
+      s = (low & 15) | (s >> 6) << 4;
+      m = low >> 4 | (m >> 6) << 4;
+    }
+    scale[0] = to_float(s) * factor;
+    add[0] = to_float(m) * minimum;
+  }
+};
+
+template <>
+struct PackedReader<Q4_K> : PackedK32<Q4_K> {
+  using PackedK32::PackedK32;
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 8; ++i) to[i] = byte_field(word(0, 3 + part / 2 * 8 + i), part % 2 * 4, 15);
+  }
+};
+
+template <>
+struct PackedReader<Q5_K> : PackedK32<Q5_K> {
+  using PackedK32::PackedK32;
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      to[i] = byte_field(word(0, 11 + part / 2 * 8 + i), part % 2 * 4, 15) | byte_field(word(0, 3 + i), part - 4, 16);
+    }
+  }
+};
+
+template <>
+struct PackedReader<Q6_K> : PackedUnit<Q6_K> {
+  F32 factor;
+  explicit PackedReader(const std::byte* unit) : PackedUnit(unit), factor(half(0, 0)) {}
+  void values(int part, Bytes (&to)[8]) const {
+    const int half = part / 4, j = part % 4;
+    SHOAL_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      to[i] = byte_field(word(0, half * 16 + j % 2 * 8 + i), j / 2 * 4, 15) |
+              byte_field(word(0, 32 + half * 8 + i), 2 * j - 4, 48);
+    }
+  }
+  void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
+    for (int g = 0; g < 2; ++g) {
+      const int j = 2 * part + g;
+      const I32 bytes = bits_as<I32>(word(0, 48 + j / 4));
+      scale[g] = to_float((bytes << (24 - 8 * (j % 4))) >> 24) * factor;
+    }
+  }
+};
+
+}  // namespace shoal::cpu::SHOAL_ISA

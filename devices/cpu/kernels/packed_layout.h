@@ -1,0 +1,102 @@
+// Packed weights: the rows of a matrix in groups of kLanes, each group's rows side by side, so that one vector has the
+// same four bytes (or the same number) of all rows. Nothing is decoded or rounded: a group has the bytes of its rows in
+// another order, and comes back as it was.
+//
+// A group of quantised rows is a sequence of units: one block of 256 elements of every row, or two blocks of 32. A
+// block is some f16 numbers ("halves") and some 32-bit words. A unit has the halves of its blocks, one vector of f16
+// each, and from the next full vector on the words of its blocks, one vector each. Example, Q4_0 with 16 lanes: 2 x 32
+// bytes of scales, then 4 + 4 vectors of 64 bytes; byte j of a row's nibbles is in byte j % 4 of its lane of vector j
+// / 4. Two kinds of words are kept in a handier form (stored_word): signed bytes as quad_dot takes weights, and fifth
+// bits with those of four neighbours in one bit of four bytes.
+//
+// A group of float rows has element i of all rows in one vector.
+#pragma once
+
+#include "devices/cpu/kernels/formats.h"
+#include "devices/cpu/kernels/quad_dot.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// Where a block has its halves and its words, in bytes; `kFifthBits`: the words that have fifth bits come first.
+template <int kHalvesAt_, int kHalves_, int kWordsAt_, int kWords_>
+struct BlockParts {
+  static constexpr int kHalvesAt = kHalvesAt_, kHalves = kHalves_, kWordsAt = kWordsAt_, kWords = kWords_;
+};
+template <class Format>
+struct PartsOf;
+template <>
+struct PartsOf<Q4_0> : BlockParts<0, 1, 2, 4> {};
+template <>
+struct PartsOf<Q4_1> : BlockParts<0, 2, 4, 4> {};
+template <>
+struct PartsOf<Q5_0> : BlockParts<0, 1, 2, 5> {};
+template <>
+struct PartsOf<Q5_1> : BlockParts<0, 2, 4, 5> {};
+template <>
+struct PartsOf<Q8_0> : BlockParts<0, 1, 2, 8> {};
+template <>
+struct PartsOf<Q2_K> : BlockParts<80, 2, 0, 20> {};
+template <>
+struct PartsOf<Q3_K> : BlockParts<108, 1, 0, 27> {};
+template <>
+struct PartsOf<Q4_K> : BlockParts<0, 2, 4, 35> {};
+template <>
+struct PartsOf<Q5_K> : BlockParts<0, 2, 4, 43> {};
+template <>
+struct PartsOf<Q6_K> : BlockParts<208, 1, 0, 52> {};
+
+template <class Format>
+struct PackedLayout : PartsOf<Format> {
+  using Parts = PartsOf<Format>;
+  using Block = typename Format::Block;
+  static constexpr int kBlocks = Format::kParts == 1 ? 2 : 1;  ///< per unit
+  static constexpr int kParts = kBlocks * Format::kParts;      ///< of 32 elements, per unit
+  static constexpr size_t kHalfBytes = kLanes * sizeof(uint16_t);
+  static constexpr size_t kWordsFrom =
+      (kBlocks * Parts::kHalves * kHalfBytes + sizeof(Bytes) - 1) / sizeof(Bytes) * sizeof(Bytes);
+  static constexpr size_t kBytes = kWordsFrom + kBlocks * Parts::kWords * sizeof(Bytes);
+  static_assert(sizeof(Block) == 2 * Parts::kHalves + 4 * Parts::kWords);
+
+  static constexpr size_t half_at(int block, int i) { return (block * Parts::kHalves + i) * kHalfBytes; }
+  static constexpr size_t word_at(int block, int i) { return kWordsFrom + (block * Parts::kWords + i) * sizeof(Bytes); }
+  static int64_t units(int64_t k) { return (k / 32 + kParts - 1) / kParts; }
+};
+
+/// What a quantised format has in fifth-bit words: the first word of a block, or none.
+template <class Format>
+inline constexpr bool kHasFifthBits = PartsOf<Format>::kWords == 5;
+
+/// 4x8 bits <-> 8x4 bits: bit 4 q + b of every lane to bit 8 b + q, and back.
+inline I32 fifth_bits_to_bytes(I32 words) {
+  I32 bytes = {};
+  for (int b = 0; b < 4; ++b) {
+    for (int q = 0; q < 8; ++q) bytes |= ((words >> (4 * q + b)) & 1) << (8 * b + q);
+  }
+  return bytes;
+}
+inline uint32_t fifth_bits_of_bytes(uint32_t bytes) {
+  uint32_t word = 0;
+  for (uint32_t i = 0; i < 32; ++i) word |= (bytes >> (8 * (i % 4) + i / 4) & 1) << i;
+  return word;
+}
+
+/// Word i of a block of every row, as a group keeps it.
+template <class Format>
+inline I32 stored_word(I32 word, int i) {
+  if constexpr (Format::kOffset == kSigned) {
+    if constexpr (kWeightBias != 0) return word ^ static_cast<int32_t>(0x80808080u);
+  }
+  if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_to_bytes(word) : word;
+  return word;
+}
+/// The word of one row again.
+template <class Format>
+inline uint32_t restored_word(uint32_t word, int i) {
+  if constexpr (Format::kOffset == kSigned) {
+    if constexpr (kWeightBias != 0) return word ^ 0x80808080u;
+  }
+  if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_of_bytes(word) : word;
+  return word;
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,157 @@
+"""scripts/make_model.py: types, sizes and what it refuses. Needs the packages of scripts/requirements.txt: in the
+Python that runs this or in .venv; without them it is skipped."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts/make_model.py"
+
+
+def usable_python():
+    for python in (sys.executable, ROOT / ".venv/bin/python"):
+        if pathlib.Path(python).exists():
+            if subprocess.run([python, "-c", "import gguf, numpy"], capture_output=True, check=False).returncode == 0:
+                return python
+    return None
+
+
+PYTHON = usable_python()
+
+
+def make(*arguments):
+    return subprocess.run([PYTHON, SCRIPT, *arguments], capture_output=True, text=True, check=False)
+
+
+def planned(*arguments):
+    """(tensor -> (sizes, type, bytes), last line) of a dry run."""
+    done = make("--dry-run", *arguments)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    lines = done.stdout.splitlines()
+    found = [re.fullmatch(r"(\S+)\s+([\d x]+?)\s+(\w+)\s+([\d,]+)", line) for line in lines]
+    tensors = {m[1]: (m[2], m[3], int(m[4].replace(",", ""))) for m in found if m and m[1] != "all"}
+    return tensors, lines[-1]
+
+
+def types(tensors, part):
+    """A matrix's types, layer by layer."""
+    return [kind for name, (_, kind, _) in tensors.items() if name.endswith(f".{part}.weight")]
+
+
+class MakeModelTest(unittest.TestCase):
+    def test_mixtures_have_the_sizes_of_the_published_files(self):
+        # Files of Llama 3 8B as published, without the 7.8 MB of metadata and vocabulary that they all begin with.
+        begin = 7_841_000
+        for kind, published in (
+            ("q3_k", 3_664_499_936),
+            ("q3_k_m", 4_018_918_624),
+            ("q3_k_l", 4_321_957_088),
+            ("q4_k_s", 4_692_669_664),
+            ("q4_k_m", 4_920_739_232),
+            ("q5_k", 5_599_294_688),
+            ("q5_k_m", 5_732_987_808),
+            ("q6_k", 6_596_006_944),
+        ):
+            with self.subTest(kind):
+                _, last = planned("--preset", "8b", "--type", kind)
+                size = int(re.search(r"([\d,]+) bytes", last)[1].replace(",", ""))
+                self.assertAlmostEqual(size + begin, published, delta=10_000)
+
+    def test_which_layers_get_more_bits(self):
+        tensors, _ = planned("--type", "q4_k_m", "--layers", "16")
+        better = [layer in (0, 1, 4, 7, 10, 13, 14, 15) for layer in range(16)]
+        for part in ("attn_v", "ffn_down"):
+            self.assertEqual(types(tensors, part), ["q6_k" if one else "q4_k" for one in better])
+        self.assertEqual(types(tensors, "attn_output"), ["q4_k"] * 16)
+        tensors, _ = planned("--type", "q4_k_s", "--layers", "16")
+        self.assertEqual(types(tensors, "attn_v"), ["q5_k"] * 4 + ["q4_k"] * 12)
+        self.assertEqual(types(tensors, "ffn_down"), ["q5_k"] * 2 + ["q4_k"] * 14)
+        tensors, _ = planned("--type", "q3_k_m", "--layers", "16")
+        self.assertEqual(types(tensors, "attn_v"), ["q5_k"] * 2 + ["q4_k"] * 14)
+        self.assertEqual(types(tensors, "ffn_down"), ["q5_k"] + ["q4_k"] * 15)
+        self.assertEqual(types(tensors, "ffn_up"), ["q3_k"] * 16)
+
+    def test_values_of_70b_have_more_bits(self):
+        self.assertEqual(set(types(planned("--preset", "70b", "--type", "q4_k_m")[0], "attn_v")), {"q5_k", "q6_k"})
+
+    def test_types_of_single_tensors(self):
+        tensors, _ = planned(
+            "--type",
+            "q4_0",
+            "--layers",
+            "2",
+            "--tensor-type",
+            r"blk\.1\.attn_[qk]=f16",
+            "--tensor-type",
+            "attn_q=q5_1",
+            "--tensor-type",
+            "output=q8_0",
+        )
+        self.assertEqual(types(tensors, "attn_q"), ["q5_1", "f16"])
+        self.assertEqual(types(tensors, "attn_k"), ["q4_0", "f16"])
+        self.assertEqual(types(tensors, "attn_output"), ["q8_0"] * 2)
+        self.assertEqual(tensors["output.weight"][1], "q8_0")
+        self.assertEqual(tensors["output_norm.weight"][1], "f32")
+
+    def test_heads_of_their_own_length(self):
+        tensors, _ = planned("--head-dim", "64", "--type", "f16")
+        self.assertEqual(tensors["blk.0.attn_q.weight"], ("256 x 512", "f16", 256 * 512 * 2))
+        self.assertEqual(tensors["blk.0.attn_k.weight"][0], "256 x 256")
+        self.assertEqual(tensors["blk.0.attn_output.weight"][0], "512 x 256")
+
+    def test_files_have_what_was_planned(self):
+        arguments = ("--type", "q5_k_m", "--layers", "3", "--head-dim", "64", "--tensor-type", "ffn_up=bf16")
+        tensors, _ = planned(*arguments)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder) / name for name in ("a.gguf", "b.gguf")]
+            for file in files:
+                self.assertEqual(make(file, *arguments).stderr, "")
+            self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
+            code = (
+                "import gguf, sys; r = gguf.GGUFReader(sys.argv[1]); f = r.fields['llama.attention.key_length'];"
+                "print(f.parts[f.data[0]][0]);"
+                "[print(t.name, ' x '.join(map(str, t.shape)), t.tensor_type.name.lower(), t.n_bytes, sep='|')"
+                " for t in r.tensors]"
+            )
+            read = subprocess.run(
+                [PYTHON, "-c", code, files[0]], capture_output=True, text=True, check=True
+            ).stdout.splitlines()
+        self.assertEqual(read[0], "64")
+        rows = [line.split("|") for line in read[1:]]
+        self.assertEqual({name: (sizes, kind, int(size)) for name, sizes, kind, size in rows}, tensors)
+
+    def test_what_it_refuses(self):
+        for arguments, words in (
+            (["--tensor-type", "nothing=q4_0"], "nothing=q4_0 is the first match of no matrix"),
+            (["--tensor-type", "attn_norm=f16"], "attn_norm=f16 is the first match of no matrix"),
+            (
+                ["--tensor-type", "attn=f16", "--tensor-type", "attn_q=q8_0"],
+                "attn_q=q8_0 is the first match of no matrix",
+            ),
+            (["--tensor-type", "attn_q=q4"], "expected PATTERN=TYPE"),
+            (["--tensor-type", "(=q4_0"], "not a regular expression"),
+            (
+                ["--tensor-type", "attn_output=q4_k", "--head-dim", "16"],
+                "rows of blk.0.attn_output.weight have 128 elements",
+            ),
+            (["--head-dim", "0"], "--head-dim must be positive"),
+            (["--head-dim", "15"], "rope needs an even number"),
+            (["--heads", "3", "--kv-heads", "3"], "heads 3 must divide embd 256 unless there is a --head-dim"),
+        ):
+            with self.subTest(arguments):
+                done = make("--dry-run", *arguments)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(words, done.stderr.splitlines()[-1])
+        self.assertIn("give the file to write, or --dry-run", make("--type", "q4_0").stderr)
+
+
+if __name__ == "__main__":
+    if not PYTHON:
+        print("skipped: no Python with gguf and numpy; pip install -r scripts/requirements.txt into .venv")
+        sys.exit(77)  # what CTest takes for skipped
+    unittest.main()
