@@ -111,8 +111,6 @@ struct VectorKernels {
   float (*dot)(const float* a, const float* b, int64_t n);
   /// y[i] += scale * x[i].
   void (*axpy)(float scale, const float* x, float* y, int64_t n);
-  /// y[i] += weights[0] * x[0][i] + ... + weights[count - 1] * x[count - 1][i], added in this order.
-  void (*weighted_sum)(const float* weights, const float* const* x, int64_t count, float* y, int64_t n);
   /// y[i] = exp(x[i] - shift); y may be x. Within 2 units in the last place; -infinity gives 0. Returns the sum.
   float (*exp)(const float* x, float shift, float* y, int64_t n);
   /// Largest element, -infinity for none.

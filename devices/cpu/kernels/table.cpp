@@ -41,7 +41,7 @@ extern const Kernels kKernels;
 constinit const Kernels kKernels{
     kLanes,
     {{float_column_bytes, copy_floats}, {column_bytes, quantize}, {word_column_bytes, quantize_words}},
-    {dot_product, axpy, weighted_sum, exp_sum, largest},
+    {dot_product, axpy, exp_sum, largest},
     kAttentionKernels,
     {
         of_rows<RowsF32>(kFloatPanels<RowsF32>),
