@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "devices/cpu/kernels/attention.h"
 #include "graph/dtype.h"
 
 namespace shoal::cpu {
@@ -110,8 +111,6 @@ struct VectorKernels {
   float (*dot)(const float* a, const float* b, int64_t n);
   /// y[i] += scale * x[i].
   void (*axpy)(float scale, const float* x, float* y, int64_t n);
-  /// y[i] += weights[0] * x[0][i] + ... + weights[count - 1] * x[count - 1][i], added in this order.
-  void (*weighted_sum)(const float* weights, const float* const* x, int64_t count, float* y, int64_t n);
   /// y[i] = exp(x[i] - shift); y may be x. Within 2 units in the last place; -infinity gives 0. Returns the sum.
   float (*exp)(const float* x, float shift, float* y, int64_t n);
   /// Largest element, -infinity for none.
@@ -178,6 +177,7 @@ struct Kernels {
   int64_t panel_rows;
   ColumnKernels columns[kColumnKinds];  ///< by kind; k is a multiple of 32 for kBytes
   VectorKernels vector;
+  AttentionKernels attention;
   RowKernels rows;
   WeightKernels weights[kDTypeCount];  ///< by dtype; dot == nullptr for integers
 };

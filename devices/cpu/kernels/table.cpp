@@ -1,5 +1,6 @@
 // The kernels of one level, in the order of the dtypes. Constant-initialised: no code of a level runs before it is
 // chosen.
+#include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/rows.h"
 #include "devices/cpu/kernels/weights.h"
@@ -41,7 +42,8 @@ extern const Kernels kKernels;
 constinit const Kernels kKernels{
     kLanes,
     {{float_column_bytes, copy_floats}, {column_bytes, quantize}, {word_column_bytes, quantize_words}},
-    {dot_product, axpy, weighted_sum, exp_sum, largest},
+    {dot_product, axpy, exp_sum, largest},
+    kAttentionKernels,
     {
         kUnaryKernels,
         kGluKernels,
