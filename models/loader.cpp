@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "meta/meta_device.h"
 #include "models/pieces.h"
+#include "models/weights_home.h"
 
 namespace shoal::models {
 namespace {
@@ -116,9 +117,10 @@ void place(Model& model, std::span<Device* const> devices, const DeviceOf& devic
       if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
     }
     model.buffers.emplace_back();
-    if (uses_mapping(model, device, options)) model.buffers.back() = place_in_mapping(model, device, tensors);
+    const WeightsHome home = weights_home(model, device, tensors, devices, options);
+    if (home.mapped) model.buffers.back() = place_in_mapping(model, device, tensors);
     if (model.buffers.back() == nullptr) {
-      model.buffers.back() = allocate_tensors(tensors, weights_type(device, options), Usage::kWeights);
+      model.buffers.back() = allocate_tensors(tensors, *home.type, Usage::kWeights);
     }
   }
 }
@@ -141,15 +143,6 @@ void load(Model& model, std::span<Device* const> devices, const DeviceOf& device
 int loading_threads(int devices) {
   constexpr int kEnough = 8;
   return std::max({2, devices, std::min(cpu::usable_cores(), kEnough)});
-}
-
-BufferType& weights_type(Device& device, const LoadOptions& options) {
-  return options.repack ? device.weights_type() : device.buffer_type();
-}
-
-bool uses_mapping(const Model& model, Device& device, const LoadOptions& options) {
-  const bool repacked = &weights_type(device, options) != &device.buffer_type();
-  return options.use_mapping && !repacked && can_use_mapping(model, device);
 }
 
 bool can_use_mapping(const Model& model, Device& device) {

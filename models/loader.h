@@ -24,13 +24,8 @@ int loading_threads(int devices);
 
 struct LoadOptions {
   bool use_mapping = true;  ///< where can_use_mapping() says so, for weights that are not repacked
-  bool repack = true;       ///< into the layout that the device computes with fastest (Device::weights_type)
+  bool repack = true;       ///< into the layout that the device computes with fastest; see models/weights_home.h
 };
-
-/// The buffer type for weights on the device. What repacks them takes the place of the mapping.
-BufferType& weights_type(Device& device, const LoadOptions& options);
-/// Are weights on the device used where the file is mapped?
-bool uses_mapping(const Model& model, Device& device, const LoadOptions& options);
 
 /// Can the device use the weights where the file is mapped? Not a meta device, not one that cannot use host memory or
 /// wants it aligned better than the tensors of the file are.

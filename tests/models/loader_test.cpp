@@ -84,7 +84,7 @@ TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
   auto model = open_model(path);
   Device& device = *cpu_devices(1).front();
   ASSERT_TRUE(can_use_mapping(*model, device));
-  load_weights(*model, device);
+  load_weights(*model, device, {}, {.repack = false});
   EXPECT_EQ(tensors_elsewhere(*model), std::vector<std::string>());
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
   EXPECT_EQ(model->buffers.front()->size(), model->file.tensor_span().size());
@@ -207,7 +207,7 @@ TEST(MappedWeights, GiveTheLogitsOfCopies) {
   for (bool use_mapping : {false, true}) {
     auto model = open_model(tiny_model_path("q4_k_m"));
     Placement placement(*model, cpu_devices(1), {{}, 1});
-    load_weights(*model, placement, {}, {.use_mapping = use_mapping});
+    load_weights(*model, placement, {}, {.use_mapping = use_mapping, .repack = false});
     EXPECT_EQ(tensors_elsewhere(*model).empty(), use_mapping);
     {
       Session session(*model, placement, placement.init(), {.context = 64});

@@ -54,7 +54,7 @@ inline constexpr int64_t kPanelStep = 256;
 enum class Columns : uint8_t {
   kFloats,  ///< f32 as they are
   kBytes,   ///< for quantised weights: panels see |x - x'| <= most / 254, dots |x - x'| <= most / 64770
-  kWords,   ///< for panels of f16 and bf16 weights, which are fixed-point numbers there: |x - x'| <= most / 8190
+  kWords,   ///< for panels of f16 and bf16 weights, which are fixed-point numbers there: |x - x'| <= most / 16382
 };
 inline constexpr int kColumnKinds = 3;
 
