@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "devices/cpu/topology.h"
+
 namespace shoal::cpu {
 namespace {
 
@@ -14,14 +16,14 @@ constexpr int kNever = std::numeric_limits<int>::max();
 
 void Team::lead(const std::function<void()>& body) {
   if (wanted_ == 1) {
-    bind(0);
+    bind();
     return body();
   }
   omp_set_dynamic(0);
 #pragma omp parallel num_threads(wanted_)
   {
     const int thread = omp_get_thread_num();
-    bind(thread);
+    bind();  // each by itself: OpenMP may have bound it elsewhere
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
@@ -33,10 +35,8 @@ void Team::lead(const std::function<void()>& body) {
   }
 }
 
-void Team::bind(int thread) const {
-  if (binding_.cores.empty()) return;
-  const std::span<const int> all = binding_.cores;
-  bind_thread(binding_.each_its_own ? all.subspan(static_cast<size_t>(thread), 1) : all);
+void Team::bind() const {
+  if (!cores_.empty()) bind_thread(cores_);
 }
 
 const Tensor* Team::run(std::span<const Step> steps, int threads) {

@@ -13,10 +13,10 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "devices/backend.h"
 #include "devices/cpu/op_kernel.h"
-#include "devices/cpu/topology.h"
 #include "devices/cpu/waiting.h"
 
 namespace shoal::cpu {
@@ -32,9 +32,10 @@ struct Step {
 
 class Team {
  public:
-  /// `threads` >= 1, counted for the whole life as threads that compute.
-  explicit Team(int threads, CpuBinding binding = {})
-      : count_(threads), wanted_(threads), binding_(std::move(binding)) {}
+  /// `threads` >= 1, counted for the whole life as threads that compute. They run on `cores`, empty: wherever the
+  /// system likes; where that is not permitted too.
+  explicit Team(int threads, std::vector<int> cores = {})
+      : count_(threads), wanted_(threads), cores_(std::move(cores)) {}
 
   /// Forms the team, calls body on this thread (thread 0 of it), dissolves the team when body returns. body must
   /// not throw.
@@ -48,7 +49,7 @@ class Team {
   int size() const { return size_; }
 
  private:
-  void bind(int thread) const;
+  void bind() const;
   void help(int thread);
   void walk(int thread);
   const Tensor* run_alone(std::span<const Step> steps) const;
@@ -57,7 +58,7 @@ class Team {
 
   ThreadCount count_;
   int wanted_;
-  CpuBinding binding_;
+  std::vector<int> cores_;
   int size_ = 1;
   AbortCallback abort_;
   int asked_at_ = 0;  ///< thread 0: the step before which it was told to stop

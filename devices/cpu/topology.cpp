@@ -195,14 +195,14 @@ std::vector<int> hardware_threads(std::span<const int> cores) {
   return threads;
 }
 
-CpuBinding bind_team(const CoreSet& set, int threads) {
+std::vector<int> cores_of_team(const CoreSet& set, int threads) {
   const auto wanted = static_cast<size_t>(threads);
-  if (!set.shared && wanted <= set.cores.size()) return {set.cores, wanted == set.cores.size()};
+  if (!set.shared && wanted <= set.cores.size()) return set.cores;
   std::vector<int> all = hardware_threads(set.cores);
-  if (!set.shared && wanted <= all.size()) return {std::move(all), false};
+  if (!set.shared && wanted <= all.size()) return all;
   std::vector<int> cores;
   for (const Node& node : machine_nodes()) cores.insert(cores.end(), node.cores.begin(), node.cores.end());
-  return {hardware_threads(cores), false};
+  return hardware_threads(cores);
 }
 
 std::span<const Node> machine_nodes() {

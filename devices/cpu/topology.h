@@ -25,12 +25,6 @@ struct CoreSet {
   bool shared = false;  ///< other devices have the same core: there are more devices than cores
 };
 
-/// Where the threads of a team run. Not permitted: slower, still right.
-struct CpuBinding {
-  std::vector<int> cores;     ///< hardware threads; empty: wherever the system likes
-  bool each_its_own = false;  ///< thread i on cores[i]; otherwise all of them on all of these
-};
-
 /// Divides the cores evenly; 0 devices = one per node. Pure.
 std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices);
 
@@ -38,10 +32,11 @@ std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices);
 std::span<const Node> machine_nodes();
 /// All hardware threads of these cores that this process may use: the cores first.
 std::vector<int> hardware_threads(std::span<const int> cores);
-/// For a team of a device. With a thread for each core each has its own; a smaller team moves among the device's cores,
-/// because another process may use some of them; a larger one gets the other hardware threads of the cores. What is
-/// more than that, or shares cores with other devices, runs wherever the process may.
-CpuBinding bind_team(const CoreSet& set, int threads);
+/// Where all threads of a team of a device run: on the device's cores, a team with more threads than these on their
+/// other hardware threads too. What is more than that, or shares cores with other devices, runs wherever the process
+/// may. No thread is held on one core of several: whenever another process has that core, the team would wait for it
+/// for a whole time slice at every step (measured beside one busy process: 2 against 10 tokens per second).
+std::vector<int> cores_of_team(const CoreSet& set, int threads);
 /// Cores that this process may keep busy at a time: a quota of a container may be less than the nodes have.
 int usable_cores();
 /// "Intel(R) Xeon(R) Platinum 8480+"; "CPU" when unknown.

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 #include <variant>
+#include <vector>
 
 #include "devices/backend.h"
 #include "devices/cpu/team.h"
@@ -55,7 +56,7 @@ using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, Cop
 class Worker {
  public:
   /// `threads` is the size of the team that plans will use.
-  Worker(const std::string& name, CpuBinding binding, int threads);
+  Worker(const std::string& name, std::vector<int> cores, int threads);
   /// Finishes the queued work first. Failures that nobody asked for are lost.
   ~Worker();
 

@@ -51,6 +51,20 @@ TEST(Loader, EveryByteArrives) {
   }
 }
 
+TEST(Loader, EveryByteArrivesInTheLayoutOfTheDevice) {
+  for (const char* type : {"q8_0", "q4_k_m"}) {
+    for (const char* ratio :
+         {"1", "1,1", "1,3", "3,0,2"}) {  // columns of some matrices are divided, and rows of others
+      auto model = open_model(tiny_model_path(type));
+      const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
+      Placement placement(*model, cpu_devices(devices), {ratio, 1});
+      load_weights(*model, placement, {}, {.use_mapping = false, .repack = true});
+      EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << type << " " << ratio;
+      unload_weights(*model);
+    }
+  }
+}
+
 std::string bytes_of_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -5,7 +5,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <thread>
 
+#include "devices/cpu/topology.h"
 #include "tests/devices/cpu_configuration.h"
 
 namespace shoal::cpu {
@@ -43,7 +45,7 @@ bool binding_works() {
 }
 
 /// For each thread of a team, where it may run.
-std::vector<Cores> cores_of_team(int threads, const CpuBinding& binding) {
+std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   static std::vector<Cores> seen;
   seen.assign(static_cast<size_t>(threads), {});
   Tensor node;
@@ -51,27 +53,19 @@ std::vector<Cores> cores_of_team(int threads, const CpuBinding& binding) {
       [](const TeamContext& ctx, Tensor&) { seen[static_cast<size_t>(ctx.thread)] = cores_of_this_thread(); }, &node,
       nullptr, false, false};
   std::thread([&] {  // whose own cores do not matter any more
-    Team team(threads, binding);
+    Team team(threads, cores);
     team.lead([&] { team.run({&step, 1}, threads); });
   })
       .join();
   return seen;
 }
 
-TEST(Team, EachThreadHasItsOwnCore) {
-  if (!binding_works()) GTEST_SKIP() << "binding threads is not permitted here";
-  const Cores cores = all_cores();
-  const int count = static_cast<int>(cores.size());
-  const auto seen = cores_of_team(count, {cores, true});
-  for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], Cores{cores[i]}) << "thread " << i;
-}
-
-TEST(Team, ThreadsShareTheirCoresOtherwise) {
+TEST(Team, AllThreadsHaveTheCoresOfTheirDevice) {
   if (!binding_works()) GTEST_SKIP() << "binding threads is not permitted here";
   const Cores cores = all_cores(), last{cores.back()};
-  for (int threads : {1, 3}) {
-    for (const Cores& seen : cores_of_team(threads, {cores, false})) EXPECT_EQ(seen, sorted(cores));
-    for (const Cores& seen : cores_of_team(threads, {last, false})) EXPECT_EQ(seen, last);
+  for (int threads : {1, 2, 3}) {
+    for (const Cores& seen : cores_of_threads(threads, cores)) EXPECT_EQ(seen, sorted(cores));
+    for (const Cores& seen : cores_of_threads(threads, last)) EXPECT_EQ(seen, last);
   }
 }
 

@@ -107,14 +107,11 @@ TEST(Machine, MemoryIsAlignedAndFailureIsNull) {
   }
 }
 
-TEST(BindTeam, AThreadForEachCoreHasItsOwn) {
+TEST(CoresOfTeam, AreThoseOfTheDevice) {
   const CoreSet set{0, {machine_nodes()[0].cores.front()}};
-  const CpuBinding one = bind_team(set, 1);
-  EXPECT_TRUE(one.each_its_own);
-  EXPECT_EQ(one.cores, set.cores);
-  const CpuBinding shared = bind_team({0, set.cores, true}, 1);
-  EXPECT_FALSE(shared.each_its_own);
-  EXPECT_GE(shared.cores.size(), static_cast<size_t>(usable_cores())) << "the system balances what shares cores";
+  EXPECT_EQ(cores_of_team(set, 1), set.cores);
+  EXPECT_GE(cores_of_team({0, set.cores, true}, 1).size(), static_cast<size_t>(usable_cores()))
+      << "the system balances what shares cores";
 }
 
 // The machine is read once in a process: tests of other machines, or of other circumstances, run in processes of their
@@ -167,19 +164,15 @@ TEST(ProcessOf, DISABLED_TwoNodesWithTwoThreadsPerCore) {
   EXPECT_EQ(hardware_threads(std::vector<int>{2, 8}), (std::vector<int>{2, 8, 3, 9}));
   const auto sets = divide_cores(machine_nodes(), 0);
   ASSERT_EQ(sets.size(), 2U);
-  const CpuBinding fewer = bind_team(sets[1], 2), equal = bind_team(sets[1], 3), more = bind_team(sets[1], 4),
-                   too_many = bind_team(sets[1], 7);
-  EXPECT_EQ(fewer.cores, (std::vector<int>{6, 8, 10}));
-  EXPECT_FALSE(fewer.each_its_own);
-  EXPECT_EQ(equal.cores, fewer.cores);
-  EXPECT_TRUE(equal.each_its_own);
-  EXPECT_EQ(more.cores, (std::vector<int>{6, 8, 10, 7, 9, 11}));
-  EXPECT_FALSE(more.each_its_own);
-  EXPECT_EQ(too_many.cores.size(), 12U);
-  EXPECT_FALSE(too_many.each_its_own);
+  const std::vector<int> cores{6, 8, 10}, all{6, 8, 10, 7, 9, 11};
+  EXPECT_EQ(cores_of_team(sets[1], 2), cores) << "another process may use some of them";
+  EXPECT_EQ(cores_of_team(sets[1], 3), cores);
+  EXPECT_EQ(cores_of_team(sets[1], 4), all);
+  EXPECT_EQ(cores_of_team(sets[1], 6), all);
+  EXPECT_EQ(cores_of_team(sets[1], 7).size(), 12U);
 }
 
-TEST(BindTeam, UsesTheOtherHardwareThreadsOfACoreForMoreThreads) {
+TEST(CoresOfTeam, UseTheOtherHardwareThreadsOfACoreForMoreThreads) {
   run_alone("HWLOC_SYNTHETIC='numa:2 core:3 pu:2'", "TwoNodesWithTwoThreadsPerCore");
 }
 
