@@ -1,8 +1,7 @@
-// The kernels of row-wise ops as functions, and their table. What each does: RowKernels (row_kernels.h).
+// The kernels of row-wise ops as functions; table.cpp joins them. What each does: RowKernels (kernels.h).
 #pragma once
 
-#include "devices/cpu/kernels/half.h"
-#include "devices/cpu/kernels/row_kernels.h"
+#include "devices/cpu/kernels/kernels.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
@@ -33,24 +32,5 @@ void to_bf16(const float* src, void* dst, int64_t n);
 void to_q8_0(const float* src, void* dst, int64_t n);
 template <class Rows>
 void sum_arrays(const SumArgs& args);
-
-inline constexpr RowKernels kRowKernels{
-    kUnaryKernels,
-    kGluKernels,
-    kBinaryKernels,
-    scale_row,
-    clamp_row,
-    sum_row,
-    sum_squares,
-    normalize,
-    logits,
-    turn,
-    rotate_neighbours,
-    rotate_halves,
-    {nullptr, to_f16, to_bf16, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, to_q8_0},
-    {sum_arrays<RowsF32>, sum_arrays<RowsF16>, sum_arrays<RowsBF16>},
-};
-static_assert(static_cast<int>(DType::kF16) == 1 && static_cast<int>(DType::kQ8_0) == 9 && kDTypeCount == 15,
-              "the entries are in the order of the enumeration");
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -27,33 +27,6 @@ void axpy(float scale, const float* x, float* y, int64_t n) {
   store_part(y + i, multiply_add(splat(scale), load_part(x + i, n - i), load_part(y + i, n - i)), n - i);
 }
 
-namespace {
-
-/// Elements [i, i + kVectors * kLanes) of weighted_sum: they stay in registers while the rows pass by.
-template <int kVectors>
-inline void add_weighted(const float* weights, const float* const* x, int64_t count, float* y, int64_t i) {
-  F32 sums[kVectors];
-  SHOAL_UNROLL
-  for (int v = 0; v < kVectors; ++v) sums[v] = load<F32>(y + i + v * kLanes);
-  for (int64_t j = 0; j < count; ++j) {
-    const F32 weight = splat(weights[j]);
-    SHOAL_UNROLL
-    for (int v = 0; v < kVectors; ++v) sums[v] = multiply_add(weight, load<F32>(x[j] + i + v * kLanes), sums[v]);
-  }
-  SHOAL_UNROLL
-  for (int v = 0; v < kVectors; ++v) store(y + i + v * kLanes, sums[v]);
-}
-
-}  // namespace
-
-void weighted_sum(const float* weights, const float* const* x, int64_t count, float* y, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 * kLanes <= n; i += 8 * kLanes) add_weighted<8>(weights, x, count, y, i);
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) add_weighted<4>(weights, x, count, y, i);
-  for (; i + kLanes <= n; i += kLanes) add_weighted<1>(weights, x, count, y, i);
-  for (int64_t j = 0; i < n && j < count; ++j) axpy(weights[j], x[j] + i, y + i, n - i);
-}
-
 float exp_sum(const float* x, float shift, float* y, int64_t n) {
   F32 sum = {};
   int64_t i = 0;

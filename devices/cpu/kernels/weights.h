@@ -65,7 +65,6 @@ void rows_to_f32(const void* src, float* dst, int64_t n);
 /// Members of VectorKernels; vector.cpp.
 float dot_product(const float* a, const float* b, int64_t n);
 void axpy(float scale, const float* x, float* y, int64_t n);
-void weighted_sum(const float* weights, const float* const* x, int64_t count, float* y, int64_t n);
 float exp_sum(const float* x, float shift, float* y, int64_t n);
 float largest(const float* x, int64_t n);
 

@@ -1,4 +1,5 @@
-// attention: tiles of (head, query) rows are dealt to the threads in turn, because causal tiles differ in length.
+// attention: tiles of (head, query) rows are dealt to the threads in turn, forwards and backwards, because causal tiles
+// differ in length.
 // With fewer tiles than threads could use, the KV segments of a tile go to different threads, which leave their
 // partials in the workspace; these are merged in the order of segments, as one thread would.
 #include <limits>
@@ -11,10 +12,6 @@ namespace shoal::cpu {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-const Tensor* source(const Tensor& node, size_t index) {
-  return index < node.src.size() ? node.src[index] : nullptr;
-}
 
 bool splits_kv(const AttentionShape& shape, int threads) {
   return shape.segments > 1 && shape.tiles < 2 * threads;
@@ -35,14 +32,16 @@ float* result_row(Tensor& node, const Tile& tile, int64_t row) {
 
 void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, float* scratch) {
   float* values = scratch + shape.scratch_floats();
-  for (int64_t index = ctx.thread; index < shape.tiles; index += ctx.threads) {
+  for (int64_t round = 0; round * ctx.threads < shape.tiles; ++round) {
+    const int64_t index = round * ctx.threads + (round % 2 ? ctx.threads - 1 - ctx.thread : ctx.thread);
+    if (index >= shape.tiles) continue;
     Tile tile(node, shape, index, scratch);
-    Partial merged[kTileRows];
+    Partial merged[kAttentionRows];
     for (int64_t row = 0; row < tile.rows(); ++row) merged[row] = {kMinusInfinity, 0, values + row * shape.e};
     const KvRange range = tile.range();
     for (int64_t i = range.begin / shape.segment_rows; i * shape.segment_rows < range.end; ++i) {
-      const Partial* partials = tile.run_segment(i);
-      for (int64_t row = 0; row < tile.rows(); ++row) merge(merged[row], partials[row], shape.e);
+      tile.run_segment(i);
+      for (int64_t row = 0; row < tile.rows(); ++row) merge(merged[row], tile.partial(row), shape.e);
     }
     for (int64_t row = 0; row < tile.rows(); ++row) {
       finish(node, merged[row], tile.head(row), result_row(node, tile, row));
@@ -65,11 +64,12 @@ void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionSha
   for (int64_t item = ctx.thread; item < shape.tiles * split.count; item += ctx.threads) {
     const int64_t index = item / split.count, segment = split.first + item % split.count;
     Tile tile(node, shape, index, scratch);
-    const Partial* from = tile.run_segment(segment);
+    tile.run_segment(segment);
     for (int64_t row = 0; row < tile.rows(); ++row) {
+      const Partial from = tile.partial(row);
       float* to = split.at(shape, index, segment, row);
-      to[0] = from[row].top, to[1] = from[row].sum;
-      if (from[row].top != kMinusInfinity) std::copy_n(from[row].values, shape.e, to + 2);
+      to[0] = from.top, to[1] = from.sum;
+      if (from.top != kMinusInfinity) std::copy_n(from.values, shape.e, to + 2);
     }
   }
 }
@@ -108,7 +108,8 @@ void run(const TeamContext& ctx, Tensor& node) {
 
 bool supports(const Tensor& node) {
   const Tensor *q = node.src[0], *k = node.src[1], *v = node.src[2];
-  const Tensor *positions = source(node, 3), *mask = source(node, 4), *sinks = source(node, 5);
+  const Tensor *positions = source(node, AttentionSource::kPositions), *mask = source(node, AttentionSource::kMask),
+               *sinks = source(node, AttentionSource::kSinks);
   const auto& params = std::get<AttentionParams>(node.params);
   if (node.dtype != DType::kF32 || !node.is_contiguous() || !is_float(q) || !is_readable(k) || !is_readable(v)) {
     return false;

@@ -1,8 +1,6 @@
 #include "devices/cpu/ops/attention_tile.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "devices/cpu/isa.h"
@@ -14,103 +12,16 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-/// From this many queries on keys are packed in panels.
-constexpr int64_t kPanelQueries = 2;
-
-enum Source { kQ, kK, kV, kPositions, kMask, kSinks };
-
-const Tensor* source(const Tensor& node, size_t index) {
-  return index < node.src.size() ? node.src[index] : nullptr;
-}
-
-int64_t blocks(int64_t length, int64_t block) {
-  return (length + block - 1) / block;
-}
-/// Floats rounded up to a cache line.
-int64_t padded(int64_t floats) {
-  return blocks(floats, 16) * 16;
-}
-
-KvRange unite(KvRange a, KvRange b) {
-  if (b.begin >= b.end) return a;
-  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
-}
-
 void scale_row(float* x, float factor, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
+const AttentionKernels::Rows& row_kernels(DType dtype) {
+  return kernels().attention.rows[static_cast<size_t>(dtype)];
+}
+
 }  // namespace
-
-AttentionShape::AttentionShape(const Tensor& node) {
-  const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
-  d = q.shape[0], t = q.shape[1], h = q.shape[2], z = q.shape[3];
-  e = v.shape[0], s = k.shape[1], kv_heads = k.shape[2];
-  group = kv_heads > 0 ? h / kv_heads : 1;
-  tile_heads = std::clamp<int64_t>(group, 1, kTileRows);
-  tile_queries = std::clamp<int64_t>(kTileRows / tile_heads, 1, std::max<int64_t>(t, 1));
-  head_tiles = blocks(group, tile_heads);
-  query_tiles = blocks(t, tile_queries);
-  tiles = z * kv_heads * head_tiles * query_tiles;
-  segment_rows = std::max(kSegmentRows, blocks(blocks(s, kMaxSegments), kBlockRows) * kBlockRows);
-  segments = blocks(s, segment_rows);
-}
-
-size_t AttentionShape::scratch_floats() const {
-  const int64_t keys = padded(d) * kBlockRows, panel = kMaxPanelRows * padded(d), queries = padded(d) * kTileRows;
-  return queries + keys + panel + padded(e) * (kTileRows + kBlockRows) + kTileRows * kBlockRows;
-}
-
-KvRange visible(const Tensor& node, int64_t query) {
-  const auto& params = std::get<AttentionParams>(node.params);
-  KvRange range{0, node.src[kK]->shape[1]};
-  const Tensor* positions = source(node, kPositions);
-  if (!positions) return range;
-  const int64_t position = *reinterpret_cast<const int32_t*>(positions->data + query * positions->strides[0]);
-  if (params.causal) range.end = std::min(range.end, position + 1);
-  if (params.window > 0) range.begin = std::max<int64_t>(0, position - params.window + 1);
-  return range;
-}
-
-KvRange visible(const Tensor& node) {
-  KvRange all{node.src[kK]->shape[1], 0};
-  for (int64_t query = 0; query < node.shape[2]; ++query) all = unite(all, visible(node, query));
-  return all;
-}
-
-void merge(Partial& into, const Partial& from, int64_t e) {
-  if (from.top == kMinusInfinity) return;
-  if (into.top == kMinusInfinity) {
-    into.top = from.top, into.sum = from.sum;
-    std::memcpy(into.values, from.values, e * sizeof(float));
-    return;
-  }
-  const float top = std::max(into.top, from.top);
-  const float keep = std::exp(into.top - top), take = std::exp(from.top - top);
-  into.top = top;
-  into.sum = into.sum * keep + from.sum * take;
-#pragma omp simd
-  for (int64_t i = 0; i < e; ++i) into.values[i] = into.values[i] * keep + from.values[i] * take;
-}
-
-void finish(const Tensor& node, const Partial& partial, int64_t head, float* to) {
-  const int64_t e = node.shape[0];
-  if (partial.top == kMinusInfinity) {
-    std::memset(to, 0, e * sizeof(float));
-    return;
-  }
-  float keep = 1, sum = partial.sum;
-  if (const Tensor* sinks = source(node, kSinks)) {
-    const float sink = *reinterpret_cast<const float*>(sinks->data + head * sinks->strides[0]);
-    const float top = std::max(partial.top, sink);
-    keep = std::exp(partial.top - top);
-    sum = sum * keep + std::exp(sink - top);
-  }
-  const float factor = keep / sum;
-#pragma omp simd
-  for (int64_t i = 0; i < e; ++i) to[i] = partial.values[i] * factor;
-}
 
 Tile::Tile(const Tensor& node, const AttentionShape& shape, int64_t index, float* scratch)
     : node_(node), shape_(shape) {
@@ -123,155 +34,148 @@ Tile::Tile(const Tensor& node, const AttentionShape& shape, int64_t index, float
   heads_ = std::min(shape.tile_heads, shape.group - in_group);
   first_query_ = query_tile * shape.tile_queries;
   queries_ = std::min(shape.tile_queries, shape.t - first_query_);
-
-  q_scratch_ = scratch;
-  k_scratch_ = q_scratch_ + kTileRows * padded(shape.d);
-  panel_ = reinterpret_cast<std::byte*>(k_scratch_ + kBlockRows * padded(shape.d));
-  v_scratch_ = k_scratch_ + (kBlockRows + kMaxPanelRows) * padded(shape.d);
-  scores_ = v_scratch_ + kBlockRows * padded(shape.e);
-  float* values = scores_ + kTileRows * kBlockRows;
-  range_ = {shape.s, 0};
+  place(scratch);
+  range_ = {shape.s, 0}, common_ = {0, shape.s};
   for (int64_t row = 0; row < rows(); ++row) {
-    partials_[row].values = values + row * padded(shape.e);
-    ranges_[row] = visible(node, query(row));
-    range_ = unite(range_, ranges_[row]);
+    const KvRange range = ranges_[row] = row < queries_ ? visible(node, query(row)) : ranges_[row - queries_];
+    common_ = {std::max(common_.begin, range.begin), std::min(common_.end, range.end)};
+    if (range.begin < range.end) range_ = {std::min(range_.begin, range.begin), std::max(range_.end, range.end)};
   }
-  load_queries();
+}
+
+void Tile::place(float* scratch) {
+  const auto take = [&](int64_t floats) {
+    float* taken = scratch;
+    scratch += floats;
+    return taken;
+  };
+  const int64_t rows = padded(shape_.tile_rows());
+  top_ = take(kAttentionRows), sum_ = take(kAttentionRows), keep_ = take(kAttentionRows);
+  first_ = reinterpret_cast<int32_t*>(take(kAttentionRows)), last_ = reinterpret_cast<int32_t*>(take(kAttentionRows));
+  q_rows_ = take(rows * padded(shape_.d));
+  sum_rows_ = take(rows * padded(shape_.e));
+  scores_ = take(kAttentionBlock * kAttentionRows);
+  k_ = take(kAttentionBlock * padded(shape_.d));
+  v_ = take(kAttentionBlock * padded(shape_.e));
+  q_lanes_ = scratch;
+  sum_lanes_ = scratch + shape_.d * kAttentionRows;
 }
 
 void Tile::load_queries() {
-  const Tensor& q = *node_.src[kQ];
+  const Tensor& q = *node_.src[0];
+  const float scale = std::get<AttentionParams>(node_.params).scale;
+  const int64_t stride = padded(shape_.d), lanes = padded(rows());
   for (int64_t row = 0; row < rows(); ++row) {
-    const std::byte* from = row_at(q, {query(row), head(row), batch_});
-    q_[row] = reinterpret_cast<const std::byte*>(load(q, from, 0, shape_.d, q_scratch_ + row * padded(shape_.d)));
+    float* to = q_rows_ + row * stride;
+    const float* from = cpu::load(q, row_at(q, {query(row), head(row), batch_}), 0, shape_.d, to);
+#pragma omp simd
+    for (int64_t i = 0; i < shape_.d; ++i) to[i] = from[i] * scale;
   }
+  if (!shape_.lanes()) return;
+  std::fill(q_rows_ + rows() * stride, q_rows_ + lanes * stride, 0.0f);
+  kernels().attention.transpose(q_rows_, stride, lanes, shape_.d, q_lanes_, kAttentionRows);
 }
 
-const Partial* Tile::run_segment(int64_t segment) {
-  for (int64_t row = 0; row < rows(); ++row) partials_[row].top = kMinusInfinity;
+void Tile::run_segment(int64_t segment) {
+  if (!loaded_) load_queries();
+  loaded_ = true;
+  std::fill_n(top_, kAttentionRows, kMinusInfinity);
+  std::fill_n(sum_, kAttentionRows, 0.0f);
+  const bool lanes = shape_.lanes();
+  lanes ? std::fill_n(sum_lanes_, shape_.e * kAttentionRows, 0.0f)
+        : std::fill_n(sum_rows_, rows() * padded(shape_.e), 0.0f);
   const int64_t begin = segment * shape_.segment_rows;
   const int64_t end = std::min(begin + shape_.segment_rows, range_.end);
-  for (int64_t block = begin; block < end; block += kBlockRows) {
-    if (block + kBlockRows > range_.begin) run_block(block);
+  const bool masked = source(node_, AttentionSource::kMask) != nullptr;
+  for (int64_t at = begin; at < end; at += kAttentionBlock) {
+    Block block{at, std::max(at, range_.begin), std::min(at + kAttentionBlock, range_.end), masked};
+    if (block.first >= block.last) continue;
+    if (block.first < common_.begin || block.last > common_.end) block.hidden = true;
+    lanes ? run_lanes(block) : run_rows(block);
   }
-  return partials_;
+  if (lanes) {
+    const int64_t columns = padded(rows());
+    kernels().attention.transpose(sum_lanes_, kAttentionRows, shape_.e, columns, sum_rows_, padded(shape_.e));
+  }
 }
 
-void Tile::run_block(int64_t block) {
-  const Tensor& v = *node_.src[kV];
-  const int64_t first = std::max(block, range_.begin), last = std::min(block + kBlockRows, range_.end);
-  for (int64_t j = first; j < last; ++j) {
-    const int64_t i = j - block;
-    v_[i] = load(v, row_at(v, {j, kv_head_, batch_}), 0, shape_.e, v_scratch_ + i * padded(shape_.e));
+Partial Tile::partial(int64_t row) const {
+  return {top_[row], sum_[row], sum_rows_ + row * padded(shape_.e)};
+}
+
+/// The block's KV rows where they are if a kernel can take them so, else as f32 in the scratch.
+Tile::Read Tile::read(const Tensor& tensor, const Block& block, bool as_f32, float* scratch) const {
+  const RowIndex first{block.first, kv_head_, batch_};
+  const int64_t length = tensor.shape[0];
+  const bool usable = as_f32 ? tensor.dtype == DType::kF32 : row_kernels(tensor.dtype).scores != nullptr;
+  if (usable && tensor.is_row_contiguous()) {
+    return {{row_at(tensor, first), tensor.strides[1], block.count(), length}, tensor.dtype};
   }
-  load_keys(first, last);
-  multiply(block, first, last);
+  const int64_t stride = padded(length);
+  for (int64_t j = 0; j < block.count(); ++j) {
+    float* to = scratch + j * stride;
+    const float* values = load(tensor, row_at(tensor, {block.first + j, kv_head_, batch_}), 0, length, to);
+    if (values != to) std::copy_n(values, length, to);
+  }
+  const auto* data = reinterpret_cast<const std::byte*>(scratch);
+  return {{data, stride * sizeof(float), block.count(), length}, DType::kF32};
+}
+
+void Tile::run_rows(const Block& block) {
+  const AttentionKernels& kernel = kernels().attention;
+  const Read keys = read(*node_.src[1], block, false, k_);
+  row_kernels(keys.dtype).scores({keys.rows, q_rows_, padded(shape_.d), rows(), scores_ + block.place()});
   for (int64_t row = 0; row < rows(); ++row) {
-    if (finish_scores(row, block)) weigh(row);
+    float* scores = scores_ + row * kAttentionBlock + block.place();
+    soften(scores, block.count());
+    add_mask(row, block, scores, 1);
+  }
+  see(block, block.begin);
+  const bool hidden = block.hidden || block.place() > 0;
+  kernel.row_soft_max({scores_, block.last - block.begin, rows(), hidden, first_, last_, top_, sum_, keep_});
+  const Read values = read(*node_.src[2], block, false, v_);
+  row_kernels(values.dtype)
+      .sums({values.rows, scores_ + block.place(), keep_, rows(), block.hidden, sum_rows_, padded(shape_.e)});
+}
+
+void Tile::run_lanes(const Block& block) {
+  const AttentionKernels& kernel = kernels().attention;
+  kernel.lane_scores({read(*node_.src[1], block, true, k_).rows, q_lanes_, rows(), scores_});
+  soften(scores_, block.count() * kAttentionRows);
+  for (int64_t row = 0; row < rows(); ++row) add_mask(row, block, scores_ + row, kAttentionRows);
+  see(block, block.first);
+  kernel.lane_soft_max({scores_, block.count(), rows(), block.hidden, first_, last_, top_, sum_, keep_});
+  kernel.lane_sums({read(*node_.src[2], block, true, v_).rows, scores_, keep_, rows(), block.hidden, sum_lanes_});
+}
+
+/// What each row sees of a block, counted from `origin`. Lanes behind the last row see what it sees.
+void Tile::see(const Block& block, int64_t origin) {
+  if (!block.hidden && block.first == origin) return;
+  for (int64_t row = 0; row < padded(rows()); ++row) {
+    const KvRange& range = ranges_[std::min(row, rows() - 1)];
+    first_[row] = static_cast<int32_t>(std::max(range.begin, block.first) - origin);
+    last_[row] = static_cast<int32_t>(std::min(range.end, block.last) - origin);
   }
 }
 
-/// Rows [first, last) of the keys: float types are multiplied as they are stored, others are converted.
-void Tile::load_keys(int64_t first, int64_t last) {
-  const Tensor& k = *node_.src[kK];
-  if (traits(k.dtype).is_float && k.is_row_contiguous()) {
-    key_kernels_ = &kernels().weights[static_cast<size_t>(k.dtype)];
-    keys_ = row_at(k, {first, kv_head_, batch_});
-    key_stride_ = k.strides[1];
-    return;
-  }
-  key_kernels_ = &kernels().weights[static_cast<size_t>(DType::kF32)];
-  keys_ = reinterpret_cast<const std::byte*>(k_scratch_);
-  key_stride_ = padded(shape_.d) * sizeof(float);
-  for (int64_t j = first; j < last; ++j) {
-    float* to = k_scratch_ + (j - first) * padded(shape_.d);
-    const float* values = load(k, row_at(k, {j, kv_head_, batch_}), 0, shape_.d, to);
-    if (values != to) std::copy_n(values, shape_.d, to);
-  }
+void Tile::soften(float* scores, int64_t n) const {
+  const float cap = std::get<AttentionParams>(node_.params).softcap;
+  if (!(cap > 0)) return;
+  scale_row(scores, 1 / cap, n);
+  activation_for(UnaryKind::kTanh)(scores, scores, n);
+  scale_row(scores, cap, n);
 }
 
-/// Products of all rows with the keys [first, last). Which form is used depends on the number of queries alone: it is
-/// the same on every device.
-void Tile::multiply(int64_t block, int64_t first, int64_t last) {
-  float* scores[kTileRows];
-  for (int64_t row = 0; row < rows(); ++row) scores[row] = scores_ + row * kBlockRows + (first - block);
-  if (shape_.t < kPanelQueries) {
-    key_kernels_->dot({.a = keys_,
-                       .a_stride = key_stride_,
-                       .rows = last - first,
-                       .k = shape_.d,
-                       .b = q_,
-                       .c = scores,
-                       .columns = rows()});
-    return;
+/// Adds the mask to a row's scores; where it is -infinity the score may have been anything.
+void Tile::add_mask(int64_t row, const Block& block, float* scores, int64_t stride) const {
+  const Tensor* mask = source(node_, AttentionSource::kMask);
+  if (!mask) return;
+  float scratch[kAttentionBlock];
+  const float* added = load(*mask, row_at(*mask, {query(row), 0, 0}), block.first, block.count(), scratch);
+  for (int64_t j = 0; j < block.count(); ++j) {
+    float& score = scores[j * stride];
+    score = added[j] == kMinusInfinity ? kMinusInfinity : score + added[j];
   }
-  const int64_t panel_rows = kernels().panel_rows;
-  for (int64_t i = 0; i < last - first; i += panel_rows) {
-    const int64_t n = std::min(panel_rows, last - first - i);
-    key_kernels_->exact_panels.from_rows(keys_ + i * key_stride_, key_stride_, n, shape_.d, panel_);
-    key_kernels_->exact_panels.multiply({.panel = panel_,
-                            .rows = n,
-                            .k = shape_.d,
-                            .k_total = shape_.d,
-                            .b = q_,
-                            .c = scores,
-                            .columns = rows(),
-                            .c_row = i});
-  }
-}
-
-/// Turns products of a row with a block into scores; what it does not see gets -infinity. False when it sees nothing.
-bool Tile::finish_scores(int64_t row, int64_t block) {
-  const auto& params = std::get<AttentionParams>(node_.params);
-  const int64_t first = std::clamp<int64_t>(ranges_[row].begin - block, 0, kBlockRows);
-  const int64_t last = std::clamp<int64_t>(ranges_[row].end - block, 0, kBlockRows);
-  if (first >= last) return false;
-  const int64_t n = last - first;
-  float* scores = scores_ + row * kBlockRows;
-  std::fill_n(scores, first, kMinusInfinity);
-  std::fill_n(scores + last, kBlockRows - last, kMinusInfinity);
-  scale_row(scores + first, params.scale, n);
-  if (params.softcap > 0) {
-    scale_row(scores + first, 1 / params.softcap, n);
-    activation_for(UnaryKind::kTanh)(scores + first, scores + first, n);
-    scale_row(scores + first, params.softcap, n);
-  }
-  if (const Tensor* mask = source(node_, kMask)) {
-    float scratch[kBlockRows];
-    const float* added = load(*mask, row_at(*mask, {query(row), 0, 0}), block + first, n, scratch);
-    for (int64_t i = 0; i < n; ++i) {
-      scores[first + i] = added[i] == kMinusInfinity ? kMinusInfinity : scores[first + i] + added[i];
-    }
-  }
-  return true;
-}
-
-/// Takes a scored block into the row's partial. Always the whole block, so that the order of the sums depends on
-/// nothing but the place in the KV axis; KV rows with weight 0 are not read, they may hold anything.
-void Tile::weigh(int64_t row) {
-  Partial& partial = partials_[row];
-  float* scores = scores_ + row * kBlockRows;
-  const float top = std::max(partial.top, kernels().vector.max(scores, kBlockRows));
-  if (top == kMinusInfinity) return;
-  if (partial.top == kMinusInfinity) {
-    partial.sum = 0;
-    std::memset(partial.values, 0, shape_.e * sizeof(float));
-  } else if (partial.top != top) {
-    const float keep = std::exp(partial.top - top);
-    partial.sum *= keep;
-    scale_row(partial.values, keep, shape_.e);
-  }
-  partial.top = top;
-  const VectorKernels& vector = kernels().vector;
-  partial.sum += vector.exp(scores, top, scores, kBlockRows);
-  const float* values[kBlockRows];
-  int64_t count = 0;
-  for (int64_t i = 0; i < kBlockRows; ++i) {
-    if (scores[i] == 0.0f) continue;
-    scores[count] = scores[i];
-    values[count++] = v_[i];
-  }
-  vector.weighted_sum(scores, values, count, partial.values, shape_.e);
 }
 
 }  // namespace shoal::cpu

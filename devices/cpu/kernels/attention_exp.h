@@ -1,0 +1,44 @@
+// exp of numbers that are not above zero, as a soft-max needs it.
+#pragma once
+
+#include "devices/cpu/kernels/simd.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+inline constexpr float kMinusInfinity = -__builtin_inff();
+
+inline F32 larger(F32 a, F32 b) {
+  return b > a ? b : a;
+}
+
+/// e^x for x <= 0 within 2 units in the last place, 0 below -87; e^0 is 1 exactly. NaN stays.
+/// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2; e^r = 1 + r + r^2 Q(r), Q fitted to 3e-9.
+inline F32 exp_below(F32 x) {
+  const F32 round = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const F32 lowest = splat(-87.0f);
+  const F32 limited = x < lowest ? lowest : x;
+  const F32 shifted = multiply_add(limited, splat(1.44269504f), round);
+  const F32 whole = shifted - round;
+  // ln 2 in two parts, the first short enough for an exact product.
+  const F32 r = multiply_add(whole, splat(-1.42860677e-6f), multiply_add(whole, splat(-0.693145751953125f), limited));
+  F32 q = multiply_add(splat(1.3814413e-3f), r, splat(8.3687952e-3f));
+  q = multiply_add(q, r, splat(4.16683960e-2f));
+  q = multiply_add(q, r, splat(0.166665200f));
+  q = multiply_add(q, r, splat(0.499999934f));
+  const F32 power = multiply_add(q * r, r, r) + splat(1.0f);
+  const I32 exponent = bits_as<I32>(shifted) - bits_as<I32>(round);
+  const F32 result = power * bits_as<F32>((exponent + 127) << 23);
+  return x < lowest ? F32{} : result;
+}
+
+/// What scores are compared with: the top, or zero where there is none yet, so that -infinity minus it is no NaN.
+inline F32 base_of(F32 top) {
+  return top == splat(kMinusInfinity) ? F32{} : top;
+}
+
+/// The weight of what is out of sight: minus zero.
+inline F32 hide(F32 weight, F32 score) {
+  return score == splat(kMinusInfinity) ? splat_float<F32>(-0.0f) : weight;
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA

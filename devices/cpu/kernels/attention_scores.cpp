@@ -1,0 +1,124 @@
+// Products of a few queries with KV rows as they are stored.
+#include "devices/cpu/kernels/attention_forms.h"
+#include "devices/cpu/kernels/attention_rows.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+namespace {
+
+// Two vectors become one with the sums of pairs of lanes, by shuffles that cost little: within quarters of four lanes,
+// one of a beside one of b; then of whole quarters, two of a before two of b.
+#if defined(__AVX512F__)
+inline F32 add_lanes(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+         __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+}
+inline F32 add_quarters(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+#elif defined(__AVX2__)
+inline F32 add_lanes(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+         __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+}
+inline F32 add_quarters(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+#else
+inline F32 add_lanes(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+#endif
+
+/// Lane i: the sum of the lanes of v[i].
+inline F32 sums_of(const F32 (&v)[kLanes]) {
+  F32 quarters[kLanes / 4];
+  SHOAL_UNROLL
+  for (int i = 0; i < kLanes / 4; ++i) {
+    quarters[i] = add_lanes(add_lanes(v[4 * i], v[4 * i + 2]), add_lanes(v[4 * i + 1], v[4 * i + 3]));
+  }
+#if defined(__AVX512F__)
+  return add_quarters(add_quarters(quarters[0], quarters[1]), add_quarters(quarters[2], quarters[3]));
+#elif defined(__AVX2__)
+  return add_quarters(quarters[0], quarters[1]);
+#else
+  return quarters[0];
+#endif
+}
+
+/// kRows queries from `row` on with as many KV rows as give a vector of scores, from j on.
+template <class Kv, int kRows, bool kRest>
+inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
+  constexpr int kKeys = kLanes / kRows;
+  const std::byte* keys[kKeys];
+  SHOAL_UNROLL
+  for (int k = 0; k < kKeys; ++k) {
+    const int64_t at = j + k < args.keys.count ? j + k : args.keys.count - 1;
+    keys[k] = args.keys.data + at * args.keys.stride;
+  }
+  const float* q = args.q + row * args.q_stride;
+  F32 sums[kLanes] = {};
+  const int64_t vectors = args.keys.length / kLanes, rest = args.keys.length % kLanes;
+  for (int64_t v = 0; v < vectors; v += Kv::kStep) {
+    typename Kv::Scale scales[kKeys];
+    SHOAL_UNROLL
+    for (int k = 0; k < kKeys; ++k) scales[k] = Kv::scale(keys[k], v);
+    SHOAL_UNROLL
+    for (int step = 0; step < Kv::kStep; ++step) {
+      F32 queries[kRows];
+      SHOAL_UNROLL
+      for (int r = 0; r < kRows; ++r) queries[r] = load<F32>(q + r * args.q_stride + (v + step) * kLanes);
+      SHOAL_UNROLL
+      for (int k = 0; k < kKeys; ++k) {
+        const F32 key = Kv::load(keys[k], v + step, scales[k]);
+        SHOAL_UNROLL
+        for (int r = 0; r < kRows; ++r) sums[r * kKeys + k] = multiply_add(queries[r], key, sums[r * kKeys + k]);
+      }
+    }
+  }
+  SHOAL_UNROLL
+  for (int k = 0; kRest && k < kKeys; ++k) {
+    const F32 key = Kv::load_rest(keys[k], vectors, rest);
+    SHOAL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const F32 query = load_first<RowsF32>(q + r * args.q_stride + vectors * kLanes, rest);
+      sums[r * kKeys + k] = multiply_add(query, key, sums[r * kKeys + k]);
+    }
+  }
+  float scores[kLanes];
+  store(scores, sums_of(sums));
+  SHOAL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    float* to = args.scores + (row + r) * kAttentionBlock + j;
+    if (j + kKeys <= args.keys.count) {
+      __builtin_memcpy(to, scores + r * kKeys, kKeys * sizeof(float));
+    } else {
+      for (int k = 0; j + k < args.keys.count; ++k) to[k] = scores[r * kKeys + k];
+    }
+  }
+}
+
+/// Rows in tiles of kRows, then of fewer. kRest: rows are no whole vectors.
+template <class Kv, int kRows, bool kRest>
+void score_rows(const RowScores& args, int64_t row) {
+  for (; row + kRows <= args.rows; row += kRows) {
+    for (int64_t j = 0; j < args.keys.count; j += kLanes / kRows) score_tile<Kv, kRows, kRest>(args, row, j);
+  }
+  if constexpr (kRows > 1) score_rows<Kv, kRows / 2, kRest>(args, row);
+}
+
+}  // namespace
+
+template <class Kv>
+void row_scores(const RowScores& args) {
+  constexpr int kRows = kLanes == 4 ? 4 : 8;
+  args.keys.length % kLanes ? score_rows<Kv, kRows, true>(args, 0) : score_rows<Kv, kRows, false>(args, 0);
+}
+
+template void row_scores<KvFloats<RowsF32>>(const RowScores&);
+template void row_scores<KvFloats<RowsF16>>(const RowScores&);
+template void row_scores<KvFloats<RowsBF16>>(const RowScores&);
+template void row_scores<KvQ8_0>(const RowScores&);
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,126 @@
+// attention on CPU devices around the edges of its two forms: a few queries, and many side by side. Sizes of heads,
+// groups, prompts and caches that fill no vector, tile or block; rows out of sight that hold NaN where some queries of
+// a tile see them and others do not. Run with every SHOAL_CPU_ISA.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "graph/ops/ops.h"
+#include "tests/ops/eval.h"
+#include "tests/support/reference.h"
+
+namespace shoal::test {
+namespace {
+
+struct Sizes {
+  DType keys = DType::kF16, values = DType::kF16;
+  int64_t d = 64, e = 64, t = 1, s = 200, group = 4, kv_heads = 2;
+  AttentionParams params{.scale = 0.2f, .causal = true};
+  bool mask = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Sizes& n) {
+  return out << name_of(n.keys) << "/" << name_of(n.values) << " d " << n.d << " e " << n.e << " t " << n.t << " s "
+             << n.s << " group " << n.group << " window " << n.params.window << " mask " << n.mask;
+}
+
+/// A node with its leaves. Keys are [d, kv, s] in memory, values [e, s, kv]: rows with and without gaps.
+struct Attention {
+  explicit Attention(const Sizes& n) {
+    q = graph.input("q", DType::kF32, {n.d, n.group * n.kv_heads, n.t, 1});
+    k = caches.add("k", n.keys, {n.d, n.kv_heads, n.s, 1}, Role::kCache);
+    v = caches.add("v", n.values, {n.e, n.s, n.kv_heads, 1}, Role::kCache);
+    positions = graph.input("positions", DType::kI32, {n.t, 1, 1, 1});
+    if (n.mask) mask = graph.input("mask", DType::kF16, {n.s, n.t, 1, 1});
+    node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), permute(graph, k, {0, 2, 1, 3}), v, positions,
+                                  mask, nullptr, n.params));
+    leaves = random_leaves(graph, 7);
+    leaves[positions] = counting(n.t, static_cast<double>(n.s - n.t - 3));
+  }
+  void check(const std::string& spec = "CPU0:threads=2") {
+    const auto backend = Registry::instance().init(spec);
+    EXPECT_TRUE(close_to(run_graph(*backend, graph, leaves).at(node), reference_eval(graph, leaves).at(node), {1e-11}));
+  }
+
+  Graph graph;
+  TensorContext caches;
+  Tensor *q, *k, *v, *positions, *mask = nullptr, *node;
+  TensorValues leaves;
+};
+
+void check(const Sizes& sizes) {
+  SCOPED_TRACE(::testing::Message() << sizes);
+  Attention(sizes).check();
+}
+
+TEST(AttentionForms, HeadsOfEverySize) {
+  for (const int64_t t : {1, 3, 9}) {
+    for (const int64_t d : {1, 3, 16, 40, 64, 80, 96, 128, 256}) {
+      check({.d = d, .e = 64, .t = t});
+      check({.keys = DType::kF32, .values = DType::kBF16, .d = 64, .e = d, .t = t});
+    }
+    for (const int64_t d : {32, 96, 160}) check({.keys = DType::kQ8_0, .values = DType::kQ8_0, .d = d, .e = d, .t = t});
+  }
+}
+
+TEST(AttentionForms, GroupsAndPromptsOfEverySize) {
+  for (const int64_t group : {1, 2, 3, 7, 8, 16, 21, 65}) {
+    for (const int64_t t : {1, 2, 7, 8, 17}) check({.d = 32, .e = 32, .t = t, .group = group});
+  }
+  for (const int64_t t : {63, 64, 65, 130}) check({.d = 32, .e = 32, .t = t, .group = 1});
+}
+
+TEST(AttentionForms, CachesAroundTheEdgesOfBlocksAndSegments) {
+  for (const int64_t s : {5, 64, 67, 68, 131, 515, 516, 1031}) {
+    for (const int64_t t : {1, 2}) check({.t = t, .s = s});
+    if (s > 20) check({.t = 12, .s = s});
+  }
+}
+
+TEST(AttentionForms, WindowsAndMasks) {
+  for (const int64_t t : {1, 5, 40}) {
+    for (const int64_t window : {1, 5, 64, 100}) {
+      check({.t = t, .s = 700, .params = {.scale = 0.2f, .causal = true, .window = window}});
+    }
+    check({.t = t, .s = 300, .mask = true});
+    check({.keys = DType::kQ8_0, .t = t, .s = 300, .params = {.scale = 2, .softcap = 3, .causal = true}, .mask = true});
+  }
+}
+
+// Queries see up to rows 4, 5, ... of a cache whose rows behind a query's position are NaN for it alone: each query is
+// given a finite cache up to its position in turn.
+TEST(AttentionForms, WhatOneQueryDoesNotSeeMayBeNaNForAnother) {
+  for (const int64_t t : {3, 30}) {
+    for (const int64_t window : {0, 9}) {
+      const Sizes sizes{.d = 32, .e = 32, .t = t, .s = 90, .params = {.scale = 0.2f, .causal = true, .window = window}};
+      SCOPED_TRACE(::testing::Message() << sizes);
+      Attention clean(sizes);
+      const auto backend = Registry::instance().init("CPU0:threads=2");
+      const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
+      const int64_t first = sizes.s - t - 3, row_of_query = sizes.e * sizes.group * sizes.kv_heads;
+      for (const int64_t bad : {first + 1, first + t / 2, first + t - 1}) {  // seen by the queries from bad - first on
+        Attention dirty(sizes);
+        for (int64_t i = 0; i < sizes.d * sizes.kv_heads; ++i) {
+          dirty.leaves[dirty.k][bad * sizes.d * sizes.kv_heads + i] = std::numeric_limits<double>::quiet_NaN();
+        }
+        for (int64_t kv = 0; kv < sizes.kv_heads; ++kv) {
+          for (int64_t i = 0; i < sizes.e; ++i) {
+            dirty.leaves[dirty.v][(kv * sizes.s + bad) * sizes.e + i] = std::numeric_limits<double>::infinity();
+          }
+        }
+        const Values got = run_graph(*backend, dirty.graph, dirty.leaves).at(dirty.node);
+        for (int64_t query = 0; query < t; ++query) {
+          const bool sees = query >= bad - first && (window == 0 || bad > first + query - window);
+          for (int64_t i = query * row_of_query; i < (query + 1) * row_of_query; ++i) {
+            if (sees) ASSERT_FALSE(std::isfinite(got[i])) << "query " << query << ", bad row " << bad;
+            if (!sees) ASSERT_EQ(got[i], expected[i]) << "query " << query << ", bad row " << bad;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
