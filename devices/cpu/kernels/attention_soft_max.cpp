@@ -37,7 +37,7 @@ void one_row(const BlockSoftMax& args, int64_t row) {
   SHOAL_UNROLL
   for (int i = 0; i < kRowVectors; ++i) {
     const I32 at = lane_numbers() + i * kLanes;
-    v[i] = (at >= splat(first)) & (at < splat(last)) ? load<F32>(scores + i * kLanes) : splat(kMinusInfinity);
+    v[i] = ((at >= splat(first)) & (at < splat(last))) ? load<F32>(scores + i * kLanes) : splat(kMinusInfinity);
     most = larger(most, v[i]);
   }
   const F32 before = splat(args.top[row]), top = splat(largest_lane(most)), base = base_of(top);
@@ -66,7 +66,7 @@ void one_vector(const BlockSoftMax& args, int64_t lane) {
     for (int64_t j = 0; j < args.count; ++j) {
       const I32 at = splat(static_cast<int32_t>(j));
       const F32 score = load<F32>(scores + j * kAttentionRows);
-      const F32 seen = (at >= first) & (at < last) ? score : splat(kMinusInfinity);
+      const F32 seen = ((at >= first) & (at < last)) ? score : splat(kMinusInfinity);
       store(scores + j * kAttentionRows, seen);
       top = larger(top, seen);
     }
