@@ -13,20 +13,6 @@ inline I32 lane_numbers() {
   return load<I32>(numbers);
 }
 
-inline float largest_lane(Vec<float, 4> v) {
-  const float a = v[0] < v[1] ? v[1] : v[0], b = v[2] < v[3] ? v[3] : v[2];
-  return a < b ? b : a;
-}
-inline float largest_lane(Vec<float, 8> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3), high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  return largest_lane(low < high ? high : low);
-}
-inline float largest_lane(Vec<float, 16> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-  const auto high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return largest_lane(low < high ? high : low);
-}
-
 /// Scores of KV rows outside [first, last) become -infinity.
 template <bool kHidden>
 void one_row(const BlockSoftMax& args, int64_t row) {
