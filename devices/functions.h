@@ -4,8 +4,8 @@
 //
 //   if (const auto set_threads = find_function(device.reg(), functions::kSetThreads)) set_threads(*backend, 4);
 //
-// One more name belongs to a later folder: "communicator_factory" (meta/meta_functions.h) is a pointer to the
-// collectives::CommunicatorFactory with which a meta device connects backends that are all of the family.
+// One more name belongs to a later folder: "communicator_factory" (collectives/factory.h) is what a meta device
+// connects backends with that are all of the family.
 #pragma once
 
 #include <span>

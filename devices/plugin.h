@@ -14,15 +14,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "devices/device.h"
 
 namespace shoal {
 
-inline constexpr uint32_t kPluginApiMajor = 2;
+inline constexpr uint32_t kPluginApiMajor = 3;
 inline constexpr uint32_t kPluginApiMinor = 0;
 
 /// Plain data that lives as long as the plug-in. The first two members stay where they are in every version, and
@@ -39,18 +41,27 @@ struct PluginInfo {
   std::unique_ptr<BackendReg> (*make_family)();
 };
 
-/// Sizes of the classes that both sides use, as one number: it differs for another standard library, another layout of
-/// std::string, debug containers, or headers of another version.
-constexpr uint64_t class_sizes() {
+/// Sizes as one number.
+constexpr uint64_t mixed_sizes(std::initializer_list<size_t> sizes) {
   uint64_t sum = 14695981039346656037U;
-  for (size_t size :
-       {sizeof(Tensor), sizeof(Graph), sizeof(GraphRange), sizeof(Buffer), sizeof(BufferType), sizeof(Backend),
-        sizeof(GraphPlan), sizeof(Event), sizeof(Device), sizeof(DeviceProps), sizeof(BackendReg), sizeof(std::string),
-        sizeof(std::vector<int>), sizeof(std::function<bool()>)}) {
-    sum = (sum ^ size) * 1099511628211U;
-  }
+  for (size_t size : sizes) sum = (sum ^ size) * 1099511628211U;
   return sum;
 }
+
+/// Sizes of the classes that both sides use, as one number: it differs for another standard library, another layout of
+/// std::string, debug containers, or headers of another version. Those of collectives: collectives/factory.h.
+constexpr uint64_t class_sizes() {
+  return mixed_sizes({sizeof(Tensor), sizeof(Graph), sizeof(GraphRange), sizeof(Buffer), sizeof(BufferType),
+                      sizeof(Backend), sizeof(GraphPlan), sizeof(Event), sizeof(Device), sizeof(DeviceProps),
+                      sizeof(BackendReg), sizeof(std::string), sizeof(std::vector<int>),
+                      sizeof(std::function<bool()>)});
+}
+
+/// What is said of a plug-in whose sizes are others.
+inline constexpr std::string_view kOtherSizes =
+    "its compiler laid out the classes of shoal in another way than this program's: build both from the same version "
+    "of "
+    "shoal, with the same standard library and the same settings of it (debug containers, old strings)";
 
 constexpr PluginInfo plugin_info(const char* family, const char* variant, int (*score)(),
                                  std::unique_ptr<BackendReg> (*make_family)()) {

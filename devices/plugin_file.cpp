@@ -31,9 +31,7 @@ void check_version(const PluginInfo& info) {
 void check_info(const PluginInfo* info) {
   require<DeviceError>(info != nullptr, "its {}() returns nothing", kEntry);
   check_version(*info);
-  require<DeviceError>(info->class_sizes == class_sizes(),
-                       "its compiler laid out the classes of shoal in another way than this program's: build both with "
-                       "the same standard library and the same settings of it (debug containers, old strings)");
+  require<DeviceError>(info->class_sizes == class_sizes(), "{}", kOtherSizes);
   require<DeviceError>(info->family != nullptr && *info->family != '\0' && info->variant != nullptr &&
                            info->score != nullptr && info->make_family != nullptr,
                        "its {}() leaves out the family, the variant or a function", kEntry);

@@ -31,8 +31,7 @@ void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
 collectives::CommunicatorFactory communicator_for(std::span<Device* const> members) {
   const BackendReg& family = members.front()->reg();
   const bool alike = std::all_of(members.begin(), members.end(), [&](Device* one) { return &one->reg() == &family; });
-  const auto own = alike ? find_function(family, kCommunicatorFactory) : nullptr;
-  if (own != nullptr && *own) return *own;
+  if (auto own = alike ? collectives::factory_of(family) : nullptr) return own;
   return [](std::span<Backend* const> ranks, const collectives::Options& options) {
     const std::string& name = options.implementation;
     require<InvalidArgument>(name != "p2p" && name != "nccl",
@@ -52,11 +51,11 @@ collectives::CommunicatorFactory communicator_for(std::span<Device* const> membe
 
 std::span<const FunctionEntry> meta_functions() {
   // Between meta devices, whose backends run host functions in order.
-  static collectives::CommunicatorFactory host = collectives::make_host_communicator;
+  static collectives::FamilyFactory host{collectives::class_sizes(), collectives::make_host_communicator};
   static const FunctionEntry table[] = {
       {functions::kSetThreads, set_threads},
       {functions::kSetAbortCallback, set_abort_callback},
-      {kCommunicatorFactory, &host},
+      {collectives::kCommunicatorFactory, &host},
   };
   return table;
 }

@@ -1,15 +1,11 @@
-// The functions by name of the family "META" (devices/functions.h), and the one whose type only later folders know.
+// The functions by name of the family "META" (devices/functions.h), and what connects the members of a meta device.
 #pragma once
 
 #include <span>
 
-#include "collectives/communicator.h"
-#include "devices/functions.h"
+#include "collectives/factory.h"
 
 namespace shoal::meta {
-
-/// What connects backends of a family; owned by the family.
-inline constexpr FunctionName<collectives::CommunicatorFactory*> kCommunicatorFactory{functions::kCommunicatorFactory};
 
 /// The members' own when all are of one family that offers one; else the host communicator, or the staged one where a
 /// member has memory that the host cannot use.

@@ -6,32 +6,21 @@
 #include <thread>
 
 #include "devices/allocate.h"
+#include "devices/cpu/topology.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
+#include "models/pieces.h"
+#include "models/weights_home.h"
 
 namespace shoal::models {
 namespace {
-
-// What a thread reads at a time: small enough to be still in its cache when it is cut up.
-constexpr size_t kPieceBytes = size_t{1} << 20;
-
-/// Some bytes of one tensor.
-struct Piece {
-  Tensor* tensor = nullptr;
-  const GgufTensor* source = nullptr;
-  size_t offset = 0;
-  size_t bytes = 0;
-};
 
 /// Hands out the pieces of all weights in the order of the file, and adds up what has been loaded.
 class Work {
  public:
   Work(const Model& model, const LoadProgress& report) : total_(model.file.tensor_bytes()), report_(report) {
     for (Tensor* tensor : model.weights.tensors()) {
-      const GgufTensor& source = model.file.tensor(tensor->name);
-      for (size_t offset = 0; offset < source.bytes; offset += kPieceBytes) {
-        pieces_.push_back({tensor, &source, offset, std::min(kPieceBytes, source.bytes - offset)});
-      }
+      cut(*tensor, model.file.tensor(tensor->name), pieces_);
     }
     std::sort(pieces_.begin(), pieces_.end(),
               [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
@@ -63,22 +52,10 @@ class Work {
   const LoadProgress& report_;
 };
 
-bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
-  return tensor.data == source.data;
-}
-
 void load_pieces(const GgufFile& file, Work& work) {
   std::vector<std::byte> staging;
   while (const Piece* piece = work.next()) {
-    if (is_mapped(*piece->tensor, *piece->source)) {
-      file.fetch(*piece->source, piece->offset, piece->bytes);
-    } else if (piece->tensor->buffer->is_host()) {
-      file.read(*piece->source, piece->offset, {piece->tensor->data + piece->offset, piece->bytes});
-    } else {
-      staging.resize(piece->bytes);
-      file.read(*piece->source, piece->offset, staging);
-      tensor_set(*piece->tensor, staging.data(), piece->offset, piece->bytes);
-    }
+    load_piece(file, *piece, staging);
     work.done(*piece);
   }
 }
@@ -140,9 +117,10 @@ void place(Model& model, std::span<Device* const> devices, const DeviceOf& devic
       if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
     }
     model.buffers.emplace_back();
-    if (uses_mapping(model, device, options)) model.buffers.back() = place_in_mapping(model, device, tensors);
+    const WeightsHome home = weights_home(model, device, tensors, devices, options);
+    if (home.mapped) model.buffers.back() = place_in_mapping(model, device, tensors);
     if (model.buffers.back() == nullptr) {
-      model.buffers.back() = allocate_tensors(tensors, weights_type(device, options), Usage::kWeights);
+      model.buffers.back() = allocate_tensors(tensors, *home.type, Usage::kWeights);
     }
   }
 }
@@ -162,13 +140,9 @@ void load(Model& model, std::span<Device* const> devices, const DeviceOf& device
 
 }  // namespace
 
-BufferType& weights_type(Device& device, const LoadOptions& options) {
-  return options.repack ? device.weights_type() : device.buffer_type();
-}
-
-bool uses_mapping(const Model& model, Device& device, const LoadOptions& options) {
-  const bool repacked = &weights_type(device, options) != &device.buffer_type();
-  return options.use_mapping && !repacked && can_use_mapping(model, device);
+int loading_threads(int devices) {
+  constexpr int kEnough = 8;
+  return std::max({2, devices, std::min(cpu::usable_cores(), kEnough)});
 }
 
 bool can_use_mapping(const Model& model, Device& device) {

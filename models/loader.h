@@ -1,10 +1,10 @@
-// Loading: from the file to the devices in pieces of a megabyte, by loading_threads() threads. Each piece is
-// read once and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or
-// one tensor of it, a second time.
+// Loading: from the file to the devices in pieces of a megabyte (models/pieces.h), by loading_threads() threads. Each
+// piece is read once and cut up for all devices that have some of it, so that no host or device ever holds the whole
+// model, or one tensor of it, a second time.
 //
 // Weights of a device that has a layout of its own for them are repacked on the way. Else, or with LoadOptions::repack
-// off, a simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated or
-// copied, several processes share one set of them, and the system may drop and read again what it has no room for.
+// off, a simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated
+// or copied, several processes share one set of them, and the system may drop and read again what it has no room for.
 // Loading then brings the pages into memory. Writing to such a weight changes this process's copy of its pages and
 // never the file. Until the model is freed the file may be renamed or removed but not written to: what is cut off gives
 // SIGBUS on the next use (the program ends with a message), what is overwritten changes the weights.
@@ -18,20 +18,14 @@
 
 namespace shoal::models {
 
-/// Threads that load onto so many devices: one for each, two for a single one.
-constexpr int loading_threads(int devices) {
-  return devices > 1 ? devices : 2;
-}
+/// Threads that load onto so many devices: one for each, and as many as this process has cores for, up to eight, as it
+/// takes several to read from a fast disk and to bring weights into the order that a device wants. At least two.
+int loading_threads(int devices);
 
 struct LoadOptions {
   bool use_mapping = true;  ///< where can_use_mapping() says so, for weights that are not repacked
-  bool repack = true;       ///< into the layout that the device computes with fastest (Device::weights_type)
+  bool repack = true;       ///< into the layout that the device computes with fastest; see models/weights_home.h
 };
-
-/// The buffer type for weights on the device. What repacks them takes the place of the mapping.
-BufferType& weights_type(Device& device, const LoadOptions& options);
-/// Are weights on the device used where the file is mapped?
-bool uses_mapping(const Model& model, Device& device, const LoadOptions& options);
 
 /// Can the device use the weights where the file is mapped? Not a meta device, not one that cannot use host memory or
 /// wants it aligned better than the tensors of the file are.

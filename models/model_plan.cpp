@@ -7,6 +7,7 @@
 #include "devices/allocate.h"
 #include "devices/params.h"
 #include "graph/error.h"
+#include "models/weights_home.h"
 
 namespace shoal::models {
 namespace {
@@ -36,12 +37,12 @@ std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::
 /// Plans graphs one by one, and remembers the most memory that they need.
 class Planner {
  public:
-  Planner(const Model& model, const Placement& placement, const SessionOptions& options, const LoadOptions& load,
-          const ModelPlan& plan)
+  Planner(const Model& model, const Placement& placement, const SessionOptions& options,
+          std::span<const WeightsHome> homes, const ModelPlan& plan)
       : model_(model),
         placement_(placement),
         options_(options),
-        load_(load),
+        homes_(homes),
         plan_(plan),
         chunks_(placement.devices().size()) {}
 
@@ -52,8 +53,8 @@ class Planner {
     sched::ScheduleOptions options;
     options.op_offload = options_.op_offload;
     options.home = [this](const Tensor& tensor) -> const BufferType* {
-      Device& device = *placement_.devices()[static_cast<size_t>(placement_.device_of(tensor))];
-      return tensor.role == Role::kWeight ? &weights_type(device, load_) : &device.buffer_type();
+      const auto d = static_cast<size_t>(placement_.device_of(tensor));
+      return tensor.role == Role::kWeight ? homes_[d].type : &placement_.devices()[d]->buffer_type();
     };
     planned.schedule = sched::make_schedule(*planned.graph.graph, placement_.devices(), options);
     planned.local = sched::make_local_graphs(planned.schedule);
@@ -98,15 +99,15 @@ class Planner {
   const Model& model_;
   const Placement& placement_;
   const SessionOptions& options_;
-  const LoadOptions& load_;
+  std::span<const WeightsHome> homes_;
   const ModelPlan& plan_;
   std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< by device, member, chunk
   size_t host_bytes_ = 0;
 };
 
 /// Bytes of a device's weights that are used in the file's mapping.
-size_t mapped_bytes(const Model& model, Device& device, std::span<Tensor* const> weights, const LoadOptions& load) {
-  if (weights.empty() || !uses_mapping(model, device, load)) return 0;
+size_t mapped_bytes(const Model& model, const WeightsHome& home, std::span<Tensor* const> weights) {
+  if (weights.empty() || !home.mapped) return 0;
   if (weights.size() == model.weights.tensors().size()) return model.file.tensor_span().size();
   size_t bytes = 0;
   for (const Tensor* weight : weights) bytes += weight->bytes();
@@ -114,15 +115,15 @@ size_t mapped_bytes(const Model& model, Device& device, std::span<Tensor* const>
 }
 
 std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, const Model& model,
-                              const Placement& placement, const LoadOptions& load) {
+                              const Placement& placement, std::span<const WeightsHome> homes) {
   std::vector<DeviceUse> uses;
   for (Device* member : placement.members()) uses.push_back({member->name(), {}, member->memory(), 0});
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     const auto members = placement.members_of(static_cast<int>(d));
     const std::vector<Tensor*> weights = tensors_on(placement, d, model.weights.tensors());
-    const size_t mapped = mapped_bytes(model, *placement.devices()[d], weights, load);
+    const size_t mapped = mapped_bytes(model, homes[d], weights);
     const auto weight_use = meta::persistent_memory(weights, plan.stores[d], members,
-                                                    load.repack ? &Device::weights_type : &Device::buffer_type);
+                                                    homes[d].repacked ? &Device::weights_type : &Device::buffer_type);
     const auto cache_use =
         meta::persistent_memory(tensors_on(placement, d, plan.cache.context.tensors()), plan.stores[d], members);
     for (size_t rank = 0; rank < members.size(); ++rank) {
@@ -151,10 +152,15 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
     declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
     declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
   }
-  Planner planner(model, placement, options, load, *this);
+  std::vector<WeightsHome> homes;
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    const auto weights = tensors_on(placement, d, model.weights.tensors());
+    homes.push_back(weights_home(model, *placement.devices()[d], weights, placement.devices(), load));
+  }
+  Planner planner(model, placement, options, homes, *this);
   step = planner.plan({1, 1});
   for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
-  memory = add_up(*this, planner, model, placement, load);
+  memory = add_up(*this, planner, model, placement, homes);
   host_bytes = planner.host_bytes();
 }
 

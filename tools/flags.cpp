@@ -45,8 +45,9 @@ PluginReport PluginFlags::load() const {
 }
 
 void LoadFlags::add_to(CLI::App& app) {
-  app.add_flag("--repack,!--no-repack", repack,
-               "Repack weights for the kernels of CPU devices while they are loaded (default), or leave them as they are");
+  app.add_flag(
+      "--repack,!--no-repack", repack,
+      "Repack weights for the kernels of CPU devices while they are loaded (default), or leave them as they are");
   app.add_flag("--mmap,!--no-mmap", mmap,
                "Use weights on CPU devices that stand alone where the file is mapped, instead of repacking them (the "
                "default with --no-repack), or copy them into memory");

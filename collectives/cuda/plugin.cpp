@@ -1,15 +1,16 @@
 // The plug-in libshoal-cuda.so: the family of CUDA devices, and how their backends are connected.
 #include "devices/plugin.h"
 #include "collectives/cuda/cuda_communicator.h"
+#include "collectives/factory.h"
 #include "devices/cuda/cuda_family.h"
-#include "devices/functions.h"
 
 namespace shoal::cuda {
 namespace {
 
 void* function(std::string_view name) {
-  static collectives::CommunicatorFactory factory = collectives::cuda::make_cuda_communicator;
-  return name == functions::kCommunicatorFactory ? &factory : nullptr;
+  static collectives::FamilyFactory own{collectives::class_sizes(), collectives::cuda::make_cuda_communicator};
+  static const FunctionEntry table[] = {{collectives::kCommunicatorFactory, &own}};
+  return find_in(table, name);
 }
 
 std::unique_ptr<BackendReg> make_family() {

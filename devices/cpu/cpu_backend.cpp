@@ -7,15 +7,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// Cores to bind to; empty when the threads need more cores than there are.
-std::vector<int> binding(const CpuDevice& device, int threads) {
-  const CoreSet& set = device.cores();
-  const bool enough = !set.shared && static_cast<size_t>(threads) <= set.cores.size();
-  return enough ? set.cores : std::vector<int>{};
-}
-
 std::unique_ptr<Worker> make_worker(const CpuDevice& device, int threads) {
-  return std::make_unique<Worker>(device.name(), binding(device, threads), threads);
+  return std::make_unique<Worker>(device.name(), cores_of_team(device.cores(), threads), threads);
 }
 
 }  // namespace

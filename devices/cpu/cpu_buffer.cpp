@@ -15,7 +15,7 @@ class OwnedBuffer final : public HostBuffer {
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {
-    free_memory(base());
+    free_memory(base(), size());
     device_.give_back(size());
   }
 

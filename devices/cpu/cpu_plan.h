@@ -31,9 +31,7 @@ class CpuPlan final : public GraphPlan {
 
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
 
-  bool fits(const Graph& graph) const {
-    return *graph.topology() == *topology_ && memory_.can_move_to(graph);
-  }
+  bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory_.can_move_to(graph); }
   /// To a graph that fits; no run may be queued.
   void move_to(Graph& graph);
   /// Segments [first, last), on the worker's thread. Throws Aborted.

@@ -65,7 +65,7 @@ class PackedBuffer final : public HostBuffer {
   PackedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~PackedBuffer() override {
-    free_memory(base());
+    free_memory(base(), size());
     device_.give_back(size());
   }
 
@@ -93,6 +93,17 @@ class PackedBuffer final : public HostBuffer {
     change(
         tensor, offset, size, [&](size_t done) { return from + done; },
         [&](std::byte* to, size_t done, size_t length) { std::memcpy(to, from + done, length); });
+  }
+
+  /// Rows that lie apart in the host's memory only (a device's columns of a matrix) arrive together, in whole groups.
+  void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override {
+    if (rows.stride != rows.row_bytes || !is_packed(tensor)) return Buffer::do_set_2d(tensor, data, host_stride, rows);
+    const auto* from = static_cast<const std::byte*>(data);
+    std::vector<std::byte> together(rows.rows * rows.row_bytes);
+    for (size_t row = 0; row < rows.rows; ++row) {
+      std::memcpy(together.data() + row * rows.row_bytes, from + row * host_stride, rows.row_bytes);
+    }
+    do_set(tensor, together.data(), rows.offset, together.size());
   }
 
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "devices/cpu/topology.h"
+
 namespace shoal::cpu {
 namespace {
 
@@ -13,11 +15,15 @@ constexpr int kNever = std::numeric_limits<int>::max();
 }  // namespace
 
 void Team::lead(const std::function<void()>& body) {
-  if (wanted_ == 1) return body();
+  if (wanted_ == 1) {
+    bind();
+    return body();
+  }
   omp_set_dynamic(0);
 #pragma omp parallel num_threads(wanted_)
   {
     const int thread = omp_get_thread_num();
+    bind();  // each by itself: OpenMP may have bound it elsewhere
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
@@ -27,6 +33,10 @@ void Team::lead(const std::function<void()>& body) {
       help(thread);
     }
   }
+}
+
+void Team::bind() const {
+  if (!cores_.empty()) bind_thread(cores_);
 }
 
 const Tensor* Team::run(std::span<const Step> steps, int threads) {

@@ -1,17 +1,19 @@
 // Team: the threads of one CPU backend, the worker among them. They are an OpenMP parallel region that lasts as long
 // as the backend; between plans the others wait, and at each plan all walk its steps together.
 //
-// Why OpenMP: its runtime makes the threads, places them by the usual environment variables, and is known to tools
-// (debuggers, profilers, the thread sanitizer). Why one long region with our own barrier in it: the runtime's
-// barriers and idle threads spin for milliseconds while the process has no more threads than cores, so that on a
-// machine with other work a team waits whole time slices for a thread that lost its core to a thread that
-// only spins (measured on two busy cores: 1000 steps in 1 to 8 s, against 0.05 s with threads that park early).
+// Why OpenMP: its runtime makes the threads, limits them by the usual environment variables, and is known to tools
+// (debuggers, profilers, the thread sanitizer). Where they run is up to us: by OMP_PROC_BIND the teams of all devices
+// would have the same cores. Why one long region with our own barrier in it: the runtime's barriers and idle
+// threads spin for milliseconds while the process has no more threads than cores, so that on a machine with other work
+// a team waits whole time slices for a thread that lost its core to a thread that only spins (measured on two
+// busy cores: 1000 steps in 1 to 8 s, against 0.05 s with threads that park early).
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "devices/backend.h"
 #include "devices/cpu/op_kernel.h"
@@ -30,8 +32,10 @@ struct Step {
 
 class Team {
  public:
-  /// `threads` >= 1, counted for the whole life as threads that compute.
-  explicit Team(int threads) : count_(threads), wanted_(threads) {}
+  /// `threads` >= 1, counted for the whole life as threads that compute. They run on `cores`, empty: wherever the
+  /// system likes; where that is not permitted too.
+  explicit Team(int threads, std::vector<int> cores = {})
+      : count_(threads), wanted_(threads), cores_(std::move(cores)) {}
 
   /// Forms the team, calls body on this thread (thread 0 of it), dissolves the team when body returns. body must
   /// not throw.
@@ -45,6 +49,7 @@ class Team {
   int size() const { return size_; }
 
  private:
+  void bind() const;
   void help(int thread);
   void walk(int thread);
   const Tensor* run_alone(std::span<const Step> steps) const;
@@ -53,15 +58,17 @@ class Team {
 
   ThreadCount count_;
   int wanted_;
+  std::vector<int> cores_;
   int size_ = 1;
-  std::span<const Step> steps_;  ///< of the current round; empty = go home. Published by rounds_.
-  int active_ = 1;               ///< threads that walk them
+  AbortCallback abort_;
+  int asked_at_ = 0;  ///< thread 0: the step before which it was told to stop
+  // A round begins with one cache line that goes from thread 0 to the others.
+  alignas(kCacheLine) std::span<const Step> steps_;  ///< of the round; empty = go home. Published by rounds_.
+  int active_ = 1;                                   ///< threads that walk them
+  std::atomic<int> stop_after_{0};                   ///< the step after whose barrier all threads leave
   Counter rounds_;
   TeamBarrier meeting_;  ///< of the active threads
   TeamBarrier parting_;  ///< of all
-  AbortCallback abort_;
-  int asked_at_ = 0;                ///< thread 0: the step before which it was told to stop
-  std::atomic<int> stop_after_{0};  ///< the step after whose barrier all threads leave
 };
 
 }  // namespace shoal::cpu

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <hwloc.h>
+#include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,6 +19,9 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 /// Below this pages are shared with other allocations, or hardly matter.
 constexpr size_t kWorthBinding = 64 * 1024;
+constexpr size_t kHugePage = size_t{2} << 20;
+/// From this size on memory is mapped by itself, aligned to huge pages.
+constexpr size_t kWorthMapping = 2 * kHugePage;
 
 /// Everything that hwloc told us; lives until the process ends, as devices of static duration may need it.
 struct Machine {
@@ -36,11 +41,22 @@ std::vector<int> cores_in(hwloc_topology_t topology, hwloc_const_cpuset_t cpuset
   return cores;
 }
 
+/// OMP_PROC_BIND binds the first thread to the first place, although the process has all of them.
+void add_places(hwloc_bitmap_t set) {
+  if (omp_get_proc_bind() == omp_proc_bind_false) return;
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> ids(static_cast<size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, ids.data());
+    for (const int id : ids) hwloc_bitmap_set(set, static_cast<unsigned>(id));
+  }
+}
+
 /// Cores taken from us by taskset, mpirun and the like are not ours to use.
 void restrict_to_process(hwloc_topology_t topology) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return;
   const bool known = hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(set);
+  if (known) add_places(set);
   if (known) hwloc_topology_restrict(topology, set, 0);
   hwloc_bitmap_free(set);
 }
@@ -104,6 +120,25 @@ void bind_memory(void* data, size_t size, int node) {
   hwloc_bitmap_free(set);
 }
 
+constexpr size_t round_up(size_t size, size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
+/// Fresh zeros that begin with a huge page; what is left at the end lies in small ones. `size`: whole small pages.
+void* map_memory(size_t size) {
+  if (size > SIZE_MAX - kHugePage) return nullptr;
+  void* mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(mapped);
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const size_t before = round_up(address, kHugePage) - address;
+  std::byte* data = begin + before;
+  if (before > 0) munmap(begin, before);
+  if (before < kHugePage) munmap(data + size, kHugePage - before);
+  madvise(data, size, MADV_HUGEPAGE);  // refused where the system has none: small pages then
+  return data;
+}
+
 DeviceMemory machine_memory() {
   return {meminfo_bytes("/proc/meminfo", {"MemAvailable"}), meminfo_bytes("/proc/meminfo", {"MemTotal"})};
 }
@@ -145,6 +180,31 @@ std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices) {
   return sets;
 }
 
+std::vector<int> hardware_threads(std::span<const int> cores) {
+  std::vector<int> threads(cores.begin(), cores.end());
+  hwloc_topology_t topology = machine().topology;
+  if (topology == nullptr) return threads;
+  for (const int number : cores) {
+    hwloc_obj_t object = hwloc_get_pu_obj_by_os_index(topology, static_cast<unsigned>(number));
+    object = object != nullptr ? hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, object) : nullptr;
+    if (object == nullptr) continue;
+    for (int pu = hwloc_bitmap_first(object->cpuset); pu >= 0; pu = hwloc_bitmap_next(object->cpuset, pu)) {
+      if (pu != number) threads.push_back(pu);
+    }
+  }
+  return threads;
+}
+
+std::vector<int> cores_of_team(const CoreSet& set, int threads) {
+  const auto wanted = static_cast<size_t>(threads);
+  if (!set.shared && wanted <= set.cores.size()) return set.cores;
+  std::vector<int> all = hardware_threads(set.cores);
+  if (!set.shared && wanted <= all.size()) return all;
+  std::vector<int> cores;
+  for (const Node& node : machine_nodes()) cores.insert(cores.end(), node.cores.begin(), node.cores.end());
+  return hardware_threads(cores);
+}
+
 std::span<const Node> machine_nodes() {
   return machine().nodes;
 }
@@ -181,16 +241,20 @@ bool bind_thread(std::span<const int> cores) noexcept {
 
 void* allocate_on_node(size_t size, int node) noexcept {
   const bool bind = node >= 0 && machine_nodes().size() > 1 && size >= kWorthBinding;
-  const size_t alignment = bind ? kPage : kAlignment;
-  const size_t rounded = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
+  const size_t alignment = bind || size >= kWorthMapping ? kPage : kAlignment;
+  const size_t rounded = round_up(std::max<size_t>(size, 1), alignment);
   if (rounded < size) return nullptr;  // rounding up wrapped around
-  void* data = std::aligned_alloc(alignment, rounded);
+  void* data = size >= kWorthMapping ? map_memory(rounded) : std::aligned_alloc(alignment, rounded);
   if (data != nullptr && bind) bind_memory(data, rounded, node);
   return data;
 }
 
-void free_memory(void* data) noexcept {
-  std::free(data);
+void free_memory(void* data, size_t size) noexcept {
+  if (size < kWorthMapping) {
+    std::free(data);
+  } else if (data != nullptr) {
+    munmap(data, round_up(size, kPage));
+  }
 }
 
 }  // namespace shoal::cpu

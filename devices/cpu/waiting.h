@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace shoal::cpu {
@@ -25,7 +26,12 @@ enum class Waiter : uint8_t { kWorker, kHost };
 /// May a thread spin now? A host thread is one more than those counted.
 bool may_spin(Waiter waiter);
 
-/// A count that only grows and that threads wait for. One thread advances it at a time, any number wait.
+/// Bytes that a core takes from another one together. What different threads write at the same time lies this far
+/// apart.
+inline constexpr size_t kCacheLine = 64;
+
+/// A count that only grows and that threads wait for. One thread advances it at a time, any number wait. Waiting
+/// threads take its cache line all the time: others must not write to it for other reasons.
 class Counter {
  public:
   uint64_t value() const { return value_.load(std::memory_order_acquire); }
@@ -44,8 +50,9 @@ class Counter {
   std::atomic<uint32_t> calls_{0};               ///< the word that they sleep on; moves on whenever they are called
 };
 
-/// Where the threads of a team meet. Reusable; every thread of the team calls with the same size.
-class TeamBarrier {
+/// Where the threads of a team meet. Reusable; every thread of the team calls with the same size. All of it lies in one
+/// cache line: whoever arrives last has the line already when it lets the others go.
+class alignas(kCacheLine) TeamBarrier {
  public:
   void meet(int threads);
 

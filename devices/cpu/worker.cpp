@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "devices/cpu/cpu_plan.h"
-#include "devices/cpu/topology.h"
 #include "graph/error.h"
 
 namespace shoal::cpu {
@@ -59,14 +58,11 @@ void run_item(const CopyWork& work, Team&) {
 }  // namespace
 
 Worker::Worker(const std::string& name, std::vector<int> cores, int threads)
-    : team_(threads), timeline_(TimelinePool::instance().take()), cores_(std::move(cores)) {
+    : team_(threads, std::move(cores)), timeline_(TimelinePool::instance().take()) {
   queued_count_ = timeline_->finished.value();
   queued_.advance_to(queued_count_);
   try {
-    thread_ = std::thread([this] {
-      if (!cores_.empty()) bind_thread(cores_);  // not permitted: slower, still right. The team inherits it.
-      team_.lead([this] { serve(); });
-    });
+    thread_ = std::thread([this] { team_.lead([this] { serve(); }); });
   } catch (const std::system_error& error) {
     TimelinePool::instance().give_back(timeline_);
     fail<DeviceError>("[{}] cannot start a thread ({}): raise the limit of processes, or use fewer devices", name,

@@ -22,7 +22,7 @@ namespace shoal::cpu {
 
 class CpuPlan;
 
-struct Timeline {
+struct alignas(kCacheLine) Timeline {
   Counter finished;
 };
 
@@ -55,7 +55,7 @@ using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, Cop
 
 class Worker {
  public:
-  /// `cores` empty: the thread is not bound. `threads` is the size of the team that plans will use.
+  /// `threads` is the size of the team that plans will use.
   Worker(const std::string& name, std::vector<int> cores, int threads);
   /// Finishes the queued work first. Failures that nobody asked for are lost.
   ~Worker();
@@ -83,10 +83,9 @@ class Worker {
   WorkQueue<Work> queue_;
   uint64_t queued_count_;  ///< pushing thread only
   int holds_ = 0;          ///< pushing thread only
-  Counter queued_;
+  alignas(kCacheLine) Counter queued_;
   /// Written by the worker; the host reads and clears it only when all queued work is finished.
-  std::exception_ptr failure_;
-  std::vector<int> cores_;
+  alignas(kCacheLine) std::exception_ptr failure_;
   std::thread thread_;
 };
 

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator.h"
+#include "collectives/factory.h"
 #include "devices/device.h"
-#include "devices/functions.h"
 #include "tests/collectives/thread_backend.h"
 #include "tests/support/plugin.h"
 
@@ -39,9 +38,8 @@ class Mesh {
   Backend& backend(int rank) { return *backends_[rank]; }
   std::unique_ptr<Communicator> communicator(const Options& options = {}) {
     if (streams_ == Streams::kPlugin) {
-      const FunctionName<CommunicatorFactory*> name{functions::kCommunicatorFactory};
-      const auto own = find_function(test::plugin_device()->reg(), name);
-      return own != nullptr ? (*own)(backends_, options) : make_staged_communicator(backends_, options);
+      const CommunicatorFactory own = factory_of(test::plugin_device()->reg());
+      return own ? own(backends_, options) : make_staged_communicator(backends_, options);
     }
     return streams_ == Streams::kPluginStaged ? make_staged_communicator(backends_, options)
                                               : make_host_communicator(backends_, options);

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <utility>
+
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_backend.h"
 #include "graph/error.h"
@@ -80,14 +82,14 @@ class Offering final : public BackendReg {
   std::string name() const override { return "OFFERING"; }
   std::span<Device* const> devices() const override { return {}; }
   void* function(std::string_view name) const override {
-    return name == kCommunicatorFactory.name ? &factory : nullptr;
+    return name == functions::kCommunicatorFactory ? &offer : nullptr;
   }
   static inline int made = 0;
-  static inline collectives::CommunicatorFactory factory = [](std::span<Backend* const> ranks,
-                                                              const collectives::Options& options) {
-    ++made;
-    return collectives::make_host_communicator(ranks, options);
-  };
+  static inline collectives::FamilyFactory offer{
+      collectives::class_sizes(), [](std::span<Backend* const> ranks, const collectives::Options& options) {
+        ++made;
+        return collectives::make_host_communicator(ranks, options);
+      }};
 };
 
 class Borrowed final : public Device {
@@ -153,12 +155,28 @@ TEST_F(MetaFunctions, AMetaDeviceAsksForTheCommunicator) {
   EXPECT_EQ(run(named), 0) << "the options named another";
 }
 
+TEST_F(MetaFunctions, AMetaDeviceRefusesACommunicatorWithOtherClasses) {
+  Offering family;
+  Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
+  const uint64_t sizes = std::exchange(Offering::offer.class_sizes, 1);
+  EXPECT_THAT(
+      [&] {
+        mirrored({&first, &second});
+      },
+      ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] its compiler laid out the classes of shoal")));
+  MetaOptions named;
+  named.communicator = collectives::make_host_communicator;
+  EXPECT_NO_THROW(mirrored({&first, &second}, named)) << "the family's is not asked for";
+  Offering::offer.class_sizes = sizes;
+  EXPECT_NO_THROW(mirrored({&first, &second}));
+}
+
 TEST_F(MetaFunctions, MetaDevicesOfMetaDevicesHaveACommunicatorToo) {
-  const auto* factory = find_function(family(), kCommunicatorFactory);
-  ASSERT_NE(factory, nullptr);
+  const collectives::CommunicatorFactory factory = collectives::factory_of(family());
+  ASSERT_TRUE(factory);
   const auto backend = cpus_[0]->init();
   Backend* rank = backend.get();
-  EXPECT_EQ((*factory)({&rank, 1}, {})->name(), "host");
+  EXPECT_EQ(factory({&rank, 1}, {})->name(), "host");
 }
 
 }  // namespace

@@ -190,9 +190,8 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
       cache = meta::allocated_per_rank(*loaded.session->cache_buffers().front());
     }
     for (int d = 0; d < mesh.devices; ++d) {
-      // What one device uses where the file is mapped is not allocated.
-      EXPECT_EQ(loaded.placement.is_meta() ? plan.memory[d].use.weights : plan.memory[d].mapped, weights[d]) << d;
-      EXPECT_EQ(loaded.placement.is_meta() ? plan.memory[d].mapped : plan.memory[d].use.weights, 0u) << d;
+      EXPECT_EQ(plan.memory[d].use.weights, weights[d]) << d;
+      EXPECT_EQ(plan.memory[d].mapped, 0u) << d;
       EXPECT_EQ(plan.memory[d].use.cache, cache[d]) << d;
       EXPECT_EQ(plan.memory[d].use.compute, compute[d]) << d;
     }

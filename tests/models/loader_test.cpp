@@ -35,7 +35,7 @@ std::vector<std::string> wrong_tensors(const Model& model) {
 }
 
 TEST(Loader, EveryByteArrives) {
-  SyntheticModel large;  // tensors of several pieces, whose ends are inside rows
+  SyntheticModel large;  // tensors of several pieces, with an odd number of rows and of columns
   large.h.vocab = 9001, large.h.ff = 5000, large.h.experts = 3, large.h.experts_used = 1;
   for (DType dtype : {DType::kF32, DType::kF16}) {
     large.dtype = dtype;
@@ -46,6 +46,20 @@ TEST(Loader, EveryByteArrives) {
       Placement placement(*model, cpu_devices(devices), {ratio, 1});
       load_weights(*model, placement, {}, {.use_mapping = false});
       EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << ratio;
+      unload_weights(*model);
+    }
+  }
+}
+
+TEST(Loader, EveryByteArrivesInTheLayoutOfTheDevice) {
+  for (const char* type : {"q8_0", "q4_k_m"}) {
+    for (const char* ratio :
+         {"1", "1,1", "1,3", "3,0,2"}) {  // columns of some matrices are divided, and rows of others
+      auto model = open_model(tiny_model_path(type));
+      const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
+      Placement placement(*model, cpu_devices(devices), {ratio, 1});
+      load_weights(*model, placement, {}, {.use_mapping = false, .repack = true});
+      EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << type << " " << ratio;
       unload_weights(*model);
     }
   }
@@ -70,7 +84,7 @@ TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
   auto model = open_model(path);
   Device& device = *cpu_devices(1).front();
   ASSERT_TRUE(can_use_mapping(*model, device));
-  load_weights(*model, device);
+  load_weights(*model, device, {}, {.repack = false});
   EXPECT_EQ(tensors_elsewhere(*model), std::vector<std::string>());
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
   EXPECT_EQ(model->buffers.front()->size(), model->file.tensor_span().size());
@@ -193,7 +207,7 @@ TEST(MappedWeights, GiveTheLogitsOfCopies) {
   for (bool use_mapping : {false, true}) {
     auto model = open_model(tiny_model_path("q4_k_m"));
     Placement placement(*model, cpu_devices(1), {{}, 1});
-    load_weights(*model, placement, {}, {.use_mapping = use_mapping});
+    load_weights(*model, placement, {}, {.use_mapping = use_mapping, .repack = false});
     EXPECT_EQ(tensors_elsewhere(*model).empty(), use_mapping);
     {
       Session session(*model, placement, placement.init(), {.context = 64});

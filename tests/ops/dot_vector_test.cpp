@@ -66,7 +66,7 @@ TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
       std::memcpy(&word, column.data() + 2 * i, 2);
       std::memcpy(&scale, column.data() + 64 * parts + i / 32 * 4, 4);
       const float expected = i < k ? x[i] : 0.0f;
-      ASSERT_LE(std::fabs(expected - word * scale), largest / 8190 * 1.001f) << i << " of " << k;
+      ASSERT_LE(std::fabs(expected - word * scale), largest / 16382 * 1.001f) << i << " of " << k;
     }
   }
 }

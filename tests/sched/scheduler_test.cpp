@@ -457,6 +457,63 @@ output %e
   }
 }
 
+/// Experts in host memory for a device that runs something else between the ids and each use of them: whatever that is
+/// must leave the ids alone. Ids are made on `router`'s device.
+std::string experts_between(bool brought_early) {
+  std::string text = R"(
+input %x f32 [32, 1, 4]
+weight %router f32 [32, 8]
+weight %a0 f32 [32, 256]
+weight %a1 f32 [256, 32]
+weight %b0 f32 [32, 64]
+weight %b1 f32 [64, 32]
+weight %up f32 [32, 16, 8]
+weight %down f32 [16, 32, 8]
+weight %gain f32 [16]
+weight %a_own f32 [32, 8, 8]
+%flat = reshape(%x) {shape=[32,4,1,1]}
+%scores = mul_mat(%router, %flat)
+%chosen = top_k(%scores) {k=2}
+)";
+  // Then the ids are on A as a copy, which is older than the split of the experts.
+  if (brought_early) text += "%early = mul_mat_id(%a_own, %x, %chosen)\noutput %early\n";
+  return text + R"(
+%h0 = mul_mat(%b0, %flat)
+%h1 = mul_mat(%b1, %h0)
+%h2 = mul_mat(%a0, %h1)
+%h3 = mul_mat(%a1, %h2)
+%h4 = mul_mat(%b0, %h3)
+%h5 = mul_mat(%b1, %h4)
+%y = reshape(%h5) {shape=[32,1,4,1]}
+%e = mul_mat_id(%up, %y, %chosen)
+%f = mul(%e, %gain)
+%d = mul_mat_id(%down, %f, %chosen)
+output %h3
+output %d
+)";
+}
+
+TEST_F(SchedulerTest, IdsOfExpertsOutliveOtherSplitsOfTheirBackend) {
+  a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId; };
+  for (const bool made_here : {true, false}) {
+    const std::string text = experts_between(!made_here);
+    World moe({{"router", made_here ? &a : &b}, {"a*", &a}, {"*", &b}});
+    Graph& graph = moe.add(text);
+    const auto scheduler = make();
+    scheduler->allocate(graph);
+    for (const char* name : {"h3", "e", "d"}) EXPECT_EQ(scheduler->backend_of(*graph.find(name)), a_backend.get());
+    for (const char* name : {"h1", "h5", "f"}) EXPECT_EQ(scheduler->backend_of(*graph.find(name)), b_backend.get());
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      test::poison(graph, *scheduler->scheduled().plan(0));  // nor do experts of the run before help
+      moe.seed = seed;
+      moe.fill_inputs(graph);
+      for (Tensor* weight : moe.weights.tensors()) moe.fill(*weight);
+      ASSERT_EQ(scheduler->compute(graph), Status::kSuccess);
+      test::expect_close(test::outputs(graph), test::on_one(text, Rig::cpu(2), seed), 0.0);
+    }
+  }
+}
+
 TEST_F(SchedulerTest, StreamedWeightsTakeTurnsInMemory) {
   a.wants = [](const Tensor&) { return true; };
   std::vector<size_t> needed;

@@ -120,8 +120,8 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
       v[i] = at + kLanes <= k ? load<F32>(x + at) : at < k ? load_first<RowsF32>(x + at, k - at) : F32{};
     }
     const float largest = largest_of(v);
-    scales[part] = largest < kTiny ? 0.0f : largest / kColumnWord;
-    const F32 inverse = splat(largest < kTiny ? 0.0f : kColumnWord / largest);
+    scales[part] = largest < kTiny ? 0.0f : largest / kWord;
+    const F32 inverse = splat(largest < kTiny ? 0.0f : kWord / largest);
     for (int i = 0; i < kVectors; ++i) store_narrow(values + 32 * part + i * kLanes, rounded(v[i] * inverse));
   }
 }

@@ -9,7 +9,7 @@
 // of weights are multiplied by; what a panel's integer sums start from, -kWeightBias times the sum of the values (see
 // quad_dot.h); and the sum of 256 values[i] + fine[i].
 //
-// A column of words: x[i] ~ values[i] * scales[i / 32], |values[i]| <= kColumnWord, zeros behind the last element up to
+// A column of words: x[i] ~ values[i] * scales[i / 32], |values[i]| <= kWord, zeros behind the last element up to
 // a multiple of 32.
 #pragma once
 
@@ -50,8 +50,8 @@ inline Column column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 
 size_t column_bytes(int64_t k);
 void quantize(const float* x, std::byte* column, int64_t k);
 
-/// Largest magnitudes of words: 32 products of them, and the sums on the way, fit into 32 bits.
-inline constexpr int kColumnWord = 4095, kPanelWord = 8191;
+/// Largest magnitude of a word: the sum of 32 products fits into 32 bits.
+inline constexpr int kWord = 8191;
 
 struct WordColumn {
   const int16_t* values;

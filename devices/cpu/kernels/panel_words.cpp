@@ -1,5 +1,5 @@
 // Panels of 16-bit fixed-point numbers, for f16 and bf16 weights and many columns: integer products are twice as fast
-// as those of f32, and with 14 and 13 bits about as exact as products of f16 numbers. Each 32 elements of a row have a
+// as those of f32, and with 14 bits more exact than products of f16 numbers of a like size. Each 32 elements of a row have a
 // scale; a part of a panel is a vector of scales and 16 vectors of words, two neighbouring elements to a lane.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/panel_tiles.h"
@@ -30,8 +30,8 @@ void encode(const F32 (&v)[32], std::byte* part) {
   }
   const F32 largest = bits_as<F32>(most);
   const F32 tiny = splat(kTiny);
-  const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kPanelWord);
-  const F32 inverse = largest < tiny ? F32{} : splat(float{kPanelWord}) / largest;
+  const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kWord);
+  const F32 inverse = largest < tiny ? F32{} : splat(float{kWord}) / largest;
   store(part + Words::kScales, scales);
   SHOAL_UNROLL
   for (int i = 0; i < Words::kSteps; ++i) {

@@ -2,6 +2,7 @@
 // chosen.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/column.h"
+#include "devices/cpu/kernels/rows.h"
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {
@@ -44,6 +45,22 @@ constinit const Kernels kKernels{
     {dot_product, axpy, exp_sum, largest},
     kAttentionKernels,
     {
+        kUnaryKernels,
+        kGluKernels,
+        kBinaryKernels,
+        scale_row,
+        clamp_row,
+        sum_row,
+        sum_squares,
+        normalize,
+        logits,
+        turn,
+        rotate_neighbours,
+        rotate_halves,
+        {nullptr, to_f16, to_bf16, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, to_q8_0},
+        {sum_arrays<RowsF32>, sum_arrays<RowsF16>, sum_arrays<RowsBF16>},
+    },
+    {
         of_rows<RowsF32>(kFloatPanels<RowsF32>),
         of_rows<RowsF16>(kWordPanels<RowsF16>),
         of_rows<RowsBF16>(kWordPanels<RowsBF16>),
@@ -62,7 +79,7 @@ constinit const Kernels kKernels{
     },
 };
 static_assert(static_cast<int>(DType::kI32) == 3 && static_cast<int>(DType::kQ4_0) == 5 &&
-                  static_cast<int>(DType::kQ2_K) == 10 && kDTypeCount == 15,
+                  static_cast<int>(DType::kQ8_0) == 9 && static_cast<int>(DType::kQ2_K) == 10 && kDTypeCount == 15,
               "the entries are in the order of the enumeration");
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -1,15 +1,23 @@
 // The element-wise functions of unary and glu as loops over a piece of a row.
 #pragma once
 
-#include <cstdint>
-
+#include "devices/cpu/isa.h"
 #include "graph/ops/params.h"
 
 namespace shoal::cpu {
 
-/// to[i] = f(from[i]) for i < n, n <= kChunk; `to` may be `from`.
-using Activation = void (*)(const float* from, float* to, int64_t n);
+static_assert(kUnaryKernelCount == static_cast<int>(UnaryKind::kCount) &&
+                  kGluKernelCount == static_cast<int>(GluKind::kCount),
+              "one kernel per kind, in the order of the enumerations (kernels/elementwise.cpp)");
 
-Activation activation_for(UnaryKind kind);
+/// to[i] = f(from[i]) for i < n; `to` may be `from`.
+inline UnaryKernel activation_for(UnaryKind kind) {
+  return kernels().rows.unary[static_cast<size_t>(kind)];
+}
+
+/// to[i] = f(gate[i]) * up[i]; `to` may be either.
+inline GluKernel glu_for(GluKind kind) {
+  return kernels().rows.glu[static_cast<size_t>(kind)];
+}
 
 }  // namespace shoal::cpu

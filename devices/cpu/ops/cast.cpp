@@ -10,7 +10,7 @@ bool is_integer(DType dtype) {
 }
 
 template <class From, class To>
-void convert(const std::byte* packed, int64_t n, std::byte* to) {
+void convert_each(const std::byte* packed, int64_t n, std::byte* to) {
   const auto* from = reinterpret_cast<const From*>(packed);
   for (int64_t i = 0; i < n; ++i) reinterpret_cast<To*>(to)[i] = static_cast<To>(from[i]);
 }
@@ -20,9 +20,9 @@ void convert_integers(const Tensor& x, const std::byte* row, int64_t begin, int6
   alignas(64) std::byte packed[kChunk * sizeof(int64_t)];
   copy_elements(x, row, begin, n, packed);
   if (node.dtype == DType::kI64) {
-    convert<int32_t, int64_t>(packed, n, to);
+    convert_each<int32_t, int64_t>(packed, n, to);
   } else {
-    convert<int64_t, int32_t>(packed, n, to);
+    convert_each<int64_t, int32_t>(packed, n, to);
   }
 }
 
@@ -39,7 +39,7 @@ void run(const TeamContext& ctx, Tensor& node) {
       convert_integers(x, from, begin, n, node, to);
     } else {
       float scratch[kChunk];
-      type.from_f32(load(x, from, begin, n, scratch), to, n);
+      convert(node.dtype, load(x, from, begin, n, scratch), to, n);
     }
   });
 }

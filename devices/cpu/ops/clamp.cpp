@@ -1,4 +1,5 @@
 // clamp: NaN stays NaN.
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -8,18 +9,14 @@ namespace {
 void run(const TeamContext& ctx, Tensor& node) {
   const Tensor& x = *node.src[0];
   const auto [min, max] = std::get<ClampParams>(node.params);
-  for_pieces(ctx, flat_shape(node, x), [&, min = min, max = max](RowIndex row, int64_t begin, int64_t n) {
+  const auto piece = [&, min = min, max = max](RowIndex row, int64_t begin, int64_t n) {
     float in[kChunk], out[kChunk];
     std::byte* result = row_at(node, row);
-    const float* from = load(x, row_at(x, row), begin, n, in);
     float* to = target(node, result, begin, out);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const float low = from[i] < min ? min : from[i];
-      to[i] = low > max ? max : low;
-    }
+    kernels().rows.clamp(load(x, row_at(x, row), begin, n, in), min, max, to, n);
     store(node, result, begin, n, to);
-  });
+  };
+  for_pieces(ctx, flat_shape(node, x), piece, chunk_for(node, x));
 }
 
 bool supports(const Tensor& node) {

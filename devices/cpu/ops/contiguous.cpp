@@ -1,5 +1,5 @@
-// contiguous: rows without gaps are copied whole; a transposed source is copied in square tiles, so that both
-// sides stay in the cache.
+// contiguous: rows without gaps are copied whole; a transposed source is copied in square tiles, so that both sides
+// stay in the cache.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -8,25 +8,44 @@ namespace {
 
 constexpr int64_t kTile = 32;
 
-/// Rows [first, first + count) of one (i2, i3) plane; elements of the source are next to each other along axis 1.
-void copy_tiles(const Tensor& x, Tensor& node, RowIndex first, int64_t count) {
-  const size_t element = node.strides[0];
-  for (int64_t begin = 0; begin < node.shape[0]; begin += kTile) {
-    const int64_t n = std::min(kTile, node.shape[0] - begin);
-    for (int64_t i = 0; i < count; ++i) {
-      const RowIndex row{first.i1 + i, first.i2, first.i3};
-      copy_elements(x, row_at(x, row), begin, n, row_at(node, row) + begin * element);
-    }
+/// A tile of a source whose elements are next to each other along axis 1. They go through a tile of their own, because
+/// lines of the source that are a power of two apart displace each other from the cache.
+template <class T>
+void copy_tile(const std::byte* from, const Tensor& x, int64_t columns, int64_t rows, std::byte* to, size_t to_stride) {
+  T tile[kTile][kTile];
+  for (int64_t column = 0; column < columns; ++column) {
+    const std::byte* line = from + column * x.strides[0];
+    for (int64_t row = 0; row < rows; ++row) tile[column][row] = *reinterpret_cast<const T*>(line + row * x.strides[1]);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    T* out = reinterpret_cast<T*>(to + row * to_stride);
+    for (int64_t column = 0; column < columns; ++column) out[column] = tile[column][row];
   }
 }
 
+template <class T>
 void run_transposed(const TeamContext& ctx, const Tensor& x, Tensor& node) {
   const int64_t tiles = (node.shape[1] + kTile - 1) / kTile;
-  const Shape walk{1, tiles, node.shape[2], node.shape[3]};
-  for_rows(ctx, walk, [&](RowIndex tile) {
-    const int64_t first = tile.i1 * kTile;
-    copy_tiles(x, node, {first, tile.i2, tile.i3}, std::min(kTile, node.shape[1] - first));
+  for_rows(ctx, {1, tiles, node.shape[2], node.shape[3]}, [&](RowIndex index) {
+    const RowIndex first{index.i1 * kTile, index.i2, index.i3};
+    const int64_t rows = std::min(kTile, node.shape[1] - first.i1);
+    for (int64_t begin = 0; begin < node.shape[0]; begin += kTile) {
+      const int64_t columns = std::min(kTile, node.shape[0] - begin);
+      copy_tile<T>(row_at(x, first) + begin * x.strides[0], x, columns, rows, row_at(node, first) + begin * sizeof(T),
+                   node.strides[1]);
+    }
   });
+}
+
+void run_transposed(const TeamContext& ctx, const Tensor& x, Tensor& node) {
+  switch (traits(node.dtype).block_bytes) {
+    case 2:
+      return run_transposed<uint16_t>(ctx, x, node);
+    case 4:
+      return run_transposed<uint32_t>(ctx, x, node);
+    default:
+      return run_transposed<uint64_t>(ctx, x, node);
+  }
 }
 
 void run(const TeamContext& ctx, Tensor& node) {

@@ -1,16 +1,10 @@
 // glu: act(gate) * up. Fused, a row of the source is the gate followed by the up part.
-#include <array>
-
 #include "devices/cpu/ops/activations.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
 namespace shoal::cpu {
 namespace {
-
-constexpr std::array kActivations = {UnaryKind::kSilu, UnaryKind::kGelu, UnaryKind::kGeluErf, UnaryKind::kGeluQuick,
-                                     UnaryKind::kRelu};
-static_assert(kActivations.size() == static_cast<size_t>(GluKind::kCount));
 
 const Tensor* separate_up(const Tensor& node) {
   return node.src.size() > 1 ? node.src[1] : nullptr;
@@ -21,18 +15,16 @@ void run(const TeamContext& ctx, Tensor& node) {
   const bool fused = !separate_up(node);
   const Tensor& up = fused ? gate : *separate_up(node);
   const int64_t up_begin = fused ? node.shape[0] : 0;
-  const Activation act = activation_for(kActivations[static_cast<size_t>(std::get<GluParams>(node.params).kind)]);
+  const GluKernel apply = glu_for(std::get<GluParams>(node.params).kind);
   const Shape walk = fused ? node.shape : flat_shape(node, gate, up);
-  for_pieces(ctx, walk, [&](RowIndex row, int64_t begin, int64_t n) {
-    float activated[kChunk], right[kChunk], out[kChunk];
+  const auto piece = [&](RowIndex row, int64_t begin, int64_t n) {
+    float left[kChunk], right[kChunk], out[kChunk];
     std::byte* result = row_at(node, row);
-    act(load(gate, row_at(gate, row), begin, n, activated), activated, n);
-    const float* factor = load(up, row_at(up, row), up_begin + begin, n, right);
     float* to = target(node, result, begin, out);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = activated[i] * factor[i];
+    apply(load(gate, row_at(gate, row), begin, n, left), load(up, row_at(up, row), up_begin + begin, n, right), to, n);
     store(node, result, begin, n, to);
-  });
+  };
+  for_pieces(ctx, walk, piece, chunk_for(node, gate, up));
 }
 
 bool supports(const Tensor& node) {

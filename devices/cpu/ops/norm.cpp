@@ -1,33 +1,36 @@
 // rms_norm, layer_norm: passes over a row for the sums (in double) and one for the result.
 #include <cmath>
 
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/sums.h"
 
 namespace shoal::cpu {
 namespace {
 
-/// Mean of f(element) over a row.
+/// Mean over a row of what `sum` gives for its pieces.
 template <class F>
-double mean_of(const Tensor& x, const std::byte* row, F&& f) {
+double mean_of(const Tensor& x, const std::byte* row, F&& sum) {
   float in[kChunk];
-  double sum = 0;
+  double total = 0;
   for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
     const int64_t n = std::min(kChunk, x.shape[0] - begin);
-    sum += sum_of(load(x, row, begin, n, in), n, f);
+    total += sum(load(x, row, begin, n, in), n);
   }
-  return sum / static_cast<double>(x.shape[0]);
+  return total / static_cast<double>(x.shape[0]);
+}
+
+double mean_square(const Tensor& x, const std::byte* row, double shift) {
+  return mean_of(x, row, [=](const float* v, int64_t n) { return kernels().rows.sum_squares(v, shift, n); });
 }
 
 /// to = (x - shift) * factor.
 void write_row(const Tensor& x, const std::byte* row, float shift, float factor, float* to) {
   float in[kChunk];
-  for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
-    const int64_t n = std::min(kChunk, x.shape[0] - begin);
-    const float* values = load(x, row, begin, n, in);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[begin + i] = (values[i] - shift) * factor;
+  const int64_t chunk = is_direct(x) ? x.shape[0] : kChunk;
+  for (int64_t begin = 0; begin < x.shape[0]; begin += chunk) {
+    const int64_t n = std::min(chunk, x.shape[0] - begin);
+    kernels().rows.normalize(load(x, row, begin, n, in), shift, factor, to + begin, n);
   }
 }
 
@@ -36,7 +39,7 @@ void run_rms_norm(const TeamContext& ctx, Tensor& node) {
   const float eps = std::get<NormParams>(node.params).eps;
   for_rows(ctx, node.shape, [&](RowIndex index) {
     const std::byte* row = row_at(x, index);
-    const double squares = mean_of(x, row, [](double v) { return v * v; });
+    const double squares = mean_square(x, row, 0);
     const auto factor = static_cast<float>(1.0 / std::sqrt(squares + eps));
     write_row(x, row, 0, factor, reinterpret_cast<float*>(row_at(node, index)));
   });
@@ -47,8 +50,8 @@ void run_layer_norm(const TeamContext& ctx, Tensor& node) {
   const float eps = std::get<NormParams>(node.params).eps;
   for_rows(ctx, node.shape, [&](RowIndex index) {
     const std::byte* row = row_at(x, index);
-    const double mean = mean_of(x, row, [](double v) { return v; });
-    const double variance = mean_of(x, row, [mean](double v) { return (v - mean) * (v - mean); });
+    const double mean = mean_of(x, row, kernels().rows.sum);
+    const double variance = mean_square(x, row, mean);
     const auto factor = static_cast<float>(1.0 / std::sqrt(variance + eps));
     write_row(x, row, static_cast<float>(mean), factor, reinterpret_cast<float*>(row_at(node, index)));
   });

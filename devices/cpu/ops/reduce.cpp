@@ -3,7 +3,6 @@
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/sums.h"
 
 namespace shoal::cpu {
 namespace {
@@ -13,7 +12,7 @@ float sum_row(const Tensor& x, const std::byte* row) {
   double sum = 0;
   for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
     const int64_t n = std::min(kChunk, x.shape[0] - begin);
-    sum += sum_of(load(x, row, begin, n, in), n, [](double v) { return v; });
+    sum += kernels().rows.sum(load(x, row, begin, n, in), n);
   }
   return static_cast<float>(sum);
 }

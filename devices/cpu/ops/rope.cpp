@@ -1,9 +1,10 @@
-// rope: first the cosines and sines of all (position, pair), in double, shared by the heads; then the rotation.
-// Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
+// rope: every thread knows the frequencies; it makes the factors of a position when it comes to the first head there
+// and turns all heads by them. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -17,21 +18,22 @@ double pair_of_turns(const RopeParams& p, double turns) {
 }
 
 /// Share of the unscaled angle at a pair: 1 for fast pairs, 0 for slow ones, times ext_factor.
-double unscaled_share(const RopeParams& p, int64_t pair) {
-  if (p.ext_factor == 0.0f) return 0;
-  const double low = std::max(0.0, std::floor(pair_of_turns(p, p.beta_fast)));
-  const double high = std::min(static_cast<double>(p.dims - 1), std::ceil(pair_of_turns(p, p.beta_slow)));
-  const double ramp = (static_cast<double>(pair) - low) / std::max(0.001, high - low);
-  return (1 - std::clamp(ramp, 0.0, 1.0)) * p.ext_factor;
-}
+class UnscaledShare {
+ public:
+  explicit UnscaledShare(const RopeParams& p) : factor_(p.ext_factor) {
+    if (factor_ == 0.0) return;
+    low_ = std::max(0.0, std::floor(pair_of_turns(p, p.beta_fast)));
+    const double high = std::min(static_cast<double>(p.dims - 1), std::ceil(pair_of_turns(p, p.beta_slow)));
+    length_ = std::max(0.001, high - low_);
+  }
+  double at(int64_t pair) const {
+    const double ramp = (static_cast<double>(pair) - low_) / length_;
+    return (1 - std::clamp(ramp, 0.0, 1.0)) * factor_;
+  }
 
-/// Angle per position of a pair.
-double frequency(const RopeParams& p, const Tensor* factors, int64_t pair) {
-  double unscaled = std::pow(static_cast<double>(p.base), -2.0 * static_cast<double>(pair) / p.dims);
-  if (factors) unscaled /= *reinterpret_cast<const float*>(factors->data + pair * factors->strides[0]);
-  const double share = unscaled_share(p, pair);
-  return unscaled * p.freq_scale * (1 - share) + unscaled * share;
-}
+ private:
+  double factor_, low_ = 0, length_ = 1;
+};
 
 double magnitude(const RopeParams& p) {
   return p.ext_factor == 0.0f ? p.attn_factor : p.attn_factor * (1 + 0.1 * std::log(1.0 / p.freq_scale));
@@ -41,60 +43,52 @@ const Tensor* factors_of(const Tensor& node) {
   return node.src.size() > 2 ? node.src[2] : nullptr;
 }
 
-/// Workspace: for each position, dims / 2 cosines then dims / 2 sines.
-void fill_table(const TeamContext& ctx, const Tensor& node, float* table) {
-  const auto& p = std::get<RopeParams>(node.params);
-  const Tensor& positions = *node.src[1];
+int64_t padded_pairs(const RopeParams& p) {
+  return (p.dims / 2 + kTurnStep - 1) / kTurnStep * kTurnStep;
+}
+
+/// What one thread has in the workspace.
+struct Table {
+  double* quarters;  ///< angle per position of each pair, in quarters of a turn; as many as padded_pairs
+  float* factors;    ///< of one position, see RowKernels::turn
+
+  static size_t bytes(const RopeParams& p) { return padded_pairs(p) * (sizeof(double) + 4 * sizeof(float)); }
+  Table(const TeamContext& ctx, const RopeParams& p)
+      : quarters(reinterpret_cast<double*>(ctx.workspace + ctx.thread * bytes(p))),
+        factors(reinterpret_cast<float*>(quarters + padded_pairs(p))) {}
+};
+
+void fill_quarters(const RopeParams& p, const Tensor* factors, double* quarters) {
   const int64_t pairs = p.dims / 2;
-  const double scale = magnitude(p);
-  const auto [first, last] = share(ctx, pairs);
-  for (int64_t pair = first; pair < last; ++pair) {
-    const double per_position = frequency(p, factors_of(node), pair);
-    for (int64_t t = 0; t < node.shape[2]; ++t) {
-      const double angle = per_position * *reinterpret_cast<const int32_t*>(positions.data + t * positions.strides[0]);
-      table[t * p.dims + pair] = static_cast<float>(std::cos(angle) * scale);
-      table[t * p.dims + pairs + pair] = static_cast<float>(std::sin(angle) * scale);
-    }
+  const UnscaledShare unscaled(p);
+  const double ratio = pairs > 0 ? std::pow(static_cast<double>(p.base), -2.0 / static_cast<double>(p.dims)) : 0;
+  double power = 1;  // ratio^pair: what the products round away is nothing beside an f32
+  for (int64_t pair = 0; pair < pairs; ++pair, power *= ratio) {
+    double angle = power;
+    if (factors) angle /= *reinterpret_cast<const float*>(factors->data + pair * factors->strides[0]);
+    const double share = unscaled.at(pair);
+    quarters[pair] = (angle * p.freq_scale * (1 - share) + angle * share) * (2 / std::numbers::pi);
   }
+  std::fill(quarters + pairs, quarters + padded_pairs(p), 0.0);
 }
 
-// n pairs; the result may overwrite the source.
-void rotate_neighbours(const float* x, const float* cosines, const float* sines, float* to, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const float even = x[2 * i], odd = x[2 * i + 1];
-    to[2 * i] = even * cosines[i] - odd * sines[i];
-    to[2 * i + 1] = even * sines[i] + odd * cosines[i];
-  }
-}
-
-void rotate_halves(const float* low, const float* high, const float* cosines, const float* sines, float* to_low,
-                   float* to_high, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const float a = low[i], b = high[i];
-    to_low[i] = a * cosines[i] - b * sines[i];
-    to_high[i] = a * sines[i] + b * cosines[i];
-  }
-}
-
-void run_neighbours(const Tensor& x, const std::byte* row, const float* cosines, const float* sines, int64_t dims,
-                    float* to) {
+void run_neighbours(const Tensor& x, const std::byte* row, const float* factors, int64_t dims, float* to) {
   float in[kChunk];
-  for (int64_t begin = 0; begin < dims; begin += kChunk) {
-    const int64_t n = std::min(kChunk, dims - begin);
-    rotate_neighbours(load(x, row, begin, n, in), cosines + begin / 2, sines + begin / 2, to + begin, n / 2);
+  const int64_t chunk = is_direct(x) ? dims : kChunk;
+  for (int64_t begin = 0; begin < dims; begin += chunk) {
+    const int64_t n = std::min(chunk, dims - begin);
+    kernels().rows.rotate_neighbours(load(x, row, begin, n, in), factors + begin, factors + dims + begin, n,
+                                     to + begin);
   }
 }
 
-void run_halves(const Tensor& x, const std::byte* row, const float* cosines, const float* sines, int64_t dims,
-                float* to) {
+void run_halves(const Tensor& x, const std::byte* row, const float* factors, int64_t dims, float* to) {
   float low[kChunk], high[kChunk];
-  const int64_t half = dims / 2;
-  for (int64_t begin = 0; begin < half; begin += kChunk) {
-    const int64_t n = std::min(kChunk, half - begin);
-    rotate_halves(load(x, row, begin, n, low), load(x, row, half + begin, n, high), cosines + begin, sines + begin,
-                  to + begin, to + half + begin, n);
+  const int64_t half = dims / 2, chunk = is_direct(x) ? half : kChunk;
+  for (int64_t begin = 0; begin < half; begin += chunk) {
+    const int64_t n = std::min(chunk, half - begin);
+    kernels().rows.rotate_halves(load(x, row, begin, n, low), load(x, row, half + begin, n, high), factors + begin,
+                                 factors + dims + begin, n, to + begin, to + half + begin);
   }
 }
 
@@ -109,16 +103,21 @@ void copy_rest(const Tensor& x, const std::byte* row, int64_t dims, float* to) {
 
 void run(const TeamContext& ctx, Tensor& node) {
   const auto& p = std::get<RopeParams>(node.params);
-  const Tensor& x = *node.src[0];
-  auto* table = reinterpret_cast<float*>(ctx.workspace);
-  fill_table(ctx, node, table);
-  ctx.barrier();
+  const Tensor &x = *node.src[0], &positions = *node.src[1];
+  const Table table(ctx, p);
+  const double scale = magnitude(p);
   const auto rotate = p.mode == RopeMode::kHalves ? run_halves : run_neighbours;
+  int64_t known = -1;  // the token whose factors are there
   for_rows(ctx, node.shape, [&](RowIndex index) {
+    if (known < 0) fill_quarters(p, factors_of(node), table.quarters);
+    if (known != index.i2) {
+      const auto position = *reinterpret_cast<const int32_t*>(positions.data + index.i2 * positions.strides[0]);
+      kernels().rows.turn(table.quarters, position, scale, p.dims / 2, p.mode == RopeMode::kNeighbours, table.factors);
+      known = index.i2;
+    }
     const std::byte* row = row_at(x, index);
     auto* to = reinterpret_cast<float*>(row_at(node, index));
-    const float* cosines = table + index.i2 * p.dims;
-    rotate(x, row, cosines, cosines + p.dims / 2, p.dims, to);
+    rotate(x, row, table.factors, p.dims, to);
     copy_rest(x, row, p.dims, to);
   });
 }
@@ -131,8 +130,8 @@ bool supports(const Tensor& node) {
          p.dims <= node.shape[0] && p.mode < RopeMode::kCount;
 }
 
-size_t workspace(const Tensor& node, int) {
-  return std::get<RopeParams>(node.params).dims * node.shape[2] * sizeof(float);
+size_t workspace(const Tensor& node, int threads) {
+  return Table::bytes(std::get<RopeParams>(node.params)) * static_cast<size_t>(threads);
 }
 
 int64_t work(const Tensor& node) {

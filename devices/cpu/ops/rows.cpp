@@ -42,11 +42,10 @@ void copy_elements(const Tensor& tensor, const std::byte* row, int64_t begin, in
   }
 }
 
-const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch) {
+const float* load_into(float* scratch, const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n) {
   const DTypeTraits& type = traits(tensor.dtype);
   const bool gaps = tensor.strides[0] != type.block_bytes;
   if (tensor.dtype == DType::kF32) {
-    if (!gaps) return reinterpret_cast<const float*>(row) + begin;
     copy_elements(tensor, row, begin, n, reinterpret_cast<std::byte*>(scratch));
     return scratch;
   }
@@ -63,10 +62,15 @@ const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int
   return scratch;
 }
 
+void convert(DType dtype, const float* values, void* to, int64_t n) {
+  const auto vectorised = kernels().rows.from_f32[static_cast<size_t>(dtype)];
+  (vectorised ? vectorised : traits(dtype).from_f32)(values, to, n);
+}
+
 void store(const Tensor& node, std::byte* row, int64_t begin, int64_t n, const float* values) {
   if (node.dtype == DType::kF32) return;
   const DTypeTraits& type = traits(node.dtype);
-  type.from_f32(values, row + begin / type.block_elems * type.block_bytes, n);
+  convert(node.dtype, values, row + begin / type.block_elems * type.block_bytes, n);
 }
 
 }  // namespace shoal::cpu

@@ -13,6 +13,8 @@ namespace shoal::cpu {
 
 /// Elements per piece: a multiple of every block size.
 inline constexpr int64_t kChunk = 512;
+/// The same where nothing is converted, so that nothing has to fit on the stack.
+inline constexpr int64_t kLongChunk = 2048;
 
 /// Indices of a row on axes 1, 2 and 3.
 struct RowIndex {
@@ -34,9 +36,19 @@ inline std::byte* broadcast_row_at(const Tensor& tensor, const RowIndex& row) {
                          tensor.shape[3] == 1 ? 0 : row.i3});
 }
 
-/// n elements of a row from element `begin` on: the row's own memory when it is f32 without gaps, else converted
-/// into scratch. begin must be at a block boundary.
-const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch);
+/// Rows of f32 without gaps, which kernels use where they are.
+inline bool is_direct(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
+}
+
+/// n elements of a row from element `begin` on, converted into scratch.
+const float* load_into(float* scratch, const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n);
+
+/// The same, or the row's own memory when it is f32 without gaps. begin must be at a block boundary.
+inline const float* load(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, float* scratch) {
+  if (is_direct(tensor)) return reinterpret_cast<const float*>(row) + begin;
+  return load_into(scratch, tensor, row, begin, n);
+}
 
 /// Where to compute elements [begin, ...) of a result row: its own memory when f32, else scratch. Results have
 /// no gaps.
@@ -47,20 +59,23 @@ inline float* target(const Tensor& node, std::byte* row, int64_t begin, float* s
 /// Stores what was computed in target(): nothing to do for f32, else a conversion.
 void store(const Tensor& node, std::byte* row, int64_t begin, int64_t n, const float* values);
 
+/// As DTypeTraits::from_f32, vectorised where it matters.
+void convert(DType dtype, const float* values, void* to, int64_t n);
+
 /// Copies elements [begin, begin + n) of a row without change of dtype; gaps of the source are left out.
 void copy_elements(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, std::byte* to);
 
-/// Calls f(RowIndex, begin, n) for this thread's pieces of a tensor of this shape: rows cut every kChunk elements.
+/// Calls f(RowIndex, begin, n) for this thread's pieces of a tensor of this shape: rows cut every `chunk` elements.
 template <class F>
-void for_pieces(const TeamContext& ctx, const Shape& shape, F&& f) {
-  const int64_t pieces = (shape[0] + kChunk - 1) / kChunk;
+void for_pieces(const TeamContext& ctx, const Shape& shape, F&& f, int64_t chunk = kChunk) {
+  const int64_t pieces = (shape[0] + chunk - 1) / chunk;
   const auto [first, last] = share(ctx, pieces * shape[1] * shape[2] * shape[3]);
   if (first == last) return;
   RowIndex row = row_index(shape, first / pieces);
-  int64_t begin = first % pieces * kChunk;
+  int64_t begin = first % pieces * chunk;
   for (int64_t i = first; i < last; ++i) {
-    f(row, begin, std::min(kChunk, shape[0] - begin));
-    if ((begin += kChunk) < shape[0]) continue;
+    f(row, begin, std::min(chunk, shape[0] - begin));
+    if ((begin += chunk) < shape[0]) continue;
     begin = 0;
     if (++row.i1 < shape[1]) continue;
     row.i1 = 0;
@@ -73,14 +88,19 @@ void for_pieces(const TeamContext& ctx, const Shape& shape, F&& f) {
 /// Calls f(RowIndex) for this thread's rows.
 template <class F>
 void for_rows(const TeamContext& ctx, const Shape& shape, F&& f) {
-  const auto [first, last] = share(ctx, shape[1] * shape[2] * shape[3]);
-  for (int64_t i = first; i < last; ++i) f(row_index(shape, i));
+  for_pieces(ctx, {1, shape[1], shape[2], shape[3]}, [&](RowIndex row, int64_t, int64_t) { f(row); });
 }
 
 /// All elements follow one another, so that they can be taken as one row (the stride of a row of one element may be
 /// anything otherwise).
 inline bool is_dense(const Tensor& tensor) {
   return tensor.is_contiguous() && tensor.strides[0] == traits(tensor.dtype).block_bytes;
+}
+
+/// The chunk for operands and results that are walked together.
+template <class... Tensors>
+int64_t chunk_for(const Tensors&... tensors) {
+  return (is_direct(tensors) && ...) ? kLongChunk : kChunk;
 }
 
 /// The shape to walk when all operands have the shape of the node: one long row when all of them are dense.

@@ -1,4 +1,5 @@
 // scale: x * scale + bias.
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -8,15 +9,14 @@ namespace {
 void run(const TeamContext& ctx, Tensor& node) {
   const Tensor& x = *node.src[0];
   const auto [scale, bias] = std::get<ScaleParams>(node.params);
-  for_pieces(ctx, flat_shape(node, x), [&, scale = scale, bias = bias](RowIndex row, int64_t begin, int64_t n) {
+  const auto piece = [&, scale = scale, bias = bias](RowIndex row, int64_t begin, int64_t n) {
     float in[kChunk], out[kChunk];
     std::byte* result = row_at(node, row);
-    const float* from = load(x, row_at(x, row), begin, n, in);
     float* to = target(node, result, begin, out);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = from[i] * scale + bias;
+    kernels().rows.scale(load(x, row_at(x, row), begin, n, in), scale, bias, to, n);
     store(node, result, begin, n, to);
-  });
+  };
+  for_pieces(ctx, flat_shape(node, x), piece, chunk_for(node, x));
 }
 
 bool supports(const Tensor& node) {

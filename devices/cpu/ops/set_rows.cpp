@@ -13,7 +13,7 @@ void write_row(const Tensor& rows, const std::byte* from, const Tensor& cache, s
   for (int64_t begin = 0; begin < cache.shape[0]; begin += kChunk) {
     const int64_t n = std::min(kChunk, cache.shape[0] - begin);
     const float* values = load(rows, from, begin, n, scratch);
-    type.from_f32(values, to + begin / type.block_elems * type.block_bytes, n);
+    convert(cache.dtype, values, to + begin / type.block_elems * type.block_bytes, n);
   }
 }
 

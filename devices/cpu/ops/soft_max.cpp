@@ -23,16 +23,8 @@ float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scal
     const int64_t n = std::min(kChunk, x.shape[0] - begin);
     float in[kChunk], bias[kChunk];
     const float* values = load(x, row_at(x, row), begin, n, in);
-    float* out = to + begin;
-    if (mask) {
-      const float* added = load(*mask, broadcast_row_at(*mask, row), begin, n, bias);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) out[i] = added[i] == kMinusInfinity ? added[i] : values[i] * scale + added[i];
-    } else {
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) out[i] = values[i] * scale;
-    }
-    top = std::max(top, kernels().vector.max(out, n));
+    const float* added = mask ? load(*mask, broadcast_row_at(*mask, row), begin, n, bias) : nullptr;
+    top = std::max(top, kernels().rows.logits(values, added, scale, to + begin, n));
   }
   return top;
 }
@@ -61,10 +53,10 @@ void run(const TeamContext& ctx, Tensor& node) {
       std::memset(to, 0, length * sizeof(float));
       return;
     }
-    const double sum = exponentiate(to, length, top) + std::exp(static_cast<double>(sink) - top);
+    const double rest = sinks ? std::exp(static_cast<double>(sink) - top) : 0;
+    const double sum = exponentiate(to, length, top) + rest;
     const auto factor = static_cast<float>(1.0 / sum);
-#pragma omp simd
-    for (int64_t i = 0; i < length; ++i) to[i] *= factor;
+    kernels().rows.normalize(to, 0, factor, to, length);
   });
 }
 

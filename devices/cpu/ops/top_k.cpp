@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/order.h"
 
@@ -12,12 +13,18 @@ void select_row(const float* values, int64_t length, int32_t* best, int64_t k) {
   const Before before{values, true};
   std::iota(best, best + k, 0);
   std::make_heap(best, best + k, before);
-  for (int64_t i = k; i < length; ++i) {
-    const auto index = static_cast<int32_t>(i);
-    if (!before(index, best[0])) continue;
-    std::pop_heap(best, best + k, before);
-    best[k - 1] = index;
-    std::push_heap(best, best + k, before);
+  for (int64_t begin = k; begin < length; begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, length);
+    // An element that comes later must be larger than the worst, which may be NaN.
+    float worst = values[best[0]];
+    if (kernels().vector.max(values + begin, end - begin) <= worst) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if (!Before::greater(values[i], worst)) continue;
+      std::pop_heap(best, best + k, before);
+      best[k - 1] = static_cast<int32_t>(i);
+      std::push_heap(best, best + k, before);
+      worst = values[best[0]];
+    }
   }
   std::sort_heap(best, best + k, before);
 }

@@ -8,14 +8,15 @@ namespace {
 
 void run(const TeamContext& ctx, Tensor& node) {
   const Tensor& x = *node.src[0];
-  const Activation apply = activation_for(std::get<UnaryParams>(node.params).kind);
-  for_pieces(ctx, flat_shape(node, x), [&](RowIndex row, int64_t begin, int64_t n) {
+  const UnaryKernel apply = activation_for(std::get<UnaryParams>(node.params).kind);
+  const auto piece = [&](RowIndex row, int64_t begin, int64_t n) {
     float in[kChunk], out[kChunk];
     std::byte* result = row_at(node, row);
     float* to = target(node, result, begin, out);
     apply(load(x, row_at(x, row), begin, n, in), to, n);
     store(node, result, begin, n, to);
-  });
+  };
+  for_pieces(ctx, flat_shape(node, x), piece, chunk_for(node, x));
 }
 
 bool supports(const Tensor& node) {

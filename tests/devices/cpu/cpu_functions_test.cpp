@@ -58,13 +58,15 @@ TEST(CpuFunctions, FeaturesNameTheInstructionSet) {
   EXPECT_THAT(value("hwloc"), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
-TEST(CpuFunctions, TheExtraBufferTypeIsThatOfMappedFiles) {
+TEST(CpuFunctions, TheExtraBufferTypesAreThatOfMappedFilesAndThatOfPackedWeights) {
   Device& device = Registry::instance().device("CPU0");
   const auto types = find_function(family(), functions::kExtraBufferTypes)(device);
-  ASSERT_EQ(types.size(), 1u);
+  ASSERT_EQ(types.size(), 2u);
   alignas(64) std::byte bytes[64];
   EXPECT_EQ(&device.buffer_from_host_ptr(bytes, 64)->type(), types[0]);
-  EXPECT_TRUE(device.supports_buffer_type(*types[0]));
+  EXPECT_EQ(&device.weights_type(), types[1]);
+  EXPECT_EQ(types[1]->name(), "CPU0_Packed");
+  for (const BufferType* type : types) EXPECT_TRUE(device.supports_buffer_type(*type));
 }
 
 TEST(CpuFunctions, ThreadsCanBeChangedBetweenRuns) {

@@ -1,15 +1,29 @@
 #include "devices/cpu/topology.h"
 
-#include <gtest/gtest.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <linux/mempolicy.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
 #include <thread>
 
 namespace shoal::cpu {
 namespace {
 
 const std::vector<Node> kTwoNodes{{0, {0, 1, 2, 3}}, {2, {8, 9, 10, 11}}};
+
+constexpr size_t kOdd = (size_t{9} << 20) + 12345;  ///< several huge pages and a bit
 
 TEST(DivideCores, OnePerNodeByDefault) {
   const auto sets = divide_cores(kTwoNodes, 0);
@@ -80,13 +94,149 @@ TEST(Machine, BindsTheCallingThreadOnly) {
 
 TEST(Machine, MemoryIsAlignedAndFailureIsNull) {
   for (int node : {-1, machine_nodes()[0].number}) {
-    for (size_t size : {size_t{0}, size_t{100}, size_t{1000000}}) {
+    for (size_t size : {size_t{0}, size_t{100}, size_t{1000000}, (size_t{4} << 20) - 1, size_t{4} << 20, kOdd}) {
       void* data = allocate_on_node(size, node);
       ASSERT_NE(data, nullptr);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
-      free_memory(data);
+      std::memset(data, 1, size);  // all of it is there
+      free_memory(data, size);
     }
-    EXPECT_EQ(allocate_on_node(~size_t{0}, node), nullptr);
+    for (size_t size : {~size_t{0}, ~size_t{0} - 4096, ~size_t{0} / 2, size_t{1} << 60}) {
+      EXPECT_EQ(allocate_on_node(size, node), nullptr) << size;
+    }
+  }
+}
+
+TEST(CoresOfTeam, AreThoseOfTheDevice) {
+  const CoreSet set{0, {machine_nodes()[0].cores.front()}};
+  EXPECT_EQ(cores_of_team(set, 1), set.cores);
+  EXPECT_GE(cores_of_team({0, set.cores, true}, 1).size(), static_cast<size_t>(usable_cores()))
+      << "the system balances what shares cores";
+}
+
+// The machine is read once in a process: tests of other machines, or of other circumstances, run in processes of their
+// own, with the environment set here.
+void run_alone(const std::string& environment, const std::string& test) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command = fmt::format(
+      "{} '{}' --gtest_also_run_disabled_tests --gtest_filter=ProcessOf.DISABLED_{} 2>&1", environment, program, test);
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string output;
+  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) output.push_back(static_cast<char>(c));
+  EXPECT_EQ(pclose(pipe), 0) << command << "\n" << output;
+  EXPECT_THAT(output, ::testing::HasSubstr("1 test from 1 test suite ran")) << command;
+}
+
+std::vector<int> all_cores() {
+  std::vector<int> cores;
+  for (const Node& node : machine_nodes()) cores.insert(cores.end(), node.cores.begin(), node.cores.end());
+  return cores;
+}
+
+TEST(ProcessOf, DISABLED_TheseCores) {
+  EXPECT_EQ(fmt::format("{}", fmt::join(all_cores(), ",")), std::getenv("TEST_CORES"));
+}
+
+TEST(Machine, KeepsItsCoresWhenOpenMpBindsThreads) {
+  const std::string cores = fmt::format("TEST_CORES={}", fmt::join(all_cores(), ","));
+  for (const char* setting : {"OMP_PROC_BIND=false", "OMP_PROC_BIND=true", "OMP_PROC_BIND=spread OMP_PLACES=threads",
+                              "OMP_NUM_THREADS=1", "OMP_DYNAMIC=true"}) {
+    run_alone(fmt::format("{} {}", cores, setting), "TheseCores");
+  }
+}
+
+TEST(Machine, HasOnlyTheCoresThatTheProcessMayUse) {
+  const int last = all_cores().back();
+  bool bound = false;
+  std::thread([&] {
+    bound = bind_thread({&last, 1});  // programs that it starts inherit that
+    if (!bound) return;
+    for (const char* setting : {"", "OMP_PROC_BIND=true"}) {
+      run_alone(fmt::format("TEST_CORES={} {}", last, setting), "TheseCores");
+    }
+  }).join();
+  if (!bound) GTEST_SKIP() << "binding threads is not permitted here";
+}
+
+TEST(ProcessOf, DISABLED_TwoNodesWithTwoThreadsPerCore) {
+  ASSERT_EQ(all_cores(), (std::vector<int>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(hardware_threads(std::vector<int>{2, 8}), (std::vector<int>{2, 8, 3, 9}));
+  const auto sets = divide_cores(machine_nodes(), 0);
+  ASSERT_EQ(sets.size(), 2U);
+  const std::vector<int> cores{6, 8, 10}, all{6, 8, 10, 7, 9, 11};
+  EXPECT_EQ(cores_of_team(sets[1], 2), cores) << "another process may use some of them";
+  EXPECT_EQ(cores_of_team(sets[1], 3), cores);
+  EXPECT_EQ(cores_of_team(sets[1], 4), all);
+  EXPECT_EQ(cores_of_team(sets[1], 6), all);
+  EXPECT_EQ(cores_of_team(sets[1], 7).size(), 12U);
+}
+
+TEST(CoresOfTeam, UseTheOtherHardwareThreadsOfACoreForMoreThreads) {
+  run_alone("HWLOC_SYNTHETIC='numa:2 core:3 pu:2'", "TwoNodesWithTwoThreadsPerCore");
+}
+
+TEST(ProcessOf, DISABLED_MemoryOfTwoNodes) {
+  ASSERT_EQ(machine_nodes().size(), 2U);
+  for (size_t size : {size_t{100'000}, size_t{6} << 20, kOdd}) {
+    void* data = allocate_on_node(size, 0);
+    ASSERT_NE(data, nullptr);
+    unsigned long nodes[16] = {};  // NOLINT: the system's type
+    int mode = -1;
+    for (const size_t at : {size_t{0}, size - 1}) {
+      ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, static_cast<char*>(data) + at, MPOL_F_ADDR),
+                0);
+      EXPECT_NE(mode, MPOL_DEFAULT) << size;
+      EXPECT_EQ(nodes[0], 1U) << size;
+    }
+    std::memset(data, 1, size);
+    free_memory(data, size);
+    void* anywhere = allocate_on_node(size, -1);
+    ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, anywhere, MPOL_F_ADDR), 0);
+    EXPECT_EQ(mode, MPOL_DEFAULT);
+    free_memory(anywhere, size);
+  }
+}
+
+TEST(Machine, MemoryIsBoundToItsNode) {
+  int mode = -1;
+  if (syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) != 0) GTEST_SKIP() << "the system has no policies";
+  if (all_cores().size() < 2) GTEST_SKIP() << "two cores are needed to pose as two nodes";
+  run_alone("HWLOC_SYNTHETIC='numa:2 core:1 pu:1' HWLOC_THISSYSTEM=1", "MemoryOfTwoNodes");
+}
+
+/// The line of /proc/self/smaps of this key for the mapping that holds an address; "" where there is none.
+std::string mapping_line(const void* data, const std::string& key) {
+  std::ifstream file("/proc/self/smaps");
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
+      inside = begin <= address && address < end;
+    } else if (inside && line.starts_with(key + ":")) {
+      return line.substr(key.size() + 1);
+    }
+  }
+  return "";
+}
+
+TEST(Machine, LargeMemoryIsInHugePagesAndGoesBackToTheSystem) {
+  std::string modes;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), modes);
+  auto* data = static_cast<std::byte*>(allocate_on_node(kOdd, machine_nodes()[0].number));
+  ASSERT_NE(data, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % (2 << 20), 0U);
+  for (size_t i = 0; i < kOdd; i += 1000) ASSERT_EQ(data[i], std::byte{0}) << i;
+  std::memset(data, 1, kOdd);
+  if (modes.find("[never]") == std::string::npos && !modes.empty()) {
+    EXPECT_THAT(mapping_line(data, "VmFlags"), ::testing::HasSubstr(" hg"))
+        << "the system was not asked for huge pages";
+  }
+  free_memory(data, kOdd);
+  for (std::byte* at : {data, data + kOdd / 2, data + kOdd - 1}) {
+    EXPECT_NE(msync(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(at) / 4096 * 4096), 1, MS_ASYNC), 0)
+        << "memory was leaked " << at - data << " bytes from the start";
   }
 }
 

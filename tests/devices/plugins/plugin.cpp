@@ -2,6 +2,9 @@
 #include "devices/plugin.h"
 #include "devices/null/null_device.h"
 #include "graph/error.h"
+#ifdef FACTORY_SIZES
+#include "collectives/factory.h"
+#endif
 
 #ifndef FAMILY
 #define FAMILY "GOOD"
@@ -37,6 +40,14 @@ class Family final : public shoal::BackendReg {
  public:
   std::string name() const override { return NAME; }
   std::span<shoal::Device* const> devices() const override { return devices_; }
+#ifdef FACTORY_SIZES
+  void* function(std::string_view name) const override {
+    static shoal::collectives::FamilyFactory factory{
+        shoal::collectives::class_sizes() + FACTORY_SIZES,
+        [](std::span<shoal::Backend* const>, const shoal::collectives::Options&) { return nullptr; }};
+    return name == shoal::functions::kCommunicatorFactory ? &factory : nullptr;
+  }
+#endif
 
  private:
   shoal::null::NullDevice device_{*this, DEVICE, {}};

@@ -1,0 +1,41 @@
+// Prints what benchmarks/machine.h measures: the figures that other benchmarks, and scripts, compare with.
+//
+//   machine_bench --threads 2
+//   machine_bench --threads 2 --bandwidth | tail -1      the GB/s that are read, nothing else
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "benchmarks/machine.h"
+#include "devices/cpu/isa.h"
+#include "devices/cpu/topology.h"
+#include "devices/params.h"
+
+int main(int argc, char** argv) {
+  namespace bench = shoal::bench;
+  namespace cpu = shoal::cpu;
+  CLI::App app("What this machine can do at most");
+  int threads = cpu::usable_cores();
+  bool bandwidth_only = false;
+  app.add_option("-t,--threads", threads, "threads, on as many cores")->check(CLI::Range(1, 4096));
+  app.add_flag("--bandwidth", bandwidth_only, "the last line is the GB/s that are read, and no more is measured");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (bandwidth_only) {
+      fmt::print("{:.2f}\n", bench::read_bandwidth(threads) / 1e9);
+      return 0;
+    }
+    fmt::print("{}, {} ({} is measured with)\n", cpu::cpu_model(), cpu::level_in_use(),
+               shoal::format_bytes(bench::beyond_caches()));
+    fmt::print("{:>8} {:>12} {:>14} {:>14}\n", "threads", "read GB/s", "f32 GFLOP/s", "int8 GOP/s");
+    for (const int count : {1, threads}) {
+      fmt::print("{:>8} {:>12.1f} {:>14.1f} {:>14.1f}\n", count, bench::read_bandwidth(count) / 1e9,
+                 bench::f32_peak(count) / 1e9, bench::int8_peak(count) / 1e9);
+      if (threads == 1) break;
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "machine_bench: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,104 @@
+// Sums are variables with names, not elements of an array: compilers keep those in registers. Where a product does not
+// depend on the sum it is an `asm`, or it would be made once before the loop.
+#include "benchmarks/machine_loops.h"
+
+namespace shoal::bench::SHOAL_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr size_t kBytes = 64;
+#elif defined(__AVX2__)
+constexpr size_t kBytes = 32;
+#else
+constexpr size_t kBytes = 16;
+#endif
+
+typedef float Floats __attribute__((vector_size(kBytes)));
+typedef int32_t Ints __attribute__((vector_size(kBytes)));
+typedef uint64_t Words __attribute__((vector_size(kBytes)));
+
+/// Sums that do not wait for each other: enough of them for two units that take six cycles.
+constexpr int kSums = 12;
+
+template <class V>
+inline void keep(const V& value) {
+  asm volatile("" : : "m"(value));
+}
+
+template <class V, class Step>
+inline void repeat(int64_t rounds, Step step) {
+  V a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{}, k{}, l{};
+  for (; rounds > 0; --rounds) {
+    step(a), step(b), step(c), step(d), step(e), step(f);
+    step(g), step(h), step(i), step(j), step(k), step(l);
+  }
+  keep(a + b + c + d + e + f + g + h + i + j + k + l);
+}
+
+void f32(int64_t rounds) {
+  const Floats x = Floats{} + 0.5f;
+#if defined(__FMA__)
+  repeat<Floats>(rounds, [x](Floats& sum) { asm("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x)); });
+#else
+  repeat<Floats>(rounds, [x](Floats& sum) { sum = sum * x + x; });
+#endif
+}
+
+void int8(int64_t rounds) {
+  const Ints x = Ints{} + 0x01010101;
+#if defined(__AVX512VNNI__)
+  repeat<Ints>(rounds, [x](Ints& sum) { asm("vpdpbusd %1, %1, %0" : "+v"(sum) : "v"(x)); });
+#elif defined(__AVX2__)
+  const Ints ones = Ints{} + 0x00010001;
+  repeat<Ints>(rounds, [x, ones](Ints& sum) {
+    Ints product;
+    asm volatile("vpmaddubsw %1, %1, %0" : "=x"(product) : "x"(x));
+    asm("vpmaddwd %1, %0, %0" : "+x"(product) : "x"(ones));
+    sum += product;
+  });
+#elif defined(__SSE2__)
+  repeat<Ints>(rounds, [x](Ints& sum) {
+    Ints product = x;
+    asm volatile("pmaddwd %1, %0" : "+x"(product) : "x"(x));
+    sum += product;
+  });
+#else
+  repeat<Ints>(rounds, [x](Ints& sum) { sum = sum * x + x; });
+#endif
+}
+
+/// Bytes of each operand that one step multiplies.
+#if defined(__AVX2__)
+constexpr size_t kProducts = kBytes;
+#elif defined(__SSE2__)
+constexpr size_t kProducts = kBytes / 2;
+#else
+constexpr size_t kProducts = kBytes / 4;
+#endif
+
+uint64_t read(const std::byte* data, size_t bytes, int streams) {
+  Words sums[kReadStep / kBytes] = {};
+  const size_t part = bytes / static_cast<size_t>(streams);
+  for (size_t at = 0; at < part; at += kReadStep) {
+    for (int stream = 0; stream < streams; ++stream) {
+      const std::byte* from = data + static_cast<size_t>(stream) * part + at;
+      for (size_t i = 0; i < kReadStep / kBytes; ++i) {
+        Words words;
+        __builtin_memcpy(&words, from + i * kBytes, kBytes);
+        sums[i] ^= words;
+      }
+    }
+  }
+  uint64_t all = 0;
+  for (const Words& sum : sums) {
+    for (size_t i = 0; i < kBytes / sizeof(uint64_t); ++i) all ^= sum[i];
+  }
+  return all;
+}
+
+}  // namespace
+
+extern const Loops kLoops;
+const Loops kLoops = {f32, 2.0 * kSums* kBytes / sizeof(float), int8, 2.0 * kSums* kProducts, read};
+
+}  // namespace shoal::bench::SHOAL_ISA

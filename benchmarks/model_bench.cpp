@@ -1,0 +1,288 @@
+// A model from end to end on CPU devices that share the cores of the machine: prompts and generation through a session,
+// and loading against reading the same file. Logits of a prompt, as one batch on these devices, are compared with those
+// of one device token by token; then it is timed. `shoal bench` does the first two for any devices, in the format of
+// the field; here they stand beside what the cores can do (benchmarks/machine.h).
+//
+//   prompt, generate   tokens/s. generate: GB/s of weights that are read and %bw, their share of the read bandwidth.
+//   The
+//                      models of the repository fit into a cache and can be read faster than that: %bw is over 100 then
+//   load               GB/s of file: opened, and weights on their devices; `x_read`: the time over that of `read`
+//   read               the file read into fresh memory, by one thread; all of these with the file in the page cache
+//
+//   model_bench --model=model.gguf --benchmark_filter=load
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "benchmarks/machine.h"
+#include "devices/cpu/cpu_device.h"
+#include "graph/error.h"
+#include "models/loader.h"
+#include "models/placement.h"
+#include "models/session.h"
+
+namespace shoal::models {
+namespace {
+
+constexpr int64_t kChecked = 32;    ///< tokens whose logits are compared
+constexpr int64_t kGenerated = 64;  ///< tokens after which generation starts again
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::vector<Device*> make_devices(int count) {
+  cpu::configure(fmt::format("devices={}", count));
+  std::vector<Device*> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(&Registry::instance().device(fmt::format("CPU{}", i)));
+  return devices;
+}
+
+/// A model that is loaded on some devices.
+struct Loaded {
+  Loaded(const std::string& path, int devices, const LoadOptions& options = {})
+      : members(make_devices(devices)), model(open_model(path)), placement(*model, members) {
+    load_weights(*model, placement, {}, options);
+  }
+  ~Loaded() { unload_weights(*model); }
+
+  int threads() const {
+    return std::accumulate(members.begin(), members.end(), 0,
+                           [](int sum, Device* device) { return sum + cpu::default_threads(*device); });
+  }
+  /// Bytes that a token needs: one row of the embedding, and everything else.
+  double bytes_per_token() const {
+    auto bytes = static_cast<double>(model->file.tensor_bytes());
+    if (model->weights.find("output.weight") != nullptr) {
+      bytes -= static_cast<double>(model->weights.find("token_embd.weight")->bytes());
+    }
+    return bytes;
+  }
+
+  std::vector<Device*> members;
+  std::unique_ptr<Model> model;
+  Placement placement;
+};
+
+struct Running {
+  Running(const std::string& path, int devices)
+      : loaded(path, devices),
+        context(std::min<int64_t>(loaded.model->hparams.context, 512)),
+        session(*loaded.model, loaded.placement, loaded.placement.init(), {.context = context}) {}
+
+  std::vector<int32_t> tokens(int64_t count) const {
+    std::vector<int32_t> ids(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      ids[static_cast<size_t>(i)] = static_cast<int32_t>((1 + i * 7919) % loaded.model->hparams.vocab);
+    }
+    return ids;
+  }
+  /// Of the last of some tokens, `step` of which are evaluated at a time.
+  std::vector<float> logits(int64_t step) {
+    const std::vector<int32_t> all = tokens(kChecked);
+    session.rewind(0);
+    for (int64_t i = 0; i < kChecked; i += step) session.evaluate({all.data() + i, static_cast<size_t>(step)});
+    const std::span<const float> values = session.logits();
+    return {values.begin(), values.end()};
+  }
+
+  Loaded loaded;
+  int64_t context;
+  Session session;
+};
+
+/// A batch rounds columns of quantised weights to 8 bits, single tokens do not: 0.006 for the small models.
+constexpr double kTolerance = 0.02;
+
+void verify(const std::vector<float>& expected, const std::vector<float>& actual) {
+  require<DeviceError>(expected.size() == actual.size(), "{} logits instead of {}", actual.size(), expected.size());
+  double errors = 0, squares = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    errors += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+    squares += std::pow(expected[i], 2);
+  }
+  require<DeviceError>(errors <= kTolerance * squares, "the logits are wrong: error {:.3g}", errors / squares);
+}
+
+/// The file's benchmarks; what the latest of them ran on is kept, because each is called several times.
+class Subject {
+ public:
+  explicit Subject(std::string path) : path_(std::move(path)) {}
+
+  std::string name() const { return std::filesystem::path(path_).stem().string(); }
+  void drop() { running_.reset(); }
+
+  void prompt(benchmark::State& state) {
+    Running& running = on(state);
+    const std::vector<int32_t> tokens = running.tokens(running.context / 2);
+    const auto start = std::chrono::steady_clock::now();
+    while (state.KeepRunning()) {
+      running.session.rewind(0);
+      running.session.evaluate(tokens);
+      benchmark::DoNotOptimize(running.session.logits());
+    }
+    const auto count = static_cast<double>(state.iterations()) * static_cast<double>(tokens.size());
+    state.counters["tokens"] = static_cast<double>(tokens.size());
+    state.counters["tokens/s"] = count / seconds_since(start);
+  }
+
+  void generate(benchmark::State& state) {
+    Running& running = on(state);
+    const std::vector<int32_t> tokens = running.tokens(kGenerated);
+    const double bandwidth = bench::read_bandwidth(running.loaded.threads());
+    const auto start = std::chrono::steady_clock::now();
+    while (state.KeepRunningBatch(kGenerated)) {
+      running.session.rewind(0);
+      for (const int32_t& token : tokens) {
+        running.session.evaluate({&token, 1});
+        benchmark::DoNotOptimize(running.session.logits());
+      }
+    }
+    const double rate = static_cast<double>(state.iterations()) / seconds_since(start);
+    state.counters["tokens/s"] = rate;
+    state.counters["GB/s"] = rate * running.loaded.bytes_per_token() / 1e9;
+    state.counters["%bw"] = 100 * rate * running.loaded.bytes_per_token() / bandwidth;
+  }
+
+  void load(benchmark::State& state, bool mapped) {
+    on(state);  // loads, and verifies what was loaded
+    drop();
+    const auto devices = static_cast<int>(state.range(0));
+    const LoadOptions options{.use_mapping = mapped};
+    double loading = 0, reading = 0;
+    while (state.KeepRunning()) {
+      read_file();  // in turn, so that both meet the same machine
+      reading += read_seconds_;
+      const auto start = std::chrono::steady_clock::now();
+      auto loaded = std::make_unique<Loaded>(path_, devices, options);
+      const double seconds = seconds_since(start);
+      loading += seconds;
+      state.SetIterationTime(seconds);
+    }
+    const double bytes = static_cast<double>(std::filesystem::file_size(path_));
+    state.counters["GB/s"] = bytes * static_cast<double>(state.iterations()) / loading / 1e9;
+    state.counters["x_read"] = loading / reading;
+  }
+
+  void read(benchmark::State& state) {
+    double seconds = 0;
+    while (state.KeepRunning()) {
+      read_file();
+      seconds += read_seconds_;
+      state.SetIterationTime(read_seconds_);
+    }
+    const double bytes = static_cast<double>(std::filesystem::file_size(path_));
+    state.counters["GB/s"] = bytes * static_cast<double>(state.iterations()) / seconds / 1e9;
+  }
+
+ private:
+  Running& on(const benchmark::State& state) {
+    const auto devices = static_cast<int>(state.range(0));
+    if (expected_.empty()) {
+      drop();
+      expected_ = Running(path_, 1).logits(1);
+    }
+    if (running_ == nullptr || devices_ != devices) {
+      drop();
+      auto next = std::make_unique<Running>(path_, devices);
+      verify(expected_, next->logits(kChecked));
+      running_ = std::move(next);
+      devices_ = devices;
+    }
+    return *running_;
+  }
+
+  void read_file() {
+    const auto start = std::chrono::steady_clock::now();
+    const size_t size = std::filesystem::file_size(path_);
+    const std::unique_ptr<char[]> memory(new char[size]);
+    const int file = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    require<InvalidArgument>(file >= 0, "cannot open {}", path_);
+    size_t done = 0;
+    for (ssize_t got = 1; got > 0 && done < size; done += static_cast<size_t>(std::max<ssize_t>(got, 0))) {
+      got = ::read(file, memory.get() + done, size - done);
+    }
+    close(file);
+    require<DeviceError>(done == size, "{} ends after {} bytes", path_, done);
+    benchmark::DoNotOptimize(memory[size - 1]);
+    read_seconds_ = seconds_since(start);
+  }
+
+  std::string path_;
+  std::vector<float> expected_;
+  std::unique_ptr<Running> running_;
+  int devices_ = 0;
+  double read_seconds_ = 0;
+};
+
+template <class Body>
+benchmark::internal::Benchmark* add(const std::string& name, Body body) {
+  return benchmark::RegisterBenchmark(name.c_str(), [body](benchmark::State& state) {
+    try {
+      body(state);
+    } catch (const Error& error) {
+      state.SkipWithError(error.what());
+    }
+  });
+}
+
+void add_all(Subject& subject) {
+  const auto on_devices = [&](const std::string& what, auto body) {
+    return add(what + "/" + subject.name(), body)->ArgName("devices")->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond);
+  };
+  on_devices("prompt", [&](benchmark::State& s) { subject.prompt(s); })->UseRealTime();
+  on_devices("generate", [&](benchmark::State& s) { subject.generate(s); })->UseRealTime();
+  on_devices("load", [&](benchmark::State& s) { subject.load(s, true); })->UseManualTime();
+  add("load_copied/" + subject.name(), [&](benchmark::State& s) { subject.load(s, false); })
+      ->ArgName("devices")
+      ->Arg(1)
+      ->Unit(benchmark::kMillisecond)
+      ->UseManualTime();
+  add("read/" + subject.name(),
+      [&](benchmark::State& s) {
+        subject.drop();
+        subject.read(s);
+      })
+      ->Unit(benchmark::kMillisecond)
+      ->UseManualTime();
+}
+
+void run(const std::vector<std::string>& files) {
+  std::vector<std::unique_ptr<Subject>> subjects;
+  for (const std::string& file : files) add_all(*subjects.emplace_back(std::make_unique<Subject>(file)));
+  benchmark::RunSpecifiedBenchmarks();
+}
+
+}  // namespace
+}  // namespace shoal::models
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  CLI::App app("Times models from end to end; further flags are those of Google Benchmark");
+  std::vector<std::string> files;
+  app.add_option("-m,--model", files, "GGUF files; default: small ones of the repository")->check(CLI::ExistingFile);
+  CLI11_PARSE(app, argc, argv);
+  if (files.empty()) {
+    for (const char* type : {"q4_0", "q4_k_m", "q8_0"}) {
+      files.push_back(fmt::format("{}/data/models/tiny-kjv-5m-{}.gguf", SHOAL_SOURCE_DIR, type));
+    }
+  }
+  try {
+    shoal::models::run(files);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "model_bench: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,111 @@
+// Matrix products with the sizes of a layer of a Llama of 1B parameters, and of a layer of routed experts.
+#include <fmt/format.h>
+
+#include "benchmarks/ops_bench/subject.h"
+#include "graph/ops/ops.h"
+
+namespace shoal::bench {
+namespace {
+
+constexpr int64_t kColumns[] = {1, 4, 8, 32, 512};
+
+struct Size {
+  int64_t k, m;
+};
+constexpr Size kSizes[] = {{2048, 2048}, {2048, 8192}, {8192, 2048}};
+
+struct Experts {
+  int64_t k = 2048, m = 1024, count = 32, used = 4;
+};
+constexpr int64_t kExpertTokens[] = {1, 32, 512};
+
+/// Columns of quantised weights may be rounded to 8 bits: a relative error of 1/254/sqrt(3) an element.
+double tolerance(DType weights) {
+  if (traits(weights).is_quantized) return 1e-4;
+  return weights == DType::kF32 ? 1e-10 : 1e-5;
+}
+
+Cost product_cost(DType dtype, double ops) {
+  Cost cost;
+  cost.ops = ops;
+  cost.arithmetic = traits(dtype).is_quantized ? Arithmetic::kInt8 : Arithmetic::kF32;
+  cost.tolerance = tolerance(dtype);
+  return cost;
+}
+
+double dot(const Leaf& a, int64_t a_row, const Leaf& b, int64_t b_row) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.tensor->shape[0]; ++i) sum += static_cast<double>(a.at(i, a_row)) * b.at(i, b_row);
+  return sum;
+}
+
+Cost build_mul_mat(Subject& s, DType dtype, Size size, int64_t columns) {
+  const auto [k, m] = size;
+  const auto weight_bytes = static_cast<double>(bytes_for(dtype, k * m));
+  // Many columns use a matrix so often that it does not matter where it was.
+  const int64_t matrices = columns < 512 ? leaves_for(s.target(), weight_bytes) : 1;
+  const Leaf& b = s.leaf(DType::kF32, {k, columns, 1, 1});
+  const Leaf* a = nullptr;
+  for (int64_t i = 0; i < matrices; ++i) {
+    a = &s.leaf(dtype, {k, m, 1, 1}, Role::kWeight, s.target().weights);
+    s.node(mul_mat(s.graph(), a->tensor, b.tensor));
+  }
+  Cost cost = product_cost(dtype, 2.0 * static_cast<double>(k * m * columns));
+  cost.bytes = weight_bytes + 4.0 * static_cast<double>((k + m) * columns);
+  for (int64_t i = 0; i < 128; ++i) {
+    const int64_t row = i * (m - 1) / 127, column = i * (columns - 1) / 127;
+    cost.samples.push_back({column * m + row, dot(*a, row, b, column)});
+  }
+  return cost;
+}
+
+Cost build_mul_mat_id(Subject& s, DType dtype, const Experts& e, int64_t tokens) {
+  const auto all_bytes = static_cast<double>(bytes_for(dtype, e.k * e.m * e.count));
+  const int64_t pairs = tokens * e.used, touched = std::min(e.count, pairs);
+  const Leaf& x = s.leaf(DType::kF32, {e.k, 1, tokens, 1});
+  const Leaf* a = nullptr;
+  std::vector<int32_t> ids(static_cast<size_t>(pairs));
+  for (int64_t i = 0; i < (tokens < 512 ? leaves_for(s.target(), all_bytes) : 1); ++i) {
+    a = &s.leaf(dtype, {e.k, e.m, e.count, 1}, Role::kWeight, s.target().weights);
+    // Each node uses the experts after those of the one before.
+    for (int64_t first = 0; first < e.count; first += touched) {
+      for (int64_t j = 0; j < pairs; ++j) ids[static_cast<size_t>(j)] = static_cast<int32_t>((first + 5 * j) % e.count);
+      s.node(mul_mat_id(s.graph(), a->tensor, x.tensor, s.ints(ids, {e.used, tokens, 1, 1})));
+    }
+  }
+  Cost cost = product_cost(dtype, 2.0 * static_cast<double>(e.k * e.m * pairs));
+  cost.bytes = all_bytes * static_cast<double>(touched) / static_cast<double>(e.count) +
+               4.0 * static_cast<double>(e.k * tokens + e.m * pairs);
+  for (int64_t i = 0; i < 128; ++i) {
+    const int64_t row = i * (e.m - 1) / 127, pair = i * (pairs - 1) / 127;
+    const int64_t expert = ids[static_cast<size_t>(pair)];
+    cost.samples.push_back({pair * e.m + row, dot(*a, expert * e.m + row, x, pair / e.used)});
+  }
+  return cost;
+}
+
+}  // namespace
+
+void add_products(Target& target) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (!traits(dtype).is_float && !traits(dtype).is_quantized) continue;
+    for (const Size& size : kSizes) {
+      for (const int64_t columns : kColumns) {
+        add_benchmark(target, fmt::format("mul_mat/{}/k:{}/m:{}/n:{}", name_of(dtype), size.k, size.m, columns),
+                      [=](Subject& s) { return build_mul_mat(s, dtype, size, columns); });
+      }
+    }
+  }
+  for (const DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+    for (const int64_t tokens : kExpertTokens) {
+      const Experts experts;
+      add_benchmark(target,
+                    fmt::format("mul_mat_id/{}/k:{}/m:{}/experts:{}/used:{}/n:{}", name_of(dtype), experts.k, experts.m,
+                                experts.count, experts.used, tokens),
+                    [=](Subject& s) { return build_mul_mat_id(s, dtype, experts, tokens); });
+    }
+  }
+}
+
+}  // namespace shoal::bench

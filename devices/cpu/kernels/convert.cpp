@@ -1,0 +1,112 @@
+// Rows of f32 written as other types, and sums of several arrays.
+#include "devices/cpu/kernels/narrow.h"
+#include "devices/cpu/kernels/part.h"
+#include "devices/cpu/kernels/rows.h"
+#include "graph/quants/blocks.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+namespace {
+
+template <class Rows>
+void narrow(const float* src, void* dst, int64_t n) {
+  auto* to = static_cast<typename Rows::Element*>(dst);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_as(to + i, load<F32>(src + i), Rows{});
+  if (i < n) store_first_as<Rows>(to + i, load_first<RowsF32>(src + i, n - i), n - i);
+}
+
+using quants::BlockQ8_0;
+constexpr int kVectors = quants::kBlock / kLanes;
+
+/// Largest magnitude of a block; NaN do not count.
+float largest_magnitude(const F32* x) {
+  F32 most = {};
+  SHOAL_UNROLL
+  for (int i = 0; i < kVectors; ++i) {
+    const F32 v = bits_as<F32>(bits_as<I32>(x[i]) & 0x7fffffff);
+    most = v > most ? v : most;
+  }
+  return max_lanes(most);
+}
+
+/// Integers from -128 to 127 as bytes.
+inline void store_bytes(int8_t* to, const I32* v) {
+#if defined(__AVX512F__)
+  for (int i = 0; i < kVectors; ++i)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, _mm512_cvtepi32_epi8((__m512i)v[i]));
+#elif defined(__AVX2__)
+  // Packing works on halves of a register: the permutation puts groups of four back into their order.
+  const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
+  const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
+#else
+  for (int i = 0; i < quants::kBlock; ++i) to[i] = static_cast<int8_t>(v[i / kLanes][i % kLanes]);
+#endif
+}
+
+void quantize_block(const float* src, BlockQ8_0& block) {
+  F32 x[kVectors];
+  for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(src + i * kLanes);
+  block.scale = halves_of(splat(largest_magnitude(x) / 127))[0];
+  const float scale = half_to_float(block.scale);
+  const F32 factor = splat(scale == 0.0f ? 0.0f : 1.0f / scale);
+  const F32 round = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  I32 values[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    const F32 scaled = x[i] * factor;
+    const F32 above = scaled > splat(-127.0f) ? scaled : splat(-127.0f);  // NaN too
+    const F32 limited = above < splat(127.0f) ? above : splat(127.0f);
+    values[i] = bits_as<I32>(limited + round) - bits_as<I32>(round);
+  }
+  store_bytes(block.values, values);
+}
+
+/// One vector of all sources, added in their order.
+template <class Rows, class Load>
+inline F32 sum_at(const SumArgs& args, int64_t i, Load load_at) {
+  using Element = typename Rows::Element;
+  const auto at = [&](int64_t source) {
+    return load_at(reinterpret_cast<const Element*>(args.sources[source]) + args.first + i);
+  };
+  F32 sum = at(0);
+  for (int64_t source = 1; source < args.source_count; ++source) sum += at(source);
+  return sum;
+}
+
+}  // namespace
+
+void to_f16(const float* src, void* dst, int64_t n) {
+  narrow<RowsF16>(src, dst, n);
+}
+void to_bf16(const float* src, void* dst, int64_t n) {
+  narrow<RowsBF16>(src, dst, n);
+}
+void to_q8_0(const float* src, void* dst, int64_t n) {
+  auto* blocks = static_cast<BlockQ8_0*>(dst);
+  for (int64_t i = 0; i < n / quants::kBlock; ++i) quantize_block(src + i * quants::kBlock, blocks[i]);
+}
+
+template <class Rows>
+void sum_arrays(const SumArgs& args) {
+  using Element = typename Rows::Element;
+  const auto out = [&](int64_t target, int64_t i) {
+    return reinterpret_cast<Element*>(args.outs[target]) + args.out_first + i;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= args.n; i += kLanes) {
+    const F32 sum = sum_at<Rows>(args, i, [](const Element* from) { return Rows::load(from); });
+    for (int64_t target = 0; target < args.out_count; ++target) store_as(out(target, i), sum, Rows{});
+  }
+  if (i == args.n) return;
+  const int64_t rest = args.n - i;
+  const F32 sum = sum_at<Rows>(args, i, [=](const Element* from) { return load_first<Rows>(from, rest); });
+  for (int64_t target = 0; target < args.out_count; ++target) store_first_as<Rows>(out(target, i), sum, rest);
+}
+
+template void sum_arrays<RowsF32>(const SumArgs&);
+template void sum_arrays<RowsF16>(const SumArgs&);
+template void sum_arrays<RowsBF16>(const SumArgs&);
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,138 @@
+// Element-wise ops over pieces of rows.
+#include "devices/cpu/kernels/functions.h"
+#include "devices/cpu/kernels/part.h"
+#include "devices/cpu/kernels/rows.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+namespace {
+
+// --- functions of one element, in the order of UnaryKind ---
+
+F32 one_if(I32 mask) {
+  return bits_as<F32>(mask & bits_as<I32>(splat(1.0f)));
+}
+inline F32 neg(F32 x) {
+  return -x;
+}
+inline F32 sgn(F32 x) {
+  return one_if(x > F32{}) - one_if(x < F32{});
+}
+inline F32 step(F32 x) {
+  return one_if(x > F32{});
+}
+inline F32 elu(F32 x) {
+  return x > F32{} ? x : expm1_of(x);
+}
+inline F32 relu(F32 x) {
+  return x > F32{} ? x : F32{};
+}
+/// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+inline F32 gelu(F32 x) {
+  const F32 cube = splat(0.044715f) * x * x;
+  return gated(x, splat(1.5957691216057308f) * multiply_add(cube, x, x));
+}
+inline F32 gelu_quick(F32 x) {
+  return gated(x, splat(1.702f) * x);
+}
+inline F32 silu(F32 x) {
+  return gated(x, x);
+}
+inline F32 hard_sigmoid(F32 x) {
+  return at_most(at_least((x + splat(3.0f)) / splat(6.0f), 0.0f), 1.0f);
+}
+inline F32 hard_swish(F32 x) {
+  return x * hard_sigmoid(x);
+}
+inline F32 sqr(F32 x) {
+  return x * x;
+}
+
+template <F32 (*f)(F32)>
+void each(const float* x, float* to, int64_t n) {
+  for_each(
+      to, n, [](F32 v) { return f(v); }, x);
+}
+
+void square_roots(const float* x, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = __builtin_sqrtf(x[i]);
+}
+
+template <F32 (*f)(F32)>
+void gate(const float* x, const float* up, float* to, int64_t n) {
+  for_each(
+      to, n, [](F32 v, F32 w) { return f(v) * w; }, x, up);
+}
+
+// --- two operands ---
+
+struct Add {
+  static F32 apply(F32 a, F32 b) { return a + b; }
+};
+struct Sub {
+  static F32 apply(F32 a, F32 b) { return a - b; }
+};
+struct Mul {
+  static F32 apply(F32 a, F32 b) { return a * b; }
+};
+struct Div {
+  static F32 apply(F32 a, F32 b) { return a / b; }
+};
+
+template <class Op>
+void combine(const float* a, bool a_steps, const float* b, bool b_steps, float* to, int64_t n) {
+  if (a_steps && b_steps) {
+    for_each(
+        to, n, [](F32 x, F32 y) { return Op::apply(x, y); }, a, b);
+  } else if (a_steps) {
+    const F32 right = splat(*b);
+    for_each(
+        to, n, [=](F32 x) { return Op::apply(x, right); }, a);
+  } else if (b_steps) {
+    const F32 left = splat(*a);
+    for_each(
+        to, n, [=](F32 y) { return Op::apply(left, y); }, b);
+  } else {
+    const F32 result = Op::apply(splat(*a), splat(*b));
+    for_each(to, n, [=] { return result; });
+  }
+}
+
+}  // namespace
+
+constinit const UnaryKernel kUnaryKernels[kUnaryKernelCount] = {
+    each<magnitude_of>,
+    each<neg>,
+    each<sgn>,
+    each<step>,
+    each<tanh_of>,
+    each<elu>,
+    each<relu>,
+    each<sigmoid_of>,
+    each<gelu>,
+    each<gelu_erf_of>,
+    each<gelu_quick>,
+    each<silu>,
+    each<hard_swish>,
+    each<hard_sigmoid>,
+    each<exp_of>,
+    each<log_of>,
+    each<sqr>,
+    square_roots,
+    sines,
+    cosines,
+};
+constinit const GluKernel kGluKernels[kGluKernelCount] = {gate<silu>, gate<gelu>, gate<gelu_erf_of>, gate<gelu_quick>,
+                                                          gate<relu>};
+constinit const BinaryKernel kBinaryKernels[4] = {combine<Add>, combine<Sub>, combine<Mul>, combine<Div>};
+
+void scale_row(const float* x, float scale, float bias, float* to, int64_t n) {
+  for_each(
+      to, n, [=](F32 v) { return multiply_add(v, splat(scale), splat(bias)); }, x);
+}
+
+void clamp_row(const float* x, float low, float high, float* to, int64_t n) {
+  for_each(
+      to, n, [=](F32 v) { return at_most(at_least(v, low), high); }, x);
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,52 @@
+// What connects the devices of a family, where the family comes from a plug-in (tests/devices/plugins).
+#include "collectives/factory.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "graph/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// A plug-in for the length of a test.
+class Loaded {
+ public:
+  explicit Loaded(const std::string& name) : family_(Registry::instance().load(file(name))) {}
+  ~Loaded() { Registry::instance().unload("GOOD"); }
+  static std::string file(const std::string& name) {
+    return std::filesystem::canonical(std::filesystem::path(SHOAL_TEST_PLUGINS) / ("libshoal-" + name + ".so"));
+  }
+  const BackendReg& family() const { return family_; }
+
+ private:
+  BackendReg& family_;
+};
+
+TEST(FactoryTest, OfAPlugin) {
+  const Loaded loaded("factory");
+  const CommunicatorFactory factory = factory_of(loaded.family());
+  ASSERT_TRUE(factory);
+  EXPECT_EQ(factory({}, {}), nullptr) << "what this plug-in's makes";
+}
+
+TEST(FactoryTest, OfAFamilyThatOffersNone) {
+  const Loaded loaded("good");
+  EXPECT_FALSE(factory_of(loaded.family()));
+}
+
+TEST(FactoryTest, OfAPluginWithOtherClasses) {
+  const Loaded loaded("other_factory_sizes");
+  EXPECT_THAT([&] { factory_of(loaded.family()); },
+              ThrowsMessage<DeviceError>(
+                  AllOf(HasSubstr("[plug-in " + Loaded::file("other_factory_sizes") + "] its compiler laid out"),
+                        HasSubstr("build both from the same version of shoal"), testing::Not(HasSubstr("\n")))));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
