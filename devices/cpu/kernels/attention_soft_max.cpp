@@ -13,20 +13,6 @@ inline I32 lane_numbers() {
   return load<I32>(numbers);
 }
 
-inline float largest_lane(Vec<float, 4> v) {
-  const float a = v[0] < v[1] ? v[1] : v[0], b = v[2] < v[3] ? v[3] : v[2];
-  return a < b ? b : a;
-}
-inline float largest_lane(Vec<float, 8> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3), high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  return largest_lane(low < high ? high : low);
-}
-inline float largest_lane(Vec<float, 16> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-  const auto high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return largest_lane(low < high ? high : low);
-}
-
 /// Scores of KV rows outside [first, last) become -infinity.
 template <bool kHidden>
 void one_row(const BlockSoftMax& args, int64_t row) {
@@ -37,7 +23,7 @@ void one_row(const BlockSoftMax& args, int64_t row) {
   SHOAL_UNROLL
   for (int i = 0; i < kRowVectors; ++i) {
     const I32 at = lane_numbers() + i * kLanes;
-    v[i] = (at >= splat(first)) & (at < splat(last)) ? load<F32>(scores + i * kLanes) : splat(kMinusInfinity);
+    v[i] = ((at >= splat(first)) & (at < splat(last))) ? load<F32>(scores + i * kLanes) : splat(kMinusInfinity);
     most = larger(most, v[i]);
   }
   const F32 before = splat(args.top[row]), top = splat(largest_lane(most)), base = base_of(top);
@@ -66,7 +52,7 @@ void one_vector(const BlockSoftMax& args, int64_t lane) {
     for (int64_t j = 0; j < args.count; ++j) {
       const I32 at = splat(static_cast<int32_t>(j));
       const F32 score = load<F32>(scores + j * kAttentionRows);
-      const F32 seen = (at >= first) & (at < last) ? score : splat(kMinusInfinity);
+      const F32 seen = ((at >= first) & (at < last)) ? score : splat(kMinusInfinity);
       store(scores + j * kAttentionRows, seen);
       top = larger(top, seen);
     }
