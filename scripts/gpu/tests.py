@@ -124,7 +124,9 @@ SANITIZER_RESERVE = 110.0  # seconds of the benchmarks after it
 
 def generate(context, model: str, case: dict, devices: str, env: dict, limit: float) -> list[int]:
     ids = ",".join(str(token) for token in case["prompt_ids"])
-    command = [context.program("shoal"), "run", "-m", context.root / f"data/models/tiny-kjv-5m-{model}.gguf",
+    name = f"tiny-kjv-5m-{model}.gguf"
+    kept = context.root / "data/models" / name
+    command = [context.program("shoal"), "run", "-m", kept if kept.exists() else context.build / "tests/models" / name,
                "--plugin", context.plugin, "--devices", devices, "--prompt-tokens", ids, "--temp", "0", "--ignore-eos",
                "-n", 8 if context.emulated else len(case["continuation_ids"]), "--output", "json"]  # fmt: skip
     outcome = run(command, limit, context.log("text"), context.environment(**env), append=True)

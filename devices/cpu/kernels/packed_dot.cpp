@@ -8,8 +8,8 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// How far ahead weights are asked for.
-constexpr size_t kAhead = 4096;
+// How far ahead weights are asked for: two pages, which is what memory takes to answer at its full rate.
+constexpr size_t kAhead = 8192;
 
 template <class Format>
 struct Quantized {
@@ -25,8 +25,7 @@ struct Quantized {
   static I32 products(const Bytes (&weights)[8], const Column& b, int64_t part, int g) {
     constexpr int kOffset = kPackedOffset<Format>;
     I32 values = {};
-    I32 fine =
-        kOffset == 0 ? I32{} : splat(-kOffset * (kGroups == 2 ? b.half_totals[2 * part + g] : b.totals[part]));
+    I32 fine = kOffset == 0 ? I32{} : splat(-kOffset * (kGroups == 2 ? b.half_totals[2 * part + g] : b.totals[part]));
     SHOAL_UNROLL
     for (int i = g * kQuads; i < (g + 1) * kQuads; ++i) {
       values = step(values, weights[i], splat_quad(b.values + 32 * part + 4 * i));
@@ -65,10 +64,15 @@ struct Quantized {
     const int64_t parts = args.k / 32;
     int64_t first = 0;
     for (; first + Layout::kParts <= parts; first += Layout::kParts, unit += Layout::kBytes) {
-      prefetch(unit, Layout::kBytes, kAhead);
       const PackedReader<Format> reader(unit);
       SHOAL_UNROLL
-      for (int i = 0; i < Layout::kParts; ++i) part<C>(reader, i, first + i, b, sums, added);
+      for (int i = 0; i < Layout::kParts; ++i) {
+        // A few lines with each part: requests for all of a large unit at once would hold up the loads behind them.
+        constexpr size_t kLines = (Layout::kBytes + 64 * Layout::kParts - 1) / (64 * Layout::kParts);
+        prefetch(unit + i * kLines * 64, kLines * 64, kAhead);
+        keep_order();
+        part<C>(reader, i, first + i, b, sums, added);
+      }
     }
     if (first < parts) part<C>(PackedReader<Format>(unit), 0, first, b, sums, added);
     for (int c = 0; c < C; ++c) sums[c] = multiply_add(sums[c], splat(1.0f / 256.0f), added[c]);
