@@ -67,10 +67,13 @@ struct Quantized {
       const PackedReader<Format> reader(unit);
       SHOAL_UNROLL
       for (int i = 0; i < Layout::kParts; ++i) {
-        // A few lines with each part: requests for all of a large unit at once would hold up the loads behind them.
-        constexpr size_t kLines = (Layout::kBytes + 64 * Layout::kParts - 1) / (64 * Layout::kParts);
-        prefetch(unit + i * kLines * 64, kLines * 64, kAhead);
-        keep_order();
+        if (i % 2 == 0) {
+          // A few lines with every other part: requests for all of a large unit at once would hold up the loads behind
+          // them.
+          constexpr size_t kLines = (Layout::kBytes + 32 * Layout::kParts - 1) / (32 * Layout::kParts);
+          prefetch(unit + i / 2 * kLines * 64, kLines * 64, kAhead);
+          keep_order();
+        }
         part<C>(reader, i, first + i, b, sums, added);
       }
     }

@@ -132,19 +132,20 @@ template <class Format>
 struct PackedK32 : PackedUnit<Format> {
   using Unit = PackedUnit<Format>;
   F32 factor, minimum;
-  explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {}
+  I32 integers[2][2];  ///< scales and minima of the first and the other four parts, a byte each
+
+  explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {
+    const I32 s = bits_as<I32>(Unit::word(0, 0)), m = bits_as<I32>(Unit::word(0, 1));
+    const I32 low = bits_as<I32>(Unit::word(0, 2));
+    integers[0][0] = s & 0x3f3f3f3f;
+    integers[0][1] = m & 0x3f3f3f3f;
+    integers[1][0] = (low & 0x0f0f0f0f) | ((s >> 2) & 0x30303030);
+    integers[1][1] = ((low >> 4) & 0x0f0f0f0f) | ((m >> 2) & 0x30303030);
+  }
   void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
-    const int j = part % 4;
-    I32 s = Unit::byte_of(0, j), m = Unit::byte_of(1, j);
-    if (part < 4) {
-      s &= 63, m &= 63;
-    } else {
-      const I32 low = Unit::byte_of(2, j);
-      s = (low & 15) | (s >> 6) << 4;
-      m = low >> 4 | (m >> 6) << 4;
-    }
-    scale[0] = to_float(s) * factor;
-    add[0] = to_float(m) * minimum;
+    const I32(&of)[2] = integers[part / 4];
+    scale[0] = to_float((of[0] >> (8 * (part % 4))) & 255) * factor;
+    add[0] = to_float((of[1] >> (8 * (part % 4))) & 255) * minimum;
   }
 };
 
