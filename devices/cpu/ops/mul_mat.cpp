@@ -40,6 +40,7 @@ void list_columns(const TeamContext& ctx, const ProductShape& shape, const Produ
     memory.c[i] = reinterpret_cast<float*>(row_at(node, row));
   }
   if (ctx.thread != 0) return;
+  start_taking(memory);
   for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns.per_matrix();
 }
 

@@ -59,7 +59,10 @@ void run(const TeamContext& ctx, Tensor& node) {
   }
   const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
   convert_columns(ctx, *node.src[1], shape, memory);
-  if (ctx.thread == 0) list_columns(shape, memory, node);
+  if (ctx.thread == 0) {
+    list_columns(shape, memory, node);
+    start_taking(memory);
+  }
   ctx.barrier();
   multiply(ctx, *node.src[0], shape, memory);
 }

@@ -1,6 +1,7 @@
 #include "devices/cpu/ops/mul_mat_product.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/rows.h"
@@ -15,6 +16,8 @@ constexpr int64_t kRowUnit = 64;
 constexpr int64_t kSmallRowUnit = 16;
 constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerThread = 4;
+// The part of the units that is not divided beforehand: one in so many.
+constexpr int64_t kTakenPart = 4;
 
 /// Elements of a row in a panel, by the kind of its columns.
 constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
@@ -149,6 +152,7 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int thre
   b = reinterpret_cast<const std::byte**>(take(columns * sizeof(*b)));
   c = reinterpret_cast<float**>(take(columns * sizeof(*c)));
   first = reinterpret_cast<int64_t*>(take(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
+  taken = reinterpret_cast<int64_t*>(take(sizeof(*taken)));
   // Panels, or a row of b on its way to be converted.
   constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
   const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
@@ -179,22 +183,26 @@ const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& sha
   return row_at(b, row_index(b.shape, row));
 }
 
+void start_taking(const ProductMemory& memory) {
+  *memory.taken = 0;
+}
+
 void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory) {
   const int64_t all_rows = shape.m * shape.matrices;
   const int64_t unit = all_rows >= kRowUnit * kUnitsPerThread * ctx.threads ? kRowUnit : kSmallRowUnit;
+  const PackedMatrices packed = packed_matrices(a).value_or(PackedMatrices{});
+  const bool is_packed = packed.group_bytes > 0;
   // Units of all matrices in turn: matrices with many and with few columns are shared alike.
-  const int64_t units = (shape.m + unit - 1) / unit;
-  const auto [begin, end] = share(ctx, units * shape.matrices);
-  const std::optional<PackedMatrices> packed = shape.gathered ? std::nullopt : packed_matrices(a);
-  for (int64_t i = begin; i < end; ++i) {
+  const int64_t units = (shape.m + unit - 1) / unit * shape.matrices;
+  const auto run = [&](int64_t i) {
     const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;
     const int64_t first = memory.first[matrix], columns = memory.first[matrix + 1] - first;
-    const std::byte* at = packed ? packed->first + static_cast<size_t>(matrix) * packed->matrix_bytes
-                                 : row_at(a, {0, matrix % a.shape[2], matrix / a.shape[2]});
+    const std::byte* at = is_packed ? packed.first + static_cast<size_t>(matrix) * packed.matrix_bytes
+                                    : row_at(a, {0, matrix % a.shape[2], matrix / a.shape[2]});
     const Job job{a,
                   shape,
                   at,
-                  packed ? packed->group_bytes : 0,
+                  packed.group_bytes,
                   memory.b + first,
                   memory.c + first,
                   columns,
@@ -205,6 +213,16 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
     } else {
       run_dot(job);
     }
+  };
+  const int64_t divided = ctx.threads > 1 ? units - units / kTakenPart : units;
+  const auto [begin, end] = share(ctx, divided);
+  for (int64_t i = begin; i < end; ++i) run(i);
+  if (ctx.threads == 1) return;
+  const std::atomic_ref taken(*memory.taken);
+  for (;;) {
+    const int64_t i = divided + taken.fetch_add(1, std::memory_order_relaxed);
+    if (i >= units) return;
+    run(i);
   }
 }
 

@@ -50,6 +50,7 @@ struct ProductMemory {
   const std::byte** b;   ///< by column: what the kernels read
   float** c;             ///< by column: its place in the result
   int64_t* first;        ///< first column of each matrix, and behind the last one `columns`
+  int64_t* taken;        ///< units of work that threads have taken besides their shares; start_taking() sets it
   std::byte* scratch;    ///< scratch_bytes for each thread
   size_t scratch_bytes;
   size_t bytes;  ///< of all this
@@ -61,7 +62,11 @@ void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape
 /// Row number `row` of b (counted over its axes 1 to 3) as the kernels read it.
 const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory);
 
-/// This thread's share of the products. Matrix i of a is index i over its axes 2 and 3.
+/// Before the barrier, on one thread.
+void start_taking(const ProductMemory& memory);
+
+/// This thread's share of the products: most of the work is divided evenly, and what remains is taken by whoever comes
+/// first, as cores and their paths to memory are never equally fast. Matrix i of a is index i over its axes 2 and 3.
 void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory);
 
 /// What both ops need of a, b and the result.
