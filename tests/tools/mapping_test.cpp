@@ -47,7 +47,7 @@ struct Long : Child {
 
 TEST(Mapping, AFileCutOffWhileItIsUsedEndsTheProgramWithOneLine) {
   Copy model;
-  Long child(model, {});
+  Long child(model, {"--mmap"});
   std::filesystem::resize_file(model.path, 4096);
   EXPECT_EQ(child.wait(), 1);
   EXPECT_FALSE(child.killed());
@@ -58,7 +58,7 @@ TEST(Mapping, AFileCutOffWhileItIsUsedEndsTheProgramWithOneLine) {
 }
 
 TEST(Mapping, CopiesDoNotNeedTheFile) {
-  for (const char* flags : {"--no-mmap", "-dev CPU0,CPU1"}) {
+  for (const char* flags : {"--no-mmap", "--no-mmap --no-repack", "--repack", "-dev CPU0,CPU1"}) {
     Copy model;
     Long child(model, words(flags));
     std::filesystem::resize_file(model.path, 4096);
@@ -90,7 +90,7 @@ TEST(Mapping, GivesTheTextOfCopies) {
   json results[2];
   for (bool mapped : {false, true}) {
     results[mapped] = run_json({"run", "-m", kModel, "-p", "But the LORD is in", "-n", "12", "--temp", "0",
-                                "--top-logits", "5", mapped ? "--mmap" : "--no-mmap"});
+                                "--top-logits", "5", "--no-repack", mapped ? "--mmap" : "--no-mmap"});
   }
   EXPECT_EQ(results[0]["tokens"], results[1]["tokens"]);
   EXPECT_EQ(results[0]["top_logits"], results[1]["top_logits"]);
@@ -98,7 +98,9 @@ TEST(Mapping, GivesTheTextOfCopies) {
 
 TEST(Mapping, PlanShowsWhatIsAllocatedAndWhatIsMapped) {
   const size_t weights = std::filesystem::file_size(kModel) / 10 * 9;
-  const json mapped = run_json({"plan", "-m", kModel})["memory"][0];
+  const json mapped = run_json({"plan", "-m", kModel, "--mmap"})["memory"][0];
+  EXPECT_EQ(run_json({"plan", "-m", kModel, "--no-repack"})["memory"][0]["mapped"], mapped["mapped"]);
+  EXPECT_EQ(run_json({"plan", "-m", kModel})["memory"][0]["mapped"], 0) << "weights are repacked by default";
   const json copied = run_json({"plan", "-m", kModel, "--no-mmap"})["memory"][0];
   const json split = run_json({"plan", "-m", kModel, "--mmap", "-dev", "CPU0,CPU1"})["memory"][0];
   EXPECT_EQ(mapped["weights"], 0);
@@ -110,7 +112,7 @@ TEST(Mapping, PlanShowsWhatIsAllocatedAndWhatIsMapped) {
   EXPECT_GT(split["weights"].get<size_t>(), 0u);
 
   const char* const kLine = "CPU0 uses 5.3 MiB of weights where the file is mapped";
-  EXPECT_THAT(run({"plan", "-m", kModel}).out, HasSubstr(kLine));
+  EXPECT_THAT(run({"plan", "-m", kModel, "--mmap"}).out, HasSubstr(kLine));
   EXPECT_THAT(run({"plan", "-m", kModel, "--no-mmap"}).out, Not(HasSubstr("mapped")));
 }
 
