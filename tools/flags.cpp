@@ -48,7 +48,9 @@ void LoadFlags::add_to(CLI::App& app) {
   app.add_flag(
       "--repack,!--no-repack", repack,
       "Repack weights for the kernels of CPU devices while they are loaded (default), or leave them as they are");
-  app.add_flag("--mmap,!--no-mmap", mmap,
+  // As a function: a flag that is not given would set an optional to false.
+  const auto set_mmap = [this](int64_t sum) { mmap = sum > 0; };
+  app.add_flag("--mmap,!--no-mmap", std::function<void(int64_t)>(set_mmap),
                "Use weights on CPU devices that stand alone where the file is mapped, instead of repacking them (the "
                "default with --no-repack), or copy them into memory");
 }
