@@ -94,6 +94,10 @@ class Lowering {
       const Tensor& made = *shards.local[rank];
       Tensor* leaf = builder_.graph(rank).input(made.name, made.dtype, made.shape);
       leaf->strides = made.strides;
+      if (made.storage()->role == Role::kWeight) {  // whose bytes may be in an order of their own
+        leaf->view_base = made.view_base;
+        leaf->view_offset = made.view_offset;
+      }
       leaf->buffer = made.buffer;
       leaf->data = made.data;
       leaves.push_back(leaf);

@@ -164,6 +164,10 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
   host_bytes = planner.host_bytes();
 }
 
+bool fits(std::span<const DeviceUse> uses) {
+  return std::all_of(uses.begin(), uses.end(), [](const DeviceUse& use) { return use.use.total() <= use.memory.free; });
+}
+
 void require_memory(std::span<const DeviceUse> uses) {
   for (const DeviceUse& use : uses) {
     require<DeviceError>(use.use.total() <= use.memory.free,

@@ -22,8 +22,8 @@ bool brings_weights(const Device& device) {
   return device.offload_op(*mul_mat(graph, weight, x));
 }
 
-/// Does the device, or do its members, have room for the tensors in memory of this type?
-bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferType& type) {
+/// Does the device, or do its members, have room for the tensors in memory of this type, and `spare` besides?
+bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferType& type, bool spare) {
   const size_t free = device.memory().free;
   size_t needed = 0;
   for (const Tensor* tensor : tensors) {
@@ -31,7 +31,7 @@ bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferTy
     if (bytes > type.max_size()) return false;
     needed += bytes;
   }
-  return needed <= free - free / kSparePart;
+  return needed <= (spare ? free - free / kSparePart : free);
 }
 
 }  // namespace
@@ -43,8 +43,8 @@ WeightsHome weights_home(const Model& model, Device& device, std::span<Tensor* c
   const bool brought = std::any_of(others.begin(), others.end(),
                                    [&](const Device* other) { return other != &device && brings_weights(*other); });
   const bool in_host_memory = device.buffer_type().is_host();
-  const bool repack = options.repack && &own != &device.buffer_type() && !(brought && in_host_memory) &&
-                      (!can_map || fits(device, tensors, own));
+  const bool repack = options.repack && !(can_map && options.prefer_mapping) && &own != &device.buffer_type() &&
+                      !(brought && in_host_memory) && fits(device, tensors, own, can_map);
   if (repack) return {&own, false, true};
   return {&device.buffer_type(), can_map, false};
 }

@@ -17,8 +17,14 @@ Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups de
   require_threads(threads_needed(engine.placement->members(), placement.threads));
   // Memory is planned for the threads there are.
   std::vector<std::unique_ptr<Backend>> backends = engine.placement->init();
-  const std::vector<models::DeviceUse> memory =
-      models::ModelPlan(*engine.model, *engine.placement, session, load).memory;
+  models::LoadOptions how = load;
+  std::vector<models::DeviceUse> memory = models::ModelPlan(*engine.model, *engine.placement, session, how).memory;
+  if (how.repack && !models::fits(memory)) {
+    // As it is in the file a model may need less, or nothing.
+    how.repack = false;
+    memory = models::ModelPlan(*engine.model, *engine.placement, session, how).memory;
+    if (models::fits(memory)) warn("weights are not repacked, for which there is no room: generation may be slower");
+  }
   models::require_memory(memory);
   if (const std::string text = models::mapping_warning(memory); !text.empty()) warn(text);
   ProgressBar bar("loading");
@@ -26,7 +32,7 @@ Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups de
     if (interrupted()) throw Interrupted();
     bar.update(done, total);
   };
-  models::load_weights(*engine.model, *engine.placement, progress, load);
+  models::load_weights(*engine.model, *engine.placement, progress, how);
   engine.session = std::make_unique<models::Session>(*engine.model, *engine.placement, std::move(backends), session);
   return engine;
 }

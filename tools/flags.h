@@ -62,7 +62,7 @@ struct LoadFlags {
   std::optional<bool> mmap;  ///< as the user says
   bool repack = true;
   void add_to(CLI::App& app);
-  models::LoadOptions load() const { return {mmap.value_or(true), repack && !mmap.value_or(false)}; }
+  models::LoadOptions load() const { return {mmap.value_or(true), repack, mmap.value_or(false)}; }
 };
 
 /// -c -ctk -ctv, and -b -ub where the user has a say in batches

@@ -20,6 +20,13 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
   return kernel.work != nullptr ? kernel.work(node) : node.elements();
 }
 
+/// Lets a step use what the one before has left in their workspace.
+void follow(const Step& before, Step& step) {
+  const OpKernel& kernel = kernel_for(step.node->op);
+  if (step.run != kernel.run || kernel.can_follow == nullptr || step.workspace == nullptr) return;
+  if (step.workspace == before.workspace && kernel.can_follow(*before.node, *step.node)) step.run = kernel.run_after;
+}
+
 /// The range, when the device can run it.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
   check_supported(device, range);
@@ -65,6 +72,10 @@ void CpuPlan::compile() {
     begins_.push_back(static_cast<size_t>(behind - steps_.begin()));
   }
   begins_.push_back(steps_.size());
+  for (size_t i = 1; i < steps_.size(); ++i) {
+    // Another plan may have run between two segments.
+    if (std::find(begins_.begin(), begins_.end(), i) == begins_.end()) follow(steps_[i - 1], steps_[i]);
+  }
   range.graph->freeze();
 }
 

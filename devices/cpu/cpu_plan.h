@@ -27,7 +27,7 @@ class CpuPlan final : public GraphPlan {
   ~CpuPlan() override;
 
   Backend& backend() const override;
-  size_t allocated_bytes() const override { return memory_.bytes(); }
+  size_t allocated_bytes() const override { return memory_.bytes() + unpacked_.bytes(); }
 
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
 

@@ -37,6 +37,10 @@ struct OpKernel {
   size_t (*workspace)(const Tensor& node, int threads) = nullptr;
   /// Rough number of scalar operations, to decide how many threads are worth waking; nullptr = elements().
   int64_t (*work)(const Tensor& node) = nullptr;
+  /// May the node use what `before`, the node that ran just before it with its workspace at the same address, has left
+  /// there? Then run_after does what run does, without making it anew. nullptr = no.
+  bool (*can_follow)(const Tensor& before, const Tensor& node) = nullptr;
+  void (*run_after)(const TeamContext& ctx, Tensor& node) = nullptr;
 };
 
 /// run == nullptr when the op is not supported.

@@ -75,17 +75,27 @@ class PackedBuffer final : public HostBuffer {
                              tensor.name, type().name());
     if (tensor.is_view() || !is_packable(tensor)) return;
     const std::lock_guard lock(mutex_);
-    packed_.push_back(&tensor);
+    packed_.push_back(tensor);
   }
 
   void clear(uint8_t value) override {
     HostBuffer::clear(value);
-    for (Tensor* tensor : packed_) do_memset(*tensor, value, 0, tensor->bytes());
+    for (Tensor& tensor : packed_) do_memset(tensor, value, 0, tensor.bytes());
   }
 
  protected:
   void do_reset() override { packed_.clear(); }
-  void do_forget(Tensor& tensor) override { std::erase(packed_, &tensor); }
+  void do_forget(Tensor& tensor) override {
+    if (tensor.is_view()) return;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(packed_, [&](const Tensor& known) { return known.data == tensor.data && known.name == tensor.name; });
+  }
+  void do_alias(Tensor& tensor, const Tensor& placed) override {
+    require<InvalidArgument>(!placed.is_view() || tensor.is_view() || !is_packed(placed),
+                             "[alias {}] {} is a view of a weight that lies packed in {}: only a view can stand for it",
+                             tensor.name, describe(placed), type().name());
+    HostBuffer::do_alias(tensor, placed);
+  }
 
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override {
     if (!is_packed(tensor)) return HostBuffer::do_set(tensor, data, offset, size);
@@ -173,7 +183,7 @@ class PackedBuffer final : public HostBuffer {
   CpuDevice& device_;
   DeviceUse use_;
   std::mutex mutex_;
-  std::vector<Tensor*> packed_;  ///< that lie here, for clear()
+  std::vector<Tensor> packed_;  ///< copies of those that lie here, which may be gone before clear()
 };
 
 }  // namespace
@@ -220,6 +230,14 @@ std::optional<PackedMatrices> packed_matrices(const Tensor& tensor) {
        (tensor.shape[3] == 1 || tensor.strides[3] == row * static_cast<size_t>(owner.shape[1] * tensor.shape[2])));
   if (tensor.empty() || !whole_rows || !whole_groups || !all_matrices) return std::nullopt;
   return PackedMatrices{owner.data + place.offset, groups.group_bytes(), groups.matrix_bytes()};
+}
+
+void unpack_rows(const Tensor& packed, int64_t begin, int64_t end, std::byte* to) {
+  const Groups groups(packed);
+  for (int64_t row = begin; row < end; ++row) {
+    const Groups::Place place = groups.find(row);
+    groups.unpack(packed.data + place.offset, place.row, to + static_cast<size_t>(row) * groups.row_bytes());
+  }
 }
 
 bool reads_packed(const Tensor& node, size_t index) {

@@ -41,6 +41,11 @@ struct PackedMatrices {
 /// nullopt where the tensor is not packed, or begins inside a group, or has other rows than what it is a view of.
 std::optional<PackedMatrices> packed_matrices(const Tensor& tensor);
 
+/// All bytes of a packed tensor that is no view, in their usual order; rows [begin, end) of them, counted over axes 1
+/// to
+/// 3. Never fails, and allocates nothing.
+void unpack_rows(const Tensor& packed, int64_t begin, int64_t end, std::byte* to);
+
 /// Can the node read its source number `index`, which is packed, as it lies?
 bool reads_packed(const Tensor& node, size_t index);
 

@@ -1,7 +1,7 @@
 #include "devices/cpu/unpacked.h"
 
-#include "devices/buffer.h"
 #include "devices/cpu/packed_buffer.h"
+#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {
@@ -10,10 +10,16 @@ bool is_unreadable(const Tensor& node, size_t i) {
   return node.src[i] != nullptr && is_packed(*node.src[i]) && !reads_packed(node, i);
 }
 
-/// The whole storage of the first source, which is packed, into the memory of the node.
-void unpack(const TeamContext&, Tensor& node) {
-  const Tensor& packed = *node.src[0];
-  packed.buffer->get(packed, node.data, 0, packed.bytes());
+void check_reads_only(const Tensor& node) {
+  if (info(node.op).alias != Alias::kWrites || !is_packed(*node.src[0])) return;
+  fail<InvalidArgument>("[{} {}] {} lies packed and is only read: place what is written in another buffer type",
+                        name_of(node.op), node.name, describe(*node.src[0]));
+}
+
+/// The source, a packed weight, into the memory of the node.
+void unpack(const TeamContext& ctx, Tensor& node) {
+  const auto [begin, end] = share(ctx, node.rows());
+  unpack_rows(*node.src[0], begin, end, node.data);
 }
 
 }  // namespace
@@ -22,28 +28,33 @@ Tensor& UnpackedSources::copy_of(const Tensor& tensor) {
   return tensors_.emplace_back(tensor);
 }
 
-/// A step's node that makes the storage of `source` in its own memory.
-Tensor* UnpackedSources::unpacked(const Tensor& source) {
-  Tensor& node = copy_of(*source.storage());
-  node.data = memory_.emplace_back(node.bytes()).data();
-  node.buffer = nullptr;
-  node.src = {const_cast<Tensor*>(source.storage())};
-  return &node;
+size_t UnpackedSources::bytes() const {
+  size_t bytes = 0;
+  for (const auto& memory : memory_) bytes += memory.size();
+  return bytes;
 }
 
 void UnpackedSources::insert_into(std::vector<Step>& steps) {
   tensors_.clear();
   memory_.clear();
+  unpacked_.clear();
   std::vector<Step> all;
   for (const Step& step : steps) {
+    check_reads_only(*step.node);
     Step changed = step;
     for (size_t i = 0; i < step.node->src.size(); ++i) {
       if (!is_unreadable(*step.node, i)) continue;
       if (changed.node == step.node) changed.node = &copy_of(*step.node);
       const Tensor& source = *step.node->src[i];
-      Tensor* storage = unpacked(source);
-      storage->id = step.node->id;  // the same segment of the plan
-      all.push_back({unpack, storage, nullptr, true, true});
+      Tensor*& storage = unpacked_[source.storage()];
+      if (storage == nullptr) {
+        storage = &copy_of(*source.storage());
+        storage->data = memory_.emplace_back(storage->bytes()).data();
+        storage->buffer = nullptr;
+        storage->src = {const_cast<Tensor*>(source.storage())};
+        storage->id = step.node->id;  // the same segment of the plan
+        all.push_back({unpack, storage, nullptr, false, true});
+      }
       Tensor& view = copy_of(source);
       view.data = storage->data + source.view_offset;
       view.buffer = nullptr;

@@ -20,9 +20,17 @@
 #include <emmintrin.h>
 #endif
 
-#ifdef __clang__
+// Not under sanitizers, with whose checks unrolled loops take minutes to compile.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SHOAL_UNROLL
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SHOAL_UNROLL
+#elif defined(__clang__) && !defined(SHOAL_UNROLL)
 #define SHOAL_UNROLL _Pragma("unroll")
-#else
+#elif !defined(SHOAL_UNROLL)
 #define SHOAL_UNROLL _Pragma("GCC unroll 16")
 #endif
 

@@ -44,17 +44,31 @@ void list_columns(const TeamContext& ctx, const ProductShape& shape, const Produ
   for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns.per_matrix();
 }
 
-void run(const TeamContext& ctx, Tensor& node) {
+void run(const TeamContext& ctx, Tensor& node, bool columns_are_there) {
   const ProductShape shape = shape_of(node);
   if (shape.k == 0) {
     for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
     return;
   }
   const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
-  convert_columns(ctx, *node.src[1], shape, memory);
+  if (!columns_are_there) convert_columns(ctx, *node.src[1], shape, memory);
   list_columns(ctx, shape, memory, node);
   ctx.barrier();
   multiply(ctx, *node.src[0], shape, memory);
+}
+
+void run_whole(const TeamContext& ctx, Tensor& node) {
+  run(ctx, node, false);
+}
+void run_after(const TeamContext& ctx, Tensor& node) {
+  run(ctx, node, true);
+}
+
+/// Another product of the same columns, such as the keys' and the values' after the queries'.
+bool can_follow(const Tensor& before, const Tensor& node) {
+  if (before.op != Op::kMulMat || before.src[1] != node.src[1] || before.empty()) return false;
+  const ProductShape a = shape_of(before), b = shape_of(node);
+  return a.converted && b.converted && a.kind == b.kind && a.k == b.k;
 }
 
 size_t workspace(const Tensor& node, int threads) {
@@ -67,6 +81,6 @@ int64_t work(const Tensor& node) {
 
 }  // namespace
 
-const OpKernel kMulMatKernel{run, supports_product, workspace, work};
+const OpKernel kMulMatKernel{run_whole, supports_product, workspace, work, can_follow, run_after};
 
 }  // namespace shoal::cpu

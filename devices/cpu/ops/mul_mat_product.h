@@ -8,7 +8,7 @@
 // A matrix with few columns is multiplied row by row as it is stored (or packed, devices/cpu/packed_buffer.h); one with
 // many is decoded in panels (see devices/cpu/kernels/kernels.h). The choice and the order of sums depend on k and the
 // number of columns alone, so an element of the result has the same bits for any number of threads and wherever the
-// rows of a are cut.
+// rows of a are cut, as long as these are packed everywhere or nowhere: the two are summed in different orders.
 #pragma once
 
 #include <cstddef>
