@@ -62,28 +62,39 @@ std::vector<int> cores() {
 
 using Work = std::function<void()>;
 
+struct Times {
+  std::chrono::steady_clock::time_point begin, end;
+};
+
 /// `prepare` makes the work of a thread, on that thread and its core. Seconds of the fastest of some attempts, from the
-/// common start until the last thread is done.
+/// begin of the first thread until the last one is done: each reads the clock itself, as any of them may be woken late.
 double fastest(int threads, const std::function<Work()>& prepare) {
   const std::vector<int> places = cores();
   std::barrier<> meet(threads);
-  double best = 1e30;
+  std::vector<std::array<Times, kAttempts>> times(static_cast<size_t>(threads));
   const auto body = [&](int thread) {
     const int core = places[static_cast<size_t>(thread) % places.size()];
     cpu::bind_thread({&core, 1});
     const Work work = prepare();
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    for (Times& attempt : times[static_cast<size_t>(thread)]) {
       meet.arrive_and_wait();
-      const auto start = std::chrono::steady_clock::now();
+      attempt.begin = std::chrono::steady_clock::now();
       work();
-      meet.arrive_and_wait();
-      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-      if (thread == 0) best = std::min(best, time.count());
+      attempt.end = std::chrono::steady_clock::now();
     }
   };
   std::vector<std::thread> team;
   for (int thread = 0; thread < threads; ++thread) team.emplace_back(body, thread);
   for (std::thread& thread : team) thread.join();
+  double best = 1e30;
+  for (size_t attempt = 0; attempt < kAttempts; ++attempt) {
+    Times all = times[0][attempt];
+    for (const auto& own : times) {
+      all.begin = std::min(all.begin, own[attempt].begin);
+      all.end = std::max(all.end, own[attempt].end);
+    }
+    best = std::min(best, std::chrono::duration<double>(all.end - all.begin).count());
+  }
   return best;
 }
 
@@ -119,11 +130,11 @@ double measure_peak(int threads, void (*loop)(int64_t), double ops) {
 /// Keeps what was measured for each number of threads.
 class Kept {
  public:
-  double get(int threads, const std::function<double()>& measure) {
-    require<InvalidArgument>(threads > 0, "[machine] expected at least one thread, got {}", threads);
+  double get(int threads, const std::function<double(int)>& measure) {
+    const int used = measured_threads(threads);
     const std::lock_guard lock(mutex_);
-    const auto [at, is_new] = values_.try_emplace(threads);
-    if (is_new) at->second = measure();
+    const auto [at, is_new] = values_.try_emplace(used);
+    if (is_new) at->second = measure(used);
     return at->second;
   }
 
@@ -134,19 +145,29 @@ class Kept {
 
 }  // namespace
 
+int measured_threads(int threads) {
+  require<InvalidArgument>(threads > 0, "[machine] expected at least one thread, got {}", threads);
+  return std::min(threads, cpu::usable_cores());
+}
+
 double read_bandwidth(int threads) {
   static Kept kept;
-  return kept.get(threads, [threads] { return measure_reading(threads); });
+  return kept.get(threads, measure_reading);
 }
 
 double f32_peak(int threads) {
   static Kept kept;
-  return kept.get(threads, [threads] { return measure_peak(threads, loops().f32, loops().f32_ops); });
+  return kept.get(threads, [](int used) { return measure_peak(used, loops().f32, loops().f32_ops); });
+}
+
+double int16_peak(int threads) {
+  static Kept kept;
+  return kept.get(threads, [](int used) { return measure_peak(used, loops().int16, loops().int16_ops); });
 }
 
 double int8_peak(int threads) {
   static Kept kept;
-  return kept.get(threads, [threads] { return measure_peak(threads, loops().int8, loops().int8_ops); });
+  return kept.get(threads, [](int used) { return measure_peak(used, loops().int8, loops().int8_ops); });
 }
 
 size_t cache_bytes() {

@@ -9,11 +9,16 @@
 
 namespace shoal::bench {
 
+/// The threads that the figures for so many are measured with: no more than the cores that this process may use, which
+/// more threads would only share.
+int measured_threads(int threads);
 /// Bytes per second that so many threads read together.
 double read_bandwidth(int threads);
 /// f32 operations per second: a multiplication and an addition are two.
 double f32_peak(int threads);
-/// Operations per second on bytes whose products are summed up in 32 bits, counted alike.
+/// Operations per second on integers of 16 bits whose products are summed up in 32 bits, counted alike.
+double int16_peak(int threads);
+/// The same on bytes.
 double int8_peak(int threads);
 
 /// Of the last-level cache of one core.

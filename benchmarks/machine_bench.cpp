@@ -21,16 +21,22 @@ int main(int argc, char** argv) {
   app.add_flag("--bandwidth", bandwidth_only, "the last line is the GB/s that are read, and no more is measured");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (const int most = bench::measured_threads(threads); most < threads) {
+      fmt::print(stderr, "machine_bench: {} threads on {} usable cores do no more than {}: these are measured\n",
+                 threads, most, most);
+      threads = most;
+    }
     if (bandwidth_only) {
       fmt::print("{:.2f}\n", bench::read_bandwidth(threads) / 1e9);
       return 0;
     }
     fmt::print("{}, {} ({} is measured with)\n", cpu::cpu_model(), cpu::level_in_use(),
                shoal::format_bytes(bench::beyond_caches()));
-    fmt::print("{:>8} {:>12} {:>14} {:>14}\n", "threads", "read GB/s", "f32 GFLOP/s", "int8 GOP/s");
+    fmt::print("{:>8} {:>12} {:>14} {:>14} {:>14}\n", "threads", "read GB/s", "f32 GFLOP/s", "int16 GOP/s",
+               "int8 GOP/s");
     for (const int count : {1, threads}) {
-      fmt::print("{:>8} {:>12.1f} {:>14.1f} {:>14.1f}\n", count, bench::read_bandwidth(count) / 1e9,
-                 bench::f32_peak(count) / 1e9, bench::int8_peak(count) / 1e9);
+      fmt::print("{:>8} {:>12.1f} {:>14.1f} {:>14.1f} {:>14.1f}\n", count, bench::read_bandwidth(count) / 1e9,
+                 bench::f32_peak(count) / 1e9, bench::int16_peak(count) / 1e9, bench::int8_peak(count) / 1e9);
       if (threads == 1) break;
     }
   } catch (const std::exception& error) {

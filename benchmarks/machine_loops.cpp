@@ -67,13 +67,29 @@ void int8(int64_t rounds) {
 #endif
 }
 
-/// Bytes of each operand that one step multiplies.
-#if defined(__AVX2__)
-constexpr size_t kProducts = kBytes;
-#elif defined(__SSE2__)
-constexpr size_t kProducts = kBytes / 2;
+void int16(int64_t rounds) {
+#if defined(__AVX512VNNI__)
+  const Ints x = Ints{} + 0x00010001;
+  repeat<Ints>(rounds, [x](Ints& sum) { asm("vpdpwssd %1, %1, %0" : "+v"(sum) : "v"(x)); });
+#elif defined(__AVX2__)
+  const Ints x = Ints{} + 0x00010001;
+  repeat<Ints>(rounds, [x](Ints& sum) {
+    Ints product;
+    asm volatile("vpmaddwd %1, %1, %0" : "=x"(product) : "x"(x));
+    sum += product;
+  });
 #else
-constexpr size_t kProducts = kBytes / 4;
+  int8(rounds);  // whose bytes are widened first
+#endif
+}
+
+/// Numbers of each operand that one step multiplies.
+#if defined(__AVX2__)
+constexpr size_t kByteProducts = kBytes, kWordProducts = kBytes / 2;
+#elif defined(__SSE2__)
+constexpr size_t kByteProducts = kBytes / 2, kWordProducts = kByteProducts;
+#else
+constexpr size_t kByteProducts = kBytes / 4, kWordProducts = kByteProducts;
 #endif
 
 uint64_t read(const std::byte* data, size_t bytes, int streams) {
@@ -99,6 +115,8 @@ uint64_t read(const std::byte* data, size_t bytes, int streams) {
 }  // namespace
 
 extern const Loops kLoops;
-const Loops kLoops = {f32, 2.0 * kSums* kBytes / sizeof(float), int8, 2.0 * kSums* kProducts, read};
+const Loops kLoops = {
+    f32, 2.0 * kSums* kBytes / sizeof(float), int16, 2.0 * kSums* kWordProducts, int8, 2.0 * kSums* kByteProducts, read,
+};
 
 }  // namespace shoal::bench::SHOAL_ISA

@@ -11,7 +11,10 @@ struct Loops {
   /// Products and sums, in registers. The operations of one round: a multiplication and an addition are two.
   void (*f32)(int64_t rounds);
   double f32_ops;
-  /// Products of bytes, summed up in 32 bits, by the shortest sequence of instructions that the level has for it.
+  /// Products of words of 16 bits, summed up in 32 bits, by the shortest sequence that the level has for it.
+  void (*int16)(int64_t rounds);
+  double int16_ops;
+  /// The same of bytes.
   void (*int8)(int64_t rounds);
   double int8_ops;
   /// Reads memory at `streams` places at a time. `bytes` is a multiple of streams * kReadStep.

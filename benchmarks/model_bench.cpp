@@ -3,20 +3,24 @@
 // of one device token by token; then it is timed. `shoal bench` does the first two for any devices, in the format of
 // the field; here they stand beside what the cores can do (benchmarks/machine.h).
 //
-//   prompt, generate   tokens/s. generate: GB/s of weights that are read and %bw, their share of the read bandwidth.
-//   The
-//                      models of the repository fit into a cache and can be read faster than that: %bw is over 100 then
-//   load               GB/s of file: opened, and weights on their devices; `x_read`: the time over that of `read`
-//   read               the file read into fresh memory, by one thread; all of these with the file in the page cache
+//   prompt, generate   tokens/s. generate: GB/s of weights that are read and %bw, their share of the read bandwidth;
+//                      models of the repository fit into a cache and can be read faster: %bw is over 100 then
+//   load               weights used where the file is mapped; GB/s of file, `x_read`: the time over that of `read`
+//   load_copied        copied as they are
+//   load_packed        as models are loaded by default: in the layout that the device computes with fastest
+//   read               the file read by one thread into fresh small pages, as malloc gives them for what is large; all
+//                      of these with the file in the page cache
 //
 //   model_bench --model=model.gguf --benchmark_filter=load
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -26,6 +30,7 @@
 #include <vector>
 
 #include "benchmarks/machine.h"
+#include "devices/buffer.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/error.h"
 #include "models/loader.h"
@@ -49,6 +54,25 @@ std::vector<Device*> make_devices(int count) {
   return devices;
 }
 
+/// Not what the process has used before, and in small pages whatever the system's setting is.
+class FreshMemory {
+ public:
+  explicit FreshMemory(size_t size)
+      : size_(size), data_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    require<DeviceError>(data_ != MAP_FAILED, "no memory for {} bytes", size);
+    madvise(data_, size, MADV_NOHUGEPAGE);  // fails where there are none
+  }
+  ~FreshMemory() { munmap(data_, size_); }
+  FreshMemory(const FreshMemory&) = delete;
+  FreshMemory& operator=(const FreshMemory&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  size_t size_;
+  void* data_;
+};
+
 /// A model that is loaded on some devices.
 struct Loaded {
   Loaded(const std::string& path, int devices, const LoadOptions& options = {})
@@ -61,14 +85,23 @@ struct Loaded {
     return std::accumulate(members.begin(), members.end(), 0,
                            [](int sum, Device* device) { return sum + cpu::default_threads(*device); });
   }
-  /// Bytes that a token needs: one row of the embedding, and everything else.
+  /// Bytes that a token needs: of the embedding one row, which is not counted, of experts those that are used, and all
+  /// of everything else.
   double bytes_per_token() const {
-    auto bytes = static_cast<double>(model->file.tensor_bytes());
-    if (model->weights.find("output.weight") != nullptr) {
-      bytes -= static_cast<double>(model->weights.find("token_embd.weight")->bytes());
+    const Hparams& hparams = model->hparams;
+    const bool has_head = model->weights.find("output.weight") != nullptr;
+    double bytes = 0;
+    for (const Tensor* tensor : model->weights.tensors()) {
+      if (has_head && tensor->name == "token_embd.weight") continue;
+      const bool of_experts = hparams.experts > 0 && tensor->name.find("_exps.") != std::string::npos;
+      const double used =
+          of_experts ? static_cast<double>(hparams.experts_used) / static_cast<double>(hparams.experts) : 1;
+      bytes += used * static_cast<double>(tensor->bytes());
     }
     return bytes;
   }
+  /// Where all weights lie; they are on one device of the placement.
+  const BufferType& weights_in() const { return model->weights.tensors().front()->buffer->type(); }
 
   std::vector<Device*> members;
   std::unique_ptr<Model> model;
@@ -76,8 +109,8 @@ struct Loaded {
 };
 
 struct Running {
-  Running(const std::string& path, int devices)
-      : loaded(path, devices),
+  Running(const std::string& path, int devices, const LoadOptions& options = {})
+      : loaded(path, devices, options),
         context(std::min<int64_t>(loaded.model->hparams.context, 512)),
         session(*loaded.model, loaded.placement, loaded.placement.init(), {.context = context}) {}
 
@@ -155,12 +188,19 @@ class Subject {
     state.counters["%bw"] = 100 * rate * running.loaded.bytes_per_token() / bandwidth;
   }
 
-  void load(benchmark::State& state, bool mapped) {
-    on(state);  // loads, and verifies what was loaded
+  void load(benchmark::State& state, const LoadOptions& options) {
+    {
+      const Loaded& loaded = on(state, options).loaded;  // loads, and verifies what was loaded
+      const BufferType& packed = loaded.placement.device().weights_type();
+      require<DeviceError>(!options.repack || &loaded.weights_in() == &packed,
+                           "weights are in {}: there is no room for them in {}", loaded.weights_in().name(),
+                           packed.name());
+      state.SetLabel(fmt::format("in {}; x_read: read() into fresh small pages", loaded.weights_in().name()));
+    }
     drop();
     const auto devices = static_cast<int>(state.range(0));
-    const LoadOptions options{.use_mapping = mapped};
     double loading = 0, reading = 0;
+    read_file();  // so that the file is in the page cache, and memory is not the first that the system hands out
     while (state.KeepRunning()) {
       read_file();  // in turn, so that both meet the same machine
       reading += read_seconds_;
@@ -176,7 +216,9 @@ class Subject {
   }
 
   void read(benchmark::State& state) {
+    state.SetLabel("read() into fresh small pages");
     double seconds = 0;
+    read_file();
     while (state.KeepRunning()) {
       read_file();
       seconds += read_seconds_;
@@ -187,18 +229,20 @@ class Subject {
   }
 
  private:
-  Running& on(const benchmark::State& state) {
+  Running& on(const benchmark::State& state, const LoadOptions& options = {}) {
     const auto devices = static_cast<int>(state.range(0));
     if (expected_.empty()) {
       drop();
       expected_ = Running(path_, 1).logits(1);
     }
-    if (running_ == nullptr || devices_ != devices) {
+    const std::array<bool, 2> flags{options.use_mapping, options.repack};
+    if (running_ == nullptr || devices_ != devices || flags_ != flags) {
       drop();
-      auto next = std::make_unique<Running>(path_, devices);
+      auto next = std::make_unique<Running>(path_, devices, options);
       verify(expected_, next->logits(kChecked));
       running_ = std::move(next);
       devices_ = devices;
+      flags_ = flags;
     }
     return *running_;
   }
@@ -206,16 +250,16 @@ class Subject {
   void read_file() {
     const auto start = std::chrono::steady_clock::now();
     const size_t size = std::filesystem::file_size(path_);
-    const std::unique_ptr<char[]> memory(new char[size]);
+    const FreshMemory memory(size);
     const int file = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     require<InvalidArgument>(file >= 0, "cannot open {}", path_);
     size_t done = 0;
     for (ssize_t got = 1; got > 0 && done < size; done += static_cast<size_t>(std::max<ssize_t>(got, 0))) {
-      got = ::read(file, memory.get() + done, size - done);
+      got = ::read(file, memory.data() + done, size - done);
     }
     close(file);
     require<DeviceError>(done == size, "{} ends after {} bytes", path_, done);
-    benchmark::DoNotOptimize(memory[size - 1]);
+    benchmark::DoNotOptimize(memory.data()[size - 1]);
     read_seconds_ = seconds_since(start);
   }
 
@@ -223,6 +267,7 @@ class Subject {
   std::vector<float> expected_;
   std::unique_ptr<Running> running_;
   int devices_ = 0;
+  std::array<bool, 2> flags_ = {};  ///< of LoadOptions
   double read_seconds_ = 0;
 };
 
@@ -243,8 +288,10 @@ void add_all(Subject& subject) {
   };
   on_devices("prompt", [&](benchmark::State& s) { subject.prompt(s); })->UseRealTime();
   on_devices("generate", [&](benchmark::State& s) { subject.generate(s); })->UseRealTime();
-  on_devices("load", [&](benchmark::State& s) { subject.load(s, true); })->UseManualTime();
-  add("load_copied/" + subject.name(), [&](benchmark::State& s) { subject.load(s, false); })
+  on_devices("load_packed", [&](benchmark::State& s) { subject.load(s, {}); })->UseManualTime();
+  on_devices("load", [&](benchmark::State& s) { subject.load(s, {.repack = false}); })->UseManualTime();
+  add("load_copied/" + subject.name(),
+      [&](benchmark::State& s) { subject.load(s, {.use_mapping = false, .repack = false}); })
       ->ArgName("devices")
       ->Arg(1)
       ->Unit(benchmark::kMillisecond)

@@ -1,15 +1,17 @@
 // Every op that models spend time in, on any device, through plans as everybody makes them: verified, then timed. Time
 // is that of one op. Counters: GB/s of what it reads and writes, GFLOP/s, and where the device has CPU cores the share
 // of what these can do at most (benchmarks/machine.h): %bw of the read bandwidth, %peak of the arithmetic, 8-bit for
-// quantised weights and f32 for others. The larger of the two says how good an op is. What is in the caches can be
-// read faster than %bw = 100: there only weights and KV caches come from memory, as in a model.
+// quantised weights, 16-bit for prompts with f16 and bf16 weights, and f32 for others. The larger of the two says how
+// good an op is. What is in the caches can be read faster than %bw = 100: there only weights and KV caches come from
+// memory, as in a model.
 //
 //   ops_bench --device=CPU0:threads=2 --benchmark_filter='mul_mat/q4_0/.*/n:1$'
-//   ops_bench --weights=CPU0_Packed            matrices of products in another buffer type of the device
+//   ops_bench --weights=CPU0            matrices in another buffer type than models put them into, CPU0_Packed here
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "benchmarks/machine.h"
 #include "benchmarks/ops_bench/subject.h"
@@ -31,15 +33,20 @@ int threads_of(const Backend& backend) {
   return threads;
 }
 
-/// The device's own, or one of its other buffer types by name.
+/// What models put weights into, or one of the device's buffer types by name.
 BufferType& weights_type(Device& device, const std::string& name) {
+  if (name.empty()) return device.weights_type();
   std::vector<BufferType*> types{&device.buffer_type()};
+  const auto add = [&](BufferType* type) {
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+  };
+  add(&device.weights_type());
   if (const auto extra = find_function(device.reg(), functions::kExtraBufferTypes)) {
-    for (BufferType* type : extra(device)) types.push_back(type);
+    for (BufferType* type : extra(device)) add(type);
   }
   std::string known;
   for (BufferType* type : types) {
-    if (name.empty() || type->name() == name) return *type;
+    if (type->name() == name) return *type;
     known += " " + type->name();
   }
   fail<InvalidArgument>("{} has no buffer type '{}'; it has{}", device.name(), name, known);
@@ -48,11 +55,14 @@ BufferType& weights_type(Device& device, const std::string& name) {
 void measure(Target& target, int threads) {
   target.bandwidth = read_bandwidth(threads);
   target.f32_peak = f32_peak(threads);
+  target.int16_peak = int16_peak(threads);
   target.int8_peak = int8_peak(threads);
   benchmark::AddCustomContext("level", std::string(cpu::level_in_use()));
   benchmark::AddCustomContext("at most, with the device's threads",
-                              fmt::format("{} threads: {:.1f} GB/s, {:.0f} f32 GFLOP/s, {:.0f} int8 GOP/s", threads,
-                                          target.bandwidth / 1e9, target.f32_peak / 1e9, target.int8_peak / 1e9));
+                              fmt::format("{} threads: {:.1f} GB/s, {:.0f} f32 GFLOP/s, {:.0f} int16 GOP/s, "
+                                          "{:.0f} int8 GOP/s",
+                                          measured_threads(threads), target.bandwidth / 1e9, target.f32_peak / 1e9,
+                                          target.int16_peak / 1e9, target.int8_peak / 1e9));
 }
 
 void run(const std::string& device, const std::string& weights, size_t working_set) {
@@ -77,7 +87,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times the ops of a device; further flags are those of Google Benchmark");
   std::string device = "CPU0", weights, working_set;
   app.add_option("--device", device, "what Registry::init takes: CPU0, CPU0:threads=2, META:devices=CPU0,CPU1");
-  app.add_option("--weights", weights, "buffer type of the matrices of products; default: the device's own");
+  app.add_option("--weights", weights, "buffer type of matrices and tables; default: what models use");
   app.add_option("--working_set", working_set, "weights to go through before one is used again, e.g. 64M");
   CLI11_PARSE(app, argc, argv);
   try {

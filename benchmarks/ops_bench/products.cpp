@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "benchmarks/ops_bench/subject.h"
+#include "devices/cpu/ops/mul_mat_product.h"
 #include "graph/ops/ops.h"
 
 namespace shoal::bench {
@@ -25,10 +26,16 @@ double tolerance(DType weights) {
   return weights == DType::kF32 ? 1e-10 : 1e-5;
 }
 
-Cost product_cost(DType dtype, double ops) {
+/// What CPU devices multiply in: f16 and bf16 as fixed-point numbers where many columns use a matrix.
+Arithmetic arithmetic_of(DType weights, int64_t columns) {
+  if (traits(weights).is_quantized) return Arithmetic::kInt8;
+  return weights != DType::kF32 && columns >= cpu::kPanelColumns ? Arithmetic::kInt16 : Arithmetic::kF32;
+}
+
+Cost product_cost(DType dtype, int64_t columns, double ops) {
   Cost cost;
   cost.ops = ops;
-  cost.arithmetic = traits(dtype).is_quantized ? Arithmetic::kInt8 : Arithmetic::kF32;
+  cost.arithmetic = arithmetic_of(dtype, columns);
   cost.tolerance = tolerance(dtype);
   return cost;
 }
@@ -50,7 +57,7 @@ Cost build_mul_mat(Subject& s, DType dtype, Size size, int64_t columns) {
     a = &s.leaf(dtype, {k, m, 1, 1}, Role::kWeight, s.target().weights);
     s.node(mul_mat(s.graph(), a->tensor, b.tensor));
   }
-  Cost cost = product_cost(dtype, 2.0 * static_cast<double>(k * m * columns));
+  Cost cost = product_cost(dtype, columns, 2.0 * static_cast<double>(k * m * columns));
   cost.bytes = weight_bytes + 4.0 * static_cast<double>((k + m) * columns);
   for (int64_t i = 0; i < 128; ++i) {
     const int64_t row = i * (m - 1) / 127, column = i * (columns - 1) / 127;
@@ -73,7 +80,7 @@ Cost build_mul_mat_id(Subject& s, DType dtype, const Experts& e, int64_t tokens)
       s.node(mul_mat_id(s.graph(), a->tensor, x.tensor, s.ints(ids, {e.used, tokens, 1, 1})));
     }
   }
-  Cost cost = product_cost(dtype, 2.0 * static_cast<double>(e.k * e.m * pairs));
+  Cost cost = product_cost(dtype, pairs, 2.0 * static_cast<double>(e.k * e.m * pairs));
   cost.bytes = all_bytes * static_cast<double>(touched) / static_cast<double>(e.count) +
                4.0 * static_cast<double>(e.k * tokens + e.m * pairs);
   for (int64_t i = 0; i < 128; ++i) {

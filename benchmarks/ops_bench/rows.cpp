@@ -29,7 +29,7 @@ std::vector<Sample> sample_all(int64_t elements, F&& expected) {
 }
 
 Cost build_get_rows(Subject& s, DType dtype, int64_t rows) {
-  const Leaf& table = s.leaf(dtype, {kEmbd, kVocab / 4, 1, 1});
+  const Leaf& table = s.leaf(dtype, {kEmbd, kVocab / 4, 1, 1}, Role::kWeight, s.target().weights);
   std::vector<int32_t> ids(static_cast<size_t>(rows));
   for (int n = 0; n < kMany; ++n) {
     for (int64_t i = 0; i < rows; ++i)

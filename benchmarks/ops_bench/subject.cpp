@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -48,7 +49,8 @@ void count(benchmark::State& state, const Target& target, const Cost& cost, doub
   if (target.bandwidth > 0) state.counters["%bw"] = 100 * bytes / target.bandwidth;
   if (ops == 0) return;
   state.counters["GFLOP/s"] = ops / 1e9;
-  const double peak = cost.arithmetic == Arithmetic::kInt8 ? target.int8_peak : target.f32_peak;
+  const std::array peaks{target.f32_peak, target.int16_peak, target.int8_peak};
+  const double peak = peaks[static_cast<size_t>(cost.arithmetic)];
   if (peak > 0) state.counters["%peak"] = 100 * ops / peak;
 }
 

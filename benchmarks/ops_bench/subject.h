@@ -29,10 +29,11 @@ struct Current;
 /// What the ops run on, and what that can do at most.
 struct Target {
   std::unique_ptr<Backend> backend;
-  BufferType* weights = nullptr;  ///< of the matrices of products
+  BufferType* weights = nullptr;  ///< of matrices of products and tables of rows
   size_t working_set = 0;         ///< bytes of weights to go through before one is used again
   double bandwidth = 0;           ///< see benchmarks/machine.h; 0 where nothing was measured
   double f32_peak = 0;
+  double int16_peak = 0;
   double int8_peak = 0;
   std::shared_ptr<Current> current = {};  ///< what was run last
 };
@@ -62,7 +63,7 @@ struct Sample {
   double expected;
 };
 
-enum class Arithmetic : uint8_t { kF32, kInt8 };
+enum class Arithmetic : uint8_t { kF32, kInt16, kInt8 };
 
 /// Of one node.
 struct Cost {

@@ -40,6 +40,29 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def quota(group: pathlib.Path) -> int | None:
+    """Processors' worth of time that a control group gives, rounded up; "400000 100000" are 4."""
+    try:
+        most, period = (int(word) for word in (group / "cpu.max").read_text().split())
+        return max(1, -(-most // period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return None  # there is no such file, or it says "max"
+
+
+def usable_processors(own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
+    """Those that this process may run on, and no more than the quotas of its control group and of those around it."""
+    found = len(os.sched_getaffinity(0))
+    try:
+        lines = pathlib.Path(own).read_text().splitlines()
+    except OSError:
+        lines = []
+    place = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    group = pathlib.Path(root, place)
+    for folder in [group, *group.parents][: len(pathlib.PurePath(place).parts) + 1]:
+        found = min(found, quota(folder) or found)
+    return found
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -51,9 +74,9 @@ def parse_arguments() -> argparse.Namespace:
         "-t",
         dest="threads",
         type=positive,
-        default=len(os.sched_getaffinity(0)),
+        default=usable_processors(),
         metavar="INT",
-        help="threads of every engine (the processors that this process may use)",
+        help="threads of every engine (the processors that this process may use, or its quota of them)",
     )
     add("-ub", dest="ubatch", type=positive, default=512, metavar="INT", help="most tokens computed at once (512)")
     add("-r", dest="rounds", type=positive, default=5, metavar="INT", help="runs of every engine (5)")
