@@ -54,9 +54,10 @@ class Mesh {
 
 /// A graph from text with its weights, on any device.
 struct Loaded {
-  Loaded(const std::string& text, Device& device, uint64_t seed = 1) : seed(seed) {
+  Loaded(const std::string& text, Device& device, uint64_t seed = 1) : Loaded(text, device.buffer_type(), seed) {}
+  Loaded(const std::string& text, BufferType& type, uint64_t seed = 1) : seed(seed) {
     parse_graph(text, graph, weights);
-    memory = allocate_tensors(weights.tensors(), device.buffer_type(), Usage::kWeights);
+    memory = allocate_tensors(weights.tensors(), type, Usage::kWeights);
     for (Tensor* leaf : weights.tensors()) fill(*leaf);
   }
   void fill(Tensor& leaf) const {

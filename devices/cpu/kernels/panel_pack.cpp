@@ -71,7 +71,8 @@ void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t 
 template <class Format>
 void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
   constexpr int kGroups = Format::kGroups;
-  constexpr auto kShift = static_cast<int8_t>(kWeightBias - kPackedOffset<Format>);
+  using Unsigned = Vec<uint8_t, 4 * kLanes>;  // whose sums wrap around
+  constexpr auto kShift = static_cast<uint8_t>(kWeightBias - kPackedOffset<Format>);
   using Packed = PackedLayout<Format>;
   const std::byte* unit = group + k_begin / 32 / Packed::kParts * Packed::kBytes;
   for (int64_t left = k / 32; left > 0; left -= Packed::kParts, unit += Packed::kBytes) {
@@ -88,7 +89,8 @@ void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::
       Bytes values[8];
       reader.values(part, values);
       SHOAL_UNROLL
-      for (int i = 0; i < 8; ++i) store(panel + Layout<Format>::kValues + i * sizeof(Bytes), values[i] + kShift);
+      for (int i = 0; i < 8; ++i)
+        store(panel + Layout<Format>::kValues + i * sizeof(Bytes), bits_as<Unsigned>(values[i]) + kShift);
     }
   }
 }
