@@ -89,8 +89,7 @@ inline F32 log_of(F32 x) {
   const I32 tiny = x < splat(0x1p-126f);
   const F32 scaled = tiny ? x * splat(0x1p23f) : x;
   // x = 2^e m with m in [sqrt(1/2), sqrt(2)).
-  using Unsigned = Vec<uint32_t, kLanes>;  // differences of negative numbers, whose results are not used, wrap around
-  const I32 above = bits_as<I32>(bits_as<Unsigned>(scaled) - 0x3f3504f3u);
+  const I32 above = bits_as<I32>(bits_as<U32>(scaled) - 0x3f3504f3u);  // of no use, but defined, for x < 0
   const I32 whole = (above >> 23) - (tiny & 23);
   const F32 m = bits_as<F32>((above & 0x7fffff) + 0x3f3504f3);
   // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...), s = (m - 1) / (m + 1).

@@ -29,7 +29,8 @@ inline Halves halves_of(F32 x) {
 #else
   const I32 bits = bits_as<I32>(x);
   const I32 rest = bits & 0x7fffffff;
-  const I32 normal = (rest + 0xfff + ((rest >> 13) & 1) - ((127 - 15) << 23)) >> 13;
+  const U32 near = bits_as<U32>(rest) + 0xfff + bits_as<U32>((rest >> 13) & 1) - ((127u - 15) << 23);
+  const I32 normal = bits_as<I32>(near) >> 13;
   // Below 2^-14: in 0.5 + x the last bit is worth 2^-24, the addition rounds.
   const I32 small = bits_as<I32>(bits_as<F32>(rest) + splat(0.5f)) - 0x3f000000;
   const I32 payload = (rest >> 13) & 0x3ff;
@@ -44,7 +45,7 @@ inline Halves halves_of(F32 x) {
 inline Halves brains_of(F32 x) {
   const I32 bits = bits_as<I32>(x);
   const I32 top = bits >> 16;
-  const I32 rounded = (bits + 0x7fff + (top & 1)) >> 16;
+  const I32 rounded = bits_as<I32>(bits_as<U32>(bits) + 0x7fff + bits_as<U32>(top & 1)) >> 16;
   const I32 nan = top | (((top & 0x7f) == 0) & 0x40);
   return low_halves((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }

@@ -53,6 +53,7 @@ using Vec = typename VectorOf<T, kCount>::type;
 
 using F32 = Vec<float, kLanes>;
 using I32 = Vec<int32_t, kLanes>;
+using U32 = Vec<uint32_t, kLanes>;  // sums and differences wrap around
 using Bytes = Vec<int8_t, 4 * kLanes>;
 // 32 elements, the unit of quantised rows; two registers on the baseline.
 using F32x8 = Vec<float, 8>;
