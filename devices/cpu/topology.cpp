@@ -17,11 +17,12 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
-/// Below this pages are shared with other allocations, or hardly matter.
-constexpr size_t kWorthBinding = 64 * 1024;
+/// From this size on memory is mapped by itself: its node is the mapping's, and goes with it. A node that was given to
+/// memory of the heap would stay on its pages when they are freed, and decide where others' memory lies.
+constexpr size_t kWorthMapping = 64 * 1024;
 constexpr size_t kHugePage = size_t{2} << 20;
-/// From this size on memory is mapped by itself, aligned to huge pages.
-constexpr size_t kWorthMapping = 2 * kHugePage;
+/// From this size on it lies in huge pages.
+constexpr size_t kWorthHugePages = 2 * kHugePage;
 
 /// Everything that hwloc told us; lives until the process ends, as devices of static duration may need it.
 struct Machine {
@@ -124,12 +125,17 @@ constexpr size_t round_up(size_t size, size_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
+/// Fresh zeros, on pages of their own. `size`: whole small pages.
+std::byte* map_pages(size_t size) {
+  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
+}
+
 /// Fresh zeros that begin with a huge page; what is left at the end lies in small ones. `size`: whole small pages.
-void* map_memory(size_t size) {
+std::byte* map_huge_pages(size_t size) {
   if (size > SIZE_MAX - kHugePage) return nullptr;
-  void* mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  auto* begin = static_cast<std::byte*>(mapped);
+  std::byte* begin = map_pages(size + kHugePage);
+  if (begin == nullptr) return nullptr;
   const auto address = reinterpret_cast<uintptr_t>(begin);
   const size_t before = round_up(address, kHugePage) - address;
   std::byte* data = begin + before;
@@ -240,12 +246,12 @@ bool bind_thread(std::span<const int> cores) noexcept {
 }
 
 void* allocate_on_node(size_t size, int node) noexcept {
-  const bool bind = node >= 0 && machine_nodes().size() > 1 && size >= kWorthBinding;
-  const size_t alignment = bind || size >= kWorthMapping ? kPage : kAlignment;
+  const size_t alignment = size >= kWorthMapping ? kPage : kAlignment;
   const size_t rounded = round_up(std::max<size_t>(size, 1), alignment);
   if (rounded < size) return nullptr;  // rounding up wrapped around
-  void* data = size >= kWorthMapping ? map_memory(rounded) : std::aligned_alloc(alignment, rounded);
-  if (data != nullptr && bind) bind_memory(data, rounded, node);
+  if (size < kWorthMapping) return std::aligned_alloc(alignment, rounded);
+  std::byte* data = size >= kWorthHugePages ? map_huge_pages(rounded) : map_pages(rounded);
+  if (data != nullptr && node >= 0 && machine_nodes().size() > 1) bind_memory(data, rounded, node);
   return data;
 }
 

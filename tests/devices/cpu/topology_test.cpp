@@ -191,10 +191,12 @@ TEST(ProcessOf, DISABLED_MemoryOfTwoNodes) {
     }
     std::memset(data, 1, size);
     free_memory(data, size);
-    void* anywhere = allocate_on_node(size, -1);
-    ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, anywhere, MPOL_F_ADDR), 0);
-    EXPECT_EQ(mode, MPOL_DEFAULT);
-    free_memory(anywhere, size);
+    std::vector<std::vector<char>> others;  // of many sizes: no remnant of the freed memory is left out
+    for (size_t bytes = 8; bytes <= size; bytes += 1 + bytes / 4) {
+      others.emplace_back(bytes);
+      ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, others.back().data(), MPOL_F_ADDR), 0);
+      EXPECT_EQ(mode, MPOL_DEFAULT) << bytes << " bytes of the heap, after " << size << " on a node";
+    }
   }
 }
 
