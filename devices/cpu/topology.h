@@ -35,7 +35,7 @@ std::vector<int> hardware_threads(std::span<const int> cores);
 /// Where all threads of a team of a device run: on the device's cores, a team with more threads than these on their
 /// other hardware threads too. What is more than that, or shares cores with other devices, runs wherever the process
 /// may. No thread is held on one core of several: whenever another process has that core, the team would wait for it
-/// for a whole time slice at every step (measured beside one busy process: 2 against 10 tokens per second).
+/// for a whole time slice at every step.
 std::vector<int> cores_of_team(const CoreSet& set, int threads);
 /// Cores that this process may keep busy at a time: a quota of a container may be less than the nodes have.
 int usable_cores();

@@ -171,8 +171,8 @@ class DotTest : public testing::TestWithParam<Case> {
   }
 
   /// With panels cut along k every `step` elements.
-  static std::vector<float> multiply(Problem& p, const PanelKernels& panels, const std::vector<const std::byte*>& b,
-                                     int64_t step, bool from_packed) {
+  static std::vector<float> panels(Problem& p, int64_t step, bool from_packed = false) {
+    const PanelKernels& panels = p.weights.panels;
     std::vector<float> c(p.rows * p.columns, NAN);
     auto c_pointers = pointers(c, p.rows, p.columns);
     const int64_t panel_rows = p.kernels.panel_rows;
@@ -189,13 +189,10 @@ class DotTest : public testing::TestWithParam<Case> {
                            std::min(panel_rows, p.rows - row), k, panel);
         }
       }
-      panels.multiply(
-          {memory.data(), stride, p.rows, begin, k, p.k, b.data(), c_pointers.data(), p.columns, 0, begin > 0});
+      panels.multiply({memory.data(), stride, p.rows, begin, k, p.k, p.for_panels.pointers.data(), c_pointers.data(),
+                       p.columns, 0, begin > 0});
     }
     return c;
-  }
-  static std::vector<float> panels(Problem& p, int64_t step, bool from_packed = false) {
-    return multiply(p, p.weights.panels, p.for_panels.pointers, step, from_packed);
   }
 };
 
@@ -231,18 +228,6 @@ TEST_P(DotTest, PanelsMatchDouble) {
         ASSERT_EQ(panels(p, kPanelStep, true), panels(p, kPanelStep)) << "of packed rows";
       }
     }
-  }
-}
-
-TEST_P(DotTest, ExactPanelsRoundNothing) {
-  if (weights().exact_panels.multiply == nullptr) GTEST_SKIP() << "quantised";
-  for (const int64_t k : lengths()) {
-    Problem p(kernels(), GetParam().dtype, 37, k, 15);
-    const PanelKernels& exact = weights().exact_panels;
-    ASSERT_EQ(exact.columns, Columns::kFloats);
-    const auto products = multiply(p, exact, p.for_dots.pointers, kPanelStep, false);
-    p.expect_products(products, p.for_dots.seen);
-    ASSERT_EQ(multiply(p, exact, p.for_dots.pointers, kPanelStep, true), products) << "of packed rows";
   }
 }
 
@@ -313,7 +298,6 @@ TEST(DotTable, EveryFloatAndQuantisedTypeHasKernels) {
       EXPECT_EQ(weights.dot_columns, type.is_quantized ? Columns::kBytes : Columns::kFloats) << type.name;
       EXPECT_NE(weights.packed.dot, nullptr) << type.name;
       EXPECT_NE(weights.panels.multiply, nullptr) << type.name;
-      EXPECT_EQ(weights.exact_panels.multiply != nullptr, type.is_float) << type.name;
     }
   }
 }

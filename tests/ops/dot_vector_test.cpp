@@ -87,25 +87,6 @@ TEST_P(VectorTest, NonFiniteColumnsStayNonFinite) {
   }
 }
 
-TEST_P(VectorTest, DotAndAxpy) {
-  for (const int64_t n : {0, 1, 5, 16, 63, 64, 100, 257}) {
-    const auto a = random_floats(n);
-    auto b = a;
-    for (float& v : b) v = v * 0.5f + 0.25f;
-    double sum = 0, magnitude = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      sum += static_cast<double>(a[i]) * b[i];
-      magnitude += std::fabs(static_cast<double>(a[i]) * b[i]);
-    }
-    EXPECT_NEAR(vector().dot(a.data(), b.data(), n), sum, 1e-6 * magnitude) << n;
-    auto y = b;
-    y.push_back(42);
-    vector().axpy(-1.5f, a.data(), y.data(), n);
-    for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(y[i], b[i] - 1.5 * a[i], 1e-6) << n << ": " << i;
-    EXPECT_EQ(y[n], 42) << "wrote past the end";
-  }
-}
-
 TEST_P(VectorTest, ExpIsWithinTwoUnitsInTheLastPlace) {
   std::vector<float> x;
   for (float v = -103.0f; v < 88.7f; v += 0.00137f) x.push_back(v);

@@ -11,20 +11,6 @@ inline F32 larger(F32 a, F32 b) {
   return b > a ? b : a;
 }
 
-inline float largest_lane(Vec<float, 4> v) {
-  const float a = v[0] < v[1] ? v[1] : v[0], b = v[2] < v[3] ? v[3] : v[2];
-  return a < b ? b : a;
-}
-inline float largest_lane(Vec<float, 8> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3), high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  return largest_lane(low < high ? high : low);
-}
-inline float largest_lane(Vec<float, 16> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-  const auto high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return largest_lane(low < high ? high : low);
-}
-
 /// e^x for x <= 0 within 2 units in the last place, 0 below -87; e^0 is 1 exactly. NaN stays.
 /// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2; e^r = 1 + r + r^2 Q(r), Q fitted to 3e-9.
 inline F32 exp_below(F32 x) {

@@ -26,7 +26,7 @@ void one_row(const BlockSoftMax& args, int64_t row) {
     v[i] = ((at >= splat(first)) & (at < splat(last))) ? load<F32>(scores + i * kLanes) : splat(kMinusInfinity);
     most = larger(most, v[i]);
   }
-  const F32 before = splat(args.top[row]), top = splat(largest_lane(most)), base = base_of(top);
+  const F32 before = splat(args.top[row]), top = splat(max_lanes(most)), base = base_of(top);
   F32 sum = {};
   SHOAL_UNROLL
   for (int i = 0; i < kRowVectors; ++i) {

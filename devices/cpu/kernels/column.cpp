@@ -1,6 +1,6 @@
 #include "devices/cpu/kernels/column.h"
 
-#include "devices/cpu/kernels/format_bits.h"
+#include "devices/cpu/kernels/narrow.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
@@ -34,23 +34,6 @@ Vec<int32_t, 4> halves_of(I8x32 bytes) {
   return pairs + __builtin_shufflevector(pairs, pairs, 2, 3, 0, 1);
 }
 
-/// The low bytes of 32 numbers, each of which fits into one.
-I8x32 narrow(const I32 (&v)[kVectors]) {
-#if defined(__AVX512F__)
-  const U8x16 low = (U8x16)_mm512_cvtepi32_epi8((__m512i)v[0]), high = (U8x16)_mm512_cvtepi32_epi8((__m512i)v[1]);
-  return bits_as<I8x32>(join(low, high));
-#elif defined(__AVX2__)
-  const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
-  const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
-  const auto words = (I32x8)_mm256_packs_epi16(low, high);
-  return bits_as<I8x32>(__builtin_shufflevector(words, words, 0, 4, 1, 5, 2, 6, 3, 7));
-#else
-  int8_t bytes[32];
-  for (int i = 0; i < kVectors; ++i) store_narrow(bytes + i * kLanes, v[i]);
-  return load<I8x32>(bytes);
-#endif
-}
-
 void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   F32 x[kVectors];
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
@@ -68,7 +51,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
     const I32 most = splat(int32_t{127});
     rest[i] = rest[i] > most ? most : (rest[i] < -most ? -most : rest[i]);
   }
-  const I8x32 values = narrow(whole), fine = narrow(rest);
+  const I8x32 values = bytes_of(whole), fine = bytes_of(rest);
   store(to.values + 32 * part, values);
   store(to.fine + 32 * part, fine);
 
@@ -122,7 +105,7 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
     const float largest = largest_of(v);
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;
     const F32 inverse = splat(largest < kTiny ? 0.0f : kWord / largest);
-    for (int i = 0; i < kVectors; ++i) store_narrow(values + 32 * part + i * kLanes, rounded(v[i] * inverse));
+    for (int i = 0; i < kVectors; ++i) store(values + 32 * part + i * kLanes, low_halves(rounded(v[i] * inverse)));
   }
 }
 

@@ -29,23 +29,6 @@ float largest_magnitude(const F32* x) {
   return max_lanes(most);
 }
 
-/// Integers from -128 to 127 as bytes.
-inline void store_bytes(int8_t* to, const I32* v) {
-#if defined(__AVX512F__)
-  for (int i = 0; i < kVectors; ++i)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, _mm512_cvtepi32_epi8((__m512i)v[i]));
-#elif defined(__AVX2__)
-  // Packing works on halves of a register: the permutation puts groups of four back into their order.
-  const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
-  const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
-#else
-  for (int i = 0; i < quants::kBlock; ++i) to[i] = static_cast<int8_t>(v[i / kLanes][i % kLanes]);
-#endif
-}
-
 void quantize_block(const float* src, BlockQ8_0& block) {
   F32 x[kVectors];
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(src + i * kLanes);
@@ -60,7 +43,7 @@ void quantize_block(const float* src, BlockQ8_0& block) {
     const F32 limited = above < splat(127.0f) ? above : splat(127.0f);
     values[i] = bits_as<I32>(limited + round) - bits_as<I32>(round);
   }
-  store_bytes(block.values, values);
+  store(block.values, bytes_of(values));
 }
 
 /// One vector of all sources, added in their order.

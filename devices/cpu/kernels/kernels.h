@@ -100,17 +100,11 @@ struct WeightKernels {
   void (*dot)(const DotArgs& args) = nullptr;
   PackedKernels packed;  ///< take dot_columns, too
   PanelKernels panels;
-  /// Of float types: panels of f32 for f32 columns. Nothing is rounded but products and sums.
-  PanelKernels exact_panels;
   /// As DTypeTraits::to_f32, bit for bit.
   void (*to_f32)(const void* src, float* dst, int64_t n) = nullptr;
 };
 
 struct VectorKernels {
-  /// Sum of a[i] * b[i].
-  float (*dot)(const float* a, const float* b, int64_t n);
-  /// y[i] += scale * x[i].
-  void (*axpy)(float scale, const float* x, float* y, int64_t n);
   /// y[i] = exp(x[i] - shift); y may be x. Within 2 units in the last place; -infinity gives 0. Returns the sum.
   float (*exp)(const float* x, float shift, float* y, int64_t n);
   /// Largest element, -infinity for none.

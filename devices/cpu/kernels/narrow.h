@@ -1,31 +1,57 @@
-// Vectors of f32 stored as f32, f16 and bf16, rounded to nearest even.
+// Vectors as narrower types: integers as 16 bits and bytes, and f32 as f16 and bf16, rounded to nearest even.
 #pragma once
 
-#include "devices/cpu/kernels/half.h"
+#include "devices/cpu/kernels/format_bits.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-using Halves = Vec<uint16_t, kLanes>;
+using U16 = Vec<uint16_t, kLanes>;
 
 /// The low 16 bits of each lane.
-inline Halves low_halves(I32 v) {
+inline U16 low_halves(I32 v) {
 #if defined(__AVX512F__)
-  return (Halves)_mm512_cvtepi32_epi16((__m512i)v);
+  return (U16)_mm512_cvtepi32_epi16((__m512i)v);
 #elif defined(__AVX2__)
   const __m256i low = _mm256_and_si256((__m256i)v, _mm256_set1_epi32(0xffff));
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x88);
-  return (Halves)_mm256_castsi256_si128(packed);
+  return (U16)_mm256_castsi256_si128(packed);
+#elif defined(__SSE2__)
+  const __m128i extended = (__m128i)((v << 16) >> 16), packed = _mm_packs_epi32(extended, extended);
+  return load<U16>(&packed);
 #else
-  return __builtin_convertvector(v, Halves);
+  return __builtin_convertvector(v, U16);
+#endif
+}
+
+/// 32 integers from -128 to 127 as bytes.
+inline I8x32 bytes_of(const I32 (&v)[32 / kLanes]) {
+#if defined(__AVX512F__)
+  return bits_as<I8x32>(join((U8x16)_mm512_cvtepi32_epi8((__m512i)v[0]), (U8x16)_mm512_cvtepi32_epi8((__m512i)v[1])));
+#elif defined(__AVX2__)
+  // Packing works on halves of a register: the permutation puts groups of four back into their order.
+  const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
+  const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
+  const auto words = (I32x8)_mm256_packs_epi16(low, high);
+  return bits_as<I8x32>(__builtin_shufflevector(words, words, 0, 4, 1, 5, 2, 6, 3, 7));
+#elif defined(__SSE2__)
+  const auto pack = [&](int i) {
+    return (U8x16)_mm_packs_epi16(_mm_packs_epi32((__m128i)v[i], (__m128i)v[i + 1]),
+                                  _mm_packs_epi32((__m128i)v[i + 2], (__m128i)v[i + 3]));
+  };
+  return bits_as<I8x32>(join(pack(0), pack(4)));
+#else
+  int8_t bytes[32];
+  for (int i = 0; i < 32; ++i) bytes[i] = static_cast<int8_t>(v[i / kLanes][i % kLanes]);
+  return load<I8x32>(bytes);
 #endif
 }
 
 /// Bit for bit f32_to_f16; with F16C the payload of a NaN may be another.
-inline Halves halves_of(F32 x) {
+inline U16 halves_of(F32 x) {
 #if defined(__AVX512F__)
-  return (Halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return (U16)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif defined(__F16C__)
-  return (Halves)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return (U16)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
   const I32 bits = bits_as<I32>(x);
   const I32 rest = bits & 0x7fffffff;
@@ -42,7 +68,7 @@ inline Halves halves_of(F32 x) {
 }
 
 /// Bit for bit f32_to_bf16.
-inline Halves brains_of(F32 x) {
+inline U16 brains_of(F32 x) {
   const I32 bits = bits_as<I32>(x);
   const I32 top = bits >> 16;
   const I32 rounded = bits_as<I32>(bits_as<U32>(bits) + 0x7fff + bits_as<U32>(top & 1)) >> 16;

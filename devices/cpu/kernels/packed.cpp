@@ -1,4 +1,5 @@
 // Rows to packed groups and back (packed_layout.h).
+#include "devices/cpu/kernels/narrow.h"
 #include "devices/cpu/kernels/packed_layout.h"
 #include "devices/cpu/kernels/transpose.h"
 #include "devices/cpu/kernels/weights.h"
@@ -87,8 +88,8 @@ void store_elements(float* to, I32 word) {
   store(to, word);
 }
 void store_elements(uint16_t* to, I32 word) {
-  store_narrow(reinterpret_cast<int16_t*>(to), (word << 16) >> 16);
-  store_narrow(reinterpret_cast<int16_t*>(to) + kLanes, word >> 16);
+  store(to, low_halves(word));
+  store(to + kLanes, low_halves(word >> 16));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Where a block has its halves and its words, in bytes; `kFifthBits`: the words that have fifth bits come first.
+/// Where a block has its halves and its words, in bytes, and how many of each.
 template <int kHalvesAt_, int kHalves_, int kWordsAt_, int kWords_>
 struct BlockParts {
   static constexpr int kHalvesAt = kHalvesAt_, kHalves = kHalves_, kWordsAt = kWordsAt_, kWords = kWords_;

@@ -1,4 +1,4 @@
-// Panels of float weights: element i of all rows, widened to f32, is one vector.
+// Panels of f32 weights: element i of all rows is one vector, as in a packed group.
 #include "devices/cpu/kernels/panel_tiles.h"
 #include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
@@ -31,9 +31,8 @@ struct Tile {
 
 }  // namespace
 
-template <class Rows>
 void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) {
-  const RowLanes<Rows> lanes(a, a_stride, rows);
+  const RowLanes<RowsF32> lanes(a, a_stride, rows);
   for (int64_t i = 0; i < k; i += kLanes) {
     F32 v[kLanes];
     lanes.load(i, k, v);
@@ -41,14 +40,10 @@ void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, in
   }
 }
 
-template <class Rows>
 void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
-  const auto* from = reinterpret_cast<const typename Rows::Element*>(group) + k_begin * kLanes;
-  for (int64_t i = 0; i < k; ++i) store(panel + i * sizeof(F32), Rows::load(from + i * kLanes));
+  const auto elements = sizeof(F32);  // of all rows
+  __builtin_memcpy(panel, group + static_cast<size_t>(k_begin) * elements, static_cast<size_t>(k) * elements);
 }
-
-SHOAL_FOR_ROWS(template void float_panel_from_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
-SHOAL_FOR_ROWS(template void float_panel_from_packed, (const std::byte*, int64_t, int64_t, std::byte*))
 
 void multiply_floats(const PanelArgs& args) {
   panel_tiles<Tile, kLanes == 16 ? 12 : 8>(args);

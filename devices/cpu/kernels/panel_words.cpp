@@ -1,6 +1,6 @@
 // Panels of 16-bit fixed-point numbers, for f16 and bf16 weights and many columns: integer products are twice as fast
-// as those of f32, and with 14 bits more exact than products of f16 numbers of a like size. Each 32 elements of a row have a
-// scale; a part of a panel is a vector of scales and 16 vectors of words, two neighbouring elements to a lane.
+// as those of f32, and with 14 bits more exact than products of f16 numbers of a like size. Each 32 elements of a row
+// have a scale; a part of a panel is a vector of scales and 16 vectors of words, two neighbouring elements to a lane.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/panel_tiles.h"
 #include "devices/cpu/kernels/row_lanes.h"
@@ -73,7 +73,10 @@ size_t word_panel_bytes(int64_t k) {
   return (static_cast<size_t>(word_parts(k)) * Words::kBytes + 63) / 64 * 64;
 }
 
-SHOAL_FOR_ROWS(template void word_panel_from_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
-SHOAL_FOR_ROWS(template void word_panel_from_packed, (const std::byte*, int64_t, int64_t, std::byte*))
+#define SHOAL_INSTANTIATE(Rows)                                                                     \
+  template void word_panel_from_rows<Rows>(const std::byte*, size_t, int64_t, int64_t, std::byte*); \
+  template void word_panel_from_packed<Rows>(const std::byte*, int64_t, int64_t, std::byte*);
+SHOAL_INSTANTIATE(RowsF16)
+SHOAL_INSTANTIATE(RowsBF16)
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -21,22 +21,6 @@ inline void store_part(float* to, F32 v, int64_t n) {
 #endif
 }
 
-/// Largest lane, by halves as sum_lanes; none is NaN.
-inline float max_lanes(Vec<float, 4> v) {
-  const Vec<float, 4> other = __builtin_shufflevector(v, v, 2, 3, 0, 1);
-  const Vec<float, 4> most = v > other ? v : other;
-  return most[0] > most[1] ? most[0] : most[1];
-}
-inline float max_lanes(Vec<float, 8> v) {
-  const Vec<float, 4> low = __builtin_shufflevector(v, v, 0, 1, 2, 3), high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  return max_lanes(low > high ? low : high);
-}
-inline float max_lanes(Vec<float, 16> v) {
-  const Vec<float, 8> low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-  const Vec<float, 8> high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return max_lanes(low > high ? low : high);
-}
-
 /// to[i] = f(x[i]...) for i < n; `to` may be one of them.
 template <class F, class... Rows>
 inline void for_each(float* to, int64_t n, F f, const Rows*... x) {

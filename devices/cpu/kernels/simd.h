@@ -130,52 +130,21 @@ inline float sum_lanes(Vec<float, 16> v) {
                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-/// The largest lane.
-inline int32_t max_lanes(Vec<int32_t, 4> v) {
-  const Vec<int32_t, 4> pairs = __builtin_shufflevector(v, v, 2, 3, 0, 1);
-  v = pairs > v ? pairs : v;
-  return v[0] > v[1] ? v[0] : v[1];
+/// The largest lane of integers, or of floats of which none is NaN.
+template <class V>
+inline auto max_lanes(V v) {
+  if constexpr (sizeof(V) == 64) {
+    const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    const auto high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    return max_lanes(high > low ? high : low);
+  } else if constexpr (sizeof(V) == 32) {
+    const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3), high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+    return max_lanes(high > low ? high : low);
+  } else {
+    const V other = __builtin_shufflevector(v, v, 2, 3, 0, 1), most = other > v ? other : v;
+    return most[0] > most[1] ? most[0] : most[1];
+  }
 }
-inline int32_t max_lanes(Vec<int32_t, 8> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3), high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  return max_lanes(high > low ? high : low);
-}
-inline int32_t max_lanes(Vec<int32_t, 16> v) {
-  const auto low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-  const auto high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return max_lanes(high > low ? high : low);
-}
-
-/// Stores the low bytes, or the low halves, of the lanes; numbers that they cannot hold may become any.
-#if defined(__AVX512F__)
-inline void store_narrow(int8_t* to, I32 v) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)v));
-}
-inline void store_narrow(int16_t* to, I32 v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)v));
-}
-#elif defined(__SSE2__)
-inline __m128i narrow_to_16(I32 v) {
-#if defined(__AVX2__)
-  return _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
-#else
-  return _mm_packs_epi32((__m128i)v, (__m128i)v);
-#endif
-}
-inline void store_narrow(int16_t* to, I32 v) {
-  const __m128i halves = narrow_to_16(v);
-  __builtin_memcpy(to, &halves, kLanes * sizeof *to);
-}
-inline void store_narrow(int8_t* to, I32 v) {
-  const __m128i halves = narrow_to_16(v), bytes = _mm_packs_epi16(halves, halves);
-  __builtin_memcpy(to, &bytes, kLanes * sizeof *to);
-}
-#else
-template <class Narrow>
-inline void store_narrow(Narrow* to, I32 v) {
-  for (int i = 0; i < kLanes; ++i) to[i] = static_cast<Narrow>(v[i]);
-}
-#endif
 
 /// Stores the first n lanes.
 inline void store_first(float* to, F32 v, int64_t n) {

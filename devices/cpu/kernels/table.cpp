@@ -15,13 +15,11 @@ constexpr WeightKernels of_format() {
           {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>},
           {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>,
            panel_from_packed<Format>, multiply<Format::kGroups, Format::kAdds>},
-          {},
           to_f32<Format>};
 }
 
-template <class Rows>
-constexpr PanelKernels kFloatPanels{Columns::kFloats, float_panel_bytes, float_panel_from_rows<Rows>,
-                                    float_panel_from_packed<Rows>, multiply_floats};
+constexpr PanelKernels kFloatPanels{Columns::kFloats, float_panel_bytes, float_panel_from_rows, float_panel_from_packed,
+                                    multiply_floats};
 template <class Rows>
 constexpr PanelKernels kWordPanels{Columns::kWords, word_panel_bytes, word_panel_from_rows<Rows>,
                                    word_panel_from_packed<Rows>, multiply_words};
@@ -32,7 +30,6 @@ constexpr WeightKernels of_rows(const PanelKernels& panels) {
           dot_rows<Rows>,
           {packed_row_bytes<Rows>, pack_rows<Rows>, unpack_row<Rows>, packed_dot_rows<Rows>},
           panels,
-          kFloatPanels<Rows>,
           rows_to_f32<Rows>};
 }
 
@@ -42,7 +39,7 @@ extern const Kernels kKernels;
 constinit const Kernels kKernels{
     kLanes,
     {{float_column_bytes, copy_floats}, {column_bytes, quantize}, {word_column_bytes, quantize_words}},
-    {dot_product, axpy, exp_sum, largest},
+    {exp_sum, largest},
     kAttentionKernels,
     {
         kUnaryKernels,
@@ -61,7 +58,7 @@ constinit const Kernels kKernels{
         {sum_arrays<RowsF32>, sum_arrays<RowsF16>, sum_arrays<RowsBF16>},
     },
     {
-        of_rows<RowsF32>(kFloatPanels<RowsF32>),
+        of_rows<RowsF32>(kFloatPanels),
         of_rows<RowsF16>(kWordPanels<RowsF16>),
         of_rows<RowsBF16>(kWordPanels<RowsBF16>),
         {},

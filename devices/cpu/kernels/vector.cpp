@@ -4,28 +4,6 @@
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {
-float dot_product(const float* a, const float* b, int64_t n) {
-  constexpr int kChains = 4;  // independent sums, to keep several products in flight
-  F32 sums[kChains] = {};
-  int64_t i = 0;
-  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
-    SHOAL_UNROLL
-    for (int j = 0; j < kChains; ++j)
-      sums[j] = multiply_add(load<F32>(a + i + j * kLanes), load<F32>(b + i + j * kLanes), sums[j]);
-  }
-  for (; i < n; i += kLanes) {
-    const int64_t rest = n - i < kLanes ? n - i : kLanes;
-    sums[0] = multiply_add(load_first<RowsF32>(a + i, rest), load_first<RowsF32>(b + i, rest), sums[0]);
-  }
-  return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-void axpy(float scale, const float* x, float* y, int64_t n) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(y + i, multiply_add(splat(scale), load<F32>(x + i), load<F32>(y + i)));
-  if (i == n) return;
-  store_part(y + i, multiply_add(splat(scale), load_part(x + i, n - i), load_part(y + i, n - i)), n - i);
-}
 
 float exp_sum(const float* x, float shift, float* y, int64_t n) {
   F32 sum = {};

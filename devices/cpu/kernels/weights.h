@@ -41,10 +41,8 @@ void multiply(const PanelArgs& args);  // panel_quantized.cpp
 template <int kGroups, bool kAdds>
 size_t panel_bytes(int64_t k);
 
-template <class Rows>
 void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k,
-                           std::byte* panel);  // panel_float.cpp
-template <class Rows>
+                           std::byte* panel);  // panel_float.cpp; of f32
 void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
 void multiply_floats(const PanelArgs& args);
 size_t float_panel_bytes(int64_t k);
@@ -63,8 +61,6 @@ template <class Rows>
 void rows_to_f32(const void* src, float* dst, int64_t n);
 
 /// Members of VectorKernels; vector.cpp.
-float dot_product(const float* a, const float* b, int64_t n);
-void axpy(float scale, const float* x, float* y, int64_t n);
 float exp_sum(const float* x, float shift, float* y, int64_t n);
 float largest(const float* x, int64_t n);
 

@@ -36,12 +36,6 @@ size_t gather_bytes(const ProductShape& shape) {
   return shape.gathered ? static_cast<size_t>(kernels().panel_rows * shape.k_step) * sizeof(float) : 0;
 }
 
-/// Rows with gaps are multiplied by f32 columns.
-const PanelKernels& panels_for(const Tensor& a, const ProductShape& shape) {
-  const WeightKernels& weights = kernels_for(a, shape);
-  return shape.kind == Columns::kFloats ? weights.exact_panels : weights.panels;
-}
-
 /// The rows [begin, begin + rows) of one matrix and its columns.
 struct Job {
   const Tensor& a;
@@ -71,7 +65,7 @@ void run_dot(const Job& job) {
 /// Makes a panel of elements [k_begin, k_begin + k) of the rows from `row` on.
 void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel,
                 float* gathered) {
-  const PanelKernels& kernels = panels_for(job.a, job.shape);
+  const PanelKernels& kernels = kernels_for(job.a, job.shape).panels;
   if (job.group_bytes > 0) return kernels.from_packed(group_at(job, row), k_begin, k, panel);
   const DTypeTraits& type = traits(job.a.dtype);
   const std::byte* from = job.matrix + row * job.a.strides[1];
@@ -91,7 +85,7 @@ void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int6
 }
 
 void run_panels(const Job& job, std::byte* scratch) {
-  const PanelKernels& weights = panels_for(job.a, job.shape);
+  const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
   const int64_t panel_rows = kernels().panel_rows;
   auto* gathered = reinterpret_cast<float*>(scratch);
   std::byte* panels = scratch + gather_bytes(job.shape);
