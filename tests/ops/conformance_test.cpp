@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <unordered_map>
 
 #include "devices/device.h"
 #include "graph/text.h"
@@ -19,6 +20,7 @@ struct Target {
   std::string name;                                      ///< for test names
   std::string spec;                                      ///< for Registry::init
   std::set<std::pair<Op, std::string>> exclusions = {};  ///< (op, case) that it refuses, each with a comment why
+  bool packed = false;                                   ///< everything but caches is a weight in Device::weights_type
 };
 
 std::ostream& operator<<(std::ostream& out, const Target& target) {
@@ -31,6 +33,9 @@ const Target kTargets[] = {
     {"MetaEvenColumns", "META:devices=CPU0,CPU1 axis=0"},
     {"MetaUnevenRows", "META:devices=CPU0,CPU1,CPU2 axis=1 split=5,0,2"},
     {"MetaHeads", "META:devices=CPU0,CPU1 axis=2 split=1,2"},
+    {"CpuPacked", "CPU0:threads=2", {}, true},
+    {"MetaEvenColumnsPacked", "META:devices=CPU0,CPU1 axis=0", {}, true},
+    {"MetaUnevenRowsPacked", "META:devices=CPU0,CPU1,CPU2 axis=1 split=5,0,2", {}, true},
 };
 
 std::vector<Op> compute_ops() {
@@ -49,15 +54,34 @@ bool supports(const Device& device, const OpCase& one) {
   return device.supports_op(*one.build(graph, weights));
 }
 
-void run_case(Backend& backend, const OpCase& one, uint64_t seed) {
-  Graph graph;
+/// The nodes once more, with weights for the inputs.
+Tensor* with_weights_only(const Graph& from, Graph& to, TensorContext& weights) {
+  std::unordered_map<const Tensor*, Tensor*> same;
+  Tensor* last = nullptr;
+  for (const Tensor* node : from.nodes()) {
+    std::vector<Tensor*> sources;
+    for (Tensor* source : node->src) {
+      if (source != nullptr && source->role == Role::kInput && !same.contains(source)) {
+        same[source] = weights.add("weight " + source->name, source->dtype, source->shape);
+      }
+      sources.push_back(same.contains(source) ? same.at(source) : source);
+    }
+    same[node] = last = to.add_node(node->op, node->params, sources, node->name);
+  }
+  return last;
+}
+
+void run_case(Backend& backend, const OpCase& one, bool packed, uint64_t seed) {
+  Graph inputs, graph;
   TensorContext weights;
-  Tensor* node = graph.output(one.build(graph, weights));
+  Tensor* node = one.build(packed ? inputs : graph, weights);
+  if (packed) node = with_weights_only(inputs, graph, weights);
+  graph.output(node);
   SCOPED_TRACE(to_string(graph));
   ASSERT_EQ(node->op, one.op);
   ASSERT_TRUE(backend.device().supports_op(*node));
   TensorValues leaves = random_leaves(graph, seed);
-  const TensorValues results = run_graph(backend, graph, leaves);
+  const TensorValues results = run_graph(backend, graph, leaves, packed ? &backend.device().weights_type() : nullptr);
   const TensorValues expected = reference_eval(graph, leaves);
   for (const auto& [tensor, values] : results) {
     EXPECT_TRUE(close_to(values, expected.at(tensor), one.tolerance)) << tensor->name;
@@ -74,7 +98,7 @@ TEST_P(Conformance, MatchesTheReference) {
     if (one.op != op || target.exclusions.contains({op, one.name})) continue;
     SCOPED_TRACE(one.name);
     ++count;
-    ASSERT_NO_THROW(run_case(*backend, one, 1 + count));
+    ASSERT_NO_THROW(run_case(*backend, one, target.packed, 1 + count));
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(count, 0) << "no case for " << name_of(op);
@@ -102,7 +126,7 @@ TEST_P(PluginConformance, MatchesTheReference) {
   for (const OpCase& one : op_cases()) {
     if (one.op != GetParam() || !supports(*device, one)) continue;
     SCOPED_TRACE(one.name);
-    ASSERT_NO_THROW(run_case(*backend, one, static_cast<uint64_t>(1 + ++count)));
+    ASSERT_NO_THROW(run_case(*backend, one, false, static_cast<uint64_t>(1 + ++count)));
     if (HasFatalFailure()) return;
   }
   const std::set<Op> some{Op::kAdd, Op::kMul, Op::kScale, Op::kUnary, Op::kRmsNorm, Op::kMulMat, Op::kSetRows};
