@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "models/model_plan.h"
 #include "tests/models/checks.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
+#include "tests/sched/proxy.h"
 
 namespace shoal::models {
 namespace {
@@ -95,30 +97,98 @@ TEST_F(WeightsHomes, NotRepackedWhereAnAllocationCannotHaveATensor) {
   EXPECT_TRUE(home(device).mapped);
 }
 
-/// Weights that others would have brought to them lie in host memory as they are; a meta device's own do not.
-TEST_F(WeightsHomes, AsTheyAreOnTheHostBesideADeviceThatHasThemBrought) {
-  PlacementOptions options{{}, 1};
-  options.overrides = {{"ffn", "CPU"}};
-  for (const int64_t batch : {0, 4}) {
-    options.offload_batch = batch;
-    const Placement placement(*model, cpu_groups({2}), options);
-    ASSERT_EQ(placement.devices().size(), 2u);
-    std::vector<std::vector<Tensor*>> weights(2);
-    for (Tensor* tensor : model->weights.tensors()) {
-      weights[static_cast<size_t>(placement.device_of(*tensor))].push_back(tensor);
+/// Weights of a placement's devices, and which of them a schedule of prompts brings to other devices where they lie in
+/// memory of the host as they are.
+struct Placed {
+  Placed(const Model& model, const Placement& placement, bool op_offload) : homes(placement.devices().size()) {
+    const LoadOptions plain{.repack = false}, options{.op_offload = op_offload};
+    const SessionOptions session{.context = 64, .batch = 16, .op_offload = op_offload};
+    const ModelPlan plan(model, placement, session, plain);
+    brought.resize(homes.size());
+    const PlannedGraph& prompt = plan.prompts.front();
+    for (const Tensor* node : prompt.graph.graph->nodes()) {
+      if (prompt.schedule.nodes[static_cast<size_t>(node->id)].reason != sched::Reason::kOffload) continue;
+      brought[static_cast<size_t>(placement.device_of(*node->src[0]))] = true;
     }
-    const auto home_of = [&](size_t i) {
-      return weights_home(*model, *placement.devices()[i], weights[i], placement.devices(), {});
-    };
-    Device& host = *placement.devices()[1];
-    ASSERT_FALSE(weights[1].empty());
-    EXPECT_TRUE(home_of(0).repacked) << batch;
-    if (batch == 0) {
-      expect_home(home_of(1), host.weights_type(), false, true);
-    } else {
-      expect_home(home_of(1), host.buffer_type(), true, false);
+    for (size_t d = 0; d < homes.size(); ++d) {
+      std::vector<Tensor*> weights;
+      for (Tensor* tensor : model.weights.tensors()) {
+        if (placement.device_of(*tensor) == static_cast<int>(d)) weights.push_back(tensor);
+      }
+      homes[d] = weights_home(model, *placement.devices()[d], weights, placement.devices().first(d), options);
     }
   }
+  std::vector<WeightsHome> homes;
+  std::vector<bool> brought;
+};
+
+PlacementOptions with_override(const std::string& pattern, const std::string& device, int64_t offload_batch) {
+  PlacementOptions options{{}, 1};
+  options.overrides = {{pattern, device}};
+  options.offload_batch = offload_batch;
+  return options;
+}
+
+/// Weights that a schedule has brought to another device lie in host memory as they are, and no others do.
+TEST_F(WeightsHomes, AsTheyAreOnTheHostWhereASchedulerHasThemBrought) {
+  for (const int64_t batch : {0, 4}) {
+    const Placement placement(*model, cpu_groups({2}), with_override("ffn", "CPU", batch));
+    ASSERT_EQ(placement.devices().size(), 2u);
+    Device& host = *placement.devices()[1];
+    for (const bool op_offload : {false, true}) {
+      const Placed placed(*model, placement, op_offload);
+      const bool brought = batch > 0 && op_offload;
+      EXPECT_EQ(placed.brought, (std::vector{false, brought})) << batch << op_offload;
+      EXPECT_TRUE(placed.homes[0].repacked) << "of a meta device, which has no host memory";
+      expect_home(placed.homes[1], brought ? host.buffer_type() : host.weights_type(), brought, !brought);
+    }
+  }
+}
+
+TEST_F(WeightsHomes, RepackedOnADeviceThatComesBeforeTheOneThatHasWeightsBrought) {
+  PlacementOptions options = with_override("ffn", "CPU0", 4);
+  options.mode = SplitMode::kLayer;
+  for (const auto& [groups, host] : {std::pair{std::vector{1, 2}, 0}, std::pair{std::vector{2, 1}, 1}}) {
+    options.overrides.front().device = host == 0 ? "CPU0" : "CPU2";
+    const Placement placement(*model, cpu_groups(groups), options);
+    ASSERT_EQ(placement.devices().size(), 2u);
+    ASSERT_EQ(placement.policy_of(host), nullptr);
+    const Placed placed(*model, placement, true);
+    EXPECT_EQ(placed.brought, (std::vector{false, host == 1})) << host;
+    EXPECT_EQ(placed.homes[static_cast<size_t>(host)].repacked, host == 0);
+    EXPECT_TRUE(placed.homes[static_cast<size_t>(1 - host)].repacked);
+  }
+}
+
+TEST_F(WeightsHomes, AsTheyAreForExpertsThatAreBrought) {
+  SyntheticModel synthetic;
+  synthetic.h.experts = 8;
+  synthetic.h.experts_used = 2;
+  model = open_model(synthetic.write());
+  for (const int64_t batch : {0, 4}) {
+    const Placement placement(*model, cpu_groups({2}), with_override("_exps", "CPU", batch));
+    const Placed placed(*model, placement, true);
+    EXPECT_EQ(placed.brought, (std::vector{false, batch > 0}));
+    EXPECT_EQ(placed.homes[1].repacked, batch == 0);
+  }
+}
+
+/// A device that wants products in large batches, of what it can compute.
+TEST_F(WeightsHomes, RepackedWhereTheOtherDeviceCannotComputeWithThem) {
+  Device& device = *cpu_devices(1).front();
+  test::ProxyDevice other(*cpu_devices(2).back());
+  Device* const before[] = {&other};
+  const auto repacked = [&] { return weights_home(*model, device, model->weights.tensors(), before, {}).repacked; };
+  EXPECT_TRUE(repacked()) << "the other device wants nothing";
+  other.wants = [](const Tensor& node) { return node.shape[1] >= 100'000; };
+  EXPECT_FALSE(repacked());
+  other.refuses = [](const Tensor& node) { return node.shape[1] >= 100'000; };
+  EXPECT_FALSE(repacked()) << "too large a batch for it, which says nothing of others";
+  other.refuses = [](const Tensor& node) { return node.src[0]->dtype == DType::kQ8_0; };
+  EXPECT_TRUE(repacked());
+  other.refuses = nullptr;
+  other.wants = [](const Tensor& node) { return node.op != Op::kMulMat; };
+  EXPECT_TRUE(repacked());
 }
 
 TEST_F(WeightsHomes, LoadingDoesWhatItSays) {

@@ -229,17 +229,21 @@ void GraphRun::run() {
   backend_.synchronize();
 }
 
-TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves, BufferType* weights) {
-  GraphRun once(backend, graph, leaves, weights);
-  once.run();
+TensorValues GraphRun::results() const {
   TensorValues results;
-  for (const Tensor* node : graph.nodes()) {
+  for (const Tensor* node : graph_.nodes()) {
     if (node->is_output) results[node] = read_values(*node);
   }
-  for (const Tensor* leaf : graph.leaves()) {
+  for (const Tensor* leaf : graph_.leaves()) {
     if (leaf->role == Role::kCache) results[leaf] = read_values(*leaf);
   }
   return results;
+}
+
+TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves) {
+  GraphRun once(backend, graph, leaves);
+  once.run();
+  return once.results();
 }
 
 Difference compare(const Values& got, const Values& expected) {

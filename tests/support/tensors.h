@@ -44,6 +44,8 @@ class GraphRun {
   ~GraphRun();
   /// Once more with what the caches hold now. Throws what the backend reports.
   void run();
+  /// Of the outputs and, as they are now, of the caches.
+  TensorValues results() const;
   GraphPlan& plan() { return *plan_; }
 
  private:
@@ -54,8 +56,8 @@ class GraphRun {
   std::unique_ptr<GraphPlan> plan_;
 };
 
-/// One run; values of the outputs and, as they are after it, of the caches. `leaves` as in GraphRun.
-TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves, BufferType* weights = nullptr);
+/// Results of one run. `leaves` as in GraphRun.
+TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves);
 
 struct Difference {
   double nmse = 0;     ///< sum of squared differences / sum of squared expected values
