@@ -281,6 +281,25 @@ TEST(SoftMaxOfRows, MasksSinksAndWhollyMaskedRows) {
   }
 }
 
+TEST(SoftMaxOfRows, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
+  for (const int64_t length : {1, 5, 300, 9000}) {
+    Values values(static_cast<size_t>(3 * length), 1);  // wholly NaN; none; one NaN
+    std::fill_n(values.begin(), length, kNan);
+    values[static_cast<size_t>(3 * length - 1)] = kNan;
+    Case one(DType::kF32, {length, 3, 1, 1}, values,
+             [](Graph& g, Tensor* x) { return soft_max(g, x, nullptr, nullptr, {}); });
+    const Values result = run_node(one.graph, *one.node, one.leaves);
+    for (int64_t i = 0; i < 3 * length; ++i) {
+      const double value = result[static_cast<size_t>(i)];
+      if (i / length == 1) {
+        EXPECT_NEAR(value, 1.0 / static_cast<double>(length), 1e-6) << i;
+      } else {
+        EXPECT_TRUE(std::isnan(value)) << i << " of " << length;
+      }
+    }
+  }
+}
+
 TEST(SoftMaxOfRows, WithoutAMaskAndLong) {
   for (const Shape& shape : kSumShapes) {
     for (const Result where : {Result::kApart, Result::kInPlace}) {

@@ -107,17 +107,18 @@ __global__ void __launch_bounds__(1024) soft_max(View x, Mask mask, Sinks sinks,
   }
   const float sink = sinks.data ? load_as<float>(sinks.data + index.i2 * sinks.stride) : minus_infinity();
   top = fmaxf(team.max(top), sink);
-  const bool nothing_seen = top == minus_infinity();
+  if (top == minus_infinity()) top = 0;  // all is hidden, or NaN, of which no maximum knows
 
   float sum = 0;
   const auto add = [&](int64_t, float(&values)[kQuad]) { sum += exponentiate(values, top); };
   kept.for_held(add);
   kept.for_rest(add);
-  const float factor = 1.0f / (team.sum(sum) + expf(sink - top));
+  const float total = team.sum(sum) + expf(sink - top);
+  const float factor = total == 0 ? 0.0f : 1.0f / total;
 
   const auto scaled = [&](int64_t, float(&values)[kQuad]) {
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) values[i] = nothing_seen ? 0.0f : values[i] * factor;
+    for (int i = 0; i < kQuad; ++i) values[i] *= factor;
   };
   kept.for_held(scaled);
   kept.for_held([&](int64_t at, float(&values)[kQuad]) { store_quad(kept.row(), at, row.length, values); });
