@@ -117,7 +117,7 @@ void place(Model& model, std::span<Device* const> devices, const DeviceOf& devic
       if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
     }
     model.buffers.emplace_back();
-    const WeightsHome home = weights_home(model, device, tensors, devices, options);
+    const WeightsHome home = weights_home(model, device, tensors, devices.first(d), options);
     if (home.mapped) model.buffers.back() = place_in_mapping(model, device, tensors);
     if (model.buffers.back() == nullptr) {
       model.buffers.back() = allocate_tensors(tensors, *home.type, Usage::kWeights);

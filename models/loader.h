@@ -23,9 +23,10 @@ namespace shoal::models {
 int loading_threads(int devices);
 
 struct LoadOptions {
-  bool use_mapping = true;  ///< where can_use_mapping() says so, for weights that are not repacked
-  bool repack = true;       ///< into the layout that the device computes with fastest; see models/weights_home.h
+  bool use_mapping = true;      ///< where can_use_mapping() says so, for weights that are not repacked
+  bool repack = true;           ///< into the layout that the device computes with fastest; see models/weights_home.h
   bool prefer_mapping = false;  ///< where both could be
+  bool op_offload = true;       ///< will sessions have weights brought to devices? As in SessionOptions
 };
 
 /// Can the device use the weights where the file is mapped? Not a meta device, not one that cannot use host memory or

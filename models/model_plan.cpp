@@ -155,7 +155,7 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
   std::vector<WeightsHome> homes;
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     const auto weights = tensors_on(placement, d, model.weights.tensors());
-    homes.push_back(weights_home(model, *placement.devices()[d], weights, placement.devices(), load));
+    homes.push_back(weights_home(model, *placement.devices()[d], weights, placement.devices().first(d), load));
   }
   Planner planner(model, placement, options, homes, *this);
   step = planner.plan({1, 1});

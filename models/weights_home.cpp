@@ -12,14 +12,31 @@ namespace {
 /// What stays free of a device's memory when its weights are repacked rather than used in the mapping.
 constexpr size_t kSparePart = 10;
 
-/// Would the device, for any batch, have weights brought to it that lie in memory of the host?
-bool brings_weights(const Device& device) {
-  constexpr int64_t kBatch = int64_t{1} << 24, kLength = 256;
+/// What a device answers for a product of a batch with the weight: with one expert for each token, or with all of it.
+bool answer(const Device& device, bool (Device::*question)(const Tensor&) const, const Tensor& weight, int64_t batch) {
   TensorContext context;
   Graph graph;
-  Tensor* weight = context.add("weight", DType::kF16, {kLength, kLength, 1, 1});
-  Tensor* x = graph.input("x", DType::kF32, {kLength, kBatch, 1, 1});
-  return device.offload_op(*mul_mat(graph, weight, x));
+  Tensor* same = context.add("weight", weight.dtype, weight.shape);
+  const int64_t length = weight.shape[0];
+  if (weight.shape[2] == 1) {
+    return (device.*question)(*mul_mat(graph, same, graph.input("x", DType::kF32, {length, batch, 1, 1})));
+  }
+  Tensor* x = graph.input("x", DType::kF32, {length, 1, batch, 1});
+  return (device.*question)(*mul_mat_id(graph, same, x, graph.input("ids", DType::kI32, {1, batch, 1, 1})));
+}
+
+/// Would the device, for any batch, have the weight brought to it? The scheduler asks the same of each node; the
+/// largest batch of all is more than devices can compute, so that they are asked about a usual one.
+bool brings(const Device& device, const Tensor& weight) {
+  constexpr int64_t kLargest = int64_t{1} << 24, kUsual = 512;
+  if (weight.shape[1] == 1) return false;  // norms and biases are for nodes beside the products
+  return answer(device, &Device::offload_op, weight, kLargest) && answer(device, &Device::supports_op, weight, kUsual);
+}
+
+bool is_brought(std::span<Tensor* const> tensors, std::span<Device* const> before) {
+  return std::any_of(before.begin(), before.end(), [&](const Device* device) {
+    return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor* tensor) { return brings(*device, *tensor); });
+  });
 }
 
 /// Does the device, or do its members, have room for the tensors in memory of this type, and `spare` besides?
@@ -37,14 +54,12 @@ bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferTy
 }  // namespace
 
 WeightsHome weights_home(const Model& model, Device& device, std::span<Tensor* const> tensors,
-                         std::span<Device* const> others, const LoadOptions& options) {
+                         std::span<Device* const> before, const LoadOptions& options) {
   const bool can_map = options.use_mapping && can_use_mapping(model, device);
   BufferType& own = device.weights_type();
-  const bool brought = std::any_of(others.begin(), others.end(),
-                                   [&](const Device* other) { return other != &device && brings_weights(*other); });
-  const bool in_host_memory = device.buffer_type().is_host();
   const bool repack = options.repack && !(can_map && options.prefer_mapping) && &own != &device.buffer_type() &&
-                      !(brought && in_host_memory) && fits(device, tensors, own, can_map);
+                      !(options.op_offload && device.buffer_type().is_host() && is_brought(tensors, before)) &&
+                      fits(device, tensors, own, can_map);
   if (repack) return {&own, false, true};
   return {&device.buffer_type(), can_map, false};
 }

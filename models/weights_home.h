@@ -17,9 +17,10 @@ struct WeightsHome {
 
 /// Weights are repacked where the device has a type for that and they fit into its free memory with some to spare;
 /// else they are used in the mapping, where that can be; else they are copied as they are. `tensors`: the weights of
-/// this device. `others`: devices that graphs with them run on besides; weights that one of these would have brought to
-/// it for large batches (Device::offload_op) stay as they are, too.
+/// this device. `before`: the devices before it in the order of the schedules that use them. Weights in host memory
+/// that one of these would have brought to it for large batches (Device::offload_op) stay as they are, too, unless
+/// LoadOptions::op_offload says that no session does that.
 WeightsHome weights_home(const Model& model, Device& device, std::span<Tensor* const> tensors,
-                         std::span<Device* const> others, const LoadOptions& options);
+                         std::span<Device* const> before, const LoadOptions& options);
 
 }  // namespace shoal::models

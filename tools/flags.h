@@ -62,7 +62,10 @@ struct LoadFlags {
   std::optional<bool> mmap;  ///< as the user says
   bool repack = true;
   void add_to(CLI::App& app);
-  models::LoadOptions load() const { return {mmap.value_or(true), repack, mmap.value_or(false)}; }
+  /// `op_offload`: of the session.
+  models::LoadOptions load(bool op_offload) const {
+    return {mmap.value_or(true), repack, mmap.value_or(false), op_offload};
+  }
 };
 
 /// -c -ctk -ctv, and -b -ub where the user has a say in batches

@@ -1,5 +1,5 @@
 // q8_0: 32 elements, eight bits each.
-#include <algorithm>
+#include <limits>
 
 #include "graph/dtype.h"
 #include "graph/quants/blocks.h"
@@ -19,8 +19,12 @@ void q8_0_to_f32(const void* src, float* dst, int64_t n) {
 void q8_0_from_f32(const float* src, void* dst, int64_t n) {
   auto* blocks = static_cast<BlockQ8_0*>(dst);
   for (int64_t i = 0; i < n / kBlock; ++i, src += kBlock) {
-    float largest = 0;
-    for (int j = 0; j < kBlock; ++j) largest = std::max(largest, std::fabs(src[j]));
+    float largest = 0;  // or NaN, which stays
+    for (int j = 0; j < kBlock; ++j) {
+      const float size = std::fabs(src[j]);
+      if (size > largest) largest = size;
+      if (std::isnan(size)) largest = std::numeric_limits<float>::quiet_NaN();
+    }
     blocks[i].scale = f32_to_f16(largest / 127);
     const float factor = inverse(f16_to_f32(blocks[i].scale));
     for (int j = 0; j < kBlock; ++j) blocks[i].values[j] = static_cast<int8_t>(round_to(src[j] * factor, -127, 127));

@@ -122,5 +122,63 @@ TEST(AttentionForms, WhatOneQueryDoesNotSeeMayBeNaNForAnother) {
   }
 }
 
+// NaN scores in some blocks or segments, or in all that a query sees: its whole result is NaN, whatever the other ones
+// give. Queries that see nothing give zeros beside them.
+TEST(AttentionForms, NaNScoresReachTheQueriesThatSeeThem) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  struct Range {
+    int64_t begin, end;
+  };
+  for (const int64_t t : {1, 3, 30}) {
+    for (const Range nan : {Range{0, 1200}, {0, 64}, {64, 128}, {0, 512}, {512, 1024}, {1024, 1200}, {700, 701}}) {
+      for (const bool negative : {false, true}) {
+        const Sizes sizes{.d = 32, .e = 32, .t = t, .s = 1200, .mask = true};
+        SCOPED_TRACE(::testing::Message() << sizes << ", NaN in [" << nan.begin << ", " << nan.end << ")");
+        Attention clean(sizes);
+        // Every other query sees nothing of the odd rows. The last one sees nothing at all.
+        for (int64_t query = 0; query < t; ++query) {
+          for (int64_t row = 0; row < sizes.s; ++row) {
+            const bool hidden = (query % 2 == 1 && row >= nan.begin && row < nan.end) || (query > 0 && query == t - 1);
+            clean.leaves[clean.mask][query * sizes.s + row] = hidden ? -std::numeric_limits<double>::infinity() : 0.5;
+          }
+        }
+        Attention dirty(sizes);
+        dirty.leaves[dirty.mask] = clean.leaves[clean.mask];
+        const int64_t row_of_keys = sizes.d * sizes.kv_heads, row_of_query = sizes.e * sizes.group * sizes.kv_heads;
+        for (int64_t i = nan.begin * row_of_keys; i < nan.end * row_of_keys; ++i) {
+          dirty.leaves[dirty.k][i] = negative ? -kNaN : kNaN;
+        }
+        for (const std::string spec : {"CPU0:threads=1", "CPU0:threads=3"}) {
+          const auto backend = Registry::instance().init(spec);
+          const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
+          const Values got = run_graph(*backend, dirty.graph, dirty.leaves).at(dirty.node);
+          for (int64_t i = 0; i < t * row_of_query; ++i) {
+            const int64_t query = i / row_of_query;
+            const bool none = query > 0 && query == t - 1, sees = query % 2 == 0 && !none;
+            ASSERT_TRUE(sees ? std::isnan(got[i]) : got[i] == expected[i] && (!none || got[i] == 0))
+                << spec << ", query " << query << ": " << got[i] << ", " << expected[i] << " without NaN";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionForms, NaNQueriesGiveNaN) {
+  for (const int64_t t : {1, 3, 30}) {
+    Attention clean({.t = t, .s = 700});
+    Attention dirty({.t = t, .s = 700});
+    const int64_t row = 64 * 4 * 2, bad = t / 2;
+    dirty.leaves[dirty.q][bad * row + 5] = std::numeric_limits<double>::quiet_NaN();  // of head 0
+    const auto backend = Registry::instance().init("CPU0:threads=2");
+    const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
+    const Values got = run_graph(*backend, dirty.graph, dirty.leaves).at(dirty.node);
+    for (int64_t i = 0; i < t * row; ++i) {
+      const bool odd = i / row == bad && i % row < 64;
+      ASSERT_TRUE(odd ? std::isnan(got[i]) : got[i] == expected[i]) << "element " << i << " of " << t << " queries";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shoal::test

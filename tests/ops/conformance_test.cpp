@@ -2,10 +2,15 @@
 // kTargets; what it cannot do is listed with the reason.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <unordered_map>
 
+#include "devices/cpu/packed_buffer.h"
 #include "devices/device.h"
+#include "graph/error.h"
 #include "graph/text.h"
+#include "meta/meta_buffer.h"
 #include "meta/meta_family.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/ops/op_cases.h"
@@ -19,6 +24,7 @@ struct Target {
   std::string name;                                      ///< for test names
   std::string spec;                                      ///< for Registry::init
   std::set<std::pair<Op, std::string>> exclusions = {};  ///< (op, case) that it refuses, each with a comment why
+  bool packed = false;                                   ///< everything but caches is a weight in Device::weights_type
 };
 
 std::ostream& operator<<(std::ostream& out, const Target& target) {
@@ -31,6 +37,9 @@ const Target kTargets[] = {
     {"MetaEvenColumns", "META:devices=CPU0,CPU1 axis=0"},
     {"MetaUnevenRows", "META:devices=CPU0,CPU1,CPU2 axis=1 split=5,0,2"},
     {"MetaHeads", "META:devices=CPU0,CPU1 axis=2 split=1,2"},
+    {"CpuPacked", "CPU0:threads=2", {}, true},
+    {"MetaEvenColumnsPacked", "META:devices=CPU0,CPU1 axis=0", {}, true},
+    {"MetaUnevenRowsPacked", "META:devices=CPU0,CPU1,CPU2 axis=1 split=5,0,2", {}, true},
 };
 
 std::vector<Op> compute_ops() {
@@ -49,19 +58,49 @@ bool supports(const Device& device, const OpCase& one) {
   return device.supports_op(*one.build(graph, weights));
 }
 
-void run_case(Backend& backend, const OpCase& one, uint64_t seed) {
-  Graph graph;
+/// The nodes once more, with weights for the inputs.
+Tensor* with_weights_only(const Graph& from, Graph& to, TensorContext& weights) {
+  std::unordered_map<const Tensor*, Tensor*> same;
+  Tensor* last = nullptr;
+  for (const Tensor* node : from.nodes()) {
+    std::vector<Tensor*> sources;
+    for (Tensor* source : node->src) {
+      if (source != nullptr && source->role == Role::kInput && !same.contains(source)) {
+        same[source] = weights.add("weight " + source->name, source->dtype, source->shape);
+      }
+      sources.push_back(same.contains(source) ? same.at(source) : source);
+    }
+    same[node] = last = to.add_node(node->op, node->params, sources, node->name);
+  }
+  return last;
+}
+
+/// Does a CPU device, or a member of a meta device, have the weight packed, or a part of it?
+bool lies_packed(const Tensor& weight) {
+  const meta::Shards* shards = meta::find_shards(weight);
+  if (shards == nullptr) return cpu::is_packed(weight);
+  return std::any_of(shards->local.begin(), shards->local.end(),
+                     [](const Tensor* part) { return !part->empty() && cpu::is_packed(*part); });
+}
+
+/// Returns how many weights lay packed.
+int run_case(Backend& backend, const OpCase& one, bool packed, uint64_t seed) {
+  Graph inputs, graph;
   TensorContext weights;
-  Tensor* node = graph.output(one.build(graph, weights));
+  Tensor* node = one.build(packed ? inputs : graph, weights);
+  if (packed) node = with_weights_only(inputs, graph, weights);
+  graph.output(node);
   SCOPED_TRACE(to_string(graph));
-  ASSERT_EQ(node->op, one.op);
-  ASSERT_TRUE(backend.device().supports_op(*node));
+  require<InvalidArgument>(node->op == one.op && backend.device().supports_op(*node), "{} cannot run", node->name);
   TensorValues leaves = random_leaves(graph, seed);
-  const TensorValues results = run_graph(backend, graph, leaves);
-  const TensorValues expected = reference_eval(graph, leaves);
+  GraphRun once(backend, graph, leaves, packed ? &backend.device().weights_type() : nullptr);
+  once.run();
+  const TensorValues results = once.results(), expected = reference_eval(graph, leaves);
   for (const auto& [tensor, values] : results) {
     EXPECT_TRUE(close_to(values, expected.at(tensor), one.tolerance)) << tensor->name;
   }
+  const std::vector<Tensor*> all = graph.leaves();
+  return static_cast<int>(std::count_if(all.begin(), all.end(), [](const Tensor* leaf) { return lies_packed(*leaf); }));
 }
 
 TEST_P(Conformance, MatchesTheReference) {
@@ -69,15 +108,15 @@ TEST_P(Conformance, MatchesTheReference) {
   const CpuConfiguration configuration("devices=3");
   meta::family();
   const auto backend = Registry::instance().init(target.spec);
-  int count = 0;
+  int count = 0, packed = 0;
   for (const OpCase& one : op_cases()) {
     if (one.op != op || target.exclusions.contains({op, one.name})) continue;
     SCOPED_TRACE(one.name);
     ++count;
-    ASSERT_NO_THROW(run_case(*backend, one, 1 + count));
-    if (HasFatalFailure()) return;
+    ASSERT_NO_THROW(packed += run_case(*backend, one, target.packed, static_cast<uint64_t>(1 + count)));
   }
   EXPECT_GT(count, 0) << "no case for " << name_of(op);
+  EXPECT_EQ(packed > 0, target.packed && op != Op::kFill) << packed << " packed weights; kFill has no source";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Conformance,
@@ -102,8 +141,7 @@ TEST_P(PluginConformance, MatchesTheReference) {
   for (const OpCase& one : op_cases()) {
     if (one.op != GetParam() || !supports(*device, one)) continue;
     SCOPED_TRACE(one.name);
-    ASSERT_NO_THROW(run_case(*backend, one, static_cast<uint64_t>(1 + ++count)));
-    if (HasFatalFailure()) return;
+    ASSERT_NO_THROW(run_case(*backend, one, false, static_cast<uint64_t>(1 + ++count)));
   }
   const std::set<Op> some{Op::kAdd, Op::kMul, Op::kScale, Op::kUnary, Op::kRmsNorm, Op::kMulMat, Op::kSetRows};
   EXPECT_EQ(count > 0, device->reg().name() != "SIMPLE" || some.contains(GetParam())) << count << " cases ran";

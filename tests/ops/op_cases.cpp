@@ -9,8 +9,8 @@ namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-/// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows,
-/// nothing at all.
+/// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows (a
+/// weight of 16 and more may be packed), nothing at all.
 constexpr Shape kShapes[] = {{1, 1, 1, 1}, {3, 5, 1, 1}, {7, 3, 2, 2}, {1031, 2, 1, 1}, {64, 33, 3, 1}, {5, 0, 2, 1}};
 
 using Cases = std::vector<OpCase>;
@@ -66,6 +66,9 @@ void add_get_rows(Cases& cases) {
     add_case(cases, Op::kGetRows, std::string(name_of(dtype)), [=](Graph& g, TensorContext& w) {
       return get_rows(g, w.add("table", dtype, {768, 9, 1, 1}), plain(g, DType::kI32, {5, 1, 1, 1}, "ids"));
     });
+    add_case(cases, Op::kGetRows, fmt::format("{} many rows", name_of(dtype)), [=](Graph& g, TensorContext& w) {
+      return get_rows(g, w.add("table", dtype, {256, 37, 2, 1}), plain(g, DType::kI32, {21, 2, 1, 1}, "ids"));
+    });
     add_case(cases, Op::kGetRows, fmt::format("{} batched ranges", name_of(dtype)), [=](Graph& g, TensorContext& w) {
       return get_rows(g, w.add("table", dtype, {256, 5, 2, 3}), plain(g, DType::kI32, {8, 2, 3, 1}, "ids"),
                       {{{10, 2}, {0, 3}}});
@@ -83,6 +86,10 @@ void add_get_rows(Cases& cases) {
 }
 
 void add_set_rows(Cases& cases) {
+  add_case(cases, Op::kSetRows, "many rows", [](Graph& g, TensorContext& w) {
+    return set_rows(g, w.add("cache", DType::kF16, {64, 40, 2, 1}, Role::kCache), plain(g, DType::kF32, {64, 29, 2, 1}),
+                    plain(g, DType::kI32, {29, 1, 1, 1}, "ids"));
+  });
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     if (dtype == DType::kI32 || dtype == DType::kI64) continue;
@@ -105,10 +112,28 @@ struct Product {
   Shape a, b;
 };
 constexpr Product kProducts[] = {
-    {"vector", {256, 33, 1, 1}, {256, 1, 1, 1}},         {"few columns", {512, 7, 1, 1}, {512, 5, 1, 1}},
-    {"matrix", {768, 65, 1, 1}, {768, 70, 1, 1}},        {"batched", {256, 6, 2, 1}, {256, 4, 2, 3}},
-    {"grouped batches", {256, 5, 2, 1}, {256, 3, 6, 2}}, {"nothing to sum", {0, 4, 1, 1}, {0, 3, 1, 1}},
-    {"no rows", {256, 0, 1, 1}, {256, 3, 1, 1}},         {"no columns", {256, 4, 1, 1}, {256, 0, 1, 1}},
+    {"vector", {256, 33, 1, 1}, {256, 1, 1, 1}},
+    {"few columns", {512, 7, 1, 1}, {512, 5, 1, 1}},
+    {"matrix", {768, 65, 1, 1}, {768, 70, 1, 1}},
+    {"batched", {256, 6, 2, 1}, {256, 4, 2, 3}},
+    {"grouped batches", {256, 5, 2, 1}, {256, 3, 6, 2}},
+    {"nothing to sum", {0, 4, 1, 1}, {0, 3, 1, 1}},
+    {"no rows", {256, 0, 1, 1}, {256, 3, 1, 1}},
+    {"no columns", {256, 4, 1, 1}, {256, 0, 1, 1}},
+    {"batched, many rows", {256, 37, 2, 1}, {256, 9, 4, 1}},
+};
+
+/// Part of a weight of 70 rows and 512 columns.
+struct PartialProduct {
+  const char* name;
+  SliceParams part;
+  int64_t columns;
+};
+constexpr PartialProduct kPartialProducts[] = {
+    {"rows from 16", {1, 16, 40}, 3},
+    {"rows from 16, many columns", {1, 16, 40}, 17},
+    {"rows from 5", {1, 5, 33}, 3},
+    {"half of the rows' length", {0, 256, 256}, 5},
 };
 
 /// Quantised products may round the columns to 8 bits: a relative error of 1/254/sqrt(3) an element.
@@ -129,6 +154,22 @@ void add_mul_mat(Cases& cases) {
           },
           product_tolerance(dtype, DType::kF32));
     }
+    for (const PartialProduct& product : kPartialProducts) {
+      add_case(
+          cases, Op::kMulMat, fmt::format("{} {}", name_of(dtype), product.name),
+          [=](Graph& g, TensorContext& w) {
+            Tensor* a = slice(g, w.add("a", dtype, {512, 70, 1, 1}), product.part);
+            return mul_mat(g, a, plain(g, DType::kF32, {a->shape[0], product.columns, 1, 1}, "b"));
+          },
+          product_tolerance(dtype, DType::kF32));
+    }
+    add_case(
+        cases, Op::kMulMatId, fmt::format("{} many rows", name_of(dtype)),
+        [=](Graph& g, TensorContext& w) {
+          return mul_mat_id(g, w.add("experts", dtype, {256, 37, 3, 1}), plain(g, DType::kF32, {256, 1, 20, 1}),
+                            plain(g, DType::kI32, {2, 20, 1, 1}, "ids"));
+        },
+        product_tolerance(dtype, DType::kF32));
     add_case(
         cases, Op::kMulMatId, std::string(name_of(dtype)),
         [=](Graph& g, TensorContext& w) {
@@ -380,7 +421,7 @@ void add_cast(Cases& cases) {
       add_case(
           cases, Op::kCast, fmt::format("{} to {}", name_of(source), name_of(target)),
           [=](Graph& g, TensorContext& w) {
-            return cast(g, w.add("x", source, {768, 3, 2, 1}), target);
+            return cast(g, w.add("x", source, {768, target == DType::kF32 ? 19 : 3, 2, 1}), target);
           },
           tolerance);
       if (traits(source).is_quantized) continue;
@@ -399,16 +440,16 @@ void add_movement(Cases& cases) {
     const auto dtype = static_cast<DType>(i);
     const std::string name(name_of(dtype));
     add_case(cases, Op::kContiguous, name + " permuted", [=](Graph& g, TensorContext& w) {
-      return contiguous(g, permute(g, w.add("x", dtype, {256, 3, 4, 2}), {0, 3, 1, 2}));
+      return contiguous(g, permute(g, w.add("x", dtype, {256, 19, 2, 2}), {0, 3, 1, 2}));
     });
     add_case(cases, Op::kContiguous, name + " sliced", [=](Graph& g, TensorContext& w) {
-      return contiguous(g, slice(g, w.add("x", dtype, {768, 5, 2, 1}), {0, 256, 256}));
+      return contiguous(g, slice(g, w.add("x", dtype, {768, 19, 2, 1}), {0, 256, 256}));
     });
     for (int axis = 0; axis < kMaxDims; ++axis) {
       add_case(cases, Op::kConcat, fmt::format("{} axis {}", name, axis), [=](Graph& g, TensorContext& w) {
         std::vector<Tensor*> sources;
         for (const int64_t length : {1, 0, 3}) {
-          Shape shape{256, 2, 3, 2};
+          Shape shape{256, 17, 2, 2};
           shape[axis] = axis == 0 ? length * 256 : length;
           sources.push_back(w.add(fmt::format("x{}", length), dtype, shape));
         }
@@ -416,7 +457,7 @@ void add_movement(Cases& cases) {
       });
     }
     add_case(cases, Op::kRepeat, name, [=](Graph& g, TensorContext& w) {
-      return repeat(g, w.add("x", dtype, {256, 2, 1, 3}), {768, 4, 3, 3});
+      return repeat(g, w.add("x", dtype, {256, 24, 1, 2}), {768, 48, 3, 2});
     });
     if (traits(dtype).is_quantized) continue;
     for (const Shape& shape : {Shape{70, 45, 2, 3}, Shape{1, 9, 1, 1}, Shape{600, 3, 1, 1}}) {

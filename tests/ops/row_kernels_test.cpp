@@ -304,6 +304,11 @@ TEST_P(RowKernelsTest, Q8IsThatOfTheTraits) {
   traits(DType::kQ8_0).from_f32(x.data(), expected.data(), static_cast<int64_t>(x.size()));
   rows().from_f32[static_cast<size_t>(DType::kQ8_0)](x.data(), got.data(), static_cast<int64_t>(x.size()));
   EXPECT_EQ(got, expected);
+  // Blocks 1 to 3 hold NaN and infinities.
+  Floats back(5 * 32);
+  traits(DType::kQ8_0).to_f32(got.data(), back.data(), 5 * 32);
+  for (size_t i = 0; i < back.size(); ++i)
+    ASSERT_EQ(std::isfinite(back[i]), i < 32 || i >= 128) << i << ": " << back[i];
 }
 
 TEST_P(RowKernelsTest, SumsOfArraysAreRoundedOnce) {

@@ -29,6 +29,37 @@ TEST(SoftMax, MaskedElementsMayBeNaN) {
   EXPECT_TRUE(close_to(eval.run(soft_max(eval.graph, x, mask, nullptr, {})), {0.5, 0, 0.5}, kClose));
 }
 
+TEST(SoftMax, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
+  for (const int64_t length : {1, 2, 16, 100, 3000}) {
+    for (const double odd : {kNaN, -kNaN, kInfinity}) {
+      Eval eval;
+      // Wholly odd; odd but for what is masked; one element; none.
+      Values logits(4 * length, 1), masks(4 * length, 0);
+      for (int64_t i = 0; i < length; ++i) {
+        logits[i] = logits[length + i] = odd;
+        masks[length + i] = i % 2 == 1 ? -kInfinity : 0;
+      }
+      logits[3 * length - 1] = odd;
+      Tensor* x = eval.input({length, 4, 1, 1}, logits);
+      Tensor* mask = eval.input({length, 4, 1, 1}, masks);
+      const Values result = eval.run(soft_max(eval.graph, x, mask, nullptr, {}));
+      for (int64_t i = 0; i < 3 * length; ++i)
+        ASSERT_TRUE(std::isnan(result[i])) << odd << ": " << i << " of " << length;
+      const auto size = static_cast<double>(length);
+      for (int64_t i = 3 * length; i < 4 * length; ++i) ASSERT_NEAR(result[i], 1 / size, 1e-6);
+    }
+  }
+}
+
+TEST(SoftMax, NaNRowsBesideASink) {
+  Eval eval;
+  Tensor* x = eval.input({2, 2, 1, 1}, {kNaN, kNaN, -kInfinity, -kInfinity});
+  Tensor* sinks = eval.input({1, 1, 1, 1}, {3});
+  const Values result = eval.run(soft_max(eval.graph, x, nullptr, sinks, {}));
+  for (const int i : {0, 1}) EXPECT_TRUE(std::isnan(result[i])) << result[i];
+  for (const int i : {2, 3}) EXPECT_EQ(result[i], 0);
+}
+
 TEST(SoftMax, LargeLogitsDoNotOverflow) {
   Eval eval;
   Tensor* x = eval.input({3, 1, 1, 1}, {3e38, 3e38, -3e38});

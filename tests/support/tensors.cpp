@@ -196,11 +196,15 @@ TensorValues random_leaves(const Graph& graph, uint64_t seed) {
   return leaves;
 }
 
-GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves) : backend_(backend), graph_(graph) {
+GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves, BufferType* weights)
+    : backend_(backend), graph_(graph) {
   for (Tensor* leaf : graph.leaves()) {
     if (leaf->is_persistent() && !leaf->buffer) placed_.push_back(leaf);
   }
-  memory_ = allocate_tensors(placed_, backend.device().buffer_type(), Usage::kWeights);
+  const auto caches = std::stable_partition(
+      placed_.begin(), placed_.end(), [&](Tensor* leaf) { return weights != nullptr && leaf->role == Role::kWeight; });
+  if (weights != nullptr) weights_ = allocate_tensors({placed_.begin(), caches}, *weights, Usage::kWeights);
+  memory_ = allocate_tensors({caches, placed_.end()}, backend.device().buffer_type(), Usage::kWeights);
   plan_ = backend.create_plan(graph);
   poison(graph, *plan_);
   for (Tensor* leaf : graph.leaves()) {
@@ -212,6 +216,7 @@ GraphRun::GraphRun(Backend& backend, Graph& graph, TensorValues& leaves) : backe
 GraphRun::~GraphRun() {
   plan_.reset();
   memory_.reset();
+  weights_.reset();
   const auto unplace = [](Tensor* tensor) { tensor->buffer = nullptr, tensor->data = nullptr; };
   for (Tensor* leaf : placed_) unplace(leaf);
   for (Tensor* node : graph_.nodes()) {  // views of them
@@ -224,17 +229,21 @@ void GraphRun::run() {
   backend_.synchronize();
 }
 
-TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves) {
-  GraphRun once(backend, graph, leaves);
-  once.run();
+TensorValues GraphRun::results() const {
   TensorValues results;
-  for (const Tensor* node : graph.nodes()) {
+  for (const Tensor* node : graph_.nodes()) {
     if (node->is_output) results[node] = read_values(*node);
   }
-  for (const Tensor* leaf : graph.leaves()) {
+  for (const Tensor* leaf : graph_.leaves()) {
     if (leaf->role == Role::kCache) results[leaf] = read_values(*leaf);
   }
   return results;
+}
+
+TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves) {
+  GraphRun once(backend, graph, leaves);
+  once.run();
+  return once.results();
 }
 
 Difference compare(const Values& got, const Values& expected) {

@@ -39,21 +39,24 @@ TensorValues random_leaves(const Graph& graph, uint64_t seed);
 /// Encoding a quantised leaf again may change it: from then on `leaves` has what is stored.
 class GraphRun {
  public:
-  GraphRun(Backend& backend, Graph& graph, TensorValues& leaves);
+  /// `weights`: memory for weights, of the device's own type if nullptr.
+  GraphRun(Backend& backend, Graph& graph, TensorValues& leaves, BufferType* weights = nullptr);
   ~GraphRun();
   /// Once more with what the caches hold now. Throws what the backend reports.
   void run();
+  /// Of the outputs and, as they are now, of the caches.
+  TensorValues results() const;
   GraphPlan& plan() { return *plan_; }
 
  private:
   Backend& backend_;
   Graph& graph_;
   std::vector<Tensor*> placed_;
-  std::unique_ptr<Buffer> memory_;
+  std::unique_ptr<Buffer> weights_, memory_;
   std::unique_ptr<GraphPlan> plan_;
 };
 
-/// One run; values of the outputs and, as they are after it, of the caches. `leaves` as in GraphRun.
+/// Results of one run. `leaves` as in GraphRun.
 TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves);
 
 struct Difference {

@@ -393,12 +393,15 @@ TEST(BenchCommProgram, AFailureOnTheWayLeavesWhatWasMeasured) {
 }
 
 TEST(BenchCommProgram, InterruptedItPrintsWhatItHas) {
-  Child child(words("bench-comm -dev CPU0,CPU1 -b 1K -e 256M -f 1.2 -n 200 -o json"));
-  std::this_thread::sleep_for(std::chrono::seconds(2));
-  child.send(SIGINT);
-  EXPECT_EQ(child.wait(), 130);
-  EXPECT_FALSE(child.killed());
-  const json result = json::parse(child.out(), nullptr, false);
+  const auto result_of = [](const Finished& run) { return json::parse(run.out, nullptr, false); };
+  const Finished ended = run_interrupted(words("bench-comm -dev CPU0,CPU1 -b 1K -e 256M -f 1.2 -n 200 -o json"), SIGINT,
+                                         [&](const Finished& run) {
+                                           const json result = result_of(run);
+                                           return result.is_object() && !result["results"].empty();
+                                         });
+  EXPECT_EQ(ended.code, 130);
+  EXPECT_FALSE(ended.killed);
+  const json result = result_of(ended);
   ASSERT_FALSE(result.is_discarded());
   EXPECT_EQ(result["error"], "interrupted");
   EXPECT_GT(result["results"].size(), 0u);

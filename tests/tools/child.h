@@ -7,14 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace shoal::tools {
@@ -68,6 +71,15 @@ class Child {
     killed_ = WIFSIGNALED(status);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  /// Has it come so far that this signal no longer ends it as signals do by themselves?
+  bool catches(int signal) const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/status");
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with("SigCgt:")) continue;
+      return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+    return false;
+  }
   /// Did a signal end it? After wait().
   bool killed() const { return killed_; }
   std::string out() const { return read("out"); }
@@ -98,12 +110,31 @@ class Child {
 struct Finished {
   int code;
   std::string out, err;
+  bool killed = false;
 };
 
 inline Finished run(const std::vector<std::string>& args, const Surroundings& around = {}) {
   Child child(args, around);
   int code = child.wait();
   return {code, child.out(), child.err()};
+}
+
+/// Sends the program a signal three seconds after it has begun to catch it, and waits for its end. Where it was not far
+/// enough by then, on a slow machine, it is run again with more time, up to a minute.
+inline Finished run_interrupted(const std::vector<std::string>& args, int signal,
+                                const std::function<bool(const Finished&)>& far_enough) {
+  using std::chrono::milliseconds;
+  for (milliseconds time(3000);; time *= 4) {
+    Child child(args);
+    for (int i = 0; i < 600 && !child.catches(signal); ++i) std::this_thread::sleep_for(milliseconds(100));
+    std::this_thread::sleep_for(time);
+    child.send(signal);
+    const auto sent = std::chrono::steady_clock::now();
+    const int code = child.wait();
+    EXPECT_LT(std::chrono::steady_clock::now() - sent, std::chrono::seconds(20));
+    const Finished finished{code, child.out(), child.err(), child.killed()};
+    if (far_enough(finished) || time > milliseconds(12'000)) return finished;
+  }
 }
 
 /// "a b c" -> {"a", "b", "c"}.

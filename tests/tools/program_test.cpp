@@ -32,17 +32,16 @@ json run_json(std::vector<std::string> args) {
   return json::parse(finished.out);
 }
 
-/// Lets the program run until it is at work, sends it the signal, and gives what it prints nevertheless. The context
-/// must be larger than the model's: the warning says that signals are caught from then on.
+/// Sends the program the signal when it is at work, and gives what it prints nevertheless.
 json interrupted_json(std::vector<std::string> args, int signal) {
   args.insert(args.end(), {"--output", "json"});
-  Child child(args);
-  for (int i = 0; i < 600 && child.err().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  std::this_thread::sleep_for(std::chrono::seconds(3));  // loading takes milliseconds
-  child.send(signal);
-  EXPECT_EQ(child.wait(), 128 + signal);
-  EXPECT_FALSE(child.killed());
-  return json::parse(child.out(), nullptr, false);
+  const Finished ended = run_interrupted(args, signal, [](const Finished& run) {
+    const json result = json::parse(run.out, nullptr, false);
+    return result.is_object() && result["timings"]["prompt_evaluated"] > 0;
+  });
+  EXPECT_EQ(ended.code, 128 + signal);
+  EXPECT_FALSE(ended.killed);
+  return json::parse(ended.out, nullptr, false);
 }
 
 TEST(Run, PrintsTheTextAndHowLongItTook) {

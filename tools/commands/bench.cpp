@@ -108,8 +108,9 @@ int threads_of(std::span<Device* const> devices, int threads) {
 void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests,
                    BenchReport& report) {
   const DeviceFlags devices = flags_of(flags, setup);
+  const models::LoadOptions load = flags.load.load(flags.options.op_offload);
   BenchRunner runner(load_engine(models::open_model(setup.model), devices.find_groups(), devices.placement(),
-                                 largest_session(flags, tests), flags.load.load()),
+                                 largest_session(flags, tests), load),
                      flags.options);
   const models::Model& model = *runner.engine().model;
   const auto members = runner.engine().placement->members();
@@ -125,8 +126,8 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   result.gpu_info = describe_others(everything);
   result.options = flags.options;
   result.placement = devices.placement();
-  result.mmap = flags.load.load().use_mapping;
-  result.repack = flags.load.load().repack;
+  result.mmap = load.use_mapping;
+  result.repack = load.repack;
   for (const BenchTest& test : tests) {
     if (interrupted()) throw Interrupted();
     result.test = test;

@@ -147,7 +147,7 @@ int plan_model(const PlanFlags& flags) {
   }
   models::SessionOptions session = flags.context.session();
   session.candidates = flags.sampling.candidates();
-  models::ModelPlan plan(*model, placement, session, flags.load.load());
+  models::ModelPlan plan(*model, placement, session, flags.load.load(session.op_offload));
   warn_of_context(model->hparams, plan.size);
   if (flags.output.json()) {
     print_json(to_json(plan, flags));

@@ -154,8 +154,8 @@ int run(RunFlags& flags) {
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
-  Engine engine =
-      load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session, flags.load.load());
+  Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
+                              flags.load.load(session.op_offload));
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
 }

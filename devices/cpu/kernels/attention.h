@@ -62,8 +62,8 @@ struct BlockSoftMax {
   bool hidden = false;             ///< of a row only KV rows [first, last) count, and scores of -infinity do not
   const int32_t* first = nullptr;  ///< per row
   const int32_t* last = nullptr;
-  float* top = nullptr;  ///< per row; -infinity: nothing seen yet
-  float* sum = nullptr;  ///< per row: sum of exp(score - top)
+  float* top = nullptr;  ///< per row: the largest score; NaN do not count
+  float* sum = nullptr;  ///< per row: sum of exp(score - top), NaN from the first NaN on; 0: only -infinity was seen
   float* keep = nullptr;
 };
 

@@ -12,8 +12,9 @@ I32 magnitudes(F32 x) {
   return bits_as<I32>(x) & 0x7fffffff;
 }
 
-/// Largest magnitude of 32 elements; NaN when one of them is NaN.
-float largest_of(const F32 (&x)[kVectors]) {
+/// Largest magnitude of 32 elements. When one of them is not finite NaN, which scale and products then are, and the
+/// elements become zero, so that integers and sums of a column are defined.
+float largest_of(F32 (&x)[kVectors]) {
   I32 largest = magnitudes(x[0]);
   SHOAL_UNROLL
   for (int i = 1; i < kVectors; ++i) {
@@ -21,6 +22,10 @@ float largest_of(const F32 (&x)[kVectors]) {
     largest = other > largest ? other : largest;
   }
   const int32_t result = max_lanes(largest);
+  if (result > kLargestFinite) {
+    for (F32& v : x) v = F32{};
+    return __builtin_nanf("");
+  }
   float value;
   __builtin_memcpy(&value, &result, sizeof value);
   return value;

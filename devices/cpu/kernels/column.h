@@ -11,6 +11,9 @@
 //
 // A column of words: x[i] ~ values[i] * scales[i / 32], |values[i]| <= kWord, zeros behind the last element up to
 // a multiple of 32.
+//
+// 32 elements of which one is not finite have a scale of NaN and zeros as values in both: the column's products are
+// NaN.
 #pragma once
 
 #include "devices/cpu/kernels/quad_dot.h"
@@ -74,6 +77,8 @@ void copy_floats(const float* x, std::byte* column, int64_t k);
 
 /// Numbers below this are zero: the inverse of their scale would overflow.
 inline constexpr float kTiny = 1e-30f;
+/// The bits of the largest number; those of infinity and NaN without sign are above.
+inline constexpr int32_t kLargestFinite = 0x7f7fffff;
 /// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
 inline constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
 

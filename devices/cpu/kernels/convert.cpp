@@ -18,15 +18,19 @@ void narrow(const float* src, void* dst, int64_t n) {
 using quants::BlockQ8_0;
 constexpr int kVectors = quants::kBlock / kLanes;
 
-/// Largest magnitude of a block; NaN do not count.
+/// Largest magnitude of a block, NaN when one of its elements is NaN: magnitudes as integers, of which those of NaN are
+/// the largest.
 float largest_magnitude(const F32* x) {
-  F32 most = {};
+  I32 most = {};
   SHOAL_UNROLL
   for (int i = 0; i < kVectors; ++i) {
-    const F32 v = bits_as<F32>(bits_as<I32>(x[i]) & 0x7fffffff);
+    const I32 v = bits_as<I32>(x[i]) & 0x7fffffff;
     most = v > most ? v : most;
   }
-  return max_lanes(most);
+  const int32_t bits = max_lanes(most);
+  float largest;
+  __builtin_memcpy(&largest, &bits, sizeof largest);
+  return largest == largest ? largest : __builtin_nanf("");
 }
 
 void quantize_block(const float* src, BlockQ8_0& block) {

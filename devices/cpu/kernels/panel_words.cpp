@@ -1,6 +1,7 @@
 // Panels of 16-bit fixed-point numbers, for f16 and bf16 weights and many columns: integer products are twice as fast
 // as those of f32, and with 14 bits more exact than products of f16 numbers of a like size. Each 32 elements of a row
 // have a scale; a part of a panel is a vector of scales and 16 vectors of words, two neighbouring elements to a lane.
+// A row's 32 elements of which one is not finite have a scale of NaN and zeros as words, as in columns (column.h).
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/panel_held.h"
 #include "devices/cpu/kernels/row_lanes.h"
@@ -29,11 +30,16 @@ struct Words {
 };
 
 /// One part of a panel from its 32 elements.
-void encode(const F32 (&v)[32], std::byte* part) {
+void encode(F32 (&v)[32], std::byte* part) {
   I32 most = {};
   for (const F32& x : v) {
     const I32 magnitude = bits_as<I32>(x) & 0x7fffffff;
     most = magnitude > most ? magnitude : most;
+  }
+  const I32 odd = most > splat(kLargestFinite);
+  if (any_lane(odd)) {
+    for (F32& x : v) x = odd ? F32{} : x;
+    most |= odd & 0x7fffffff;
   }
   const F32 largest = bits_as<F32>(most);
   const F32 tiny = splat(kTiny);

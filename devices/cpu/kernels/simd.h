@@ -153,6 +153,19 @@ inline auto max_lanes(V v) {
   }
 }
 
+/// Whether a lane of a comparison's result is true.
+inline bool any_lane(I32 mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined(__SSE2__)
+  return _mm_movemask_epi8((__m128i)mask) != 0;
+#else
+  return max_lanes(-mask) != 0;
+#endif
+}
+
 /// Stores the first n lanes.
 inline void store_first(float* to, F32 v, int64_t n) {
   float values[kLanes];

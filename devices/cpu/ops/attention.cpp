@@ -69,7 +69,7 @@ void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionSha
       const Partial from = tile.partial(row);
       float* to = split.at(shape, index, segment, row);
       to[0] = from.top, to[1] = from.sum;
-      if (from.top != kMinusInfinity) std::copy_n(from.values, shape.e, to + 2);
+      if (from.sum != 0) std::copy_n(from.values, shape.e, to + 2);
     }
   }
 }

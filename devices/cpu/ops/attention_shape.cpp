@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 namespace shoal::cpu {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int64_t kMaxLanes = 16;  ///< of any instruction set
 
 int64_t blocks(int64_t length, int64_t block) {
@@ -69,8 +67,8 @@ KvRange visible(const Tensor& node) {
 }
 
 void merge(Partial& into, const Partial& from, int64_t e) {
-  if (from.top == kMinusInfinity) return;
-  if (into.top == kMinusInfinity) {
+  if (from.sum == 0) return;
+  if (into.sum == 0) {
     into.top = from.top, into.sum = from.sum;
     std::memcpy(into.values, from.values, e * sizeof(float));
     return;
@@ -85,7 +83,7 @@ void merge(Partial& into, const Partial& from, int64_t e) {
 
 void finish(const Tensor& node, const Partial& partial, int64_t head, float* to) {
   const int64_t e = node.shape[0];
-  if (partial.top == kMinusInfinity) {
+  if (partial.sum == 0) {
     std::memset(to, 0, e * sizeof(float));
     return;
   }

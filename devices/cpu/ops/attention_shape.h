@@ -47,9 +47,9 @@ KvRange visible(const Tensor& node);
 
 /// Running soft-max of one row. `values` are e weighted sums.
 struct Partial {
-  float top = 0;  ///< -infinity: nothing seen yet, the rest is unset
-  float sum = 0;
-  float* values = nullptr;
+  float top = 0;            ///< -infinity: no score but -infinity and NaN
+  float sum = 0;            ///< at least 1, NaN when a score was NaN; 0: nothing seen yet
+  float* values = nullptr;  ///< unset when nothing was seen
 };
 /// Takes `from` into `into`.
 void merge(Partial& into, const Partial& from, int64_t e);

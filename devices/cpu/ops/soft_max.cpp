@@ -1,4 +1,5 @@
 // soft_max: the scaled and masked logits go to the result's row, then are exponentiated and divided there.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -49,7 +50,8 @@ void run(const TeamContext& ctx, Tensor& node) {
     const float sink =
         sinks ? *reinterpret_cast<const float*>(sinks->data + row.i2 * sinks->strides[0]) : kMinusInfinity;
     top = std::max(top, sink);
-    if (top == kMinusInfinity) {  // masked wholly
+    // No logit is larger where all are masked, or NaN, which stays.
+    if (top == kMinusInfinity && std::none_of(to, to + length, [](float logit) { return std::isnan(logit); })) {
       std::memset(to, 0, length * sizeof(float));
       return;
     }
