@@ -66,18 +66,20 @@ struct SeenColumns {
 /// Rows of weights with gaps between them, the same packed, columns as dots and as panels take them.
 struct Problem {
   Problem(const Kernels& kernels, DType dtype, int64_t rows, int64_t k, int64_t columns)
+      : Problem(kernels, dtype, k, random_floats(rows * k, 1), random_floats(columns * k, 2)) {}
+
+  Problem(const Kernels& kernels, DType dtype, int64_t k, const std::vector<float>& values,
+          const std::vector<float>& floats)
       : kernels(kernels),
         weights(kernels.weights[static_cast<int>(dtype)]),
-        rows(rows),
+        rows(static_cast<int64_t>(values.size()) / k),
         k(k),
-        columns(columns),
+        columns(static_cast<int64_t>(floats.size()) / k),
         stride(bytes_for(dtype, k) + 8),
         a(stride * rows + 16),
-        floats(random_floats(columns * k, 2)),
         for_dots(kernels, weights.dot_columns, true, floats, k),
         for_panels(kernels, weights.panels.columns, false, floats, k),
         packed(weights.packed.bytes(k) * ((rows + kernels.panel_rows - 1) / kernels.panel_rows)) {
-    const auto values = random_floats(rows * k, 1);
     std::vector<float> row(k);
     for (int64_t i = 0; i < rows; ++i) {
       // Whatever the row's place: copied from an aligned conversion.
@@ -122,7 +124,6 @@ struct Problem {
   size_t stride;
   std::vector<std::byte> a;
   std::vector<double> exact_a;
-  std::vector<float> floats;
   SeenColumns for_dots, for_panels;
   AlignedBytes packed;
 };
@@ -229,6 +230,26 @@ TEST_P(DotTest, PanelsMatchDouble) {
       }
     }
   }
+}
+
+/// The largest integers of each sign fit into the sums that kernels make of them, also those of 16 bits.
+TEST_P(DotTest, LargestIntegersFit) {
+  const int64_t k = 256;
+  std::vector<float> rows, columns;
+  for (int bits = 2; bits <= 8; ++bits) {
+    // One smallest integer among 16, all others are the largest; and the other way round.
+    const auto half = static_cast<float>(1 << (bits - 1));
+    for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? -half : half - 1);
+    for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? half - 1 : -half);
+  }
+  for (const int period : {1, 2, 4}) {
+    for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? 1.0f : -1.0f);
+    for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? -1.0f : 1.0f);
+  }
+  Problem p(kernels(), GetParam().dtype, k, rows, columns);
+  p.expect_products(dot(p), p.for_dots.seen);
+  p.expect_products(packed_dot(p), p.for_dots.seen);
+  p.expect_products(panels(p, k), p.for_panels.seen, step());
 }
 
 TEST_P(DotTest, PackedRowsComeBackBitForBit) {

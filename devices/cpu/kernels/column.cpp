@@ -61,7 +61,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   store(to.fine + 32 * part, fine);
 
   using Two = Vec<int32_t, 4>;
-  const Two sums = halves_of(values), totals = (sums << 8) + halves_of(fine), starts = sums * -kWeightBias;
+  const Two sums = halves_of(values), totals = (sums << 8) + halves_of(fine), starts = sums * -kStartUnit;
   const float fine_scale = scale * (1.0f / 256.0f);
   const Vec<float, 4> half_sums = __builtin_convertvector(sums, Vec<float, 4>) * scale;
   const Vec<float, 4> fine_half_sums = __builtin_convertvector(totals, Vec<float, 4>) * fine_scale;
@@ -74,7 +74,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   to.scales[part] = scale;
   to.sums[part] = scale * static_cast<float>(sum);
   to.fine_sums[part] = fine_scale * static_cast<float>(total);
-  to.starts[part] = -kWeightBias * sum;
+  to.starts[part] = -kStartUnit * sum;
   to.totals[part] = total;
 }
 

@@ -6,7 +6,7 @@
 //
 // Panels take the first byte alone (8 bits); dots take both (16 bits), which memory-bound products get for nothing.
 // With them, for every 32 and every 16 elements: the sums of the elements as each of the two sees them, which addends
-// of weights are multiplied by; what a panel's integer sums start from, -kWeightBias times the sum of the values (see
+// of weights are multiplied by; what a panel's integer sums start from, -kStartUnit times the sum of the values (see
 // quad_dot.h); and the sum of 256 values[i] + fine[i].
 //
 // A column of words: x[i] ~ values[i] * scales[i / 32], |values[i]| <= kWord, zeros behind the last element up to

@@ -27,14 +27,14 @@ struct Affine32 {
 
 struct Q4_0 : Plain32 {
   using Block = quants::BlockQ4_0;
-  static constexpr int kOffset = 8;
+  static constexpr int kOffset = 8, kBits = 4;
   static I8x32 raw(const Block& block, int) { return nibbles(block.nibbles); }
   static Halves halves(const Block& a, const Block& b) { return nibble_halves(a.nibbles, b.nibbles); }
 };
 
 struct Q4_1 : Affine32 {
   using Block = quants::BlockQ4_1;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kBits = 4;
   static I8x32 raw(const Block& block, int) { return nibbles(block.nibbles); }
   static Halves halves(const Block& a, const Block& b) { return nibble_halves(a.nibbles, b.nibbles); }
 };
@@ -54,17 +54,17 @@ struct FiveBits {
 
 struct Q5_0 : Plain32, FiveBits {
   using Block = quants::BlockQ5_0;
-  static constexpr int kOffset = 16;
+  static constexpr int kOffset = 16, kBits = 5;
 };
 
 struct Q5_1 : Affine32, FiveBits {
   using Block = quants::BlockQ5_1;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kBits = 5;
 };
 
 struct Q8_0 : Plain32 {
   using Block = quants::BlockQ8_0;
-  static constexpr int kOffset = kSigned;
+  static constexpr int kOffset = kSigned, kBits = 8;
   static I8x32 raw(const Block& block, int) { return load<I8x32>(block.values); }
   static Halves halves(const Block& a, const Block& b) { return join_halves(a.values, b.values); }
 };

@@ -13,7 +13,7 @@ struct K16 {
 struct Q2_K : K16 {
   using Block = quants::BlockQ2_K;
   static constexpr bool kAdds = true;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kBits = 2;
   static BlockScalesAndAdds<16> scales(const Block& block) {
     const float scale = half_to_float(block.scale), add = -half_to_float(block.min_scale);
     uint8_t factors[16], minima[16];
@@ -32,7 +32,7 @@ struct Q2_K : K16 {
 struct Q3_K : K16 {
   using Block = quants::BlockQ3_K;
   static constexpr bool kAdds = false;
-  static constexpr int kOffset = 4;
+  static constexpr int kOffset = 4, kBits = 3;
   static BlockScales<16> scales(const Block& block) {
     // Low nibbles of eight bytes are scales 0..7, high ones 8..15; of the next four bytes, crumb j has the high bits
     // of scales 4j..4j+3.
@@ -77,11 +77,13 @@ struct K32 {
 
 struct Q4_K : K32 {
   using Block = quants::BlockQ4_K;
+  static constexpr int kBits = 4;
   static I8x32 raw(const Block& block, int part) { return bit_field(block.nibbles + part / 2 * 32, part % 2 * 4, 15); }
 };
 
 struct Q5_K : K32 {
   using Block = quants::BlockQ5_K;
+  static constexpr int kBits = 5;
   static I8x32 raw(const Block& block, int part) {
     return bit_field(block.nibbles + part / 2 * 32, part % 2 * 4, 15) | bit_field(block.high_bits, part - 4, 16);
   }
@@ -90,7 +92,7 @@ struct Q5_K : K32 {
 struct Q6_K : K16 {
   using Block = quants::BlockQ6_K;
   static constexpr bool kAdds = false;
-  static constexpr int kOffset = 32;
+  static constexpr int kOffset = 32, kBits = 6;
   static BlockScales<16> scales(const Block& block) {
     const float scale = half_to_float(block.scale);
     BlockScales<16> s;

@@ -7,6 +7,8 @@ namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
 struct Tile {
+  static constexpr int kPanels = kLanes >= 8 ? 2 : 1;
+
   template <int R, int C>
   static void run(const PanelArgs& args, int64_t row, int64_t column) {
     const float* b[C];
@@ -46,7 +48,7 @@ void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k,
 }
 
 void multiply_floats(const PanelArgs& args) {
-  panel_tiles<Tile, kLanes == 16 ? 12 : 8>(args);
+  panel_tiles<Tile, kLanes == 16 ? 12 : kLanes == 8 ? 6 : 8>(args);
 }
 
 size_t float_panel_bytes(int64_t k) {

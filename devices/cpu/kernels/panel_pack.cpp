@@ -34,12 +34,17 @@ constexpr int kStep = kLanes > 8 ? kLanes / 8 : 1;
 constexpr int kPieces = kLanes < 8 ? 8 / kLanes : 1;
 
 template <class Format>
+U8x32 panel_bytes_of(const typename Format::Block& block, int part) {
+  return bits_as<U8x32>(values_of<Format>(block, part)) + static_cast<uint8_t>(kPanelBias<Format>);
+}
+
+template <class Format>
 void pack_values(const typename Format::Block* const* rows, int64_t part, int64_t count, std::byte* panel) {
   int8_t values[kLanes][32 * kStep] = {};
   for (int r = 0; r < kLanes; ++r) {
     for (int64_t i = 0; i < count; ++i) {
       const auto& block = rows[r][(part + i) / Format::kParts];
-      store(values[r] + 32 * i, stored(values_of<Format>(block, static_cast<int>((part + i) % Format::kParts))));
+      store(values[r] + 32 * i, panel_bytes_of<Format>(block, static_cast<int>((part + i) % Format::kParts)));
     }
   }
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -72,7 +77,7 @@ template <class Format>
 void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
   constexpr int kGroups = Format::kGroups;
   using Unsigned = Vec<uint8_t, 4 * kLanes>;  // whose sums wrap around
-  constexpr auto kShift = static_cast<uint8_t>(kWeightBias - kPackedOffset<Format>);
+  constexpr auto kShift = static_cast<uint8_t>(kPanelBias<Format> - kPackedOffset<Format>);
   using Packed = PackedLayout<Format>;
   const std::byte* unit = group + k_begin / 32 / Packed::kParts * Packed::kBytes;
   for (int64_t left = k / 32; left > 0; left -= Packed::kParts, unit += Packed::kBytes) {

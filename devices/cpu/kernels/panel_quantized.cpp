@@ -1,13 +1,13 @@
 // Panels of quantised weights (panel_layout.h) times quantised columns.
 #include "devices/cpu/kernels/column.h"
+#include "devices/cpu/kernels/panel_held.h"
 #include "devices/cpu/kernels/panel_layout.h"
-#include "devices/cpu/kernels/panel_tiles.h"
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-template <int kGroups_, bool kAdds_>
+template <int kGroups_, bool kAdds_, int kBias, int kBits>
 struct Quantized : PanelLayout<kGroups_, kAdds_> {
   using Column = SHOAL_ISA::Column;
   static constexpr int kGroups = kGroups_, kSteps = 8 / kGroups;
@@ -16,19 +16,30 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
     return SHOAL_ISA::column_at(at, k_total, k_begin);
   }
   static I32 start(const Column& column, int64_t part, int g) {
-    return splat(kGroups == 2 ? column.half_starts[2 * part + g] : column.starts[part]);
+    if constexpr (kBias == 0) return I32{};
+    return splat(kGroups == 2 ? column.half_starts[2 * part + g] : column.starts[part]) * (kBias / kStartUnit);
   }
   static I32 step(I32 sum, Bytes weights, Bytes column) { return quad_dot(sum, weights, column); }
   static float sum(const Column& column, int64_t part, int g) {
     return kGroups == 2 ? column.half_sums[2 * part + g] : column.sums[part];
   }
+
+  // Signed bytes take another register for their magnitudes.
+  static constexpr int kHeldSteps = kBits == 8 ? 2 : 4;
+  static I32 held(I32 sum, const Bytes (&weights)[kHeldSteps], const Bytes (&columns)[kHeldSteps]) {
+    if constexpr (kBits < 8) return unsigned_quad_dots<kBits>(sum, weights, columns);
+    SHOAL_UNROLL
+    for (int i = 0; i < kHeldSteps; ++i) sum = quad_dot(sum, weights[i], columns[i]);
+    return sum;
+  }
 };
 
 }  // namespace
 
-template <int kGroups, bool kAdds>
+template <class Format>
 void multiply(const PanelArgs& args) {
-  panel_tiles<IntegerTile<Quantized<kGroups, kAdds>>, kIntegerColumns>(args);
+  // Formats that are alike here share the code.
+  integer_tiles<Quantized<Format::kGroups, Format::kAdds, kPanelBias<Format>, kPanelBits<Format>>>(args);
 }
 
 template <int kGroups, bool kAdds>
@@ -36,10 +47,7 @@ size_t panel_bytes(int64_t k) {
   return (static_cast<size_t>(k / 32) * PanelLayout<kGroups, kAdds>::kBytes + 63) / 64 * 64;
 }
 
-template void multiply<1, false>(const PanelArgs&);
-template void multiply<1, true>(const PanelArgs&);
-template void multiply<2, false>(const PanelArgs&);
-template void multiply<2, true>(const PanelArgs&);
+SHOAL_FOR_FORMATS(template void multiply, (const PanelArgs&))
 template size_t panel_bytes<1, false>(int64_t);
 template size_t panel_bytes<1, true>(int64_t);
 template size_t panel_bytes<2, false>(int64_t);

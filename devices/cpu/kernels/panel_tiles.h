@@ -21,16 +21,13 @@ inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const
   }
 }
 
-/// Panels that a tile has side by side: what is read of a column serves all of them.
-inline constexpr int kTilePanels = kLanes == 16 ? 2 : 1;
-
 /// Tile::run<R, C>(args, row, column) makes R panels from row `row` on times C columns, each in the same way for all R
-/// and C.
+/// and C. Tile::kPanels are side by side, because what is read of a column serves all of them.
 template <class Tile, int C>
 void panel_rows_by(const PanelArgs& args, int64_t column) {
   int64_t row = 0;
-  for (; row + (kTilePanels - 1) * kLanes < args.rows; row += kTilePanels * kLanes) {
-    Tile::template run<kTilePanels, C>(args, row, column);
+  for (; row + (Tile::kPanels - 1) * kLanes < args.rows; row += Tile::kPanels * kLanes) {
+    Tile::template run<Tile::kPanels, C>(args, row, column);
   }
   for (; row < args.rows; row += kLanes) Tile::template run<1, C>(args, row, column);
 }
@@ -49,6 +46,8 @@ void panel_tiles(const PanelArgs& args) {
 /// column's sum() that addends are multiplied by.
 template <class Kind>
 struct IntegerTile {
+  static constexpr int kPanels = kLanes == 16 ? 2 : 1;
+
   template <int R, int C>
   static void multiply(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                        I32 (&sums)[R][C]) {
@@ -120,8 +119,5 @@ struct IntegerTile {
     for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
   }
 };
-
-/// Columns of an IntegerTile: two accumulators for each panel and column, and room for weights and a piece of a column.
-inline constexpr int kIntegerColumns = kLanes == 16 ? 6 : 4;
 
 }  // namespace shoal::cpu::SHOAL_ISA

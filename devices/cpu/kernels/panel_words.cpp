@@ -3,7 +3,7 @@
 // have a scale; a part of a panel is a vector of scales and 16 vectors of words, two neighbouring elements to a lane.
 // A row's 32 elements of which one is not finite have a scale of NaN and zeros as words, as in columns (column.h).
 #include "devices/cpu/kernels/column.h"
-#include "devices/cpu/kernels/panel_tiles.h"
+#include "devices/cpu/kernels/panel_held.h"
 #include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
 
@@ -20,6 +20,13 @@ struct Words {
   }
   static I32 start(const Column&, int64_t, int) { return I32{}; }
   static I32 step(I32 sum, Bytes weights, Bytes column) { return pair_dot(sum, weights, column); }
+
+  static constexpr int kHeldSteps = 4;
+  static I32 held(I32 sum, const Bytes (&weights)[kHeldSteps], const Bytes (&columns)[kHeldSteps]) {
+    SHOAL_UNROLL
+    for (int i = 0; i < kHeldSteps; ++i) sum = pair_dot(sum, weights[i], columns[i]);
+    return sum;
+  }
 };
 
 /// One part of a panel from its 32 elements.
@@ -72,7 +79,7 @@ void word_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, 
 }
 
 void multiply_words(const PanelArgs& args) {
-  panel_tiles<IntegerTile<Words>, kIntegerColumns>(args);
+  integer_tiles<Words>(args);
 }
 
 size_t word_panel_bytes(int64_t k) {

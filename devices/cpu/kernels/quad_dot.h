@@ -4,6 +4,10 @@
 // VNNI multiplies unsigned by signed bytes. Signed weights are *stored* there with 128 added, and sums start from -128
 // times the column's sum, which makes up for it; elsewhere stored weights are as they are and sums start from zero:
 //   sum (w + 128) a - 128 sum a = sum w a.
+//
+// AVX2 multiplies unsigned by signed bytes, too, but adds two products in 16 bits. Few bits of unsigned weights leave
+// room for more: 4-bit weights times bytes of at most 127 can be added eight times there (15 * 127 * 16 < 2^15), which
+// halves the work. Panels keep weights unsigned for that, with the offset of their format added (kPanelBias).
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -13,6 +17,8 @@ namespace shoal::cpu::SHOAL_ISA {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 
 inline constexpr int kWeightBias = 128;
+inline constexpr int kStartUnit = kWeightBias;  ///< columns' starts are -kStartUnit times the sum of their values
+inline constexpr bool kUnsignedPanels = false;  ///< panels keep weights of few bits with their offset
 
 inline I8x32 stored(I8x32 w) {
   return bits_as<I8x32>(bits_as<U8x32>(w) + 128);
@@ -42,6 +48,12 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 #else
 
 inline constexpr int kWeightBias = 0;
+inline constexpr int kStartUnit = 1;
+#if defined(__AVX2__)
+inline constexpr bool kUnsignedPanels = true;
+#else
+inline constexpr bool kUnsignedPanels = false;
+#endif
 
 inline I8x32 stored(I8x32 w) {
   return w;
@@ -58,6 +70,22 @@ inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
 inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+/// The sum of kCount quad_dots of unsigned weights of kBits bits and bytes of at most 127.
+template <int kBits, int kCount>
+inline I32 unsigned_quad_dots(I32 sum, const Bytes (&w)[kCount], const Bytes (&a)[kCount]) {
+  using Words = Vec<int16_t, 2 * kLanes>;
+  constexpr int kFit = 32767 / (2 * 127 * ((1 << kBits) - 1)), kTogether = kFit < kCount ? kFit : kCount;
+  static_assert(kCount % kTogether == 0);
+  SHOAL_UNROLL
+  for (int i = 0; i < kCount; i += kTogether) {
+    Words pairs = {};
+    SHOAL_UNROLL
+    for (int j = i; j < i + kTogether; ++j) pairs += (Words)_mm256_maddubs_epi16((__m256i)w[j], (__m256i)a[j]);
+    sum += (I32)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+  }
+  return sum;
 }
 
 inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {

@@ -34,6 +34,13 @@
 #define SHOAL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Around a loop whose body fills the registers: unrolled, or jammed into one with the loop inside, it would spill.
+#if defined(__clang__)
+#define SHOAL_NO_UNROLL _Pragma("nounroll")
+#else
+#define SHOAL_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+
 namespace shoal::cpu::SHOAL_ISA {
 
 #if defined(__AVX512F__)

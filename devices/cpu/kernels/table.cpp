@@ -14,7 +14,7 @@ constexpr WeightKernels of_format() {
           dot<Format>,
           {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>},
           {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>,
-           panel_from_packed<Format>, multiply<Format::kGroups, Format::kAdds>},
+           panel_from_packed<Format>, multiply<Format>},
           to_f32<Format>};
 }
 

@@ -31,12 +31,12 @@ void packed_dot(const PackedArgs& args);  // packed_dot.cpp
 template <class Rows>
 void packed_dot_rows(const PackedArgs& args);
 
-/// Members of PanelKernels. Quantised panels of formats with the same groups and addends are alike.
+/// Members of PanelKernels. Quantised panels of formats with the same groups and addends have the same size.
 template <class Format>
 void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_pack.cpp
 template <class Format>
 void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
-template <int kGroups, bool kAdds>
+template <class Format>
 void multiply(const PanelArgs& args);  // panel_quantized.cpp
 template <int kGroups, bool kAdds>
 size_t panel_bytes(int64_t k);

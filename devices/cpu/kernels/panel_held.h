@@ -1,0 +1,101 @@
+// Tiles for levels with 16 registers, too few for the integer and the f32 sums of a tile: registers hold the weights of
+// a few steps instead, each column is multiplied by all of them at once, and f32 sums lie in the first-level cache.
+#pragma once
+
+#include "devices/cpu/kernels/panel_tiles.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// The products of an IntegerTile in another order: exact integers, and the same operations on floats. Of a Kind it
+/// takes, instead of step(), how many steps of a panel are held (kHeldSteps) and the sum of these steps with what came
+/// before: held(sum, weights, columns).
+template <class Kind>
+struct HeldTile {
+  static constexpr int kPanels = 2, kSteps = Kind::kHeldSteps;
+  static constexpr int kChunks = Kind::kSteps / kSteps;
+  using Column = typename Kind::Column;
+
+  /// Adds the products of `weights`, which are those of a part from `step` on, with one column.
+  template <int R>
+  static void add_products(const Bytes (&weights)[R][kSteps], const Column& b, int64_t part, int step, I32 (&sums)[R]) {
+    constexpr int kStepElements = 32 / (Kind::kGroups * Kind::kSteps);
+    const auto* values = b.values + 32 * part;
+    Bytes columns[kSteps];
+    SHOAL_UNROLL
+    for (int i = 0; i < kSteps; ++i) columns[i] = splat_quad(values + (step + i) * kStepElements);
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) sums[r] = Kind::held(sums[r], weights[r], columns);
+  }
+
+  /// The sums of one group of a part; those of all columns, because weights change only after them.
+  template <int R, int C>
+  static void add_group(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
+                        F32 (&sums)[C][R]) {
+    I32 products[C][R];
+    SHOAL_UNROLL
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int step = g * Kind::kSteps + chunk * kSteps;
+      Bytes weights[R][kSteps];
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        SHOAL_UNROLL
+        for (int i = 0; i < kSteps; ++i) {
+          weights[r][i] = load<Bytes>(panels[r] + Kind::kValues + (step + i) * sizeof(Bytes));
+        }
+      }
+      SHOAL_NO_UNROLL
+      for (int c = 0; c < C; ++c) {
+        I32 of_column[R];
+        SHOAL_UNROLL
+        for (int r = 0; r < R; ++r) of_column[r] = chunk == 0 ? Kind::start(b[c], part, g) : products[c][r];
+        add_products(weights, b[c], part, step, of_column);
+        SHOAL_UNROLL
+        for (int r = 0; r < R; ++r) {
+          if (chunk + 1 < kChunks) {
+            products[c][r] = of_column[r];
+            continue;
+          }
+          const F32 scales = load<F32>(panels[r] + Kind::kScales + g * sizeof(F32));
+          sums[c][r] = multiply_add(to_float(of_column[r]) * scales, splat(b[c].scales[part]), sums[c][r]);
+          if constexpr (Kind::kAdds) {
+            const F32 addends = load<F32>(panels[r] + Kind::kAddends + g * sizeof(F32));
+            sums[c][r] = multiply_add(addends, splat(Kind::sum(b[c], part, g)), sums[c][r]);
+          }
+        }
+      }
+    }
+  }
+
+  template <int R, int C>
+  static void run(const PanelArgs& args, int64_t row, int64_t column) {
+    Column b[C];
+    for (int c = 0; c < C; ++c) b[c] = Kind::column_at(args.b[column + c], args.k_total, args.k_begin);
+    const std::byte* panels[R];
+    for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
+    F32 sums[C][R] = {};
+    SHOAL_NO_UNROLL
+    for (int64_t part = 0; part < (args.k + 31) / 32; ++part) {
+      SHOAL_UNROLL
+      for (int g = 0; g < Kind::kGroups; ++g) add_group(panels, b, part, g, sums);
+      for (int r = 0; r < R; ++r) panels[r] += Kind::kBytes;
+    }
+    for (int r = 0; r < R; ++r) {
+      F32 of_panel[C];
+      for (int c = 0; c < C; ++c) of_panel[c] = sums[c][r];
+      store_sums(args, row + r * kLanes, column, of_panel);
+    }
+  }
+};
+
+/// A Kind's product by the tiles that fit the level's registers. An IntegerTile has two accumulators for each panel and
+/// column, and room for weights and a piece of a column.
+template <class Kind>
+void integer_tiles(const PanelArgs& args) {
+  if constexpr (kLanes == 8) {
+    panel_tiles<HeldTile<Kind>, 8>(args);
+  } else {
+    panel_tiles<IntegerTile<Kind>, kLanes == 16 ? 6 : 4>(args);
+  }
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA
