@@ -2,6 +2,7 @@
 // kernels treat specially, and conversions bit for bit as on the host.
 #include <gmock/gmock.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -210,6 +211,31 @@ TEST(CudaCast, NanStaysNan) {
   }
 }
 
+/// Blocks of q8_0 with each of these at several places, among others that have none.
+std::vector<float> blocks_with_odd_values() {
+  std::vector<float> values;
+  for (const float odd : {NAN, -NAN, std::bit_cast<float>(0x7f801000u), INFINITY, -INFINITY, 3e38f}) {
+    for (const int at : {0, 1, 13, 16, 31}) {
+      for (int i = 0; i < 64; ++i) values.push_back(i == at ? odd : 0.25f * static_cast<float>(i % 7 - 3));
+    }
+  }
+  for (int i = 0; i < 64; ++i) values.push_back(i % 3 ? INFINITY : i % 2 ? NAN : -NAN);
+  return values;
+}
+
+TEST(CudaCast, BlocksOfQ8_0KeepNaNAndInfinitiesBitForBit) {
+  const std::vector<float> values = blocks_with_odd_values();
+  const std::vector<std::byte> expected = converted(DType::kQ8_0, values);
+  const auto scale_of = [&](size_t block) {
+    uint16_t bits;
+    std::memcpy(&bits, expected.data() + 34 * block, sizeof bits);
+    return f16_to_f32(bits);
+  };
+  ASSERT_TRUE(std::isnan(scale_of(0)) && std::isfinite(scale_of(1)));
+  check_conversion(DType::kF32, DType::kQ8_0, {64, static_cast<int64_t>(values.size()) / 64, 1, 1}, values);
+  check_conversion(DType::kF32, DType::kQ8_0, {static_cast<int64_t>(values.size()), 1, 1, 1}, values);
+}
+
 // --- rows by ids ---
 
 SelectParams many_ranges(int count) {
@@ -251,6 +277,23 @@ TEST(CudaRows, RowsOfOddLengthsAndStrides) {
       return get_rows(g, g.input("table", dtype, {37, 9, 1, 1}), g.input("ids", DType::kI32, {6, 1, 1, 1}));
     });
   }
+}
+
+TEST(CudaRows, CachesOfQ8_0KeepNaNAndInfinitiesBitForBit) {
+  const std::vector<float> odd = blocks_with_odd_values();
+  const auto rows = static_cast<int64_t>(odd.size()) / 64;
+  Graph graph;
+  TensorContext weights;
+  Tensor* cache = weights.add("cache", DType::kQ8_0, {64, rows, 1, 1}, Role::kCache);
+  Tensor* x = graph.input("x", DType::kF32, {64, rows, 1, 1});
+  Tensor* ids = graph.input("ids", DType::kI32, {rows, 1, 1, 1});
+  graph.output(set_rows(graph, cache, x, ids));
+  TensorValues leaves{{cache, Values(odd.size(), 1)}, {x, Values(odd.size(), 0)}, {ids, {}}};
+  for (int64_t i = 0; i < rows; ++i) leaves[ids].push_back(static_cast<double>(i));
+  CudaRun run(graph, leaves);
+  check_cuda(cudaMemcpy(x->data, odd.data(), x->bytes(), cudaMemcpyHostToDevice));  // all bits of NaN
+  run.run();
+  EXPECT_EQ(differing_block(DType::kQ8_0, run.bytes(*cache), converted(DType::kQ8_0, odd)), -1);
 }
 
 /// Blocks start in the opposite order, so that rows which must come last come first (in the emulator).

@@ -29,6 +29,7 @@ namespace quantizing {
 constexpr int kSteps = 9;  // as in graph/quants/fit.cpp
 constexpr int kCandidates = 2 * kSteps + 1;
 constexpr float kStepLevels = 0.1f;
+constexpr uint16_t kNaNHalf = 0x7e00;  // f32_to_f16(quiet_NaN); the GPU's own conversion gives another
 
 __device__ inline int lane_of_warp() {
   return static_cast<int>(threadIdx.x % 32);
@@ -254,12 +255,13 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ5_1& block) {
 __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
   const int lane = lane_of_warp();
   const float x = s.x[lane];
-  float largest = fabsf(x);
+  uint32_t largest = std::bit_cast<uint32_t>(fabsf(x));  // as an integer: NaN is the largest of all, for every lane
   for (int distance = 16; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, largest, distance);
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, largest, distance);
     largest = largest < other ? other : largest;
   }
-  const uint16_t scale = half_bits(largest / 127);
+  const bool has_nan = largest > 0x7f800000u;
+  const uint16_t scale = has_nan ? kNaNHalf : half_bits(std::bit_cast<float>(largest) / 127);
   if (lane == 0) block.scale = scale;
   const float factor = inverse(half_bits_to_float(scale));
   block.values[lane] = static_cast<int8_t>(round_to(Rounded(x) * Rounded(factor), -127, 127));
