@@ -300,6 +300,28 @@ TEST(SoftMaxOfRows, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
   }
 }
 
+TEST(SoftMaxOfRows, SinksOfNaNSpoilTheirRows) {
+  for (const int64_t length : {1, 5, 300, 9000}) {
+    for (const float odd : {kNan, -kNan}) {
+      Graph graph;
+      Tensor* x = graph.input("x", DType::kF32, {length, 2, 2, 1});
+      Tensor* sinks = graph.input("sinks", DType::kF32, {2, 1, 1, 1});
+      Tensor* node = graph.output(soft_max(graph, x, nullptr, sinks, {}));
+      Values values(static_cast<size_t>(4 * length), 1);  // of each sink: a row of numbers, one of -infinity
+      std::fill_n(values.begin() + length, length, -kInfinity);
+      std::fill_n(values.begin() + 3 * length, length, -kInfinity);
+      const Values got = run_node(graph, *node, {{x, values}, {sinks, {odd, 0.5}}});
+      for (int64_t i = 0; i < 4 * length; ++i) {
+        const double value = got[static_cast<size_t>(i)];
+        EXPECT_TRUE(i < 2 * length   ? std::isnan(value)
+                    : i < 3 * length ? value > 0
+                                     : value == 0)
+            << i << " of " << length << ": " << value;
+      }
+    }
+  }
+}
+
 TEST(SoftMaxOfRows, WithoutAMaskAndLong) {
   for (const Shape& shape : kSumShapes) {
     for (const Result where : {Result::kApart, Result::kInPlace}) {

@@ -60,6 +60,20 @@ TEST(SoftMax, NaNRowsBesideASink) {
   for (const int i : {2, 3}) EXPECT_EQ(result[i], 0);
 }
 
+TEST(SoftMax, SinksOfNaNSpoilTheirRows) {
+  for (const double odd : {kNaN, -kNaN}) {
+    Eval eval;
+    // Of each sink: numbers, wholly -infinity, wholly masked.
+    Tensor* x = eval.input({2, 3, 2, 1}, {1, 2, -kInfinity, -kInfinity, 1, 2, 1, 2, -kInfinity, -kInfinity, 1, 2});
+    Tensor* mask = eval.input({2, 3, 1, 1}, {0, 0, 0, 0, -kInfinity, -kInfinity});
+    Tensor* sinks = eval.input({2, 1, 1, 1}, {odd, 1});
+    const Values result = eval.run(soft_max(eval.graph, x, mask, sinks, {}));
+    for (int i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(result[i])) << i << ": " << result[i];
+    for (int i = 6; i < 8; ++i) EXPECT_GT(result[i], 0) << i;
+    for (int i = 8; i < 12; ++i) EXPECT_EQ(result[i], 0) << i;
+  }
+}
+
 TEST(SoftMax, LargeLogitsDoNotOverflow) {
   Eval eval;
   Tensor* x = eval.input({3, 1, 1, 1}, {3e38, 3e38, -3e38});

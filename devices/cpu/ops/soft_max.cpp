@@ -50,8 +50,9 @@ void run(const TeamContext& ctx, Tensor& node) {
     const float sink =
         sinks ? *reinterpret_cast<const float*>(sinks->data + row.i2 * sinks->strides[0]) : kMinusInfinity;
     top = std::max(top, sink);
-    // No logit is larger where all are masked, or NaN, which stays.
-    if (top == kMinusInfinity && std::none_of(to, to + length, [](float logit) { return std::isnan(logit); })) {
+    // No logit is larger where all are masked, or NaN, which stays as that of a sink does.
+    const auto is_nan = [](float logit) { return std::isnan(logit); };
+    if (top == kMinusInfinity && !is_nan(sink) && std::none_of(to, to + length, is_nan)) {
       std::memset(to, 0, length * sizeof(float));
       return;
     }
