@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
@@ -207,6 +209,57 @@ TEST(CudaAttention, RowsThatAreMaskedOrBetweenWindowsMayHoldAnything) {
       EXPECT_TRUE(close_to(cuda.values(*attention.node), expected, {1e-10}));
     }
   }
+}
+
+/// After `change` the results are NaN where odd(attention, query, head) says so and what they were elsewhere. With one
+/// split and several, by both kernels.
+template <class Change, class Odd>
+void check_odd(const Change& change, const Odd& odd) {
+  for (const DType dtype : kCacheDTypes) {
+    for (const int64_t t : {1, 3, 30}) {
+      for (const int64_t s : {60, 400}) {
+        SCOPED_TRACE(fmt::format("{} t {} s {}", name_of(dtype), t, s));
+        Attention attention({.keys = dtype, .values = dtype, .t = t, .s = s, .group = 2, .kv_heads = 1});
+        attention.end_at(s - 1);
+        const auto run = [&] {
+          CudaRun cuda(attention.graph, attention.leaves);
+          cuda.run();
+          return cuda.values(*attention.node);
+        };
+        const Values clean = run();
+        change(attention);
+        const Values values = run();
+        for (int64_t i = 0; i < std::ssize(values); ++i) {
+          const bool is_odd = odd(attention, i / 128, i / 64 % 2);
+          ASSERT_TRUE(is_odd ? std::isnan(values[i]) : values[i] == clean[i])
+              << "query " << i / 128 << " head " << i / 64 % 2 << " column " << i % 64 << ": " << values[i];
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, NaNAndInfinitiesOfAQueryReachItsResultAlone) {
+  const std::pair<double, int64_t> all[] = {{kNaN, 0}, {-kNaN, 37}, {kInfinity, 63}, {-kInfinity, 8}};
+  for (const auto& [value, at] : all) {
+    SCOPED_TRACE(fmt::format("{} at {}", value, at));
+    const auto query = [](const Attention& a) { return a.q->shape[2] / 2; };
+    check_odd([&, odd = value, i = at](Attention& a) { a.leaves[a.q][(query(a) * 2 + 1) * 64 + i] = odd; },
+              [&](const Attention& a, int64_t q, int64_t head) { return q == query(a) && head == 1; });
+  }
+}
+
+TEST(CudaAttention, NaNInAKeyReachesTheQueriesThatSeeIt) {
+  for (const int64_t back : {1, 2, 20}) {  // from the end of the cache
+    SCOPED_TRACE(back);
+    check_odd([&](Attention& a) { a.leaves[a.k][(a.k->shape[2] - back) * 64 + 40] = kNaN; },
+              [&](const Attention& a, int64_t q, int64_t) { return a.q->shape[2] - q <= back; });
+  }
+}
+
+TEST(CudaAttention, KeysThatAreAllNaNGiveNaN) {
+  check_odd([](Attention& a) { std::fill(a.leaves[a.k].begin(), a.leaves[a.k].end(), kNaN); },
+            [](const Attention&, int64_t, int64_t) { return true; });
 }
 
 TEST(CudaAttention, QueriesThatSeeNothingGiveZeros) {

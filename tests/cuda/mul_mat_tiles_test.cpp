@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "graph/ops/ops.h"
@@ -205,6 +206,31 @@ TEST_P(MulMatTiles, ActivationsOfAnySize) {
     EXPECT_TRUE(close_to(Values(values.begin() + begin, values.begin() + begin + 19),
                          Values(expected.begin() + begin, expected.begin() + begin + 19),
                          {3 * bound(dtype(), DType::kF32)}));
+  }
+}
+
+TEST_P(MulMatTiles, NaNAndInfinitiesReachTheirColumnAlone) {
+  constexpr int64_t kRows = 19, kColumns = 14, kOddColumn = 9;
+  Graph graph;
+  TensorContext weights;
+  Tensor* b = graph.input("b", DType::kF32, {k(), kColumns, 1, 1});
+  Tensor* node = graph.output(mul_mat(graph, weights.add("a", dtype(), {k(), kRows, 1, 1}), b));
+  TensorValues leaves = random_leaves(graph, 13);
+  for (const int processors : {1, 132}) {
+    const Values clean = TileRun(graph, *node, leaves, hopper(processors)).values();
+    for (const double odd : {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+      for (const int64_t at : {int64_t{0}, int64_t{77}, k() - 1}) {
+        double& element = leaves[b][static_cast<size_t>(kOddColumn * k() + at)];
+        const double before = std::exchange(element, odd);
+        const Values values = TileRun(graph, *node, leaves, hopper(processors)).values();
+        element = before;
+        for (size_t i = 0; i < values.size(); ++i) {
+          const bool own = i / kRows == kOddColumn;
+          EXPECT_TRUE(own ? !std::isfinite(values[i]) : values[i] == clean[i])
+              << odd << " at " << at << ": result " << i << " is " << values[i];
+        }
+      }
+    }
   }
 }
 

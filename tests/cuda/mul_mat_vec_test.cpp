@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
 #include "graph/ops/ops.h"
@@ -139,19 +140,34 @@ TEST_P(MulMatVec, WeightsAtOddAddresses) {
   }
 }
 
-TEST_P(MulMatVec, NotANumberStaysInItsColumn) {
-  Graph graph;
-  TensorContext weights;
-  const int64_t k = whole(320);
-  Tensor* b = graph.input("b", DType::kF32, {k, 3, 1, 1});
-  Tensor* node = graph.output(mul_mat(graph, weights.add("a", dtype(), {k, 5, 1, 1}), b));
-  TensorValues leaves = random_leaves(graph, 5);
-  leaves[b][static_cast<size_t>(k) + 40] = std::nan("");
-  leaves[b][static_cast<size_t>(2 * k) + 7] = 0;
-  CudaRun cuda(graph, leaves);
-  cuda.run();
-  const Values values = cuda.values(*node);
-  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i / 5 == 1) << i;
+TEST_P(MulMatVec, NaNAndInfinitiesReachTheirColumnAlone) {
+  const int64_t k = whole(600);
+  for (const int64_t n : {1, 3, 8}) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* b = graph.input("b", DType::kF32, {k, n, 1, 1});
+    Tensor* node = graph.output(mul_mat(graph, weights.add("a", dtype(), {k, 5, 1, 1}), b));
+    TensorValues leaves = random_leaves(graph, 5);
+    const auto run = [&] {
+      CudaRun cuda(graph, leaves);
+      cuda.run();
+      return cuda.values(*node);
+    };
+    const Values clean = run();
+    for (const double odd : {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+      for (const int64_t at : {int64_t{0}, int64_t{45}, k - 1}) {
+        const int64_t column = n / 2;
+        double& element = leaves[b][static_cast<size_t>(column * k + at)];
+        const double before = std::exchange(element, odd);
+        const Values values = run();
+        element = before;
+        for (size_t i = 0; i < values.size(); ++i) {
+          const bool good = static_cast<int64_t>(i) / 5 == column ? !std::isfinite(values[i]) : values[i] == clean[i];
+          EXPECT_TRUE(good) << odd << " at " << at << " of " << n << " columns: result " << i << " is " << values[i];
+        }
+      }
+    }
+  }
 }
 
 struct Experts {
