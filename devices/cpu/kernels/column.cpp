@@ -44,7 +44,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
   const float largest = largest_of(x);
   const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
-  const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
+  const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 for NaN, unlike the scale
   I32 whole[kVectors], rest[kVectors];
   SHOAL_UNROLL
   for (int i = 0; i < kVectors; ++i) {
@@ -109,7 +109,7 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
     }
     const float largest = largest_of(v);
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;
-    const F32 inverse = splat(largest < kTiny ? 0.0f : kWord / largest);
+    const F32 inverse = splat(largest >= kTiny ? kWord / largest : 0.0f);
     for (int i = 0; i < kVectors; ++i) store(values + 32 * part + i * kLanes, low_halves(rounded(v[i] * inverse)));
   }
 }

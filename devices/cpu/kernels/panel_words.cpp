@@ -44,7 +44,7 @@ void encode(F32 (&v)[32], std::byte* part) {
   const F32 largest = bits_as<F32>(most);
   const F32 tiny = splat(kTiny);
   const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kWord);
-  const F32 inverse = largest < tiny ? F32{} : splat(float{kWord}) / largest;
+  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 for NaN, unlike the scales
   store(part + Words::kScales, scales);
   SHOAL_UNROLL
   for (int i = 0; i < Words::kSteps; ++i) {
