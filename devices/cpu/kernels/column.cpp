@@ -7,21 +7,10 @@ namespace {
 
 constexpr int kVectors = 32 / kLanes;
 
-/// Magnitudes as integers, whose order is that of the numbers; NaN is the largest of all.
-I32 magnitudes(F32 x) {
-  return bits_as<I32>(x) & 0x7fffffff;
-}
-
 /// Largest magnitude of 32 elements. When one of them is not finite NaN, which scale and products then are, and the
 /// elements become zero, so that integers and sums of a column are defined.
 float largest_of(F32 (&x)[kVectors]) {
-  I32 largest = magnitudes(x[0]);
-  SHOAL_UNROLL
-  for (int i = 1; i < kVectors; ++i) {
-    const I32 other = magnitudes(x[i]);
-    largest = other > largest ? other : largest;
-  }
-  const int32_t result = max_lanes(largest);
+  const int32_t result = max_lanes(largest_magnitude_bits(x));
   if (result > kLargestFinite) {
     for (F32& v : x) v = F32{};
     return __builtin_nanf("");

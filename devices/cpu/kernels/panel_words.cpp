@@ -31,11 +31,7 @@ struct Words {
 
 /// One part of a panel from its 32 elements.
 void encode(F32 (&v)[32], std::byte* part) {
-  I32 most = {};
-  for (const F32& x : v) {
-    const I32 magnitude = bits_as<I32>(x) & 0x7fffffff;
-    most = magnitude > most ? magnitude : most;
-  }
+  I32 most = largest_magnitude_bits(v);
   const I32 odd = most > splat(kLargestFinite);
   if (any_lane(odd)) {
     for (F32& x : v) x = odd ? F32{} : x;
