@@ -203,8 +203,8 @@ class NcclCommunicator final : public Communicator {
 
   /// Something may be wrong: with NCCL, with another rank, or nothing has happened for too long.
   void poll(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
+    if (rank.comm == nullptr) return;  // nothing of it is in the stream; what failed was said, or its next call says it
     if (failure_.is_set()) stop(rank);
-    if (rank.comm == nullptr) return;
     Result state = Result::kSuccess;
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {

@@ -17,12 +17,11 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
-/// From this size on memory is mapped by itself: its node is the mapping's, and goes with it. A node that was given to
-/// memory of the heap would stay on its pages when they are freed, and decide where others' memory lies.
-constexpr size_t kWorthMapping = 64 * 1024;
 constexpr size_t kHugePage = size_t{2} << 20;
-/// From this size on it lies in huge pages.
+/// From this size on memory lies in huge pages.
 constexpr size_t kWorthHugePages = 2 * kHugePage;
+/// From this size on memory is bound to a node.
+constexpr size_t kWorthBinding = 64 * 1024;
 
 /// Everything that hwloc told us; lives until the process ends, as devices of static duration may need it.
 struct Machine {
@@ -145,6 +144,12 @@ std::byte* map_huge_pages(size_t size) {
   return data;
 }
 
+/// Is memory of this size mapped by itself? What is bound to a node must be: the heap's pages would stay on that node
+/// when they are freed, and decide where others' memory lies.
+bool is_mapped(size_t size) {
+  return size >= kWorthHugePages || (size >= kWorthBinding && machine_nodes().size() > 1);
+}
+
 DeviceMemory machine_memory() {
   return {meminfo_bytes("/proc/meminfo", {"MemAvailable"}), meminfo_bytes("/proc/meminfo", {"MemTotal"})};
 }
@@ -246,17 +251,17 @@ bool bind_thread(std::span<const int> cores) noexcept {
 }
 
 void* allocate_on_node(size_t size, int node) noexcept {
-  const size_t alignment = size >= kWorthMapping ? kPage : kAlignment;
+  const size_t alignment = is_mapped(size) ? kPage : kAlignment;
   const size_t rounded = round_up(std::max<size_t>(size, 1), alignment);
   if (rounded < size) return nullptr;  // rounding up wrapped around
-  if (size < kWorthMapping) return std::aligned_alloc(alignment, rounded);
+  if (!is_mapped(size)) return std::aligned_alloc(alignment, rounded);
   std::byte* data = size >= kWorthHugePages ? map_huge_pages(rounded) : map_pages(rounded);
   if (data != nullptr && node >= 0 && machine_nodes().size() > 1) bind_memory(data, rounded, node);
   return data;
 }
 
 void free_memory(void* data, size_t size) noexcept {
-  if (size < kWorthMapping) {
+  if (!is_mapped(size)) {
     std::free(data);
   } else if (data != nullptr) {
     munmap(data, round_up(size, kPage));

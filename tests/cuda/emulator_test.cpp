@@ -191,6 +191,16 @@ __global__ void dynamic_shared(float* out) {
   values[threadIdx.x] = 1;
 }
 
+TEST(Emulator, AStreamThatWasWaitedForIsIdle) {
+  const CudaStream stream;
+  CudaArray<float> values(16);
+  for (int i = 0; i < 5000; ++i) {
+    ASSERT_EQ(cudaMemsetAsync(values.data(), 0, 16 * sizeof(float), stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamQuery(stream), cudaSuccess) << i;
+  }
+}
+
 TEST(Emulator, MemoryThatWasNotWrittenIsNaN) {
   const CudaStream stream;
   const CudaArray<float> out(size_t{128}), fresh(size_t{10});

@@ -258,6 +258,26 @@ TEST_F(NcclTest, AFailedCallOfOneRankReachesTheOthersAtOnce) {
   }
 }
 
+TEST_F(NcclTest, WhatFailedIsNotSaidAgainWhenTheCommunicatorEndsBesideOtherWork) {
+  CudaMesh mesh(2);
+  auto communicator = mesh.communicator("nccl", kLong);
+  control().fail_call("ncclGetUniqueId", -1, 1, kSystemError);
+  Partly all(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
+  all.queue(*communicator, {0, 1});
+  EXPECT_THAT(mesh.errors(), Each(Optional(HasSubstr("unhandled system error"))));
+  std::vector<std::unique_ptr<Buffer>> written;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& backend = static_cast<shoal::cuda::CudaBackend&>(mesh.backend(rank));
+    written.push_back(backend.device().buffer_type().allocate(size_t{64} << 20));
+    const auto write = [](void* object, const void*, const shoal::cuda::LaunchContext& context, bool) {
+      for (int i = 0; i < 4; ++i) cudaMemsetAsync(object, i, size_t{64} << 20, context.stream);
+    };
+    backend.push_launch({write, written.back()->base(), nullptr});
+  }
+  communicator.reset();
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+}
+
 TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);

@@ -32,12 +32,13 @@ json run_json(std::vector<std::string> args) {
   return json::parse(finished.out);
 }
 
-/// Sends the program the signal when it is at work, and gives what it prints nevertheless.
-json interrupted_json(std::vector<std::string> args, int signal) {
+/// Sends the program the signal when it has evaluated tokens of the prompt, or generated some, and gives what it prints
+/// nevertheless.
+json interrupted_json(std::vector<std::string> args, int signal, const char* evaluated) {
   args.insert(args.end(), {"--output", "json"});
-  const Finished ended = run_interrupted(args, signal, [](const Finished& run) {
+  const Finished ended = run_interrupted(args, signal, [evaluated](const Finished& run) {
     const json result = json::parse(run.out, nullptr, false);
-    return result.is_object() && result["timings"]["prompt_evaluated"] > 0;
+    return result.is_object() && result["timings"][evaluated] > 0;
   });
   EXPECT_EQ(ended.code, 128 + signal);
   EXPECT_FALSE(ended.killed);
@@ -156,7 +157,8 @@ TEST(Run, CountsWhatItComputed) {
   // A long prompt token by token, ended on the way.
   std::string ids = "1";
   for (int i = 1; i < 20000; ++i) ids += ",261";
-  json ended = interrupted_json({"run", "-m", kModel, "--prompt-tokens", ids, "-ub", "1", "-c", "20000"}, SIGINT);
+  json ended = interrupted_json({"run", "-m", kModel, "--prompt-tokens", ids, "-ub", "1", "-c", "20000"}, SIGINT,
+                                "prompt_evaluated");
   EXPECT_EQ(ended["stop"], "interrupted");
   EXPECT_GT(ended["timings"]["prompt_evaluated"], 0);
   EXPECT_LT(ended["timings"]["prompt_evaluated"], 20000);
@@ -204,8 +206,8 @@ TEST(Run, EndsCleanlyOnCtrlC) {
 }
 
 TEST(Run, EndsCleanlyWhenTerminated) {
-  json result =
-      interrupted_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "50000", "--ignore-eos"}, SIGTERM);
+  json result = interrupted_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "50000", "--ignore-eos"},
+                                 SIGTERM, "generation_evaluated");
   EXPECT_EQ(result["stop"], "interrupted");
   EXPECT_GT(result["tokens"].size(), 0u);
 }

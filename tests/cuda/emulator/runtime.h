@@ -92,13 +92,19 @@ class Stream {
   int lane = 0;                      ///< of the capture
 
  private:
+  struct Item {
+    std::function<void(Workers&)> run;
+    bool works;  ///< false: tells that what came before is done
+  };
+
+  void push(Item item);
   void serve();
 
   const int gpu_;
   const bool blocking_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void(Workers&)>> queue_;
+  std::deque<Item> queue_;
   bool busy_ = false;
   bool ends_ = false;
   Workers workers_;

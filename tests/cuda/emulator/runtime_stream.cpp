@@ -30,9 +30,13 @@ Stream::~Stream() {
 }
 
 void Stream::push(std::function<void(Workers&)> run) {
+  push({std::move(run), true});
+}
+
+void Stream::push(Item item) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(run));
+    queue_.push_back(std::move(item));
   }
   changed_.notify_all();
 }
@@ -45,11 +49,11 @@ void Stream::serve() {
     changed_.wait(lock, [this] { return ends_ || !queue_.empty(); });
     if (queue_.empty()) return;
     {
-      const std::function<void(Workers&)> run = std::move(queue_.front());
+      const Item item = std::move(queue_.front());
       queue_.pop_front();
-      busy_ = true;
+      busy_ = item.works;  // who has been told that all is done may ask for it at once
       lock.unlock();
-      run(workers_);
+      item.run(workers_);
     }
     lock.lock();
     busy_ = false;
@@ -58,7 +62,7 @@ void Stream::serve() {
 
 std::shared_ptr<Record> Stream::record() {
   auto record = std::make_shared<Record>();
-  push([record](Workers&) { record->set(); });
+  push({[record](Workers&) { record->set(); }, false});
   return record;
 }
 
