@@ -4,28 +4,17 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "devices/cpu/isa.h"
 #include "graph/error.h"
+#include "tests/support/kernel_inputs.h"
 
 namespace shoal::cpu {
 namespace {
 
-std::vector<float> random_floats(size_t n, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0.1f, 1.0f);
-  std::vector<float> values(n);
-  for (float& v : values) v = normal(engine);
-  return values;
-}
-
-struct AlignedBytes {
-  explicit AlignedBytes(size_t size) : storage(size + 64) {}
-  std::byte* data() { return storage.data() + (64 - reinterpret_cast<uintptr_t>(storage.data()) % 64) % 64; }
-  std::vector<std::byte> storage;
-};
+using test::AlignedBytes;
+using test::random_floats;
 
 /// Columns of one kind, and what kernels see of them.
 struct SeenColumns {
@@ -242,14 +231,17 @@ TEST_P(DotTest, LargestIntegersFit) {
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? -half : half - 1);
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? half - 1 : -half);
   }
-  for (const int period : {1, 2, 4}) {
+  // A tile of eight columns and one column more.
+  for (const int period : {1, 2, 4, 8}) {
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? 1.0f : -1.0f);
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? -1.0f : 1.0f);
   }
+  for (int64_t i = 0; i < k; ++i) columns.push_back(i % 16 == 0 ? -1.0f : 1.0f);
   Problem p(kernels(), GetParam().dtype, k, rows, columns);
   p.expect_products(dot(p), p.for_dots.seen);
   p.expect_products(packed_dot(p), p.for_dots.seen);
   p.expect_products(panels(p, k), p.for_panels.seen, step());
+  p.expect_products(panels(p, k, true), p.for_panels.seen, step());
 }
 
 TEST_P(DotTest, PackedRowsComeBackBitForBit) {

@@ -1,6 +1,7 @@
 // Quantised columns and the loops over rows of f32, for every instruction-set level of this machine.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -71,19 +72,92 @@ TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
   }
 }
 
-TEST_P(VectorTest, NonFiniteColumnsStayNonFinite) {
-  for (const float odd : {NAN, kInfinity, -kInfinity}) {
-    auto x = random_floats(64);
-    x[40] = odd;
-    std::vector<std::byte> column(bytes_columns().bytes(64)), weights(bytes_for(DType::kQ8_0, 64));
-    bytes_columns().convert(x.data(), column.data(), 64);
-    const auto w = random_floats(64);
-    traits(DType::kQ8_0).from_f32(w.data(), weights.data(), 64);
-    const std::byte* b = column.data();
-    float result = 0;
-    float* c = &result;
-    kernels().weights[static_cast<int>(DType::kQ8_0)].dot({weights.data(), weights.size(), 1, 64, &b, &c, 1});
-    EXPECT_FALSE(std::isfinite(result)) << odd;
+/// Numbers that lie in an array of bytes.
+template <class T>
+std::vector<T> numbers_at(const std::vector<std::byte>& bytes, size_t at, size_t count) {
+  std::vector<T> result(count);
+  std::memcpy(result.data(), bytes.data() + at, count * sizeof(T));
+  return result;
+}
+
+/// The payload of the third NaN is in the bits that integers are taken from.
+const std::vector<float> kOdd{NAN, -NAN, std::bit_cast<float>(0x7fc12345u), kInfinity, -kInfinity};
+
+// The first part of two is as it was; the second has a NaN as scale and zeros as values, fine values and sums of them.
+TEST_P(VectorTest, AQuantizedPartThatIsNotFiniteHasValuesOfZero) {
+  const auto x = random_floats(64);
+  std::vector<std::byte> column(bytes_columns().bytes(64)), clean = column;
+  bytes_columns().convert(x.data(), clean.data(), 64);
+  for (const float odd : kOdd) {
+    for (const size_t at : {32, 40, 63}) {
+      auto dirty = x;
+      dirty[at] = odd;
+      bytes_columns().convert(dirty.data(), column.data(), 64);
+      for (const size_t array : {0, 64}) {
+        ASSERT_EQ(numbers_at<int8_t>(column, array, 32), numbers_at<int8_t>(clean, array, 32));
+        ASSERT_EQ(numbers_at<int8_t>(column, array + 32, 32), std::vector<int8_t>(32)) << odd << " at " << at;
+      }
+      // One number each for 32 elements: scales, sums, fine sums; two: half sums, fine half sums.
+      const auto floats = numbers_at<float>(column, 128, 14), clean_floats = numbers_at<float>(clean, 128, 14);
+      for (const size_t i : {0, 2, 4, 6, 7, 10, 11}) ASSERT_EQ(floats[i], clean_floats[i]) << i;
+      for (const size_t i : {1, 3, 5, 8, 9, 12, 13}) ASSERT_TRUE(std::isnan(floats[i])) << i;
+      // One: starts, totals; two: half starts, half totals.
+      const auto integers = numbers_at<int32_t>(column, 184, 12), clean_integers = numbers_at<int32_t>(clean, 184, 12);
+      for (const size_t i : {0, 2, 4, 5, 8, 9}) ASSERT_EQ(integers[i], clean_integers[i]) << i;
+      for (const size_t i : {1, 3, 6, 7, 10, 11}) ASSERT_EQ(integers[i], 0) << i;
+    }
+  }
+}
+
+TEST_P(VectorTest, WordsOfAPartThatIsNotFiniteAreZeros) {
+  const auto x = random_floats(64);
+  std::vector<std::byte> column(word_columns().bytes(64)), clean = column;
+  word_columns().convert(x.data(), clean.data(), 64);
+  for (const float odd : kOdd) {
+    for (const size_t at : {32, 40, 63}) {
+      auto dirty = x;
+      dirty[at] = odd;
+      word_columns().convert(dirty.data(), column.data(), 64);
+      ASSERT_EQ(numbers_at<int16_t>(column, 0, 32), numbers_at<int16_t>(clean, 0, 32));
+      ASSERT_EQ(numbers_at<int16_t>(column, 64, 32), std::vector<int16_t>(32)) << odd << " at " << at;
+      const auto scales = numbers_at<float>(column, 128, 2);
+      ASSERT_EQ(scales[0], numbers_at<float>(clean, 128, 1)[0]);
+      ASSERT_TRUE(std::isnan(scales[1]));
+    }
+  }
+}
+
+// A panel of 32 elements has a scale for each row, then pairs of words of all rows.
+TEST_P(VectorTest, WordsOfAPanelsRowThatIsNotFiniteAreZeros) {
+  const PanelKernels& panels = kernels().weights[static_cast<size_t>(DType::kBF16)].panels;
+  const auto rows = static_cast<size_t>(kernels().panel_rows), odd_row = rows - 2;
+  std::vector<uint16_t> a(rows * 32);
+  const auto x = random_floats(a.size());
+  traits(DType::kBF16).from_f32(x.data(), a.data(), static_cast<int64_t>(x.size()));
+  std::vector<std::byte> panel(panels.bytes(32)), clean = panel;
+  const auto fill = [&](std::vector<std::byte>& to) {
+    panels.from_rows(reinterpret_cast<const std::byte*>(a.data()), 64, static_cast<int64_t>(rows), 32, to.data());
+  };
+  fill(clean);
+  for (const float odd : kOdd) {
+    const uint16_t before = a[odd_row * 32 + 17];
+    traits(DType::kBF16).from_f32(&odd, &a[odd_row * 32 + 17], 1);
+    fill(panel);
+    a[odd_row * 32 + 17] = before;
+    for (size_t row = 0; row < rows; ++row) {
+      const float scale = numbers_at<float>(panel, 4 * row, 1)[0];
+      if (row == odd_row) {
+        ASSERT_TRUE(std::isnan(scale)) << odd;
+      } else {
+        ASSERT_EQ(scale, numbers_at<float>(clean, 4 * row, 1)[0]) << odd << ": row " << row;
+      }
+      for (size_t pair = 0; pair < 16; ++pair) {
+        const size_t at = 4 * (rows + pair * rows + row);
+        const auto words = numbers_at<int16_t>(panel, at, 2);
+        ASSERT_EQ(words, row == odd_row ? std::vector<int16_t>(2) : numbers_at<int16_t>(clean, at, 2))
+            << odd << ": row " << row << ", pair " << pair;
+      }
+    }
   }
 }
 

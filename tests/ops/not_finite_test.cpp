@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "devices/cpu/isa.h"
 #include "graph/quants/blocks.h"
+#include "tests/support/kernel_inputs.h"
 
 namespace shoal::cpu {
 namespace {
@@ -22,20 +22,8 @@ const std::vector<float> kOdd{NAN, -NAN, std::bit_cast<float>(0x7fb6e000u), kInf
 using Bytes = std::vector<std::byte>;
 using Rows = std::vector<Bytes>;
 using Values = std::vector<float>;
-
-struct AlignedBytes {
-  explicit AlignedBytes(size_t size) : storage(size + 64) {}
-  std::byte* data() { return storage.data() + (64 - reinterpret_cast<uintptr_t>(storage.data()) % 64) % 64; }
-  Bytes storage;
-};
-
-Values random_floats(int64_t n, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0.1f, 1.0f);
-  Values values(n);
-  for (float& v : values) v = normal(engine);
-  return values;
-}
+using test::AlignedBytes;
+using test::random_floats;
 
 /// Where the f16 factors of a block are.
 std::vector<size_t> factors_at(DType dtype) {
@@ -67,7 +55,8 @@ struct Case {
 
 class NotFinite : public testing::TestWithParam<Case> {
  protected:
-  static constexpr int64_t kRows = 21, kColumns = 7, kOddRow = 18, kOddColumn = 4;
+  // A tile of eight columns and one column more.
+  static constexpr int64_t kRows = 21, kColumns = 9, kOddRow = 18, kOddColumn = 4;
 
   const Kernels& kernels() const { return kernels_of(GetParam().level); }
   DType dtype() const { return GetParam().dtype; }

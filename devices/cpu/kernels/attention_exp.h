@@ -14,7 +14,7 @@ inline F32 larger(F32 a, F32 b) {
 /// e^x for x <= 0 within 2 units in the last place, 0 below -87; e^0 is 1 exactly. NaN stays.
 /// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2; e^r = 1 + r + r^2 Q(r), Q fitted to 3e-9.
 inline F32 exp_below(F32 x) {
-  const F32 round = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const F32 round = splat(kRound);
   const F32 lowest = splat(-87.0f);
   const F32 limited = x < lowest ? lowest : x;
   const F32 shifted = multiply_add(limited, splat(1.44269504f), round);

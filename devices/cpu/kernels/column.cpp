@@ -7,21 +7,10 @@ namespace {
 
 constexpr int kVectors = 32 / kLanes;
 
-/// Magnitudes as integers, whose order is that of the numbers; NaN is the largest of all.
-I32 magnitudes(F32 x) {
-  return bits_as<I32>(x) & 0x7fffffff;
-}
-
 /// Largest magnitude of 32 elements. When one of them is not finite NaN, which scale and products then are, and the
 /// elements become zero, so that integers and sums of a column are defined.
 float largest_of(F32 (&x)[kVectors]) {
-  I32 largest = magnitudes(x[0]);
-  SHOAL_UNROLL
-  for (int i = 1; i < kVectors; ++i) {
-    const I32 other = magnitudes(x[i]);
-    largest = other > largest ? other : largest;
-  }
-  const int32_t result = max_lanes(largest);
+  const int32_t result = max_lanes(largest_magnitude_bits(x));
   if (result > kLargestFinite) {
     for (F32& v : x) v = F32{};
     return __builtin_nanf("");
@@ -44,7 +33,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
   const float largest = largest_of(x);
   const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
-  const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
+  const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 for NaN, unlike the scale
   I32 whole[kVectors], rest[kVectors];
   SHOAL_UNROLL
   for (int i = 0; i < kVectors; ++i) {
@@ -109,7 +98,7 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
     }
     const float largest = largest_of(v);
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;
-    const F32 inverse = splat(largest < kTiny ? 0.0f : kWord / largest);
+    const F32 inverse = splat(largest >= kTiny ? kWord / largest : 0.0f);
     for (int i = 0; i < kVectors; ++i) store(values + 32 * part + i * kLanes, low_halves(rounded(v[i] * inverse)));
   }
 }

@@ -79,11 +79,5 @@ void copy_floats(const float* x, std::byte* column, int64_t k);
 inline constexpr float kTiny = 1e-30f;
 /// The bits of the largest number; those of infinity and NaN without sign are above.
 inline constexpr int32_t kLargestFinite = 0x7f7fffff;
-/// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
-inline constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-
-inline I32 rounded(F32 x) {
-  return bits_as<I32>(x + splat(kRound)) - bits_as<I32>(splat(kRound));
-}
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -18,16 +18,9 @@ void narrow(const float* src, void* dst, int64_t n) {
 using quants::BlockQ8_0;
 constexpr int kVectors = quants::kBlock / kLanes;
 
-/// Largest magnitude of a block, NaN when one of its elements is NaN: magnitudes as integers, of which those of NaN are
-/// the largest.
-float largest_magnitude(const F32* x) {
-  I32 most = {};
-  SHOAL_UNROLL
-  for (int i = 0; i < kVectors; ++i) {
-    const I32 v = bits_as<I32>(x[i]) & 0x7fffffff;
-    most = v > most ? v : most;
-  }
-  const int32_t bits = max_lanes(most);
+/// Largest magnitude of a block, NaN when one of its elements is NaN.
+float largest_magnitude(const F32 (&x)[kVectors]) {
+  const int32_t bits = max_lanes(largest_magnitude_bits(x));
   float largest;
   __builtin_memcpy(&largest, &bits, sizeof largest);
   return largest == largest ? largest : __builtin_nanf("");
@@ -39,13 +32,12 @@ void quantize_block(const float* src, BlockQ8_0& block) {
   block.scale = halves_of(splat(largest_magnitude(x) / 127))[0];
   const float scale = half_to_float(block.scale);
   const F32 factor = splat(scale == 0.0f ? 0.0f : 1.0f / scale);
-  const F32 round = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   I32 values[kVectors];
   for (int i = 0; i < kVectors; ++i) {
     const F32 scaled = x[i] * factor;
     const F32 above = scaled > splat(-127.0f) ? scaled : splat(-127.0f);  // NaN too
     const F32 limited = above < splat(127.0f) ? above : splat(127.0f);
-    values[i] = bits_as<I32>(limited + round) - bits_as<I32>(round);
+    values[i] = rounded(limited);
   }
   store(block.values, bytes_of(values));
 }

@@ -15,7 +15,7 @@ inline F32 at_least(F32 x, float limit) {
 }
 
 inline F32 magnitude_of(F32 x) {
-  return bits_as<F32>(bits_as<I32>(x) & 0x7fffffff);
+  return bits_as<F32>(magnitude_bits(x));
 }
 inline I32 sign_bit_of(F32 x) {
   return bits_as<I32>(x) & splat(static_cast<int32_t>(0x80000000u));
@@ -31,11 +31,10 @@ struct Power {
   F32 rest;
 };
 
-/// whole = round(x / ln 2), rest = e^r - 1 for what remains, |r| <= ln 2 / 2, by the Taylor series up to r^7 / 7!. x is
-/// in
-/// [-105, 89] or NaN.
+/// whole = round(x / ln 2), rest = e^r - 1 for what remains, |r| <= ln 2 / 2, by the Taylor series up to r^7 / 7!.
+/// x is in [-105, 89] or NaN.
 inline Power split_power(F32 x) {
-  const F32 round = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const F32 round = splat(kRound);
   const F32 whole = multiply_add(x, splat(1.44269504f), round) - round;
   // ln 2 in two parts, the first short enough for an exact product.
   const F32 r = multiply_add(whole, splat(-1.42860677e-6f), multiply_add(whole, splat(-0.693145751953125f), x));
@@ -53,8 +52,7 @@ inline F32 times_power_of_two(F32 x, F32 whole) {
   return (F32)_mm512_scalef_ps((__m512)x, (__m512)whole);
 #else
   // Two factors, because one cannot reach so far. The first product is exact.
-  const F32 round = splat(12582912.0f);
-  const I32 exponent = bits_as<I32>(whole + round) - bits_as<I32>(round);
+  const I32 exponent = rounded(whole);
   const I32 half = exponent >> 1;
   return x * bits_as<F32>((half + 127) << 23) * bits_as<F32>((exponent - half + 127) << 23);
 #endif

@@ -17,7 +17,7 @@ struct PanelLayout {
 
 /// Whether panels of a format keep its unsigned bytes as they are. Otherwise they are as quad_dot takes weights.
 template <class Format>
-inline constexpr bool kKeepsUnsigned = kUnsignedPanels&& Format::kOffset != kSigned;
+inline constexpr bool kKeepsUnsigned = kUnsignedPanels && (Format::kOffset != kSigned);
 template <class Format>
 inline constexpr int kPanelBias = kKeepsUnsigned<Format> ? Format::kOffset : kWeightBias;
 /// How many bits of these bytes may be set, as far as that makes a difference.

@@ -31,11 +31,7 @@ struct Words {
 
 /// One part of a panel from its 32 elements.
 void encode(F32 (&v)[32], std::byte* part) {
-  I32 most = {};
-  for (const F32& x : v) {
-    const I32 magnitude = bits_as<I32>(x) & 0x7fffffff;
-    most = magnitude > most ? magnitude : most;
-  }
+  I32 most = largest_magnitude_bits(v);
   const I32 odd = most > splat(kLargestFinite);
   if (any_lane(odd)) {
     for (F32& x : v) x = odd ? F32{} : x;
@@ -44,7 +40,7 @@ void encode(F32 (&v)[32], std::byte* part) {
   const F32 largest = bits_as<F32>(most);
   const F32 tiny = splat(kTiny);
   const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kWord);
-  const F32 inverse = largest < tiny ? F32{} : splat(float{kWord}) / largest;
+  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 for NaN, unlike the scales
   store(part + Words::kScales, scales);
   SHOAL_UNROLL
   for (int i = 0; i < Words::kSteps; ++i) {

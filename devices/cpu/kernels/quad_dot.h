@@ -6,8 +6,9 @@
 //   sum (w + 128) a - 128 sum a = sum w a.
 //
 // AVX2 multiplies unsigned by signed bytes, too, but adds two products in 16 bits. Few bits of unsigned weights leave
-// room for more: 4-bit weights times bytes of at most 127 can be added eight times there (15 * 127 * 16 < 2^15), which
-// halves the work. Panels keep weights unsigned for that, with the offset of their format added (kPanelBias).
+// room for more: of weights of 6 bits, four products with bytes of at most 127 are added there (63 * 127 * 4 < 2^15);
+// of 5 bits and fewer, eight (31 * 127 * 8 < 2^15), as many as tiles hold steps for. That halves the work. Panels keep
+// weights unsigned for it, with the offset of their format added (kPanelBias).
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"

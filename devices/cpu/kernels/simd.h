@@ -124,6 +124,30 @@ inline To bits_as(From v) {
   return (To)v;
 }
 
+/// The bits of magnitudes, which as integers are in the order of the numbers; infinity and then NaN are above all
+/// others.
+inline I32 magnitude_bits(F32 x) {
+  return bits_as<I32>(x) & 0x7fffffff;
+}
+/// The largest of some vectors in each lane.
+template <int kCount>
+inline I32 largest_magnitude_bits(const F32 (&x)[kCount]) {
+  I32 most = magnitude_bits(x[0]);
+  SHOAL_UNROLL
+  for (int i = 1; i < kCount; ++i) {
+    const I32 other = magnitude_bits(x[i]);
+    most = other > most ? other : most;
+  }
+  return most;
+}
+
+/// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
+inline constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+
+inline I32 rounded(F32 x) {
+  return bits_as<I32>(x + splat(kRound)) - bits_as<I32>(splat(kRound));
+}
+
 /// Sum of the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)).
 inline float sum_lanes(Vec<float, 4> v) {
   const Vec<float, 4> pairs = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
