@@ -24,6 +24,7 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
 void follow(const Step& before, Step& step) {
   const OpKernel& kernel = kernel_for(step.node->op);
   if (step.run != kernel.run || kernel.can_follow == nullptr || step.workspace == nullptr) return;
+  if (step.alone != before.alone) return;  // threads may have things of their own there
   if (step.workspace == before.workspace && kernel.can_follow(*before.node, *step.node)) step.run = kernel.run_after;
 }
 

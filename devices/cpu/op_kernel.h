@@ -7,6 +7,7 @@
 // 1). Kernels never throw or allocate; supports() has refused what they cannot do. Zero-size results are not run.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -22,6 +23,8 @@ struct TeamContext {
   int threads = 1;
   std::byte* workspace = nullptr;  ///< the node's workspace, shared by the team, 64-byte aligned
   TeamBarrier* meeting = nullptr;  ///< needed when threads > 1
+  /// Zero when the op begins: how much of its work threads have taken besides their shares. Needed when threads > 1.
+  std::atomic<int64_t>* taken = nullptr;
   /// Waits for the whole team; no-op for one thread.
   void barrier() const;
 };

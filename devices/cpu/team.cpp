@@ -45,6 +45,7 @@ const Tensor* Team::run(std::span<const Step> steps, int threads) {
   if (alone || active_ == 1) return run_alone(steps);
   steps_ = steps;
   stop_after_ = kNever;
+  for (Taken& taken : taken_) taken.count.store(0, std::memory_order_relaxed);
   rounds_.advance_to(rounds_.value() + 1);
   walk(0);
   return stop_after_ == kNever ? nullptr : steps[static_cast<size_t>(asked_at_)].node;
@@ -78,16 +79,19 @@ void Team::ask(int index) {
 
 void Team::walk(int thread) {
   const int count = thread < active_ ? static_cast<int>(steps_.size()) : 0;
+  size_t phase = 0;
   for (int i = 0; i < count; ++i) {
     const Step& step = steps_[static_cast<size_t>(i)];
     if (thread == 0 && abort_) ask(i);
     if (!step.alone) {
-      step.run({thread, active_, step.workspace, &meeting_}, *step.node);
+      step.run({thread, active_, step.workspace, &meeting_, &taken_[phase % 2].count}, *step.node);
     } else if (thread == 0 && stop_after_ == kNever) {
       step.run({0, 1, step.workspace, nullptr}, *step.node);
     }
     if (!step.barrier) continue;
     meeting_.meet(active_);
+    ++phase;
+    if (thread == 0) taken_[(phase + 1) % 2].count.store(0, std::memory_order_relaxed);
     if (stop_after_.load(std::memory_order_relaxed) <= i) break;
   }
   parting_.meet(size_);  // nobody looks at the steps after this

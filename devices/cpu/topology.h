@@ -51,8 +51,8 @@ bool bind_thread(std::span<const int> cores) noexcept;
 
 /// 64-byte aligned memory; from 64 KiB on, on the node when there are several (wherever the thread runs that touches it
 /// first). From 4 MiB on it comes fresh from the system, in huge pages where it has them: weights are read from one end
-/// to the other all the time, and the system clears and maps 2 MiB in a tenth of the time of 512 small pages. nullptr on
-/// failure.
+/// to the other all the time, and the system clears and maps 2 MiB in a tenth of the time of 512 small pages. nullptr
+/// on failure.
 void* allocate_on_node(size_t size, int node) noexcept;
 /// Of the same size as it was allocated with.
 void free_memory(void* data, size_t size) noexcept;

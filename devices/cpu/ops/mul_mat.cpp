@@ -29,19 +29,32 @@ struct RowsOfB {
   int64_t shared2, shared3;
 };
 
-/// Writes this thread's part of the lists of columns.
-void list_columns(const TeamContext& ctx, const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
+/// Does each thread convert and list the columns for itself?
+bool has_own_columns(const ProductShape& shape) {
+  return shape.columns < kPanelColumns;
+}
+
+ProductMemory memory_of(const Tensor& node, const ProductShape& shape, int threads, int thread, std::byte* workspace) {
+  const bool own = has_own_columns(shape);
+  return {shape, node.src[1]->rows(), threads, workspace, own ? threads : 1, own ? thread : 0};
+}
+
+/// Writes entries [begin, end) of the list of columns.
+void list_columns(std::pair<int64_t, int64_t> entries, const ProductShape& shape, const ProductMemory& memory,
+                  const Tensor& node) {
   const Tensor& b = *node.src[1];
   const RowsOfB columns(node);
-  const auto [begin, end] = share(ctx, shape.columns);
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t i = entries.first; i < entries.second; ++i) {
     const RowIndex row = columns(i);
     memory.b[i] = column_at(b, (row.i3 * b.shape[2] + row.i2) * b.shape[1] + row.i1, shape, memory);
     memory.c[i] = reinterpret_cast<float*>(row_at(node, row));
   }
-  if (ctx.thread != 0) return;
-  start_taking(memory);
-  for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns.per_matrix();
+}
+
+/// Writes where the columns of each matrix begin.
+void list_matrices(const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
+  const int64_t columns = RowsOfB(node).per_matrix();
+  for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns;
 }
 
 void run(const TeamContext& ctx, Tensor& node, bool columns_are_there) {
@@ -50,10 +63,14 @@ void run(const TeamContext& ctx, Tensor& node, bool columns_are_there) {
     for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
     return;
   }
-  const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
-  if (!columns_are_there) convert_columns(ctx, *node.src[1], shape, memory);
-  list_columns(ctx, shape, memory, node);
-  ctx.barrier();
+  const Tensor& b = *node.src[1];
+  const ProductMemory memory = memory_of(node, shape, ctx.threads, ctx.thread, ctx.workspace);
+  const bool own = has_own_columns(shape);
+  const auto part = [&](int64_t count) { return own ? std::pair<int64_t, int64_t>(0, count) : share(ctx, count); };
+  if (!columns_are_there) convert_columns(b, part(b.rows()), ctx.thread, shape, memory);
+  list_columns(part(shape.columns), shape, memory, node);
+  if (own || ctx.thread == 0) list_matrices(shape, memory, node);
+  if (!own) ctx.barrier();
   multiply(ctx, *node.src[0], shape, memory);
 }
 
@@ -72,7 +89,7 @@ bool can_follow(const Tensor& before, const Tensor& node) {
 }
 
 size_t workspace(const Tensor& node, int threads) {
-  return ProductMemory(shape_of(node), node.src[1]->rows(), threads, nullptr).bytes;
+  return memory_of(node, shape_of(node), threads, 0, nullptr).bytes;
 }
 
 int64_t work(const Tensor& node) {

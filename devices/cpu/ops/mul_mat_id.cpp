@@ -58,11 +58,8 @@ void run(const TeamContext& ctx, Tensor& node) {
     return;
   }
   const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
-  convert_columns(ctx, *node.src[1], shape, memory);
-  if (ctx.thread == 0) {
-    list_columns(shape, memory, node);
-    start_taking(memory);
-  }
+  convert_columns(*node.src[1], share(ctx, node.src[1]->rows()), ctx.thread, shape, memory);
+  if (ctx.thread == 0) list_columns(shape, memory, node);
   ctx.barrier();
   multiply(ctx, *node.src[0], shape, memory);
 }

@@ -1,7 +1,6 @@
 #include "devices/cpu/ops/mul_mat_product.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/rows.h"
@@ -134,7 +133,8 @@ ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns
   column_bytes = kernels().columns[static_cast<size_t>(kind)].bytes(k);
 }
 
-ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace) {
+ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace, int copies,
+                             int copy) {
   const auto columns = static_cast<size_t>(shape.columns);
   size_t offset = 0;
   const auto take = [&](size_t size) {
@@ -142,11 +142,14 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int thre
     offset += rounded_up(size);
     return reinterpret_cast<std::byte*>(at);
   };
-  converted = take(shape.converted ? static_cast<size_t>(b_rows) * shape.column_bytes : 0);
-  b = reinterpret_cast<const std::byte**>(take(columns * sizeof(*b)));
-  c = reinterpret_cast<float**>(take(columns * sizeof(*c)));
-  first = reinterpret_cast<int64_t*>(take(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
-  taken = reinterpret_cast<int64_t*>(take(sizeof(*taken)));
+  const auto take_copies = [&](size_t size) {
+    std::byte* const own = take(rounded_up(size) * static_cast<size_t>(copies));
+    return own + rounded_up(size) * static_cast<size_t>(copy);
+  };
+  converted = take_copies(shape.converted ? static_cast<size_t>(b_rows) * shape.column_bytes : 0);
+  b = reinterpret_cast<const std::byte**>(take_copies(columns * sizeof(*b)));
+  c = reinterpret_cast<float**>(take_copies(columns * sizeof(*c)));
+  first = reinterpret_cast<int64_t*>(take_copies(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
   // Panels, or a row of b on its way to be converted.
   constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
   const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
@@ -158,11 +161,11 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int thre
   bytes = offset;
 }
 
-void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape& shape, const ProductMemory& memory) {
+void convert_columns(const Tensor& b, std::pair<int64_t, int64_t> rows, int thread, const ProductShape& shape,
+                     const ProductMemory& memory) {
   if (!shape.converted) return;
-  const auto [begin, end] = share(ctx, b.rows());
-  auto* scratch = reinterpret_cast<float*>(memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.thread));
-  for (int64_t row = begin; row < end; ++row) {
+  auto* scratch = reinterpret_cast<float*>(memory.scratch + memory.scratch_bytes * static_cast<size_t>(thread));
+  for (int64_t row = rows.first; row < rows.second; ++row) {
     std::byte* to = memory.converted + static_cast<size_t>(row) * shape.column_bytes;
     if (shape.kind == Columns::kFloats) {
       row_as_f32(b, row, reinterpret_cast<float*>(to));
@@ -175,10 +178,6 @@ void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape
 const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory) {
   if (shape.converted) return memory.converted + static_cast<size_t>(row) * shape.column_bytes;
   return row_at(b, row_index(b.shape, row));
-}
-
-void start_taking(const ProductMemory& memory) {
-  *memory.taken = 0;
 }
 
 void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory) {
@@ -212,9 +211,8 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
   const auto [begin, end] = share(ctx, divided);
   for (int64_t i = begin; i < end; ++i) run(i);
   if (ctx.threads == 1) return;
-  const std::atomic_ref taken(*memory.taken);
   for (;;) {
-    const int64_t i = divided + taken.fetch_add(1, std::memory_order_relaxed);
+    const int64_t i = divided + ctx.taken->fetch_add(1, std::memory_order_relaxed);
     if (i >= units) return;
     run(i);
   }

@@ -5,6 +5,8 @@
 //   2. the op lists the columns of each matrix in ProductMemory
 //   3. after a barrier, multiply(): threads share the rows of the matrices
 //
+// In mul_mat with few columns each thread does 1 and 2 for itself, which takes less time than a barrier.
+//
 // A matrix with few columns is multiplied row by row as it is stored (or packed, devices/cpu/packed_buffer.h); one with
 // many is decoded in panels (see devices/cpu/kernels/kernels.h). The choice and the order of sums depend on k and the
 // number of columns alone, so an element of the result has the same bits for any number of threads and wherever the
@@ -13,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "devices/cpu/kernels/kernels.h"
 #include "devices/cpu/op_kernel.h"
@@ -44,26 +47,26 @@ struct ProductShape {
 
 /// The node's workspace.
 struct ProductMemory {
-  ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace);
+  /// `copies`: how many threads have columns and lists of their own; those that this object means are number `copy`.
+  ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace, int copies = 1,
+                int copy = 0);
 
   std::byte* converted;  ///< rows of b, column_bytes each
   const std::byte** b;   ///< by column: what the kernels read
   float** c;             ///< by column: its place in the result
   int64_t* first;        ///< first column of each matrix, and behind the last one `columns`
-  int64_t* taken;        ///< units of work that threads have taken besides their shares; start_taking() sets it
   std::byte* scratch;    ///< scratch_bytes for each thread
   size_t scratch_bytes;
   size_t bytes;  ///< of all this
 };
 
-/// Converts this thread's share of b's rows; nothing to do when they are used as they are.
-void convert_columns(const TeamContext& ctx, const Tensor& b, const ProductShape& shape, const ProductMemory& memory);
+/// Converts rows [begin, end) of b (counted over its axes 1 to 3) on thread `thread`; nothing to do when they are used
+/// as they are.
+void convert_columns(const Tensor& b, std::pair<int64_t, int64_t> rows, int thread, const ProductShape& shape,
+                     const ProductMemory& memory);
 
-/// Row number `row` of b (counted over its axes 1 to 3) as the kernels read it.
+/// Row number `row` of b as the kernels read it.
 const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory);
-
-/// Before the barrier, on one thread.
-void start_taking(const ProductMemory& memory);
 
 /// This thread's share of the products: most of the work is divided evenly, and what remains is taken by whoever comes
 /// first, as cores and their paths to memory are never equally fast. Matrix i of a is index i over its axes 2 and 3.
