@@ -42,6 +42,24 @@ Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, 
 
 class MulMat : public ::testing::TestWithParam<DType> {};
 
+// Products of the same columns use what the one before has converted. Those of 3 and 4 rows are too small for a team:
+// what one thread has made alone is not there for others, nor the other way round.
+TEST_P(MulMat, ProductsOfTheSameColumnsOnOneThreadAndOnTeams) {
+  for (const int64_t n : {1, 3, 9}) {
+    const auto build = [&](Graph& graph, TensorContext& weights) {
+      Tensor* b = graph.input("b", DType::kF32, {256, n, 1, 1});
+      for (const int64_t rows : {4, 100, 101, 3, 102}) {
+        const std::string name = "rows " + std::to_string(rows);
+        graph.output(mul_mat(graph, weights.add("of " + name, GetParam(), {256, rows, 1, 1}), b, name));
+      }
+    };
+    const Results expected = run_on_cpu(1, 6, build);
+    for (const int threads : {2, 3}) {
+      EXPECT_EQ(run_on_cpu(threads, 6, build), expected) << "n " << n << ", " << threads << " threads";
+    }
+  }
+}
+
 TEST_P(MulMat, SameBitsForAnyNumberOfThreadsAndAnyCut) {
   for (const int64_t n : {1, 9}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {

@@ -5,7 +5,7 @@
 //   2. the op lists the columns of each matrix in ProductMemory
 //   3. after a barrier, multiply(): threads share the rows of the matrices
 //
-// In mul_mat with few columns each thread does 1 and 2 for itself, which takes less time than a barrier.
+// In mul_mat with few columns each thread does 1 and 2 for itself, and there is no barrier.
 //
 // A matrix with few columns is multiplied row by row as it is stored (or packed, devices/cpu/packed_buffer.h); one with
 // many is decoded in panels (see devices/cpu/kernels/kernels.h). The choice and the order of sums depend on k and the
