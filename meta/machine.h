@@ -1,0 +1,115 @@
+// What a machine can do, as far as predictions need it: plain data, measured by `shoal probe` (meta/probe.h), written
+// down for a machine that nobody has (`shoal simulate`), read and written as JSON. estimate.h turns a Plan and this
+// into seconds. Values; thread-safe as such.
+//
+//   two devices of one socket, each 39e9 bytes/s alone, 66e9 together:
+//   domains {bandwidth 66e9, cores 2}, devices CPU0 and CPU1 {domain 0, bandwidth 39e9, cores 1}
+//   while both read, each gets 66 / (39 + 39) = 0.85 of its 39e9; when one of them is done the other gets all of it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/device.h"
+#include "graph/op.h"
+
+namespace shoal::meta {
+
+/// A product with `columns` columns takes `seconds` for each element of its weights, on the whole device.
+struct ProductPoint {
+  int64_t columns = 1;
+  double seconds = 0;
+  bool operator==(const ProductPoint&) const = default;
+};
+
+/// Products with weights of one dtype. Points ascend in columns.
+struct ProductModel {
+  std::vector<ProductPoint> streamed;  ///< weights come from memory
+  std::vector<ProductPoint> cached;    ///< weights lie in the device's caches; empty: as streamed
+
+  /// Seconds per element of the weights: between two points by a straight line, beyond the last in proportion to the
+  /// columns.
+  double seconds(double columns, bool in_cache) const;
+  bool operator==(const ProductModel&) const = default;
+};
+
+/// One device by itself, while the others rest.
+struct DeviceModel {
+  std::string name;      ///< "CPU0", "H200.3"
+  std::string identity;  ///< what must be the same for measured figures to hold: description, threads, options
+  DeviceType type = DeviceType::kCpu;
+  int domain = 0;                   ///< index into MachineModel::domains
+  size_t memory = 0;                ///< bytes in all
+  double cores = 1;                 ///< of the domain, that it keeps busy
+  double bandwidth = 0;             ///< bytes/s of plain reads of memory
+  double cache_bytes = 0;           ///< weights of a model up to this size stay in its caches; 0: never
+  double activation_bandwidth = 0;  ///< bytes/s that ops without weights read and write
+  double attention_rate = 0;        ///< operations/s (2 per multiplication and addition) of attention with many queries
+  double attention_bandwidth = 0;   ///< bytes/s of keys and values read by attention with one query
+  double op_seconds = 0;            ///< what any op costs before it does anything: a barrier, a kernel launch
+  double step_seconds = 0;          ///< what a compute step between two collectives costs beside its ops
+  double run_seconds = 0;           ///< from the host's call until it has a result, of a run that computes nothing
+  std::map<std::string, ProductModel> products;  ///< by name of the weights' dtype: "q4_0"
+  bool operator==(const DeviceModel&) const = default;
+};
+
+/// Devices that take memory bandwidth and cores from each other: those of one socket, or one GPU by itself.
+struct Domain {
+  std::string name;
+  double bandwidth = 0;  ///< bytes/s of all of them together; 0: no limit but their own
+  double cores = 0;      ///< 0: no limit
+  bool operator==(const Domain&) const = default;
+};
+
+/// A measured collective: seconds by size of the message (the full tensor), ascending.
+struct CollectiveTable {
+  std::vector<std::string> members;  ///< names of devices, in rank order
+  Op kind = Op::kAllReduce;
+  struct Point {
+    double bytes = 0;
+    double seconds = 0;
+    bool operator==(const Point&) const = default;
+  };
+  std::vector<Point> points;
+  bool operator==(const CollectiveTable&) const = default;
+};
+
+/// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
+///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
+/// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce and (n - 1) / n for the others.
+struct CollectiveAlgorithm {
+  std::string name;
+  bool one_shot = false;
+  double latency = 0;
+  double latency_per_rank = 0;
+  double bandwidth = 1;  ///< bytes/s that a rank sends while it receives as many
+  bool operator==(const CollectiveAlgorithm&) const = default;
+};
+
+struct MachineModel {
+  std::string name;
+  std::vector<Domain> domains;
+  std::vector<DeviceModel> devices;
+  std::vector<CollectiveTable> collectives;     ///< measured; taken where there is one for the members
+  std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
+  double copy_latency = 20e-6;  ///< seconds of passing a value from one device to another, as schedulers do
+  double copy_bandwidth = 5e9;  ///< bytes/s
+
+  /// Index of a device, by name. Throws InvalidArgument that lists the devices.
+  int index(std::string_view device) const;
+  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor.
+  double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
+  bool operator==(const MachineModel&) const = default;
+};
+
+/// Throws InvalidArgument that says where in the text, what is wrong, and what is expected. `origin` names the text in
+/// messages. See docs/simulation.md for the format; a device with "count": 8 becomes eight.
+MachineModel parse_machine(std::string_view json, std::string_view origin);
+std::string to_json(const MachineModel& machine);
+
+}  // namespace shoal::meta
