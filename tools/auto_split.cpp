@@ -36,15 +36,15 @@ void choose_shares(const models::Model& model, const models::DeviceGroups& group
   const std::vector<Device*> devices = all_of(groups);
   const bool by_layer = placement.mode == models::SplitMode::kLayer;
   if ((by_layer ? groups.size() : devices.size()) < 2) return;
-  const KnownMachine machine = require_machine(machine_file, devices, placement.threads);
+  const KnownMachine machine = require_machine({model, devices, placement.threads, machine_file});
   models::Workload workload = models::clipped({}, models::session_size(model.hparams, session).context);
   (objective == models::Objective::kGeneration ? workload.prompt : workload.generate) = 0;
   const models::Scenario scenario{model, machine.model, placement, session, load, workload};
-  ProgressBar bar("choosing shares", ProgressBar::Unit::kCount);
+  ProgressBar bar("choosing shares");
   models::ShareSearch search{objective, 96, {}};
   search.progress = [&](int done, int most) {
     if (interrupted()) throw Interrupted();
-    bar.update(static_cast<size_t>(done), static_cast<size_t>(most));
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
   };
   const models::BestShares found = models::best_shares(scenario, {groups, placement.mode, {}}, search);
   bar.clear();

@@ -4,33 +4,31 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 
 namespace shoal::tools {
 
 class ProgressBar {
  public:
-  /// What is counted: bytes, or things ("12 of 48").
-  enum class Unit : uint8_t { kBytes, kCount };
-
-  explicit ProgressBar(std::string label, Unit unit = Unit::kBytes);
+  explicit ProgressBar(std::string label);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// Redraws at most every 50 ms, and at the end.
   void update(size_t done, size_t total);
+  /// The same for what is no number of bytes: "probing  [###...]  20%  CPU0 q4_0".
+  void update(size_t done, size_t total, const std::string& detail);
   /// Removes the line, to print something else.
   void clear();
 
   /// The line for a state; `width` columns of bar.
-  static std::string line(const std::string& label, size_t done, size_t total, int width = 30,
-                          Unit unit = Unit::kBytes);
+  static std::string line(const std::string& label, size_t done, size_t total, int width = 30);
+  static std::string line(const std::string& label, size_t done, size_t total, const std::string& detail,
+                          int width = 30);
 
  private:
   std::string label_;
-  Unit unit_;
   bool visible_;
   std::chrono::steady_clock::time_point last_{};
 };
