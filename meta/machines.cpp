@@ -116,13 +116,6 @@ const Gpu* find_gpu(std::string_view name) {
 /// GPUs in the order of the name, each as often as it says.
 using Gpus = std::vector<const Gpu*>;
 
-[[noreturn]] void fail_unknown(std::string_view name, std::string_view part) {
-  fail<InvalidArgument>(
-      "machine '{}': there is no GPU '{}'; there are {}; write H200x8-nvlink, RTX4090+RTX3090x2-pcie, or the name of a "
-      "JSON file (docs/simulation.md)",
-      name, part, fmt::join(catalogue_gpus(), ", "));
-}
-
 /// "H200x8" -> eight; "RTX3090" -> one; no GPU for anything else.
 struct Group {
   const Gpu* gpu = nullptr;
