@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "graph/error.h"
 
@@ -263,6 +264,19 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+/// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.
+std::string description_in(const std::string& text) {
+  using Json = nlohmann::ordered_json;
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return text;
+  const Json* machine = &json;
+  if (json.contains("machines") && json["machines"].is_array() && !json["machines"].empty()) {
+    machine = &json["machines"].back();
+  }
+  if (machine->is_object() && machine->contains("machine")) machine = &(*machine)["machine"];
+  return machine == &json ? text : machine->dump();
+}
+
 }  // namespace
 
 std::vector<std::string> catalogue_gpus() {
@@ -306,8 +320,8 @@ MachineModel find_machine(std::string_view name) {
   const std::string_view bare = without_scheme(name);
   const bool is_file = bare.find('/') != std::string_view::npos || lower(bare).ends_with(".json");
   if (!is_file) return make_machine(bare);
-  const std::string path(bare);
-  return parse_machine(read_text(path), path);
+  const std::string path(bare), text = read_text(path);
+  return parse_machine(description_in(text), path);
 }
 
 }  // namespace shoal::meta
