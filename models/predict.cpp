@@ -154,8 +154,9 @@ class Predictor {
       const int segment = planned.local.splits[s].segment;
       Stage stage{split.backend, 0, {}};
       for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(copy);
-      stage.estimate = meta::estimate(planned.on(split.backend), segment, segment + 1, machine_,
-                                      devices_[static_cast<size_t>(split.backend)], {.kv_rows = rows});
+      stage.estimate =
+          meta::estimate(planned.on(split.backend), segment, segment + 1, machine_,
+                         devices_[static_cast<size_t>(split.backend)], {.kv_rows = rows, .begins_run = false});
       out.push_back(std::move(stage));
     }
     return out;
@@ -204,13 +205,13 @@ class Predictor {
   }
 
   double host_seconds() const {
-    double seconds = 0;
+    std::vector<int> all;
     for (const auto& members : devices_) {
       for (const int member : members) {
-        seconds = std::max(seconds, machine_.devices[static_cast<size_t>(member)].run_seconds);
+        if (std::find(all.begin(), all.end(), member) == all.end()) all.push_back(member);
       }
     }
-    return seconds;
+    return machine_.run_seconds(all);
   }
 
   /// Bringing the results to the host from devices that have other memory.
