@@ -34,5 +34,6 @@ CommandBody define_compare(CLI::App& app);
 CommandBody define_bench(CLI::App& app);
 CommandBody define_bench_comm(CLI::App& app);
 CommandBody define_probe(CLI::App& app);
+CommandBody define_simulate(CLI::App& app);
 
 }  // namespace shoal::tools
