@@ -4,7 +4,7 @@ import subprocess
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPTS = ["scripts/install_deps", "scripts/quickstart", "scripts/test", ".ci/run"]
+SCRIPTS = ["scripts/install_deps", "scripts/install_python", "scripts/quickstart", "scripts/test", ".ci/run"]
 
 
 def run(*command):
@@ -22,6 +22,12 @@ class ScriptsTest(unittest.TestCase):
         result = run("scripts/install_deps", "--everything")
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers)\n")
+
+    def test_python_is_installed_once(self):
+        result = run("scripts/install_python", "--everything")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, "install_python: unknown argument '--everything' (known: --help)\n")
+        self.assertIn("build/venv", run("scripts/install_python", "--help").stdout)
 
     def test_help_is_the_head_of_the_script(self):
         result = run("scripts/test", "--help")

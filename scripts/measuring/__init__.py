@@ -1,0 +1,1 @@
+"""What the scripts that measure share: running the program, journals, tables and charts."""

@@ -1,0 +1,85 @@
+"""Charts that are legible at a glance, small, and the same bytes for the same data: no dates, no random ids, text as
+text in SVG. Colours are those of Okabe and Ito, which people with any colour vision tell apart; series also differ in
+their markers and dashes.
+
+    figure, axes = charts.figure("Generation by share", "share of CPU0", "tokens/s")
+    charts.series(axes, 0, x, y, "measured", error=e)
+    charts.save(figure, "chart.svg")                    # or .png, .pdf
+"""
+import os
+import pathlib
+from collections.abc import Sequence
+
+import matplotlib
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C8C00", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+DASHES = ["-", "--", "-.", ":"]
+QUIET = "#6E6E6E"  # of grids, references and remarks
+SUFFIXES = {".svg", ".png", ".pdf"}
+
+STYLE = {
+    "svg.fonttype": "none", "svg.hashsalt": "shoal", "path.simplify": True, "path.simplify_threshold": 0.5,
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"], "font.size": 11,
+    "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 11,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#D9D9D9", "grid.linewidth": 0.6, "lines.linewidth": 1.8, "lines.markersize": 6,
+    "legend.frameon": False, "legend.fontsize": 10, "figure.facecolor": "white", "savefig.facecolor": "white",
+    "figure.constrained_layout.use": True, "errorbar.capsize": 2.5,
+}
+
+
+class ChartError(Exception):
+    """str() is one line with the remedy."""
+
+
+def figure(title: str, x: str, y: str, *, columns: int = 1, rows: int = 1,
+           size: tuple[float, float] = (7.2, 4.2)) -> tuple[Figure, Axes]:
+    """A figure, and its axes (an array of them where there are several); title and labels go to the first ones."""
+    plt.rcParams.update(STYLE)
+    made, axes = plt.subplots(rows, columns, figsize=size)
+    first = axes if rows * columns == 1 else axes.flat[0]
+    label(first, title, x, y)
+    return made, axes
+
+
+def label(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def series(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], name: str, *,
+           error: Sequence[float] | None = None, line: bool = True) -> None:
+    """Points in the colour, marker and dashes of series `number`, joined unless `line` is false."""
+    axes.errorbar(x, y, yerr=error, label=name, color=COLOURS[number % len(COLOURS)],
+                  marker=MARKERS[number % len(MARKERS)], linestyle=DASHES[number % len(DASHES)] if line else "none",
+                  elinewidth=1.0)
+
+
+def save(made: Figure, path: str | os.PathLike) -> None:
+    """SVG, PNG or PDF by its suffix; closes the figure. Throws ChartError."""
+    path = pathlib.Path(path)
+    check(path)
+    metadata = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None},
+                ".pdf": {"CreationDate": None, "Producer": None, "Creator": None}}[path.suffix]
+    try:
+        made.savefig(path, metadata=metadata, dpi=110)
+    except OSError as error:
+        raise ChartError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        plt.close(made)
+    if path.suffix == ".svg":
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(one.rstrip() for one in lines) + "\n")
+
+
+def check(path: str | os.PathLike) -> None:
+    """That a chart can have this name, before long work is done for it. Throws ChartError."""
+    suffix = pathlib.Path(path).suffix
+    if suffix not in SUFFIXES:
+        raise ChartError(f"a chart ends in {', '.join(sorted(SUFFIXES))}, not '{suffix}': {path}")

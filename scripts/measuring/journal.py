@@ -1,0 +1,117 @@
+"""A journal: what a long measurement has found so far, in a file to which each record is added as soon as there is one.
+
+The file is JSON Lines. The first line holds the settings, {"journal": "tune_split", "version": 1, "settings": {...}};
+each further line is a record. A record is on the disk when add() returns; of one that a crash has torn in the middle
+the rest is cut off when the journal is opened again. One process may have a journal open.
+
+    with Journal.open(path, "tune_split", settings) as journal:
+        for record in journal.records: ...                # of earlier runs
+        journal.add({"split": [18, 6], "samples": [...]})
+"""
+import fcntl
+import json
+import os
+import pathlib
+from typing import Any
+
+VERSION = 1
+
+
+class JournalError(Exception):
+    """A journal that cannot be used; str() is one line with the remedy."""
+
+
+def _different(before: dict, now: dict) -> str:
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return ", ".join(f"{name} was {json.dumps(before.get(name))} and is {json.dumps(now.get(name))}" for name in names)
+
+
+def read(path: str | os.PathLike) -> tuple[dict, list[dict], int]:
+    """The first line, the records, and how many bytes of the file hold them. Throws JournalError for what no torn
+    write explains."""
+    data = pathlib.Path(path).read_bytes()
+    lines: list[dict] = []
+    good = 0
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not line.endswith(b"\n"):
+            break  # torn
+        if not isinstance(value, dict):
+            raise JournalError(f"{path}:{number}: this is no line of a journal; move the file away, or name another")
+        lines.append(value)
+        good += len(line)
+    if not lines:
+        return {}, [], 0
+    if "journal" not in lines[0] or not isinstance(lines[0].get("settings"), dict):
+        raise JournalError(f"{path}:1: this is no journal; move the file away, or name another")
+    return lines[0], lines[1:], good
+
+
+class Journal:
+    def __init__(self, path: pathlib.Path, file: Any, records: list[dict]):
+        self.path = path
+        self.records = records  # those of earlier runs, then those added
+        self._file = file
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, kind: str, settings: dict) -> "Journal":
+        """Begins a journal, or goes on with that of earlier runs if it has the same settings."""
+        path = pathlib.Path(path)
+        settings = json.loads(json.dumps(settings))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "ab")
+        except OSError as error:
+            raise JournalError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            return cls._opened(path, file, kind, settings)
+        except OSError as error:
+            file.close()
+            raise JournalError(f"cannot use {path}: {error.strerror}") from None
+        except BaseException:
+            file.close()
+            raise
+
+    @classmethod
+    def _opened(cls, path: pathlib.Path, file: Any, kind: str, settings: dict) -> "Journal":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalError(f"{path} is in use by another run; wait for it, or name another journal") from None
+        header, records, good = read(path)
+        file.truncate(good)
+        journal = cls(path, file, records)
+        if not header:
+            journal._write({"journal": kind, "version": VERSION, "settings": settings})
+            return journal
+        if (header["journal"], header.get("version")) != (kind, VERSION):
+            raise JournalError(f"{path} is a journal of {header['journal']}, version {header.get('version')}, not of "
+                               f"{kind}, version {VERSION}; name another")
+        if header["settings"] != settings:
+            raise JournalError(f"{path} was made with other settings: {_different(header['settings'], settings)}; "
+                               "remove it to start again, or name another")
+        return journal
+
+    def add(self, record: dict) -> None:
+        self._write(record)
+        self.records.append(record)
+
+    def _write(self, value: dict) -> None:
+        try:
+            self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise JournalError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,175 @@
+"""Running the program `shoal` for a measurement: its JSON as Python values, its failures as one exception.
+
+    shoal = Shoal()                                                  # build/release/bin/shoal
+    rows = shoal.bench("model.gguf", "CPU0,CPU1", generate=64, tensor_split=[3, 1], environment={"OMP_NUM_THREADS": 1})
+    rows[0]["samples_ts"]                                            # tokens/s of each repetition
+
+A child runs in a session of its own, so that Ctrl-C reaches this process alone; whatever ends the call (a time-out, a
+signal, the death of this process) ends the child and its children. For the main thread only.
+"""
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class ProgramError(Exception):
+    """The program failed; str() is one line: the last one that it wrote to stderr, or what became of it."""
+
+    def __init__(self, message: str, command: Sequence[str] = (), code: int | None = None):
+        super().__init__(message)
+        self.command = list(command)
+        self.code = code  # None: it did not start, or did not end in time
+
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM; raised where the main thread is. `code` is what the script is to exit with."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@contextlib.contextmanager
+def signals_stop() -> Iterator[None]:
+    """Within it SIGINT and SIGTERM raise Stopped. While that is dealt with, further signals change nothing."""
+    wanted = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+
+    def stop(number: int, _frame: object) -> None:
+        for one in wanted:
+            signal.signal(one, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ratio_text(shares: Sequence[float]) -> str:
+    """As --tensor-split takes it: [18, 6] -> "18,6"."""
+    return ",".join(f"{share:.6g}" for share in shares)
+
+
+def _die_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _end(child: subprocess.Popen) -> None:
+    for number, patience in ((signal.SIGTERM, 2), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        try:
+            child.communicate(timeout=patience)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _why(name: str, code: int, stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if code < 0:
+        died = f"{name} was ended by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            died += " (perhaps for want of memory)"
+        return f"{died}; its last words: {lines[-1]}" if lines else died
+    return lines[-1].removeprefix("shoal: ").removeprefix("error: ") if lines else f"{name} failed with exit code {code} and no message"
+
+
+class Shoal:
+    """The program at `path`; without one at $SHOAL_PROGRAM, or what the preset `release` builds. `environment` is
+    added to that of this process in every call; `timeout` (seconds) holds where a call names none."""
+
+    def __init__(self, path: str | os.PathLike | None = None, environment: Mapping[str, object] | None = None,
+                 timeout: float | None = None):
+        given = path or os.environ.get("SHOAL_PROGRAM")
+        self.path = pathlib.Path(given or ROOT / "build/release/bin/shoal").resolve()
+        self.environment = dict(environment or {})
+        self.timeout = timeout
+        if not (self.path.is_file() and os.access(self.path, os.X_OK)):
+            remedy = "check --shoal" if given else "build it with scripts/quickstart, or name it with --shoal"
+            raise ProgramError(f"there is no program {self.path}; {remedy}")
+
+    def run(self, arguments: Sequence[object], environment: Mapping[str, object] | None = None,
+            timeout: float | None = None) -> str:
+        """What it writes to stdout. Throws ProgramError."""
+        command = [str(self.path), *map(str, arguments)]
+        added = {**self.environment, **(environment or {})}
+        values = {**os.environ, **{name: str(value) for name, value in added.items()}}
+        limit = timeout if timeout is not None else self.timeout
+        try:
+            child = subprocess.Popen(command, env=values, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+                                     start_new_session=True, preexec_fn=_die_with_parent)
+        except OSError as error:
+            raise ProgramError(f"{self.path} does not start: {error.strerror}", command) from None
+        try:
+            stdout, stderr = child.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            _end(child)
+            raise ProgramError(f"{self.path.name} did not end within {limit:g} s", command) from None
+        except BaseException:
+            _end(child)
+            raise
+        if child.returncode != 0:
+            raise ProgramError(_why(self.path.name, child.returncode, stderr), command, child.returncode)
+        return stdout
+
+    def json(self, arguments: Sequence[object], **options) -> dict:
+        """Of a command that writes one JSON object."""
+        return self._parsed(arguments, self.run(arguments, **options))
+
+    def rows(self, arguments: Sequence[object], **options) -> list[dict]:
+        """Of a command that writes a JSON object on each line."""
+        text = self.run(arguments, **options)
+        found = [self._parsed(arguments, line) for line in text.splitlines() if line.strip()]
+        if not found:
+            raise ProgramError(f"{self.path.name} {arguments[0]} has measured nothing",
+                               [str(self.path), *map(str, arguments)])
+        return found
+
+    def bench(self, model: str | os.PathLike, devices: str, *, tensor_split: Sequence[float] | str | None = None,
+              prompt: int | str = 0, generate: int | str = 0, depth: int | str = 0, repetitions: int = 5,
+              threads: int | None = None, extra: Sequence[object] = (),
+              environment: Mapping[str, object] | None = None, timeout: float | None = None) -> list[dict]:
+        """The rows of `shoal bench -o jsonl` (docs/benchmarks.md), a test each; `extra` are further arguments."""
+        arguments = ["bench", "-m", model, "--devices", devices, "-p", prompt, "-n", generate, "-d", depth,
+                     "-r", repetitions, "-o", "jsonl", *self._common(tensor_split, threads), *extra]
+        return self.rows(arguments, environment=environment, timeout=timeout)
+
+    def plan(self, model: str | os.PathLike, devices: str, *, tensor_split: Sequence[float] | str | None = None,
+             context: int = 0, threads: int | None = None, extra: Sequence[object] = (),
+             environment: Mapping[str, object] | None = None, timeout: float | None = None) -> dict:
+        """The object of `shoal plan --output json`."""
+        arguments = ["plan", "-m", model, "--devices", devices, "-c", context, "--output", "json",
+                     *self._common(tensor_split, threads), *extra]
+        return self.json(arguments, environment=environment, timeout=timeout)
+
+    @staticmethod
+    def _common(tensor_split: Sequence[float] | str | None, threads: int | None) -> list[str]:
+        arguments = [] if threads is None else ["-t", str(threads)]
+        if tensor_split is not None:
+            text = tensor_split if isinstance(tensor_split, str) else ratio_text(tensor_split)
+            arguments += ["--tensor-split", text]
+        return arguments
+
+    def _parsed(self, arguments: Sequence[object], text: str) -> dict:
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            start = text.strip().splitlines()[0][:60] if text.strip() else "nothing"
+            command = [str(self.path), *map(str, arguments)]
+            raise ProgramError(f"{self.path.name} {arguments[0]} wrote no JSON object but: {start}", command)
+        return value

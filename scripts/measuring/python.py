@@ -1,0 +1,28 @@
+"""Which Python runs a script. Needs the standard library only; to be called before any package is imported.
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+    from measuring import python
+    python.use_packages("tune_split", "optuna", "rich")
+"""
+import importlib.util
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def use_packages(script: str, *packages: str) -> None:
+    """Goes on in the Python of build/venv where this one lacks packages; exits with one line where that has not got
+    them either."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    python = ROOT / "build/venv/bin/python"
+    if python.exists() and pathlib.Path(sys.prefix).resolve() != (ROOT / "build/venv").resolve():
+        sys.stdout.flush()
+        os.execv(python, [str(python), *sys.argv])
+    names = " and ".join(missing)
+    print(f"{script}: the Python package{'s' if missing[1:] else ''} {names} {'are' if missing[1:] else 'is'} missing; "
+          "run scripts/install_python", file=sys.stderr)
+    sys.exit(1)

@@ -1,0 +1,257 @@
+"""scripts/measuring: running the program, journals, tables and charts."""
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from measuring import text  # noqa: E402
+from measuring.journal import Journal, JournalError, read  # noqa: E402
+from measuring.program import ProgramError, Shoal, ratio_text  # noqa: E402
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def program(self, body: str) -> pathlib.Path:
+        path = self.folder / "shoal"
+        path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{textwrap.dedent(body)}")
+        path.chmod(0o755)
+        return path
+
+
+class ProgramTest(InFolder):
+    def fails(self, call) -> ProgramError:
+        with self.assertRaises(ProgramError) as caught:
+            call()
+        self.assertEqual(len(str(caught.exception).splitlines()), 1)
+        return caught.exception
+
+    def test_bench_gives_its_rows(self):
+        path = self.program("""
+            print(json.dumps({"arguments": sys.argv[1:], "a": os.environ["A"], "b": os.environ["B"]}))
+            print(json.dumps({"test": "tg64"}))
+        """)
+        rows = Shoal(path, {"A": 1, "B": 2}).bench("m.gguf", "CPU0,CPU1", generate=64, tensor_split=[3, 0.25],
+                                                   threads=2, repetitions=3, extra=["--comm", "host"], environment={"B": "x"})
+        self.assertEqual(" ".join(rows[0]["arguments"]), "bench -m m.gguf --devices CPU0,CPU1 -p 0 -n 64 -d 0 -r 3 "
+                         "-o jsonl -t 2 --tensor-split 3,0.25 --comm host")
+        self.assertEqual((rows[0]["a"], rows[0]["b"], rows[1]["test"]), ("1", "x", "tg64"))
+
+    def test_failures_are_one_line(self):
+        path = self.program("""
+            what = sys.argv[sys.argv.index("-m") + 1]
+            if what == "message": sys.exit("shoal: note: so\\nshoal: there is no m.gguf; give another")
+            if what == "silent": sys.exit(3)
+            if what == "killed": os.kill(os.getpid(), 9)
+            if what == "text": print("| a table |")
+        """)
+        shoal = Shoal(path)
+        error = self.fails(lambda: shoal.bench("message", "CPU0"))
+        self.assertEqual((str(error), error.code), ("there is no m.gguf; give another", 1))
+        self.assertIn("exit code 3", str(self.fails(lambda: shoal.bench("silent", "CPU0"))))
+        self.assertIn("ended by SIGKILL", str(self.fails(lambda: shoal.bench("killed", "CPU0"))))
+        self.assertIn("wrote no JSON object but: | a table |", str(self.fails(lambda: shoal.bench("text", "CPU0"))))
+        self.assertIn("has measured nothing", str(self.fails(lambda: shoal.bench("nothing", "CPU0"))))
+        self.assertIn("wrote no JSON object but: nothing", str(self.fails(lambda: shoal.plan("nothing", "CPU0"))))
+        self.assertIn("check --shoal", str(self.fails(lambda: Shoal(self.folder / "none"))))
+
+    def test_a_time_out_ends_the_program(self):
+        path = self.program("""
+            open(sys.argv[2], "w").write(str(os.getpid()))
+            time.sleep(600)
+        """)
+        pid = self.folder / "pid"
+        error = self.fails(lambda: Shoal(path).run(["x", pid], timeout=1.5))
+        self.assertEqual((str(error), error.code), ("shoal did not end within 1.5 s", None))
+        if pid.exists():
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(pid.read_text()), 0)
+
+    def test_signals_and_death_end_the_program(self):
+        path = self.program("""
+            open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+            os.rename(sys.argv[1] + ".new", sys.argv[1])
+            time.sleep(600)
+        """)
+        script = ("import sys; sys.path.insert(0, sys.argv[1])\n"
+                  "from measuring.program import *\n"
+                  "try:\n"
+                  "    with signals_stop(): Shoal(sys.argv[2]).run([sys.argv[3]])\n"
+                  "except Stopped as stopped: sys.exit(stopped.code)\n")
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+            with self.subTest(number):
+                pid = self.folder / f"pid{number}"
+                parent = subprocess.Popen([sys.executable, "-c", script, ROOT / "scripts", path, pid])
+                wait_for(pid.exists)
+                parent.send_signal(number)
+                self.assertEqual(parent.wait(), code)
+                wait_for(lambda: not alive(int(pid.read_text())))
+
+    def test_ratios(self):
+        self.assertEqual(ratio_text([18, 6]), "18,6")
+        self.assertEqual(ratio_text([0.75, 1 / 3]), "0.75,0.333333")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition):
+    until = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError("waited for a minute")
+        time.sleep(0.02)
+
+
+class JournalTest(InFolder):
+    SETTINGS = {"model": "m.gguf", "devices": ["CPU0", "CPU1"]}
+
+    def open(self, **changes):
+        return Journal.open(self.folder / "j.jsonl", "test", {**self.SETTINGS, **changes})
+
+    def test_it_goes_on(self):
+        for n in range(3):
+            with self.open() as journal:
+                self.assertEqual(journal.records, [{"n": i} for i in range(n)])
+                journal.add({"n": n})
+
+    def test_a_torn_line_is_cut_off(self):
+        with self.open() as journal:
+            journal.add({"n": 1})
+        whole = (self.folder / "j.jsonl").read_bytes()
+        first = whole.index(b"\n") + 1
+        for length in range(len(whole)):
+            (self.folder / "j.jsonl").write_bytes(whole[:length])
+            with self.open() as journal:
+                self.assertEqual(journal.records, [])
+                journal.add({"n": 2})
+            self.assertEqual((self.folder / "j.jsonl").read_bytes(), whole[:first] + b'{"n":2}\n')
+
+    def test_what_it_refuses(self):
+        with self.open(), self.assertRaisesRegex(JournalError, "is in use by another run"):
+            self.open()
+        with self.assertRaisesRegex(JournalError, 'other settings: model was "m.gguf" and is "x"; remove it'):
+            self.open(model="x")
+        with self.assertRaisesRegex(JournalError, "is a journal of test, version 1, not of other"):
+            Journal.open(self.folder / "j.jsonl", "other", self.SETTINGS)
+        (self.folder / "j.jsonl").write_text("# Notes\nof mine\n")
+        with self.assertRaisesRegex(JournalError, "j.jsonl:1: this is no line of a journal"):
+            self.open()
+        self.assertEqual((self.folder / "j.jsonl").read_text(), "# Notes\nof mine\n")
+        with self.assertRaisesRegex(JournalError, "cannot write .*: Is a directory"):
+            Journal.open(self.folder, "test", {})
+
+    def test_nothing_is_lost_when_it_is_killed(self):
+        script = ("import sys; sys.path.insert(0, sys.argv[1])\n"
+                  "from measuring.journal import Journal\n"
+                  "journal = Journal.open(sys.argv[2], 'test', {})\n"
+                  "for n in range(10**9): journal.add({'n': n}); print(n, flush=True)\n")
+        path = self.folder / "k.jsonl"
+        command = [sys.executable, "-c", script, ROOT / "scripts", path]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for _ in range(20):
+            child.stdout.readline()
+        child.kill()
+        told = 20 + len(child.stdout.read().splitlines())
+        child.wait()
+        child.stdout.close()
+        records = read(path)[1]
+        self.assertGreaterEqual(len(records), told)
+        self.assertEqual(records, [{"n": i} for i in range(len(records))])
+
+
+class TextTest(unittest.TestCase):
+    COLUMNS, ROWS = ["<split", "t/s"], [["18,6", "9.5"], ["3,1", "101.25"]]
+
+    def test_tables_without_a_terminal(self):
+        stream = io.StringIO()
+        text.print_table(self.COLUMNS, self.ROWS, stream, best=1)
+        self.assertEqual(stream.getvalue(), "split     t/s\n18,6      9.5\n3,1    101.25\n")
+        self.assertEqual(text.markdown_table(self.COLUMNS, self.ROWS),
+                         "| split |    t/s |\n| ----- | -----: |\n| 18,6  |    9.5 |\n| 3,1   | 101.25 |")
+
+    def test_progress_without_a_terminal(self):
+        stream = io.StringIO()
+        with text.progress(3, stream) as progress:
+            progress.show(1, "one")
+            progress.say("[bold] is no markup")
+        self.assertEqual(stream.getvalue(), "[bold] is no markup\n")
+
+    @unittest.skipUnless(importlib.util.find_spec("rich"), "no rich")
+    def test_a_terminal(self):
+        master, slave = os.openpty()
+        with os.fdopen(slave, "w") as stream:
+            text.print_table(self.COLUMNS, self.ROWS, stream, best=1)
+            with text.progress(3, stream) as progress:
+                progress.show(2, "[two]")
+                progress.say("[bold] is no markup")
+        seen = b""
+        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # an error is the end
+            while piece := reader.read(4096):
+                seen += piece
+        seen = seen.decode()
+        for words in ("101.25", "[bold] is no markup", "2/3", "[two]"):
+            self.assertIn(words, seen)
+
+
+@unittest.skipUnless(importlib.util.find_spec("matplotlib"), "no matplotlib")
+class ChartsTest(InFolder):
+    def draw(self, name: str) -> bytes:
+        from measuring import charts
+        figure, axes = charts.figure("Speed by share", "share of CPU0", "tokens/s")
+        charts.series(axes, 0, [0, 1, 2], [3, 5, 4], "measured", error=[0.1, 0.2, 0.1])
+        charts.series(axes, 1, [0, 1, 2], [3.5, 4.5, 4], "predicted")
+        axes.legend()
+        charts.save(figure, self.folder / name)
+        return (self.folder / name).read_bytes()
+
+    def test_the_same_data_gives_the_same_bytes(self):
+        for name in ("a.svg", "a.png", "a.pdf"):
+            self.assertEqual(self.draw(name), self.draw(name))
+        svg = self.draw("a.svg").decode()
+        for words in ("Speed by share", "tokens/s", "predicted"):
+            self.assertIn(f">{words}</text>", svg)
+        self.assertNotIn("dc:date", svg)
+        self.assertLess(len(svg), 30_000)
+
+    def test_what_it_refuses(self):
+        from measuring import charts
+        with self.assertRaisesRegex(charts.ChartError, "ends in .pdf, .png, .svg, not '.bmp'"):
+            charts.check("a.bmp")
+        with self.assertRaisesRegex(charts.ChartError, "cannot write .*: No such file"):
+            self.draw("none/a.svg")
+
+
+class PythonTest(InFolder):
+    def test_missing_packages_are_one_line(self):
+        code = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\nfrom measuring import python\n" \
+               "python.use_packages('x', 'sys', 'no_such_package', 'nor_this')\n"
+        script = self.folder / "x.py"
+        script.write_text(code)
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "x: the Python packages no_such_package and nor_this are missing; "
+                         "run scripts/install_python\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
