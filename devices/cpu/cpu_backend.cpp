@@ -8,7 +8,7 @@ namespace shoal::cpu {
 namespace {
 
 std::unique_ptr<Worker> make_worker(const CpuDevice& device, int threads) {
-  return std::make_unique<Worker>(device.name(), cores_of_team(device.cores(), threads), threads);
+  return std::make_unique<Worker>(device.name(), cores_of_team(device.cores(), threads), threads, device.slowdown());
 }
 
 }  // namespace

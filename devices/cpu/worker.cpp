@@ -57,8 +57,8 @@ void run_item(const CopyWork& work, Team&) {
 
 }  // namespace
 
-Worker::Worker(const std::string& name, std::vector<int> cores, int threads)
-    : team_(threads, std::move(cores)), timeline_(TimelinePool::instance().take()) {
+Worker::Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown)
+    : team_(threads, std::move(cores), slowdown), timeline_(TimelinePool::instance().take()) {
   queued_count_ = timeline_->finished.value();
   queued_.advance_to(queued_count_);
   try {

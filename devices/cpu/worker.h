@@ -55,8 +55,8 @@ using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, Cop
 
 class Worker {
  public:
-  /// `threads` is the size of the team that plans will use.
-  Worker(const std::string& name, std::vector<int> cores, int threads);
+  /// `threads` is the size of the team that plans will use, `slowdown` how many times slower it is to be (slowdown.h).
+  Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown);
   /// Finishes the queued work first. Failures that nobody asked for are lost.
   ~Worker();
 
