@@ -172,20 +172,24 @@ def _search(tuning: Tuning, trials: Trials) -> Search | Exhaustive:
 
 def _prediction(tuning: Tuning) -> dict | None:
     """What `--tensor-split auto` would take; None where the program cannot tell."""
-    if tuning.arguments.simulate or tuning.setup.objective.name == "context":
+    setup = tuning.setup
+    if tuning.arguments.simulate or setup.objective.name == "context":
         return None
+    sizes = setup.sizes()
     try:
-        plan = tuning.planner.plan("auto")
-    except ProgramError:
+        plan = tuning.planner.plan("auto", more=["--objective", setup.objective.name, "-p", sizes["prompt"], "-n",
+                                                 sizes["generate"], "-d", sizes["depth"]])
+        text = plan.get("tensor_split")
+        shares = [float(share) for share in text.split(",")] if text else [1.0] * tuning.grid.devices
+    except (ProgramError, AttributeError, ValueError):
         return None
-    shares = plan.get("tensor_split")
-    if not isinstance(shares, list) or len(shares) != tuning.grid.devices or not sum(shares) > 0:
+    if text is None or len(shares) != tuning.grid.devices:
         return None
     found = {"tensor_split": shares}
-    prediction = plan.get("prediction")
-    if isinstance(prediction, dict):
-        found.update({kind: prediction[kind]["rate"] for kind in ("prompt", "generation")
-                      if isinstance(prediction.get(kind), dict) and "rate" in prediction[kind]})
+    for kind in setup.objective.kinds():
+        rate = ((plan.get("prediction") or {}).get(kind) or {}).get("tokens_per_second")
+        if rate is not None:
+            found[kind] = rate
     return found
 
 

@@ -129,7 +129,7 @@ class Search:
         split, gain = self.optimiser.propose(self.trials, self.same_as)
         if split is None or gain < 0.1 * self._tolerance():
             return None
-        return None if math.isinf(gain) and self._idle() else self._step(split, "model")
+        return None if math.isinf(gain) and self.trials.measured() and self._idle() else self._step(split, "model")
 
     def _idle(self) -> bool:
         best = self.trials.best()
