@@ -13,7 +13,7 @@ from measuring import charts, text
 from measuring.journal import Journal, JournalError
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
-from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation
+from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation, lacking
 from tuning.optimiser import Optimiser
 from tuning.search import End, Exhaustive, Limits, Search, Step
 from tuning.splits import Grid, Keys, Split, units_of
@@ -164,10 +164,23 @@ def _search(tuning: Tuning, trials: Trials) -> Search | Exhaustive:
     if tuning.predicted_split is not None:
         starts.append((tuning.predicted_split, "prediction"))
     starts.append((grid.even(), "even"))
+    room = _room(keys, grid)
+    if room is not None:
+        starts.append((room, "memory"))
     if tuning.predicted_split is None:
         starts += [(grid.alone(device), "alone") for device in range(grid.devices)]
     limits = Limits(arguments.trials or 4 + 8 * grid.devices, arguments.tolerance, arguments.rounds)
     return Search(grid, trials, keys, Optimiser(grid, arguments.sampler, arguments.seed), limits, starts)
+
+
+def _room(keys: Keys, grid: Grid) -> Split | None:
+    """Where even shares do not fit: shares as the devices have memory."""
+    try:
+        plan = keys.plan(grid.even())
+    except ProgramError:
+        return None
+    free = [row["free"] for row in plan.get("memory", [])]
+    return grid.rounded(free) if lacking(plan) and len(free) == grid.devices and sum(free) > 0 else None
 
 
 def _prediction(tuning: Tuning) -> dict | None:
