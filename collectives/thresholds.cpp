@@ -1,12 +1,10 @@
 #include "collectives/thresholds.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "devices/cache_file.h"
 #include "devices/device.h"
 #include "graph/error.h"
 
@@ -15,10 +13,7 @@ namespace {
 
 constexpr int kVersion = 1;
 
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
+constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
 
 /// The meshes of the file, or an empty object.
 nlohmann::json read_meshes() {
@@ -32,9 +27,7 @@ nlohmann::json read_meshes() {
 }  // namespace
 
 std::filesystem::path thresholds_file() {
-  if (const std::string own = variable("SHOAL_COMM_THRESHOLDS"); !own.empty()) return own;
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/shoal/collectives.json";
-  return variable("HOME") + "/.cache/shoal/collectives.json";
+  return cache_file(kVariable, "collectives.json");
 }
 
 std::string mesh_key(std::span<Backend* const> ranks) {
@@ -61,21 +54,11 @@ std::optional<Thresholds> find_thresholds(std::span<Backend* const> ranks) {
   return Thresholds{bytes->get<size_t>()};
 }
 
-// Written beside the file and moved there, so that nobody reads half of it.
 void save_thresholds(std::span<Backend* const> ranks, const Thresholds& thresholds) {
-  const std::filesystem::path path = thresholds_file();
   nlohmann::json meshes = read_meshes();
   meshes[mesh_key(ranks)] = {{"nccl_from_bytes", thresholds.nccl_from_bytes}};
-  std::error_code error;
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  const std::filesystem::path draft = path.string() + fmt::format(".{}", getpid());
-  std::ofstream file(draft);
-  file << nlohmann::json{{"version", kVersion}, {"meshes", meshes}}.dump(2) << '\n';
-  file.close();
-  if (file) std::filesystem::rename(draft, path, error);
-  if (file && !error) return;
-  std::filesystem::remove(draft, error);
-  fail<DeviceError>("{}: cannot be written; name another file in SHOAL_COMM_THRESHOLDS", path.string());
+  const nlohmann::json all{{"version", kVersion}, {"meshes", meshes}};
+  write_cache_file(thresholds_file(), all.dump(2) + "\n", kVariable);
 }
 
 }  // namespace shoal::collectives

@@ -6,7 +6,8 @@
 //   rank 1  |====== compute 60 us =======|= all_reduce 5 us =|      waiting: rank 0 20 us, rank 1 0
 #pragma once
 
-#include <string>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "devices/trace.h"
@@ -17,17 +18,20 @@ namespace shoal::meta {
 
 struct EstimateOptions {
   /// Rows of the KV cache that a query sees on the average: caches are planned for the full context, and read as far as
-  /// they are filled.
+  /// they are filled. 0: all of them.
   double kv_rows = 0;
   bool events = false;  ///< also list what every rank does when
+  /// Begin with MachineModel::run_seconds. False for parts of a run, whose caller adds it once.
+  bool begins_run = true;
 };
 
-/// What one rank spends its time with, seconds.
+/// What one rank spends its time with, seconds. All of it is Estimate::seconds: whoever is done early waits.
 struct RankTime {
   double compute = 0;
   double communication = 0;  ///< in collectives, from the moment when all have come
   double waiting = 0;        ///< for other ranks
-  double total() const { return compute + communication + waiting; }
+  double host = 0;           ///< for the host's call and the result's way back
+  double total() const { return compute + communication + waiting + host; }
 };
 
 /// Collectives that are alike.
@@ -39,7 +43,7 @@ struct CollectiveTime {
 };
 
 struct Estimate {
-  double seconds = 0;  ///< from the first rank's begin to the last one's end
+  double seconds = 0;  ///< from the host's call to the last rank's end
   std::vector<RankTime> ranks;
   std::vector<CollectiveTime> collectives;  ///< in order of first use
   std::vector<TraceEvent> events;           ///< rows are the names of devices; ns from the begin
@@ -49,16 +53,36 @@ struct Estimate {
   double communication() const;  ///< seconds of all collectives together
 };
 
-/// Seconds of a node of a local graph on a device that has the domain to itself, and the bytes of memory that it
-/// reads meanwhile. `in_cache`: weights are read from the caches.
+/// Seconds of a node of a local graph on a device that has the domain to itself, and the bytes of weights and caches
+/// that it reads from memory meanwhile. Views, collectives and nodes without elements cost nothing.
 struct NodeCost {
   double seconds = 0;
   double bytes = 0;
 };
+/// `in_cache`: weights and KV rows are read from the caches. Throws InvalidArgument when the device knows no product of
+/// the dtype.
 NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache);
 
+/// Estimates parts of one plan: what they have in common is found out once. Plan and machine must outlive it.
+class Estimator {
+ public:
+  /// `devices`: the machine's device of each rank. Throws InvalidArgument when they are not as many as ranks, or when
+  /// the machine knows no product of a dtype that the plan has.
+  Estimator(const Plan& plan, const MachineModel& machine, std::span<const int> devices,
+            const EstimateOptions& options);
+  ~Estimator();
+  Estimator(Estimator&&) noexcept;
+
+  /// Steps of segments [first, last). Throws InvalidArgument for segments that the plan does not have.
+  Estimate segments(int first, int last) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Steps of segments [first_segment, last_segment) of the plan; `devices`: the machine's device of each rank. Throws
-/// InvalidArgument when the machine knows no product of a dtype that the plan has.
+/// what Estimator throws.
 Estimate estimate(const Plan& plan, int first_segment, int last_segment, const MachineModel& machine,
                   std::span<const int> devices, const EstimateOptions& options);
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -32,8 +31,8 @@ struct ProductModel {
   std::vector<ProductPoint> streamed;  ///< weights come from memory
   std::vector<ProductPoint> cached;    ///< weights lie in the device's caches; empty: as streamed
 
-  /// Seconds per element of the weights: between two points by a straight line, beyond the last in proportion to the
-  /// columns.
+  /// Seconds per element of the weights: up to the first point as there, between two by a straight line, beyond the
+  /// last in proportion to the columns. One of the two has points.
   double seconds(double columns, bool in_cache) const;
   bool operator==(const ProductModel&) const = default;
 };
@@ -47,7 +46,7 @@ struct DeviceModel {
   size_t memory = 0;                ///< bytes in all
   double cores = 1;                 ///< of the domain, that it keeps busy
   double bandwidth = 0;             ///< bytes/s of plain reads of memory
-  double cache_bytes = 0;           ///< weights of a model up to this size stay in its caches; 0: never
+  double cache_bytes = 0;           ///< what a run reads again and again, if no more than this, stays in its caches
   double activation_bandwidth = 0;  ///< bytes/s that ops without weights read and write
   double attention_rate = 0;        ///< operations/s (2 per multiplication and addition) of attention with many queries
   double attention_bandwidth = 0;   ///< bytes/s of keys and values read by attention with one query
@@ -79,6 +78,13 @@ struct CollectiveTable {
   bool operator==(const CollectiveTable&) const = default;
 };
 
+/// What a run costs its host where all of these devices take part: there may be more threads than cores then.
+struct RunCost {
+  std::vector<std::string> members;  ///< names of devices, in rank order
+  double seconds = 0;                ///< as DeviceModel::run_seconds
+  bool operator==(const RunCost&) const = default;
+};
+
 /// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
 /// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce and (n - 1) / n for the others.
@@ -95,6 +101,7 @@ struct MachineModel {
   std::string name;
   std::vector<Domain> domains;
   std::vector<DeviceModel> devices;
+  std::vector<RunCost> runs;                    ///< measured; taken where there is one for the members
   std::vector<CollectiveTable> collectives;     ///< measured; taken where there is one for the members
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
   double copy_latency = 20e-6;  ///< seconds of passing a value from one device to another, as schedulers do
@@ -102,14 +109,43 @@ struct MachineModel {
 
   /// Index of a device, by name. Throws InvalidArgument that lists the devices.
   int index(std::string_view device) const;
-  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor.
+  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
+  /// of these members and this kind, if there is one: below its first point as there, between two by a straight line,
+  /// beyond the last as steep as between the last two. Otherwise of the fastest algorithm; where there is none, from
+  /// the members' table of another kind in proportion to the traffic; and without that from the figures of CostModel.
   double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
+  /// What a run on these devices (indices) costs: measured of all of them, or else the most that one of them has.
+  double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
 
-/// Throws InvalidArgument that says where in the text, what is wrong, and what is expected. `origin` names the text in
-/// messages. See docs/simulation.md for the format; a device with "count": 8 becomes eight.
+/// Throws InvalidArgument in one line that says where, what is expected, and what is there:
+///   machine.json: devices[1].bandwidth: expected a positive number, got -3
+/// `origin` names the text in messages. See docs/simulation.md for all of the format. The least:
+///   {"version": 1,
+///    "devices": [{"name": "GPU", "count": 8, "memory": 80e9, "bandwidth": 2e12, "rates": {"default": 200e12}}]}
+/// What may be left out, and what it is then:
+///   name                  the origin
+///   domain                one of the device's own, without limits
+///   count                 1; otherwise "name" becomes "name.0", "name.1", ...
+///   type, cores           "CPU", 1
+///   identity              ""
+///   cache_bytes           0
+///   efficiency            0.8: of the bandwidth, when products read their weights
+///   products, rates       one of them; "rates" (operations/s by dtype) makes the products of dtypes that "products"
+///   does
+///                         not name, "default" those of all others: for each element of the weights
+///                         max(bytes / (efficiency * bandwidth), 2 * columns / rate) seconds
+///   activation_bandwidth  the bandwidth
+///   attention_bandwidth   efficiency * bandwidth
+///   attention_rate        the rate of many columns with f16 weights, or else of the fastest dtype
+///   op_seconds            1e-6 (CPU), 2e-6 (others)
+///   step_seconds          0
+///   run_seconds           20e-6
+///   copy_latency, copy_bandwidth   20e-6, 5e9
+/// A dtype in another case ("Q4_k") is understood.
 MachineModel parse_machine(std::string_view json, std::string_view origin);
+/// Everything spelt out; parse_machine() of it gives the same machine.
 std::string to_json(const MachineModel& machine);
 
 }  // namespace shoal::meta

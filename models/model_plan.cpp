@@ -141,6 +141,15 @@ std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, con
   return uses;
 }
 
+std::vector<WeightsHome> homes_of(const Model& model, const Placement& placement, const LoadOptions& load) {
+  std::vector<WeightsHome> homes;
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    const auto weights = tensors_on(placement, d, model.weights.tensors());
+    homes.push_back(weights_home(model, *placement.devices()[d], weights, placement.devices().first(d), load));
+  }
+  return homes;
+}
+
 }  // namespace
 
 ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
@@ -152,16 +161,18 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
     declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
     declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
   }
-  std::vector<WeightsHome> homes;
-  for (size_t d = 0; d < placement.devices().size(); ++d) {
-    const auto weights = tensors_on(placement, d, model.weights.tensors());
-    homes.push_back(weights_home(model, *placement.devices()[d], weights, placement.devices().first(d), load));
-  }
+  const std::vector<WeightsHome> homes = homes_of(model, placement, load);
   Planner planner(model, placement, options, homes, *this);
   step = planner.plan({1, 1});
   for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
   memory = add_up(*this, planner, model, placement, homes);
   host_bytes = planner.host_bytes();
+}
+
+PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
+                        const LoadOptions& load, const ModelPlan& plan, BatchShape shape) {
+  const std::vector<WeightsHome> homes = homes_of(model, placement, load);
+  return Planner(model, placement, options, homes, plan).plan(shape);
 }
 
 bool fits(std::span<const DeviceUse> uses) {
@@ -172,7 +183,7 @@ void require_memory(std::span<const DeviceUse> uses) {
   for (const DeviceUse& use : uses) {
     require<DeviceError>(use.use.total() <= use.memory.free,
                          "{} needs {} and has {} free; use more devices, a smaller share for it (--tensor-split), a "
-                         "smaller context (-c) or batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
+                         "smaller context (-c, or --fit on) or batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
                          use.device, format_bytes(use.use.total()), format_bytes(use.memory.free));
   }
 }

@@ -45,6 +45,10 @@ struct ModelPlan {
   size_t host_bytes = 0;                 ///< host memory for inputs and what devices pass to each other
 };
 
+/// One more graph of the same session: for shapes that are not among the plan's prompts.
+PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
+                        const LoadOptions& load, const ModelPlan& plan, BatchShape shape);
+
 /// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.
 void require_memory(std::span<const DeviceUse> uses);
 /// Is there enough memory?

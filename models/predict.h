@@ -1,7 +1,12 @@
 // What a model would do on some devices, before anybody loads it: tokens per second of prompts and generation, time in
 // collectives, imbalance and memory, from a plan of the model (model_plan.h) and a model of the machine
-// (meta/machine.h). And what follows from it: which of several ways to use the devices is best, and what would make a
-// model fit. Pure functions of their arguments, except that devices are asked for their free memory.
+// (meta/machine.h). Pure functions of their arguments, except that devices are asked for their free memory.
+// best_shares.h and recommend.h say what follows from it.
+//
+//   a token       every split of the schedule, one after the other: its copies, then its steps (meta/estimate.h)
+//   a prompt      its batches, as a Session divides it; each sees the rows of the cache that are filled by then.
+//                 Where layers lie on several devices, batches overlap: device 0 begins the second one when device 1
+//                 has the first (pipeline_time.h)
 #pragma once
 
 #include <optional>
@@ -20,15 +25,26 @@ struct Workload {
   int64_t prompt = 512;
   int64_t generate = 128;
   int64_t depth = 0;
+  bool operator==(const Workload&) const = default;
 };
+
+/// The same with no more tokens than fit into a context.
+Workload clipped(Workload workload, int64_t context);
 
 /// One way to use devices.
 struct Candidate {
   DeviceGroups groups;  ///< as Placement takes them
   SplitMode mode = SplitMode::kTensor;
   std::vector<double> shares;  ///< of the devices (kTensor) or groups (kLayer); empty: even
-  std::string name() const;    ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer"
+
+  size_t device_count() const;
+  std::string devices() const;  ///< "CPU0,CPU1", "CPU0+CPU1,CPU2"
+  std::string ratio() const;    ///< as parse_ratio reads it, "3,1"; empty: even
+  std::string name() const;     ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even"
 };
+
+/// "3,1" for {0.75, 0.25}: three digits at most, where they give the same shares to 1/1000; otherwise six.
+std::string ratio_text(std::span<const double> shares);
 
 /// One kind of work: a prompt, or the tokens of a generation.
 struct PhasePrediction {
@@ -37,20 +53,57 @@ struct PhasePrediction {
   std::vector<std::string> devices;   ///< the rows of `ranks`
   std::vector<meta::RankTime> ranks;  ///< of one average token (generation) or the whole prompt
   std::vector<meta::CollectiveTime> collectives;
-  double imbalance = 0;  ///< meta::Estimate::imbalance()
+  double imbalance = 0;  ///< part of the time that the average device waits for others
+  double copies = 0;     ///< seconds of copies between devices that do not act as one
+  double host = 0;       ///< seconds from the host's call to the device and back
+
+  double communication() const;  ///< seconds of all collectives
+  int collective_count() const;
 };
 
 struct Prediction {
   Candidate candidate;
   bool fits = false;
   std::vector<DeviceUse> memory;
+  size_t host_bytes = 0;
   int64_t context = 0;
+  Workload workload;
   std::optional<PhasePrediction> prompt, generation;  ///< nullopt where the workload has none of it
+  std::string split_key;
 };
 
-/// Throws InvalidArgument for what ModelPlan refuses, and for a device or dtype that the machine does not know.
+/// Throws InvalidArgument for what ModelPlan refuses, for a device or dtype that the machine does not know, and for
+/// more tokens than the context has.
 Prediction predict(const Model& model, const Candidate& candidate, const meta::MachineModel& machine,
                    const PlacementOptions& placement, const SessionOptions& session, const LoadOptions& load,
                    const Workload& workload);
+
+/// Everything that predictions of several candidates have in common.
+struct Scenario {
+  const Model& model;
+  const meta::MachineModel& machine;
+  PlacementOptions placement;
+  SessionOptions session;
+  LoadOptions load;
+  Workload workload;
+  Prediction predict(const Candidate& candidate) const;
+};
+
+/// Which time counts.
+enum class Objective : uint8_t { kGeneration, kPrompt, kMix };
+std::string_view name_of(Objective objective);
+/// "generation", "prompt" or "mix". Throws InvalidArgument that lists them.
+Objective parse_objective(std::string_view text);
+/// Seconds that the workload takes by the objective; of what there is where it has nothing of that kind.
+double seconds_of(const Prediction& prediction, Objective objective);
+
+/// The options for a candidate's Placement.
+PlacementOptions placement_of(const Candidate& candidate, PlacementOptions options);
+/// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
+std::string split_key(const Model& model, const Placement& placement);
+
+/// Bytes of a device that stay free, negative where it has too little; and as a part of what is free now.
+int64_t margin_bytes(const DeviceUse& use);
+double margin_part(const DeviceUse& use);
 
 }  // namespace shoal::models

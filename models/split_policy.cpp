@@ -58,11 +58,14 @@ std::vector<double> wanted_members(const ShareLedger& ledger, int64_t length, do
   return wanted;
 }
 
+int64_t plain_unit(const GroupNeeds& needs, int64_t length, int64_t smallest) {
+  const int64_t unit = std::lcm(needs.block_unit, length % smallest == 0 ? smallest : 1);
+  return std::min(needs.block_unit == 1 ? smallest : unit, length);
+}
+
 meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest) {
-  int64_t unit = std::lcm(needs.block_unit, length % smallest == 0 ? smallest : 1);
-  if (needs.block_unit == 1) unit = smallest;
   std::vector<int64_t> counts =
-      divide_units(ledger, wanted_members(ledger, length, needs.bytes), length, std::min(unit, length));
+      divide_units(ledger, wanted_members(ledger, length, needs.bytes), length, plain_unit(needs, length, smallest));
   enter(ledger, counts, length, needs.bytes);
   return meta::Partition::from_shares(counts);
 }
@@ -120,6 +123,22 @@ std::vector<double> parse_ratio(std::string_view text, int devices) {
                            sum);
   for (double& share : shares) share /= sum;
   return shares;
+}
+
+std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelTensor> tensors) {
+  std::map<CutGroup, int64_t> units;
+  const auto add = [&](CutGroup group, int64_t length, int64_t unit) {
+    const int64_t count = (length + unit - 1) / unit;
+    const auto [known, is_new] = units.emplace(group, count);
+    if (!is_new) known->second = std::min(known->second, count);
+  };
+  for (const auto& [key, needs] : collect_needs(tensors)) {
+    const CutGroup group = key.second;
+    if (group == CutGroup::kQueryHeads) add(group, h.heads, std::lcm(needs.block_unit, h.group()));
+    if (group == CutGroup::kFeedForward) add(group, h.ff, plain_unit(needs, h.ff, kFeedForwardUnit));
+    if (group == CutGroup::kVocabulary) add(group, h.vocab, plain_unit(needs, h.vocab, kVocabularyUnit));
+  }
+  return units;
 }
 
 SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares)

@@ -54,6 +54,11 @@ struct ModelTensor {
   DType dtype = DType::kF32;
 };
 
+/// Into how many units each group of a layer is divided (kVocabulary: the head), the least of all layers: shares that
+/// differ by less than one of them may well be the same split.
+///   tiny-kjv-5m q8_0: query heads 4 (whole KV groups), feed-forward 24, vocabulary 32
+std::map<CutGroup, int64_t> split_units(const Hparams& hparams, std::span<const ModelTensor> tensors);
+
 class SplitPolicy {
  public:
   /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads.

@@ -5,10 +5,14 @@
     scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
     scripts/make_model.py --preset 8b --type q8_0 --layers 4 8b-4-layers.gguf
     scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --dry-run
+    scripts/make_model.py --preset 70b --type q4_k_m --sparse 70b-q4_k_m.gguf
 
 Blocks are random bytes whose scales are set so that a weight's standard deviation is 1/sqrt(row length), as in a freshly
 initialised model: activations and logits stay of ordinary size, the text is noise. Files are the same for the same
 arguments. Weights stream to the file: memory stays below 300 MB for any size.
+
+With --sparse the weights are a hole in the file: it takes a few megabytes of disk whatever its size, is written at
+once, and is all that `shoal plan` and `shoal simulate` look at. Who reads the weights finds zeros.
 """
 
 import argparse
@@ -306,6 +310,12 @@ def write_model(shape, args, plan):
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     out = writer.fout[0]
+    if args.sparse:
+        writer.write_padding(out, out.tell())
+        begin = out.tell()
+        out.truncate(begin + sum(gguf.GGUFWriter.ggml_pad(size, writer.data_alignment) for _, _, _, size in plan))
+        writer.close()
+        return
     weights = Weights(args.seed)
     for _, dims, kind, size in plan:
         writer.write_padding(out, out.tell())
@@ -336,6 +346,7 @@ def parse_arguments():
     parser.add_argument("--output-type", choices=NAMES, help="of the output head (default: q6_k below q6_k, else --type)")
     parser.add_argument("--tensor-type", action="append", type=Override.parse, default=[], metavar="PATTERN=TYPE",
                         help="of matrices whose names a regular expression matches; may be repeated, the first counts")  # fmt: skip
+    parser.add_argument("--sparse", action="store_true", help="leave the weights out: a hole of the right size (zeros)")
     parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes, and write nothing")
     parser.add_argument("--seed", type=int, default=0)
     for field in ("embd", "layers", "ff", "heads", "kv-heads", "vocab", "ctx"):

@@ -14,7 +14,7 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 10> kShortFlags{{
+constexpr std::array<ShortFlag, 13> kShortFlags{{
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
@@ -23,6 +23,9 @@ constexpr std::array<ShortFlag, 10> kShortFlags{{
     {"-nkvo", "--no-kv-offload"},
     {"-ot", "--override-tensor"},
     {"-cmoe", "--cpu-moe"},
+    {"-fit", "--fit"},
+    {"-fitc", "--fit-ctx"},
+    {"-fitt", "--fit-target"},
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
 }};

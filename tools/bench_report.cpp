@@ -86,6 +86,13 @@ struct Column {
   bool is_number;
 };
 
+/// What was simulated has no deviation, and no rate where the model does not fit.
+Column rate_column(const BenchResult& r) {
+  const BenchSamples& s = r.samples;
+  if (r.simulated.empty()) return {"t/s", 20, fmt::format("{:.2f} ± {:.2f}", s.avg_rate(), s.stddev_rate()), true};
+  return {"t/s (simulated)", 15, s.ns.empty() ? "does not fit" : fmt::format("{:.2f}", s.avg_rate()), true};
+}
+
 std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& shown) {
   const auto number = [](int64_t value) { return fmt::format("{}", value); };
   std::vector<Column> columns{{"model", shown.model_width, r.model_type, false},
@@ -104,7 +111,8 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.options.dtype_v)), false});
   columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
   columns.push_back({"test", 15, r.test.name(), true});
-  columns.push_back({"t/s", 20, fmt::format("{:.2f} ± {:.2f}", r.samples.avg_rate(), r.samples.stddev_rate()), true});
+  columns.push_back(rate_column(r));
+  for (const BenchColumn& more : r.more_columns) columns.push_back({more.name, 9, more.cell, true});
   for (Column& column : columns) column.width = std::max(column.width, column.name.size());
   return columns;
 }
@@ -131,40 +139,56 @@ int64_t count_parameters(const models::Model& model) {
   return count;
 }
 
+BenchFormat parse_bench_format(std::string_view flag, std::string_view text) {
+  constexpr std::pair<std::string_view, BenchFormat> kFormats[] = {{"md", BenchFormat::kMarkdown},
+                                                                   {"csv", BenchFormat::kCsv},
+                                                                   {"json", BenchFormat::kJson},
+                                                                   {"jsonl", BenchFormat::kJsonLines}};
+  for (const auto& [name, format] : kFormats) {
+    if (text == name) return format;
+  }
+  fail<InvalidArgument>("{} must be md, csv, json or jsonl, got '{}'", flag, text);
+}
+
 nlohmann::ordered_json to_json(const BenchResult& r) {
   const BenchSamples& s = r.samples;
-  return {{"build_commit", build_commit()},
-          {"build_version", SHOAL_VERSION},
-          {"cpu_info", r.cpu_info},
-          {"gpu_info", r.gpu_info},
-          {"backends", r.backends},
-          {"model_filename", r.setup.model},
-          {"model_type", r.model_type},
-          {"model_size", r.model_bytes},
-          {"model_n_params", r.model_parameters},
-          {"devices", r.setup.devices.text()},
-          {"tensor_split", r.setup.ratio},
-          {"split_mode", r.placement.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
-          {"n_gpu_layers", r.placement.device_layers},
-          {"no_kv_offload", r.placement.cache_on_host},
-          {"n_threads", r.setup.threads},
-          {"n_batch", r.test.batch},
-          {"n_ubatch", r.test.ubatch},
-          {"type_k", name_of(r.options.dtype_k)},
-          {"type_v", name_of(r.options.dtype_v)},
-          {"use_mmap", r.mmap},
-          {"repack", r.repack},
-          {"n_prompt", r.test.prompt},
-          {"n_gen", r.test.generate},
-          {"n_depth", r.test.depth},
-          {"test", r.test.name()},
-          {"test_time", r.time},
-          {"avg_ns", s.avg_ns()},
-          {"stddev_ns", s.stddev_ns()},
-          {"avg_ts", s.avg_rate()},
-          {"stddev_ts", s.stddev_rate()},
-          {"samples_ns", s.ns},
-          {"samples_ts", s.rates()}};
+  nlohmann::ordered_json json{{"build_commit", build_commit()},
+                              {"build_version", SHOAL_VERSION},
+                              {"cpu_info", r.cpu_info},
+                              {"gpu_info", r.gpu_info},
+                              {"backends", r.backends},
+                              {"model_filename", r.setup.model},
+                              {"model_type", r.model_type},
+                              {"model_size", r.model_bytes},
+                              {"model_n_params", r.model_parameters},
+                              {"devices", r.setup.devices.text()},
+                              {"tensor_split", r.setup.ratio},
+                              {"split_mode", r.placement.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
+                              {"n_gpu_layers", r.placement.device_layers},
+                              {"no_kv_offload", r.placement.cache_on_host},
+                              {"n_threads", r.setup.threads},
+                              {"n_batch", r.test.batch},
+                              {"n_ubatch", r.test.ubatch},
+                              {"type_k", name_of(r.options.dtype_k)},
+                              {"type_v", name_of(r.options.dtype_v)},
+                              {"use_mmap", r.mmap},
+                              {"repack", r.repack},
+                              {"n_prompt", r.test.prompt},
+                              {"n_gen", r.test.generate},
+                              {"n_depth", r.test.depth},
+                              {"test", r.test.name()},
+                              {"test_time", r.time},
+                              {"avg_ns", s.avg_ns()},
+                              {"stddev_ns", s.stddev_ns()},
+                              {"avg_ts", s.avg_rate()},
+                              {"stddev_ts", s.stddev_rate()},
+                              {"samples_ns", s.ns},
+                              {"samples_ts", s.rates()}};
+  if (r.simulated.empty()) return json;
+  json["simulated"] = r.simulated;
+  json.update(r.more_fields);
+  if (s.ns.empty()) json["avg_ns"] = json["stddev_ns"] = json["avg_ts"] = json["stddev_ts"] = nullptr;
+  return json;
 }
 
 void BenchReport::add(const BenchResult& result) {

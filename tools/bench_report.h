@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/bench.h"
@@ -11,6 +12,15 @@
 namespace shoal::tools {
 
 enum class BenchFormat : uint8_t { kMarkdown, kCsv, kJson, kJsonLines };
+
+/// "md", "csv", "json" or "jsonl". Throws InvalidArgument that names `flag`.
+BenchFormat parse_bench_format(std::string_view flag, std::string_view text);
+
+/// One more column of the Markdown table, after all others.
+struct BenchColumn {
+  std::string name;
+  std::string cell;
+};
 
 /// Everything about one test.
 struct BenchResult {
@@ -25,6 +35,10 @@ struct BenchResult {
   BenchOptions options;
   models::PlacementOptions placement;
   bool mmap = true, repack = true;
+  /// Of the machine model that the figures come from; empty: they were measured.
+  std::string simulated = {};
+  std::vector<BenchColumn> more_columns = {};
+  nlohmann::ordered_json more_fields = nlohmann::ordered_json::object();  ///< of the other formats
 };
 
 /// What a table of several rows must show besides what it always does.

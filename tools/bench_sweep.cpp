@@ -77,6 +77,24 @@ std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, 
   return counts;
 }
 
+CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
+                        const std::string& help) {
+  const auto read = [&counts, min, max](const std::string& flag, const std::string& text) {
+    counts = parse_counts(flag, text, min, max);
+  };
+  return add_parsed(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
+}
+
+void add_test_counts(CLI::App& app, BenchLists& lists) {
+  add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
+             "Tokens of prompts to process; several with commas, 0 for none");
+  add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
+  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens that are in the cache before");
+  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens,
+             "Most tokens computed at once, where it is less than -ub");
+  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once (-ub)");
+}
+
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {
   try {
     return combine(lists, mode);

@@ -1,7 +1,9 @@
-// The setups and tests that the lists on the command line of `shoal bench` make. Pure functions.
+// The setups and tests that the lists on the command line of `shoal bench` make.
 //
 //   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      CPU0; CPU0,CPU1 by 1,1; CPU0,CPU1 by 3,1
 #pragma once
+
+#include <CLI/CLI.hpp>
 
 #include <string>
 #include <string_view>
@@ -22,6 +24,12 @@ struct BenchLists {
 
 /// "512, 1024" -> {512, 1024}. Throws InvalidArgument that names `flag`.
 std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max);
+
+/// A flag with a list of whole numbers. `counts` must live as long as the app is parsed.
+CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
+                        const std::string& help);
+/// -p -n -d -b -ub
+void add_test_counts(CLI::App& app, BenchLists& lists);
 
 /// Every model on every list of devices with every ratio that has as many entries (even, where there is none; ""
 /// is even too) and every number of threads. Throws UsageError for lists or ratios that are none, and for a ratio that

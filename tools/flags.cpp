@@ -10,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/device_names.h"
 #include "tools/options.h"
+#include "tools/split_profile.h"
 
 namespace shoal::tools {
 namespace {
@@ -57,6 +58,7 @@ void LoadFlags::add_to(CLI::App& app) {
 
 void DeviceFlags::add_to(CLI::App& app, bool required) {
   auto read = [this](const std::string&, const std::string& text) {
+    list = text;
     names = split_device_names(text);
     group_sizes = device_group_sizes(text);
   };
@@ -68,7 +70,8 @@ void DeviceFlags::add_to(CLI::App& app, bool required) {
     option->default_str(names.front());
   }
   app.add_option("--tensor-split", ratio,
-                 "Share of each device (with -sm layer: of each group), such as 3,1; default even (-ts)");
+                 "Share of each device (with -sm layer: of each group), such as 3,1; auto: those predicted to be "
+                 "fastest; @FILE: a profile of scripts/tune_split.py; default even (-ts)");
   add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
   plugins.add_to(app);
 }
@@ -129,7 +132,18 @@ models::DeviceGroups DeviceFlags::find_groups() const {
   return groups;
 }
 
-void DeviceFlags::check() const {
+void DeviceFlags::check() {
+  if (names_profile(ratio)) {
+    const SplitProfile profile = read_split_profile(ratio);
+    if (list.empty()) {
+      names = split_device_names(profile.device_list());
+      group_sizes = device_group_sizes(profile.device_list());
+      if (mode == models::SplitMode::kTensor) mode = profile.mode;
+    }
+    check_profile(profile, list.empty() ? profile.device_list() : list, mode);
+    ratio = profile.ratio();
+  }
+  if (ratio == kAutoRatio) return;
   try {
     models::parse_ratio(ratio, static_cast<int>(mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));
   } catch (const InvalidArgument& error) {
@@ -158,6 +172,48 @@ void ContextFlags::add_batches_to(CLI::App& app) {
                "Do not bring weights from the host to a device for large batches, where the device would");
   add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
   add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once (-ub)");
+}
+
+void FitFlags::add_to(CLI::App& app) {
+  const auto read = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "on" || text == "off", "{} must be on or off, got '{}'", flag, text);
+    on = text == "on";
+  };
+  add_parsed(app, "--fit", "on|off", read, "Make the context as small as the memory asks for (-fit)")
+      ->default_str("off");
+  add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, "The smallest context that --fit may choose (-fitc)");
+  add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30,
+              "MiB that --fit leaves free on each device (-fitt)");
+}
+
+void WorkloadFlags::add_to(CLI::App& app) {
+  const auto add = [&app](const std::string& names, std::optional<int64_t>& value, int64_t usual,
+                          const std::string& help) {
+    const auto read = [&value](const std::string& flag, const std::string& text) {
+      value = parse_integer(flag, text, 0, kMostTokens);
+    };
+    add_parsed(app, names, "INT", read, help)->default_str(fmt::format("{}", usual));
+  };
+  const models::Workload usual;
+  add("-p,--n-prompt", prompt, usual.prompt, "Tokens of the prompt to predict; 0: none");
+  add("-n,--n-gen", generate, usual.generate, "Tokens to generate in the prediction; 0: none");
+  add("-d,--n-depth", depth, usual.depth, "Tokens that are in the cache before");
+}
+
+models::Workload WorkloadFlags::workload(int64_t context) const {
+  const models::Workload usual;
+  const models::Workload asked{prompt.value_or(usual.prompt), generate.value_or(usual.generate),
+                               depth.value_or(usual.depth)};
+  const models::Workload possible = models::clipped(asked, context);
+  const bool less = (prompt && possible.prompt < *prompt) || (generate && possible.generate < *generate) ||
+                    (depth && possible.depth < *depth);
+  require<InvalidArgument>(!less,
+                           "a prompt of {} tokens or {} generated after {} (-p, -n, -d) do not fit into a context of "
+                           "{}; ask for a larger one (-c) or fewer tokens",
+                           asked.prompt, asked.generate, asked.depth, context);
+  require<InvalidArgument>(possible.prompt + possible.generate > 0,
+                           "nothing to predict; give numbers of tokens above 0 with -p or -n");
+  return possible;
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

@@ -10,12 +10,17 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "models/fit.h"
 #include "models/loader.h"
 #include "models/placement.h"
+#include "models/predict.h"
 #include "models/sampler.h"
 #include "models/session.h"
 
 namespace shoal::tools {
+
+/// The value of --tensor-split that leaves the shares to auto_split.h.
+inline constexpr std::string_view kAutoRatio = "auto";
 
 /// -m
 struct ModelFlags {
@@ -37,18 +42,20 @@ struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names{"CPU0"};
   std::vector<int> group_sizes{1};  ///< of the names: those of a group act as one
-  std::string ratio;
+  std::string ratio;                ///< "auto" until auto_split.h has chosen
   int threads = 0;
   /// `required`: the command makes no sense without --devices.
   void add_to(CLI::App& app, bool required = false);
+  /// Reads the profile that the ratio may name (split_profile.h), and takes devices from there if none are named.
   /// Throws UsageError for a ratio that is none, or one for another number of devices.
-  void check() const;
+  void check();
   void add_layers_to(CLI::App& app);
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
   models::DeviceGroups find_groups() const;
   models::PlacementOptions placement() const;
 
+  std::string list;  ///< of devices, as the user has named them; "": not named
   models::SplitMode mode = models::SplitMode::kTensor;
   int64_t device_layers = -1;
   int64_t offload_batch = 0;
@@ -80,6 +87,24 @@ struct ContextFlags {
   void add_types_to(CLI::App& app);
   void add_batches_to(CLI::App& app);
   models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v, op_offload}; }
+};
+
+/// --fit --fit-ctx --fit-target
+struct FitFlags {
+  bool on = false;
+  int64_t least_context = models::FitOptions().least_context;
+  int64_t margin_mib = 1024;
+  void add_to(CLI::App& app);
+  std::optional<models::FitOptions> asked() const { return on ? std::optional(options()) : std::nullopt; }
+  models::FitOptions options() const { return {least_context, static_cast<size_t>(margin_mib) << 20}; }
+};
+
+/// -p -n -d, of predictions
+struct WorkloadFlags {
+  std::optional<int64_t> prompt, generate, depth;  ///< as the user says
+  void add_to(CLI::App& app);
+  /// Throws InvalidArgument where more tokens are asked for than the context has; what was not asked for becomes less.
+  models::Workload workload(int64_t context) const;
 };
 
 /// --seed --temp --top-k --top-p --min-p, and --sample-on-host

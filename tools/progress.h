@@ -17,9 +17,15 @@ class ProgressBar {
 
   /// Redraws at most every 50 ms, and at the end.
   void update(size_t done, size_t total);
+  /// The same for what is no number of bytes: "probing  [###...]  20%  CPU0 q4_0".
+  void update(size_t done, size_t total, const std::string& detail);
+  /// Removes the line, to print something else.
+  void clear();
 
   /// The line for a state; `width` columns of bar.
   static std::string line(const std::string& label, size_t done, size_t total, int width = 30);
+  static std::string line(const std::string& label, size_t done, size_t total, const std::string& detail,
+                          int width = 30);
 
  private:
   std::string label_;

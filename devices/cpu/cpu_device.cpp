@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_family.h"
@@ -24,26 +23,28 @@ int threads_for(const CoreSet& cores) {
 
 }  // namespace
 
-CpuDevice::CpuDevice(BackendReg& reg, std::string name, CoreSet cores, int sharers, int threads, const Limits& limits)
-    : reg_(reg),
-      name_(std::move(name)),
-      cores_(std::move(cores)),
-      sharers_(sharers),
-      default_threads_(threads > 0 ? threads : threads_for(cores_)),
-      limits_(limits),
-      most_threads_(default_threads_) {}
+CpuDevice::CpuDevice(BackendReg& reg, std::string name, Share share)
+    : reg_(reg), name_(std::move(name)), share_(std::move(share)) {
+  if (share_.threads == 0) share_.threads = threads_for(cores());
+  most_threads_ = share_.threads;
+}
 
+// Measurements of a device are kept by this text: whatever makes it faster or slower belongs here.
 std::string CpuDevice::description() const {
-  const size_t count = cores_.cores.size();
-  return fmt::format("{}, {} core{}{}", cpu_model(), count, count == 1 ? "" : "s",
-                     cores_.node >= 0 ? fmt::format(", node {}", cores_.node) : "");
+  const auto count = static_cast<int>(cores().cores.size());
+  std::string text = fmt::format("{}, {} core{}", cpu_model(), count, count == 1 ? "" : "s");
+  if (share_.threads != count) text += fmt::format(", {} thread{}", share_.threads, share_.threads == 1 ? "" : "s");
+  if (node() >= 0) text += fmt::format(", node {}", node());
+  if (share_.slowdown > 1) text += fmt::format(", slowed {:g}x", share_.slowdown);
+  return text;
 }
 
 DeviceMemory CpuDevice::memory() const {
-  if (limits_.memory) return {*limits_.memory - std::min(used_.load(), *limits_.memory), *limits_.memory};
-  const DeviceMemory node = node_memory(cores_.node);
-  const auto parts = static_cast<size_t>(sharers_);
-  return {node.free / parts, node.total / parts};
+  const std::optional<size_t>& limit = share_.limits.memory;
+  if (limit) return {*limit - std::min(used_.load(), *limit), *limit};
+  const DeviceMemory all = node_memory(node());
+  const auto parts = static_cast<size_t>(share_.sharers);
+  return {all.free / parts, all.total / parts};
 }
 
 DeviceProps CpuDevice::props() const {
@@ -57,7 +58,7 @@ DeviceProps CpuDevice::props() const {
 
 std::unique_ptr<Backend> CpuDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"threads"});
-  const int threads = static_cast<int>(parsed.integer("threads", default_threads_, 1, kMaxThreads));
+  const int threads = static_cast<int>(parsed.integer("threads", share_.threads, 1, kMaxThreads));
   kernels();  // a bad SHOAL_CPU_ISA is refused here rather than in the stream
   expect_threads(threads);
   return std::make_unique<CpuBackend>(*this, threads);
@@ -89,11 +90,12 @@ std::unique_ptr<Event> CpuDevice::new_event() {
 }
 
 void CpuDevice::take(size_t size) {
-  require<DeviceError>(size <= limits_.max_size,
+  require<DeviceError>(size <= max_size(),
                        "[{}] one allocation can have {}, {} were asked for: split the tensor over more devices", name_,
-                       format_bytes(limits_.max_size), format_bytes(size));
+                       format_bytes(max_size()), format_bytes(size));
   const size_t before = used_.fetch_add(size);
-  const size_t free = limits_.memory ? *limits_.memory - std::min(before, *limits_.memory) : node_memory(node()).free;
+  const std::optional<size_t>& limit = share_.limits.memory;
+  const size_t free = limit ? *limit - std::min(before, *limit) : node_memory(node()).free;
   if (size <= free) return;
   used_ -= size;
   fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
@@ -102,17 +104,12 @@ void CpuDevice::take(size_t size) {
 
 std::span<Device* const> CpuFamily::devices() const {
   const std::lock_guard lock(mutex_);
-  if (lists_.empty()) make_devices({devices_from_environment(), 0, {}});
+  if (lists_.empty()) make_devices(read_settings({}));
   return lists_.back();
 }
 
 void CpuFamily::configure(std::string_view text) {
-  const Params params("CPU", text, {"devices", "threads", "max_size", "memory"});
-  Settings settings;
-  settings.devices = static_cast<int>(params.integer("devices", devices_from_environment(), 0, kMaxDevices));
-  settings.threads = static_cast<int>(params.integer("threads", 0, 0, kMaxThreads));
-  settings.limits.max_size = params.bytes("max_size", settings.limits.max_size);
-  if (params.has("memory")) settings.limits.memory = params.bytes("memory", 0);
+  const Settings settings = read_settings(text);
   const std::lock_guard lock(mutex_);
   int uses = 0;
   for (const auto& device : owned_) uses += device->uses();
@@ -122,22 +119,18 @@ void CpuFamily::configure(std::string_view text) {
 }
 
 void CpuFamily::make_devices(const Settings& settings) const {
-  std::vector<CoreSet> sets = divide_cores(machine_nodes(), settings.devices);
+  const std::vector<CoreSet> sets = divide_cores(machine_nodes(), settings.devices, settings.threads.numbers);
   std::vector<Device*>& devices = lists_.emplace_back();
   for (size_t i = 0; i < sets.size(); ++i) {
     const auto sharers = std::count_if(sets.begin(), sets.end(), [node = sets[i].node](const CoreSet& other) {
       return other.node == node || other.node < 0;
     });
-    owned_.push_back(std::make_unique<CpuDevice>(const_cast<CpuFamily&>(*this), fmt::format("CPU{}", i), sets[i],
-                                                 static_cast<int>(sharers), settings.threads, settings.limits));
+    CpuDevice::Share share{sets[i], static_cast<int>(sharers), settings.threads.of(i, 0), settings.slowdown.of(i, 1),
+                           settings.limits};
+    owned_.push_back(
+        std::make_unique<CpuDevice>(const_cast<CpuFamily&>(*this), fmt::format("CPU{}", i), std::move(share)));
     devices.push_back(owned_.back().get());
   }
-}
-
-int devices_from_environment() {
-  const char* text = std::getenv("SHOAL_CPU_DEVICES");
-  if (text == nullptr || *text == '\0') return 0;
-  return static_cast<int>(parse_integer("environment variable SHOAL_CPU_DEVICES", text, 0, kMaxDevices));
 }
 
 void configure(std::string_view params) {

@@ -5,26 +5,27 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "devices/cpu/packed_buffer.h"
+#include "devices/cpu/settings.h"
 #include "devices/cpu/topology.h"
 #include "devices/device.h"
 
 namespace shoal::cpu {
 
-/// Limits that configure() may set, for tests and for sharing a machine.
-struct Limits {
-  size_t max_size = std::numeric_limits<size_t>::max();  ///< of one allocation
-  std::optional<size_t> memory;                          ///< of all allocations of a device
-};
-
 class CpuDevice final : public Device {
  public:
-  /// `sharers`: devices that have the same node, which report an equal part of its memory each.
-  CpuDevice(BackendReg& reg, std::string name, CoreSet cores, int sharers, int threads, const Limits& limits);
+  /// What one device has of the machine and of the family's settings.
+  struct Share {
+    CoreSet cores;
+    int sharers = 1;      ///< devices that have the same node, which report an equal part of its memory each
+    int threads = 0;      ///< 0: one per core
+    double slowdown = 1;  ///< slowdown.h
+    Limits limits;
+  };
+  CpuDevice(BackendReg& reg, std::string name, Share share);
 
   std::string name() const override { return name_; }
   std::string description() const override;
@@ -47,10 +48,11 @@ class CpuDevice final : public Device {
   PackedBufferType& packed_type() { return packed_; }
   /// Workspaces are planned for teams of this size from now on.
   void expect_threads(int threads);
-  const CoreSet& cores() const { return cores_; }
-  int node() const { return cores_.node; }
-  int default_threads() const { return default_threads_; }
-  size_t max_size() const { return limits_.max_size; }
+  const CoreSet& cores() const { return share_.cores; }
+  int node() const { return share_.cores.node; }
+  int default_threads() const { return share_.threads; }
+  double slowdown() const { return share_.slowdown; }
+  size_t max_size() const { return share_.limits.max_size; }
   /// Counts an allocation. Throws DeviceError when it exceeds max_size, the memory limit or what is free.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
@@ -61,10 +63,7 @@ class CpuDevice final : public Device {
 
   BackendReg& reg_;
   std::string name_;
-  CoreSet cores_;
-  int sharers_;
-  int default_threads_;
-  Limits limits_;
+  Share share_;  ///< threads >= 1
   std::atomic<int> most_threads_;
   std::atomic<size_t> used_{0};
   std::atomic<int> uses_{0};
@@ -93,11 +92,6 @@ class CpuFamily final : public BackendReg {
   void configure(std::string_view params);
 
  private:
-  struct Settings {
-    int devices = 0;  ///< 0: one per NUMA node
-    int threads = 0;  ///< 0: one per core
-    Limits limits;
-  };
   void make_devices(const Settings& settings) const;
 
   mutable std::mutex mutex_;

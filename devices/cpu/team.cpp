@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "devices/cpu/slowdown.h"
 #include "devices/cpu/topology.h"
 
 namespace shoal::cpu {
@@ -40,6 +41,14 @@ void Team::bind() const {
 }
 
 const Tensor* Team::run(std::span<const Step> steps, int threads) {
+  if (slowdown_ == 1 || steps.empty()) return run_steps(steps, threads);
+  const auto begin = std::chrono::steady_clock::now();
+  if (const Tensor* stopped = run_steps(steps, threads)) return stopped;
+  const bool stop = wait_in_proportion(begin, std::chrono::steady_clock::now(), slowdown_, abort_);
+  return stop ? steps.back().node : nullptr;
+}
+
+const Tensor* Team::run_steps(std::span<const Step> steps, int threads) {
   active_ = std::min(threads, size_);
   const bool alone = std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.alone; });
   if (alone || active_ == 1) return run_alone(steps);

@@ -34,17 +34,18 @@ struct Step {
 class Team {
  public:
   /// `threads` >= 1, counted for the whole life as threads that compute. They run on `cores`, empty: wherever the
-  /// system likes; where that is not permitted too.
-  explicit Team(int threads, std::vector<int> cores = {})
-      : count_(threads), wanted_(threads), cores_(std::move(cores)) {}
+  /// system likes; where that is not permitted too. `slowdown`: see slowdown.h.
+  explicit Team(int threads, std::vector<int> cores = {}, double slowdown = 1)
+      : count_(threads), wanted_(threads), cores_(std::move(cores)), slowdown_(slowdown) {}
 
   /// Forms the team, calls body on this thread (thread 0 of it), dissolves the team when body returns. body must
   /// not throw.
   void lead(const std::function<void()>& body);
   /// Inside lead(), on its thread: the first `threads` threads walk the steps, or all where there are fewer. Returns
-  /// when all are done: nullptr, or the node before which the abort callback said to stop. Does not allocate.
+  /// when all are done: nullptr, or the node before which the abort callback said to stop (of a device that is slowed
+  /// it may be the last one, done already). Does not allocate.
   const Tensor* run(std::span<const Step> steps, int threads);
-  /// Asked by thread 0 before each step; not while steps run.
+  /// Asked by thread 0 before each step, and while it waits to be slow; not while steps run.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
   /// Threads in the team; fewer than asked for when the user limits OpenMP.
   int size() const { return size_; }
@@ -53,6 +54,7 @@ class Team {
   void bind() const;
   void help(int thread);
   void walk(int thread);
+  const Tensor* run_steps(std::span<const Step> steps, int threads);
   const Tensor* run_alone(std::span<const Step> steps) const;
   /// Thread 0, before step `index`.
   void ask(int index);
@@ -60,6 +62,7 @@ class Team {
   ThreadCount count_;
   int wanted_;
   std::vector<int> cores_;
+  double slowdown_;
   int size_ = 1;
   AbortCallback abort_;
   int asked_at_ = 0;  ///< thread 0: the step before which it was told to stop

@@ -150,6 +150,22 @@ bool is_mapped(size_t size) {
   return size >= kWorthHugePages || (size >= kWorthBinding && machine_nodes().size() > 1);
 }
 
+/// Where the cores of each of `parts` devices begin among `count`, and the end of the last; see divide_cores.
+std::vector<size_t> first_cores(size_t count, size_t parts, std::span<const int> threads) {
+  const auto weight = [&](size_t i) { return threads.size() == parts ? static_cast<size_t>(threads[i]) : 1; };
+  size_t all = 0;
+  for (size_t i = 0; i < parts; ++i) all += weight(i);
+  std::vector<size_t> begins{0};
+  size_t before = 0;
+  for (size_t i = 1; i <= parts; ++i) {
+    before += weight(i - 1);
+    const size_t share = before * count / all;
+    const bool enough = parts <= count;
+    begins.push_back(enough ? std::clamp(share, begins.back() + 1, count - (parts - i)) : share);
+  }
+  return begins;
+}
+
 DeviceMemory machine_memory() {
   return {meminfo_bytes("/proc/meminfo", {"MemAvailable"}), meminfo_bytes("/proc/meminfo", {"MemTotal"})};
 }
@@ -166,7 +182,7 @@ DeviceMemory memory_of(int node) {
 
 }  // namespace
 
-std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices) {
+std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices, std::span<const int> threads) {
   std::vector<CoreSet> sets;
   if (devices == 0) {
     for (const Node& node : nodes) sets.push_back({node.number, node.cores});
@@ -178,9 +194,10 @@ std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices) {
   }
   const size_t count = cores.size();
   const auto parts = static_cast<size_t>(devices);
+  const std::vector<size_t> begins = first_cores(count, parts, threads);
   for (size_t i = 0; i < parts; ++i) {
-    const size_t begin = i * count / parts;
-    const size_t end = std::max((i + 1) * count / parts, begin + 1);
+    const size_t begin = begins[i];
+    const size_t end = std::max(begins[i + 1], begin + 1);
     CoreSet set{cores[begin].second, {}, parts > count};
     for (size_t c = begin; c < end; ++c) {
       set.cores.push_back(cores[c].first);

@@ -25,8 +25,9 @@ struct CoreSet {
   bool shared = false;  ///< other devices have the same core: there are more devices than cores
 };
 
-/// Divides the cores evenly; 0 devices = one per node. Pure.
-std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices);
+/// Divides the cores; 0 devices = one per node. Where there is a number of threads for each device, in proportion to
+/// these (each gets one core at least, as long as there are enough), otherwise evenly. Pure.
+std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices, std::span<const int> threads = {});
 
 /// Nodes with at least one core that this process may run on; never empty.
 std::span<const Node> machine_nodes();

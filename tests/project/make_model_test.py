@@ -1,6 +1,8 @@
 """scripts/make_model.py: types, sizes and what it refuses. Needs the packages of scripts/requirements.txt: in the
 Python that runs this or in .venv; without them it is skipped."""
 
+import json
+import os
 import pathlib
 import re
 import subprocess
@@ -21,6 +23,7 @@ def usable_python():
 
 
 PYTHON = usable_python()
+PROGRAM = os.environ.get("SHOAL_PROGRAM")
 
 
 def make(*arguments):
@@ -124,6 +127,32 @@ class MakeModelTest(unittest.TestCase):
         self.assertEqual(read[0], "64")
         rows = [line.split("|") for line in read[1:]]
         self.assertEqual({name: (sizes, kind, int(size)) for name, sizes, kind, size in rows}, tensors)
+
+    def test_sparse_files_differ_in_their_weights_alone(self):
+        arguments = ("--type", "q4_k_m", "--layers", "3")
+        with tempfile.TemporaryDirectory() as folder:
+            whole, sparse, again = (pathlib.Path(folder) / name for name in ("whole", "sparse", "again"))
+            self.assertEqual(make(whole, *arguments).stderr, "")
+            for file in (sparse, again):
+                self.assertEqual(make(file, "--sparse", *arguments).stderr, "")
+            self.assertEqual(sparse.read_bytes(), again.read_bytes())
+            self.assertEqual(sparse.stat().st_size, whole.stat().st_size)
+            size = int(re.search(r"([\d,]+) bytes", planned(*arguments)[1])[1].replace(",", ""))
+            begin = whole.stat().st_size - size
+            self.assertEqual(sparse.read_bytes()[:begin], whole.read_bytes()[:begin])
+            self.assertEqual(sparse.read_bytes()[begin:].count(0), size)
+
+    def test_sparse_files_of_any_size_take_no_room(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "70b.gguf"
+            self.assertEqual(make(file, "--sparse", "--preset", "70b", "--type", "q4_k_m").stderr, "")
+            # The published file of Llama 3.1 70B has 42,520,395,552 bytes; they differ by vocabulary and metadata.
+            self.assertAlmostEqual(file.stat().st_size, 42_520_395_552, delta=20_000_000)
+            self.assertLess(file.stat().st_blocks * 512, 20_000_000)
+            if PROGRAM:
+                command = [PROGRAM, "plan", "-m", file, "-c", "512", "--no-repack", "--output", "json"]
+                plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                self.assertGreater(plan["memory"][0]["mapped"], 42e9)
 
     def test_what_it_refuses(self):
         for arguments, words in (

@@ -162,23 +162,6 @@ int bench(BenchFlags flags) {
   return error.empty() ? kSuccess : tools::report(error, kFailed);
 }
 
-void add_counts(CLI::App& app, BenchFlags& flags) {
-  const auto add = [&app](const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
-                          const std::string& help) {
-    const auto read = [&counts, min, max](const std::string& flag, const std::string& text) {
-      counts = parse_counts(flag, text, min, max);
-    };
-    add_parsed(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
-  };
-  BenchLists& lists = flags.lists;
-  add("-p,--n-prompt", lists.prompts, 0, kMostTokens, "Tokens of prompts to process; several with commas, 0 for none");
-  add("-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
-  add("-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens that are in the cache before");
-  add("-b,--batch-size", lists.batches, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
-  add("--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once (-ub)");
-  add("-t,--threads", lists.threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
-}
-
 void add_lists(CLI::App& app, BenchFlags& flags) {
   app.add_option("-m,--model", flags.lists.models, "GGUF file; may be repeated")
       ->type_name("FILE")
@@ -202,7 +185,9 @@ void add_lists(CLI::App& app, BenchFlags& flags) {
 CommandBody define_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   add_lists(app, *flags);
-  add_counts(app, *flags);
+  add_test_counts(app, flags->lists);
+  add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
+             "Threads of each CPU device; 0: its cores");
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");
   app.add_flag("!--no-warmup", flags->options.warmup, "Start the clock with the first run");
   app.add_flag("!--no-op-offload", flags->options.op_offload,
@@ -211,12 +196,7 @@ CommandBody define_bench(CLI::App& app) {
   flags->context.add_types_to(app);
   flags->load.add_to(app);
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text == "md" || text == "csv" || text == "json" || text == "jsonl",
-                             "{} must be md, csv, json or jsonl, got '{}'", flag, text);
-    flags->format = text == "md"     ? BenchFormat::kMarkdown
-                    : text == "csv"  ? BenchFormat::kCsv
-                    : text == "json" ? BenchFormat::kJson
-                                     : BenchFormat::kJsonLines;
+    flags->format = parse_bench_format(flag, text);
   };
   add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
   return [flags] { return bench(*flags); };

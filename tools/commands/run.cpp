@@ -26,13 +26,14 @@ struct RunFlags {
   DeviceFlags devices;
   ContextFlags context;
   LoadFlags load;
+  FitFlags fit;
   OutputFlag output;
   SamplingFlags sampling;
   GenerationOptions generation;
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> prompt_tokens;
 
-  void check() const {
+  void check() {
     devices.check();
     if (!prompt && !prompt_tokens) throw UsageError("no prompt; give a text with -p or ids with --prompt-tokens");
   }
@@ -155,7 +156,7 @@ int run(RunFlags& flags) {
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
-                              flags.load.load(session.op_offload));
+                              flags.load.load(session.op_offload), flags.fit.asked());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
 }
@@ -190,6 +191,7 @@ CommandBody define_run(CLI::App& app) {
   flags->devices.add_to(app);
   flags->devices.add_layers_to(app);
   flags->load.add_to(app);
+  flags->fit.add_to(app);
   add_sampling(app, *flags);
   flags->output.add_to(app);
   return [flags] { return run(*flags); };

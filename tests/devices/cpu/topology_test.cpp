@@ -67,6 +67,45 @@ TEST(DivideCores, MoreDevicesThanCoresShare) {
   EXPECT_EQ(used.size(), 8U);
 }
 
+TEST(DivideCores, InProportionToThreads) {
+  const auto counts = [](int devices, const std::vector<int>& threads) {
+    std::vector<size_t> sizes;
+    std::multiset<int> all;
+    for (const CoreSet& set : divide_cores(kTwoNodes, devices, threads)) {
+      EXPECT_FALSE(set.shared);
+      sizes.push_back(set.cores.size());
+      all.insert(set.cores.begin(), set.cores.end());
+    }
+    EXPECT_EQ(all, (std::multiset<int>{0, 1, 2, 3, 8, 9, 10, 11}));
+    return sizes;
+  };
+  EXPECT_EQ(counts(2, {1, 3}), (std::vector<size_t>{2, 6}));
+  EXPECT_EQ(counts(2, {3, 1}), (std::vector<size_t>{6, 2}));
+  EXPECT_EQ(counts(3, {1, 3, 4}), (std::vector<size_t>{1, 3, 4}));
+  EXPECT_EQ(counts(3, {1, 100, 1}), (std::vector<size_t>{1, 6, 1})) << "nobody is left without a core";
+  EXPECT_EQ(counts(3, {7, 7, 7}), (std::vector<size_t>{2, 3, 3})) << "as without threads";
+  EXPECT_EQ(counts(3, {5}), (std::vector<size_t>{2, 3, 3})) << "one number for all";
+}
+
+TEST(DivideCores, DevicesWithAtMostOneThreadPerCoreHaveACoreForEach) {
+  for (int a = 1; a <= 6; ++a) {
+    for (int b = 1; a + b <= 7; ++b) {
+      const std::vector<int> threads{a, b, 8 - a - b};
+      const auto sets = divide_cores(kTwoNodes, 3, threads);
+      for (size_t i = 0; i < 3; ++i) EXPECT_GE(sets[i].cores.size(), static_cast<size_t>(threads[i])) << a << " " << b;
+    }
+  }
+}
+
+TEST(DivideCores, ManyDevicesWithUnlikeThreadsShare) {
+  std::vector<int> threads(20, 1);
+  threads[7] = 1000;
+  for (const CoreSet& set : divide_cores(kTwoNodes, 20, threads)) {
+    EXPECT_TRUE(set.shared);
+    EXPECT_GE(set.cores.size(), 1U);
+  }
+}
+
 TEST(Machine, HasCoresAndMemory) {
   EXPECT_GE(usable_cores(), 1);
   EXPECT_FALSE(cpu_model().empty());

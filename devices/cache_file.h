@@ -1,0 +1,18 @@
+// Files in which this machine's measurements are kept from one run of a program to the next. Several programs may read
+// and write one at the same time: nobody reads half of it, and the last one to write wins.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+/// What the environment variable says, or shoal/<name> in XDG_CACHE_HOME, or in ~/.cache.
+std::filesystem::path cache_file(const char* variable, std::string_view name);
+
+/// Makes the folder, writes beside the file and moves what it wrote there. Throws DeviceError that names the file, what
+/// the system says and the variable that names another one; what was there is unchanged then.
+void write_cache_file(const std::filesystem::path& path, std::string_view text, const char* variable);
+
+}  // namespace shoal

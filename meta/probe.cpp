@@ -1,0 +1,268 @@
+#include "meta/probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "devices/cpu/cpu_device.h"
+#include "devices/functions.h"
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "meta/probe_device.h"
+#include "meta/probe_links.h"
+
+namespace shoal::meta {
+namespace {
+
+constexpr size_t kMega = size_t{1} << 20;
+/// Two devices that say the same of themselves are alike when they do the same work in times that differ by less.
+constexpr double kAlike = 0.15;
+
+bool is_cpu(const Device& device) {
+  return device.type() == DeviceType::kCpu && device.reg().name() == "CPU";
+}
+
+int threads_of(const Device& device, int threads) {
+  return threads > 0 ? threads : cpu::default_threads(device);
+}
+
+/// A device's failure, with its name.
+template <class Work>
+auto on_device(const Device& device, const Work& work) {
+  try {
+    return work();
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (text.find(device.name()) != std::string::npos) throw;
+    fail<DeviceError>("[{}] cannot be measured: {}", device.name(), text);
+  }
+}
+
+class Probe {
+ public:
+  Probe(std::span<Device* const> devices, const ProbeOptions& options)
+      : devices_(devices), options_(options), effort_(probe_effort(options.quick)) {
+    check_arguments();
+    domains_ = domain_names(devices_);
+    sets_ = member_sets(static_cast<int>(devices_.size()));
+    total_ = static_cast<int>(devices_.size() * (3 + dtypes().size()) + 2 + sets_.size());
+  }
+
+  MachineModel run() {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      on_device(*devices_[i], [&] { measure_device(i); });
+    }
+    tell("devices together");
+    measure_domains();
+    for (const std::vector<int>& set : sets_) measure_set(set);
+    machine_.name = "local";
+    machine_.algorithms = fit_algorithms(machine_.collectives);
+    tell("copies");
+    if (devices_.size() > 1) {
+      const auto from = make(0), to = make(1);
+      measure_copies(machine_, *from, *to, effort_.budget);
+    }
+    return machine_;
+  }
+
+ private:
+  std::vector<DType> dtypes() const { return options_.dtypes.empty() ? probe_dtypes() : options_.dtypes; }
+
+  void check_arguments() const {
+    require<InvalidArgument>(!devices_.empty(), "[probe] expected at least one device, got none");
+    std::set<const Device*> seen;
+    for (const Device* device : devices_) {
+      require<InvalidArgument>(device != nullptr, "[probe] a device is missing");
+      require<InvalidArgument>(device->type() != DeviceType::kMeta,
+                               "[probe] {} stands for several devices; name these instead", device->name());
+      require<InvalidArgument>(seen.insert(device).second, "[probe] {} is listed twice; name each device once",
+                               device->name());
+    }
+    const std::vector<DType> known = probe_dtypes();
+    for (const DType dtype : options_.dtypes) {
+      require<InvalidArgument>(std::find(known.begin(), known.end(), dtype) != known.end(),
+                               "[probe] weights cannot be of type {}", name_of(dtype));
+    }
+  }
+
+  void tell(const std::string& what) {
+    if (options_.progress) options_.progress(done_, total_, what);
+    ++done_;
+  }
+
+  std::unique_ptr<Backend> make(size_t index) const {
+    return devices_[index]->init(probe_params(*devices_[index], options_.threads));
+  }
+
+  void measure_device(size_t index) {
+    Device& device = *devices_[index];
+    DeviceModel& model = machine_.devices.emplace_back();
+    model.name = device.name();
+    model.identity = probe_identity(device, options_.threads);
+    model.type = device.type();
+    model.memory = device.memory().total;
+    model.cores = is_cpu(device) ? threads_of(device, options_.threads) : 1;
+    const auto backend = make(index);
+    DeviceProbe probe(device, *backend, effort_);
+    const std::vector<DType> types = supported_dtypes(device, dtypes());
+    require<DeviceError>(!types.empty(), "[{}] multiplies with none of the types of weights asked for", device.name());
+    tell(fmt::format("{} caches and costs", device.name()));
+    if (take_from_twin(index, probe, types.back())) return;
+    probe.measure_basics(model, types.back());
+    for (const DType dtype : types) {
+      tell(fmt::format("{} {}", device.name(), name_of(dtype)));
+      probe.measure_products(model, dtype);
+    }
+    tell(fmt::format("{} activations", device.name()));
+    probe.measure_activations(model);
+    tell(fmt::format("{} attention", device.name()));
+    probe.measure_attention(model);
+  }
+
+  /// Is there one measured that says the same of itself, and is as fast as this one at the same work?
+  bool take_from_twin(size_t index, DeviceProbe& probe, DType dtype) {
+    signs_.push_back(probe.sign(dtype));
+    DeviceModel& model = machine_.devices[index];
+    for (size_t other = 0; other < index; ++other) {
+      const DeviceModel& twin = machine_.devices[other];
+      if (twin.identity != model.identity || std::abs(signs_[index] / signs_[other] - 1) > kAlike) continue;
+      const DeviceModel own = model;
+      model = twin;
+      model.name = own.name;
+      model.memory = own.memory;
+      done_ += static_cast<int>(dtypes().size()) + 2;
+      return true;
+    }
+    return false;
+  }
+
+  /// What devices of one domain have together.
+  void measure_domains() {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const auto known = std::find_if(machine_.domains.begin(), machine_.domains.end(),
+                                      [&](const Domain& domain) { return domain.name == domains_[i]; });
+      machine_.devices[i].domain = static_cast<int>(known - machine_.domains.begin());
+      if (known == machine_.domains.end()) machine_.domains.push_back({domains_[i], 0, 0});
+    }
+    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
+  }
+
+  void measure_domain(int number) {
+    std::vector<size_t> members;
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      if (machine_.devices[i].domain == number) members.push_back(i);
+    }
+    Domain& domain = machine_.domains[static_cast<size_t>(number)];
+    for (const size_t i : members) {
+      domain.bandwidth += machine_.devices[i].bandwidth;
+      domain.cores += machine_.devices[i].cores;
+    }
+    if (members.size() < 2) return;
+    domain.bandwidth /= together(members, false);
+    domain.cores /= together(members, true);
+  }
+
+  double together(const std::vector<size_t>& members, bool computes) {
+    std::vector<std::unique_ptr<Backend>> backends;
+    std::vector<Backend*> pointers;
+    std::vector<Load> loads;
+    for (const size_t i : members) {
+      DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
+      const DType dtype = *dtype_from_name(fastest_reader(machine_.devices[i]));
+      loads.push_back(probe.make_load(dtype, machine_.devices[i], computes));
+    }
+    const double factor = slowdown(loads, pointers, effort_.budget);
+    loads.clear();
+    return factor;
+  }
+
+  /// The type whose weights a device reads fastest, in bytes.
+  static std::string fastest_reader(const DeviceModel& model) {
+    std::string best;
+    double most = 0;
+    for (const auto& [name, product] : model.products) {
+      const DTypeTraits& t = traits(*dtype_from_name(name));
+      const double rate =
+          static_cast<double>(t.block_bytes) / static_cast<double>(t.block_elems) / product.streamed[0].seconds;
+      if (rate > most) best = name;
+      most = std::max(most, rate);
+    }
+    return best;
+  }
+
+  void measure_set(const std::vector<int>& set) {
+    std::vector<std::unique_ptr<Backend>> backends;
+    std::vector<Backend*> pointers;
+    std::string names;
+    for (const int i : set) {
+      names += (names.empty() ? "" : ",") + devices_[static_cast<size_t>(i)]->name();
+      pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
+    }
+    tell("collectives of " + names);
+    machine_.runs.push_back(measure_run(pointers, effort_.budget));
+    const auto tables = measure_collectives(pointers, effort_.budget / 2, options_.quick ? 4 * kMega : 16 * kMega);
+    machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
+  }
+
+  std::span<Device* const> devices_;
+  const ProbeOptions& options_;
+  const ProbeEffort effort_;
+  std::vector<std::string> domains_;
+  std::vector<std::vector<int>> sets_;
+  MachineModel machine_;
+  std::vector<double> signs_;  ///< by device
+  int done_ = 0, total_ = 0;
+};
+
+}  // namespace
+
+MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options) {
+  return Probe(devices, options).run();
+}
+
+std::string probe_params(const Device& device, int threads) {
+  return is_cpu(device) ? fmt::format("threads={}", threads_of(device, threads)) : "";
+}
+
+std::string probe_identity(const Device& device, int threads) {
+  std::string text = device.description();
+  // Parts of one GPU are alike.
+  if (const size_t part = text.rfind(", part "); part != std::string::npos) text.resize(part);
+  // Devices that share a processor are other cores of it when there are more of them.
+  if (is_cpu(device)) text += fmt::format("; one of {}", device.reg().devices().size());
+  if (const std::string params = probe_params(device, threads); !params.empty()) text += "; " + params;
+  if (const auto features = find_function(device.reg(), functions::kFeatures)) {
+    for (const functions::Feature& feature : features()) {
+      if (feature.name == "isa") text += "; isa=" + feature.value;
+    }
+  }
+  return text;
+}
+
+std::vector<DType> probe_dtypes() {
+  std::vector<DType> found;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (traits(dtype).is_float || traits(dtype).is_quantized) found.push_back(dtype);
+  }
+  return found;
+}
+
+std::vector<DType> supported_dtypes(const Device& device, std::span<const DType> dtypes) {
+  std::vector<DType> found;
+  for (const DType dtype : dtypes) {
+    Graph graph;
+    TensorContext context;
+    Tensor* weights = context.add("w", dtype, {2048, 256, 1, 1});
+    if (device.supports_op(*mul_mat(graph, weights, graph.input("x", DType::kF32, {2048, 1, 1, 1})))) {
+      found.push_back(dtype);
+    }
+  }
+  return found;
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,299 @@
+#include "meta/probe_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "meta/probe_links.h"
+
+namespace shoal::meta {
+namespace {
+
+constexpr size_t kMega = size_t{1} << 20;
+/// Weights are read from memory when there are so many times more of them than the caches hold.
+constexpr size_t kBeyondCaches = 4;
+constexpr size_t kLeastStreamed = 128 * kMega;
+
+/// A product at least this long need not be longer: it is timed many times.
+constexpr double kLongEnough = 5e-3;
+
+/// Large matrices for devices that are done with small ones before they have begun.
+int64_t side_for(const Device& device) {
+  return device.type() == DeviceType::kCpu ? 2048 : 4096;
+}
+
+size_t bytes_of(const Tensor& tensor) {
+  return bytes_for(tensor.dtype, tensor.elements());
+}
+
+}  // namespace
+
+ProbeEffort probe_effort(bool quick) {
+  if (quick) return {{1, 4, 32, 512}, {1, 4, 32}, 6e-3, 128 * kMega};
+  return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32}, 20e-3, 512 * kMega};
+}
+
+/// Weights of one type, and columns to multiply them with.
+struct DeviceProbe::Matrices {
+  std::unique_ptr<TrialLeaves> leaves;
+  std::vector<Tensor*> weights;
+  Tensor* columns = nullptr;  ///< as many as there may be
+
+  int64_t elements() const { return weights.front()->elements(); }
+  size_t bytes() const { return bytes_of(*weights.front()); }
+  /// So many of them are so many bytes; at least one.
+  size_t count_for(size_t wanted) const { return std::clamp<size_t>(wanted / bytes(), 1, weights.size()); }
+};
+
+DeviceProbe::DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort)
+    : device_(device), backend_(backend), effort_(effort) {}
+
+/// No more than a third of what is free.
+size_t DeviceProbe::affordable(size_t bytes) const {
+  return std::min(bytes, device_.memory().free / 3);
+}
+
+DeviceProbe::Matrices DeviceProbe::make_matrices(DType dtype, size_t bytes, int64_t k, int64_t m) {
+  Matrices made;
+  made.leaves = std::make_unique<TrialLeaves>(device_);
+  const size_t count = std::max<size_t>(1, affordable(bytes) / bytes_for(dtype, k * m));
+  for (size_t i = 0; i < count; ++i) made.weights.push_back(made.leaves->add(dtype, {k, m, 1, 1}, Role::kWeight));
+  const int64_t columns = std::max(effort_.streamed_columns.back(), effort_.cached_columns.back());
+  made.columns = made.leaves->add(DType::kF32, {k, columns, 1, 1}, Role::kCache);
+  made.leaves->place();
+  return made;
+}
+
+double DeviceProbe::run_products(const Matrices& matrices, size_t count, int64_t columns, double budget) {
+  Trial trial(backend_);
+  Graph& g = trial.graph();
+  Tensor* x = slice(g, matrices.columns, {.axis = 1, .begin = 0, .length = columns});
+  for (size_t i = 0; i < count; ++i) mul_mat(g, matrices.weights[i], x);
+  trial.compile();
+  return trial.measure(budget);
+}
+
+double DeviceProbe::sign(DType dtype) {
+  constexpr int kTimes = 12;
+  const Matrices matrices = make_matrices(dtype, 1, 1024, 1024);
+  Trial trial(backend_);
+  mul_mat(trial.graph(), matrices.weights.front(), matrices.columns);
+  trial.compile();
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTimes; ++i) {
+    least = std::min(least, seconds_of([&] {
+                       trial.start(1);
+                       backend_.synchronize();
+                     }));
+  }
+  return least;
+}
+
+void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
+  measure_costs(model, dtype);
+  find_caches(model, dtype);
+  model.step_seconds = step_cost();
+  Backend* alone = &backend_;
+  model.run_seconds = measure_run({&alone, 1}, effort_.budget).seconds;
+}
+
+/// Products of two sizes with small ops between them: what does not depend on the size is what ops cost.
+void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
+  constexpr int64_t kSmall = 256;
+  constexpr int kLayers = 16;
+  const auto chain = [&](int64_t rows) {
+    TrialLeaves leaves(device_);
+    Tensor* x = leaves.add(DType::kF32, {kSmall, 1, 1, 1}, Role::kCache);
+    Tensor* up = leaves.add(dtype, {kSmall, rows, 1, 1}, Role::kWeight);
+    leaves.place();
+    Trial trial(backend_);
+    Graph& g = trial.graph();
+    for (int i = 0; i < kLayers; ++i) {
+      Tensor* y = mul_mat(g, up, rms_norm(g, x, {}));
+      x = add(g, x, slice(g, y, {.axis = 0, .begin = 0, .length = kSmall}));
+    }
+    g.output(x);
+    trial.compile();
+    return trial.measure(effort_.budget);
+  };
+  const double few = chain(kSmall), many = chain(4 * kSmall);
+  const double without = std::max(few - (many - few) / 3, few / 10);
+  model.op_seconds = without / (3 * kLayers);
+}
+
+/// The same small ops in one piece, and in many.
+double DeviceProbe::step_cost() {
+  constexpr int kSteps = 64;
+  TrialLeaves leaves(device_);
+  Tensor* x = leaves.add(DType::kF32, {32, 1, 1, 1}, Role::kCache);
+  leaves.place();
+  const auto seconds = [&](bool in_pieces) {
+    Trial trial(backend_);
+    Tensor* y = x;
+    PlanOptions options;
+    for (int i = 0; i < kSteps; ++i) {
+      y = scale(trial.graph(), y, {1.0f, 0.0f});
+      if (in_pieces && i > 0) options.cuts.push_back(i);
+    }
+    trial.graph().output(y);
+    trial.compile(options);
+    const auto run = [&] {
+      {
+        const HeldBackend held(backend_);
+        for (int i = 0; i < trial.plan().segments(); ++i) backend_.compute_async(trial.plan(), i, i + 1);
+      }
+      backend_.synchronize();
+    };
+    run();
+    return repeat_for(effort_.budget, [&] { return seconds_of(run); });
+  };
+  const double whole = seconds(false);
+  return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
+}
+
+/// Reads more and more weights again and again: where the rate falls to that of memory, caches end.
+void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
+  const int64_t side = 1024;
+  const Matrices matrices = make_matrices(dtype, effort_.working_set, side, side);
+  std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
+  for (size_t size = kMega; size <= effort_.working_set; size *= 2) {
+    const size_t count = matrices.count_for(size);
+    const double bytes = static_cast<double>(count * matrices.bytes());
+    const double seconds =
+        run_products(matrices, count, 1, effort_.budget) - static_cast<double>(count) * model.op_seconds;
+    require<DeviceError>(seconds > 0,
+                         "[{}] is done with {} of weights before any time has passed; it cannot be measured",
+                         device_.name(), bytes);
+    if (rates.empty() || bytes > rates.back().first) rates.emplace_back(bytes, bytes / seconds);
+  }
+  model.bandwidth = rates.back().second;
+  double best = 0;
+  for (const auto& [bytes, rate] : rates) best = std::max(best, rate);
+  model.cache_bytes = 0;
+  if (best < 1.3 * model.bandwidth) return;
+  const double between = std::sqrt(best * model.bandwidth);
+  for (const auto& [bytes, rate] : rates) {
+    if (rate > between) model.cache_bytes = bytes;
+  }
+}
+
+std::vector<ProductPoint> DeviceProbe::measure_points(const Matrices& matrices, const DeviceModel& model,
+                                                      std::span<const int64_t> columns) {
+  std::vector<ProductPoint> points;
+  const auto elements = static_cast<double>(matrices.elements());
+  for (const int64_t n : columns) {
+    size_t count = matrices.weights.size();
+    if (!points.empty() && n > 8) {
+      const double expected =
+          points.back().seconds * elements * static_cast<double>(n) / static_cast<double>(points.back().columns);
+      count = std::clamp<size_t>(static_cast<size_t>(kLongEnough / expected), 1, count);
+    }
+    const auto nodes = static_cast<double>(count);
+    const double seconds = run_products(matrices, count, n, effort_.budget);
+    points.push_back({n, std::max(seconds - nodes * model.op_seconds, seconds / 2) / (nodes * elements)});
+  }
+  return points;
+}
+
+void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
+  ProductModel& product = model.products[std::string(name_of(dtype))];
+  const int64_t side = side_for(device_);
+  {
+    const size_t bytes = std::max(kLeastStreamed, kBeyondCaches * static_cast<size_t>(model.cache_bytes));
+    const Matrices matrices = make_matrices(dtype, std::min(bytes, effort_.working_set), side, side);
+    product.streamed = measure_points(matrices, model, effort_.streamed_columns);
+    const double rate =
+        static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
+    model.bandwidth = std::max(model.bandwidth, rate);
+  }
+  if (model.cache_bytes == 0) return;
+  // As many as a small model has on a device: neither in the smallest cache nor at the edge of the largest.
+  const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, 512, 512);
+  product.cached = measure_points(matrices, model, effort_.cached_columns);
+  // What is read so often comes from caches either way.
+  for (const ProductPoint& point : product.streamed) {
+    if (point.columns > product.cached.back().columns) product.cached.push_back(point);
+  }
+}
+
+/// What stands between the products of a layer, for a batch of a prompt.
+void DeviceProbe::measure_activations(DeviceModel& model) {
+  constexpr int64_t kWidth = 2048, kRows = 256, kHead = 64;
+  TrialLeaves leaves(device_);
+  Tensor* x = leaves.add(DType::kF32, {kWidth, kRows, 1, 1}, Role::kCache);
+  Tensor* weight = leaves.add(DType::kF32, {kWidth, 1, 1, 1}, Role::kCache);
+  std::vector<int32_t> places(kRows);
+  std::iota(places.begin(), places.end(), 0);
+  Tensor* positions = leaves.ints(places);
+  leaves.place();
+  Trial trial(backend_);
+  Graph& g = trial.graph();
+  Tensor* normed = mul(g, rms_norm(g, x, {}), weight);
+  Tensor* heads = reshape(g, normed, {kHead, kWidth / kHead, kRows, 1});
+  Tensor* turned = reshape(g, rope(g, heads, positions, nullptr, {.dims = kHead}), {kWidth, kRows, 1, 1});
+  Tensor* sum = add(g, x, turned);
+  g.output(add(g, x, glu(g, sum, normed, GluKind::kSwiglu)));
+  trial.compile();
+  double bytes = 0;
+  int ops = 0;
+  for (const Tensor* node : g.nodes()) {
+    if (is_view(node->op)) continue;
+    ++ops;
+    bytes += static_cast<double>(node->bytes());
+    for (const Tensor* source : node->src) bytes += source != nullptr ? static_cast<double>(source->bytes()) : 0;
+  }
+  const double seconds = trial.measure(effort_.budget);
+  model.activation_bandwidth = bytes / std::max(seconds - ops * model.op_seconds, seconds / 2);
+}
+
+/// Many queries and few, of heads as they are usual.
+void DeviceProbe::measure_attention(DeviceModel& model) {
+  constexpr int64_t kHead = 64, kHeads = 32, kKvHeads = 8;
+  const auto seconds = [&](int64_t queries, int64_t rows, int caches) {
+    TrialLeaves leaves(device_);
+    Tensor* q = leaves.add(DType::kF32, {kHead, kHeads, queries, 1}, Role::kCache);
+    std::vector<int32_t> places(static_cast<size_t>(queries));
+    std::iota(places.begin(), places.end(), static_cast<int32_t>(rows - queries));
+    Tensor* positions = leaves.ints(places);
+    std::vector<Tensor*> all;
+    for (int i = 0; i < 2 * caches; ++i) {
+      all.push_back(leaves.add(DType::kF16, {kHead, rows, kKvHeads, 1}, Role::kCache));
+    }
+    leaves.place();
+    Trial trial(backend_);
+    Graph& g = trial.graph();
+    Tensor* by_heads = permute(g, q, {0, 2, 1, 3});
+    const AttentionParams params{.scale = 0.125f, .causal = true};
+    for (size_t i = 0; i < all.size(); i += 2) {
+      attention(g, by_heads, all[i], all[i + 1], positions, nullptr, nullptr, params);
+    }
+    trial.compile();
+    const double measured = trial.measure(effort_.budget) / caches;
+    return std::max(measured - model.op_seconds, measured / 2);
+  };
+  constexpr int64_t kQueries = 256, kRows = 512, kSeen = kQueries * (kRows - kQueries) + kQueries * (kQueries + 1) / 2;
+  model.attention_rate = static_cast<double>(4 * kHead * kHeads * kSeen) / seconds(kQueries, kRows, 1);
+  constexpr int64_t kDeep = 2048;
+  model.attention_bandwidth = static_cast<double>(2 * 2 * kHead * kKvHeads * kDeep) / seconds(1, kDeep, 8);
+}
+
+Load DeviceProbe::make_load(DType dtype, const DeviceModel& model, bool computes) {
+  const int64_t side = side_for(device_);
+  const size_t bytes = std::max(kLeastStreamed, kBeyondCaches * static_cast<size_t>(model.cache_bytes));
+  Matrices matrices = make_matrices(dtype, computes ? 1 : std::min(bytes, effort_.working_set), side, side);
+  Load load;
+  load.trial = std::make_unique<Trial>(backend_);
+  Graph& g = load.trial->graph();
+  Tensor* x = slice(g, matrices.columns, {.axis = 1, .begin = 0, .length = computes ? matrices.columns->shape[1] : 1});
+  for (Tensor* weights : matrices.weights) mul_mat(g, weights, x);
+  load.trial->compile();
+  load.bytes = static_cast<double>(matrices.bytes() * matrices.weights.size());
+  load.seconds = load.trial->measure(effort_.budget);
+  load.leaves = std::move(matrices.leaves);
+  return load;
+}
+
+}  // namespace shoal::meta

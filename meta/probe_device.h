@@ -1,0 +1,63 @@
+// The part of a probe that measures one device while the others rest. Used by meta/probe.cpp.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "meta/machine.h"
+#include "meta/probe_trial.h"
+
+namespace shoal::meta {
+
+/// How much is measured.
+struct ProbeEffort {
+  std::vector<int64_t> streamed_columns, cached_columns;
+  double budget;       ///< seconds for one figure
+  size_t working_set;  ///< bytes of weights that are looked at when caches are sought
+};
+ProbeEffort probe_effort(bool quick);
+
+/// A product that keeps a device busy, to see what devices take from each other.
+struct Load {
+  std::unique_ptr<TrialLeaves> leaves;
+  std::unique_ptr<Trial> trial;
+  double bytes = 0;    ///< of weights in a run
+  double seconds = 0;  ///< of a run alone
+};
+
+class DeviceProbe {
+ public:
+  DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort);
+
+  /// Seconds of the same work on every device, the least of several: tells whether two that look alike are alike.
+  double sign(DType dtype);
+  /// Bandwidth, caches, and what ops, steps and runs cost.
+  void measure_basics(DeviceModel& model, DType dtype);
+  /// One type of weights. The bandwidth rises where its products read faster.
+  void measure_products(DeviceModel& model, DType dtype);
+  void measure_activations(DeviceModel& model);
+  void measure_attention(DeviceModel& model);
+  /// One that reads weights from memory, or one that computes.
+  Load make_load(DType dtype, const DeviceModel& model, bool computes);
+
+ private:
+  struct Matrices;
+
+  Matrices make_matrices(DType dtype, size_t bytes, int64_t k, int64_t m);
+  /// Seconds of a run with the first `count` matrices.
+  double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
+  void measure_costs(DeviceModel& model, DType dtype);
+  double step_cost();
+  void find_caches(DeviceModel& model, DType dtype);
+  std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model,
+                                           std::span<const int64_t> columns);
+  size_t affordable(size_t bytes) const;
+
+  Device& device_;
+  Backend& backend_;
+  const ProbeEffort& effort_;
+};
+
+}  // namespace shoal::meta

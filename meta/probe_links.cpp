@@ -1,0 +1,265 @@
+#include "meta/probe_links.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "meta/meta_functions.h"
+
+namespace shoal::meta {
+namespace {
+
+using collectives::Call;
+using collectives::Collective;
+
+constexpr size_t kKilo = 1024;
+/// A series of collectives takes about this long.
+constexpr double kSeries = 2e-3;
+
+void synchronize_all(std::span<Backend* const> backends) {
+  std::exception_ptr failure;
+  for (Backend* backend : backends) {
+    try {
+      backend->synchronize();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Memory of one rank for messages of any size up to the largest.
+struct RankMemory {
+  RankMemory(Device& device, int64_t elements) : leaves(device) {
+    in = leaves.add(DType::kF32, {elements, 1, 1, 1}, Role::kCache);
+    out = leaves.add(DType::kF32, {elements, 1, 1, 1}, Role::kCache);
+    leaves.place();
+    in->buffer->memset(*in, 0, 0, in->bytes());  // sums of sums stay what they are
+    out->buffer->memset(*out, 0, 0, out->bytes());
+  }
+  TrialLeaves leaves;
+  Tensor* in = nullptr;
+  Tensor* out = nullptr;
+};
+
+class Collectives {
+ public:
+  Collectives(std::span<Backend* const> backends, size_t largest) : backends_(backends) {
+    std::vector<Device*> devices;
+    for (Backend* backend : backends) devices.push_back(&backend->device());
+    for (Device* device : devices) {
+      memory_.push_back(std::make_unique<RankMemory>(*device, static_cast<int64_t>(largest / sizeof(float))));
+    }
+    communicator_ = communicator_for(devices)(backends, collectives::Options());
+  }
+  ~Collectives() {
+    try {
+      synchronize_all(backends_);  // a communicator may only go when nothing of it is queued
+    } catch (const Error&) {
+      // Whoever measured has been told.
+    }
+  }
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
+
+  /// Seconds of one with a message of so many elements.
+  double measure(Collective kind, int64_t elements, double budget) {
+    prepare(kind, elements);
+    series(2);
+    int times = 4;
+    for (double one = series(times); one * times < kSeries && times < 1024;) one = series(times *= 2);
+    return repeat_for(budget, [&] { return series(times); });
+  }
+
+ private:
+  void prepare(Collective kind, int64_t elements) {
+    const auto ranks = static_cast<int64_t>(memory_.size());
+    counts_.clear();
+    calls_.clear();
+    if (kind == Collective::kAllGather) {
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        counts_.push_back(elements * (rank + 1) / ranks - elements * rank / ranks);
+      }
+    }
+    for (const auto& rank : memory_) {
+      const bool in_place = kind == Collective::kAllReduce;
+      calls_.push_back({kind, DType::kF32, in_place ? rank->out->data : rank->in->data, rank->out->data,
+                        in_place ? elements : 0, counts_, 0, "probe"});
+    }
+  }
+
+  double series(int times) {
+    return seconds_of([&] {
+             std::vector<std::unique_ptr<HeldBackend>> held;
+             for (Backend* backend : backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
+             for (int i = 0; i < times; ++i) {
+               for (size_t rank = 0; rank < calls_.size(); ++rank) {
+                 communicator_->enqueue(static_cast<int>(rank), calls_[rank]);
+               }
+             }
+             held.clear();
+             synchronize_all(backends_);
+           }) /
+           times;
+  }
+
+  std::span<Backend* const> backends_;
+  std::vector<std::unique_ptr<RankMemory>> memory_;
+  std::unique_ptr<collectives::Communicator> communicator_;
+  std::vector<int64_t> counts_;
+  std::vector<Call> calls_;
+};
+
+std::string domain_of(Device& device) {
+  const DeviceProps props = device.props();
+  if (!props.device_id.empty()) return props.device_id;
+  if (props.type != DeviceType::kCpu) return props.name;
+  // Parts of one processor differ by their node alone.
+  const size_t node = props.description.rfind(", node ");
+  return node == std::string::npos ? device.reg().name() : "node" + props.description.substr(node + 7);
+}
+
+}  // namespace
+
+std::vector<std::string> domain_names(std::span<Device* const> devices) {
+  std::vector<std::string> names;
+  for (Device* device : devices) names.push_back(domain_of(*device));
+  return names;
+}
+
+std::vector<std::vector<int>> member_sets(int devices) {
+  constexpr int kFew = 4;
+  std::vector<std::vector<int>> sets;
+  if (devices <= kFew) {
+    for (unsigned bits = 0; bits < 1u << devices; ++bits) {
+      std::vector<int> set;
+      for (int i = 0; i < devices; ++i) {
+        if ((bits >> i & 1u) != 0) set.push_back(i);
+      }
+      if (set.size() > 1) sets.push_back(set);
+    }
+    return sets;
+  }
+  for (int size = 2; size < 2 * devices; size *= 2) {
+    std::vector<int> set;
+    for (int i = 0; i < std::min(size, devices); ++i) set.push_back(i);
+    sets.push_back(set);
+  }
+  return sets;
+}
+
+double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget) {
+  const double wanted = std::max(budget, 10e-3);
+  double alone = 0;
+  std::vector<int> runs;
+  for (const Load& load : loads) {
+    runs.push_back(std::max(1, static_cast<int>(std::lround(wanted / load.seconds))));
+    alone = std::max(alone, runs.back() * load.seconds);
+  }
+  const double together = repeat_for(3 * wanted, [&] {
+    return seconds_of([&] {
+      for (size_t i = 0; i < loads.size(); ++i) loads[i].trial->start(runs[i]);
+      synchronize_all(backends);
+    });
+  });
+  return std::max(1.0, together / alone);
+}
+
+std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest) {
+  Collectives collectives(backends, largest);
+  std::vector<CollectiveTable> tables;
+  for (const auto& [kind, op] :
+       {std::pair{Collective::kAllReduce, Op::kAllReduce}, std::pair{Collective::kAllGather, Op::kAllGather}}) {
+    CollectiveTable table;
+    table.kind = op;
+    for (const Backend* backend : backends) table.members.push_back(backend->device().name());
+    for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
+      const double seconds = collectives.measure(kind, static_cast<int64_t>(bytes / sizeof(float)), budget);
+      table.points.push_back({static_cast<double>(bytes), seconds});
+    }
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
+RunCost measure_run(std::span<Backend* const> backends, double budget) {
+  constexpr int64_t kElements = 1024;
+  std::vector<std::unique_ptr<TrialLeaves>> leaves;
+  std::vector<Tensor*> inputs, outputs;
+  std::vector<std::unique_ptr<Trial>> trials;
+  RunCost cost;
+  for (Backend* backend : backends) {
+    cost.members.push_back(backend->device().name());
+    leaves.push_back(std::make_unique<TrialLeaves>(backend->device()));
+    inputs.push_back(leaves.back()->add(DType::kF32, {kElements, 1, 1, 1}, Role::kCache));
+    leaves.back()->place();
+    trials.push_back(std::make_unique<Trial>(*backend));
+    Graph& g = trials.back()->graph();
+    outputs.push_back(g.output(scale(g, inputs.back(), {2.0f, 0.0f})));
+    trials.back()->compile();
+  }
+  std::vector<float> given(kElements), got(kElements);
+  const auto run = [&] {
+    {
+      std::vector<std::unique_ptr<HeldBackend>> held;
+      for (Backend* backend : backends) held.push_back(std::make_unique<HeldBackend>(*backend));
+      for (size_t i = 0; i < backends.size(); ++i) {
+        backends[i]->set_async(*inputs[i], given.data(), 0, inputs[i]->bytes());
+        trials[i]->start(1);
+      }
+    }
+    backends.front()->get_async(*outputs.front(), got.data(), 0, outputs.front()->bytes());
+    synchronize_all(backends);
+  };
+  run();
+  cost.seconds = repeat_for(2 * budget, [&] { return seconds_of(run); });
+  return cost;
+}
+
+std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable> tables) {
+  // seconds = latency + latency_per_rank * (n - 1) + traffic * bytes / bandwidth, from the smallest and largest sets.
+  const CollectiveTable *small = nullptr, *large = nullptr;
+  for (const CollectiveTable& table : tables) {
+    if (table.kind != Op::kAllReduce) continue;
+    if (small == nullptr || table.members.size() < small->members.size()) small = &table;
+    if (large == nullptr || table.members.size() > large->members.size()) large = &table;
+  }
+  if (small == nullptr) return {};
+  CollectiveAlgorithm fitted;
+  fitted.name = "measured";
+  const auto others = [](const CollectiveTable& table) { return static_cast<double>(table.members.size()) - 1; };
+  const double first = small->points.front().seconds, last = large->points.front().seconds;
+  if (others(*large) > others(*small)) {
+    fitted.latency_per_rank =
+        std::clamp((last - first) / (others(*large) - others(*small)), 0.0, first / others(*small));
+  }
+  fitted.latency = std::max(0.0, first - fitted.latency_per_rank * others(*small));
+  const auto& most = large->points.back();
+  const double traffic = 2 * others(*large) / (others(*large) + 1) * most.bytes;
+  fitted.bandwidth = traffic / std::max(most.seconds - last, most.seconds / 2);
+  return {fitted};
+}
+
+void measure_copies(MachineModel& machine, Backend& from, Backend& to, double budget) {
+  constexpr int64_t kSmall = 256, kLarge = 1 << 20;
+  const auto seconds = [&](int64_t elements) {
+    RankMemory source(from.device(), elements), target(to.device(), elements);
+    return repeat_for(budget, [&] {
+      return seconds_of([&] {
+        from.copy_async(*source.in, to, *target.in);
+        from.synchronize();
+        to.synchronize();
+      });
+    });
+  };
+  machine.copy_latency = seconds(kSmall);
+  const double bytes = sizeof(float) * static_cast<double>(kLarge);
+  const double large = seconds(kLarge);
+  machine.copy_bandwidth = bytes / std::max(large - machine.copy_latency, large / 2);
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,34 @@
+// The part of a probe that measures several devices together: what they take from each other, and how they talk. Used
+// by meta/probe.cpp.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "meta/machine.h"
+#include "meta/probe_device.h"
+
+namespace shoal::meta {
+
+/// Devices that share memory and cores, as far as they say so themselves: those of one node, or one GPU. Names of the
+/// domains, by device.
+std::vector<std::string> domain_names(std::span<Device* const> devices);
+
+/// Sets of devices (indices, ascending) that people use together: all of them, pairs and triples where there are few
+/// devices, and the first 2, 4, 8, ... of many.
+std::vector<std::vector<int>> member_sets(int devices);
+
+/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone.
+double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget);
+
+/// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
+std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);
+/// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
+RunCost measure_run(std::span<Backend* const> backends, double budget);
+/// For members that have not been measured together: what the tables have in common.
+std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable> tables);
+
+/// Passing a value on: latency and bandwidth.
+void measure_copies(MachineModel& machine, Backend& from, Backend& to, double budget);
+
+}  // namespace shoal::meta

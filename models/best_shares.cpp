@@ -1,0 +1,227 @@
+#include "models/best_shares.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace shoal::models {
+namespace {
+
+/// Clipping is repeated because rounding to units puts a little more here and there.
+constexpr int kClippings = 4;
+/// The parts of everything that are moved, from about a quarter down.
+constexpr int kHalvings = 6;
+/// A plan must be predicted so much faster to be preferred: less is rounding.
+constexpr double kGain = 1e-4;
+
+double bytes_of(const DeviceUse& use) {
+  return static_cast<double>(use.use.weights + use.use.cache);
+}
+
+std::vector<double> normalised(std::vector<double> shares) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share = sum > 0 ? share / sum : 1.0 / static_cast<double>(shares.size());
+  return shares;
+}
+
+size_t share_count(const Candidate& candidate) {
+  return candidate.mode == SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
+}
+
+/// Names of the devices that each share is for.
+std::vector<std::vector<std::string>> sharers(const Candidate& candidate) {
+  std::vector<std::vector<std::string>> out;
+  for (const auto& group : candidate.groups) {
+    for (const Device* device : group) {
+      if (candidate.mode == SplitMode::kTensor || device == group.front()) out.emplace_back();
+      out.back().push_back(device->name());
+    }
+  }
+  return out;
+}
+
+std::vector<double> even_shares(size_t count) {
+  return std::vector<double>(count, 1.0 / static_cast<double>(count));
+}
+
+/// Bytes that are missing on all devices together.
+double lacking(const Prediction& prediction) {
+  double bytes = 0;
+  for (const DeviceUse& use : prediction.memory) bytes += std::max(0.0, -static_cast<double>(margin_bytes(use)));
+  return bytes;
+}
+
+/// The search. Owns what was predicted so far.
+class Search {
+ public:
+  Search(const Scenario& scenario, const Candidate& candidate, const ShareSearch& options)
+      : scenario_(scenario), candidate_(candidate), options_(options), names_(sharers(candidate)) {}
+
+  BestShares run() {
+    const std::vector<double> even = even_shares(names_.size());
+    BestShares out;
+    consider({});
+    out.even = best_;
+    if (names_.size() > 1) {
+      std::vector<double> shares = shares_by_speed(scenario_, candidate_, options_.objective);
+      for (int i = 0; i < kClippings; ++i) {
+        const Prediction one = consider(shares);
+        if (one.fits) break;
+        shares = clipped_by_memory(one);
+      }
+      if (!best_.fits) consider(clipped_by_memory(out.even));
+      climb();
+    }
+    out.best = best_;
+    out.predictions = static_cast<int>(known_.size());
+    return out;
+  }
+
+ private:
+  bool exhausted() const { return static_cast<int>(known_.size()) >= options_.predictions; }
+
+  bool is_better(const Prediction& one, const Prediction& other) const {
+    if (one.fits != other.fits) return one.fits;
+    if (!one.fits && lacking(one) != lacking(other)) return lacking(one) < lacking(other);
+    return seconds_of(one, options_.objective) < seconds_of(other, options_.objective) * (1 - kGain);
+  }
+
+  /// Predicts, once for each split, and keeps the best.
+  Prediction consider(const std::vector<double>& shares) {
+    Candidate candidate = candidate_;
+    candidate.shares = shares;
+    const Placement placement(scenario_.model, candidate.groups, placement_of(candidate, scenario_.placement));
+    const std::string key = split_key(scenario_.model, placement);
+    const auto known = known_.find(key);
+    if (known != known_.end()) return known->second;
+    if (options_.progress) options_.progress(static_cast<int>(known_.size()), options_.predictions);
+    Prediction prediction = scenario_.predict(candidate);
+    if (known_.empty() || is_better(prediction, best_)) best_ = prediction;
+    known_.emplace(key, prediction);
+    return prediction;
+  }
+
+  void climb() {
+    // Whole units of the attention at first, where there are enough of them.
+    const auto units = split_units(scenario_.model.hparams, scenario_.model.split_tensors());
+    const auto heads = units.find(CutGroup::kQueryHeads);
+    const double count = heads == units.end() ? 0 : static_cast<double>(heads->second);
+    double part = count >= 4 ? std::ceil(count / 4) / count : 0.25;
+    for (int i = 0; i < kHalvings; ++i, part /= 2) {
+      while (!exhausted() && step(part)) {
+      }
+    }
+  }
+
+  /// Tries to move a part of everything from one device to another, from the busiest to the idlest first; true when
+  /// that was better.
+  bool step(double part) {
+    const std::vector<double> from_shares =
+        best_.candidate.shares.empty() ? even_shares(names_.size()) : best_.candidate.shares;
+    const std::string before = best_.split_key;
+    for (const auto& [from, to] : moves(from_shares)) {
+      if (exhausted()) break;
+      std::vector<double> shares = from_shares;
+      const double moved = std::min(part, shares[from]);
+      shares[from] -= moved;
+      shares[to] += moved;
+      if (shares[from] < 1e-9) shares[from] = 0;
+      consider(normalised(shares));
+      if (best_.split_key != before) return true;
+    }
+    return false;
+  }
+
+  std::vector<std::pair<size_t, size_t>> moves(const std::vector<double>& shares) const {
+    const std::vector<double> busy = seconds_by_sharer();
+    std::vector<std::pair<size_t, size_t>> out;
+    for (size_t from = 0; from < shares.size(); ++from) {
+      for (size_t to = 0; to < shares.size(); ++to) {
+        if (from != to && shares[from] > 0) out.emplace_back(from, to);
+      }
+    }
+    std::stable_sort(out.begin(), out.end(), [&](const auto& a, const auto& b) {
+      return busy[a.first] - busy[a.second] > busy[b.first] - busy[b.second];
+    });
+    return out;
+  }
+
+  /// How long each is busy in the best plan so far.
+  std::vector<double> seconds_by_sharer() const {
+    std::vector<double> seconds(names_.size());
+    const bool prompt = options_.objective == Objective::kPrompt || !best_.generation;
+    const std::optional<PhasePrediction>& phase = prompt ? best_.prompt : best_.generation;
+    if (!phase) return seconds;
+    for (size_t i = 0; i < phase->devices.size(); ++i) {
+      for (size_t s = 0; s < names_.size(); ++s) {
+        const bool has = std::find(names_[s].begin(), names_[s].end(), phase->devices[i]) != names_[s].end();
+        if (has) seconds[s] += phase->ranks[i].compute;
+      }
+    }
+    return seconds;
+  }
+
+  const Scenario& scenario_;
+  const Candidate& candidate_;
+  const ShareSearch& options_;
+  std::vector<std::vector<std::string>> names_;
+  std::map<std::string, Prediction> known_;  ///< by split key
+  Prediction best_;
+};
+
+}  // namespace
+
+std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective) {
+  std::vector<double> speeds;
+  for (const auto& group : candidate.groups) {
+    if (candidate.mode == SplitMode::kLayer) {
+      speeds.push_back(1 / seconds_of(scenario.predict({{group}, SplitMode::kTensor, {}}), objective));
+      continue;
+    }
+    for (Device* device : group) {
+      speeds.push_back(1 / seconds_of(scenario.predict({{{device}}, SplitMode::kTensor, {}}), objective));
+    }
+  }
+  return normalised(speeds);
+}
+
+// What a device has is fixed + share * V, where V is what all have together; so the share that it has room for differs
+// from the one it has by its margin / V. What is taken from one goes to those with room, in proportion to that.
+std::vector<double> clipped_by_memory(const Prediction& prediction) {
+  const Candidate& candidate = prediction.candidate;
+  const size_t count = share_count(candidate);
+  std::vector<double> shares = candidate.shares.empty() ? even_shares(count) : normalised(candidate.shares);
+  const auto names = sharers(candidate);
+  double all = 0;
+  for (const DeviceUse& use : prediction.memory) all += bytes_of(use);
+  if (all <= 0) return shares;
+  std::vector<double> room(count);
+  for (size_t s = 0; s < count; ++s) {
+    double margin = std::numeric_limits<double>::infinity();
+    for (const DeviceUse& use : prediction.memory) {
+      const bool has = std::find(names[s].begin(), names[s].end(), use.device) != names[s].end();
+      if (has) margin = std::min(margin, static_cast<double>(margin_bytes(use)));
+    }
+    // Of a group each device has an even part.
+    room[s] = std::isfinite(margin) ? margin * static_cast<double>(names[s].size()) / all : 0;
+  }
+  double taken = 0, free = 0;
+  for (size_t s = 0; s < count; ++s) {
+    const double less = std::min(shares[s], std::max(0.0, -room[s]));
+    shares[s] -= less;
+    taken += less;
+    free += std::max(0.0, room[s]);
+  }
+  for (size_t s = 0; s < count && free > 0; ++s) shares[s] += taken * std::max(0.0, room[s]) / free;
+  return normalised(shares);
+}
+
+BestShares best_shares(const Scenario& scenario, const Candidate& candidate, const ShareSearch& search) {
+  return Search(scenario, candidate, search).run();
+}
+
+}  // namespace shoal::models

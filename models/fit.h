@@ -1,0 +1,46 @@
+// Making a model fit: the largest context for which there is memory, and what else would help. By ModelPlan, which
+// allocates nothing; memory grows with the context, so that a few plans find it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/predict.h"
+
+namespace shoal::models {
+
+/// What `--fit` is told.
+struct FitOptions {
+  int64_t least_context = 4096;  ///< not smaller than this, nor than what was asked for where that is less
+  size_t margin = 0;             ///< bytes that stay free on every device
+};
+
+/// Has every device as much memory as it needs, and the margin?
+bool fits(std::span<const DeviceUse> uses, size_t margin);
+
+/// The context asked for if that fits; else the largest that does, a multiple of 32 or the least one. Weights that do
+/// not fit repacked may lie as they are in the file. nullopt: not even the least context fits.
+std::optional<int64_t> largest_context(const Model& model, const Placement& placement, const SessionOptions& session,
+                                       const LoadOptions& load, const FitOptions& options);
+
+/// What would make a candidate fit that does not; each by itself.
+struct Remedies {
+  std::string problem;                     ///< "CPU0 needs 9.1 MiB and has 8.0 MiB free"
+  std::optional<int64_t> context;          ///< with everything else as asked for
+  std::optional<int64_t> context_q8_0;     ///< and with a q8_0 cache, where that is more
+  double bits = 0;                         ///< bits per weight of the file
+  std::optional<double> bits_that_fit;     ///< with the context asked for
+  std::vector<std::string> quantisations;  ///< with no more bits than that, and fewer than the file: "Q4_K_M"
+  std::optional<int> more_devices;         ///< so many like `device`
+  std::string device;                      ///< that has most memory
+  bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
+};
+
+/// `asked`: a prediction of the candidate that does not fit.
+Remedies remedies(const Scenario& scenario, const Prediction& asked);
+/// One sentence: "CPU0 needs 9.1 MiB and has 8.0 MiB free; what would fit: a context of 256 (-c 256); ...".
+std::string to_string(const Remedies& remedies);
+
+}  // namespace shoal::models

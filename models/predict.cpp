@@ -1,0 +1,319 @@
+#include "models/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "graph/error.h"
+#include "models/pipeline_time.h"
+
+namespace shoal::models {
+namespace {
+
+/// Long prompts have many batches that differ little: so many different fillings of the cache are looked at.
+constexpr int64_t kPromptSamples = 8;
+
+double as_double(int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// A split of a schedule on the machine.
+struct Stage {
+  int backend = 0;
+  double copies = 0;  ///< seconds that it waits for copies
+  meta::Estimate estimate;
+  double seconds() const { return copies + estimate.seconds; }
+};
+
+/// What several stages take, by device of the placement.
+struct Totals {
+  std::vector<meta::RankTime> ranks;
+  std::vector<meta::CollectiveTime> collectives;
+  double copies = 0;
+  double seconds = 0;
+
+  void add(const meta::CollectiveTime& one, int times) {
+    const auto known = std::find_if(collectives.begin(), collectives.end(), [&](const meta::CollectiveTime& other) {
+      return other.kind == one.kind && other.bytes == one.bytes;
+    });
+    if (known == collectives.end()) {
+      collectives.push_back(one);
+      collectives.back().count *= times;
+      return;
+    }
+    const int count = known->count + one.count * times;
+    known->seconds = (known->seconds * known->count + one.seconds * one.count * times) / std::max(count, 1);
+    known->count = count;
+  }
+};
+
+/// Plans of one model on one placement, and how long they take on the machine.
+class Predictor {
+ public:
+  Predictor(const Model& model, const Placement& placement, const meta::MachineModel& machine,
+            const SessionOptions& session, const LoadOptions& load)
+      : model_(model),
+        placement_(placement),
+        machine_(machine),
+        session_(session),
+        load_(load),
+        plan_(model, placement, session, load) {
+    for (size_t d = 0; d < placement.devices().size(); ++d) {
+      std::vector<int> members;
+      for (const Device* member : placement.members_of(static_cast<int>(d))) {
+        members.push_back(machine.index(member->name()));
+      }
+      devices_.push_back(std::move(members));
+    }
+  }
+
+  const ModelPlan& plan() const { return plan_; }
+
+  PhasePrediction generation(int64_t depth, int64_t count) const {
+    // The cost of a token grows evenly with the cache: the one in the middle is the average one.
+    Totals totals = new_totals();
+    for (const Stage& stage : stages(plan_.step, as_double(depth) + (as_double(count) + 1) / 2)) {
+      add(totals, stage, 1);
+      totals.seconds += stage.seconds();
+    }
+    PhasePrediction phase = finish(totals, output_seconds(plan_.step) + host_seconds());
+    phase.seconds *= as_double(count);
+    phase.rate = as_double(count) / phase.seconds;
+    return phase;
+  }
+
+  PhasePrediction prompt(int64_t depth, int64_t count) const {
+    const std::vector<Batch> batches = divide_into_batches(count, 1, plan_.size.batch);
+    const int64_t bucket = std::max<int64_t>(plan_.size.batch, (count + kPromptSamples - 1) / kPromptSamples);
+    std::vector<Sample> samples;
+    std::vector<std::vector<StageWork>> runs;
+    Totals totals = new_totals();
+    int64_t begin = 0;
+    for (const Batch& batch : batches) {
+      const int64_t part = begin / bucket;
+      const double middle = bucket == plan_.size.batch
+                                ? as_double(begin) + (as_double(batch.tokens) + 1) / 2
+                                : std::min((as_double(part) + 0.5) * as_double(bucket), as_double(count));
+      const Sample& sample = sample_of(samples, batch.shape, as_double(depth) + middle);
+      runs.emplace_back();
+      for (const Stage& stage : sample.stages) {
+        add(totals, stage, 1);
+        runs.back().push_back({stage.backend, stage.seconds()});
+      }
+      begin += batch.tokens;
+    }
+    totals.seconds = seconds_of_runs(runs);
+    PhasePrediction phase = finish(totals, output_seconds(plan_.step) + host_seconds());
+    phase.rate = as_double(count) / phase.seconds;
+    return phase;
+  }
+
+ private:
+  /// The stages of batches that are alike.
+  struct Sample {
+    BatchShape shape;
+    double rows = 0;
+    std::vector<Stage> stages;
+  };
+
+  Totals new_totals() const {
+    Totals totals;
+    totals.ranks.resize(placement_.members().size());
+    return totals;
+  }
+
+  /// The plan of a prompt batch: one of those that the session has room for, or made here.
+  const PlannedGraph& planned(BatchShape shape) const {
+    if (shape.tokens == 1) return plan_.step;
+    const std::vector<BatchShape> largest = largest_prompt_shapes(plan_.size.batch);
+    const auto known = std::find(largest.begin(), largest.end(), shape);
+    if (known != largest.end()) return plan_.prompts[static_cast<size_t>(known - largest.begin())];
+    for (const auto& [made, graph] : more_) {
+      if (made == shape) return *graph;
+    }
+    auto graph = std::make_unique<PlannedGraph>(plan_graph(model_, placement_, session_, load_, plan_, shape));
+    more_.emplace_back(shape, std::move(graph));
+    return *more_.back().second;
+  }
+
+  const Sample& sample_of(std::vector<Sample>& samples, BatchShape shape, double rows) const {
+    for (const Sample& sample : samples) {
+      if (sample.shape == shape && sample.rows == rows) return sample;
+    }
+    samples.push_back({shape, rows, stages(planned(shape), rows)});
+    return samples.back();
+  }
+
+  std::vector<Stage> stages(const PlannedGraph& planned, double rows) const {
+    std::vector<std::optional<meta::Estimator>> estimators(devices_.size());
+    std::vector<Stage> out;
+    for (size_t s = 0; s < planned.schedule.splits.size(); ++s) {
+      const sched::Split& split = planned.schedule.splits[s];
+      const auto backend = static_cast<size_t>(split.backend);
+      if (!estimators[backend]) {
+        const meta::EstimateOptions options{.kv_rows = rows, .begins_run = false};
+        estimators[backend].emplace(planned.on(split.backend), machine_, devices_[backend], options);
+      }
+      const int segment = planned.local.splits[s].segment;
+      Stage stage{split.backend, 0, estimators[backend]->segments(segment, segment + 1)};
+      for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(copy);
+      out.push_back(std::move(stage));
+    }
+    return out;
+  }
+
+  /// The caller's own inputs are part of what a run costs its host.
+  double copy_seconds(const sched::Copy& copy) const {
+    if (copy.from_split < 0 && copy.from_backend < 0 && !copy.streamed) return 0;
+    return machine_.copy_latency + as_double(copy.bytes) / machine_.copy_bandwidth;
+  }
+
+  void add(Totals& totals, const Stage& stage, int times) const {
+    const auto members = placement_.members_of(stage.backend);
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      const auto known = std::find(placement_.members().begin(), placement_.members().end(), members[rank]);
+      meta::RankTime& time = totals.ranks[static_cast<size_t>(known - placement_.members().begin())];
+      time.compute += times * stage.estimate.ranks[rank].compute;
+      time.communication += times * (stage.estimate.ranks[rank].communication + stage.copies);
+    }
+    totals.copies += times * stage.copies;
+    for (const meta::CollectiveTime& one : stage.estimate.collectives) totals.add(one, times);
+  }
+
+  double seconds_of_runs(const std::vector<std::vector<StageWork>>& runs) const {
+    const PlannedGraph& largest = plan_.prompts.empty() ? plan_.step : plan_.prompts.front();
+    const auto alike = [&](const auto& run) { return run.size() == runs.front().size(); };
+    if (largest.schedule.ordered || !std::all_of(runs.begin(), runs.end(), alike)) {
+      double seconds = 0;
+      for (const auto& run : runs) {
+        for (const StageWork& stage : run) seconds += stage.seconds;
+      }
+      return seconds;
+    }
+    std::vector<CoreDemand> demand;
+    for (const std::vector<int>& members : devices_) {
+      demand.emplace_back(machine_.domains.size());
+      for (const int member : members) {
+        const meta::DeviceModel& device = machine_.devices[static_cast<size_t>(member)];
+        demand.back()[static_cast<size_t>(device.domain)] += device.cores;
+      }
+    }
+    std::vector<double> cores;
+    for (const meta::Domain& domain : machine_.domains) cores.push_back(domain.cores);
+    const int wanted = scheduler_options(placement_, session_).copies;
+    return pipeline_seconds(runs, sched::copies_for(largest.schedule, wanted), demand, cores);
+  }
+
+  double host_seconds() const {
+    std::vector<int> all;
+    for (const auto& members : devices_) {
+      for (const int member : members) {
+        if (std::find(all.begin(), all.end(), member) == all.end()) all.push_back(member);
+      }
+    }
+    return machine_.run_seconds(all);
+  }
+
+  /// Bringing the results to the host from devices that have other memory.
+  double output_seconds(const PlannedGraph& planned) const {
+    if (planned.schedule.splits.empty()) return 0;
+    const auto members = devices_[static_cast<size_t>(planned.schedule.splits.back().backend)];
+    const auto is_host = [&](int member) {
+      return machine_.devices[static_cast<size_t>(member)].type == DeviceType::kCpu;
+    };
+    if (std::all_of(members.begin(), members.end(), is_host)) return 0;
+    const DecoderGraph& graph = planned.graph;
+    const size_t bytes = graph.candidate_ids == nullptr
+                             ? graph.logits->bytes()
+                             : graph.candidate_ids->bytes() + graph.candidate_logits->bytes();
+    return static_cast<double>(bytes) / machine_.copy_bandwidth;
+  }
+
+  PhasePrediction finish(const Totals& totals, double host) const {
+    PhasePrediction phase;
+    for (const Device* member : placement_.members()) phase.devices.push_back(member->name());
+    phase.ranks = totals.ranks;
+    double waiting = 0;
+    for (meta::RankTime& rank : phase.ranks) {
+      rank.host = host;
+      rank.waiting = std::max(0.0, totals.seconds - rank.compute - rank.communication);
+      waiting += rank.waiting / as_double(static_cast<int64_t>(phase.ranks.size()));
+    }
+    phase.collectives = totals.collectives;
+    phase.copies = totals.copies;
+    phase.host = host;
+    phase.seconds = totals.seconds + host;
+    phase.imbalance = totals.seconds > 0 ? waiting / totals.seconds : 0;
+    return phase;
+  }
+
+  const Model& model_;
+  const Placement& placement_;
+  const meta::MachineModel& machine_;
+  const SessionOptions& session_;
+  const LoadOptions& load_;
+  ModelPlan plan_;
+  std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
+  mutable std::vector<std::pair<BatchShape, std::unique_ptr<PlannedGraph>>> more_;
+};
+
+}  // namespace
+
+Workload clipped(Workload workload, int64_t context) {
+  workload.depth = std::clamp<int64_t>(workload.depth, 0, std::max<int64_t>(context - 1, 0));
+  workload.prompt = std::min(workload.prompt, context - workload.depth);
+  workload.generate = std::min(workload.generate, context - workload.depth);
+  return workload;
+}
+
+Prediction predict(const Model& model, const Candidate& candidate, const meta::MachineModel& machine,
+                   const PlacementOptions& placement_options, const SessionOptions& session, const LoadOptions& load,
+                   const Workload& workload) {
+  const int64_t context = session_size(model.hparams, session).context;
+  require<InvalidArgument>(workload == clipped(workload, context),
+                           "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
+                           "larger one (-c) or fewer tokens",
+                           workload.prompt, workload.generate, workload.depth, context);
+  const Placement placement(model, candidate.groups, placement_of(candidate, placement_options));
+  const Predictor predictor(model, placement, machine, session, load);
+  Prediction prediction;
+  prediction.candidate = candidate;
+  prediction.memory = predictor.plan().memory;
+  prediction.fits = fits(prediction.memory);
+  prediction.host_bytes = predictor.plan().host_bytes;
+  prediction.context = context;
+  prediction.workload = workload;
+  if (workload.prompt > 0) prediction.prompt = predictor.prompt(workload.depth, workload.prompt);
+  if (workload.generate > 0) prediction.generation = predictor.generation(workload.depth, workload.generate);
+  prediction.split_key = split_key(model, placement);
+  return prediction;
+}
+
+Prediction Scenario::predict(const Candidate& candidate) const {
+  return models::predict(model, candidate, machine, placement, session, load, workload);
+}
+
+double PhasePrediction::communication() const {
+  double seconds = 0;
+  for (const meta::CollectiveTime& one : collectives) seconds += one.count * one.seconds;
+  return seconds;
+}
+
+int PhasePrediction::collective_count() const {
+  int count = 0;
+  for (const meta::CollectiveTime& one : collectives) count += one.count;
+  return count;
+}
+
+double seconds_of(const Prediction& prediction, Objective objective) {
+  const double prompt = prediction.prompt ? prediction.prompt->seconds : 0;
+  const double generation = prediction.generation ? prediction.generation->seconds : 0;
+  if (objective == Objective::kGeneration && prediction.generation) return generation;
+  if (objective == Objective::kPrompt && prediction.prompt) return prompt;
+  return prompt + generation;
+}
+
+}  // namespace shoal::models

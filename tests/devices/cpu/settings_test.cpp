@@ -1,0 +1,165 @@
+#include "devices/cpu/settings.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "devices/cpu/cpu_device.h"
+#include "devices/device.h"
+#include "graph/error.h"
+
+namespace shoal::cpu {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+/// An environment variable for the length of a test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    value != nullptr ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+/// All of them, so that whatever they are outside does not matter.
+struct Variables {
+  Variable devices, threads, slowdown;
+  explicit Variables(const char* threads = nullptr, const char* slowdown = nullptr, const char* devices = nullptr)
+      : devices("SHOAL_CPU_DEVICES", devices),
+        threads("SHOAL_CPU_THREADS", threads),
+        slowdown("SHOAL_CPU_SLOWDOWN", slowdown) {}
+};
+
+std::string refusal_of(const std::string& params) {
+  try {
+    read_settings(params);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CpuSettings, NothingIsNothing) {
+  const Variables variables;
+  const Settings settings = read_settings({});
+  EXPECT_EQ(settings.devices, 0);
+  EXPECT_THAT(settings.threads.numbers, IsEmpty());
+  EXPECT_EQ(settings.threads.of(3, 0), 0);
+  EXPECT_EQ(settings.slowdown.of(3, 1), 1);
+}
+
+TEST(CpuSettings, ParametersOneForEachOrOneForAll) {
+  const Variables variables;
+  const Settings settings = read_settings("devices=3,threads=1+3+2,slowdown=2.5,memory=1M");
+  EXPECT_EQ(settings.devices, 3);
+  EXPECT_THAT(settings.threads.numbers, ElementsAre(1, 3, 2));
+  EXPECT_EQ(settings.threads.of(1, 0), 3);
+  EXPECT_EQ(settings.slowdown.of(0, 1), 2.5);
+  EXPECT_EQ(settings.slowdown.of(2, 1), 2.5);
+  EXPECT_EQ(settings.limits.memory, size_t{1} << 20);
+}
+
+TEST(CpuSettings, TheEnvironmentSaysWhatParametersDoNot) {
+  const Variables variables("1,3", "1,2.5", "2");
+  EXPECT_THAT(read_settings({}).threads.numbers, ElementsAre(1, 3));
+  EXPECT_THAT(read_settings({}).slowdown.numbers, ElementsAre(1, 2.5));
+  const Settings settings = read_settings("devices=3,threads=2,slowdown=1+1+4");
+  EXPECT_EQ(settings.devices, 3);
+  EXPECT_EQ(settings.threads.of(2, 0), 2);
+  EXPECT_THAT(settings.slowdown.numbers, ElementsAre(1, 1, 4));
+}
+
+TEST(CpuSettings, AListSaysHowManyDevices) {
+  {
+    const Variables variables("1,3");
+    EXPECT_EQ(devices_from_environment(), 2);
+  }
+  {
+    const Variables variables(nullptr, "1,2,3");
+    EXPECT_EQ(devices_from_environment(), 3);
+  }
+  {
+    const Variables variables("4", "2");
+    EXPECT_EQ(devices_from_environment(), 0) << "numbers for all devices";
+  }
+  const Variables variables("", "", "");
+  EXPECT_EQ(devices_from_environment(), 0);
+}
+
+TEST(CpuSettings, CountsMustAgree) {
+  {
+    const Variables variables("1,3", nullptr, "3");
+    EXPECT_EQ(refusal_of(""),
+              "environment variable SHOAL_CPU_THREADS has 2 numbers for 3 CPU devices: give one for each, "
+              "or one for all");
+  }
+  {
+    const Variables variables("1,3", "1,2,3");
+    EXPECT_THAT(refusal_of(""), HasSubstr("SHOAL_CPU_SLOWDOWN has 3 numbers for 2 CPU devices"));
+  }
+  {
+    const Variables variables("1,3");
+    EXPECT_THAT(refusal_of("devices=5"), HasSubstr("SHOAL_CPU_THREADS has 2 numbers for 5 CPU devices"));
+  }
+  const Variables variables;
+  EXPECT_THAT(refusal_of("devices=1,slowdown=2+2"), HasSubstr("'slowdown' has 2 numbers for 1 CPU device: give"));
+}
+
+TEST(CpuSettings, ThreadsAreCounted) {
+  const Variables variables;
+  for (const char* bad : {"x", "-1", "1025", "1.5", "", "3x", "1,3"}) {
+    EXPECT_THAT(refusal_of(std::string("threads=") + bad), HasSubstr("parameter")) << bad;
+  }
+  EXPECT_EQ(read_settings("threads=0").threads.of(0, 7), 0) << "as many as there are cores";
+  EXPECT_THAT(refusal_of("threads=1+0"),
+              HasSubstr("parameter 'threads': number 2 must be a whole number from 1 to 1024, got '0'"));
+  EXPECT_THAT(refusal_of("threads=1+"), HasSubstr("number 2 must be a whole number from 1 to 1024, got ''"));
+}
+
+TEST(CpuSettings, FactorsAreFiniteAndNotBelowOne) {
+  for (const char* bad : {"0.5", "0", "-3", "nan", "inf", "1e400", "2x", "fast", "1001", "1,0.99", "1,", ",1"}) {
+    const Variables variables(nullptr, bad);
+    EXPECT_THAT(refusal_of(""), HasSubstr("environment variable SHOAL_CPU_SLOWDOWN")) << bad;
+    EXPECT_THAT(refusal_of(""), HasSubstr("must be a number from 1 to 1000")) << bad;
+  }
+  const Variables variables;
+  EXPECT_THAT(refusal_of("slowdown=1+0.5"),
+              HasSubstr("CPU: parameter 'slowdown': number 2 must be a number from 1 to 1000, got '0.5'"));
+  for (const char* good : {"1", "1.0", "3.25", "1000"}) EXPECT_EQ(refusal_of(std::string("slowdown=") + good), "");
+}
+
+TEST(CpuSettings, DevicesAreMadeSo) {
+  std::string plain;
+  {
+    const Variables variables(nullptr, nullptr, "2");
+    configure({});
+    plain = Registry::instance().device("CPU1").description();
+  }
+  {
+    const Variables variables("1,3", "1,2.5");
+    configure({});
+    const auto devices = Registry::instance().find_family("CPU")->devices();
+    ASSERT_EQ(devices.size(), 2U);
+    EXPECT_EQ(default_threads(*devices[0]), 1);
+    EXPECT_EQ(default_threads(*devices[1]), 3);
+    EXPECT_THAT(devices[1]->description(), HasSubstr("slowed 2.5x"));
+    EXPECT_NE(devices[1]->description(), plain) << "measurements are kept by it";
+    EXPECT_EQ(devices[0]->description().find("slowed"), std::string::npos);
+  }
+  configure({});
+}
+
+}  // namespace
+}  // namespace shoal::cpu

@@ -1,0 +1,137 @@
+#include "devices/cpu/slowdown.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <limits>
+
+#include "devices/allocate.h"
+#include "graph/error.h"
+#include "graph/ops/ops.h"
+#include "tests/devices/cpu_configuration.h"
+
+namespace shoal::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::duration;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+double seconds(Clock::time_point begin, Clock::time_point end) {
+  return duration<double>(end - begin).count();
+}
+
+/// Machines may be busy: what must hold in the best of so many tries holds.
+constexpr int kTries = 300;
+
+TEST(Slowdown, WaitsInProportion) {
+  for (const double took : {20e-6, 200e-6, 5e-3}) {
+    double best = std::numeric_limits<double>::max();
+    for (int i = 0; i < kTries && best > 1.02; ++i) {
+      const auto begin = Clock::now();
+      const auto end = begin + std::chrono::duration_cast<Clock::duration>(duration<double>(took));
+      while (Clock::now() < end) {
+      }
+      EXPECT_FALSE(wait_in_proportion(begin, end, 2.5, {}));
+      const double ratio = seconds(begin, Clock::now()) / (2.5 * took);
+      EXPECT_GE(ratio, 0.9999) << took;
+      best = std::min(best, ratio);
+    }
+    EXPECT_LE(best, 1.05) << "after work of " << took << " s";
+  }
+}
+
+TEST(Slowdown, AFactorOfOneWaitsForNothing) {
+  int asked = 0;
+  const auto end = Clock::now();
+  EXPECT_FALSE(wait_in_proportion(end - std::chrono::seconds(1000), end, 1, [&] { return ++asked > 0; }));
+  EXPECT_EQ(asked, 0);
+}
+
+TEST(Slowdown, AsksWhetherToStop) {
+  int asked = 0;
+  const auto begin = Clock::now();
+  EXPECT_TRUE(wait_in_proportion(begin, begin + std::chrono::hours(1), 1000, [&] { return ++asked == 3; }));
+  EXPECT_EQ(asked, 3);
+}
+
+/// A product that a device computes for about a millisecond, in its caches.
+class Products {
+ public:
+  Products() : backend_(Registry::instance().device("CPU0").init("threads=1")) {
+    Tensor* x = graph_.input("x", DType::kF32, {256, 64, 1, 1});
+    Tensor* w = graph_.input("w", DType::kF32, {256, 256, 1, 1});
+    for (int i = 0; i < 4; ++i) x = mul_mat(graph_, w, x);
+    graph_.output(x);
+    plan_ = backend_->create_plan(graph_);
+  }
+  Backend& backend() { return *backend_; }
+  GraphPlan& plan() { return *plan_; }
+
+  /// Of one run, by the stream's own clock.
+  double time() {
+    std::array<Clock::time_point, 2> times;
+    const auto note = [](void* time, const void*, bool) { *static_cast<Clock::time_point*>(time) = Clock::now(); };
+    backend_->enqueue({note, times.data(), nullptr});
+    backend_->compute_async(*plan_);
+    backend_->enqueue({note, times.data() + 1, nullptr});
+    backend_->synchronize();
+    return seconds(times[0], times[1]);
+  }
+
+ private:
+  Graph graph_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<GraphPlan> plan_;
+};
+
+// The best times of both come nearer to the truth with every run.
+TEST(Slowdown, PiecesOfWorkTakeSoManyTimesAsLong) {
+  double plain = std::numeric_limits<double>::max(), slow = plain;
+  const auto ratio = [&] { return slow / plain; };
+  for (int round = 0; round < 30; ++round) {
+    for (const bool is_slow : {false, true}) {
+      const test::CpuConfiguration configuration(is_slow ? "devices=1,slowdown=3" : "devices=1,slowdown=1");
+      Products products;
+      double& best = is_slow ? slow : plain;
+      for (int i = 0; i < 20; ++i) best = std::min(best, products.time());
+    }
+    if (std::abs(ratio() / 3 - 1) < 0.03) break;
+  }
+  EXPECT_NEAR(ratio() / 3, 1, 0.06) << slow << " s against " << plain << " s";
+}
+
+TEST(Slowdown, CollectivesAndOtherHostTasksAreNotSlowed) {
+  const test::CpuConfiguration configuration("devices=1,slowdown=1000");
+  Products products;
+  double best = std::numeric_limits<double>::max();
+  for (int i = 0; i < kTries && best > 0.5; ++i) {
+    // A millisecond of work would last for a second if it were slowed.
+    const auto begin = Clock::now();
+    const auto work = [](void*, const void*, bool) {
+      const auto end = Clock::now() + std::chrono::milliseconds(1);
+      while (Clock::now() < end) {
+      }
+    };
+    products.backend().enqueue({work, nullptr, nullptr});
+    products.backend().synchronize();
+    best = std::min(best, seconds(begin, Clock::now()));
+  }
+  EXPECT_LT(best, 0.5);
+}
+
+TEST(Slowdown, ARunIsStoppedWhileItWaits) {
+  const test::CpuConfiguration configuration("devices=1,slowdown=1000");
+  Products products;
+  // The four nodes are all computed when it first says so.
+  int asked = 0;
+  products.backend().set_abort_callback([&] { return ++asked > 4; });
+  products.backend().compute_async(products.plan());
+  EXPECT_THAT([&] { products.backend().synchronize(); },
+              ThrowsMessage<Aborted>(HasSubstr("[CPU0] stopped by the abort callback")));
+  EXPECT_EQ(asked, 5);
+}
+
+}  // namespace
+}  // namespace shoal::cpu

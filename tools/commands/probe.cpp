@@ -1,0 +1,215 @@
+// shoal probe: measures what devices can do and keeps it for predictions (meta/machine_file.h); shows what is kept.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "devices/cpu/cpu_device.h"
+#include "devices/params.h"
+#include "meta/machine_file.h"
+#include "meta/probe.h"
+#include "tools/command.h"
+#include "tools/device_names.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/program.h"
+#include "tools/progress.h"
+#include "tools/threads.h"
+
+namespace shoal::tools {
+namespace {
+
+using meta::DeviceModel;
+using meta::MachineModel;
+using meta::ProductPoint;
+
+struct ProbeFlags {
+  PluginFlags plugins;
+  std::vector<std::string> names;
+  meta::ProbeOptions options;
+  bool force = false;
+  OutputFlag output;
+};
+
+using Rows = std::vector<std::vector<std::string>>;
+
+std::string giga(double value) {
+  return value > 0 ? fmt::format("{:.1f}", value / 1e9) : "-";
+}
+std::string micro(double seconds) {
+  return fmt::format("{:.2f}", seconds * 1e6);
+}
+
+std::string devices_text(const MachineModel& machine) {
+  Rows rows{{"device", "domain", "cores", "memory", "reads GB/s", "caches", "activations GB/s", "attention GFLOP/s",
+             "KV GB/s", "op us", "step us", "run us"}};
+  for (const DeviceModel& d : machine.devices) {
+    rows.push_back({d.name, machine.domains[static_cast<size_t>(d.domain)].name, fmt::format("{:g}", d.cores),
+                    format_bytes(d.memory), giga(d.bandwidth), format_bytes(static_cast<size_t>(d.cache_bytes)),
+                    giga(d.activation_bandwidth), giga(d.attention_rate), giga(d.attention_bandwidth),
+                    micro(d.op_seconds), micro(d.step_seconds), micro(d.run_seconds)});
+  }
+  return format_table(rows);
+}
+
+std::string domains_text(const MachineModel& machine) {
+  Rows rows{{"domain", "devices", "read together GB/s", "cores"}};
+  for (size_t i = 0; i < machine.domains.size(); ++i) {
+    std::vector<std::string> names;
+    for (const DeviceModel& device : machine.devices) {
+      if (device.domain == static_cast<int>(i)) names.push_back(device.name);
+    }
+    const meta::Domain& domain = machine.domains[i];
+    rows.push_back({domain.name, fmt::format("{}", fmt::join(names, ",")), giga(domain.bandwidth),
+                    fmt::format("{:.2f}", domain.cores)});
+  }
+  return format_table(rows);
+}
+
+const ProductPoint& point_at(const std::vector<ProductPoint>& points, int64_t columns) {
+  const auto at = std::find_if(points.begin(), points.end(), [&](const auto& p) { return p.columns >= columns; });
+  return at == points.end() ? points.back() : *at;
+}
+
+/// Few columns are limited by reading weights, many by computing.
+std::string products_text(const MachineModel& machine) {
+  Rows rows{{"device", "weights", "1 column GB/s", "in caches GB/s", "32 columns GFLOP/s", "512 columns GFLOP/s"}};
+  for (const DeviceModel& device : machine.devices) {
+    for (const auto& [name, product] : device.products) {
+      const DTypeTraits& t = traits(*dtype_from_name(name));
+      const double bytes = static_cast<double>(t.block_bytes) / static_cast<double>(t.block_elems);
+      const auto rate = [&](int64_t columns) {
+        const ProductPoint& point = point_at(product.streamed, columns);
+        return giga(2 * static_cast<double>(point.columns) / point.seconds);
+      };
+      rows.push_back({device.name, name, giga(bytes / product.streamed.front().seconds),
+                      product.cached.empty() ? "-" : giga(bytes / product.cached.front().seconds), rate(32),
+                      rate(512)});
+    }
+  }
+  return format_table(rows);
+}
+
+std::string collectives_text(const MachineModel& machine) {
+  if (machine.collectives.empty()) return "";
+  Rows rows{{"members", "collective"}};
+  for (const auto& point : machine.collectives.front().points) {
+    rows[0].push_back(format_bytes(static_cast<size_t>(point.bytes)) + " us");
+  }
+  for (const meta::CollectiveTable& table : machine.collectives) {
+    std::vector<std::string> row{fmt::format("{}", fmt::join(table.members, ",")), std::string(name_of(table.kind))};
+    for (const auto& point : table.points) row.push_back(fmt::format("{:.1f}", point.seconds * 1e6));
+    row.resize(rows[0].size(), "-");
+    rows.push_back(std::move(row));
+  }
+  return "\n" + format_table(rows);
+}
+
+void show(const meta::MeasuredMachine& found, bool kept, double seconds, const ProbeFlags& flags) {
+  const std::string file = meta::machine_file().string();
+  if (flags.output.json()) {
+    nlohmann::json json{{"file", file},
+                        {"measured", found.measured},
+                        {"cached", kept},
+                        {"machine", nlohmann::json::parse(meta::to_json(found.machine))}};
+    if (!kept) json["seconds"] = seconds;
+    print_json(json);
+    return;
+  }
+  std::string text = devices_text(found.machine) + "\n" + domains_text(found.machine) + "\n" +
+                     products_text(found.machine) + collectives_text(found.machine) + "\n";
+  text += kept ? fmt::format("measured {}, kept in {}; --force measures again\n", found.measured, escaped(file))
+               : fmt::format("measured in {:.1f} s, saved in {}\n", seconds, escaped(file));
+  write_out(text);
+}
+
+/// Those named, or all that do not stand for others.
+std::vector<Device*> devices_of(const ProbeFlags& flags) {
+  if (!flags.names.empty()) return find_devices(flags.names);
+  std::vector<Device*> devices;
+  for (Device* device : Registry::instance().devices()) {
+    if (device->type() != DeviceType::kMeta) devices.push_back(device);
+  }
+  return devices;
+}
+
+/// Types without which the figures would have to be measured again.
+std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* const> devices) {
+  if (!flags.options.dtypes.empty()) return flags.options.dtypes;
+  std::vector<DType> wanted = meta::probe_dtypes();
+  for (const Device* device : devices) wanted = meta::supported_dtypes(*device, wanted);
+  return wanted;
+}
+
+MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) {
+  ProgressBar bar("probing");
+  meta::ProbeOptions options = flags.options;
+  options.progress = [&](int done, int total, const std::string& what) {
+    if (interrupted()) throw Interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
+  };
+  return meta::probe(devices, options);
+}
+
+int probe(const ProbeFlags& flags) {
+  catch_interrupts();
+  flags.plugins.load();
+  const std::vector<Device*> devices = devices_of(flags);
+  const int threads = flags.options.threads;
+  if (!flags.force) {
+    if (const auto found = meta::find_measured(devices, threads, wanted_dtypes(flags, devices))) {
+      show(*found, true, 0, flags);
+      return kSuccess;
+    }
+  }
+  require_threads(threads_needed(devices, threads));
+  const auto begin = std::chrono::steady_clock::now();
+  const MachineModel machine = measure(flags, devices);
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  meta::save_machine(machine);
+  const auto saved = meta::find_measured(devices, threads);
+  show({machine, saved ? saved->measured : ""}, false, time.count(), flags);
+  return kSuccess;
+}
+
+std::vector<DType> parse_dtypes(const std::string& flag, const std::string& text) {
+  std::string known;
+  for (const DType dtype : meta::probe_dtypes()) known += (known.empty() ? "" : ", ") + std::string(name_of(dtype));
+  std::vector<DType> found;
+  for (const std::string& part : split_list(text)) {
+    const auto dtype = dtype_from_name(part);
+    const bool fits = dtype && (traits(*dtype).is_float || traits(*dtype).is_quantized);
+    require<InvalidArgument>(fits, "{} must be of {}; got '{}'", flag, known, part);
+    if (std::find(found.begin(), found.end(), *dtype) == found.end()) found.push_back(*dtype);
+  }
+  return found;
+}
+
+}  // namespace
+
+CommandBody define_probe(CLI::App& app) {
+  auto flags = std::make_shared<ProbeFlags>();
+  const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; name single devices", flag,
+                             text);
+    flags->names = split_device_names(text);
+  };
+  add_parsed(app, "--devices", "NAMES", read_names, "Devices, such as CPU0,CPU1 (-dev)")->default_str("all");
+  add_integer(app, "-t,--threads", flags->options.threads, 0, cpu::kMaxThreads,
+              "Threads of each CPU device; 0: its cores");
+  const auto read_dtypes = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    flags->options.dtypes = parse_dtypes(flag, text);
+  };
+  add_parsed(app, "--dtypes", "TYPES", read_dtypes, "Types of weights, such as q4_0,q6_K")->default_str("all");
+  app.add_flag("--quick", flags->options.quick, "Fewer sizes and repetitions");
+  app.add_flag("--force", flags->force, "Measure again what is kept already");
+  flags->output.add_to(app);
+  flags->plugins.add_to(app);
+  return [flags] { return probe(*flags); };
+}
+
+}  // namespace shoal::tools

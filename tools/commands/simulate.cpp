@@ -1,0 +1,371 @@
+// shoal simulate: what `shoal bench` would print on a machine that one does not have.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "devices/params.h"
+#include "devices/sim/sim_device.h"
+#include "meta/machines.h"
+#include "models/best_shares.h"
+#include "models/predict.h"
+#include "tools/bench_report.h"
+#include "tools/bench_sweep.h"
+#include "tools/bench_text.h"
+#include "tools/command.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/program.h"
+#include "tools/prompt.h"
+
+namespace shoal::tools {
+namespace {
+
+struct SimulateFlags {
+  std::string machine;
+  BenchLists lists;
+  std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
+  models::SplitMode mode = models::SplitMode::kTensor;
+  ContextFlags context;
+  bool repack = true;
+  BenchFormat format = BenchFormat::kMarkdown;
+  std::string trace;
+
+  bool auto_shares() const { return lists.ratios == std::vector<std::string>{"auto"}; }
+};
+
+/// A machine's devices, so that placements and plans can be made for them.
+class SimulatedMachine {
+ public:
+  explicit SimulatedMachine(meta::MachineModel model) : model_(std::move(model)) {
+    for (const meta::DeviceModel& device : model_.devices) {
+      const std::string text = fmt::format("{}, {}", device.identity, format_bytes(device.memory));
+      devices_.push_back(&sim::family().provide({device.name, text, device.type, device.memory}));
+    }
+  }
+  const meta::MachineModel& model() const { return model_; }
+  std::span<Device* const> devices() const { return devices_; }
+  /// "H200.0,H200.1": the first of them.
+  std::string first(int64_t count) const {
+    std::vector<std::string> names;
+    for (int64_t i = 0; i < count; ++i) names.push_back(model_.devices[static_cast<size_t>(i)].name);
+    return fmt::format("{}", fmt::join(names, ","));
+  }
+  models::DeviceGroups groups(const DeviceList& list) const {
+    models::DeviceGroups groups;
+    auto name = list.names.begin();
+    for (const int size : list.group_sizes) {
+      groups.emplace_back();
+      for (int i = 0; i < size; ++i) groups.back().push_back(devices_[static_cast<size_t>(model_.index(*name++))]);
+    }
+    return groups;
+  }
+
+ private:
+  meta::MachineModel model_;
+  std::vector<Device*> devices_;
+};
+
+/// 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
+std::vector<int64_t> usual_counts(int64_t devices) {
+  std::vector<int64_t> counts;
+  for (int64_t count = 1; count < devices; count *= 2) counts.push_back(count);
+  counts.push_back(devices);
+  return counts;
+}
+
+/// The lists of devices that the counts mean, where no lists were given.
+void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
+  const auto most = static_cast<int64_t>(machine.devices().size());
+  if (!flags.lists.devices.empty() && !flags.device_counts.empty()) {
+    throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
+  }
+  if (!flags.lists.devices.empty()) return;
+  for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
+    if (count > most) {
+      throw UsageError(fmt::format("--device-counts {}: {} has {} device(s)", count, machine.model().name, most));
+    }
+    flags.lists.devices.push_back(machine.first(count));
+  }
+}
+
+size_t widest(const std::vector<BenchSetup>& setups, const std::function<std::string(const BenchSetup&)>& text) {
+  size_t width = 0;
+  for (const BenchSetup& setup : setups) width = std::max(width, text(setup).size());
+  return width;
+}
+
+/// "H200.0-7" for H200.0,H200.1,...,H200.7; other lists as they are.
+std::string short_devices(const DeviceList& list) {
+  const std::string& first = list.names.front();
+  const size_t dot = first.rfind('.');
+  if (list.names.size() < 3 || dot == std::string::npos || list.group_sizes.size() != list.names.size()) {
+    return list.text();
+  }
+  for (size_t i = 0; i < list.names.size(); ++i) {
+    if (list.names[i] != fmt::format("{}.{}", first.substr(0, dot), i)) return list.text();
+  }
+  return fmt::format("{}-{}", first, list.names.size() - 1);
+}
+
+BenchColumns columns_of(const SimulateFlags& flags, const std::vector<BenchSetup>& setups,
+                        std::span<const std::unique_ptr<models::Model>> opened) {
+  BenchColumns columns;
+  for (const auto& model : opened) columns.model_width = std::max(columns.model_width, describe_model(*model).size());
+  const BenchOptions usual;
+  columns.batch = flags.lists.batches != BenchLists().batches;
+  columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
+  columns.cache_types = flags.context.dtype_k != usual.dtype_k || flags.context.dtype_v != usual.dtype_v;
+  columns.split_mode = flags.mode != models::SplitMode::kTensor;
+  columns.devices_width = widest(setups, [](const BenchSetup& setup) { return short_devices(setup.devices); });
+  columns.ratio_width = std::max<size_t>(4, widest(setups, [](const BenchSetup& setup) { return setup.ratio; }));
+  return columns;
+}
+
+/// What the time of a phase goes into, as parts of it, averaged over devices.
+struct Parts {
+  double compute = 0, communication = 0, waiting = 0;
+};
+Parts parts_of(const models::PhasePrediction& phase) {
+  Parts parts;
+  double total = 0;
+  for (const meta::RankTime& rank : phase.ranks) {
+    parts.compute += rank.compute;
+    parts.communication += rank.communication;
+    parts.waiting += rank.waiting;
+    total += rank.total();
+  }
+  if (total <= 0) return {};
+  return {parts.compute / total, parts.communication / total, parts.waiting / total};
+}
+
+const models::DeviceUse& fullest(const models::Prediction& prediction) {
+  return *std::min_element(prediction.memory.begin(), prediction.memory.end(), [](const auto& a, const auto& b) {
+    return models::margin_bytes(a) < models::margin_bytes(b);
+  });
+}
+
+nlohmann::ordered_json memory_json(const models::Prediction& prediction) {
+  nlohmann::ordered_json memory = nlohmann::ordered_json::array();
+  for (const models::DeviceUse& use : prediction.memory) {
+    memory.push_back({{"device", use.device},
+                      {"weights", use.use.weights},
+                      {"kv", use.use.cache},
+                      {"compute", use.use.compute},
+                      {"communication", use.use.communication},
+                      {"total", use.use.total()},
+                      {"memory", use.memory.total}});
+  }
+  return memory;
+}
+
+/// Goes through the setups and tests of a command line, and prints them.
+class Simulation {
+ public:
+  Simulation(const SimulateFlags& flags, const SimulatedMachine& machine, const std::vector<BenchSetup>& setups)
+      : flags_(flags), machine_(machine) {
+    for (const std::string& path : flags.lists.models) models_.push_back(models::open_model(path));
+    report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, setups, models_));
+  }
+
+  void run(const BenchSetup& setup, const BenchTest& test) {
+    const models::Model& model = model_of(setup);
+    models::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
+    const size_t shares =
+        flags_.mode == models::SplitMode::kLayer ? candidate.groups.size() : setup.devices.names.size();
+    if (!setup.ratio.empty()) candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares));
+    const models::Scenario scenario{model,
+                                    machine_.model(),
+                                    {},
+                                    session_of(test),
+                                    {.use_mapping = false, .repack = flags_.repack},
+                                    {test.prompt, test.generate, test.depth}};
+    const bool search = flags_.auto_shares() && shares > 1;
+    const models::Prediction prediction =
+        search ? models::best_shares(scenario, candidate, {objective_of(test), 96, stop_when_interrupted}).best
+               : scenario.predict(candidate);
+    report_->add(result_of(setup, test, prediction));
+    if (!prediction.fits) does_not_fit(setup, test, prediction);
+  }
+
+  void finish() {
+    report_->finish();
+    if (flags_.format != BenchFormat::kMarkdown) return;
+    write_out(fmt::format("\nsimulated: {}, no measurement; what the figures rest on: docs/simulation.md\n{}",
+                          escaped(machine_.model().name), remarks_));
+  }
+
+ private:
+  static void stop_when_interrupted(int, int) {
+    if (interrupted()) throw Interrupted();
+  }
+  static models::Objective objective_of(const BenchTest& test) {
+    return test.prompt > 0 ? models::Objective::kPrompt : models::Objective::kGeneration;
+  }
+  const models::Model& model_of(const BenchSetup& setup) const {
+    const auto& paths = flags_.lists.models;
+    return *models_[static_cast<size_t>(std::find(paths.begin(), paths.end(), setup.model) - paths.begin())];
+  }
+  BenchOptions options() const {
+    BenchOptions options;
+    options.repetitions = 1;
+    options.dtype_k = flags_.context.dtype_k;
+    options.dtype_v = flags_.context.dtype_v;
+    return options;
+  }
+  models::SessionOptions session_of(const BenchTest& test) const {
+    models::SessionOptions session = options().session(test);
+    if (flags_.context.context > 0) session.context = flags_.context.context;
+    return session;
+  }
+
+  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const models::Prediction& prediction) {
+    const models::Model& model = model_of(setup);
+    const models::PhasePrediction& phase = test.prompt > 0 ? *prediction.prompt : *prediction.generation;
+    BenchResult result;
+    result.setup = setup;
+    result.setup.ratio = prediction.candidate.ratio();
+    result.test = test;
+    result.samples.tokens = test.tokens();
+    if (prediction.fits) result.samples.ns = {std::max<int64_t>(1, std::llround(phase.seconds * 1e9))};
+    result.time = utc_time();
+    result.model_type = describe_model(model);
+    result.model_bytes = model.file.tensor_bytes();
+    result.model_parameters = count_parameters(model);
+    result.backends = "SIM";
+    result.cpu_info = describe_cpus(machine_.devices());
+    result.gpu_info = describe_others(machine_.devices());
+    result.options = options();
+    result.placement.mode = flags_.mode;
+    result.mmap = false;
+    result.repack = flags_.repack;
+    result.simulated = machine_.model().name;
+    if (flags_.format == BenchFormat::kMarkdown) {
+      result.setup.devices = {{short_devices(setup.devices)}, {1}};
+      if (result.setup.ratio.empty() && setup.devices.names.size() > 1) result.setup.ratio = "even";
+    }
+    add_more(result, setup, phase, prediction);
+    return result;
+  }
+
+  /// Speed-ups are over the first setup of the model that fits.
+  void add_more(BenchResult& result, const BenchSetup& setup, const models::PhasePrediction& phase,
+                const models::Prediction& prediction) {
+    const auto key =
+        std::make_pair(setup.model, fmt::format("{} {} {}", result.test.name(), result.test.batch, result.test.ubatch));
+    if (prediction.fits) slowest_.try_emplace(key, phase.seconds);
+    const bool compared = prediction.fits && slowest_.contains(key);
+    const double gain = compared ? slowest_.at(key) / phase.seconds : 0;
+    const Parts parts = parts_of(phase);
+    const auto percent = [](double part) { return fmt::format("{:.1f} %", 100 * part); };
+    const models::DeviceUse& use = fullest(prediction);
+    result.more_columns = {{"speed-up", compared ? fmt::format("{:.2f}", gain) : "-"},
+                           {"collectives", percent(parts.communication)},
+                           {"waiting", percent(parts.waiting)},
+                           {"memory", format_bytes(use.use.total())},
+                           {"of", format_bytes(use.memory.total)}};
+    result.more_fields = {{"fits", prediction.fits},
+                          {"context", prediction.context},
+                          {"speed_up", compared ? nlohmann::ordered_json(gain) : nlohmann::ordered_json()},
+                          {"part_compute", parts.compute},
+                          {"part_collectives", parts.communication},
+                          {"part_waiting", parts.waiting},
+                          {"collectives", phase.collective_count()},
+                          {"imbalance", phase.imbalance},
+                          {"copies_ns", std::llround(phase.copies * 1e9)},
+                          {"host_ns", std::llround(phase.host * 1e9)},
+                          {"memory_most", use.use.total()},
+                          {"memory", memory_json(prediction)}};
+  }
+
+  void does_not_fit(const BenchSetup& setup, const BenchTest& test, const models::Prediction& prediction) {
+    const models::DeviceUse& use = fullest(prediction);
+    remarks_ += fmt::format(
+        "{} on {} does not fit: {} would need {} and has {}; use more devices, another -ts, a smaller context (-c) or "
+        "batch (-ub), a quantised cache (-ctk q8_0 -ctv q8_0), or a smaller model\n",
+        test.name(), short_devices(setup.devices), use.device, format_bytes(use.use.total()),
+        format_bytes(use.memory.free));
+  }
+
+  const SimulateFlags& flags_;
+  const SimulatedMachine& machine_;
+  std::vector<std::unique_ptr<models::Model>> models_;
+  std::unique_ptr<BenchReport> report_;
+  std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
+  std::string remarks_;
+};
+
+int simulate(SimulateFlags flags) {
+  const SimulatedMachine machine(meta::find_machine(flags.machine));
+  choose_devices(flags, machine);
+  BenchLists lists = flags.lists;
+  if (flags.auto_shares()) lists.ratios.clear();
+  const std::vector<BenchSetup> setups = make_setups(lists, flags.mode);
+  const std::vector<BenchTest> tests = make_tests(lists);
+  catch_interrupts();
+  Simulation simulation(flags, machine, setups);
+  for (const BenchSetup& setup : setups) {
+    for (const BenchTest& test : tests) {
+      if (interrupted()) throw Interrupted();
+      simulation.run(setup, test);
+    }
+  }
+  simulation.finish();
+  return kSuccess;
+}
+
+void add_machine(CLI::App& app, SimulateFlags& flags) {
+  app.add_option("-m,--model", flags.lists.models,
+                 "GGUF file; may be repeated. One without weights will do: make_model.py --sparse")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->required();
+  app.add_option("--machine", flags.machine,
+                 "Such as H200x8-nvlink or RTX4090x2-pcie, or the path of a JSON file (docs/simulation.md)")
+      ->type_name("NAME")
+      ->required();
+  add_counts(app, "--device-counts", flags.device_counts, 1, 64,
+             "How many of the machine's devices act as one; several with commas")
+      ->default_str("1,2,4,... and all");
+  app.add_option(
+         "--devices", flags.lists.devices,
+         "Instead of counts: devices of the machine by name, such as H200.0,H200.1; several lists with semicolons, "
+         "or repeated (-dev)")
+      ->type_name("NAMES")
+      ->allow_extra_args(false);
+  app.add_option("--tensor-split", flags.lists.ratios,
+                 "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
+                 "many devices; auto: the fastest that is found; default even (-ts)")
+      ->type_name("SHARES")
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
+CommandBody define_simulate(CLI::App& app) {
+  auto flags = std::make_shared<SimulateFlags>();
+  flags->lists.devices.clear();
+  add_machine(app, *flags);
+  add_test_counts(app, flags->lists);
+  const auto read_mode = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
+    flags->mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+  };
+  add_parsed(
+      app, "--split-mode", "MODE", read_mode,
+      "tensor: all devices work on each layer; layer: each device, or group such as H200.0+H200.1, has some of the "
+      "layers (-sm)")
+      ->default_str("tensor");
+  flags->context.add_to(app);
+  const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    flags->format = parse_bench_format(flag, text);
+  };
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
+  return [flags] { return simulate(*flags); };
+}
+
+}  // namespace shoal::tools

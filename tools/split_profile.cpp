@@ -1,0 +1,186 @@
+#include "tools/split_profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "graph/error.h"
+#include "tools/device_names.h"
+
+namespace shoal::tools {
+namespace {
+
+using Json = nlohmann::json;
+constexpr int64_t kVersion = 1;
+/// Nobody has that much to say; what is longer is another file.
+constexpr std::streamsize kMostBytes = 1 << 20;
+
+std::string read_file(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  if (file) {
+    text.resize(kMostBytes + 1);
+    file.read(text.data(), kMostBytes + 1);
+    text.resize(static_cast<size_t>(file.gcount()));
+  }
+  if (!file && !file.eof()) {
+    fail<InvalidArgument>(
+        "--tensor-split @{}: cannot read the profile: {}; check the path, or write one with "
+        "scripts/tune_split.py",
+        path, std::strerror(errno != 0 ? errno : EIO));
+  }
+  require<InvalidArgument>(text.size() <= kMostBytes, "--tensor-split @{}: more than 1 MiB is no profile of a split",
+                           path);
+  return text;
+}
+
+/// Reads fields of one profile, with messages that name it.
+class Reader {
+ public:
+  Reader(std::string_view text, std::string_view path) : path_(path) {
+    try {
+      json_ = Json::parse(text);
+    } catch (const Json::parse_error& error) {
+      wrong("it is no JSON (at byte {})", error.byte);
+    }
+    if (!json_.is_object()) wrong("it is not a JSON object");
+  }
+
+  const Json& json() const { return json_; }
+
+  const Json& field(const char* name) const {
+    const auto found = json_.find(name);
+    if (found == json_.end()) wrong("it has no \"{}\"", name);
+    return *found;
+  }
+
+  std::string text_of(const char* object, const char* name) const {
+    const auto found = json_.find(object);
+    if (found == json_.end() || !found->is_object()) return {};
+    const auto value = found->find(name);
+    return value != found->end() && value->is_string() ? value->get<std::string>() : std::string();
+  }
+
+  template <class... Args>
+  [[noreturn]] void wrong(fmt::format_string<Args...> format, Args&&... args) const {
+    fail<InvalidArgument>(
+        "--tensor-split @{}: {}; a profile is such as {{\"version\": 1, \"devices\": [\"CPU0\", \"CPU1\"], "
+        "\"tensor_split\": [3, 1]}}",
+        path_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  std::string path_;
+  Json json_;
+};
+
+std::vector<std::string> read_devices(const Reader& reader) {
+  const Json& list = reader.field("devices");
+  if (!list.is_array() || list.empty()) reader.wrong("\"devices\" is not a list of names");
+  std::vector<std::string> devices;
+  for (const Json& entry : list) {
+    if (!entry.is_string()) reader.wrong("\"devices\" has {}, which is no name", entry.dump());
+    devices.push_back(entry.get<std::string>());
+  }
+  try {
+    split_device_names(fmt::format("{}", fmt::join(devices, ",")));
+  } catch (const InvalidArgument& error) {
+    reader.wrong("\"devices\": {}", error.what());
+  }
+  return devices;
+}
+
+std::vector<double> read_shares(const Reader& reader, size_t devices) {
+  const Json& list = reader.field("tensor_split");
+  if (!list.is_array()) reader.wrong("\"tensor_split\" is not a list of numbers");
+  std::vector<double> shares;
+  for (const Json& entry : list) {
+    const double share = entry.is_number() ? entry.get<double>() : -1;
+    if (!std::isfinite(share) || share < 0) reader.wrong("\"tensor_split\" has {}, no number >= 0", entry.dump());
+    shares.push_back(share);
+  }
+  if (shares.size() != devices) {
+    reader.wrong("\"tensor_split\" has {} numbers for {} devices", shares.size(), devices);
+  }
+  if (std::accumulate(shares.begin(), shares.end(), 0.0) <= 0) reader.wrong("\"tensor_split\" adds up to 0");
+  return shares;
+}
+
+models::SplitMode read_mode(const Reader& reader) {
+  const auto found = reader.json().find("split_mode");
+  if (found == reader.json().end() || *found == "tensor") return models::SplitMode::kTensor;
+  if (*found != "layer") reader.wrong("\"split_mode\" is {}, not \"tensor\" or \"layer\"", found->dump());
+  return models::SplitMode::kLayer;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+const char* name_of(models::SplitMode mode) {
+  return mode == models::SplitMode::kLayer ? "layer" : "tensor";
+}
+
+}  // namespace
+
+std::string SplitProfile::device_list() const {
+  return fmt::format("{}", fmt::join(devices, ","));
+}
+
+std::string SplitProfile::ratio() const {
+  return fmt::format("{}", fmt::join(shares, ","));
+}
+
+bool names_profile(std::string_view ratio) {
+  return ratio.starts_with('@');
+}
+
+SplitProfile read_split_profile(std::string_view ratio) {
+  const std::string path(ratio.substr(1));
+  require<InvalidArgument>(!path.empty(), "--tensor-split @: a name of a profile follows, such as @profile.json");
+  return parse_split_profile(read_file(path), path);
+}
+
+SplitProfile parse_split_profile(std::string_view json, std::string_view path) {
+  const Reader reader(json, path);
+  const Json& version = reader.field("version");
+  if (version != kVersion) reader.wrong("its version is {}, and this program reads {}", version.dump(), kVersion);
+  SplitProfile profile;
+  profile.path = path;
+  profile.model_file = reader.text_of("model", "file");
+  profile.model_type = reader.text_of("model", "type");
+  profile.mode = read_mode(reader);
+  profile.devices = read_devices(reader);
+  const size_t sharers = profile.mode == models::SplitMode::kLayer ? profile.devices.size()
+                                                                   : split_device_names(profile.device_list()).size();
+  profile.shares = read_shares(reader, sharers);
+  return profile;
+}
+
+void check_profile(const SplitProfile& profile, const std::string& devices, models::SplitMode mode) {
+  const auto plain = [](const std::string& list) {
+    return fmt::format("{}", fmt::join(split_device_names(lower(list)), ","));
+  };
+  const bool by_groups = mode == models::SplitMode::kLayer;
+  const bool same = plain(devices) == plain(profile.device_list()) &&
+                    (!by_groups || device_group_sizes(devices) == device_group_sizes(profile.device_list()));
+  require<InvalidArgument>(same,
+                           "--tensor-split @{}: the profile is for {} device(s), {}, and --devices names {}, {}; leave "
+                           "--devices out, or tune a split for these",
+                           profile.path, split_device_names(profile.device_list()).size(), profile.device_list(),
+                           split_device_names(devices).size(), devices);
+  require<InvalidArgument>(profile.mode == mode,
+                           "--tensor-split @{}: the profile is for -sm {}, and {} is asked for; use -sm {}",
+                           profile.path, name_of(profile.mode), name_of(mode), name_of(profile.mode));
+}
+
+}  // namespace shoal::tools
