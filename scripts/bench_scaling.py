@@ -18,6 +18,7 @@ import platform
 import re
 import shlex
 import sys
+from importlib import metadata
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from measuring import python  # noqa: E402
@@ -211,7 +212,7 @@ def baseline_lines(setup: runs.Setup, study: Study) -> list[str]:
 def facts_of(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: runs.Abilities) -> dict:
     host = topology.read()
     about = study.findings.about
-    versions = {"shoal": setup.version, "python": platform.python_version(), "matplotlib": chart_files.matplotlib.__version__}
+    versions = {"shoal": setup.version, "python": platform.python_version(), "matplotlib": metadata.version("matplotlib")}
     when = f", {about['test_time'][:10]}" if about.get("test_time") else ""
     commit = f", commit {about['build_commit']}" if about.get("build_commit") else ""
     notes = [

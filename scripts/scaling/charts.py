@@ -27,7 +27,9 @@ MEMORY_PARTS = [
 ]
 
 
-matplotlib.rcParams.update(STYLE | {"axes.grid": False, "font.size": 9})
+def style():
+    """To be drawn and saved within."""
+    return matplotlib.rc_context(STYLE | {"axes.grid": False, "font.size": 9})
 
 
 def plain(axes) -> None:

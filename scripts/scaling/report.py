@@ -83,8 +83,8 @@ def grouped(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     return found
 
 
-def file_name(kind: str, model: str) -> str:
-    return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '_', pathlib.PurePath(model).name)}.svg"
+def file_name(kind: str, model: str, suffix: str) -> str:
+    return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '_', model).strip('_.')}{suffix}"
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:
@@ -100,13 +100,14 @@ def draw(rows: list[Row], found: Findings, folder: pathlib.Path, suffix: str) ->
         own = [row for row in rows if row.model == model]
         order = list(dict.fromkeys(row.configuration.name for row in own if not row.configuration.machine))
         memory = [(name, found.memory[model, name]) for name in order if (model, name) in found.memory]
-        figures = {"speedup": charts.speedup(own), "time": charts.time_by_device(own),
-                   "memory": charts.memory_by_device(memory)}
-        for kind, figure in figures.items():
-            if figure is not None:
-                name = file_name(kind, model).removesuffix(".svg") + suffix
-                save(figure, folder / name)
-                made[kind].append((model, name))
+        drawings = {"speedup": (charts.speedup, own), "time": (charts.time_by_device, own),
+                    "memory": (charts.memory_by_device, memory)}
+        for kind, (drawing, data) in drawings.items():
+            with charts.style():
+                figure = drawing(data)
+                if figure is not None:
+                    made[kind].append((model, file_name(kind, model, suffix)))
+                    save(figure, folder / made[kind][-1][1])
     return made
 
 
