@@ -49,6 +49,8 @@ class Findings:
             self.memory.setdefault((model, configuration), record["memory"])
             if record.get("rate"):
                 self.predictions[model, configuration, record["test"]] = record["rate"]
+            if record.get("no_prediction"):
+                self.remark(f"{model}, {configuration}: {record['no_prediction']}")
             if record.get("collectives") is not None:
                 self.predicted_shares[model, configuration, record["test"]] = record["collectives"]
         elif record["kind"] == "probe":
@@ -60,9 +62,11 @@ class Findings:
             self.failures.setdefault((model, configuration), record["error"])
             return
         place = f"{model}, {configuration}: " if model else ""
-        remark = f"{place}no {self.MISSING[record['kind']]}: {record['error']}"
-        if remark not in self.remarks:
-            self.remarks.append(remark)
+        self.remark(f"{place}no {self.MISSING[record['kind']]}: {record['error']}")
+
+    def remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
 
 
 @dataclasses.dataclass

@@ -181,7 +181,9 @@ def plan(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration,
 
 
 def prediction_in(found: dict, test: Test) -> dict:
-    """Tokens/s and the part of the time in collectives, in the JSON of `shoal plan`; nothing where it has none."""
+    """Tokens/s and the part of the time in collectives, in the JSON of `shoal plan`, or why there is nothing."""
+    if found.get("no_prediction"):
+        return {"no_prediction": str(found["no_prediction"])}
     try:
         phase = found["prediction"]["prompt" if test.prompt else "generation"]
         rate = float(phase["tokens_per_second"])

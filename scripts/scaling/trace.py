@@ -11,8 +11,10 @@ communication:
 import dataclasses
 import json
 import pathlib
+import re
 
-KINDS = {"compute", "collective", "wait", "copy"}
+KINDS = {"compute", "collective", "wait", "copy", "host"}
+RUN = re.compile(r" run \d+$")  # of the row "bench": what the clock measures, without the warm-up
 
 
 class TraceError(Exception):
@@ -34,7 +36,7 @@ class Span:
 
 @dataclasses.dataclass
 class DeviceTime:
-    """What a device does in the time from the first to the last span of all devices, in parts of that time."""
+    """What a device does in the time of the measured runs, in parts of that time."""
 
     device: str
     compute: float = 0.0
@@ -53,7 +55,7 @@ class DeviceTime:
 
 
 def parse(text: str) -> list[Span]:
-    """Spans of devices, in order of begin; rows of the host are left out."""
+    """In order of begin."""
     try:
         document = json.loads(text)
         events = document["traceEvents"] if isinstance(document, dict) else document
@@ -93,20 +95,28 @@ def waiting_in_collectives(rows: dict[str, list[Span]]) -> dict[str, list[float]
     return waits
 
 
+def windows_of(spans: list[Span]) -> list[tuple[float, float]]:
+    """When runs were measured; from the first to the last span where nobody says so."""
+    runs = [(span.begin, span.end) for span in spans if span.kind == "host" and RUN.search(span.name)]
+    work = [span for span in spans if span.kind != "host"]
+    return runs or [(min(span.begin for span in work), max(span.end for span in work))]
+
+
 def breakdown(spans: list[Span], groups: list[list[str]]) -> list[DeviceTime]:
     """groups: devices that act as one, in the order in which they are to be listed."""
     devices = [device for group in groups for device in group]
-    spans = [span for span in spans if span.row in devices]
     missing = [device for device in devices if not any(span.row == device for span in spans)]
     if missing:
         raise TraceError(f"the trace has no row of {', '.join(missing)}")
-    total = max(span.end for span in spans) - min(span.begin for span in spans)
+    windows = windows_of([span for span in spans if span.kind == "host" or span.row in devices])
+    total = sum(end - begin for begin, end in windows)
     if total <= 0:
         raise TraceError("the spans of the trace take no time")
+    spans = [span for span in spans if any(begin <= span.begin < end for begin, end in windows)]
     found = {device: DeviceTime(device) for device in devices}
     fields = {"compute": "compute", "wait": "waiting", "copy": "copies"}
     for span in spans:
-        if span.kind in fields:
+        if span.row in found and span.kind in fields:
             name = fields[span.kind]
             setattr(found[span.row], name, getattr(found[span.row], name) + span.length / total)
     for group in groups:

@@ -43,9 +43,11 @@ def note():
 
 
 def events(names):
-    """Device i computes 60 - 10 i us, then an all_reduce that takes 10 us from the moment when all have come; twice."""
+    """Device i computes 60 - 10 i us, then an all_reduce that takes 10 us from the moment when all have come; twice, in a
+    run of 170 us. Before it a warm-up."""
     for tid, name in enumerate(names, 1):
         yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
+        yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": -400.0, "dur": 300.0}
         for turn in range(2):
             begin, own = 100.0 * turn, 60.0 - 10 * (tid - 1)
             yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": begin, "dur": own}
@@ -53,8 +55,9 @@ def events(names):
             if len(names) > 1:
                 yield {"ph": "X", "pid": 1, "tid": tid, "cat": "collective", "name": "all_reduce", "ts": begin + own,
                        "dur": end - begin - own}
-    yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": 99, "args": {"name": "host"}}
-    yield {"ph": "X", "pid": 1, "tid": 99, "cat": "host", "name": "run", "ts": -500.0, "dur": 2000.0}
+    yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": 99, "args": {"name": "bench"}}
+    for name, begin, length in (("tg32 warm-up", -400.0, 350.0), ("tg32 run 1", 0.0, 170.0)):
+        yield {"ph": "X", "pid": 1, "tid": 99, "cat": "host", "name": name, "ts": begin, "dur": length}
 
 
 def bench():

@@ -2,6 +2,7 @@
 itself where SHOAL_PROGRAM names it."""
 import contextlib
 import csv
+import dataclasses
 import importlib.util
 import io
 import json
@@ -113,6 +114,13 @@ class TraceTest(unittest.TestCase):
         self.assertEqual([round(time.communication, 6) for time in times], [0.2, 0.2, 0.1])
         with self.assertRaisesRegex(trace.TraceError, "CPU0 has 2, CPU1 has 2, CPU2 has 1"):
             trace.breakdown(trace.parse(self.events(*spans)), [["CPU0", "CPU1", "CPU2"]])
+
+    def test_only_measured_runs_count(self):
+        spans = [("bench", "host", 0, 50), ("bench", "host", 100, 10), ("bench", "host", 200, 10), ("CPU0", "compute", 0, 50),
+                 ("CPU0", "compute", 100, 4), ("CPU0", "compute", 202, 8), ("CPU0", "compute", 220, 70)]
+        found = [dataclasses.replace(span, name=f"tg4 run {span.begin:g}")
+                 if span.kind == "host" and span.begin else span for span in trace.parse(self.events(*spans))]
+        self.assertAlmostEqual(trace.breakdown(found, [["CPU0"]])[0].compute, 12 / 20)
 
     def test_what_is_no_trace(self):
         for text in ("", "[1]", "{}", '{"traceEvents": [{"ph": "X", "cat": "compute"}]}', '{"traceEvents": 3}'):
