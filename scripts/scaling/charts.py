@@ -83,21 +83,26 @@ def spread_lines(axes, places: list[float], rows: list[Row], colour: str) -> Non
         axes.vlines(place, row.speedup.least, row.speedup.most, colors=colour, linewidth=1.4, alpha=0.7)
 
 
-def draw_curve(axes, curve: list[Row], colour: str, label: str) -> None:
+def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None:
+    """Curve `place` of so many. Values are written below it, of two
+    above the first one, of more nowhere."""
+    colour = COLOURS[place % len(COLOURS)]
     measured = [row for row in curve if row.speedup]
     places = [row.configuration.count for row in measured]
     values = [row.speedup.median for row in measured]
-    axes.plot(places, values, "o-", color=colour, linewidth=2.2, markersize=6, label=label, zorder=3)
+    axes.plot(places, values, "o-", color=colour, linewidth=2.2, markersize=6, label=f"measured {series}".strip(), zorder=3)
     spread_lines(axes, places, measured, colour)
-    for row, place, value in zip(measured, places, values):
-        if row.configuration.count > 1:
-            axes.annotate(f"{value:.2f}", (place, value), (0, -15), textcoords="offset points", ha="center", fontsize=9,
-                          color=colour, fontweight="bold")
+    for row, x, value in zip(measured, places, values):
+        if row.configuration.count > 1 and of <= 2:
+            above = of == 2 and place == 0
+            axes.annotate(f"{value:.2f}", (x, value), (0, 8 if above else -15), textcoords="offset points", ha="center",
+                          fontsize=9, color=colour, fontweight="bold", zorder=4,
+                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85})
     predicted = [row for row in curve if row.predicted_speedup]
     if len(predicted) > 1:
         axes.plot([row.configuration.count for row in predicted], [row.predicted_speedup for row in predicted], "s:",
-                  color="#c2410c" if colour == COLOURS[0] else colour, linewidth=1.8, markersize=5,
-                  label=f"predicted {label.removeprefix('measured')}".strip())
+                  color=COLOURS[1] if of == 1 else colour, linewidth=1.8, markersize=4.5,
+                  label=f"predicted {series}".strip())
 
 
 def highest(rows: list[Row]) -> float:
@@ -167,8 +172,9 @@ def speedup(rows: list[Row]) -> Figure | None:
             draw_categories(axes, found)
             continue
         draw_references(axes, found)
-        for colour, (series, points) in zip(COLOURS * len(found), series_of(found).items()):
-            draw_curve(axes, points, colour, f"measured {series}".strip())
+        curves = series_of(found)
+        for place, (series, points) in enumerate(curves.items()):
+            draw_curve(axes, points, place, len(curves), series)
         axes.set_xticks(sorted({row.configuration.count for row in found if not row.configuration.machine}))
         axes.set_ylim(0, highest(found))
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
@@ -204,11 +210,12 @@ def separate(axes, sizes: list[int]) -> None:
         axes.axhline(at - 0.5, color="#d1d5db", linewidth=0.8)
 
 
-def device_labels(row_devices: list[list[str]]) -> list[str]:
-    """The first of a configuration also says how many devices it has."""
+def device_labels(listed: list[tuple[str, list[str]]]) -> list[str]:
+    """(configuration, its devices): the first device is preceded by how many there are, and how they share the work."""
     labels = []
-    for devices in row_devices:
-        many = f"{len(devices)} device{'s' if len(devices) > 1 else ''}:  "
+    for name, devices in listed:
+        series = name.partition(" ")[2]
+        many = f"{len(devices)} device{'s' if len(devices) > 1 else ''}{', ' if series else ''}{series}:  "
         labels += [(many if index == 0 else "") + device for index, device in enumerate(devices)]
     return labels
 
@@ -221,7 +228,7 @@ def time_by_device(rows: list[Row]) -> Figure | None:
     most = max(sum(len(row.times) for row in found) for found in tests.values())
     figure, all_axes = panels(len(tests), 0.75 + 0.24 * most)
     for axes, (name, found) in zip(all_axes, tests.items()):
-        labels = device_labels([[time.device for time in row.times] for row in found])
+        labels = device_labels([(row.configuration.name, [time.device for time in row.times]) for row in found])
         bars, ends = [], []
         for row in found:
             whole = 1e3 / row.gain.rate.median * (row.test.prompt or 1)
@@ -245,7 +252,7 @@ def memory_by_device(memory: list[tuple[str, list[dict]]]) -> Figure | None:
     unit, power = ("GiB", 30) if largest >= 1 << 30 else ("MiB", 20)
     scaled = [{key: device.get(key, 0) / (1 << power) for key, *_ in MEMORY_PARTS} for device in bars]
     figure, (axes,) = panels(1, 0.6 + 0.24 * len(bars), 1)
-    labels = device_labels([[device["device"] for device in devices] for _, devices in memory])
+    labels = device_labels([(name, [device["device"] for device in devices]) for name, devices in memory])
     stacked(axes, labels, scaled, MEMORY_PARTS, [f"{device['total'] / (1 << power):.{2 if power == 30 else 1}f} {unit}" for device in bars])
     separate(axes, [len(devices) for _, devices in memory])
     axes.set_xlabel(unit, fontsize=9)
