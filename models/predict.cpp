@@ -148,15 +148,18 @@ class Predictor {
   }
 
   std::vector<Stage> stages(const PlannedGraph& planned, double rows) const {
+    std::vector<std::optional<meta::Estimator>> estimators(devices_.size());
     std::vector<Stage> out;
     for (size_t s = 0; s < planned.schedule.splits.size(); ++s) {
       const sched::Split& split = planned.schedule.splits[s];
+      const auto backend = static_cast<size_t>(split.backend);
+      if (!estimators[backend]) {
+        const meta::EstimateOptions options{.kv_rows = rows, .begins_run = false};
+        estimators[backend].emplace(planned.on(split.backend), machine_, devices_[backend], options);
+      }
       const int segment = planned.local.splits[s].segment;
-      Stage stage{split.backend, 0, {}};
+      Stage stage{split.backend, 0, estimators[backend]->segments(segment, segment + 1)};
       for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(copy);
-      stage.estimate =
-          meta::estimate(planned.on(split.backend), segment, segment + 1, machine_,
-                         devices_[static_cast<size_t>(split.backend)], {.kv_rows = rows, .begins_run = false});
       out.push_back(std::move(stage));
     }
     return out;
@@ -235,6 +238,7 @@ class Predictor {
     phase.ranks = totals.ranks;
     double waiting = 0;
     for (meta::RankTime& rank : phase.ranks) {
+      rank.host = host;
       rank.waiting = std::max(0.0, totals.seconds - rank.compute - rank.communication);
       waiting += rank.waiting / as_double(static_cast<int64_t>(phase.ranks.size()));
     }

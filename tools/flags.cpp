@@ -138,10 +138,9 @@ void DeviceFlags::check() {
     if (list.empty()) {
       names = split_device_names(profile.device_list());
       group_sizes = device_group_sizes(profile.device_list());
-      mode = profile.mode;
-    } else {
-      check_profile(profile, list, mode);
+      if (mode == models::SplitMode::kTensor) mode = profile.mode;
     }
+    check_profile(profile, list.empty() ? profile.device_list() : list, mode);
     ratio = profile.ratio();
   }
   if (ratio == kAutoRatio) return;
@@ -183,7 +182,8 @@ void FitFlags::add_to(CLI::App& app) {
   add_parsed(app, "--fit", "on|off", read, "Make the context as small as the memory asks for (-fit)")
       ->default_str("off");
   add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, "The smallest context that --fit may choose (-fitc)");
-  add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30, "MiB that --fit leaves free on each device (-fitt)");
+  add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30,
+              "MiB that --fit leaves free on each device (-fitt)");
 }
 
 void WorkloadFlags::add_to(CLI::App& app) {

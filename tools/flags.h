@@ -42,7 +42,7 @@ struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names{"CPU0"};
   std::vector<int> group_sizes{1};  ///< of the names: those of a group act as one
-  std::string ratio;  ///< "auto" until auto_split.h has chosen
+  std::string ratio;                ///< "auto" until auto_split.h has chosen
   int threads = 0;
   /// `required`: the command makes no sense without --devices.
   void add_to(CLI::App& app, bool required = false);

@@ -19,6 +19,10 @@ constexpr const char* kEraseLine = "\r\x1b[K";
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), visible_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
+  clear();
+}
+
+void ProgressBar::clear() {
   if (visible_) write_err(kEraseLine);
 }
 

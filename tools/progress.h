@@ -19,6 +19,8 @@ class ProgressBar {
   void update(size_t done, size_t total);
   /// The same for what is no number of bytes: "probing  [###...]  20%  CPU0 q4_0".
   void update(size_t done, size_t total, const std::string& detail);
+  /// Removes the line, to print something else.
+  void clear();
 
   /// The line for a state; `width` columns of bar.
   static std::string line(const std::string& label, size_t done, size_t total, int width = 30);

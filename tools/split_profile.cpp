@@ -32,9 +32,10 @@ std::string read_file(const std::string& path) {
     text.resize(static_cast<size_t>(file.gcount()));
   }
   if (!file && !file.eof()) {
-    fail<InvalidArgument>("--tensor-split @{}: cannot read the profile: {}; check the path, or write one with "
-                          "scripts/tune_split.py",
-                          path, std::strerror(errno != 0 ? errno : EIO));
+    fail<InvalidArgument>(
+        "--tensor-split @{}: cannot read the profile: {}; check the path, or write one with "
+        "scripts/tune_split.py",
+        path, std::strerror(errno != 0 ? errno : EIO));
   }
   require<InvalidArgument>(text.size() <= kMostBytes, "--tensor-split @{}: more than 1 MiB is no profile of a split",
                            path);

@@ -25,7 +25,7 @@ struct CompareFlags {
   std::string prompt = "In the beginning was the word";
   double threshold = 1e-4;
 
-  void check() const {
+  void check() {
     devices.check();
     if (devices.names.size() < 2) throw UsageError("comparing needs at least two devices; name them with --devices");
   }
@@ -54,7 +54,7 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags) {
   return tokens;
 }
 
-int compare(const CompareFlags& flags) {
+int compare(CompareFlags& flags) {
   flags.check();
   std::vector<models::Token> tokens = prompt_ids(flags);
   std::vector<NodeError> errors =

@@ -27,7 +27,7 @@ struct PlanFlags {
   int rank = -1;
   bool schedule = false;
 
-  void check() const {
+  void check() {
     devices.check();
     if (rank < static_cast<int>(devices.names.size())) return;
     throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, devices.names.size() - 1));
@@ -136,7 +136,7 @@ std::string traffic_text(const Traffic& per_token) {
   return text + fmt::format("  {} in all\n", format_bytes(per_token.bytes));
 }
 
-int plan_model(const PlanFlags& flags) {
+int plan_model(PlanFlags& flags) {
   flags.check();
   auto model = models::open_model(flags.model.path);
   models::Placement placement(*model, flags.devices.find_groups(), flags.devices.placement());

@@ -32,7 +32,7 @@ struct RunFlags {
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> prompt_tokens;
 
-  void check() const {
+  void check() {
     devices.check();
     if (!prompt && !prompt_tokens) throw UsageError("no prompt; give a text with -p or ids with --prompt-tokens");
   }

@@ -1,0 +1,191 @@
+#include "tools/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "devices/params.h"
+#include "tools/output.h"
+
+namespace shoal::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+/// "31.2 us", "4.10 ms", "2.31 s".
+std::string time_text(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+std::string rate_text(const std::optional<models::PhasePrediction>& phase) {
+  return phase ? fmt::format("{:.1f}", phase->rate) : "-";
+}
+
+std::string collectives_text(const models::PhasePrediction& phase, const char* what) {
+  if (phase.collectives.empty()) return {};
+  std::vector<std::vector<std::string>> rows{{fmt::format("  of a {}", what), "size", "count", "each", "all"}};
+  for (const meta::CollectiveTime& one : phase.collectives) {
+    rows.push_back({fmt::format("  {}", name_of(one.kind)), format_bytes(static_cast<size_t>(one.bytes)),
+                    fmt::format("{}", one.count), time_text(one.seconds), time_text(one.seconds * one.count)});
+  }
+  return format_table(rows);
+}
+
+std::string ranks_text(const models::PhasePrediction& phase, const char* what) {
+  std::vector<std::vector<std::string>> rows{{fmt::format("  of a {}", what), "compute", "communication", "waiting"}};
+  for (size_t i = 0; i < phase.ranks.size(); ++i) {
+    const meta::RankTime& rank = phase.ranks[i];
+    rows.push_back({"  " + phase.devices[i], time_text(rank.compute), time_text(rank.communication),
+                    time_text(rank.waiting)});
+  }
+  std::string text = format_table(rows);
+  if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
+  if (phase.copies > 0) text += fmt::format("  copies between devices {}\n", time_text(phase.copies));
+  return text;
+}
+
+std::string after_text(int64_t depth) {
+  return depth > 0 ? fmt::format(" after {}", depth) : "";
+}
+
+Json to_json(const models::PhasePrediction& phase, int64_t tokens, int64_t depth) {
+  Json json{{"tokens", tokens},
+            {"depth", depth},
+            {"seconds", phase.seconds},
+            {"tokens_per_second", phase.rate},
+            {"imbalance", phase.imbalance},
+            {"communication_seconds", phase.communication()},
+            {"copy_seconds", phase.copies},
+            {"host_seconds", phase.host},
+            {"collectives", Json::array()},
+            {"devices", Json::array()}};
+  for (const meta::CollectiveTime& one : phase.collectives) {
+    json["collectives"].push_back(
+        {{"kind", name_of(one.kind)}, {"bytes", one.bytes}, {"count", one.count}, {"seconds", one.seconds}});
+  }
+  for (size_t i = 0; i < phase.ranks.size(); ++i) {
+    const meta::RankTime& rank = phase.ranks[i];
+    json["devices"].push_back({{"device", phase.devices[i]},
+                               {"compute", rank.compute},
+                               {"communication", rank.communication},
+                               {"waiting", rank.waiting}});
+  }
+  return json;
+}
+
+Json to_json(const models::Remedies& remedies) {
+  Json json{{"problem", remedies.problem}};
+  if (remedies.context) json["context"] = *remedies.context;
+  if (remedies.context_q8_0) json["context_q8_0"] = *remedies.context_q8_0;
+  if (remedies.bits_that_fit) {
+    json["bits_per_weight"] = *remedies.bits_that_fit;
+    json["bits_per_weight_of_file"] = remedies.bits;
+    json["quantisations"] = remedies.quantisations;
+  }
+  if (remedies.more_devices) json["more_devices"] = {{"count", *remedies.more_devices}, {"like", remedies.device}};
+  return json;
+}
+
+/// The smallest margin of all devices, "-1.2 GiB" where there is too little.
+std::string margin_text(const models::Prediction& prediction) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  double part = 0;
+  for (const models::DeviceUse& use : prediction.memory) {
+    const int64_t margin = models::margin_bytes(use);
+    if (margin < least) least = margin, part = models::margin_part(use);
+  }
+  const std::string bytes = format_bytes(static_cast<size_t>(least < 0 ? -least : least));
+  return least < 0 ? fmt::format("{} short", bytes) : fmt::format("{} ({:.0f} %)", bytes, part * 100);
+}
+
+}  // namespace
+
+std::string prediction_text(const models::Prediction& p) {
+  std::string text = fmt::format("prediction for {}\n", p.candidate.name());
+  if (p.generation) {
+    const double tokens = static_cast<double>(p.workload.generate);
+    text += fmt::format("  generation of {} tokens{}: {:.2f} tokens/s, {} each\n", p.workload.generate,
+                        after_text(p.workload.depth), p.generation->rate, time_text(p.generation->seconds / tokens));
+  }
+  if (p.prompt) {
+    text += fmt::format("  prompt of {} tokens{}: {:.2f} tokens/s, {} in all\n", p.workload.prompt,
+                        after_text(p.workload.depth), p.prompt->rate, time_text(p.prompt->seconds));
+  }
+  if (p.generation) text += ranks_text(*p.generation, "token") + collectives_text(*p.generation, "token");
+  if (p.prompt) text += ranks_text(*p.prompt, "prompt") + collectives_text(*p.prompt, "prompt");
+  return text;
+}
+
+std::string recommendation_text(const models::Recommendation& recommendation, models::Objective objective) {
+  std::vector<std::vector<std::string>> rows{
+      {"", "devices", "mode", "shares", "generation t/s", "prompt t/s", "imbalance", "least free"}};
+  const models::SplitMode layer = models::SplitMode::kLayer;
+  for (size_t i = 0; i < recommendation.candidates.size(); ++i) {
+    const models::Prediction& one = recommendation.candidates[i];
+    const std::optional<models::PhasePrediction>& phase =
+        objective == models::Objective::kPrompt || !one.generation ? one.prompt : one.generation;
+    const bool several = one.candidate.device_count() > 1;
+    rows.push_back({recommendation.best == i ? "*" : one.fits ? "" : "-", one.candidate.devices(),
+                    several ? (one.candidate.mode == layer ? "layer" : "tensor") : "alone",
+                    several ? (one.candidate.shares.empty() ? "even" : one.candidate.ratio()) : "",
+                    rate_text(one.generation), rate_text(one.prompt),
+                    phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
+  }
+  std::string text = fmt::format("candidates by speed of {} (* recommended, - does not fit)\n", name_of(objective));
+  return text + format_table(rows) + recommendation.reason + "\n";
+}
+
+Json margins_json(std::span<const models::DeviceUse> memory) {
+  Json json = Json::array();
+  for (const models::DeviceUse& use : memory) {
+    json.push_back({{"device", use.device},
+                    {"total", use.use.total()},
+                    {"free", use.memory.free},
+                    {"margin", models::margin_bytes(use)},
+                    {"margin_percent", models::margin_part(use) * 100}});
+  }
+  return json;
+}
+
+Json to_json(const models::Prediction& p) {
+  Json devices = Json::array();
+  for (const auto& group : p.candidate.groups) {
+    for (const Device* device : group) devices.push_back(device->name());
+  }
+  Json json{{"name", p.candidate.name()},
+            {"devices", devices},
+            {"device_list", p.candidate.devices()},
+            {"split_mode", p.candidate.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
+            {"tensor_split", p.candidate.ratio()},
+            {"split_key", p.split_key},
+            {"context", p.context},
+            {"fits", p.fits},
+            {"memory", margins_json(p.memory)}};
+  if (p.prompt) json["prompt"] = to_json(*p.prompt, p.workload.prompt, p.workload.depth);
+  if (p.generation) json["generation"] = to_json(*p.generation, p.workload.generate, p.workload.depth);
+  return json;
+}
+
+void add_json(Json& json, const models::Recommendation& recommendation) {
+  auto& candidates = json["candidates"] = Json::array();
+  for (const models::Prediction& one : recommendation.candidates) candidates.push_back(to_json(one));
+  json["recommended"] = nullptr;
+  if (recommendation.best) json["recommended"] = candidates[*recommendation.best];
+  json["reason"] = recommendation.reason;
+  if (recommendation.remedies) json["remedies"] = to_json(*recommendation.remedies);
+}
+
+Json units_json(const models::Model& model) {
+  Json json = Json::object();
+  for (const auto& [group, units] : models::split_units(model.hparams, model.split_tensors())) {
+    const char* name = group == models::CutGroup::kQueryHeads    ? "query_heads"
+                       : group == models::CutGroup::kFeedForward ? "feed_forward"
+                                                                 : "vocabulary";
+    json[name] = units;
+  }
+  return json;
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,25 @@
+// Predictions as `shoal plan` and `shoal simulate` print them: tables for people, JSON for scripts. Pure functions.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/recommend.h"
+
+namespace shoal::tools {
+
+/// Speeds, what the time goes to, imbalance.
+std::string prediction_text(const models::Prediction& prediction);
+/// All candidates, fastest first, and what to take.
+std::string recommendation_text(const models::Recommendation& recommendation, models::Objective objective);
+
+/// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"}.
+nlohmann::json to_json(const models::Prediction& prediction);
+/// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
+nlohmann::json margins_json(std::span<const models::DeviceUse> memory);
+/// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" where nothing fits.
+void add_json(nlohmann::json& json, const models::Recommendation& recommendation);
+/// {"query_heads": 4, "feed_forward": 24, "vocabulary": 32}: models::split_units.
+nlohmann::json units_json(const models::Model& model);
+
+}  // namespace shoal::tools
