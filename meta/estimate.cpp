@@ -113,7 +113,7 @@ class Walk {
 
  private:
   void begin_run() {
-    for (const Member& member : ground_.members) now_ = std::max(now_, member.device->run_seconds);
+    now_ = ground_.machine.run_seconds(ground_.devices);
     for (size_t rank = 0; rank < rows_.size(); ++rank) {
       result_.ranks[rank].host = now_;
       add_event(rank, TraceKind::kHost, now_, [] { return "run"; });

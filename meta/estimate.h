@@ -21,7 +21,7 @@ struct EstimateOptions {
   /// they are filled. 0: all of them.
   double kv_rows = 0;
   bool events = false;  ///< also list what every rank does when
-  /// Begin with the longest DeviceModel::run_seconds. False for parts of a run, whose caller adds it once.
+  /// Begin with MachineModel::run_seconds. False for parts of a run, whose caller adds it once.
   bool begins_run = true;
 };
 

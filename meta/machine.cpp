@@ -63,6 +63,20 @@ int MachineModel::index(std::string_view device) const {
   fail<InvalidArgument>("machine {} has no device '{}'; it has {}", name, device, known.empty() ? "none" : known);
 }
 
+double MachineModel::run_seconds(std::span<const int> members) const {
+  double seconds = 0;
+  for (const int member : members) seconds = std::max(seconds, devices[static_cast<size_t>(member)].run_seconds);
+  for (const RunCost& run : runs) {
+    const auto is_member = [&](const std::string& name, int member) {
+      return name == devices[static_cast<size_t>(member)].name;
+    };
+    if (std::equal(run.members.begin(), run.members.end(), members.begin(), members.end(), is_member)) {
+      return run.seconds;
+    }
+  }
+  return seconds;
+}
+
 double MachineModel::collective_seconds(Op kind, std::span<const int> members, double bytes) const {
   const int ranks = static_cast<int>(members.size());
   if (ranks <= 1) return 0;

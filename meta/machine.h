@@ -78,6 +78,13 @@ struct CollectiveTable {
   bool operator==(const CollectiveTable&) const = default;
 };
 
+/// What a run costs its host where all of these devices take part: there may be more threads than cores then.
+struct RunCost {
+  std::vector<std::string> members;  ///< names of devices, in rank order
+  double seconds = 0;                ///< as DeviceModel::run_seconds
+  bool operator==(const RunCost&) const = default;
+};
+
 /// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
 /// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce and (n - 1) / n for the others.
@@ -94,6 +101,7 @@ struct MachineModel {
   std::string name;
   std::vector<Domain> domains;
   std::vector<DeviceModel> devices;
+  std::vector<RunCost> runs;                    ///< measured; taken where there is one for the members
   std::vector<CollectiveTable> collectives;     ///< measured; taken where there is one for the members
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
   double copy_latency = 20e-6;  ///< seconds of passing a value from one device to another, as schedulers do
@@ -106,6 +114,8 @@ struct MachineModel {
   /// beyond the last as steep as between the last two. Otherwise of the fastest algorithm; where there is none, from
   /// the members' table of another kind in proportion to the traffic; and without that from the figures of CostModel.
   double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
+  /// What a run on these devices (indices) costs: measured of all of them, or else the most that one of them has.
+  double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
 

@@ -347,19 +347,36 @@ void read_devices(const Value& value, MachineModel& machine) {
   }
 }
 
-CollectiveTable read_table(const Value& value, const MachineModel& machine) {
-  value.object({"members", "kind", "points"});
-  CollectiveTable table;
-  const Value members = value.at("members");
-  for (const Value& member : members.list("a list of devices")) {
+/// Names of two devices or more.
+std::vector<std::string> read_members(const Value& value, const MachineModel& machine) {
+  std::vector<std::string> members;
+  for (const Value& member : value.list("a list of devices")) {
     const std::string name = member.text();
     const bool known = std::any_of(machine.devices.begin(), machine.devices.end(),
                                    [&](const DeviceModel& device) { return device.name == name; });
     if (!known) member.refuse("the name of a device");
-    if (std::count(table.members.begin(), table.members.end(), name) > 0) member.refuse("each device once");
-    table.members.push_back(name);
+    if (std::count(members.begin(), members.end(), name) > 0) member.refuse("each device once");
+    members.push_back(name);
   }
-  if (table.members.size() < 2) members.refuse("two devices or more");
+  if (members.size() < 2) value.refuse("two devices or more");
+  return members;
+}
+
+void read_runs(const Value& value, MachineModel& machine) {
+  for (const Value& item : value.list("a list of what runs cost")) {
+    item.object({"members", "seconds"});
+    RunCost run{read_members(item.at("members"), machine), item.at("seconds").not_negative()};
+    for (const RunCost& other : machine.runs) {
+      if (other.members == run.members) item.at("members").refuse("other members than before");
+    }
+    machine.runs.push_back(std::move(run));
+  }
+}
+
+CollectiveTable read_table(const Value& value, const MachineModel& machine) {
+  value.object({"members", "kind", "points"});
+  CollectiveTable table;
+  table.members = read_members(value.at("members"), machine);
   const auto kind = op_from_name(value.at("kind").text());
   if (!kind || !is_collective(*kind)) value.at("kind").refuse("a collective, e.g. all_reduce");
   table.kind = *kind;
@@ -399,7 +416,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const Json text = parse_text(json, origin);
   const Value value(text, origin);
   value.object(
-      {"version", "name", "domains", "devices", "collectives", "algorithms", "copy_latency", "copy_bandwidth"});
+      {"version", "name", "domains", "devices", "runs", "collectives", "algorithms", "copy_latency", "copy_bandwidth"});
   if (const Value version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
@@ -407,6 +424,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   machine.name = value.has("name") ? value.at("name").text() : std::string(origin);
   if (const auto domains = value.find("domains")) machine.domains = read_domains(*domains);
   read_devices(value.at("devices"), machine);
+  if (const auto runs = value.find("runs")) read_runs(*runs, machine);
   if (const auto tables = value.find("collectives")) read_collectives(*tables, machine);
   if (const auto algorithms = value.find("algorithms")) {
     for (const Value& item : algorithms->list("a list of algorithms")) {

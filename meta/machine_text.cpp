@@ -85,6 +85,7 @@ std::string to_json(const MachineModel& machine) {
     json["domains"].push_back({{"name", domain.name}, {"bandwidth", domain.bandwidth}, {"cores", domain.cores}});
   }
   for (const DeviceModel& device : machine.devices) json["devices"].push_back(device_json(device, machine.domains));
+  for (const RunCost& run : machine.runs) json["runs"].push_back({{"members", run.members}, {"seconds", run.seconds}});
   for (const CollectiveTable& table : machine.collectives) json["collectives"].push_back(table_json(table));
   for (const CollectiveAlgorithm& algorithm : machine.algorithms) {
     json["algorithms"].push_back({{"name", algorithm.name},

@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/ops/ops.h"
+#include "meta/probe_links.h"
 
 namespace shoal::meta {
 namespace {
@@ -95,6 +96,8 @@ void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
   measure_costs(model, dtype);
   find_caches(model, dtype);
   model.step_seconds = step_cost();
+  Backend* alone = &backend_;
+  model.run_seconds = measure_run({&alone, 1}, effort_.budget).seconds;
 }
 
 /// Products of two sizes with small ops between them: what does not depend on the size is what ops cost.
@@ -119,19 +122,6 @@ void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
   const double few = chain(kSmall), many = chain(4 * kSmall);
   const double without = std::max(few - (many - few) / 3, few / 10);
   model.op_seconds = without / (3 * kLayers);
-  TrialLeaves leaves(device_);
-  Tensor* x = leaves.add(DType::kF32, {32, 1, 1, 1}, Role::kCache);
-  leaves.place();
-  Trial trial(backend_);
-  trial.graph().output(scale(trial.graph(), x, {2.0f, 0.0f}));
-  trial.compile();
-  const double run = repeat_for(effort_.budget, [&] {
-    return seconds_of([&] {
-      trial.start(1);
-      backend_.synchronize();
-    });
-  });
-  model.run_seconds = std::max(0.0, run - model.op_seconds);
 }
 
 /// The same small ops in one piece, and in many.

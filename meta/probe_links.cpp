@@ -7,6 +7,7 @@
 
 #include "devices/allocate.h"
 #include "graph/error.h"
+#include "graph/ops/ops.h"
 #include "meta/meta_functions.h"
 
 namespace shoal::meta {
@@ -183,6 +184,40 @@ std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backe
     tables.push_back(std::move(table));
   }
   return tables;
+}
+
+RunCost measure_run(std::span<Backend* const> backends, double budget) {
+  constexpr int64_t kElements = 1024;
+  std::vector<std::unique_ptr<TrialLeaves>> leaves;
+  std::vector<Tensor*> inputs, outputs;
+  std::vector<std::unique_ptr<Trial>> trials;
+  RunCost cost;
+  for (Backend* backend : backends) {
+    cost.members.push_back(backend->device().name());
+    leaves.push_back(std::make_unique<TrialLeaves>(backend->device()));
+    inputs.push_back(leaves.back()->add(DType::kF32, {kElements, 1, 1, 1}, Role::kCache));
+    leaves.back()->place();
+    trials.push_back(std::make_unique<Trial>(*backend));
+    Graph& g = trials.back()->graph();
+    outputs.push_back(g.output(scale(g, inputs.back(), {2.0f, 0.0f})));
+    trials.back()->compile();
+  }
+  std::vector<float> given(kElements), got(kElements);
+  const auto run = [&] {
+    {
+      std::vector<std::unique_ptr<HeldBackend>> held;
+      for (Backend* backend : backends) held.push_back(std::make_unique<HeldBackend>(*backend));
+      for (size_t i = 0; i < backends.size(); ++i) {
+        backends[i]->set_async(*inputs[i], given.data(), 0, inputs[i]->bytes());
+        trials[i]->start(1);
+      }
+    }
+    backends.front()->get_async(*outputs.front(), got.data(), 0, outputs.front()->bytes());
+    synchronize_all(backends);
+  };
+  run();
+  cost.seconds = repeat_for(2 * budget, [&] { return seconds_of(run); });
+  return cost;
 }
 
 std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable> tables) {

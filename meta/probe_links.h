@@ -23,6 +23,8 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
 
 /// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);
+/// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
+RunCost measure_run(std::span<Backend* const> backends, double budget);
 /// For members that have not been measured together: what the tables have in common.
 std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable> tables);
 

@@ -208,13 +208,13 @@ class Predictor {
   }
 
   double host_seconds() const {
-    double seconds = 0;
+    std::vector<int> all;
     for (const auto& members : devices_) {
       for (const int member : members) {
-        seconds = std::max(seconds, machine_.devices[static_cast<size_t>(member)].run_seconds);
+        if (std::find(all.begin(), all.end(), member) == all.end()) all.push_back(member);
       }
     }
-    return seconds;
+    return machine_.run_seconds(all);
   }
 
   /// Bringing the results to the host from devices that have other memory.

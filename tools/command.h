@@ -33,7 +33,7 @@ CommandBody define_plan(CLI::App& app);
 CommandBody define_compare(CLI::App& app);
 CommandBody define_bench(CLI::App& app);
 CommandBody define_bench_comm(CLI::App& app);
-CommandBody define_simulate(CLI::App& app);
 CommandBody define_probe(CLI::App& app);
+CommandBody define_simulate(CLI::App& app);
 
 }  // namespace shoal::tools

@@ -26,8 +26,8 @@ constexpr std::array<Command, 10> kCommands{{
     {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan},
     {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},
     {"bench", "Measure how fast models process prompts and generate", define_bench},
-    {"simulate", "Predict what bench would measure on a machine that is not at hand", define_simulate},
     {"probe", "Measure what the devices can do, for predictions", define_probe},
+    {"simulate", "Predict what bench would measure on a machine that is not at hand", define_simulate},
     {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm},
 }};
 

@@ -1,0 +1,193 @@
+#include "meta/machine_file.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "devices/cpu/cpu_device.h"
+#include "graph/error.h"
+#include "meta/probe.h"
+
+namespace shoal::meta {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A folder of its own for the file, and four CPU devices.
+class MachineFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("shoal-machine-{}", getpid());
+    std::filesystem::remove_all(folder_);
+    setenv("SHOAL_MACHINE_FILE", (folder_ / "deep" / "machine.json").c_str(), 1);
+    cpu::configure("devices=4,threads=1");
+    devices_ = Registry::instance().device_list("CPU0,CPU1,CPU2,CPU3");
+  }
+  void TearDown() override {
+    unsetenv("SHOAL_MACHINE_FILE");
+    std::filesystem::remove_all(folder_);
+    cpu::configure("");
+  }
+
+  std::span<Device* const> first(size_t count) const { return std::span(devices_).first(count); }
+
+  /// As if measured with the first devices; `bandwidth` tells one from another.
+  MachineModel machine(size_t count, double bandwidth, std::vector<std::string> dtypes = {"q4_0"}) const {
+    MachineModel machine;
+    machine.name = "local";
+    machine.domains = {{"node0", bandwidth, 2}};
+    for (const Device* device : first(count)) {
+      DeviceModel& model = machine.devices.emplace_back();
+      model.name = device->name();
+      model.identity = probe_identity(*device, 0);
+      model.memory = 1 << 30;
+      model.bandwidth = bandwidth;
+      model.activation_bandwidth = model.attention_bandwidth = model.attention_rate = bandwidth;
+      for (const std::string& dtype : dtypes) model.products[dtype].streamed = {{1, 1e-11}, {512, 1e-9}};
+    }
+    return machine;
+  }
+
+  static std::string text() {
+    std::ifstream file(machine_file());
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void write(const std::string& text) {
+    std::filesystem::create_directories(machine_file().parent_path());
+    std::ofstream(machine_file()) << text;
+  }
+
+  std::filesystem::path folder_;
+  std::vector<Device*> devices_;
+};
+
+TEST_F(MachineFile, GivesBackWhatWasSaved) {
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
+  const MachineModel saved = machine(2, 30e9);
+  save_machine(saved);
+  EXPECT_EQ(find_machine(first(2), 0), saved);
+  EXPECT_THAT(find_measured(first(2), 0)->measured, ::testing::ContainsRegex("^20.* UTC$"));
+}
+
+TEST_F(MachineFile, FindsDevicesAmongMore) {
+  save_machine(machine(3, 30e9));
+  EXPECT_TRUE(find_machine(first(1), 0));
+  EXPECT_TRUE(find_machine(first(3), 0));
+  EXPECT_FALSE(find_machine(first(4), 0));
+  const std::vector<Device*> last{devices_[2]};
+  EXPECT_TRUE(find_machine(last, 0));
+}
+
+TEST_F(MachineFile, TellsHardwareApart) {
+  save_machine(machine(2, 30e9));
+  EXPECT_TRUE(find_machine(first(2), 1)) << "one thread is the default here";
+  EXPECT_FALSE(find_machine(first(2), 2));
+  cpu::configure("devices=3,threads=1");
+  EXPECT_FALSE(find_machine(Registry::instance().device_list("CPU0,CPU1"), 0)) << "other cores of the processor";
+}
+
+TEST_F(MachineFile, WantsTheTypesOfWeights) {
+  save_machine(machine(2, 30e9, {"q4_0", "q6_K"}));
+  const std::vector<DType> known{DType::kQ4_0, DType::kQ6_K}, more{DType::kQ4_0, DType::kF16};
+  EXPECT_TRUE(find_machine(first(2), 0, known));
+  EXPECT_FALSE(find_machine(first(2), 0, more));
+}
+
+TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
+  save_machine(machine(4, 10e9));
+  save_machine(machine(2, 20e9));
+  save_machine(machine(1, 30e9, {"q8_0"}));
+  EXPECT_EQ(find_machine(first(4), 0)->devices[0].bandwidth, 10e9);
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
+  EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 30e9);
+  save_machine(machine(4, 40e9, {"q4_0", "q8_0"}));
+  EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 40e9);
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "nothing of the others is of use";
+}
+
+TEST_F(MachineFile, OfAnotherVersionIsNone) {
+  save_machine(machine(2, 30e9));
+  nlohmann::json json = nlohmann::json::parse(text());
+  json["machines"][0]["program"] = "0.0.7";
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+  save_machine(machine(2, 20e9));
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
+  EXPECT_THAT(text(), HasSubstr("0.0.7")) << "that program may still be in use";
+  json = nlohmann::json::parse(text());
+  json["version"] = 99;
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
+  save_machine(machine(2, 30e9));
+  const std::string good = text();
+  for (const std::string& bad :
+       {std::string(), good.substr(0, good.size() / 2), std::string("[]"), std::string("{\"version\": 1}"),
+        std::string("{\"version\": 1, \"machines\": 7}"), std::string("{\"version\": 1, \"machines\": [1, null, {}]}"),
+        std::string("{\"version\": \"1\", \"machines\": []}"), std::string("\xff\xfe\x00", 3)}) {
+    write(bad);
+    EXPECT_FALSE(find_machine(first(2), 0)) << bad;
+    save_machine(machine(2, 30e9));
+    EXPECT_TRUE(find_machine(first(2), 0)) << bad;
+  }
+  nlohmann::json json = nlohmann::json::parse(good);
+  json["machines"][0]["machine"]["devices"][0]["bandwidth"] = -3;
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, SaysWhereItCannotBeWritten) {
+  setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
+  try {
+    save_machine(machine(1, 30e9));
+    FAIL() << "written into /proc";
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/proc/nowhere/machine.json: cannot be written"));
+    EXPECT_THAT(error.what(), HasSubstr("SHOAL_MACHINE_FILE"));
+  }
+  EXPECT_FALSE(find_machine(first(1), 0));
+}
+
+TEST_F(MachineFile, WritersDoNotDestroyEachOther) {
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 4; ++t) {
+    writers.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) save_machine(machine(2, 1e9 * (t + 1)));
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    const auto found = find_machine(first(2), 0);
+    if (found) {
+      EXPECT_GE(found->devices[0].bandwidth, 1e9);
+    }
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_TRUE(find_machine(first(2), 0));
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(machine_file().parent_path())) {
+    static_cast<void>(entry);
+    ++files;
+  }
+  EXPECT_EQ(files, 1u) << "drafts are left";
+}
+
+TEST(MachineFilePath, FollowsTheEnvironment) {
+  const char* home = std::getenv("XDG_CACHE_HOME");
+  const std::string before = home != nullptr ? home : "";
+  setenv("SHOAL_MACHINE_FILE", "/some/file.json", 1);
+  EXPECT_EQ(machine_file(), "/some/file.json");
+  unsetenv("SHOAL_MACHINE_FILE");
+  setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(machine_file(), "/cache/shoal/machine.json");
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(machine_file(), std::string(std::getenv("HOME")) + "/.cache/shoal/machine.json");
+  if (!before.empty()) setenv("XDG_CACHE_HOME", before.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace shoal::meta
