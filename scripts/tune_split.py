@@ -48,7 +48,7 @@ def add_what(parser):
     what.add_argument("--objective", choices=("generation", "prompt", "mix", "context"), default="generation",
                       help="tokens/s of generation (default) or prompts, both, or the largest context that fits")
     what.add_argument("--weight", type=fraction, default=0.5, help="of generation in a mix (0.5)")
-    what.add_argument("-p", "--n-prompt", type=positive(int), default=512, metavar="N", help="tokens of the prompt (512)")
+    what.add_argument("-p", "--n-prompt", type=positive(int), default=512, metavar="N", help="tokens of prompts (512)")
     what.add_argument("-n", "--n-gen", type=positive(int), default=128, metavar="N", help="tokens to generate (128)")
     what.add_argument("-d", "--n-depth", type=int, default=0, metavar="N", help="tokens in the cache before (0)")
     what.add_argument("-t", "--threads", type=positive(int), metavar="N", help="threads of each CPU device")
@@ -61,7 +61,8 @@ def add_what(parser):
 
 def add_how(parser):
     how = parser.add_argument_group("how")
-    how.add_argument("--trials", type=positive(int), metavar="N", help="splits to measure at most (4 + 8 for each device)")
+    how.add_argument("--trials", type=positive(int), metavar="N",
+                     help="splits to measure at most (4, and 8 for each device)")
     how.add_argument("--budget", type=positive(float), metavar="SECONDS", help="of measuring, earlier runs included")
     how.add_argument("-r", "--repetitions", type=positive(int), default=3, metavar="N", help="of each run (3)")
     how.add_argument("--tolerance", type=fraction, default=0.01, help="a difference that does not matter (0.01)")

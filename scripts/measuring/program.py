@@ -83,7 +83,9 @@ def _why(name: str, code: int, stderr: str) -> str:
         if code == -signal.SIGKILL:
             died += " (perhaps for want of memory)"
         return f"{died}; its last words: {lines[-1]}" if lines else died
-    return lines[-1].removeprefix("shoal: ").removeprefix("error: ") if lines else f"{name} failed with exit code {code} and no message"
+    if not lines:
+        return f"{name} failed with exit code {code} and no message"
+    return lines[-1].removeprefix("shoal: ").removeprefix("error: ")
 
 
 class Shoal:

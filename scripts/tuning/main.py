@@ -255,8 +255,9 @@ def _line(tuning: Tuning, step: Step, record: dict) -> str:
 
 def _write(tuning: Tuning, files: dict) -> None:
     search = tuning.search
+    profile = report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
     try:
-        report.write_json(files["profile"], report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about))
+        report.write_json(files["profile"], profile)
     except OSError as error:
         raise Failure(f"cannot write the profile {files['profile']}: {error.strerror}") from None
     if files["chart"] is not None:

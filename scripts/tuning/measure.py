@@ -45,8 +45,8 @@ class Planner:
         self._shoal, self._setup = shoal, setup
 
     def plan(self, split: Split | str | None, context: int | None = None) -> dict:
-        setup = self._setup
-        tokens = context if context is not None else setup.depth + max(setup.sizes()["prompt"], setup.sizes()["generate"])
+        setup, sizes = self._setup, self._setup.sizes()
+        tokens = context if context is not None else setup.depth + max(sizes["prompt"], sizes["generate"])
         return self._shoal.plan(setup.model, setup.devices, tensor_split=split, context=tokens, threads=setup.threads,
                                 extra=[*mode_arguments(setup), *setup.extra])
 

@@ -51,8 +51,8 @@ def table(search: Search, even: Split) -> tuple[list[str], list[list[str]], int 
     kinds = _kinds(trials)
     reference = trials[even] if even in trials else None
     with_score = trials.objective.name == "mix"
-    columns = ["<split", "<shares", *(UNITS[kind] for kind in kinds), *(["score"] if with_score else []), "vs even", "runs",
-               "<why", "<remark"]
+    columns = ["<split", "<shares", *(UNITS[kind] for kind in kinds), *(["score"] if with_score else []), "vs even",
+               "runs", "<why", "<remark"]
     failed = [trial for trial in trials if not trial.scores]
     rows = []
     for trial in [*trials.measured(), *failed]:
@@ -69,8 +69,8 @@ def _measured(trial: Trial | None, trials: Trials) -> dict | None:
     if trial is None or not trial.scores:
         return None
     found: dict = {kind: round(mean_and_deviation(trial.values(kind))[0], 4) for kind in _kinds(trials)}
-    found.update(score=round(math.exp(trial.score), 4), relative_error=round(trials.error(trial), 5), runs=len(trial.runs),
-                 samples=sum(map(len, trial.scores)))
+    found.update(score=round(math.exp(trial.score), 4), relative_error=round(trials.error(trial), 5),
+                 runs=len(trial.runs), samples=sum(map(len, trial.scores)))
     return found
 
 
@@ -178,8 +178,9 @@ def _many_devices(charts, search: Search, setup: Setup):
         charts.label(one, names[number], "share, %", "score, % of the best" if number % columns == 0 else "")
         for trial in search.trials.measured():
             leader = trial is best
-            one.plot([100 * trial.split[number] / search.grid.units], [100 * math.exp(trial.score - best.score)],
-                     marker="o", markersize=9 if leader else 5, color=charts.COLOURS[1 if leader else 0], linestyle="none")
+            share, score = trial.split[number] / search.grid.units, math.exp(trial.score - best.score)
+            one.plot([100 * share], [100 * score], marker="o", markersize=9 if leader else 5,
+                     color=charts.COLOURS[1 if leader else 0], linestyle="none")
         one.set_ylim(0, 105)
     return made
 

@@ -97,7 +97,8 @@ class Search:
         while best is not None and best.split not in seen:
             seen.add(best.split)
             for trial in self.trials.measured():
-                if len(self.trials.rounds(trial.split, best.split)) > 1 and self.trials.difference(trial, best).mean > 0:
+                rounds = self.trials.rounds(trial.split, best.split)
+                if len(rounds) > 1 and self.trials.difference(trial, best).mean > 0:
                     best = trial
                     break
         return best
@@ -209,7 +210,8 @@ class Exhaustive:
     def next(self) -> Step | End:
         for number in range(self._passes):
             for split in self._order:
-                if split not in self.trials or (len(self.trials[split].runs) <= number and not self.trials[split].failure):
+                trial = self.trials[split] if split in self.trials else None
+                if trial is None or (len(trial.runs) <= number and not trial.failure):
                     return self._step(split)
         return End("every split has been measured")
 

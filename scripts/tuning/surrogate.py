@@ -1,8 +1,9 @@
 """A model of the score over splits, from few measurements, and where a further one would gain most.
 
 Its mean is what devices that wait for each other do: time = c + max over devices of b_d * share_d, with c and the b_d
-fitted (the max smoothed by a p-norm). What that leaves over is a Gaussian process over the shares (Matern 5/2;
-of two devices its distance is the share that lies elsewhere), whose scale is the likeliest of a few. All in logarithms of the score.
+fitted (the max smoothed by a p-norm). What that leaves over is a Gaussian process over the shares (Matern 5/2; of two
+devices its distance is the share that lies elsewhere), whose scale is the likeliest of a few. All in logarithms of the
+score.
 
     2 devices, times 1.0 for (12, 12), 1.6 for (24, 0) and 4.6 for (0, 24): c = 0.2 ... b = 1.4, 4.4; best: (18, 6)
 """
@@ -10,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import linalg, optimize, special, stats
+from scipy import linalg, optimize, special
 
 SHARPNESS = 32.0  # of the p-norm
 FIT_ERROR = 0.02  # what the mean is taken to be wrong by
@@ -47,7 +48,7 @@ class Surrogate:
         """By how much a measurement there is expected to beat `best`."""
         mean, deviation = self.predict(shares)
         z = (mean - best) / deviation
-        return deviation * (z * special.ndtr(z) + stats.norm.pdf(z))
+        return deviation * (z * special.ndtr(z) + np.exp(-z**2 / 2) / math.sqrt(2 * math.pi))
 
     def chance(self, shares: Sequence[Sequence[float]], level: float) -> np.ndarray:
         """That the score there is above `level`."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scipy import stats
+from scipy import special
 
 from tuning.splits import Split
 
@@ -177,7 +177,7 @@ class Trials:
             freedom = min(freedom + within_freedom, 30) if within_freedom else 0
         if not freedom:
             return Difference(mean, -math.inf, math.inf)
-        reach = float(stats.t.ppf(self.confidence, freedom)) * error
+        reach = float(special.stdtrit(freedom, self.confidence)) * error
         return Difference(mean, mean - reach, mean + reach)
 
     def _round_variance(self) -> tuple[float, int]:
