@@ -122,6 +122,21 @@ int64_t Communicator::elements_out(int rank, int ranks, const Call& call) {
   return kTraits[static_cast<size_t>(call.kind)].elements_out(rank, ranks, call);
 }
 
+void Communicator::describe_span(const Call& call) {
+  TraceSpan* span = current_span();
+  if (span == nullptr) return;
+  const int64_t elements = call.counts.empty() ? call.count : sum(call.counts);
+  span->describe(TraceKind::kCollective, {name_of(call.kind), " ", call.what},
+                 static_cast<int64_t>(bytes_for(call.dtype, elements)));
+}
+
+void Communicator::describe_span(const FusedNorm& norm) {
+  TraceSpan* span = current_span();
+  if (span == nullptr) return;
+  span->describe(TraceKind::kCollective, {name_of(Collective::kAllReduce), " ", norm.what, " with norm"},
+                 norm.row * norm.rows * static_cast<int64_t>(sizeof(float)));
+}
+
 void Communicator::enqueue_fused(int rank, const FusedNorm& norm) {
   fail<InvalidArgument>("[all_reduce_norm {}] the communicator '{}' cannot do it for rank {} of {}; ask can_fuse()",
                         norm.what, name(), rank, size());

@@ -115,6 +115,9 @@ class Communicator {
  protected:
   /// Checks that every implementation shares; throws InvalidArgument.
   void validate(int rank, const Call& call) const;
+  /// Names the span that this thread works at, if there is one.
+  static void describe_span(const Call& call);
+  static void describe_span(const FusedNorm& norm);
   /// Elements that a rank of `ranks` reads from `in`, and writes to `out`, in a valid call.
   static int64_t elements_in(int rank, int ranks, const Call& call);
   static int64_t elements_out(int rank, int ranks, const Call& call);

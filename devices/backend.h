@@ -14,6 +14,7 @@
 
 #include "devices/buffer.h"
 #include "devices/plan_cache.h"
+#include "devices/trace.h"
 #include "graph/graph.h"
 
 namespace shoal {
@@ -49,6 +50,8 @@ struct PlanOptions {
   /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
   /// until another plan of the arena runs. Must outlive the plan.
   ComputeArena* arena = nullptr;
+  /// What traces call its runs, before the numbers of the nodes: "step 3".
+  std::string label = {};
 };
 
 /// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.
@@ -158,6 +161,10 @@ class Backend {
   /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
   /// waits on such a backend waits on each of them.
   virtual std::span<Backend* const> members() const { return {}; }
+  /// From now on what the stream does is written down on a row of its own, named as the backend; nullptr: no more. Waits
+  /// for queued work, failures of which stay for synchronize(). The tracer must outlive the backend, or be taken away.
+  /// A backend that stands for several lets each of them have a row. Default: nothing is written.
+  virtual void set_tracer(Tracer* tracer) { (void)tracer; }
   /// Queues a host function; what it points to must stay valid until synchronize(). No allocation.
   /// False when this backend cannot run host functions in stream order.
   virtual bool enqueue(const HostTask& task) {

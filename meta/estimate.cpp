@@ -198,7 +198,8 @@ class Walk {
   void add_event(size_t rank, TraceKind kind, double end, const Name& name, int64_t bytes = 0) {
     if (!ground_.options.events) return;
     Row& row = rows_[rank];
-    const int64_t end_ns = std::llround(end * 1e9);
+    constexpr double kLongest = 9e18;  // 285 years, in ns
+    const int64_t end_ns = std::llround(std::min(end * 1e9, kLongest));
     if (end_ns <= row.end_ns) return;
     row.events.push_back({row.name, kind, name(), row.end_ns, end_ns, bytes});
     row.end_ns = end_ns;

@@ -43,7 +43,7 @@ struct CollectiveTime {
 };
 
 struct Estimate {
-  double seconds = 0;  ///< from the first rank's begin to the last one's end
+  double seconds = 0;  ///< from the host's call to the last rank's end
   std::vector<RankTime> ranks;
   std::vector<CollectiveTime> collectives;  ///< in order of first use
   std::vector<TraceEvent> events;           ///< rows are the names of devices; ns from the begin

@@ -136,8 +136,7 @@ double working_set(const Graph& graph, double kv_rows) {
   for (const Tensor* node : graph.nodes()) {
     if (!is_executed(*node)) continue;
     if (node->op == Op::kMulMat || node->op == Op::kMulMatId) {
-      const Product product = node->op == Op::kMulMat ? product_of(*node) : expert_product_of(*node);
-      read.emplace_back(node->src[0]->storage(), product.elements * element_bytes(node->src[0]->dtype));
+      read.emplace_back(node->src[0]->storage(), bytes_of(*node->src[0]));
     } else if (node->op == Op::kAttention) {
       read.emplace_back(node, kv_bytes(*node, visible_rows(*node, kv_rows)));
     }

@@ -18,8 +18,7 @@ bool is_executed(const Tensor& node);
 NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
                    bool in_cache);
 
-/// Bytes of weights and KV rows that one run of the graph reads, each once: what should be in the caches when the next
-/// run comes.
+/// Bytes of weights and KV rows that runs of the graph read, each once, experts all of them: the next run takes others.
 double working_set(const Graph& graph, double kv_rows);
 
 }  // namespace shoal::meta

@@ -72,12 +72,13 @@ class Pool {
 
   /// Serves those who want less than their part, until there is nobody like that among the others.
   void share_bandwidth() {
+    constexpr double kLeast = 1e-9;  // where rounding leaves nothing
     double rest = domain_.bandwidth;
     for (Runner& runner : runners_) runner.is_served = runner.demand <= 0;
     for (bool changed = true; changed;) {
       double weights = 0;
       for (const Runner& runner : runners_) weights += runner.is_served ? 0 : runner.weight();
-      const double share = rest / weights;
+      const double share = std::max(rest, domain_.bandwidth * kLeast) / weights;
       changed = false;
       for (Runner& runner : runners_) {
         if (runner.is_served || runner.demand > runner.weight() * share) continue;

@@ -15,6 +15,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 constexpr int kMostDevices = 4096;
+constexpr int kDeepest = 16;       ///< lists and objects in each other
+constexpr double kLargest = 1e30;  ///< and its inverse the smallest: nothing real is beyond, and sums stay finite
 
 /// A name that lists of devices ("CPU0,CPU1") can have.
 bool is_name(std::string_view text) {
@@ -76,11 +78,12 @@ class Value {
     return text();
   }
   double positive() const {
-    return number("a positive number", [](double value) { return value > 0; });
+    return number("a positive number", [](double value) { return value >= 1 / kLargest && value <= kLargest; });
   }
   double not_negative() const {
-    return number("a number of 0 or more", [](double value) { return value >= 0; });
+    return number("a number of 0 or more", [](double value) { return value >= 0 && value <= kLargest; });
   }
+  bool is(int wanted) const { return json_->is_number() && json_->get<double>() == wanted; }
   double part() const {
     return number("a number above 0, at most 1", [](double value) { return value > 0 && value <= 1; });
   }
@@ -141,7 +144,9 @@ std::string place_of(std::string_view text, size_t byte) {
 /// JSON in which no object has a key twice: the second would silently replace the first.
 Json parse_text(std::string_view text, std::string_view origin) {
   std::vector<std::set<std::string>> keys;
-  const auto see = [&](int, Json::parse_event_t event, Json& value) {
+  const auto see = [&](int depth, Json::parse_event_t event, Json& value) {
+    require<InvalidArgument>(depth <= kDeepest, "{}: lists and objects in each other, more than {} deep", origin,
+                             kDeepest);
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
@@ -412,7 +417,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const Value value(text, origin);
   value.object(
       {"version", "name", "domains", "devices", "runs", "collectives", "algorithms", "copy_latency", "copy_bandwidth"});
-  if (const Value version = value.at("version"); version.not_negative() != kVersion) {
+  if (const Value version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
   MachineModel machine;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "graph/error.h"
 
@@ -65,7 +66,7 @@ constexpr std::array kGpus{
 // Figures of all GPUs.
 constexpr double kContextBytes = 512.0 * 1024 * 1024;  // of its memory that the driver and the program take
 constexpr double kDecodedPerClock = 12;      // weights of less than 8 bits that a processor decodes for one column
-constexpr double kOpSeconds = 2.5e-6;        // of a kernel in a CUDA graph: its start and its end
+constexpr double kOpSeconds = 3e-6;          // of a kernel in a CUDA graph: its start and its end
 constexpr double kRunSeconds = 60e-6;        // starting a CUDA graph, waiting for it, the result's way to the host
 constexpr double kAttentionRate = 0.3;       // of the rate with halves
 constexpr double kAttentionBandwidth = 0.6;  // of the memory's peak
@@ -83,17 +84,17 @@ struct LinkKind {
   double copy_bandwidth;    ///< of what a scheduler hands from one device to the next, through the host
 };
 constexpr std::array kLinks{
-    LinkKind{"nvlink5", {3.4, 0.36, 130}, {6.8, 0.55, 130}, {10, 0.9, 230}, {16, 0.9, 650}, 20},
-    LinkKind{"nvlink4", {3.4, 0.36, 80}, {6.8, 0.55, 75}, {10, 0.9, 130}, {16, 0.9, 345}, 20},
-    LinkKind{"nvlink3", {4.4, 0.45, 60}, {7.5, 0.6, 60}, {11, 1.0, 90}, {18, 1.0, 225}, 12},
-    LinkKind{"nvlink2", {4.4, 0.45, 30}, {7.5, 0.6, 30}, {11, 1.0, 40}, {18, 1.0, 120}, 6},
-    LinkKind{"nvlink-bridge", {4.4, 0.45, 25}, {7.5, 0.6, 25}, {11, 1.0, 25}, {18, 1.0, 45}, 12},
-    LinkKind{"pcie5-p2p", {3.4, 0.5, 24}, {7.5, 0.6, 24}, {11, 1.0, 24}, {18, 1.0, 40}, 20},
-    LinkKind{"pcie4-p2p", {3.4, 0.5, 14}, {7.5, 0.6, 14}, {11, 1.0, 12}, {18, 1.0, 20}, 12},
-    LinkKind{"pcie3-p2p", {3.4, 0.5, 9.4}, {7.5, 0.6, 9.4}, {11, 1.0, 7}, {18, 1.0, 10}, 6},
-    LinkKind{"pcie5", {}, {}, {14, 4.0, 10}, {24, 4.0, 28}, 20},
-    LinkKind{"pcie4", {}, {}, {14, 4.0, 6}, {24, 4.0, 14}, 12},
-    LinkKind{"pcie3", {}, {}, {14, 4.0, 3}, {24, 4.0, 8}, 6},
+    LinkKind{"nvlink5", {3.4, 0.36, 130}, {6.8, 0.55, 130}, {10, 0.9, 230}, {20, 1.2, 650}, 20},
+    LinkKind{"nvlink4", {3.4, 0.36, 80}, {6.8, 0.55, 75}, {10, 0.9, 130}, {22, 1.2, 340}, 20},
+    LinkKind{"nvlink3", {5.0, 0.45, 60}, {8.0, 0.6, 60}, {13, 1.2, 90}, {60, 3.0, 225}, 12},
+    LinkKind{"nvlink2", {5.0, 0.45, 30}, {8.0, 0.6, 30}, {13, 1.2, 45}, {60, 3.0, 120}, 6},
+    LinkKind{"nvlink-bridge", {5.0, 0.45, 25}, {8.0, 0.6, 25}, {13, 1.2, 25}, {30, 3.0, 45}, 12},
+    LinkKind{"pcie5-p2p", {2.2, 0.3, 30}, {5.0, 0.4, 30}, {12, 1.5, 25}, {20, 2.0, 40}, 20},
+    LinkKind{"pcie4-p2p", {2.2, 0.3, 18}, {5.0, 0.4, 18}, {13, 1.6, 13}, {25, 2.0, 20}, 12},
+    LinkKind{"pcie3-p2p", {2.2, 0.3, 9.4}, {5.0, 0.4, 9.4}, {14, 1.6, 7}, {30, 2.0, 10}, 6},
+    LinkKind{"pcie5", {}, {}, {5, 4.6, 4}, {20, 5.0, 24}, 20},
+    LinkKind{"pcie4", {}, {}, {5, 4.6, 2}, {20, 5.0, 12}, 12},
+    LinkKind{"pcie3", {}, {}, {5, 4.6, 1}, {20, 5.0, 6}, 6},
 };
 constexpr double kCopyLatency = 40e-6;
 
@@ -263,6 +264,19 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+/// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.
+std::string description_in(const std::string& text) {
+  using Json = nlohmann::ordered_json;
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return text;
+  const Json* machine = &json;
+  if (json.contains("machines") && json["machines"].is_array() && !json["machines"].empty()) {
+    machine = &json["machines"].back();
+  }
+  if (machine->is_object() && machine->contains("machine")) machine = &(*machine)["machine"];
+  return machine == &json ? text : machine->dump();
+}
+
 }  // namespace
 
 std::vector<std::string> catalogue_gpus() {
@@ -306,8 +320,8 @@ MachineModel find_machine(std::string_view name) {
   const std::string_view bare = without_scheme(name);
   const bool is_file = bare.find('/') != std::string_view::npos || lower(bare).ends_with(".json");
   if (!is_file) return make_machine(bare);
-  const std::string path(bare);
-  return parse_machine(read_text(path), path);
+  const std::string path(bare), text = read_text(path);
+  return parse_machine(description_in(text), path);
 }
 
 }  // namespace shoal::meta

@@ -183,6 +183,12 @@ bool MetaBackend::set_abort_callback(AbortCallback callback) {
   return told;
 }
 
+void MetaBackend::set_tracer(Tracer* tracer) {
+  show_held();
+  is_traced_ = tracer != nullptr;
+  for (Backend* member : streams_) member->set_tracer(tracer);
+}
+
 void MetaBackend::show_held() {
   if (!has_held_runs_) return;
   has_held_runs_ = false;

@@ -46,11 +46,13 @@ class MetaBackend final : public Backend {
   /// On rank 0's stream, after what was queued on any member and before what is queued on any member later. A stream
   /// that has failed by then, or fails by the task, stops the others.
   bool enqueue(const HostTask& task) override;
+  /// Every member has a row; plans run step by step meanwhile, so that steps stay visible.
+  void set_tracer(Tracer* tracer) override;
 
   /// Made at first use, for the members of this backend; made anew after a failure.
   collectives::Communicator& communicator();
-  /// Recordings ask no abort callback, so that there are none while one is set.
-  bool may_record() const { return !has_abort_callback_; }
+  /// Recordings ask no abort callback and have no steps to trace, so that there are none where these are wanted.
+  bool may_record() const { return !has_abort_callback_ && !is_traced_; }
   /// The plan has recordings, which refer to the communicator; or is going.
   void remember(MetaGraphPlan& plan);
   void forget(MetaGraphPlan& plan) { std::erase(recorded_plans_, &plan); }
@@ -82,6 +84,7 @@ class MetaBackend final : public Backend {
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
   bool has_abort_callback_ = false;
+  bool is_traced_ = false;
   int holds_ = 0;
   bool has_held_runs_ = false;
   std::atomic<bool> stream_failed_{false};  ///< as known to host tasks

@@ -86,20 +86,21 @@ void MetaGraphPlan::compile() {
         const Graph& graph = *plan_.ranks[rank].graph;
         action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
       } else {
-        action.compute.push_back(compile(rank, range));
+        action.compute.push_back(compile(rank, range, actions_.size()));
       }
     }
     actions_.push_back(std::move(action));
   }
 }
 
-std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range) const {
+std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range, size_t step) const {
   if (range.begin == range.end) return nullptr;
   const RankPlan& local = plan_.ranks[rank];
   PlanOptions options;  // what is shown must be there, though nobody else reads it
   for (const Tensor* node : local.shown) {
     if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
   }
+  options.label = "step " + std::to_string(step);
   return backend_.members()[rank]->create_plan(GraphRange{local.graph.get(), range.begin, range.end}, options);
 }
 

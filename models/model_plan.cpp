@@ -183,7 +183,7 @@ void require_memory(std::span<const DeviceUse> uses) {
   for (const DeviceUse& use : uses) {
     require<DeviceError>(use.use.total() <= use.memory.free,
                          "{} needs {} and has {} free; use more devices, a smaller share for it (--tensor-split), a "
-                         "smaller context (-c) or batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
+                         "smaller context (-c, or --fit on) or batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
                          use.device, format_bytes(use.use.total()), format_bytes(use.memory.free));
   }
 }

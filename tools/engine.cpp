@@ -1,6 +1,7 @@
 #include "tools/engine.h"
 
 #include "models/model_plan.h"
+#include "tools/auto_split.h"
 #include "tools/interrupt.h"
 #include "tools/program.h"
 #include "tools/progress.h"
@@ -9,14 +10,18 @@
 namespace shoal::tools {
 
 Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups devices,
-                   const models::PlacementOptions& placement, const models::SessionOptions& session,
-                   const models::LoadOptions& load) {
+                   const models::PlacementOptions& placement_options, const models::SessionOptions& session_options,
+                   const models::LoadOptions& load, const std::optional<models::FitOptions>& fit) {
   Engine engine;
   engine.model = std::move(model);
+  models::PlacementOptions placement = placement_options;
+  models::SessionOptions session = session_options;
+  choose_shares(*engine.model, devices, placement, session, load);
   engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
   require_threads(threads_needed(engine.placement->members(), placement.threads));
   // Memory is planned for the threads there are.
   std::vector<std::unique_ptr<Backend>> backends = engine.placement->init();
+  if (fit) fit_context(*engine.model, *engine.placement, session, load, *fit);
   models::LoadOptions how = load;
   std::vector<models::DeviceUse> memory = models::ModelPlan(*engine.model, *engine.placement, session, how).memory;
   if (how.repack && !models::fits(memory)) {

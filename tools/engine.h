@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "models/fit.h"
 #include "models/loader.h"
 #include "models/placement.h"
 #include "models/session.h"
@@ -15,10 +17,11 @@ struct Engine {
   std::unique_ptr<models::Session> session;
 };
 
-/// Throws DeviceError before anything is loaded when a device has too little memory or cannot start its threads, and
+/// Chooses shares where the ratio is "auto", and a smaller context where `fit` asks for it (auto_split.h). Throws
+/// DeviceError before anything is loaded when a device has too little memory or cannot start its threads, and
 /// Interrupted on Ctrl-C.
 Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups devices,
                    const models::PlacementOptions& placement, const models::SessionOptions& session,
-                   const models::LoadOptions& load);
+                   const models::LoadOptions& load, const std::optional<models::FitOptions>& fit = {});
 
 }  // namespace shoal::tools

@@ -95,6 +95,7 @@ struct FitFlags {
   int64_t least_context = models::FitOptions().least_context;
   int64_t margin_mib = 1024;
   void add_to(CLI::App& app);
+  std::optional<models::FitOptions> asked() const { return on ? std::optional(options()) : std::nullopt; }
   models::FitOptions options() const { return {least_context, static_cast<size_t>(margin_mib) << 20}; }
 };
 

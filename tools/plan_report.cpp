@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <limits>
 
 #include "devices/params.h"
 #include "tools/output.h"
@@ -37,8 +37,8 @@ std::string ranks_text(const models::PhasePrediction& phase, const char* what) {
   std::vector<std::vector<std::string>> rows{{fmt::format("  of a {}", what), "compute", "communication", "waiting"}};
   for (size_t i = 0; i < phase.ranks.size(); ++i) {
     const meta::RankTime& rank = phase.ranks[i];
-    rows.push_back({"  " + phase.devices[i], time_text(rank.compute), time_text(rank.communication),
-                    time_text(rank.waiting)});
+    rows.push_back(
+        {"  " + phase.devices[i], time_text(rank.compute), time_text(rank.communication), time_text(rank.waiting)});
   }
   std::string text = format_table(rows);
   if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
@@ -102,8 +102,8 @@ std::string margin_text(const models::Prediction& prediction) {
 
 }  // namespace
 
-std::string prediction_text(const models::Prediction& p) {
-  std::string text = fmt::format("prediction for {}\n", p.candidate.name());
+std::string prediction_text(const models::Prediction& p, const std::string& origin) {
+  std::string text = fmt::format("prediction for {} ({})\n", p.candidate.name(), origin);
   if (p.generation) {
     const double tokens = static_cast<double>(p.workload.generate);
     text += fmt::format("  generation of {} tokens{}: {:.2f} tokens/s, {} each\n", p.workload.generate,
@@ -127,8 +127,10 @@ std::string recommendation_text(const models::Recommendation& recommendation, mo
     const std::optional<models::PhasePrediction>& phase =
         objective == models::Objective::kPrompt || !one.generation ? one.prompt : one.generation;
     const bool several = one.candidate.device_count() > 1;
-    rows.push_back({recommendation.best == i ? "*" : one.fits ? "" : "-", one.candidate.devices(),
-                    several ? (one.candidate.mode == layer ? "layer" : "tensor") : "alone",
+    rows.push_back({recommendation.best == i ? "*"
+                    : one.fits               ? ""
+                                             : "-",
+                    one.candidate.devices(), several ? (one.candidate.mode == layer ? "layer" : "tensor") : "alone",
                     several ? (one.candidate.shares.empty() ? "even" : one.candidate.ratio()) : "",
                     rate_text(one.generation), rate_text(one.prompt),
                     phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
@@ -149,7 +151,7 @@ Json margins_json(std::span<const models::DeviceUse> memory) {
   return json;
 }
 
-Json to_json(const models::Prediction& p) {
+Json prediction_json(const models::Prediction& p) {
   Json devices = Json::array();
   for (const auto& group : p.candidate.groups) {
     for (const Device* device : group) devices.push_back(device->name());
@@ -168,9 +170,9 @@ Json to_json(const models::Prediction& p) {
   return json;
 }
 
-void add_json(Json& json, const models::Recommendation& recommendation) {
+void add_recommendation(Json& json, const models::Recommendation& recommendation) {
   auto& candidates = json["candidates"] = Json::array();
-  for (const models::Prediction& one : recommendation.candidates) candidates.push_back(to_json(one));
+  for (const models::Prediction& one : recommendation.candidates) candidates.push_back(prediction_json(one));
   json["recommended"] = nullptr;
   if (recommendation.best) json["recommended"] = candidates[*recommendation.best];
   json["reason"] = recommendation.reason;

@@ -2,23 +2,24 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "models/recommend.h"
 
 namespace shoal::tools {
 
-/// Speeds, what the time goes to, imbalance.
-std::string prediction_text(const models::Prediction& prediction);
+/// Speeds, what the time goes to, imbalance. `origin`: of the machine's figures.
+std::string prediction_text(const models::Prediction& prediction, const std::string& origin);
 /// All candidates, fastest first, and what to take.
 std::string recommendation_text(const models::Recommendation& recommendation, models::Objective objective);
 
 /// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"}.
-nlohmann::json to_json(const models::Prediction& prediction);
+nlohmann::json prediction_json(const models::Prediction& prediction);
 /// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
 nlohmann::json margins_json(std::span<const models::DeviceUse> memory);
 /// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" where nothing fits.
-void add_json(nlohmann::json& json, const models::Recommendation& recommendation);
+void add_recommendation(nlohmann::json& json, const models::Recommendation& recommendation);
 /// {"query_heads": 4, "feed_forward": 24, "vocabulary": 32}: models::split_units.
 nlohmann::json units_json(const models::Model& model);
 

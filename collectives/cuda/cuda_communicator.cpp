@@ -78,6 +78,7 @@ class PeerCommunicator final : public Communicator {
     const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
       const Rank& own = *static_cast<Rank*>(object);
       const Work& queued = *static_cast<const Work*>(argument);
+      describe_span(queued);
       failed ? own.owner->give_up(own.rank, queued) : own.owner->launch(own.rank, queued);
     };
     backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &work});

@@ -41,7 +41,10 @@ size_t Exchange::bytes(int64_t count) const {
 }
 
 void Exchange::meet() {
+  TraceSpan* span = current_span();
+  const int64_t begin = span != nullptr ? trace_clock() : 0;
   rendezvous_.meet(rank_, call_);
+  if (span != nullptr) span->waiting_ns += trace_clock() - begin;
   if (!have_met_) check_agreement();
   have_met_ = true;
 }

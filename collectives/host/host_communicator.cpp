@@ -102,6 +102,7 @@ void HostCommunicator::abort(std::string_view reason) {
 void HostCommunicator::run(void* object, const void* argument, bool failed) {
   Rank& rank = *static_cast<Rank*>(object);
   const Call& call = *static_cast<const Call*>(argument);
+  describe_span(call);
   if (failed) {
     // The stream keeps its own, earlier error; here only the peers need to hear of it.
     rank.rendezvous.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed",

@@ -122,7 +122,9 @@ class NcclCommunicator final : public Communicator {
     validate(rank, call);
     const auto run = [](void* object, const void* argument, const cuda::LaunchContext& context, bool failed) {
       Rank& own = *static_cast<Rank*>(object);
-      own.owner.run(own, *static_cast<const Call*>(argument), context, failed);
+      const Call& queued = *static_cast<const Call*>(argument);
+      describe_span(queued);
+      own.owner.run(own, queued, context, failed);
     };
     ranks_[static_cast<size_t>(rank)]->backend.push_launch({run, ranks_[static_cast<size_t>(rank)].get(), &call});
   }

@@ -24,6 +24,7 @@ void CpuBackend::set_threads(int threads) {
   device_.expect_threads(threads);
   auto worker = make_worker(device_, threads);
   worker->set_abort_callback(abort_);
+  worker->set_trace(trace_.get());
   for (int i = 0; i < holds_; ++i) worker->hold();
   worker_ = std::move(worker);
   threads_ = threads;
@@ -88,6 +89,13 @@ bool CpuBackend::set_abort_callback(AbortCallback callback) {
 bool CpuBackend::enqueue(const HostTask& task) {
   worker_->push(task);
   return true;
+}
+
+void CpuBackend::set_tracer(Tracer* tracer) {
+  wait_for(here());
+  worker_->set_trace(nullptr);
+  trace_ = tracer != nullptr ? tracer->row(name()) : nullptr;
+  worker_->set_trace(trace_.get());
 }
 
 void CpuEvent::record(Backend& backend) {

@@ -45,6 +45,7 @@ class CpuBackend final : public Backend {
   void compute_async(GraphPlan& plan, int first, int last) override;
   bool set_abort_callback(AbortCallback callback) override;
   bool enqueue(const HostTask& task) override;
+  void set_tracer(Tracer* tracer) override;
 
   /// Everything queued here before is finished when others get past this position.
   WaitWork here() {
@@ -66,7 +67,8 @@ class CpuBackend final : public Backend {
   int threads_;
   int holds_ = 0;
   AbortCallback abort_;
-  std::unique_ptr<Worker> worker_;
+  TraceRowUse trace_;
+  std::unique_ptr<Worker> worker_;  ///< writes to the row
 };
 
 class CpuEvent final : public Event {

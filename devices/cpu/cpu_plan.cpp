@@ -54,6 +54,7 @@ CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions
     : backend_(backend),
       threads_(backend.threads()),
       cuts_(options.cuts),
+      label_(options.label),
       topology_(checked(backend.device(), range).graph->topology()),
       memory_(range, backend.device(), options) {
   compile();
@@ -91,6 +92,16 @@ void CpuPlan::run(Team& team, int first, int last) {
   if (stopped == nullptr) return;
   fail<Aborted>("[{}] stopped by the abort callback before node {} ({})", backend_.name(), stopped->name,
                 name_of(stopped->op));
+}
+
+void CpuPlan::describe(int first, int last, TraceSpan& span) const {
+  if (begins_[static_cast<size_t>(first)] == begins_[static_cast<size_t>(last)]) return;  // nothing runs
+  const GraphRange& range = memory_.range();
+  const auto begin_of = [&](int segment) {
+    if (segment == 0) return range.begin;
+    return segment < segments() ? cuts_[static_cast<size_t>(segment) - 1] : range.end;
+  };
+  span.describe_nodes(label_, begin_of(first), begin_of(last));
 }
 
 void CpuPlan::wait() const {

@@ -36,6 +36,8 @@ class CpuPlan final : public GraphPlan {
   void move_to(Graph& graph);
   /// Segments [first, last), on the worker's thread. Throws Aborted.
   void run(Team& team, int first, int last);
+  /// What a trace calls a run of segments [first, last).
+  void describe(int first, int last, TraceSpan& span) const;
   /// Waits for the run queued last.
   void wait() const;
   /// The run queued last is finished at this position.
@@ -47,6 +49,7 @@ class CpuPlan final : public GraphPlan {
   CpuBackend& backend_;
   int threads_;  ///< that the workspaces are large enough for; a run uses no more
   std::vector<int> cuts_;
+  std::string label_;
   std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
   std::vector<Step> steps_;

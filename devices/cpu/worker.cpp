@@ -55,6 +55,26 @@ void run_item(const CopyWork& work, Team&) {
   tensor_copy(*work.src, *work.dst);
 }
 
+// What traces show of each.
+void describe(const ComputeWork& work, TraceSpan& span) {
+  work.plan->describe(work.first, work.last, span);
+}
+void describe(const SetWork& work, TraceSpan& span) {
+  span.describe(TraceKind::kCopy, {"set ", work.tensor->name},
+                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
+}
+void describe(const GetWork& work, TraceSpan& span) {
+  span.describe(TraceKind::kCopy, {"get ", work.tensor->name},
+                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
+}
+void describe(const CopyWork& work, TraceSpan& span) {
+  span.describe(TraceKind::kCopy, {"copy ", work.src->name}, static_cast<int64_t>(work.src->bytes()));
+}
+void describe(const WaitWork& work, TraceSpan& span) {
+  const bool waits = work.timeline->finished.value() < work.position;
+  if (waits) span.describe(TraceKind::kWait, {"wait for another stream"});
+}
+
 }  // namespace
 
 Worker::Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown)
@@ -98,11 +118,31 @@ void Worker::synchronize() {
 
 void Worker::serve() {
   for (uint64_t done = timeline_->finished.value();;) {
+    const bool follows = queued_.value() > done;
     queued_.wait_for(done + 1, Waiter::kWorker);
-    const bool more = run(queue_.pop());
+    const bool more = trace_ == nullptr ? run(queue_.pop()) : run_traced(queue_.pop(), follows);
     timeline_->finished.advance_to(++done);
     if (!more) return;
   }
+}
+
+// What follows without a pause begins when the work before it ended: rows have no gaps but true ones. A host task
+// describes itself (current_span()).
+bool Worker::run_traced(const Work& work, bool follows) {
+  TraceSpan span;
+  span.begin_ns = follows && traced_until_ > 0 ? traced_until_ : trace_clock();
+  if (failure_ == nullptr) {
+    std::visit(
+        [&span](const auto& item) {
+          if constexpr (requires { describe(item, span); }) describe(item, span);
+        },
+        work);
+  }
+  const CurrentSpan current(span);
+  const bool more = run(work);
+  span.end_ns = traced_until_ = trace_clock();
+  if (span.is_shown()) trace_->add(span);
+  return more;
 }
 
 bool Worker::run(const Work& work) {

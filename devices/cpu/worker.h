@@ -71,12 +71,15 @@ class Worker {
   const Timeline& timeline() const { return *timeline_; }
   /// While nothing is queued.
   void set_abort_callback(AbortCallback callback) { team_.set_abort_callback(std::move(callback)); }
+  /// The row that what it does is written to; nullptr: none. While nothing is queued.
+  void set_trace(TraceRow* row) { trace_ = row; }
   /// Waits for everything queued; throws the first failure and clears it.
   void synchronize();
 
  private:
   void serve();                ///< takes work until told to stop
   bool run(const Work& work);  ///< false: stop
+  bool run_traced(const Work& work, bool follows);
 
   Team team_;
   Timeline* timeline_;
@@ -86,6 +89,8 @@ class Worker {
   alignas(kCacheLine) Counter queued_;
   /// Written by the worker; the host reads and clears it only when all queued work is finished.
   alignas(kCacheLine) std::exception_ptr failure_;
+  TraceRow* trace_ = nullptr;
+  int64_t traced_until_ = 0;  ///< the end of the latest span
   std::thread thread_;
 };
 

@@ -71,6 +71,12 @@ bool CudaBackend::enqueue(const HostTask& task) {
   return true;
 }
 
+void CudaBackend::set_tracer(Tracer* tracer) {
+  launcher_.set_trace(nullptr);
+  trace_ = tracer != nullptr ? tracer->row(name()) : nullptr;
+  launcher_.set_trace(trace_.get());
+}
+
 void CudaBackend::read_bytes_async(const void* from, void* to, size_t size) {
   if (size > 0) launcher_.push(BytesWork{from, to, size, cudaMemcpyDeviceToHost});
 }

@@ -38,6 +38,7 @@ class CudaBackend final : public Backend {
   bool set_abort_callback(AbortCallback callback) override;
   /// The launcher waits for the stream, then runs the task.
   bool enqueue(const HostTask& task) override;
+  void set_tracer(Tracer* tracer) override;
   bool has_own_memory() const override { return true; }
   void read_bytes_async(const void* from, void* to, size_t size) override;
   void write_bytes_async(void* to, const void* from, size_t size) override;
@@ -58,7 +59,8 @@ class CudaBackend final : public Backend {
   CudaDevice& device_;
   FamilyUse use_{device_};
   bool graphs_;
-  Launcher launcher_;
+  TraceRowUse trace_;
+  Launcher launcher_;  ///< writes to the row
 };
 
 class CudaEvent final : public Event {

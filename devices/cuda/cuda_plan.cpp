@@ -36,6 +36,7 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
     : backend_(backend),
       cuts_(options.cuts),
       shown_(shown_ids(options)),
+      label_(options.label),
       topology_(checked(backend.device(), range).graph->topology()),
       memory_(range, backend.device(), options) {
   compile();
@@ -135,6 +136,16 @@ void CudaPlan::run(const LaunchContext& context, int first, int last, bool recor
     return launch(context, range, abort);
   }
   check(cudaGraphLaunch(part.exec, context.stream), backend_.name(), "launch a graph");
+}
+
+void CudaPlan::describe(int first, int last, TraceSpan& span) const {
+  if (steps(first, last).empty()) return;
+  const GraphRange& range = memory_.range();
+  const auto begin_of = [&](int segment) {
+    if (segment == 0) return range.begin;
+    return segment < segments() ? cuts_[static_cast<size_t>(segment) - 1] : range.end;
+  };
+  span.describe_nodes(label_, begin_of(first), begin_of(last));
 }
 
 void CudaPlan::launch(const LaunchContext& context, std::span<const Step> steps, const AbortCallback& abort) const {

@@ -43,6 +43,8 @@ class CudaPlan final : public GraphPlan {
   /// Segments [first, last), on the launcher's thread. `recording`: the stream is being captured already. With an abort
   /// callback nodes are launched one by one. Throws Aborted or DeviceError.
   void run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort);
+  /// What a trace calls a run of segments [first, last).
+  void describe(int first, int last, TraceSpan& span) const;
   /// A run was queued.
   void has_run() { was_queued_ = true; }
 
@@ -67,6 +69,7 @@ class CudaPlan final : public GraphPlan {
 
   CudaBackend& backend_;
   std::vector<int> cuts_, shown_;
+  std::string label_;
   std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
   std::vector<Tensor*> running_;  ///< neither views nor empty

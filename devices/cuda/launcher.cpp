@@ -25,6 +25,42 @@ struct MarkPool {
   }
 };
 
+// What traces show of each kind of work; launch tasks describe themselves (current_span()).
+void describe(const ComputeWork& work, TraceSpan& span) {
+  work.plan->describe(work.first, work.last, span);
+}
+void describe(const SetWork& work, TraceSpan& span) {
+  span.describe(TraceKind::kCopy, {"set ", work.tensor->name},
+                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
+}
+void describe(const GetWork& work, TraceSpan& span) {
+  span.describe(TraceKind::kCopy, {"get ", work.tensor->name},
+                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
+}
+void describe(const CopyWork& work, TraceSpan& span) {
+  span.describe(TraceKind::kCopy, {"copy ", work.src->name}, static_cast<int64_t>(work.src->bytes()));
+}
+void describe(const BytesWork& work, TraceSpan& span) {
+  const bool reads = work.kind == cudaMemcpyDeviceToHost;
+  span.describe(TraceKind::kCopy, {reads ? "read bytes" : "write bytes"}, static_cast<int64_t>(work.size));
+}
+void describe(const WaitWork&, TraceSpan& span) {
+  span.describe(TraceKind::kWait, {"wait for another stream"});
+}
+void describe(const ReplayWork&, TraceSpan& span) {
+  span.describe(TraceKind::kCompute, {"recording"});
+}
+
+/// Of the stream: host tasks are shown by the host's clock, marks not at all.
+bool is_traced(const Work& work) {
+  const auto is_described = [](const auto& item) {
+    return requires(TraceSpan & span) {
+      describe(item, span);
+    };
+  };
+  return std::holds_alternative<LaunchTask>(work) || std::visit(is_described, work);
+}
+
 }  // namespace
 
 Mark* Mark::take(int gpu) {
@@ -118,6 +154,7 @@ Launcher::~Launcher() {
   thread_.join();
   const CurrentGpu current(context_.gpu.gpu);
   cudaStreamSynchronize(context_.stream);
+  if (trace_ != nullptr) trace_->resolve();
   cudaStreamDestroy(context_.stream);
 }
 
@@ -139,6 +176,12 @@ void Launcher::synchronize() {
 void Launcher::finish() {
   push(FinishWork{false});
   wait_for_all();
+}
+
+void Launcher::set_trace(TraceRow* row) {
+  finish();
+  const CurrentGpu current(context_.gpu.gpu);
+  trace_ = row != nullptr ? std::make_unique<GpuTrace>(*row, context_.stream) : nullptr;
 }
 
 void Launcher::add_watch(const void* owner, Watch watch) {
@@ -175,6 +218,36 @@ void Launcher::keep_watch(uint64_t until) {
 }
 
 bool Launcher::run(const Work& work) {
+  if (trace_ == nullptr || recording_) return run_item(work);
+  if (failure_ == nullptr && is_traced(work)) {
+    run_traced(work);
+    return true;
+  }
+  const bool more = run_item(work);
+  if (std::holds_alternative<FinishWork>(work)) trace_->resolve();
+  return more;
+}
+
+// Between two events of the trace.
+void Launcher::run_traced(const Work& work) {
+  TraceSpan span;
+  trace_->begin(span);
+  std::visit(
+      [&span](const auto& item) {
+        if constexpr (requires { describe(item, span); }) describe(item, span);
+      },
+      work);
+  {
+    const CurrentSpan current(span);
+    run_item(work);
+  }
+  trace_->end(span);
+  if (!trace_->is_full()) return;
+  run_item(FinishWork{false});
+  trace_->resolve();
+}
+
+bool Launcher::run_item(const Work& work) {
   if (std::holds_alternative<StopWork>(work)) return false;
   is_idle_ = std::holds_alternative<FinishWork>(work);
   if (const auto* record = std::get_if<RecordWork>(&work)) {
@@ -232,7 +305,18 @@ void Launcher::start(const HostTask& task) {
   } catch (...) {
     failure_ = std::current_exception();  // the task is told
   }
+  run_task(task);
+}
+
+void Launcher::run_task(const HostTask& task) {
+  if (trace_ == nullptr) return task.run(task.object, task.argument, failure_ != nullptr);
+  trace_->resolve();
+  TraceSpan span;
+  span.begin_ns = trace_clock();
+  const CurrentSpan current(span);
   task.run(task.object, task.argument, failure_ != nullptr);
+  span.end_ns = trace_clock();
+  if (span.is_shown()) trace_->add(span);
 }
 
 void Launcher::start(const LaunchTask& task) {

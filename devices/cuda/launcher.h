@@ -16,6 +16,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <variant>
@@ -24,6 +25,7 @@
 #include "devices/backend.h"
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
+#include "devices/cuda/gpu_trace.h"
 #include "devices/cuda/op_kernel.h"
 
 namespace shoal::cuda {
@@ -162,6 +164,8 @@ class Launcher {
   void finish();
   /// While nothing is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
+  /// Waits for queued work; failures stay. nullptr: nothing is traced.
+  void set_trace(TraceRow* row);
   /// Waits for queued work; failures stay.
   void add_watch(const void* owner, Watch watch);
   void remove_watch(const void* owner);
@@ -171,6 +175,9 @@ class Launcher {
  private:
   void serve();
   bool run(const Work& work);  ///< false: stop
+  bool run_item(const Work& work);
+  void run_traced(const Work& work);
+  void run_task(const HostTask& task);
   void run_unless_failed(const Work& work);
   void wait_for_all();
 
@@ -204,6 +211,7 @@ class Launcher {
   bool is_watched_ = false;        ///< it had not, and somebody has kernels of their own in it
   std::vector<std::pair<const void*, Watch>> watches_;
   Progress progress_;
+  std::unique_ptr<GpuTrace> trace_;
   cpu::WorkQueue<Work> queue_;
   cpu::ThreadCount count_{1};
   uint64_t queued_count_ = 0;  ///< pushing thread only

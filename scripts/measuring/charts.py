@@ -9,12 +9,11 @@ their markers and dashes.
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import matplotlib
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
+if TYPE_CHECKING:  # it takes a while to load, so that only drawing does
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C8C00", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
@@ -37,23 +36,30 @@ class ChartError(Exception):
     """str() is one line with the remedy."""
 
 
+def _pyplot():
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+    matplotlib.pyplot.rcParams.update(STYLE)
+    return matplotlib.pyplot
+
+
 def figure(title: str, x: str, y: str, *, columns: int = 1, rows: int = 1,
-           size: tuple[float, float] = (7.2, 4.2)) -> tuple[Figure, Axes]:
+           size: tuple[float, float] = (7.2, 4.2)) -> "tuple[Figure, Axes]":
     """A figure, and its axes (an array of them where there are several); title and labels go to the first ones."""
-    plt.rcParams.update(STYLE)
-    made, axes = plt.subplots(rows, columns, figsize=size)
+    made, axes = _pyplot().subplots(rows, columns, figsize=size)
     first = axes if rows * columns == 1 else axes.flat[0]
     label(first, title, x, y)
     return made, axes
 
 
-def label(axes: Axes, title: str, x: str, y: str) -> None:
+def label(axes: "Axes", title: str, x: str, y: str) -> None:
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
 
 
-def series(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], name: str, *,
+def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], name: str, *,
            error: Sequence[float] | None = None, line: bool = True) -> None:
     """Points in the colour, marker and dashes of series `number`, joined unless `line` is false."""
     axes.errorbar(x, y, yerr=error, label=name, color=COLOURS[number % len(COLOURS)],
@@ -61,7 +67,7 @@ def series(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], name
                   elinewidth=1.0)
 
 
-def save(made: Figure, path: str | os.PathLike) -> None:
+def save(made: "Figure", path: str | os.PathLike) -> None:
     """SVG, PNG or PDF by its suffix; closes the figure. Throws ChartError."""
     path = pathlib.Path(path)
     check(path)
@@ -72,7 +78,7 @@ def save(made: Figure, path: str | os.PathLike) -> None:
     except OSError as error:
         raise ChartError(f"cannot write {path}: {error.strerror}") from None
     finally:
-        plt.close(made)
+        _pyplot().close(made)
     if path.suffix == ".svg":
         lines = path.read_text().splitlines()
         path.write_text("\n".join(one.rstrip() for one in lines) + "\n")

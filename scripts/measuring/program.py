@@ -83,7 +83,9 @@ def _why(name: str, code: int, stderr: str) -> str:
         if code == -signal.SIGKILL:
             died += " (perhaps for want of memory)"
         return f"{died}; its last words: {lines[-1]}" if lines else died
-    return lines[-1].removeprefix("shoal: ") if lines else f"{name} failed with exit code {code} and no message"
+    if not lines:
+        return f"{name} failed with exit code {code} and no message"
+    return lines[-1].removeprefix("shoal: ").removeprefix("error: ")
 
 
 class Shoal:
@@ -129,6 +131,15 @@ class Shoal:
         """Of a command that writes one JSON object."""
         return self._parsed(arguments, self.run(arguments, **options))
 
+    def rows(self, arguments: Sequence[object], **options) -> list[dict]:
+        """Of a command that writes a JSON object on each line."""
+        text = self.run(arguments, **options)
+        found = [self._parsed(arguments, line) for line in text.splitlines() if line.strip()]
+        if not found:
+            raise ProgramError(f"{self.path.name} {arguments[0]} has measured nothing",
+                               [str(self.path), *map(str, arguments)])
+        return found
+
     def bench(self, model: str | os.PathLike, devices: str, *, tensor_split: Sequence[float] | str | None = None,
               prompt: int | str = 0, generate: int | str = 0, depth: int | str = 0, repetitions: int = 5,
               threads: int | None = None, extra: Sequence[object] = (),
@@ -136,11 +147,7 @@ class Shoal:
         """The rows of `shoal bench -o jsonl` (docs/benchmarks.md), a test each; `extra` are further arguments."""
         arguments = ["bench", "-m", model, "--devices", devices, "-p", prompt, "-n", generate, "-d", depth,
                      "-r", repetitions, "-o", "jsonl", *self._common(tensor_split, threads), *extra]
-        text = self.run(arguments, environment, timeout)
-        rows = [self._parsed(arguments, line) for line in text.splitlines() if line.strip()]
-        if not rows:
-            raise ProgramError(f"{self.path.name} bench has measured nothing", list(map(str, arguments)))
-        return rows
+        return self.rows(arguments, environment=environment, timeout=timeout)
 
     def plan(self, model: str | os.PathLike, devices: str, *, tensor_split: Sequence[float] | str | None = None,
              context: int = 0, threads: int | None = None, extra: Sequence[object] = (),

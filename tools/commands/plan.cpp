@@ -1,4 +1,5 @@
-// shoal plan: where every tensor would lie, what would run, and each device's memory, without loading weights.
+// shoal plan: where every tensor would lie, what would run, and each device's memory, without loading weights; and how
+// fast it would be, where the machine is known.
 #include <fmt/core.h>
 
 #include <memory>
@@ -6,11 +7,15 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/params.h"
 #include "models/model_plan.h"
+#include "tools/auto_split.h"
 #include "tools/command.h"
 #include "tools/flags.h"
+#include "tools/interrupt.h"
 #include "tools/options.h"
 #include "tools/output.h"
+#include "tools/plan_report.h"
 #include "tools/program.h"
+#include "tools/progress.h"
 #include "tools/prompt.h"
 #include "tools/threads.h"
 
@@ -24,6 +29,11 @@ struct PlanFlags {
   LoadFlags load;
   SamplingFlags sampling;
   OutputFlag output;
+  FitFlags fit;
+  WorkloadFlags workload;
+  models::Objective objective = models::Objective::kGeneration;
+  std::string machine;  ///< file
+  bool recommend = false;
   int rank = -1;
   bool schedule = false;
 
@@ -78,6 +88,14 @@ nlohmann::json json_of(const meta::Plan& plan, int rank) {
   return json;
 }
 
+/// What is known of speed: nothing, why there is nothing, or predictions.
+struct Outlook {
+  std::string origin;   ///< of the machine's figures
+  std::string missing;  ///< why there is no prediction, in a line
+  std::optional<models::Prediction> prediction;
+  std::optional<models::Recommendation> recommendation;
+};
+
 nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
   // One device, or several that act as one, are the usual case: their plan is the answer itself.
   nlohmann::json json;
@@ -105,19 +123,39 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
                       {"communication", use.use.communication},
                       {"total", use.use.total()},
                       {"mapped", use.mapped},
-                      {"free", use.memory.free}});
+                      {"free", use.memory.free},
+                      {"margin", models::margin_bytes(use)},
+                      {"margin_percent", models::margin_part(use) * 100}});
   }
   return json;
 }
 
+void add_json(nlohmann::json& json, const Outlook& outlook) {
+  json["prediction"] = nullptr;
+  if (outlook.prediction) {
+    json["prediction"] = prediction_json(*outlook.prediction);
+    json["prediction"]["machine"] = outlook.origin;
+  } else {
+    json["no_prediction"] = outlook.missing;
+  }
+  if (outlook.recommendation) add_recommendation(json, *outlook.recommendation);
+}
+
+/// "2.1 GiB (20 %)"; "-" where there is too little.
+std::string margin_text(const models::DeviceUse& use) {
+  const int64_t margin = models::margin_bytes(use);
+  if (margin < 0) return "-";
+  return fmt::format("{} ({:.0f} %)", format_bytes(static_cast<size_t>(margin)), models::margin_part(use) * 100);
+}
+
 std::string memory_text(const models::ModelPlan& plan) {
   std::vector<std::vector<std::string>> rows{
-      {"  device", "weights", "KV", "compute", "communication", "total", "free"}};
+      {"  device", "weights", "KV", "compute", "communication", "total", "free", "margin"}};
   std::string mapped;
   for (const models::DeviceUse& use : plan.memory) {
     rows.push_back({"  " + use.device, format_bytes(use.use.weights), format_bytes(use.use.cache),
                     format_bytes(use.use.compute), format_bytes(use.use.communication), format_bytes(use.use.total()),
-                    format_bytes(use.memory.free)});
+                    format_bytes(use.memory.free), margin_text(use)});
     if (use.mapped == 0) continue;
     mapped += fmt::format("{} uses {} of weights where the file is mapped, without memory of its own for them\n",
                           use.device, format_bytes(use.mapped));
@@ -136,23 +174,62 @@ std::string traffic_text(const Traffic& per_token) {
   return text + fmt::format("  {} in all\n", format_bytes(per_token.bytes));
 }
 
-int plan_model(PlanFlags& flags) {
-  flags.check();
-  auto model = models::open_model(flags.model.path);
-  models::Placement placement(*model, flags.devices.find_groups(), flags.devices.placement());
-  if (flags.devices.threads > 0) {
-    // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
-    require_threads(threads_needed(placement.members(), flags.devices.threads));
-    placement.init();
+/// What the command line comes to.
+struct Planned {
+  std::unique_ptr<models::Model> model;
+  models::DeviceGroups groups;
+  models::PlacementOptions placement;
+  models::SessionOptions session;
+  models::LoadOptions load;
+
+  std::vector<Device*> devices() const {
+    std::vector<Device*> all;
+    for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+    return all;
   }
-  models::SessionOptions session = flags.context.session();
-  session.candidates = flags.sampling.candidates();
-  models::ModelPlan plan(*model, placement, session, flags.load.load(session.op_offload));
-  warn_of_context(model->hparams, plan.size);
-  if (flags.output.json()) {
-    print_json(to_json(plan, flags));
-    return kSuccess;
+};
+
+models::Recommendation recommend(const models::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
+  ProgressBar bar("comparing");
+  models::RecommendOptions options;
+  options.objective = flags.objective;
+  options.progress = [&bar](int done, int total) {
+    if (interrupted()) throw Interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(total), fmt::format("set {} of {}", done + 1, total));
+  };
+  return models::recommend(scenario, planned.groups, options);
+}
+
+Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const PlanFlags& flags) {
+  const std::vector<Device*> devices = planned.devices();
+  const MachineQuestion question{*planned.model, devices, planned.placement.threads, flags.machine};
+  Outlook outlook;
+  const auto machine = flags.recommend ? require_machine(question) : find_machine(question);
+  if (!machine) {
+    outlook.missing = fmt::format("no prediction of speed: {} makes it possible", probe_command(question));
+    return outlook;
   }
+  outlook.origin = machine->origin;
+  const models::Scenario scenario{*planned.model,  machine->model, planned.placement,
+                                  planned.session, planned.load,   flags.workload.workload(plan.size.context)};
+  const bool by_layer = planned.placement.mode == models::SplitMode::kLayer;
+  const size_t sharers = by_layer ? planned.groups.size() : devices.size();
+  const bool even = planned.placement.ratio.empty();
+  try {
+    outlook.prediction = scenario.predict(
+        {planned.groups, planned.placement.mode,
+         even ? std::vector<double>{} : models::parse_ratio(planned.placement.ratio, static_cast<int>(sharers))});
+  } catch (const InvalidArgument& error) {
+    // What a file says, or was asked for expressly, must do; figures that happen to be kept need not.
+    if (!flags.machine.empty() || flags.recommend) throw;
+    outlook.missing = fmt::format("no prediction of speed: {}", error.what());
+    return outlook;
+  }
+  if (flags.recommend) outlook.recommendation = recommend(scenario, planned, flags);
+  return outlook;
+}
+
+std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   std::string text = fmt::format("{} on {} device(s), context {}, batch {}; one token is generated by:\n",
                                  escaped(flags.model.path), plan.memory.size(), plan.size.context, plan.size.batch);
   if (flags.schedule) text += sched::to_string(plan.step.schedule);
@@ -165,8 +242,68 @@ int plan_model(PlanFlags& flags) {
     if (has_rank(one, rank)) text += meta::local_text(one, rank);
   }
   text += fmt::format("collectives per token\n{}memory\n{}", traffic_text(traffic(plan.step)), memory_text(plan));
+  return text;
+}
+
+Planned prepare(const PlanFlags& flags) {
+  Planned planned;
+  planned.model = models::open_model(flags.model.path);
+  planned.groups = flags.devices.find_groups();
+  planned.placement = flags.devices.placement();
+  planned.session = flags.context.session();
+  planned.session.candidates = flags.sampling.candidates();
+  planned.load = flags.load.load(planned.session.op_offload);
+  choose_shares(*planned.model, planned.groups, planned.placement, planned.session, planned.load, flags.machine,
+                flags.objective);
+  return planned;
+}
+
+int plan_model(PlanFlags& flags) {
+  flags.check();
+  catch_interrupts();
+  Planned planned = prepare(flags);
+  models::Placement placement(*planned.model, planned.groups, planned.placement);
+  if (flags.devices.threads > 0) {
+    // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
+    require_threads(threads_needed(placement.members(), flags.devices.threads));
+    placement.init();
+  }
+  if (flags.fit.on) fit_context(*planned.model, placement, planned.session, planned.load, flags.fit.options());
+  models::ModelPlan plan(*planned.model, placement, planned.session, planned.load);
+  warn_of_context(planned.model->hparams, plan.size);
+  const Outlook outlook = look_ahead(planned, plan, flags);
+  if (flags.output.json()) {
+    nlohmann::json json = to_json(plan, flags);
+    json["units"] = units_json(*planned.model);
+    json["split_key"] = models::split_key(*planned.model, placement);
+    json["tensor_split"] = planned.placement.ratio;
+    add_json(json, outlook);
+    print_json(json);
+    return kSuccess;
+  }
+  std::string text = plan_text(plan, flags);
+  if (!outlook.missing.empty()) text += outlook.missing + "\n";
+  if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
+  if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective);
   write_out(text);
   return kSuccess;
+}
+
+void add_prediction(CLI::App& app, PlanFlags& flags) {
+  flags.workload.add_to(app);
+  app.add_flag("--recommend", flags.recommend,
+               "Also compare all ways to use the devices, each alone, layers divided, all or some of them together");
+  const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
+                             "{} must be generation, prompt or mix, got '{}'", flag, text);
+    flags.objective = models::parse_objective(text);
+  };
+  add_parsed(app, "--objective", "WHAT", read_objective,
+             "What --recommend and --tensor-split auto make fast: generation, prompt, or a mix of -p and -n tokens")
+      ->default_str("generation");
+  app.add_option("--machine", flags.machine,
+                 "Predict for the machine that this JSON file describes, instead of what `shoal probe` measured")
+      ->type_name("FILE");
 }
 
 }  // namespace
@@ -181,6 +318,8 @@ CommandBody define_plan(CLI::App& app) {
   flags->context.add_batches_to(app);
   flags->sampling.add_candidates_to(app);
   flags->output.add_to(app);
+  flags->fit.add_to(app);
+  add_prediction(app, *flags);
   app.add_flag("--schedule", flags->schedule,
                "Also print which device runs each node and why, and what is copied between devices");
   add_integer(app, "--rank", flags->rank, 0, cpu::kMaxDevices,

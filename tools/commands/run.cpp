@@ -26,6 +26,7 @@ struct RunFlags {
   DeviceFlags devices;
   ContextFlags context;
   LoadFlags load;
+  FitFlags fit;
   OutputFlag output;
   SamplingFlags sampling;
   GenerationOptions generation;
@@ -155,7 +156,7 @@ int run(RunFlags& flags) {
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
-                              flags.load.load(session.op_offload));
+                              flags.load.load(session.op_offload), flags.fit.asked());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
 }
@@ -190,6 +191,7 @@ CommandBody define_run(CLI::App& app) {
   flags->devices.add_to(app);
   flags->devices.add_layers_to(app);
   flags->load.add_to(app);
+  flags->fit.add_to(app);
   add_sampling(app, *flags);
   flags->output.add_to(app);
   return [flags] { return run(*flags); };

@@ -1,0 +1,281 @@
+"""scripts/tune_split.py behind its command line: puts the parts together, runs the search, writes what it found."""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+
+from measuring import charts, text
+from measuring.journal import Journal, JournalError
+from measuring.program import ProgramError, Shoal, Stopped, signals_stop
+from tuning import report
+from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation
+from tuning.optimiser import Optimiser
+from tuning.search import End, Exhaustive, Limits, Search, Step
+from tuning.splits import Grid, Keys, Split, units_of
+from tuning.splits import text as split_text
+from tuning.trials import Objective, Trials
+
+OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what is measured
+
+
+class Failure(Exception):
+    """str() is one line for people."""
+
+
+@dataclass
+class Tuning:
+    """One call of the script."""
+    arguments: argparse.Namespace
+    setup: Setup
+    shoal: Shoal
+    planner: Planner
+    grid: Grid
+    search: Search | Exhaustive | None = None
+    predicted: dict | None = None
+    about: dict = field(default_factory=dict)
+    spent: list[float] = field(default_factory=list)  # seconds, by run
+
+    @property
+    def even(self) -> Split:
+        return self.grid.even()
+
+    @property
+    def predicted_split(self) -> Split | None:
+        return self.grid.rounded(self.predicted["tensor_split"]) if self.predicted else None
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    files = _files(arguments)
+    try:
+        with signals_stop():
+            tuning = _prepared(arguments)
+            with Journal.open(files["journal"], "tune_split", _settings(tuning)) as journal:
+                return _with_journal(tuning, journal, files)
+    except (ProgramError, JournalError, charts.ChartError) as error:
+        raise Failure(str(error)) from None
+    except Stopped as stopped:
+        return stopped.code
+
+
+def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
+    profile = pathlib.Path(arguments.profile or f"{pathlib.Path(arguments.model).stem}.split.json")
+    if profile.is_dir() or not profile.parent.is_dir():
+        raise Failure(f"cannot write the profile {profile}: " + ("it is a folder" if profile.is_dir() else
+                                                                 f"there is no folder {profile.parent}"))
+    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or profile.with_suffix(".svg"))
+    try:
+        if chart is not None:
+            charts.check(chart)
+    except charts.ChartError as error:
+        raise Failure(str(error)) from None
+    return {"profile": profile, "chart": chart,
+            "journal": pathlib.Path(arguments.journal or profile.with_suffix(".journal.jsonl"))}
+
+
+def _prepared(arguments: argparse.Namespace) -> Tuning:
+    objective = Objective(arguments.objective, arguments.weight if arguments.objective == "mix" else 1.0)
+    setup = Setup(arguments.model, arguments.devices, objective, arguments.n_prompt, arguments.n_gen, arguments.n_depth,
+                  arguments.threads, arguments.split_mode, tuple(arguments.extra))
+    if not os.path.isfile(arguments.model):
+        raise Failure(f"there is no model {arguments.model}; give a GGUF file with -m")
+    shoal = Shoal(arguments.shoal)
+    planner = Planner(shoal, setup)
+    devices = len(setup.names())
+    if arguments.simulate:
+        units = arguments.units or units_of({}, devices)
+    else:
+        plan = planner.plan(None)  # fails where every trial would
+        units = arguments.units or units_of(plan, devices)
+    if arguments.exhaustive and Grid(devices, units).count() > 5000:
+        raise Failure(f"--exhaustive: there are {Grid(devices, units).count()} splits of {units} units over {devices} "
+                      "devices; give fewer --units")
+    return Tuning(arguments, setup, shoal, planner, Grid(devices, units))
+
+
+def _settings(tuning: Tuning) -> dict:
+    """What must be the same for trials to be comparable."""
+    setup, arguments = tuning.setup, tuning.arguments
+    settings = {
+        "model": os.path.basename(setup.model), "model_bytes": os.path.getsize(setup.model), "devices": setup.devices,
+        "split_mode": setup.split_mode, "objective": setup.objective.name, "weight": setup.objective.weight,
+        "workload": setup.sizes(), "threads": setup.threads, "extra": list(setup.extra), "units": tuning.grid.units,
+        "simulate": arguments.simulate, "exhaustive": arguments.exhaustive,
+        "environment": {name: value for name, value in sorted(os.environ.items())
+                        if name.startswith("SHOAL_") and name not in OWN_VARIABLES},
+    }
+    if setup.objective.name == "context":
+        settings["context"] = [arguments.context_step, arguments.context_most]
+    return settings
+
+
+def _with_journal(tuning: Tuning, journal: Journal, files: dict) -> int:
+    arguments = tuning.arguments
+    exact = arguments.simulate is not None or arguments.objective == "context"
+    trials = Trials(tuning.setup.objective, exact, arguments.confidence)
+    for record in journal.records:
+        _take(tuning, trials, record, arguments.retry_failed)
+    tuning.search = _search(tuning, trials)
+    if journal.records:
+        print(f"tune_split: going on from {journal.path}: {trials.runs()} runs", file=sys.stderr)
+    try:
+        ended = _measure_all(tuning, journal)
+    except Stopped as stopped:
+        _show(tuning, End(f"stopped by {stopped}", complete=False))
+        print(f"tune_split: stopped; the same command goes on from {journal.path}", file=sys.stderr)
+        return stopped.code
+    if tuning.search.best() is None:
+        failures = [trial.failure for trial in trials if trial.failure]
+        raise Failure(f"no split could be measured; the last failed with: {failures[-1] if failures else ended.why}")
+    _write(tuning, files)
+    _show(tuning, ended)
+    _tell_files(files)
+    return 0
+
+
+def _take(tuning: Tuning, trials: Trials, record: dict, retry_failed: bool) -> None:
+    """A record of the journal."""
+    tuning.spent += [record.get("seconds", 0.0)] if record.get("seconds") else []
+    if "failed" in record and retry_failed:
+        return
+    try:
+        trials.add(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Failure(f"the journal has a record that is none of this script ({error}); name another") from None
+    for name in ("model_type", "commit"):
+        if record.get(name):
+            tuning.about[name] = record[name]
+
+
+def _search(tuning: Tuning, trials: Trials) -> Search | Exhaustive:
+    arguments, grid = tuning.arguments, tuning.grid
+    if arguments.simulate:
+        keys = Keys(lambda split: {"split_key": split_text(split)})
+    else:
+        keys = Keys(tuning.planner.plan)
+    tuning.predicted = None if arguments.no_prediction else _prediction(tuning)
+    if arguments.exhaustive:
+        return Exhaustive(grid, trials, keys, arguments.passes)
+    starts: list[tuple[Split, str]] = []
+    if tuning.predicted_split is not None:
+        starts.append((tuning.predicted_split, "prediction"))
+    starts.append((grid.even(), "even"))
+    if tuning.predicted_split is None:
+        starts += [(grid.alone(device), "alone") for device in range(grid.devices)]
+    limits = Limits(arguments.trials or 4 + 8 * grid.devices, arguments.tolerance, arguments.rounds)
+    return Search(grid, trials, keys, Optimiser(grid, arguments.sampler, arguments.seed), limits, starts)
+
+
+def _prediction(tuning: Tuning) -> dict | None:
+    """What `--tensor-split auto` would take; None where the program cannot tell."""
+    if tuning.arguments.simulate or tuning.setup.objective.name == "context":
+        return None
+    try:
+        plan = tuning.planner.plan("auto")
+    except ProgramError:
+        return None
+    shares = plan.get("tensor_split")
+    if not isinstance(shares, list) or len(shares) != tuning.grid.devices or not sum(shares) > 0:
+        return None
+    found = {"tensor_split": shares}
+    prediction = plan.get("prediction")
+    if isinstance(prediction, dict):
+        found.update({kind: prediction[kind]["rate"] for kind in ("prompt", "generation")
+                      if isinstance(prediction.get(kind), dict) and "rate" in prediction[kind]})
+    return found
+
+
+def _measure_all(tuning: Tuning, journal: Journal) -> End:
+    measure = _measurer(tuning)
+    search, arguments = tuning.search, tuning.arguments
+    total = tuning.grid.count() * arguments.passes if arguments.exhaustive else None
+    with text.progress(total) as progress:
+        while True:
+            progress.show(search.trials.runs(), _standing(tuning))
+            step = search.next()
+            if isinstance(step, End):
+                return step
+            if arguments.budget and step.failed is None and _would_exceed(tuning):
+                return End(f"{sum(tuning.spent):.0f} s have been measured (--budget)", complete=False)
+            progress.show(search.trials.runs(), f"{split_text(step.split)} ({step.origin}) {_standing(tuning)}")
+            record = _measured(tuning, measure, step)
+            journal.add(record)
+            _take(tuning, search.trials, record, False)
+            progress.say(_line(tuning, step, record))
+
+
+def _would_exceed(tuning: Tuning) -> bool:
+    next_one = statistics.median(tuning.spent) if tuning.spent else 0.0
+    return sum(tuning.spent) + next_one > tuning.arguments.budget
+
+
+def _measurer(tuning: Tuning):
+    arguments, setup = tuning.arguments, tuning.setup
+    if setup.objective.name == "context":
+        most = arguments.context_most or tuning.planner.plan(None, 0)["context"]
+        if most < arguments.context_step:
+            raise Failure(f"--context-step {arguments.context_step} is more than the context may be, {most}")
+        return by_context(tuning.planner, arguments.context_step, most)
+    if arguments.simulate:
+        return by_simulation(tuning.shoal, setup, arguments.simulate, arguments.timeout)
+    return by_bench(tuning.shoal, setup, arguments.repetitions, arguments.timeout)
+
+
+def _measured(tuning: Tuning, measure, step: Step) -> dict:
+    record = {**step.record(), "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+    if step.failed is not None:
+        return {**record, "failed": step.failed}
+    start = time.monotonic()
+    try:
+        done = measure(step.split)
+        record.update(samples=done.samples, model_type=done.model_type, commit=done.commit)
+    except ProgramError as error:
+        record["failed"] = str(error)
+    record["seconds"] = round(time.monotonic() - start, 3)
+    return record
+
+
+def _standing(tuning: Tuning) -> str:
+    best = tuning.search.best()
+    return f"best {split_text(best.split)}" if best else ""
+
+
+def _line(tuning: Tuning, step: Step, record: dict) -> str:
+    what = f"{split_text(step.split):>8}  {step.origin:<10}"
+    if "failed" in record:
+        return f"{what}  failed: {record['failed']}"
+    figures = [f"{report.mean_and_deviation(values)[0]:.2f} {report.UNITS[kind]}"
+               for kind, values in record["samples"].items() if kind in report.UNITS]
+    return f"{what}  {', '.join(figures)}"
+
+
+def _write(tuning: Tuning, files: dict) -> None:
+    search = tuning.search
+    profile = report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
+    try:
+        report.write_json(files["profile"], profile)
+    except OSError as error:
+        raise Failure(f"cannot write the profile {files['profile']}: {error.strerror}") from None
+    if files["chart"] is not None:
+        report.chart(files["chart"], search, tuning.setup, tuning.even, tuning.predicted_split)
+
+
+def _show(tuning: Tuning, ended: End) -> None:
+    search = tuning.search
+    if tuning.arguments.output == "json":
+        print(json.dumps(report.as_json(search, tuning.even, ended.why, ended.complete), indent=2), flush=True)
+        return
+    report.print_table(search, tuning.even, sys.stdout)
+    best = search.best()
+    if best is not None:
+        print(f"{ended.why}; {search.trials_run()} splits in {search.trials.runs()} runs, "
+              f"best: --tensor-split {split_text(best.split)}", flush=True)
+
+
+def _tell_files(files: dict) -> None:
+    names = [f"{name} {path}" for name, path in files.items() if path is not None]
+    print(f"tune_split: wrote {', '.join(names)}", file=sys.stderr)

@@ -1,0 +1,103 @@
+"""A model of the score over splits, from few measurements, and where a further one would gain most.
+
+Its mean is what devices that wait for each other do: time = c + max over devices of b_d * share_d, with c and the b_d
+fitted (the max smoothed by a p-norm). What that leaves over is a Gaussian process over the shares (Matern 5/2; of two
+devices its distance is the share that lies elsewhere), whose scale is the likeliest of a few. All in logarithms of the
+score.
+
+    2 devices, times 1.0 for (12, 12), 1.6 for (24, 0) and 4.6 for (0, 24): c = 0.2 ... b = 1.4, 4.4; best: (18, 6)
+"""
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import linalg, optimize, special
+
+SHARPNESS = 32.0  # of the p-norm
+FIT_ERROR = 0.02  # what the mean is taken to be wrong by
+SCALES = (0.03, 0.1, 0.3)
+LENGTHS = (0.05, 0.12, 0.3, 0.7)
+
+
+class Surrogate:
+    def __init__(self, shares: Sequence[Sequence[float]], scores: Sequence[float], errors: Sequence[float]):
+        self._shares = np.asarray(shares, dtype=float)
+        self._scores = np.asarray(scores, dtype=float)
+        self._variances = np.asarray(errors, dtype=float)**2 + 1e-7
+        self._parameters = self._fitted()
+        left = self._scores - self._mean(self._shares)
+        known = ((scale, length) for scale in SCALES for length in LENGTHS)
+        self._scale, self._length = max(known, key=lambda one: self._likelihood(left, *one))
+        self._factor = linalg.cho_factor(self._covariance(self._scale, self._length))
+        self._weights = linalg.cho_solve(self._factor, left)
+
+    def best_shares(self) -> list[float]:
+        """Where all devices would need the same time, by the mean alone."""
+        speeds = np.exp(-self._parameters[1:])
+        return list(speeds / speeds.sum())
+
+    def predict(self, shares: Sequence[Sequence[float]]) -> tuple[np.ndarray, np.ndarray]:
+        """Expected scores, and their standard deviations."""
+        at = np.asarray(shares, dtype=float)
+        kernel = self._scale**2 * _matern(_distances(at, self._shares) / self._length)
+        mean = self._mean(at) + kernel @ self._weights
+        explained = np.sum(kernel * linalg.cho_solve(self._factor, kernel.T).T, axis=1)
+        return mean, np.sqrt(np.maximum(self._scale**2 - explained, 1e-12))
+
+    def expected_gain(self, shares: Sequence[Sequence[float]], best: float) -> np.ndarray:
+        """By how much a measurement there is expected to beat `best`."""
+        mean, deviation = self.predict(shares)
+        z = (mean - best) / deviation
+        return deviation * (z * special.ndtr(z) + np.exp(-z**2 / 2) / math.sqrt(2 * math.pi))
+
+    def chance(self, shares: Sequence[Sequence[float]], level: float) -> np.ndarray:
+        """That the score there is above `level`."""
+        mean, deviation = self.predict(shares)
+        return special.ndtr((mean - level) / deviation)
+
+    def _mean(self, shares: np.ndarray, parameters: np.ndarray | None = None) -> np.ndarray:
+        parameters = self._parameters if parameters is None else parameters
+        with np.errstate(divide="ignore"):
+            logs = SHARPNESS * (np.log(shares) + parameters[1:])
+        longest = special.logsumexp(logs, axis=1) / SHARPNESS
+        return -np.logaddexp(parameters[0], longest)
+
+    def _fitted(self) -> np.ndarray:
+        """log c and log b: least squares, held near plausible values where the data say nothing."""
+        devices = self._shares.shape[1]
+        typical = -float(np.median(self._scores))
+        start = np.array([typical + math.log(0.2), *[typical + math.log(devices)] * devices])
+        width = np.array([1.5] + [1.5] * devices)
+
+        def residuals(parameters: np.ndarray) -> np.ndarray:
+            off = (self._mean(self._shares, parameters) - self._scores) / np.sqrt(FIT_ERROR**2 + self._variances)
+            return np.concatenate([off, (parameters - start) / width])
+
+        return optimize.least_squares(residuals, start, bounds=(start - 12, start + 12), max_nfev=200).x
+
+    def _covariance(self, scale: float, length: float) -> np.ndarray:
+        return scale**2 * _matern(_distances(self._shares, self._shares) / length) + np.diag(self._variances)
+
+    def _likelihood(self, left: np.ndarray, scale: float, length: float) -> float:
+        factor = linalg.cho_factor(self._covariance(scale, length))
+        return float(-0.5 * left @ linalg.cho_solve(factor, left) - np.log(np.diag(factor[0])).sum())
+
+
+def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.sqrt(((a[:, None, :] - b[None, :, :])**2).sum(axis=2) / 2)
+
+
+def _matern(distance: np.ndarray) -> np.ndarray:
+    root = math.sqrt(5.0) * distance
+    return (1 + root + root**2 / 3) * np.exp(-root)
+
+
+def chance_of_success(shares: Sequence[Sequence[float]], good: Sequence[Sequence[float]],
+                      failed: Sequence[Sequence[float]], reach: float) -> np.ndarray:
+    """By what became of splits nearby; `reach` is the share within which they tell."""
+    at = np.asarray(shares, dtype=float)
+    if not len(failed):
+        return np.ones(len(at))
+    near = [np.exp(-_distances(at, np.asarray(ones, dtype=float)) / reach).sum(axis=1) if len(ones) else 0.0
+            for ones in (good, failed)]
+    return (near[0] + 0.05) / (near[0] + near[1] + 0.05)

@@ -1,0 +1,104 @@
+"""A program that answers `plan` and `bench` as shoal does, for devices of known speeds; for tests of scripts.
+
+$FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "prediction":
+[1, 3], "memory": [9, 24], "failures": [{"below": [0.2, 1], "how": "message"}], "seconds": 0.1}. A token takes `wait` plus
+the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by exp(run_noise), and with
+"drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the line number is part of
+what seeds the noise. `memory` is how many units fit into each device; a failure holds where a device's share is in
+[low, high) of "share", [device, low, high].
+"""
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+
+
+def flag(name, default=None):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+def rounded(shares, units):
+    ends = [round(units * sum(shares[:d + 1]) / sum(shares)) for d in range(len(shares))]
+    return [end - begin for begin, end in zip([0, *ends], ends)]
+
+
+def shares_of(config, devices):
+    text = flag("--tensor-split")
+    if text == "auto":
+        if "prediction" not in config:
+            sys.exit("shoal: error: bad ratio 'auto': 'auto' is no number >= 0; give one for each device, such as 3,1")
+        return config["prediction"]
+    return [float(one) for one in text.split(",")] if text else [1.0] * len(devices)
+
+
+def seconds(config, units, phase="generation"):
+    speeds = config.get(f"{phase}_speeds", config["speeds"])
+    return config.get("wait", 0.0) + max(part / sum(units) / speed for part, speed in zip(units, speeds))
+
+
+def plan(config, devices, shares):
+    units = rounded(shares, config["units"])
+    most = config.get("memory", [10**9] * len(devices))
+    context = int(flag("-c", "0")) or 4096
+    cells = [part * (1 + context / 65536) for part in units]
+    runs = ", ".join(f"{part}:{{{d}}}" for d, part in enumerate(units))
+    answer = {
+        "devices": devices, "context": context, "fits": all(part <= room for part, room in zip(cells, most)),
+        "memory": [{"device": name, "total": int(part * 2**20), "free": int(room * 2**20)}
+                   for name, part, room in zip(devices, cells, most)],
+        "tensors": [{"name": "blk.0.ffn_down.weight", "dtype": "q8_0", "shape": [32 * config["units"], 256, 1, 1],
+                     "layout": f"split 0 [{runs}]"}],
+    }
+    if flag("--tensor-split") == "auto":
+        answer["tensor_split"] = shares
+        answer["prediction"] = {"generation": {"rate": 1 / seconds(config, units)}}
+    print(json.dumps(answer, indent=2))
+
+
+def fail(how):
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang":
+        time.sleep(600)
+    if how == "garbage":
+        print("| model | t/s |")
+        sys.exit(0)
+    sys.exit("shoal: error: CPU1 has too little memory: 9 GiB are needed; give it a smaller share")
+
+
+def bench(config, devices, shares):
+    with open(config["log"], "a+") as log:
+        log.write(",".join(f"{share:g}" for share in shares) + "\n")
+        log.seek(0)
+        number = len(log.read().splitlines())
+    for failure in config.get("failures", []):
+        device, low, high = failure["share"]
+        if low <= shares[device] / sum(shares) < high:
+            fail(failure["how"])
+    time.sleep(config.get("seconds", 0))
+    units = rounded(shares, config["units"])
+    dice = random.Random(f"{config.get('seed', 0)} {number}")
+    slower = dice.gauss(0, config.get("run_noise", 0)) + config.get("drift", 0) * number
+    for kind, name, phase in (("n_prompt", "-p", "prompt"), ("n_gen", "-n", "generation")):
+        tokens = int(flag(name))
+        if tokens == 0:
+            continue
+        speed = (50 if phase == "prompt" else 1) / seconds(config, units, phase)
+        samples = [speed * math.exp(dice.gauss(0, config.get("noise", 0)) - slower) for _ in range(int(flag("-r")))]
+        print(json.dumps({"build_commit": "0123abc", "model_type": "fake 1B Q8_0", "n_prompt": 0, "n_gen": 0, kind: tokens,
+                          "test": f"{name[1:]}{tokens}", "avg_ts": sum(samples) / len(samples), "samples_ts": samples}))
+
+
+def main():
+    with open(os.environ["FAKE_SHOAL"]) as file:
+        config = json.load(file)
+    devices = flag("--devices").split(",")
+    shares = shares_of(config, devices)
+    {"plan": plan, "bench": bench}[sys.argv[1]](config, devices, shares)
+
+
+if __name__ == "__main__":
+    main()

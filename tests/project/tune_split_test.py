@@ -1,0 +1,331 @@
+"""scripts/tune_split.py on a made-up machine whose best split is known (fake_shoal.py). Needs the packages of
+scripts/requirements.txt; without them it is skipped. tune_split_program_test.py has the real program."""
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts/tune_split.py"
+FAKE = ROOT / "tests/project/fake_shoal.py"
+PACKAGES = ("matplotlib", "optuna", "rich", "scipy")
+UNITS = 24
+
+
+def seconds(config, split, phase="generation"):
+    speeds = config.get(f"{phase}_speeds", config["speeds"])
+    return config.get("wait", 0.0) + max(part / sum(split) / speed for part, speed in zip(split, speeds))
+
+
+def distance(a, b):
+    return sum(abs(x - y) for x, y in zip(a, b)) // 2
+
+
+class TuneSplit(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "model.gguf").write_bytes(b"GGUF")
+        self.program = self.folder / "shoal"
+        self.program.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
+        self.program.chmod(0o755)
+        self.machine(speeds=[1, 3], wait=0.05)
+
+    def machine(self, **config):
+        self.config = {"units": UNITS, "log": str(self.folder / "log"), **config}
+        (self.folder / "fake.json").write_text(json.dumps(self.config))
+
+    def command(self, *arguments, devices="CPU0,CPU1"):
+        return [sys.executable, SCRIPT, "-m", "model.gguf", "--devices", devices, "--shoal", self.program, *map(str, arguments)]
+
+    def environment(self):
+        others = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        return {**others, "FAKE_SHOAL": str(self.folder / "fake.json")}
+
+    def run_script(self, *arguments, **options):
+        return subprocess.run(self.command(*arguments, **options), cwd=self.folder, env=self.environment(),
+                              capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+    def tune(self, *arguments, **options):
+        """The JSON that it prints; it must succeed."""
+        done = self.run_script("--output", "json", "--chart", "none", *arguments, **options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def fails(self, words, *arguments, code=1, **options):
+        done = self.run_script(*arguments, **options)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertIn(words, done.stderr.splitlines()[-1])
+        self.assertNotIn("Traceback", done.stderr)
+        return done
+
+    def log(self):
+        path = self.folder / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def again(self):
+        for name in ("log", "model.split.json", "model.split.journal.jsonl"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def profile(self):
+        return json.loads((self.folder / "model.split.json").read_text())
+
+
+class SearchTest(TuneSplit):
+    def test_the_best_split_in_a_third_of_the_trials_of_an_exhaustive_search(self):
+        for number, (speeds, wait, noise) in enumerate((
+                ([1, 3], 0.05, 0.01), ([3, 1], 0.0, 0.02), ([1, 1], 0.3, 0.01), ([1, 7], 0.1, 0.005), ([5, 3], 0.1, 0.0))):
+            with self.subTest(speeds=speeds, wait=wait, noise=noise):
+                self.again()
+                self.machine(speeds=speeds, wait=wait)
+                exhaustive = self.tune("--exhaustive", "--journal", f"all{number}.jsonl")
+                self.assertEqual(exhaustive["trials"], UNITS + 1)
+                self.assertEqual(len(set(self.log())), UNITS + 1)
+                self.again()
+                self.machine(speeds=speeds, wait=wait, noise=noise, seed=number)
+                tuned = self.tune()
+                self.assertLessEqual(distance(tuned["best"]["split"], exhaustive["best"]["split"]), 1, tuned)
+                self.assertLessEqual(tuned["runs"], exhaustive["trials"] / 3, tuned)
+                self.assertEqual(len(self.log()), tuned["runs"])
+                self.assertTrue(tuned["complete"])
+
+    def test_noise_that_hides_differences_takes_runs_not_other_splits(self):
+        for seed in range(3):
+            with self.subTest(seed=seed):
+                self.again()
+                self.machine(speeds=[1, 3], wait=0.05, noise=0.05, run_noise=0.02, drift=0.003, seed=seed)
+                tuned = self.tune("--tolerance", "0.02")
+                self.assertLessEqual(distance(tuned["best"]["split"], (6, 18)), 1, tuned)
+                self.assertLessEqual(tuned["trials"], (UNITS + 1) / 2)
+
+    def test_no_split_is_measured_twice_as_another(self):
+        for units, most in ((24, None), (8, 9), (5, 6)):
+            with self.subTest(units=units):
+                self.again()
+                self.machine(speeds=[2, 3], wait=0.1, units=units)
+                tuned = self.tune("--units", 24)
+                splits = [tuple(trial["split"]) for trial in tuned["all"]]
+                self.assertEqual(len(splits), len(set(splits)))
+                layouts = [tuple(round(units * part / 24) for part in split[:1]) for split in splits]
+                self.assertEqual(len(layouts), len(set(layouts)), splits)
+                self.assertLessEqual(len(layouts), most or 25)
+                best = min(((a, units - a) for a in range(units + 1)), key=lambda split: seconds(self.config, split))
+                self.assertEqual(round(units * tuned["best"]["split"][0] / 24), best[0])
+
+    def test_the_prediction_is_where_it_starts(self):
+        self.machine(speeds=[1, 3], wait=0.05, prediction=[1, 3.1])
+        tuned = self.tune()
+        self.assertEqual(self.log()[:2], ["6,18", "12,12"])
+        self.assertEqual(tuned["best"]["split"], [6, 18])
+        self.assertLessEqual(tuned["runs"], 6)
+        self.assertEqual(self.profile()["prediction"]["tensor_split"], [1, 3.1])
+        self.again()
+        self.machine(speeds=[3, 1], wait=0.05, prediction=[1, 3])  # which is wrong
+        self.assertEqual(self.tune()["best"]["split"], [18, 6])
+
+    def test_more_devices(self):
+        self.machine(speeds=[1, 3, 2], wait=0.05, noise=0.005)
+        tuned = self.tune(devices="A,B,C")
+        self.assertLessEqual(distance(tuned["best"]["split"], (4, 12, 8)), 1)
+        self.again()
+        self.machine(speeds=[1, 3, 2, 2], wait=0.05, noise=0.005, units=32)
+        tuned = self.tune(devices="A,B,C,D")
+        self.assertLess(seconds(self.config, tuned["best"]["split"]), 1.06 * seconds(self.config, (4, 12, 8, 8)))
+        self.assertLessEqual(tuned["runs"], 20)
+
+    def test_other_samplers_come_there_too(self):
+        for sampler in ("tpe", "random"):
+            self.again()
+            self.assertEqual(self.tune("--sampler", sampler, "--trials", 25)["best"]["split"], [6, 18])
+
+    def test_objectives(self):
+        self.machine(speeds=[1, 1], generation_speeds=[1, 3], prompt_speeds=[3, 1], wait=0.02)
+        best = {}
+        for name, more in (("generation", []), ("prompt", []), ("mix", ["--weight", "0.9"])):
+            self.again()
+            found = self.tune("--objective", name, *more)
+            best[name] = found["best"]["split"][0]
+            self.assertEqual(sorted({"prompt", "generation"} & set(found["best"])),
+                             ["generation", "prompt"] if name == "mix" else [name])
+        self.assertEqual((best["generation"], best["prompt"]), (6, 18))
+        score = {a: -0.9 * _log(seconds(self.config, (a, 24 - a))) - 0.1 * _log(seconds(self.config, (a, 24 - a), "prompt"))
+                 for a in range(25)}
+        self.assertLessEqual(abs(best["mix"] - max(score, key=score.get)), 1)
+
+    def test_the_largest_context_needs_no_run(self):
+        self.machine(speeds=[1, 1], memory=[8, 20])
+        tuned = self.tune("--objective", "context", "--context-step", 64, "--context-most", 1 << 20)
+        self.assertEqual(self.log(), [])
+        contexts = {a: 65536 * (min(8 / a if a else 99, 20 / (24 - a) if a < 24 else 99) - 1) for a in range(25)}
+        best = max(contexts, key=contexts.get)
+        self.assertEqual(tuned["best"]["split"], [best, 24 - best])
+        self.assertEqual(tuned["best"]["context"], int(contexts[best]) // 64 * 64)
+
+
+def _log(value):
+    import math
+    return math.log(value)
+
+
+class FailureTest(TuneSplit):
+    def test_failing_trials_are_recorded_and_passed_over(self):
+        self.machine(speeds=[1, 3], wait=0.05, failures=[
+            {"share": [0, 0.9, 1.1], "how": "message"}, {"share": [0, 0.45, 0.55], "how": "kill"},
+            {"share": [1, 0.9, 1.1], "how": "garbage"}, {"share": [0, 0.2, 0.24], "how": "hang"}])
+        tuned = self.tune("--timeout", 3)
+        self.assertEqual(tuned["best"]["split"], [6, 18])
+        failed = {tuple(trial["split"]): trial["failed"] for trial in tuned["all"] if "failed" in trial}
+        self.assertIn("CPU1 has too little memory", failed[24, 0])
+        self.assertIn("ended by SIGKILL", failed[12, 12])
+        self.assertIn("no JSON", failed[0, 24])
+        self.assertEqual(failed[5, 19], "shoal did not end within 3 s")
+        runs = len(self.log())
+        self.assertEqual(self.tune("--timeout", 3)["best"]["split"], [6, 18])
+        self.assertEqual(len(self.log()), runs)  # nothing was measured again
+        self.machine(speeds=[1, 3], wait=0.05)
+        retried = self.tune("--retry-failed")
+        self.assertFalse([trial for trial in retried["all"] if "failed" in trial])
+        self.assertEqual(len(self.log()), runs + 4)
+
+    def test_what_does_not_fit_is_not_run(self):
+        self.machine(speeds=[1, 3], wait=0.05, memory=[10**6, 14])
+        tuned = self.tune()
+        self.assertEqual(tuned["best"]["split"][1], 13)
+        self.assertTrue(all(int(line.split(",")[1]) <= 13 for line in self.log()))
+        failed = [trial for trial in tuned["all"] if "failed" in trial]
+        self.assertIn("does not fit: CPU1 needs 24.05 MiB and has 14 MiB", [trial["failed"] for trial in failed])
+
+    def test_nothing_works(self):
+        self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "message"}])
+        self.fails("tune_split: no split could be measured; the last failed with: CPU1 has too little memory")
+        self.assertLessEqual(len(self.log()), 9)
+        self.assertFalse((self.folder / "model.split.json").exists())
+
+    def test_what_it_refuses(self):
+        for code, words, arguments in (
+                (1, "there is no model none.gguf", ["-m", "none.gguf"]),
+                (1, "there is no program", ["--shoal", "none"]),
+                (1, "there is no folder", ["-o", "none/a.json"]),
+                (1, "a chart ends in .pdf, .png, .svg, not '.bmp'", ["--chart", "a.bmp"]),
+                (2, "is no list of two devices or more", ["--devices", "CPU0"]),
+                (2, "is no list of two devices or more", ["--devices", "CPU0,,CPU1"]),
+                (2, "invalid choice: 'speed'", ["--objective", "speed"]),
+                (2, "1.5 is not between 0 and 1", ["--weight", "1.5"]),
+                (2, "0 is not above 0", ["--trials", "0"]),
+                (2, "must be at least 0.5 and below 1", ["--confidence", "1"]),
+                (2, "leave --simulate out", ["--objective", "context", "--simulate", "x"])):
+            with self.subTest(arguments):
+                self.fails(words, *arguments, code=code)
+        self.assertEqual(self.log(), [])
+
+    def test_a_journal_of_something_else(self):
+        self.tune()
+        self.fails("was made with other settings: workload was", "-n", 64)
+        self.fails("remove it to start again, or name another", "-n", 64)
+        (self.folder / "notes").write_text("mine\n")
+        self.fails("this is no line of a journal", "--journal", "notes")
+
+
+class InterruptionTest(TuneSplit):
+    def interrupted(self, number, *arguments):
+        """Stops it in the middle of its third run."""
+        self.machine(speeds=[1, 3], wait=0.05, noise=0.01, seconds=0.5)
+        child = subprocess.Popen(self.command("--chart", "none", *arguments), cwd=self.folder, env=self.environment(),
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while len(self.log()) < 3 and child.poll() is None:
+            time.sleep(0.02)
+        child.send_signal(number)
+        stdout, stderr = child.communicate()
+        self.assertEqual(len(self.log()), 3, stderr)
+        return child.returncode, stdout, stderr
+
+    def resumed(self):
+        """It goes on with what is missing, to where it comes without an interruption."""
+        tuned = self.tune()
+        self.assertEqual(self.log()[:2], ["12,12", "24,0"])
+        self.assertEqual(self.log()[2], self.log()[3])
+        self.assertEqual(len(self.log()), tuned["runs"] + 1)
+        finished = [json.loads(line) for line in
+                    (self.folder / "model.split.journal.jsonl").read_text().splitlines()[1:]]
+        self.assertEqual(len(finished), tuned["runs"])
+        self.assertLessEqual(distance(tuned["best"]["split"], (6, 18)), 1)
+
+    def test_signals(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(number):
+                self.again()
+                returned, stdout, stderr = self.interrupted(number)
+                self.assertEqual(returned, code, stderr)
+                self.assertIn("12,12", stdout)
+                self.assertIn("2 splits in 2 runs", stdout)
+                self.assertIn("the same command goes on from", stderr.splitlines()[-1])
+                self.resumed()
+
+    def test_a_kill(self):
+        self.assertEqual(self.interrupted(signal.SIGKILL)[0], -signal.SIGKILL)
+        self.resumed()
+
+    def test_a_budget_ends_it_and_a_larger_one_goes_on(self):
+        self.machine(speeds=[1, 3], wait=0.05, seconds=0.3)
+        first = self.tune("--budget", 1)
+        self.assertFalse(first["complete"])
+        self.assertIn("(--budget)", first["ended"])
+        self.assertLess(len(self.log()), 4)
+        second = self.tune("--trials", 4)
+        self.assertIn("4 splits have been measured (--trials)", second["ended"])
+        self.assertEqual(len(self.log()), 4)
+        self.assertTrue(self.tune()["complete"])
+        self.assertEqual(len(self.log()), len(set(self.log())) + 1)  # the best one again
+
+
+class OutputTest(TuneSplit):
+    def test_the_profile(self):
+        self.machine(speeds=[1, 3], wait=0.05, noise=0.01)
+        self.tune()
+        profile = self.profile()
+        self.assertEqual(profile["version"], 1)
+        self.assertEqual(profile["model"], {"file": "model.gguf", "type": "fake 1B Q8_0"})
+        self.assertEqual((profile["devices"], profile["tensor_split"]), (["CPU0", "CPU1"], [6, 18]))
+        self.assertEqual(profile["objective"], {"name": "generation"})
+        self.assertAlmostEqual(profile["measured"]["generation"], 1 / seconds(self.config, (6, 18)), delta=0.1)
+        self.assertAlmostEqual(profile["even"]["generation"], 1 / seconds(self.config, (12, 12)), delta=0.1)
+        self.assertEqual(profile["even"]["tensor_split"], [12, 12])
+        self.assertIsNone(profile["prediction"])
+        self.assertEqual(profile["shoal"], {"commit": "0123abc"})
+
+    def test_table_and_chart(self):
+        self.machine(speeds=[1, 3], wait=0.05, noise=0.01, failures=[{"share": [0, 0.9, 2], "how": "message"}])
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual(lines[0].split()[:2], ["split", "shares"])
+        self.assertRegex(lines[1], r"^6,18 +25% 75% +3\.\d\d ± 0\.0\d +\+[78]\d\.\d % +2 +model +best$")
+        self.assertIn("CPU1 has too little memory", lines[-2])
+        self.assertIn("no neighbour is significantly better", lines[-1])
+        self.assertIn("--tensor-split 6,18", lines[-1])
+        svg = (self.folder / "model.split.svg").read_text()
+        for words in ("best: 6,18", "even", "generation t/s"):
+            self.assertIn(words, svg)
+        self.run_script("--chart", "a.png", "--objective", "mix", "--journal", "b.jsonl")
+        self.assertEqual((self.folder / "a.png").read_bytes()[1:4], b"PNG")
+
+    def test_a_chart_of_three_devices(self):
+        self.machine(speeds=[1, 3, 2], wait=0.05)
+        self.assertEqual(self.run_script(devices="A,B,C").returncode, 0)
+        svg = (self.folder / "model.split.svg").read_text()
+        self.assertIn(">B</text>", svg)
+
+
+if __name__ == "__main__":
+    if any(importlib.util.find_spec(name) is None for name in PACKAGES):
+        print("skipped: run scripts/install_python")
+        sys.exit(77)  # what CTest takes for skipped
+    unittest.main()

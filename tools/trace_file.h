@@ -1,0 +1,40 @@
+// Traces as files that https://ui.perfetto.dev and chrome://tracing show: the JSON trace event format, a row ("thread") per
+// device with a complete event ("X") per span. Times are in microseconds.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "devices/trace.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shoal::tools {
+
+/// What was run, for "otherData": {"command", "shoal run"}, ...
+using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
+
+/// Throws DeviceError that says why no such file can be written. Leaves no file behind that was not there.
+void require_writable(const std::string& path);
+
+/// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was
+/// before: throws DeviceError then.
+void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
+
+/// --trace FILE
+struct TraceFlag {
+  std::string path;  ///< "": no trace
+  void add_to(CLI::App& app);
+
+  /// Runs `body` with a tracer, nullptr where no trace is wanted, and writes what it has by then, also when the body
+  /// fails or was interrupted. Returns what the body returns. A file that cannot be written is an error before anything
+  /// is run.
+  int run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const;
+};
+
+}  // namespace shoal::tools
