@@ -194,7 +194,10 @@ def _prediction(tuning: Tuning) -> dict | None:
                                                  sizes["generate"], "-d", sizes["depth"]])
         text = plan.get("tensor_split")
         shares = [float(share) for share in text.split(",")] if text else [1.0] * tuning.grid.devices
-    except (ProgramError, AttributeError, ValueError):
+    except ProgramError as error:
+        print(f"tune_split: no prediction: {error}", file=sys.stderr)
+        return None
+    except (AttributeError, ValueError):
         return None
     if text is None or len(shares) != tuning.grid.devices:
         return None

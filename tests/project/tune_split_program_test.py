@@ -1,0 +1,74 @@
+"""scripts/tune_split.py with the program itself: an uneven machine of two CPU devices is tuned, and run, bench and plan
+use the profile. Speeds are claimed by tune_split_test.py, whose machine is made up; here even a busy machine passes."""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
+PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM", ROOT / "build/release/bin/shoal"))
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.profile = self.folder / "tuned.json"
+
+    def call(self, *command):
+        environment = {**os.environ, "SHOAL_CPU_DEVICES": "2", "SHOAL_CPU_THREADS": "1", "SHOAL_CPU_SLOWDOWN": "9,1",
+                       "SHOAL_PROGRAM": str(PROGRAM), "SHOAL_MACHINE_FILE": str(self.folder / "machine.json")}
+        done = subprocess.run([str(one) for one in command], env=environment, cwd=self.folder, capture_output=True,
+                              text=True, check=False, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, f"{command}: {done.stderr}")
+        return done.stdout
+
+    def shoal(self, command, *arguments):
+        return self.call(PROGRAM, command, "-m", MODEL, "--devices", "CPU0,CPU1", *arguments)
+
+    def tune(self, *arguments):
+        return json.loads(self.call(sys.executable, ROOT / "scripts/tune_split.py", "-m", MODEL, "--devices",
+                                    "CPU0,CPU1", "-o", self.profile, "--chart", "none", "--output", "json",
+                                    *arguments))
+
+    def test_a_tuned_profile_is_used(self):
+        tuned = self.tune("--objective", "prompt", "-p", 32, "-r", 2, "--rounds", 1, "--trials", 8, "--no-prediction")
+        split = tuned["best"]["split"]
+        self.assertEqual(tuned["units"], 24)
+        self.assertEqual(sum(split), 24)
+        self.assertLess(split[0], split[1])  # CPU0 is nine times slower
+        self.assertFalse([trial for trial in tuned["all"] if "failed" in trial])
+        ratio = ",".join(map(str, split))
+        for command, arguments in (("run", ["-p", "In the beginning", "-n", 8, "--temp", 0, "--output", "json"]),
+                                   ("plan", ["--output", "json"])):
+            by_profile, by_ratio = (json.loads(self.shoal(command, *arguments, "--tensor-split", text))
+                                    for text in (f"@{self.profile}", ratio))
+            for name in ("tokens", "tensors"):
+                self.assertEqual(by_profile.get(name), by_ratio.get(name))
+        if "@FILE" not in self.call(PROGRAM, "bench", "--help"):
+            self.skipTest("bench reads no profiles yet")
+        row = json.loads(self.shoal("bench", "-p", 16, "-n", 0, "-r", 1, "-o", "jsonl", "--tensor-split",
+                                    f"@{self.profile}"))
+        self.assertEqual(row["tensor_split"], ratio)
+
+    def test_the_prediction_is_measured_first(self):
+        tuned = self.tune("-n", 8, "-r", 1, "--trials", 2)
+        self.assertEqual(tuned["all"][0]["origin"], "prediction")
+        self.assertIn("generation", json.loads(self.profile.read_text())["prediction"])
+
+    def test_the_largest_context(self):
+        tuned = self.tune("--objective", "context", "--context-step", 128)
+        self.assertEqual(tuned["best"]["context"], 512)  # what the model was trained for; it fits everywhere
+
+
+if __name__ == "__main__":
+    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna", "rich", "scipy")):
+        print("skipped: run scripts/install_python")
+        sys.exit(77)  # what CTest takes for skipped
+    unittest.main()
