@@ -137,7 +137,11 @@ def ideal_of(configuration: Configuration, baseline: Configuration, alone: dict,
 
 
 def rows_of(
-    found: Findings, models: list[Model], tests: list[Test], configurations: list[Configuration], baseline: Configuration
+    found: Findings,
+    models: list[Model],
+    tests: list[Test],
+    configurations: list[Configuration],
+    baseline: Configuration,
 ) -> list[Row]:
     return [
         row_of(found, model, test, configuration, baseline)
