@@ -22,11 +22,11 @@ struct Generation {
   double plain;      ///< of the dense rate with halves, products of many columns with float weights
 };
 constexpr Generation kVolta{0.80, 0.30, 0.40};
-constexpr Generation kAmpere{0.80, 0.15, 0.40};         // data centre
+constexpr Generation kAmpere{0.80, 0.15, 0.55};         // data centre
 constexpr Generation kAmpereDesktop{0.90, 0.20, 0.85};  // GDDR6
 constexpr Generation kAda{0.90, 0.22, 0.85};
-constexpr Generation kAdaServer{0.88, 0.13, 0.40};
-constexpr Generation kHopper{0.80, 0.08, 0.30};
+constexpr Generation kAdaServer{0.88, 0.13, 0.50};
+constexpr Generation kHopper{0.80, 0.08, 0.35};
 constexpr Generation kBlackwell{0.80, 0.08, 0.30};
 constexpr Generation kBlackwellDesktop{0.90, 0.26, 0.85};
 
