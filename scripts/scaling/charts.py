@@ -97,7 +97,7 @@ def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None
     spread_lines(axes, places, measured, colour)
     for row, x, value in zip(measured, places, values):
         if row.configuration.count > 1 and of <= 2:
-            above = of == 2 and place == 0
+            above = (of == 2 and place == 0) or value < 0.15 * axes.get_ylim()[1]
             axes.annotate(
                 f"{value:.2f}",
                 (x, value),
@@ -210,11 +210,11 @@ def speedup(rows: list[Row]) -> Figure | None:
             draw_categories(axes, found)
             continue
         draw_references(axes, found)
+        axes.set_ylim(0, highest(found))
         curves = series_of(found)
         for place, (series, points) in enumerate(curves.items()):
             draw_curve(axes, points, place, len(curves), series)
         axes.set_xticks(sorted({row.configuration.count for row in found if not row.configuration.machine}))
-        axes.set_ylim(0, highest(found))
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
         axes.set_xlabel("devices", fontsize=9)
         axes.set_ylabel("speed-up over one device", fontsize=9)

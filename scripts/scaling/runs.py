@@ -172,7 +172,8 @@ def plan(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration,
     memory = [{key: device.get(key, 0) for key in kept} for device in found.get("memory", [])]
     if not memory:
         raise ProgramError("shoal plan told no memory by device; use a newer build")
-    return {"memory": memory, "context": test.context, "fits": found.get("fits"), **prediction_in(found, test)}
+    prediction = prediction_in(found, test) if predicted else {}
+    return {"memory": memory, "context": test.context, "fits": found.get("fits"), **prediction}
 
 
 def prediction_in(found: dict, test: Test) -> dict:
