@@ -10,6 +10,7 @@ speed-ups, efficiency, where the time goes, memory, and all that beside the pred
 Writes a report with charts (README.md), scaling.csv and scaling.json. Every finished run is kept in journal.jsonl:
 after Ctrl-C, or whatever else ends it, the same command goes on where it was.
 """
+
 import argparse
 import math
 import os
@@ -73,25 +74,47 @@ def parser_of() -> argparse.ArgumentParser:
     add("-m", dest="models", action="append", required=True, metavar="FILE", help="a GGUF file; may be given again")
     lists = parser.add_mutually_exclusive_group()
     lists.add_argument("--counts", type=numbers(1), default=[1, 2], metavar="INTS", help="numbers of devices (1,2)")
-    lists.add_argument("--devices", action="append", metavar="LISTS", help='lists of them: "CPU0;CPU0,CPU1"; or repeated')
+    lists.add_argument(
+        "--devices", action="append", metavar="LISTS", help='lists of them: "CPU0;CPU0,CPU1"; or repeated'
+    )
     add("--family", default="CPU", metavar="NAME", help="of --counts: CPU, CUDA, ... (CPU)")
-    add("--cpu-devices", type=positive, metavar="INT",
-        help="into so many devices the CPU is divided in all runs; by default as many as are named, or SHOAL_CPU_DEVICES")
+    add(
+        "--cpu-devices",
+        type=positive,
+        metavar="INT",
+        help="into how many devices the CPU is divided, in all runs; by default as many as are named",
+    )
     add("-t", "--threads", type=positive, metavar="INT", help="threads of each CPU device; by default its cores")
     add("--whole-machine", action="store_true", help="measure the CPU as one device with all cores, too")
     add("--split-mode", "-sm", default="tensor", metavar="MODES", help="tensor, layer, or both with a comma (tensor)")
-    add("--tensor-split", "-ts", action="append", default=[], metavar="SHARES",
-        help='"1,1;3,1": each is for the lists with as many devices; default even')
+    add(
+        "--tensor-split",
+        "-ts",
+        action="append",
+        default=[],
+        metavar="SHARES",
+        help='"1,1;3,1": each is for the lists with as many devices; default even',
+    )
     add("-p", dest="prompts", type=numbers(0), default=[512], metavar="INTS", help="tokens of prompts (512)")
     add("-n", dest="generations", type=numbers(0), default=[128], metavar="INTS", help="tokens to generate (128)")
     add("-d", dest="depths", type=numbers(0), default=[0], metavar="INTS", help="tokens in the cache before (0)")
     add("-r", dest="rounds", type=positive, default=5, metavar="INT", help="runs of every configuration (5)")
     add("--inside", type=positive, default=3, metavar="INT", help="repetitions in each run, whose median counts (3)")
-    add("--bench-arguments", type=shlex.split, default=[], metavar="ARGUMENTS",
-        help='more for `shoal bench` and `shoal plan`: "--comm host -ctk q8_0 -ctv q8_0"')
+    add(
+        "--bench-arguments",
+        type=shlex.split,
+        default=[],
+        metavar="ARGUMENTS",
+        help='more for `shoal bench` and `shoal plan`: "--comm host -ctk q8_0 -ctv q8_0"',
+    )
     add("--timeout", type=seconds, default=1800, metavar="SECONDS", help="that a run may take (1800)")
-    add("--output", type=pathlib.Path, default=ROOT / "build/scaling", metavar="DIR",
-        help="the journal, and the report (build/scaling)")
+    add(
+        "--output",
+        type=pathlib.Path,
+        default=ROOT / "build/scaling",
+        metavar="DIR",
+        help="the journal, and the report (build/scaling)",
+    )
     add("--report", type=pathlib.Path, metavar="DIR", help="report, charts and CSV, if elsewhere")
     add("--charts", choices=["svg", "png"], default="svg")
     add("--keep-traces", action="store_true", help="keep the traces, for https://ui.perfetto.dev, in DIR/traces")
@@ -143,7 +166,9 @@ def environment_of(arguments: argparse.Namespace, found: list[Configuration]) ->
     count = arguments.cpu_devices or (int(given) if given.isdigit() and int(given) else needed)
     if count < needed:
         origin = "--cpu-devices" if arguments.cpu_devices else "SHOAL_CPU_DEVICES"
-        raise ConfigurationError(f"{origin} is {count}, but CPU{needed - 1} is among the devices; give at least {needed}")
+        raise ConfigurationError(
+            f"{origin} is {count}, but CPU{needed - 1} is among the devices; give at least {needed}"
+        )
     return {"SHOAL_CPU_DEVICES": str(count)}
 
 
@@ -201,24 +226,31 @@ def baseline_lines(setup: runs.Setup, study: Study) -> list[str]:
         together = sum(cores.get(device, 0) for device in used)
         if in_all and together > in_all:
             lines.append(
-                f"**All devices together have {together} threads for {topology.counted(in_all, 'core')}**: some share a core "
-                "and take turns, and beyond the limit of the machine nothing can be gained."
+                f"**All devices together have {together} threads for {topology.counted(in_all, 'core')}**: some share "
+                "a core and take turns, and beyond the limit of the machine nothing can be gained."
             )
     if any(one.machine for one in setup.configurations):
-        lines.append("*All cores as one device* is the CPU undivided, `SHOAL_CPU_DEVICES=1`: what dividing itself costs.")
+        lines.append(
+            "*All cores as one device* is the CPU undivided, `SHOAL_CPU_DEVICES=1`: what dividing itself costs."
+        )
     return lines
 
 
 def facts_of(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: runs.Abilities) -> dict:
     host = topology.read()
     about = study.findings.about
-    versions = {"shoal": setup.version, "python": platform.python_version(), "matplotlib": metadata.version("matplotlib")}
+    versions = {
+        "shoal": setup.version,
+        "python": platform.python_version(),
+        "matplotlib": metadata.version("matplotlib"),
+    }
     when = f", {about['test_time'][:10]}" if about.get("test_time") else ""
     commit = f", commit {about['build_commit']}" if about.get("build_commit") else ""
     notes = [
         f"{setup.version}{commit}{when}; Python {versions['python']}, matplotlib {versions['matplotlib']}.",
-        f"{setup.rounds} rounds; a round runs every configuration once, each in a process of its own, and each round begins "
-        f"with the next one. In a process a test runs once without the clock, then {setup.inside} times; the median counts.",
+        f"{setup.rounds} rounds; a round runs every configuration once, each in a process of its own, and each round "
+        f"begins with the next one. In a process a test runs once without the clock, then {setup.inside} times; the "
+        "median counts.",
     ]
     missing = len(study.missing)
     return {
@@ -265,6 +297,9 @@ def show(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: r
 
 
 def measure(arguments: argparse.Namespace) -> int:
+    folder = arguments.report or arguments.output
+    if report.is_foreign(folder):
+        raise ConfigurationError(f"{folder} has a README.md that is no report of this script; name another folder")
     shoal = Shoal(arguments.shoal, timeout=arguments.timeout)
     setup = setup_of(arguments, shoal)
     able = runs.Abilities.of(shoal)

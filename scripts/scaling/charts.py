@@ -1,4 +1,5 @@
-"""The report's charts: speed-up, time by device, memory by device. Wide as a page of GitHub, one file for each model."""
+"""The report's charts: speed-up, time by device, memory by device. As wide as a page of GitHub, a file for each
+model."""
 
 import math
 
@@ -90,19 +91,36 @@ def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None
     measured = [row for row in curve if row.speedup]
     places = [row.configuration.count for row in measured]
     values = [row.speedup.median for row in measured]
-    axes.plot(places, values, "o-", color=colour, linewidth=2.2, markersize=6, label=f"measured {series}".strip(), zorder=3)
+    axes.plot(
+        places, values, "o-", color=colour, linewidth=2.2, markersize=6, label=f"measured {series}".strip(), zorder=3
+    )
     spread_lines(axes, places, measured, colour)
     for row, x, value in zip(measured, places, values):
         if row.configuration.count > 1 and of <= 2:
-            above = of == 2 and place == 0
-            axes.annotate(f"{value:.2f}", (x, value), (0, 8 if above else -15), textcoords="offset points", ha="center",
-                          fontsize=9, color=colour, fontweight="bold", zorder=4,
-                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85})
+            above = (of == 2 and place == 0) or value < 0.15 * axes.get_ylim()[1]
+            axes.annotate(
+                f"{value:.2f}",
+                (x, value),
+                (0, 8 if above else -15),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+                color=colour,
+                fontweight="bold",
+                zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+            )
     predicted = [row for row in curve if row.predicted_speedup]
     if len(predicted) > 1:
-        axes.plot([row.configuration.count for row in predicted], [row.predicted_speedup for row in predicted], "s:",
-                  color=COLOURS[1] if of == 1 else colour, linewidth=1.8, markersize=4.5,
-                  label=f"predicted {series}".strip())
+        axes.plot(
+            [row.configuration.count for row in predicted],
+            [row.predicted_speedup for row in predicted],
+            "s:",
+            color=COLOURS[1] if of == 1 else colour,
+            linewidth=1.8,
+            markersize=4.5,
+            label=f"predicted {series}".strip(),
+        )
 
 
 def highest(rows: list[Row]) -> float:
@@ -124,8 +142,9 @@ def draw_references(axes, rows: list[Row]) -> None:
         axes.plot(list(bound), list(bound.values()), "-.", color="#15803d", linewidth=1.4, label="limit of the machine")
     for row in rows:
         if row.configuration.machine and row.speedup:
-            axes.axhline(row.speedup.median, color=GREY, linewidth=1, linestyle=(0, (1, 2)),
-                         label="all cores as one device")
+            axes.axhline(
+                row.speedup.median, color=GREY, linewidth=1, linestyle=(0, (1, 2)), label="all cores as one device"
+            )
 
 
 def draw_categories(axes, rows: list[Row]) -> None:
@@ -135,12 +154,25 @@ def draw_categories(axes, rows: list[Row]) -> None:
     axes.barh(places, [row.speedup.median for row in shown], color=COLOURS[0], height=0.6, label="measured")
     for place, row in zip(places, shown):
         axes.hlines(place, row.speedup.least, row.speedup.most, colors="black", linewidth=1.2)
-        axes.annotate(f"{row.speedup.median:.2f}", (row.speedup.most, place), (4, 0), textcoords="offset points",
-                      va="center", fontsize=9)
+        axes.annotate(
+            f"{row.speedup.median:.2f}",
+            (row.speedup.most, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
         for value, mark, colour in ((row.gain.ideal, "|", GREY), (row.predicted_speedup, "s", "#c2410c")):
             if value:
-                axes.plot([value], [place], mark, color=colour, markersize=14 if mark == "|" else 5, markeredgewidth=2,
-                          label="ideal" if mark == "|" else "predicted")
+                axes.plot(
+                    [value],
+                    [place],
+                    mark,
+                    color=colour,
+                    markersize=14 if mark == "|" else 5,
+                    markeredgewidth=2,
+                    label="ideal" if mark == "|" else "predicted",
+                )
     axes.set_yticks(places, [row.configuration.name for row in shown])
     axes.invert_yaxis()
     axes.set_xlim(left=0)
@@ -153,8 +185,14 @@ def legend_below(figure: Figure, all_axes: list) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels()):
             found.setdefault(label, handle)
     order = sorted(found, key=lambda label: not label.startswith(("measured", "predicted")))
-    figure.legend([found[label] for label in order], order, loc="outside lower center", ncols=min(len(found), 5), frameon=False,
-                  fontsize=9)
+    figure.legend(
+        [found[label] for label in order],
+        order,
+        loc="outside lower center",
+        ncols=min(len(found), 5),
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def speedup(rows: list[Row]) -> Figure | None:
@@ -172,11 +210,11 @@ def speedup(rows: list[Row]) -> Figure | None:
             draw_categories(axes, found)
             continue
         draw_references(axes, found)
+        axes.set_ylim(0, highest(found))
         curves = series_of(found)
         for place, (series, points) in enumerate(curves.items()):
             draw_curve(axes, points, place, len(curves), series)
         axes.set_xticks(sorted({row.configuration.count for row in found if not row.configuration.machine}))
-        axes.set_ylim(0, highest(found))
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
         axes.set_xlabel("devices", fontsize=9)
         axes.set_ylabel("speed-up over one device", fontsize=9)
@@ -253,7 +291,13 @@ def memory_by_device(memory: list[tuple[str, list[dict]]]) -> Figure | None:
     scaled = [{key: device.get(key, 0) / (1 << power) for key, *_ in MEMORY_PARTS} for device in bars]
     figure, (axes,) = panels(1, 0.6 + 0.24 * len(bars), 1)
     labels = device_labels([(name, [device["device"] for device in devices]) for name, devices in memory])
-    stacked(axes, labels, scaled, MEMORY_PARTS, [f"{device['total'] / (1 << power):.{2 if power == 30 else 1}f} {unit}" for device in bars])
+    stacked(
+        axes,
+        labels,
+        scaled,
+        MEMORY_PARTS,
+        [f"{device['total'] / (1 << power):.{2 if power == 30 else 1}f} {unit}" for device in bars],
+    )
     separate(axes, [len(devices) for _, devices in memory])
     axes.set_xlabel(unit, fontsize=9)
     legend_below(figure, [axes])

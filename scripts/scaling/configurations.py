@@ -36,7 +36,7 @@ class Test:
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """A way to use devices. groups: those that act as one, `((CPU0, CPU1),)`; the stages of a layer split each are one."""
+    """A way to use devices. groups: those that act as one, `((CPU0, CPU1),)`; so is each stage of a layer split."""
 
     groups: tuple[tuple[str, ...], ...]
     mode: str = "tensor"
@@ -81,7 +81,8 @@ def tests_of(prompts: list[int], generations: list[int], depths: list[int]) -> l
     found = [
         test
         for depth in depths
-        for test in [Test(count, 0, depth) for count in prompts if count] + [Test(0, n, depth) for n in generations if n]
+        for test in [Test(count, 0, depth) for count in prompts if count]
+        + [Test(0, n, depth) for n in generations if n]
     ]
     if not found:
         raise ConfigurationError("nothing to measure: -p and -n are 0")
@@ -126,7 +127,9 @@ def configurations_of(lists: list[str], modes: list[str], shares: list[str]) -> 
             found += [Configuration(groups, mode, one) for one in shares_for(shares, units)]
     unused = [one for one in shares if one and all(one != configuration.shares for configuration in found)]
     if unused:
-        raise ConfigurationError(f"--tensor-split {unused[0]}: no list of devices has {len(unused[0].split(','))} devices")
+        raise ConfigurationError(
+            f"--tensor-split {unused[0]}: no list of devices has {len(unused[0].split(','))} devices"
+        )
     return list(dict.fromkeys(found))
 
 

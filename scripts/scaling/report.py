@@ -11,8 +11,31 @@ from measuring.text import markdown_table
 from scaling import charts, results, svg
 from scaling.results import Findings, Row
 
-COLUMNS = ["<devices", "rounds", "t/s", "speed-up", "min - max", "ideal", "limit", "efficiency", "predicted t/s",
-           "error", "collectives", "predicted"]
+COLUMNS = [
+    "<devices",
+    "rounds",
+    "t/s",
+    "speed-up",
+    "min - max",
+    "ideal",
+    "limit",
+    "efficiency",
+    "predicted t/s",
+    "error",
+    "collectives",
+    "predicted",
+]
+
+
+TITLE = "# What the next device gains"
+
+
+def is_foreign(folder: pathlib.Path) -> bool:
+    """Whether the folder has a README.md that is no report."""
+    try:
+        return not (folder / "README.md").read_text(errors="replace").startswith(TITLE)
+    except FileNotFoundError:
+        return False
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -100,8 +123,11 @@ def draw(rows: list[Row], found: Findings, folder: pathlib.Path, suffix: str) ->
         own = [row for row in rows if row.model == model]
         order = list(dict.fromkeys(row.configuration.name for row in own if not row.configuration.machine))
         memory = [(name, found.memory[model, name]) for name in order if (model, name) in found.memory]
-        drawings = {"speedup": (charts.speedup, own), "time": (charts.time_by_device, own),
-                    "memory": (charts.memory_by_device, memory)}
+        drawings = {
+            "speedup": (charts.speedup, own),
+            "time": (charts.time_by_device, own),
+            "memory": (charts.memory_by_device, memory),
+        }
         for kind, (drawing, data) in drawings.items():
             with charts.style():
                 figure = drawing(data)
@@ -139,8 +165,11 @@ def prediction_lines(rows: list[Row], remarks: list[str]) -> list[str]:
         known = [row.error for row in rows if row.model == model and row.error is not None]
         table.append([model, str(len(known)), percent(error), percent(min(known), True), percent(max(known), True)])
     return [
-        "Error: predicted by measured tokens/s, less 1; the mean is that of the magnitudes.", "",
-        markdown_table(["<model", "predictions", "mean error", "lowest", "highest"], table), "", *remarks,
+        "Error: predicted by measured tokens/s, less 1; the mean is that of the magnitudes.",
+        "",
+        markdown_table(["<model", "predictions", "mean error", "lowest", "highest"], table),
+        "",
+        *remarks,
         *([""] if remarks else []),
     ]
 
@@ -158,18 +187,18 @@ def section(title: str, text: list[str], lines: list[str]) -> list[str]:
 
 
 SPEEDUP_TEXT = [
-    "Points are medians of the rounds' own ratios to one device, bars the smallest and largest. *Ideal*: the sum of what the",
-    "devices do alone. *Limit of the machine*: what its cores, and for generation the bandwidth of its memory, allow.",
+    "Points are medians of the rounds' own ratios to one device, bars the smallest and largest. *Ideal*: the sum of what",
+    "the devices do alone. *Limit of the machine*: what its cores, and for generation the bandwidth of its memory, allow.",
 ]
 TIME_TEXT = [
-    "From a traced run. A collective ends when all devices have come: until the last one has, a device waits, the rest is",
-    "communication. *Between runs* the host works, or another device.",
+    "From a traced run. A collective ends when all devices have come: until the last one has, a device waits, the rest",
+    "is communication. *Between runs* the host works, or another device.",
 ]
 MEMORY_TEXT = ["As `shoal plan` says for the largest context of the tests."]
 
 
 def markdown(rows: list[Row], found: Findings, facts: dict, made: dict[str, list[tuple[str, str]]]) -> str:
-    lines = ["# What the next device gains", "", *summary_lines(rows), *facts["baseline"], ""]
+    lines = [TITLE, "", *summary_lines(rows), *facts["baseline"], ""]
     if facts["unfinished"]:
         lines += [f"**Not finished:** {facts['unfinished']}", ""]
     lines += section("Speed-up", SPEEDUP_TEXT, images(made["speedup"], "speed-up"))
@@ -195,7 +224,9 @@ def one_line_each(document: dict) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def write(rows: list[Row], found: Findings, facts: dict, output: pathlib.Path, folder: pathlib.Path, suffix: str) -> dict:
+def write(
+    rows: list[Row], found: Findings, facts: dict, output: pathlib.Path, folder: pathlib.Path, suffix: str
+) -> dict:
     """Report, charts and CSV into the folder, JSON into that of the journal; what JSON has."""
     folder.mkdir(parents=True, exist_ok=True)
     document = results.document(rows, found, facts["document"])

@@ -25,6 +25,7 @@ class Findings:
     predictions: dict[tuple[str, str, str], float] = dataclasses.field(default_factory=dict)  # tokens/s
     predicted_shares: dict[tuple[str, str, str], float] = dataclasses.field(default_factory=dict)  # in collectives
     memory: dict[tuple[str, str], list[dict]] = dataclasses.field(default_factory=dict)
+    contexts: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)  # that `memory` is for
     failures: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     remarks: list[str] = dataclasses.field(default_factory=list)  # of runs that explain, and failed
     machine: dict | None = None  # what `shoal probe` measured
@@ -46,7 +47,9 @@ class Findings:
         elif record["kind"] == "trace":
             self.times[model, configuration, record["test"]] = [DeviceTime(**one) for one in record["times"]]
         elif record["kind"] == "plan":
-            self.memory.setdefault((model, configuration), record["memory"])
+            if record["context"] >= self.contexts.get((model, configuration), 0):
+                self.memory[model, configuration] = record["memory"]
+                self.contexts[model, configuration] = record["context"]
             if record.get("rate"):
                 self.predictions[model, configuration, record["test"]] = record["rate"]
             if record.get("no_prediction"):
@@ -137,7 +140,11 @@ def ideal_of(configuration: Configuration, baseline: Configuration, alone: dict,
 
 
 def rows_of(
-    found: Findings, models: list[Model], tests: list[Test], configurations: list[Configuration], baseline: Configuration
+    found: Findings,
+    models: list[Model],
+    tests: list[Test],
+    configurations: list[Configuration],
+    baseline: Configuration,
 ) -> list[Row]:
     return [
         row_of(found, model, test, configuration, baseline)

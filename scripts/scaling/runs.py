@@ -120,22 +120,14 @@ def bench_flags(setup: Setup, model: Model, configuration: Configuration, tests:
     return [*flags, *counts_of(tests), "-r", str(inside), "-o", "jsonl", *setup.extra]
 
 
-def rows_in(text: str, what: str) -> list[dict]:
-    try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-        assert rows and all(isinstance(row, dict) for row in rows)
-    except (ValueError, AssertionError):
-        raise ProgramError(f"{what} wrote no rows of JSON") from None
-    return rows
-
-
 def measure(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration) -> dict:
     """Tokens/s of each test: the median of the repetitions in the process."""
     flags = bench_flags(setup, model, configuration, setup.tests, setup.inside)
-    rows = rows_in(shoal.run(flags, environment_of(setup, configuration)), "shoal bench")
+    rows = shoal.rows(flags, environment=environment_of(setup, configuration))
     try:
         rates = {
-            Test(row["n_prompt"], row["n_gen"], row["n_depth"]).name: statistics.median(row["samples_ts"]) for row in rows
+            Test(row["n_prompt"], row["n_gen"], row["n_depth"]).name: statistics.median(row["samples_ts"])
+            for row in rows
         }
     except (KeyError, TypeError, statistics.StatisticsError) as error:
         raise ProgramError(f"shoal bench wrote rows that lack something ({error!r}); use a newer build") from None
@@ -162,8 +154,11 @@ def record_trace(shoal: Shoal, setup: Setup, model: Model, configuration: Config
             times = trace.read(path, [list(group) for group in configuration.groups])
         except trace.TraceError as error:
             raise ProgramError(f"its trace cannot be used: {error}") from None
-    return {"times": [{key: round(value, 5) if key != "device" else value for key, value in vars(time).items()}
-                      for time in times]}
+    return {
+        "times": [
+            {key: round(value, 5) if key != "device" else value for key, value in vars(time).items()} for time in times
+        ]
+    }
 
 
 def plan(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration, test: Test, predicted: bool) -> dict:
@@ -177,7 +172,8 @@ def plan(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration,
     memory = [{key: device.get(key, 0) for key in kept} for device in found.get("memory", [])]
     if not memory:
         raise ProgramError("shoal plan told no memory by device; use a newer build")
-    return {"memory": memory, "context": test.context, "fits": found.get("fits"), **prediction_in(found, test)}
+    prediction = prediction_in(found, test) if predicted else {}
+    return {"memory": memory, "context": test.context, "fits": found.get("fits"), **prediction}
 
 
 def prediction_in(found: dict, test: Test) -> dict:
@@ -190,23 +186,29 @@ def prediction_in(found: dict, test: Test) -> dict:
         parts = [[float(one[key]) for key in ("compute", "communication", "waiting")] for one in phase["devices"]]
     except (KeyError, TypeError, ValueError):
         return {}
-    shares = [(communication + waiting) / max(compute + communication + waiting, 1e-12)
-              for compute, communication, waiting in parts]
+    shares = [
+        (communication + waiting) / max(compute + communication + waiting, 1e-12)
+        for compute, communication, waiting in parts
+    ]
     known = {"rate": float(f"{rate:.6g}")} if rate > 0 else {}
     return known | ({"collectives": round(statistics.fmean(shares), 5)} if shares else {})
 
 
 def probe(shoal: Shoal, setup: Setup, devices: list[str]) -> dict:
     threads = [] if setup.threads is None else ["-t", str(setup.threads)]
-    found = shoal.json(["probe", "--devices", ",".join(devices), *threads, "--output", "json"],
-                       environment=setup.environment).get("machine")
+    found = shoal.json(
+        ["probe", "--devices", ",".join(devices), *threads, "--output", "json"], environment=setup.environment
+    ).get("machine")
     if not isinstance(found, dict) or not isinstance(found.get("devices"), list):
         raise ProgramError("shoal probe told nothing about the devices; use a newer build")
     return {"machine": {key: found.get(key, []) for key in ("domains", "devices", "algorithms")}}
 
 
 def job(setup: Setup, kind: str, model: Model, configuration: Configuration, more: dict, run: Callable) -> Job:
-    words = [configuration.name, *(f"round {value + 1}" if key == "round" else str(value) for key, value in more.items())]
+    words = [
+        configuration.name,
+        *(f"round {value + 1}" if key == "round" else str(value) for key, value in more.items()),
+    ]
     return Job(
         kind,
         {"model": model.label, "configuration": configuration.name, **more},
@@ -218,8 +220,14 @@ def job(setup: Setup, kind: str, model: Model, configuration: Configuration, mor
 
 def bench_jobs(setup: Setup, model: Model) -> list[Job]:
     return [
-        job(setup, "bench", model, configuration, {"round": number},
-            lambda shoal, one=configuration: measure(shoal, setup, model, one))
+        job(
+            setup,
+            "bench",
+            model,
+            configuration,
+            {"round": number},
+            lambda shoal, one=configuration: measure(shoal, setup, model, one),
+        )
         for number in range(setup.rounds)
         for configuration in order_of_round(setup.configurations, number)
     ]
@@ -232,12 +240,26 @@ def other_jobs(setup: Setup, model: Model, able: Abilities) -> list[Job]:
         predicted = able.predict and able.probe and not configuration.machine  # what was probed is the divided CPU
         for test in setup.tests:
             found.append(
-                job(setup, "plan", model, configuration, {"test": test.name},
-                    lambda shoal, c=configuration, t=test, p=predicted: plan(shoal, setup, model, c, t, p)))
+                job(
+                    setup,
+                    "plan",
+                    model,
+                    configuration,
+                    {"test": test.name},
+                    lambda shoal, c=configuration, t=test, p=predicted: plan(shoal, setup, model, c, t, p),
+                )
+            )
             if able.trace:
                 found.append(
-                    job(setup, "trace", model, configuration, {"test": test.name},
-                        lambda shoal, c=configuration, t=test: record_trace(shoal, setup, model, c, t)))
+                    job(
+                        setup,
+                        "trace",
+                        model,
+                        configuration,
+                        {"test": test.name},
+                        lambda shoal, c=configuration, t=test: record_trace(shoal, setup, model, c, t),
+                    )
+                )
     return found
 
 

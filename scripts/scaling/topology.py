@@ -180,13 +180,23 @@ def link_of_nvml(nvml, one, other) -> str:
     count, target = 0, nvml.nvmlDeviceGetPciInfo(other).busId
     for link in range(18):
         try:
-            if nvml.nvmlDeviceGetNvLinkState(one, link) and nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, link).busId == target:
+            if (
+                nvml.nvmlDeviceGetNvLinkState(one, link)
+                and nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, link).busId == target
+            ):
                 count += 1
         except nvml.NVMLError:
             break
     if count:
         return f"NVLink x{count}"
-    names = {0: "one board", 10: "one switch", 20: "several switches", 30: "one host bridge", 40: "one NUMA node", 50: "system"}
+    names = {
+        0: "one board",
+        10: "one switch",
+        20: "several switches",
+        30: "one host bridge",
+        40: "one NUMA node",
+        50: "system",
+    }
     try:
         return f"PCIe, {names.get(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other), 'unknown')}"
     except nvml.NVMLError:
@@ -205,7 +215,9 @@ def gpus_of_smi(listing: str, matrix: str) -> tuple[list[dict], str, list[str]]:
         size = int(memory.split()[0]) << 20 if memory.split()[0].isdigit() else 0
         gpus.append({"name": name, "memory": size, "link": f"PCIe {generation}.0 x{width}" if known else ""})
     plain = re.sub(r"\x1b\[[0-9;]*m", "", matrix)
-    rows = {cells[0]: cells[1:] for line in plain.splitlines() if (cells := line.split()) and re.match(r"GPU\d+$", cells[0])}
+    rows = {
+        cells[0]: cells[1:] for line in plain.splitlines() if (cells := line.split()) and re.match(r"GPU\d+$", cells[0])
+    }
     links = []
     for one in range(len(gpus)):
         for other in range(one + 1, len(gpus)):
@@ -264,7 +276,9 @@ def counted(count: int, what: str) -> str:
 def lines(host: Host) -> list[tuple[str, str]]:
     """What and its value, for a table."""
     found = [("CPU", host.cpu or platform.machine())]
-    sizes = f"{counted(host.sockets, 'socket')}, {counted(host.cores, 'core')}, {counted(host.threads, 'hardware thread')}"
+    sizes = (
+        f"{counted(host.sockets, 'socket')}, {counted(host.cores, 'core')}, {counted(host.threads, 'hardware thread')}"
+    )
     if host.usable and host.usable < host.threads:
         sizes += f", {host.usable} of them usable here"
     found.append(("cores", sizes))
@@ -279,7 +293,9 @@ def lines(host: Host) -> list[tuple[str, str]]:
     ]
     found.append(("NUMA", "; ".join(nodes) or "unknown"))
     found.append(("memory", size_text(host.memory)))
-    gpus = [f"{gpu['name']}, {size_text(gpu['memory'])}{', ' + gpu['link'] if gpu['link'] else ''}" for gpu in host.gpus]
+    gpus = [
+        f"{gpu['name']}, {size_text(gpu['memory'])}{', ' + gpu['link'] if gpu['link'] else ''}" for gpu in host.gpus
+    ]
     found.append(("GPUs", "; ".join(gpus) + (f"; driver {host.driver}" if host.driver else "") if gpus else "none"))
     if host.links:
         found.append(("links", "; ".join(host.links)))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A program with the flags and the JSON of `shoal`, as far as scripts/bench_scaling.py uses them, that computes nothing.
-FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail. FAKE_HANG: such
-calls never end. FAKE_LESS=1: a build without --trace, probe and predictions.
+"""A program with the flags and the JSON of `shoal`, as far as scripts/bench_scaling.py uses them, that computes
+nothing. FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
+FAKE_HANG: such calls never end. FAKE_LESS=1: a build without --trace, probe and predictions.
 
 n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed."""
 
@@ -43,8 +43,8 @@ def note():
 
 
 def events(names):
-    """Device i computes 60 - 10 i us, then an all_reduce that takes 10 us from the moment when all have come; twice, in a
-    run of 170 us. Before it a warm-up."""
+    """Device i computes 60 - 10 i us, then an all_reduce that takes 10 us from the moment when all have come; twice, in
+    a run of 170 us. Before it a warm-up."""
     for tid, name in enumerate(names, 1):
         yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
         yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": -400.0, "dur": 300.0}
@@ -53,8 +53,15 @@ def events(names):
             yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": begin, "dur": own}
             end = begin + 70
             if len(names) > 1:
-                yield {"ph": "X", "pid": 1, "tid": tid, "cat": "collective", "name": "all_reduce", "ts": begin + own,
-                       "dur": end - begin - own}
+                yield {
+                    "ph": "X",
+                    "pid": 1,
+                    "tid": tid,
+                    "cat": "collective",
+                    "name": "all_reduce",
+                    "ts": begin + own,
+                    "dur": end - begin - own,
+                }
     yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": 99, "args": {"name": "bench"}}
     for name, begin, length in (("tg32 warm-up", -400.0, 350.0), ("tg32 run 1", 0.0, 170.0)):
         yield {"ph": "X", "pid": 1, "tid": 99, "cat": "host", "name": name, "ts": begin, "dur": length}
@@ -70,16 +77,37 @@ def bench():
         tests = [(p, 0) for p in counts("-p") if p] + [(0, n) for n in counts("-n") if n]
         for prompt, generate in tests:
             rate = (1000 if prompt else 100) * FACTORS[len(names)] / slow
-            row = {"n_prompt": prompt, "n_gen": generate, "n_depth": depth, "n_threads": 1, "samples_ts": [rate] * 3,
-                   "build_version": "9.9", "build_commit": "abc", "cpu_info": "fake", "gpu_info": "", "backends": "CPU",
-                   "test_time": "2026-01-02T03:04:05Z"}
+            row = {
+                "n_prompt": prompt,
+                "n_gen": generate,
+                "n_depth": depth,
+                "n_threads": 1,
+                "samples_ts": [rate] * 3,
+                "build_version": "9.9",
+                "build_commit": "abc",
+                "cpu_info": "fake",
+                "gpu_info": "",
+                "backends": "CPU",
+                "test_time": "2026-01-02T03:04:05Z",
+            }
             print(json.dumps(row), flush=True)
 
 
 def plan():
     names = devices()
-    memory = [{"device": name, "weights": 8 << 20, "mapped": 0, "kv": 1 << 20, "compute": 1 << 19, "communication": 4096,
-               "total": (9 << 20) + (1 << 19) + 4096, "free": 1 << 33} for name in names]
+    memory = [
+        {
+            "device": name,
+            "weights": 8 << 20,
+            "mapped": 0,
+            "kv": 1 << 20,
+            "compute": 1 << 19,
+            "communication": 4096,
+            "total": (9 << 20) + (1 << 19) + 4096,
+            "free": 1 << 33,
+        }
+        for name in names
+    ]
     found = {"memory": memory, "fits": True, "context": int(flag("-c"))}
     if "-p" in sys.argv:
         found["prediction"] = {

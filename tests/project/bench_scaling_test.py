@@ -1,5 +1,6 @@
-"""scripts/bench_scaling.py: its arithmetic, its runs of a program that computes nothing (bench_scaling_shoal.py), and of `shoal`
-itself where SHOAL_PROGRAM names it."""
+"""scripts/bench_scaling.py: its arithmetic, its runs of a program that computes nothing (bench_scaling_shoal.py), and of
+`shoal` itself where SHOAL_PROGRAM names it."""
+
 import contextlib
 import csv
 import dataclasses
@@ -65,7 +66,9 @@ class AnalysisTest(unittest.TestCase):
     def test_limits_of_the_machine(self):
         machine = {
             "domains": [{"name": "a", "bandwidth": 15e9}, {"name": "b", "bandwidth": 0}],
-            "devices": [{"name": f"CPU{i}", "domain": "ab"[i // 2], "bandwidth": 1e10, "cache_bytes": 100} for i in range(4)],
+            "devices": [
+                {"name": f"CPU{i}", "domain": "ab"[i // 2], "bandwidth": 1e10, "cache_bytes": 100} for i in range(4)
+            ],
         }
         self.assertAlmostEqual(analysis.bandwidth_bound(machine, ["CPU0", "CPU1"], 1000), 1.5)
         self.assertAlmostEqual(analysis.bandwidth_bound(machine, ["CPU2", "CPU3"], 1000), 2.0)
@@ -88,16 +91,29 @@ class AnalysisTest(unittest.TestCase):
 class TraceTest(unittest.TestCase):
     def events(self, *spans):
         rows = sorted({row for row, *_ in spans})
-        names = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": rows.index(row), "args": {"name": row}} for row in rows]
-        return json.dumps({"traceEvents": names + [
-            {"ph": "X", "pid": 1, "tid": rows.index(row), "cat": kind, "name": "x", "ts": begin, "dur": length}
-            for row, kind, begin, length in spans
-        ]})
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": rows.index(row), "args": {"name": row}} for row in rows
+        ]
+        return json.dumps(
+            {
+                "traceEvents": names
+                + [
+                    {"ph": "X", "pid": 1, "tid": rows.index(row), "cat": kind, "name": "x", "ts": begin, "dur": length}
+                    for row, kind, begin, length in spans
+                ]
+            }
+        )
 
     def test_waiting_is_until_the_last_one_comes(self):
         text = self.events(
-            ("CPU0", "compute", 0, 40), ("CPU0", "collective", 40, 25), ("CPU0", "copy", 65, 15), ("CPU0", "wait", 80, 20),
-            ("CPU1", "compute", 0, 60), ("CPU1", "collective", 60, 5), ("host", "host", -900, 5000))
+            ("CPU0", "compute", 0, 40),
+            ("CPU0", "collective", 40, 25),
+            ("CPU0", "copy", 65, 15),
+            ("CPU0", "wait", 80, 20),
+            ("CPU1", "compute", 0, 60),
+            ("CPU1", "collective", 60, 5),
+            ("host", "host", -900, 5000),
+        )
         one, two = trace.breakdown(trace.parse(text), [["CPU0", "CPU1"]])
         found = [(time.compute, time.communication, time.waiting, time.copies, time.idle) for time in (one, two)]
         for values, expected in zip(found, [(0.4, 0.05, 0.4, 0.15, 0.0), (0.6, 0.05, 0.0, 0.0, 0.35)]):
@@ -106,8 +122,13 @@ class TraceTest(unittest.TestCase):
         self.assertAlmostEqual(trace.collective_share([one, two]), (0.45 + 0.05) / 2)
 
     def test_the_nth_collectives_belong_together_and_groups_do_not(self):
-        spans = [("CPU0", "collective", 0, 30), ("CPU0", "collective", 50, 10), ("CPU1", "collective", 20, 10),
-                 ("CPU1", "collective", 40, 20), ("CPU2", "collective", 90, 10)]
+        spans = [
+            ("CPU0", "collective", 0, 30),
+            ("CPU0", "collective", 50, 10),
+            ("CPU1", "collective", 20, 10),
+            ("CPU1", "collective", 40, 20),
+            ("CPU2", "collective", 90, 10),
+        ]
         times = trace.breakdown(trace.parse(self.events(*spans)), [["CPU0", "CPU1"], ["CPU2"]])
         waiting = [round(time.waiting, 6) for time in times]
         self.assertEqual(waiting, [0.2, 0.1, 0.0])
@@ -116,10 +137,19 @@ class TraceTest(unittest.TestCase):
             trace.breakdown(trace.parse(self.events(*spans)), [["CPU0", "CPU1", "CPU2"]])
 
     def test_only_measured_runs_count(self):
-        spans = [("bench", "host", 0, 50), ("bench", "host", 100, 10), ("bench", "host", 200, 10), ("CPU0", "compute", 0, 50),
-                 ("CPU0", "compute", 100, 4), ("CPU0", "compute", 202, 8), ("CPU0", "compute", 220, 70)]
-        found = [dataclasses.replace(span, name=f"tg4 run {span.begin:g}")
-                 if span.kind == "host" and span.begin else span for span in trace.parse(self.events(*spans))]
+        spans = [
+            ("bench", "host", 0, 50),
+            ("bench", "host", 100, 10),
+            ("bench", "host", 200, 10),
+            ("CPU0", "compute", 0, 50),
+            ("CPU0", "compute", 100, 4),
+            ("CPU0", "compute", 202, 8),
+            ("CPU0", "compute", 220, 70),
+        ]
+        found = [
+            dataclasses.replace(span, name=f"tg4 run {span.begin:g}") if span.kind == "host" and span.begin else span
+            for span in trace.parse(self.events(*spans))
+        ]
         self.assertAlmostEqual(trace.breakdown(found, [["CPU0"]])[0].compute, 12 / 20)
 
     def test_what_is_no_trace(self):
@@ -138,16 +168,25 @@ class ConfigurationTest(unittest.TestCase):
 
     def test_lists_modes_and_shares(self):
         self.assertEqual(self.of(configurations.lists_of_counts([1, 3], "CUDA")), ["CUDA0", "CUDA0,CUDA1,CUDA2"])
-        self.assertEqual(self.of(["CPU0", "CPU0,CPU1"], ["tensor", "layer"], ["", "3,1"]),
-                         ["CPU0", "CPU0,CPU1", "CPU0,CPU1 3,1", "CPU0,CPU1 layer", "CPU0,CPU1 layer 3,1"])
+        self.assertEqual(
+            self.of(["CPU0", "CPU0,CPU1"], ["tensor", "layer"], ["", "3,1"]),
+            ["CPU0", "CPU0,CPU1", "CPU0,CPU1 3,1", "CPU0,CPU1 layer", "CPU0,CPU1 layer 3,1"],
+        )
         self.assertEqual(self.of(["CPU0+CPU1,CPU2"], ["layer"], ["2,1"]), ["CPU0+CPU1,CPU2 layer 2,1"])
         grouped = configurations.configurations_of(["CPU0+CPU1,CPU2"], ["layer"], ["2,1"])[0]
-        self.assertEqual(grouped.flags(), ["--devices", "CPU0+CPU1,CPU2", "--split-mode", "layer", "--tensor-split", "2,1"])
+        self.assertEqual(
+            grouped.flags(), ["--devices", "CPU0+CPU1,CPU2", "--split-mode", "layer", "--tensor-split", "2,1"]
+        )
         self.assertEqual(configurations.cpu_devices([grouped]), 3)
 
     def test_what_makes_no_sense(self):
-        for lists, modes, shares in ((["CPU0,"], ["tensor"], []), (["CPU0,CPU0"], ["tensor"], []), (["CPU0"], ["row"], []),
-                                     (["CPU0+CPU1"], ["tensor"], []), (["CPU0"], ["tensor"], ["1,2"])):
+        for lists, modes, shares in (
+            (["CPU0,"], ["tensor"], []),
+            (["CPU0,CPU0"], ["tensor"], []),
+            (["CPU0"], ["row"], []),
+            (["CPU0+CPU1"], ["tensor"], []),
+            (["CPU0"], ["tensor"], ["1,2"]),
+        ):
             with self.subTest(lists=lists), self.assertRaises(ConfigurationError):
                 self.of(lists, modes, shares)
         with self.assertRaises(ConfigurationError):
@@ -191,16 +230,26 @@ class TopologyTest(unittest.TestCase):
     def test_sysfs(self):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            files = {"proc/cpuinfo": "processor : 0\nmodel name\t: Other CPU\n", "proc/meminfo": "MemTotal: 1048576 kB\n"}
+            files = {
+                "proc/cpuinfo": "processor : 0\nmodel name\t: Other CPU\n",
+                "proc/meminfo": "MemTotal: 1048576 kB\n",
+            }
             for cpu in range(4):
                 place = f"sys/devices/system/cpu/cpu{cpu}"
-                files |= {f"{place}/topology/physical_package_id": "0", f"{place}/topology/core_id": str(cpu // 2),
-                          f"{place}/cache/index0/type": "Instruction", f"{place}/cache/index0/level": "1",
-                          f"{place}/cache/index2/type": "Unified", f"{place}/cache/index2/level": "2",
-                          f"{place}/cache/index2/size": "512K",
-                          f"{place}/cache/index2/shared_cpu_list": f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}"}
-            files |= {"sys/devices/system/node/node0/cpulist": "0-3\n",
-                      "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal:   1048576 kB\n"}
+                files |= {
+                    f"{place}/topology/physical_package_id": "0",
+                    f"{place}/topology/core_id": str(cpu // 2),
+                    f"{place}/cache/index0/type": "Instruction",
+                    f"{place}/cache/index0/level": "1",
+                    f"{place}/cache/index2/type": "Unified",
+                    f"{place}/cache/index2/level": "2",
+                    f"{place}/cache/index2/size": "512K",
+                    f"{place}/cache/index2/shared_cpu_list": f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}",
+                }
+            files |= {
+                "sys/devices/system/node/node0/cpulist": "0-3\n",
+                "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal:   1048576 kB\n",
+            }
             for name, content in files.items():
                 path = root / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,12 +278,18 @@ class TopologyTest(unittest.TestCase):
             return types.SimpleNamespace(busId=b"bus1" if link < 3 else b"bus9")
 
         nvml = types.SimpleNamespace(
-            NVMLError=NVMLError, nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetHandleByIndex=lambda index: index,
-            nvmlDeviceGetName=lambda handle: b"GPU of tests", nvmlSystemGetDriverVersion=lambda: "1.2",
+            NVMLError=NVMLError,
+            nvmlDeviceGetCount=lambda: 2,
+            nvmlDeviceGetHandleByIndex=lambda index: index,
+            nvmlDeviceGetName=lambda handle: b"GPU of tests",
+            nvmlSystemGetDriverVersion=lambda: "1.2",
             nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30),
-            nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 4, nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 8,
+            nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 4,
+            nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 8,
             nvmlDeviceGetPciInfo=lambda handle: types.SimpleNamespace(busId=f"bus{handle}".encode()),
-            nvmlDeviceGetNvLinkState=lambda handle, link: link != 1, nvmlDeviceGetNvLinkRemotePciInfo=remote)
+            nvmlDeviceGetNvLinkState=lambda handle, link: link != 1,
+            nvmlDeviceGetNvLinkRemotePciInfo=remote,
+        )
         gpus, driver, links = topology.gpus_of_nvml(nvml)
         self.assertEqual(gpus[1], {"name": "GPU of tests", "memory": 1 << 30, "link": "PCIe 4.0 x8"})
         self.assertEqual((driver, links), ("1.2", ["GPU0 - GPU1: NVLink x2"]))
@@ -261,8 +316,12 @@ class ScriptTest(unittest.TestCase):
     def run_script(self, *arguments, status=0, **environment):
         """In this process: what it imports takes longer than its runs."""
         out, err = io.StringIO(), io.StringIO()
-        with (mock.patch.object(sys, "argv", self.command(*arguments)[1:]), contextlib.redirect_stdout(out),
-              contextlib.redirect_stderr(err), mock.patch.dict(os.environ, self.environment(**environment), clear=True)):
+        with (
+            mock.patch.object(sys, "argv", self.command(*arguments)[1:]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.dict(os.environ, self.environment(**environment), clear=True),
+        ):
             try:
                 found = bench_scaling.main()
             except SystemExit as ended:
@@ -289,10 +348,21 @@ class ScriptTest(unittest.TestCase):
         rows = self.rows()
         self.assertEqual(len(rows), 8)
         two = rows["tg128", "CPU0,CPU1"]
-        expected = {"n_devices": 2, "rounds": 3, "speedup_median": 1.8, "speedup_least": 1.8, "speedup_most": 1.8,
-                    "ideal_speedup": 2, "efficiency_median": 0.9, "machine_bound": 1.5, "predicted_speedup": 1.98,
-                    "predicted_ts": 198, "prediction_error": 198 / (180 / 1.1) - 1, "collective_share": 30 / 170,
-                    "predicted_collective_share": 0.25}
+        expected = {
+            "n_devices": 2,
+            "rounds": 3,
+            "speedup_median": 1.8,
+            "speedup_least": 1.8,
+            "speedup_most": 1.8,
+            "ideal_speedup": 2,
+            "efficiency_median": 0.9,
+            "machine_bound": 1.5,
+            "predicted_speedup": 1.98,
+            "predicted_ts": 198,
+            "prediction_error": 198 / (180 / 1.1) - 1,
+            "collective_share": 30 / 170,
+            "predicted_collective_share": 0.25,
+        }
         for name, value in expected.items():
             self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)
         self.assertAlmostEqual(float(rows["pp512", "CPU0,CPU1,CPU2,CPU3"]["machine_bound"]), 3)  # of cores
@@ -307,13 +377,23 @@ class ScriptTest(unittest.TestCase):
     def test_rounds_alternate(self):
         self.run_script("--counts", "1,2", "-r", "3", "--whole-machine")
         lists, whole = ["CPU0", "2"], ["CPU0", "1"]
-        self.assertEqual(self.benches()[:9],
-                         [lists, ["CPU0,CPU1", "2"], whole, ["CPU0,CPU1", "2"], whole, lists, whole, lists, ["CPU0,CPU1", "2"]])
+        self.assertEqual(
+            self.benches()[:9],
+            [lists, ["CPU0,CPU1", "2"], whole, ["CPU0,CPU1", "2"], whole, lists, whole, lists, ["CPU0,CPU1", "2"]],
+        )
 
     def test_the_report(self):
         self.run_script("--counts", "1,2,4", "-r", "2", "-d", "0,256")
         text = (self.output / "README.md").read_text()
-        for title in ("Speed-up", "Where the time goes", "Memory", "Figures", "Predictions", "Machine", "How it was made"):
+        for title in (
+            "Speed-up",
+            "Where the time goes",
+            "Memory",
+            "Figures",
+            "Predictions",
+            "Machine",
+            "How it was made",
+        ):
             self.assertIn(f"\n## {title}\n", text)
         links = re.findall(r"\]\(([^)]+)\)", text)
         self.assertEqual(sum(link.endswith(".svg") for link in links), 3)
@@ -331,8 +411,12 @@ class ScriptTest(unittest.TestCase):
         self.assertEqual(len(self.benches()), 2 * 3 + 3 * 4, "nothing is run twice")
 
     def test_kill_loses_nothing(self):
-        child = subprocess.Popen(self.command("-r", "2"), env=self.environment(FAKE_HANG="bench CPU0,CPU1 --trace"),
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            self.command("-r", "2"),
+            env=self.environment(FAKE_HANG="bench CPU0,CPU1 --trace"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             deadline = time.monotonic() + 200
             while time.monotonic() < deadline and child.poll() is None:
@@ -364,8 +448,13 @@ class ScriptTest(unittest.TestCase):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with self.subTest(number):
                 self.output = self.folder / f"out{status}"
-                child = subprocess.Popen(self.command("-r", "1"), env=self.environment(FAKE_HANG="bench CPU0 --trace"),
-                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                child = subprocess.Popen(
+                    self.command("-r", "1"),
+                    env=self.environment(FAKE_HANG="bench CPU0 --trace"),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
                 deadline = time.monotonic() + 200
                 while time.monotonic() < deadline and len(self.records_so_far()) < 4:
                     time.sleep(0.05)
@@ -395,8 +484,11 @@ class ScriptTest(unittest.TestCase):
         self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup_median"]), 1.8, places=4)
 
     def test_runs_that_explain_may_fail(self):
-        for what, missing in (("plan CPU0,CPU1", "no memory and prediction"), ("bench CPU0,CPU1 --trace", "no time by device"),
-                              ("probe CPU0,CPU1", "no predictions")):
+        for what, missing in (
+            ("plan CPU0,CPU1", "no memory and prediction"),
+            ("bench CPU0,CPU1 --trace", "no time by device"),
+            ("probe CPU0,CPU1", "no predictions"),
+        ):
             with self.subTest(what):
                 self.output, self.calls = self.folder / str(len(what)), self.folder / f"calls{len(what)}"
                 done = self.run_script("-r", "1", FAKE_FAIL=what)
@@ -413,10 +505,25 @@ class ScriptTest(unittest.TestCase):
         self.assertNotIn("predicted t/s", text)
 
     def test_lists_and_shares(self):
-        self.run_script("--devices", "CPU0;CPU1;CPU0,CPU1", "-ts", "1,1;3,1", "-sm", "tensor,layer", "-r", "1", "--report",
-                        self.folder / "report", "--charts", "png", "--keep-traces")
-        self.assertEqual([name for test, name in self.rows_in("report") if test == "pp512"],
-                         ["CPU0", "CPU1", "CPU0,CPU1 1,1", "CPU0,CPU1 3,1", "CPU0,CPU1 layer 1,1", "CPU0,CPU1 layer 3,1"])
+        self.run_script(
+            "--devices",
+            "CPU0;CPU1;CPU0,CPU1",
+            "-ts",
+            "1,1;3,1",
+            "-sm",
+            "tensor,layer",
+            "-r",
+            "1",
+            "--report",
+            self.folder / "report",
+            "--charts",
+            "png",
+            "--keep-traces",
+        )
+        self.assertEqual(
+            [name for test, name in self.rows_in("report") if test == "pp512"],
+            ["CPU0", "CPU1", "CPU0,CPU1 1,1", "CPU0,CPU1 3,1", "CPU0,CPU1 layer 1,1", "CPU0,CPU1 layer 3,1"],
+        )
         self.assertTrue((self.folder / "report/speedup-model.png").read_bytes().startswith(b"\x89PNG"))
         self.assertTrue((self.output / "scaling.json").exists())
         self.assertEqual(len(list((self.output / "traces").glob("*.json"))), 12)
@@ -426,10 +533,17 @@ class ScriptTest(unittest.TestCase):
             return [(row["test"], row["configuration"]) for row in csv.DictReader(file)]
 
     def test_bad_flags(self):
-        cases = [(["-p", "0", "-n", "0"], "nothing to measure"), (["--devices", "CPU0,CPU0"], "twice"),
-                 (["-ts", "1,2,3"], "no list of devices has 3"), (["--cpu-devices", "1"], "give at least 2"),
-                 (["--family", "a b"], "--family"), (["-sm", "row"], "known are"), (["-m", self.folder / "none"], "No such file"),
-                 (["-m", self.model], "twice"), (["--shoal", "/nowhere"], "no program")]
+        cases = [
+            (["-p", "0", "-n", "0"], "nothing to measure"),
+            (["--devices", "CPU0,CPU0"], "twice"),
+            (["-ts", "1,2,3"], "no list of devices has 3"),
+            (["--cpu-devices", "1"], "give at least 2"),
+            (["--family", "a b"], "--family"),
+            (["-sm", "row"], "known are"),
+            (["-m", self.folder / "none"], "No such file"),
+            (["-m", self.model], "twice"),
+            (["--shoal", "/nowhere"], "no program"),
+        ]
         for arguments, message in cases:
             with self.subTest(arguments):
                 done = self.run_script(*arguments, status=1)
@@ -438,6 +552,13 @@ class ScriptTest(unittest.TestCase):
         for arguments in (["-r", "0"], ["--counts", "0"], ["--counts", "a"], ["--timeout", "-1"], ["--timeout", "nan"]):
             with self.subTest(arguments):
                 self.run_script(*arguments, status=2)
+
+    def test_nothing_else_is_overwritten(self):
+        self.output.mkdir()
+        (self.output / "README.md").write_text("# Something else\n")
+        done = self.run_script("-r", "1", status=1)
+        self.assertIn("name another folder", done.stderr)
+        self.assertEqual((self.output / "README.md").read_text(), "# Something else\n")
 
     def test_time_limit(self):
         done = self.run_script("-r", "1", "--timeout", "3", FAKE_HANG="bench CPU0,CPU1")
@@ -448,8 +569,13 @@ class ScriptTest(unittest.TestCase):
     def test_the_program_itself(self):
         arguments = ["--shoal", os.environ["SHOAL_PROGRAM"], "-p", "16", "-n", "4", "-r", "1", "--inside", "1"]
         command = [sys.executable, str(SCRIPT), "-m", str(TINY), "--output", str(self.output), *arguments]
-        done = subprocess.run(command, env=self.environment(SHOAL_MACHINE_FILE=str(self.folder / "machine.json")),
-                              capture_output=True, text=True, timeout=500)
+        done = subprocess.run(
+            command,
+            env=self.environment(SHOAL_MACHINE_FILE=str(self.folder / "machine.json")),
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = self.rows()
         self.assertEqual(set(rows), {(test, name) for test in ("pp16", "tg4") for name in ("CPU0", "CPU0,CPU1")})
