@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <string>
 
 #include "devices/allocate.h"
 #include "graph/error.h"
@@ -74,8 +75,11 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
     : model_(model),
       size_(session_size(model.hparams, options)),
       candidates_per_output_(std::min(options.candidates, model.hparams.vocab)),
+      trace_(options.tracer != nullptr ? options.tracer->row("host") : nullptr),
       backends_(std::move(backends)) {
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
+  for (const auto& backend : backends_) backend->set_tracer(options.tracer);
+  const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
   declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
   allocate_cache(placement);
   std::vector<Backend*> streams;
@@ -131,6 +135,7 @@ Session::Compiled& Session::compiled(BatchShape shape) {
     std::rotate(compiled_.begin(), found, found + 1);
     return *compiled_.front();
   }
+  const TraceScope scope(trace_.get(), TraceKind::kHost, {"plan a graph"});
   if (shape != kSingle) make_room();
   auto fresh = build(shape);
   scheduler_->allocate(*fresh->graph.graph);
@@ -147,6 +152,9 @@ void Session::make_room() {
 }
 
 void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
+  const std::string tokens = trace_ != nullptr ? std::to_string(c.shape.tokens) : std::string();
+  const TraceScope scope(trace_.get(), TraceKind::kHost,
+                         {"evaluate ", tokens, c.shape.tokens == 1 ? " token" : " tokens"});
   const size_t bytes = static_cast<size_t>(c.shape.tokens) * sizeof(int32_t);
   tensor_set(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
   tensor_set(*c.graph.positions, positions_.data() + begin, 0, bytes);
@@ -192,6 +200,11 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   position_ += count;
 }
 
+void Session::wait_for(std::string_view what) {
+  const TraceScope scope(trace_.get(), TraceKind::kWait, {"wait for ", what});
+  scheduler_->synchronize();
+}
+
 std::span<const float> Session::logits() {
   require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
   require<InvalidArgument>(candidates_per_output_ == 0,
@@ -200,7 +213,7 @@ std::span<const float> Session::logits() {
   const Tensor& logits = *latest_->graph.logits;
   logits_.resize(outputs_ * model_.hparams.vocab);
   scheduler_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
-  scheduler_->synchronize();
+  wait_for("logits");
   return logits_;
 }
 
@@ -212,7 +225,7 @@ std::span<const TokenLogit> Session::candidates() {
   logits_.resize(count);
   scheduler_->get_async(*latest_->graph.candidate_ids, ids_.data(), 0, count * sizeof(int32_t));
   scheduler_->get_async(*latest_->graph.candidate_logits, logits_.data(), 0, count * sizeof(float));
-  scheduler_->synchronize();
+  wait_for("candidates");
   candidates_.resize(count);
   for (size_t i = 0; i < count; ++i) candidates_[i] = {ids_[i], logits_[i]};
   return candidates_;

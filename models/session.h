@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "devices/device.h"
@@ -43,6 +44,8 @@ struct SessionOptions {
   /// The devices select so many tokens for each output, and only these come to the host: candidates() instead of
   /// logits(). 0: logits().
   int64_t candidates = 0;
+  /// Gets a row for each stream, and one called "host"; must outlive the session. nullptr: nobody wants to know.
+  Tracer* tracer = nullptr;
 };
 
 /// Batches of a prompt that may be on their way at a time where layers lie on several devices.
@@ -120,6 +123,8 @@ class Session {
   void allocate_cache(const Placement& placement);
   void reserve();
   std::unique_ptr<Compiled> build(BatchShape shape) const;
+  /// Waits for what is queued, `what` among it.
+  void wait_for(std::string_view what);
   /// Finds or makes it.
   Compiled& compiled(BatchShape shape);
   /// Drops the shape used longest ago where one more would be too many.
@@ -129,6 +134,7 @@ class Session {
   const Model& model_;
   SessionSize size_;
   int64_t candidates_per_output_ = 0;
+  TraceRowUse trace_;
   KvCache cache_;
   std::vector<std::unique_ptr<Buffer>> cache_buffers_;
   std::vector<std::unique_ptr<Backend>> backends_;  // after the buffers: their queues must end before they go

@@ -59,7 +59,7 @@ std::string BenchTest::name() const {
 }
 
 models::SessionOptions BenchOptions::session(const BenchTest& test) const {
-  return {test.context(), std::min(test.batch, test.ubatch), dtype_k, dtype_v, op_offload};
+  return {test.context(), std::min(test.batch, test.ubatch), dtype_k, dtype_v, op_offload, 0, tracer};
 }
 
 std::vector<double> BenchSamples::rates() const {
@@ -114,6 +114,7 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
   const std::span<const int32_t> filled = std::span(all).first(static_cast<size_t>(test.depth));
   const std::span<const int32_t> tokens = std::span(all).subspan(filled.size());
   BenchSamples samples{test.tokens(), {}};
+  const TraceRowUse row = options_.tracer != nullptr ? options_.tracer->row("bench") : nullptr;
   try {
     models::Session session(*engine_.model, *engine_.placement, engine_.placement->init(), options_.session(test));
     let_stop(session, *engine_.placement, stop);
@@ -124,11 +125,13 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
     }
     if (options_.warmup) {
       go_on();
+      const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " warm-up"});
       run(session, test, test.prompt > 0 ? tokens : tokens.first(std::min<size_t>(kWarmupTokens, tokens.size())));
     }
     for (int i = 0; i < options_.repetitions; ++i) {
       go_on();
       session.rewind(test.depth);
+      const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " run ", std::to_string(i + 1)});
       const auto start = std::chrono::steady_clock::now();
       run(session, test, tokens);
       const auto time = std::chrono::steady_clock::now() - start;

@@ -47,6 +47,7 @@ struct BenchOptions {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   bool op_offload = true;
+  Tracer* tracer = nullptr;  ///< sees the runs on a row called "bench"
 
   models::SessionOptions session(const BenchTest& test) const;
 };

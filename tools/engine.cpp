@@ -37,7 +37,11 @@ Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups de
     if (interrupted()) throw Interrupted();
     bar.update(done, total);
   };
-  models::load_weights(*engine.model, *engine.placement, progress, how);
+  {
+    const TraceRowUse row = session.tracer != nullptr ? session.tracer->row("host") : nullptr;
+    const TraceScope scope(row.get(), TraceKind::kHost, {"load weights"});
+    models::load_weights(*engine.model, *engine.placement, progress, how);
+  }
   engine.session = std::make_unique<models::Session>(*engine.model, *engine.placement, std::move(backends), session);
   return engine;
 }

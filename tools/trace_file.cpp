@@ -154,26 +154,27 @@ int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* trace
   if (path.empty()) return body(nullptr);
   require_writable(path);
   Tracer tracer;
-  const auto write = [&] {
+  const auto write = [&](const std::vector<TraceEvent>& events) {
     if (tracer.lost() > 0) {
       metadata.emplace_back("spans_lost", std::to_string(tracer.lost()));
       warn(fmt::format("{} has the first {} spans only; there was no room for {} more", path, Tracer::kMostSpans,
                        tracer.lost()));
     }
-    write_trace(path, tracer.events(), metadata);
+    write_trace(path, events, metadata);
   };
   int code = kSuccess;
   try {
     code = body(&tracer);
   } catch (...) {
     try {
-      write();
+      const std::vector<TraceEvent> events = tracer.events();
+      if (!events.empty()) write(events);
     } catch (const std::exception& error) {
       warn(error.what());
     }
     throw;
   }
-  write();
+  write(tracer.events());
   return code;
 }
 

@@ -1,5 +1,5 @@
-// Traces as files that https://ui.perfetto.dev and chrome://tracing show: the JSON trace event format, a row ("thread") per
-// device with a complete event ("X") per span. Times are in microseconds.
+// Traces as files that https://ui.perfetto.dev and chrome://tracing show: the JSON trace event format, a row ("thread")
+// per device with a complete event ("X") per span. Times are in microseconds.
 #pragma once
 
 #include <functional>
@@ -32,8 +32,8 @@ struct TraceFlag {
   void add_to(CLI::App& app);
 
   /// Runs `body` with a tracer, nullptr where no trace is wanted, and writes what it has by then, also when the body
-  /// fails or was interrupted. Returns what the body returns. A file that cannot be written is an error before anything
-  /// is run.
+  /// was interrupted, or failed after something had been done. Returns what the body returns. A file that cannot be
+  /// written is an error before anything is run.
   int run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const;
 };
 

@@ -10,10 +10,12 @@ signal, the death of this process) ends the child and its children. For the main
 import contextlib
 import ctypes
 import json
+import math
 import os
 import pathlib
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -36,20 +38,28 @@ class Stopped(BaseException):
         self.code = 128 + number
 
 
+_stopped: Stopped | None = None  # the signal that is being dealt with
+
+
 @contextlib.contextmanager
 def signals_stop() -> Iterator[None]:
-    """Within it SIGINT and SIGTERM raise Stopped. While that is dealt with, further signals change nothing."""
+    """Within it SIGINT and SIGTERM raise Stopped. While that is dealt with, further signals change nothing. Python drops
+    what is raised inside some callbacks, such as those around a fork: Shoal.run raises it again."""
+    global _stopped
     wanted = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
 
     def stop(number: int, _frame: object) -> None:
+        global _stopped
         for one in wanted:
             signal.signal(one, signal.SIG_IGN)
-        raise Stopped(number)
+        _stopped = Stopped(number)
+        raise _stopped
 
     before = {number: signal.signal(number, stop) for number in wanted}
     try:
         yield
     finally:
+        _stopped = None
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -63,6 +73,19 @@ def _die_with_parent() -> None:
     pr_set_pdeathsig = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _finish(child: subprocess.Popen, limit: float | None) -> tuple[str, str]:
+    """What it writes until it ends. Throws TimeoutExpired, and Stopped for a signal that was dropped."""
+    deadline = math.inf if limit is None else time.monotonic() + limit
+    while True:
+        if _stopped is not None:
+            raise _stopped
+        try:
+            return child.communicate(timeout=max(0.0, min(0.5, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                raise
 
 
 def _end(child: subprocess.Popen) -> None:
@@ -116,7 +139,7 @@ class Shoal:
         except OSError as error:
             raise ProgramError(f"{self.path} does not start: {error.strerror}", command) from None
         try:
-            stdout, stderr = child.communicate(timeout=limit)
+            stdout, stderr = _finish(child, limit)
         except subprocess.TimeoutExpired:
             _end(child)
             raise ProgramError(f"{self.path.name} did not end within {limit:g} s", command) from None

@@ -13,7 +13,7 @@ from measuring import charts, text
 from measuring.journal import Journal, JournalError
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
-from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation
+from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation, lacking
 from tuning.optimiser import Optimiser
 from tuning.search import End, Exhaustive, Limits, Search, Step
 from tuning.splits import Grid, Keys, Split, units_of
@@ -164,28 +164,45 @@ def _search(tuning: Tuning, trials: Trials) -> Search | Exhaustive:
     if tuning.predicted_split is not None:
         starts.append((tuning.predicted_split, "prediction"))
     starts.append((grid.even(), "even"))
+    room = _room(keys, grid)
+    if room is not None:
+        starts.append((room, "memory"))
     if tuning.predicted_split is None:
         starts += [(grid.alone(device), "alone") for device in range(grid.devices)]
     limits = Limits(arguments.trials or 4 + 8 * grid.devices, arguments.tolerance, arguments.rounds)
     return Search(grid, trials, keys, Optimiser(grid, arguments.sampler, arguments.seed), limits, starts)
 
 
-def _prediction(tuning: Tuning) -> dict | None:
-    """What `--tensor-split auto` would take; None where the program cannot tell."""
-    if tuning.arguments.simulate or tuning.setup.objective.name == "context":
-        return None
+def _room(keys: Keys, grid: Grid) -> Split | None:
+    """Where even shares do not fit: shares as the devices have memory."""
     try:
-        plan = tuning.planner.plan("auto")
+        plan = keys.plan(grid.even())
     except ProgramError:
         return None
-    shares = plan.get("tensor_split")
-    if not isinstance(shares, list) or len(shares) != tuning.grid.devices or not sum(shares) > 0:
+    free = [row["free"] for row in plan.get("memory", [])]
+    return grid.rounded(free) if lacking(plan) and len(free) == grid.devices and sum(free) > 0 else None
+
+
+def _prediction(tuning: Tuning) -> dict | None:
+    """What `--tensor-split auto` would take; None where the program cannot tell."""
+    setup = tuning.setup
+    if tuning.arguments.simulate or setup.objective.name == "context":
+        return None
+    sizes = setup.sizes()
+    try:
+        plan = tuning.planner.plan("auto", more=["--objective", setup.objective.name, "-p", sizes["prompt"], "-n",
+                                                 sizes["generate"], "-d", sizes["depth"]])
+        text = plan.get("tensor_split")
+        shares = [float(share) for share in text.split(",")] if text else [1.0] * tuning.grid.devices
+    except (ProgramError, AttributeError, ValueError):
+        return None
+    if text is None or len(shares) != tuning.grid.devices:
         return None
     found = {"tensor_split": shares}
-    prediction = plan.get("prediction")
-    if isinstance(prediction, dict):
-        found.update({kind: prediction[kind]["rate"] for kind in ("prompt", "generation")
-                      if isinstance(prediction.get(kind), dict) and "rate" in prediction[kind]})
+    for kind in setup.objective.kinds():
+        rate = ((plan.get("prediction") or {}).get(kind) or {}).get("tokens_per_second")
+        if rate is not None:
+            found[kind] = rate
     return found
 
 

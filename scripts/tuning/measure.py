@@ -1,6 +1,6 @@
 """Measuring a split: by `shoal bench`, by `shoal simulate`, or for the context that fits by `shoal plan` alone."""
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from measuring.program import ProgramError, Shoal
@@ -44,11 +44,11 @@ class Planner:
     def __init__(self, shoal: Shoal, setup: Setup):
         self._shoal, self._setup = shoal, setup
 
-    def plan(self, split: Split | str | None, context: int | None = None) -> dict:
+    def plan(self, split: Split | str | None, context: int | None = None, more: Sequence[object] = ()) -> dict:
         setup, sizes = self._setup, self._setup.sizes()
         tokens = context if context is not None else setup.depth + max(sizes["prompt"], sizes["generate"])
         return self._shoal.plan(setup.model, setup.devices, tensor_split=split, context=tokens, threads=setup.threads,
-                                extra=[*mode_arguments(setup), *setup.extra])
+                                extra=[*mode_arguments(setup), *setup.extra, *more])
 
 
 def mode_arguments(setup: Setup) -> list[str]:

@@ -41,6 +41,7 @@ class SplitSampler(BaseSampler):
         done = [one for one in trials if one.state == TrialState.COMPLETE]
         failed = [self._split(one) for one in trials if one.state == TrialState.FAIL and one.params]
         if not done:
+            self.gain = float("inf")
             return weights(self._grid, self._any())
         shares = np.array([self._split(one) for one in done]) / self._grid.units
         scores = np.array([one.value for one in done])

@@ -19,6 +19,7 @@ from tuning.trials import Trial, Trials
 
 FEW_DEVICES = 3  # up to so many, all neighbours are measured
 SMALL_CHANCE = 0.05
+FAILURES, UNFIT = 4, 20  # by device: after so many that fail, or do not fit, with none that works, it gives up
 IDLE_PROPOSALS = 4  # of a sampler that does not say what it expects, without a better split
 
 
@@ -123,13 +124,13 @@ class Search:
         return next((self._step(split, origin) for split, origin in self.starts if self.same_as(split) is None), None)
 
     def _proposal(self) -> Step | None:
-        failures = sum(1 for trial in self.trials if not trial.scores)
-        if not self.trials.measured() and failures >= 3 * self.grid.devices + 2:
+        if not self.trials.measured() and (self.trials_run() >= FAILURES * self.grid.devices or
+                                           len(self.trials) >= UNFIT * self.grid.devices):
             return None
         split, gain = self.optimiser.propose(self.trials, self.same_as)
         if split is None or gain < 0.1 * self._tolerance():
             return None
-        return None if math.isinf(gain) and self._idle() else self._step(split, "model")
+        return None if math.isinf(gain) and self.trials.measured() and self._idle() else self._step(split, "model")
 
     def _idle(self) -> bool:
         best = self.trials.best()
@@ -200,7 +201,7 @@ class Exhaustive:
     slope."""
 
     def __init__(self, grid: Grid, trials: Trials, keys: Keys, passes: int):
-        self.trials = trials
+        self.grid, self.trials = grid, trials
         self._keys, self._passes = keys, passes
         splits = list(grid.all())
         stride = next(step for step in range(int(len(splits) * 0.382) + 1, 2 * len(splits) + 2)

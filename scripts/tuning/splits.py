@@ -86,8 +86,14 @@ def key_of(plan: dict) -> str:
     given = plan.get("split_key")
     if given is not None:
         return str(given)
-    layouts = "\n".join(f"{tensor['name']} {tensor['layout']}" for tensor in plan["tensors"])
+    layouts = "\n".join(f"{number} {tensor['name']} {tensor['layout']}" for number, one in enumerate(_plans(plan))
+                        for tensor in one["tensors"])
     return hashlib.sha256(layouts.encode()).hexdigest()[:16]
+
+
+def _plans(plan: dict) -> list[dict]:
+    """Where layers are divided there is a plan for each device."""
+    return plan.get("plans") or [plan]
 
 
 def units_of(plan: dict, devices: int) -> int:
@@ -105,7 +111,7 @@ def units_of(plan: dict, devices: int) -> int:
 
 
 def _feed_forward_units(plan: dict) -> int:
-    for tensor in plan.get("tensors", []):
+    for tensor in (tensor for one in _plans(plan) for tensor in one.get("tensors", [])):
         if "ffn_down" in tensor["name"]:
             dtype = tensor["dtype"]
             block = BLOCKS.get(dtype, 256 if "k" in dtype or dtype.startswith("iq") else 32)

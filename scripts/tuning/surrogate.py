@@ -24,7 +24,7 @@ class Surrogate:
         self._shares = np.asarray(shares, dtype=float)
         self._scores = np.asarray(scores, dtype=float)
         self._variances = np.asarray(errors, dtype=float)**2 + 1e-7
-        self._parameters = self._fitted()
+        self._parameters, self._uncertainty = self._fitted()
         left = self._scores - self._mean(self._shares)
         known = ((scale, length) for scale in SCALES for length in LENGTHS)
         self._scale, self._length = max(known, key=lambda one: self._likelihood(left, *one))
@@ -42,7 +42,9 @@ class Surrogate:
         kernel = self._scale**2 * _matern(_distances(at, self._shares) / self._length)
         mean = self._mean(at) + kernel @ self._weights
         explained = np.sum(kernel * linalg.cho_solve(self._factor, kernel.T).T, axis=1)
-        return mean, np.sqrt(np.maximum(self._scale**2 - explained, 1e-12))
+        slopes = self._slopes(at)
+        unknown = np.sum(slopes * (slopes @ self._uncertainty), axis=1)
+        return mean, np.sqrt(np.maximum(self._scale**2 - explained, 0.0) + unknown + 1e-12)
 
     def expected_gain(self, shares: Sequence[Sequence[float]], best: float) -> np.ndarray:
         """By how much a measurement there is expected to beat `best`."""
@@ -62,8 +64,15 @@ class Surrogate:
         longest = special.logsumexp(logs, axis=1) / SHARPNESS
         return -np.logaddexp(parameters[0], longest)
 
-    def _fitted(self) -> np.ndarray:
-        """log c and log b: least squares, held near plausible values where the data say nothing."""
+    def _slopes(self, shares: np.ndarray) -> np.ndarray:
+        """Of the mean, by each parameter."""
+        small = 1e-4
+        return np.stack([(self._mean(shares, self._parameters + step) - self._mean(shares, self._parameters - step)) /
+                         (2 * small) for step in small * np.eye(len(self._parameters))], axis=1)
+
+    def _fitted(self) -> tuple[np.ndarray, np.ndarray]:
+        """log c and log b by least squares, held near plausible values where the data say nothing, and the covariance
+        of their errors: the speed of a device that was never the slowest is not known."""
         devices = self._shares.shape[1]
         typical = -float(np.median(self._scores))
         start = np.array([typical + math.log(0.2), *[typical + math.log(devices)] * devices])
@@ -73,7 +82,8 @@ class Surrogate:
             off = (self._mean(self._shares, parameters) - self._scores) / np.sqrt(FIT_ERROR**2 + self._variances)
             return np.concatenate([off, (parameters - start) / width])
 
-        return optimize.least_squares(residuals, start, bounds=(start - 12, start + 12), max_nfev=200).x
+        found = optimize.least_squares(residuals, start, bounds=(start - 12, start + 12), max_nfev=200)
+        return found.x, np.linalg.inv(found.jac.T @ found.jac)
 
     def _covariance(self, scale: float, length: float) -> np.ndarray:
         return scale**2 * _matern(_distances(self._shares, self._shares) / length) + np.diag(self._variances)

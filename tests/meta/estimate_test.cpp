@@ -140,11 +140,13 @@ TEST(Estimate, StepsAndRunsHaveTheirOwnCosts) {
   machine.devices[0].step_seconds = 1;
   machine.devices[0].op_seconds = 0.5;
   machine.devices[0].run_seconds = 2;
+  machine.devices[1].step_seconds = 4;
   machine.devices[1].run_seconds = 3;
+  // The second device has nothing to do in the first step, and no step then.
   const HandMade made({{4, 0}, {2, 2}});
-  EXPECT_EQ(times(made.on(machine)), (Times{{9, 5, 0, 3}, {2, 5, 7, 3}}));
-  EXPECT_EQ(made.on(machine).seconds, 17);
-  EXPECT_EQ(made.on(machine, {.begins_run = false}).seconds, 14);
+  EXPECT_EQ(times(made.on(machine)), (Times{{9, 5, 2.5, 3}, {6, 5, 5.5, 3}}));
+  EXPECT_EQ(made.on(machine).seconds, 19.5);
+  EXPECT_EQ(made.on(machine, {.begins_run = false}).seconds, 16.5);
 }
 
 TEST(Estimate, WeightsThatFitIntoTheCachesAreReadFromThere) {

@@ -97,20 +97,21 @@ TEST(MachineJson, WhatIsLeftOut) {
 TEST(MachineJson, DevicesByCountHaveDomainsOfTheirOwn) {
   const MachineModel machine = parse_machine(
       R"({"version": 1, "devices": [{"name": "G", "count": 3, "memory": 1, "bandwidth": 1, "rates": {"f16": 1}},
-                                    {"name": "G", "memory": 1, "bandwidth": 1, "rates": {"f16": 1}}]})",
+                                    {"name": "G", "memory": 1, "bandwidth": 1, "rates": {"f16": 1}},
+                                    {"name": "H", "count": 1, "memory": 1, "bandwidth": 1, "rates": {"f16": 1}}]})",
       "x");
   std::vector<std::string> names;
   for (const DeviceModel& device : machine.devices) {
     names.push_back(device.name);
     EXPECT_EQ(machine.domains[static_cast<size_t>(device.domain)].name, device.name);
   }
-  EXPECT_THAT(names, ElementsAre("G.0", "G.1", "G.2", "G"));
-  EXPECT_EQ(machine.domains.size(), 4u);
+  EXPECT_THAT(names, ElementsAre("G.0", "G.1", "G.2", "G", "H.0"));
+  EXPECT_EQ(machine.domains.size(), 5u);
 }
 
 // q8_0: 34 bytes for 32 elements; half of 1e12 bytes/s; 1e12 operations/s.
 TEST(MachineJson, RatesArePrecisely) {
-  for (const double rate : {1e9, 1e12, 37e12, 1e15, 1e30}) {
+  for (const double rate : {1e9, 1e12, 2.3e12, 2.6e12, 37e12, 1e15, 1e30}) {
     const std::string text = fmt::format(
         R"({{"version": 1, "devices": [{{"name": "G", "memory": 1, "bandwidth": 1e12, "efficiency": 0.5,
            "rates": {{"q8_0": {}}}}}]}})",
@@ -224,6 +225,8 @@ const Mistake kMistakes[] = {
     {"[1, 2e-11]", "[1]", "devices[0].products.Q4_K.streamed[0]: expected [columns, seconds], got [1]"},
     {"[1, 2e-11]", "[9, 2e-11]",
      "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the 9 before, got 8"},
+    {"[1, 2e-11]", "[8, 2e-11]",
+     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the 8 before, got 8"},
     {"[1, 2e-11]", "[1, 0]", "devices[0].products.Q4_K.streamed[0][1]: expected a positive number, got 0"},
     {"\"rates\": {\"q4_0\": 1e14, \"f16\": 2e14},", "", nullptr},
     {"\"rates\": {\"q4_0\": 1e14, \"f16\": 2e14},\n     \"products\": {\"q4_0\": {\"streamed\": [[1, 5e-12]]}}",
@@ -266,6 +269,7 @@ TEST(MachineJson, TheSameTableTwice) {
   EXPECT_THAT([&] { parse_machine(text, "m"); },
               ThrowsMessage<InvalidArgument>(
                   "m: collectives[1].members: expected each kind once for the same members, got all_gather again"));
+  EXPECT_EQ(parse_machine(replaced(text, "all_gather", "all_reduce"), "m").collectives.size(), 2u);
 }
 
 TEST(MachineJson, ADeviceWithTheNameOfADomainSaysWhich) {

@@ -1,7 +1,7 @@
 """A program that answers `plan` and `bench` as shoal does, for devices of known speeds; for tests of scripts.
 
-$FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "prediction":
-[1, 3], "memory": [9, 24], "failures": [{"below": [0.2, 1], "how": "message"}], "seconds": 0.1}. A token takes `wait` plus
+$FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
+"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A token takes `wait` plus
 the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by exp(run_noise), and with
 "drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the line number is part of
 what seeds the noise. `memory` is how many units fit into each device; a failure holds where a device's share is in
@@ -53,8 +53,8 @@ def plan(config, devices, shares):
                      "layout": f"split 0 [{runs}]"}],
     }
     if flag("--tensor-split") == "auto":
-        answer["tensor_split"] = shares
-        answer["prediction"] = {"generation": {"rate": 1 / seconds(config, units)}}
+        answer["tensor_split"] = ",".join(f"{share:g}" for share in shares)
+        answer["prediction"] = {"generation": {"tokens_per_second": 1 / seconds(config, units)}}
     print(json.dumps(answer, indent=2))
 
 
@@ -87,9 +87,11 @@ def bench(config, devices, shares):
         if tokens == 0:
             continue
         speed = (50 if phase == "prompt" else 1) / seconds(config, units, phase)
-        samples = [speed * math.exp(dice.gauss(0, config.get("noise", 0)) - slower) for _ in range(int(flag("-r")))]
-        print(json.dumps({"build_commit": "0123abc", "model_type": "fake 1B Q8_0", "n_prompt": 0, "n_gen": 0, kind: tokens,
-                          "test": f"{name[1:]}{tokens}", "avg_ts": sum(samples) / len(samples), "samples_ts": samples}))
+        noise = config.get("noise", 0)
+        samples = [speed * math.exp(dice.gauss(0, noise) - slower) for _ in range(int(flag("-r")))]
+        row = {"build_commit": "0123abc", "model_type": "fake 1B Q8_0", "n_prompt": 0, "n_gen": 0, kind: tokens,
+               "test": f"{name[1:]}{tokens}", "avg_ts": sum(samples) / len(samples), "samples_ts": samples}
+        print(json.dumps(row))
 
 
 def main():

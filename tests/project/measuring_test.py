@@ -102,6 +102,18 @@ class ProgramTest(InFolder):
                 self.assertEqual(parent.wait(), code)
                 wait_for(lambda: not alive(int(pid.read_text())))
 
+    def test_a_signal_that_is_dropped_stops_nevertheless(self):
+        """What a handler raises in a callback of a fork goes nowhere."""
+        path = self.program("time.sleep(1000)")
+        script = ("import os, signal, sys\nfrom measuring.program import Shoal, Stopped, signals_stop\n"
+                  "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
+                  "try:\n"
+                  "    with signals_stop(): Shoal(sys.argv[1]).run([])\n"
+                  "except Stopped as stopped: sys.exit(stopped.code)\n")
+        done = subprocess.run([sys.executable, "-c", script, str(path)], cwd=ROOT / "scripts", capture_output=True,
+                              text=True, timeout=200)
+        self.assertEqual(done.returncode, 130, done.stderr)
+
     def test_ratios(self):
         self.assertEqual(ratio_text([18, 6]), "18,6")
         self.assertEqual(ratio_text([0.75, 1 / 3]), "0.75,0.333333")

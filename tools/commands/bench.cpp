@@ -17,6 +17,7 @@
 #include "tools/output.h"
 #include "tools/program.h"
 #include "tools/prompt.h"
+#include "tools/trace_file.h"
 
 namespace shoal::tools {
 namespace {
@@ -28,6 +29,7 @@ struct BenchFlags {
   LoadFlags load;
   BenchOptions options;
   BenchFormat format = BenchFormat::kMarkdown;
+  TraceFlag trace;
 };
 
 DeviceFlags flags_of(const BenchFlags& flags, const BenchSetup& setup) {
@@ -151,13 +153,13 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
 }
 
 /// Prints what was measured before a failure is reported.
-int bench(BenchFlags flags) {
+int bench(BenchFlags flags, Tracer* tracer) {
   if (flags.devices.list.empty()) take_devices_of_profiles(flags.lists);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;
   flags.options.dtype_v = flags.context.dtype_v;
-  catch_interrupts();
+  flags.options.tracer = tracer;
   find_all(flags, setups);
   for (BenchSetup& setup : setups) choose_ratio(flags, setup, tests);
   BenchReport report(flags.format, columns_of(flags, setups, tests));
@@ -217,7 +219,13 @@ CommandBody define_bench(CLI::App& app) {
     flags->format = parse_bench_format(flag, text);
   };
   add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
-  return [flags] { return bench(*flags); };
+  flags->trace.add_to(app);
+  return [flags] {
+    catch_interrupts();
+    return flags->trace.run(
+        {{"command", "shoal bench"}, {"models", fmt::format("{}", fmt::join(flags->lists.models, ", "))}},
+        [&flags](Tracer* tracer) { return bench(*flags, tracer); });
+  };
 }
 
 }  // namespace shoal::tools

@@ -17,6 +17,7 @@
 #include "tools/output.h"
 #include "tools/program.h"
 #include "tools/prompt.h"
+#include "tools/trace_file.h"
 
 namespace shoal::tools {
 namespace {
@@ -30,6 +31,7 @@ struct RunFlags {
   OutputFlag output;
   SamplingFlags sampling;
   GenerationOptions generation;
+  TraceFlag trace;
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> prompt_tokens;
 
@@ -141,9 +143,7 @@ int generate_and_print(const RunFlags& flags, const Engine& engine, const models
   return outcome.generation.stop == "interrupted" ? interrupt_code() : kSuccess;
 }
 
-int run(RunFlags& flags) {
-  flags.check();
-  catch_interrupts();
+int run(RunFlags& flags, Tracer* tracer) {
   flags.generation.sampler = flags.sampling.sampler;
   if (flags.sampling.random_seed) flags.generation.sampler.seed = std::random_device()();
   auto start = std::chrono::steady_clock::now();
@@ -155,6 +155,7 @@ int run(RunFlags& flags) {
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
+  session.tracer = tracer;
   Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
                               flags.load.load(session.op_offload), flags.fit.asked());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -194,7 +195,13 @@ CommandBody define_run(CLI::App& app) {
   flags->fit.add_to(app);
   add_sampling(app, *flags);
   flags->output.add_to(app);
-  return [flags] { return run(*flags); };
+  flags->trace.add_to(app);
+  return [flags] {
+    flags->check();
+    catch_interrupts();
+    return flags->trace.run({{"command", "shoal run"}, {"model", flags->model.path}},
+                            [&flags](Tracer* tracer) { return run(*flags, tracer); });
+  };
 }
 
 }  // namespace shoal::tools

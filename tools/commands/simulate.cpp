@@ -21,6 +21,8 @@
 #include "tools/output.h"
 #include "tools/program.h"
 #include "tools/prompt.h"
+#include "tools/simulated_trace.h"
+#include "tools/trace_file.h"
 
 namespace shoal::tools {
 namespace {
@@ -31,7 +33,6 @@ struct SimulateFlags {
   std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
   models::SplitMode mode = models::SplitMode::kTensor;
   ContextFlags context;
-  bool repack = true;
   BenchFormat format = BenchFormat::kMarkdown;
   std::string trace;
 
@@ -173,23 +174,28 @@ class Simulation {
   }
 
   void run(const BenchSetup& setup, const BenchTest& test) {
-    const models::Model& model = model_of(setup);
-    models::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
-    const size_t shares =
-        flags_.mode == models::SplitMode::kLayer ? candidate.groups.size() : setup.devices.names.size();
-    if (!setup.ratio.empty()) candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares));
-    const models::Scenario scenario{model,
-                                    machine_.model(),
-                                    {},
-                                    session_of(test),
-                                    {.use_mapping = false, .repack = flags_.repack},
-                                    {test.prompt, test.generate, test.depth}};
-    const bool search = flags_.auto_shares() && shares > 1;
+    models::Candidate candidate = candidate_of(setup);
+    const models::Scenario scenario = scenario_of(setup, test);
+    const bool search = flags_.auto_shares() && shares_of(candidate) > 1;
     const models::Prediction prediction =
         search ? models::best_shares(scenario, candidate, {objective_of(test), 96, stop_when_interrupted}).best
                : scenario.predict(candidate);
     report_->add(result_of(setup, test, prediction));
     if (!prediction.fits) does_not_fit(setup, test, prediction);
+    latest_shares_ = prediction.candidate.shares;
+  }
+
+  /// The setup as it was simulated last: the prompt and the generation of the tests, one behind the other.
+  void trace(const BenchSetup& setup, const std::vector<BenchTest>& tests) const {
+    BenchTest all = tests.front();
+    for (const BenchTest& test : tests) {
+      all.prompt = std::max(all.prompt, test.prompt);
+      all.generate = std::max(all.generate, test.generate);
+    }
+    models::Candidate candidate = candidate_of(setup);
+    candidate.shares = latest_shares_;
+    write_trace(flags_.trace, simulated_trace(scenario_of(setup, all), candidate),
+                {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}});
   }
 
   void finish() {
@@ -202,6 +208,20 @@ class Simulation {
  private:
   static void stop_when_interrupted(int, int) {
     if (interrupted()) throw Interrupted();
+  }
+  size_t shares_of(const models::Candidate& candidate) const {
+    return flags_.mode == models::SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
+  }
+  models::Candidate candidate_of(const BenchSetup& setup) const {
+    models::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
+    if (setup.ratio.empty()) return candidate;
+    candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares_of(candidate)));
+    return candidate;
+  }
+  models::Scenario scenario_of(const BenchSetup& setup, const BenchTest& test) const {
+    models::LoadOptions load;
+    load.use_mapping = false;
+    return {model_of(setup), machine_.model(), {}, session_of(test), load, {test.prompt, test.generate, test.depth}};
   }
   static models::Objective objective_of(const BenchTest& test) {
     return test.prompt > 0 ? models::Objective::kPrompt : models::Objective::kGeneration;
@@ -242,7 +262,7 @@ class Simulation {
     result.options = options();
     result.placement.mode = flags_.mode;
     result.mmap = false;
-    result.repack = flags_.repack;
+    result.repack = false;
     result.simulated = machine_.model().name;
     if (flags_.format == BenchFormat::kMarkdown) {
       result.setup.devices = {{short_devices(setup.devices)}, {1}};
@@ -274,6 +294,7 @@ class Simulation {
                           {"part_compute", parts.compute},
                           {"part_collectives", parts.communication},
                           {"part_waiting", parts.waiting},
+                          {"part_host", std::max(0.0, 1 - parts.compute - parts.communication - parts.waiting)},
                           {"collectives", phase.collective_count()},
                           {"imbalance", phase.imbalance},
                           {"copies_ns", std::llround(phase.copies * 1e9)},
@@ -296,10 +317,12 @@ class Simulation {
   std::vector<std::unique_ptr<models::Model>> models_;
   std::unique_ptr<BenchReport> report_;
   std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
+  std::vector<double> latest_shares_;
   std::string remarks_;
 };
 
 int simulate(SimulateFlags flags) {
+  if (!flags.trace.empty()) require_writable(flags.trace);
   const SimulatedMachine machine(meta::find_machine(flags.machine));
   choose_devices(flags, machine);
   BenchLists lists = flags.lists;
@@ -315,6 +338,7 @@ int simulate(SimulateFlags flags) {
     }
   }
   simulation.finish();
+  if (!flags.trace.empty()) simulation.trace(setups.back(), tests);
   return kSuccess;
 }
 
@@ -361,6 +385,11 @@ CommandBody define_simulate(CLI::App& app) {
       "layers (-sm)")
       ->default_str("tensor");
   flags->context.add_to(app);
+  app.add_option(
+         "--trace", flags->trace,
+         "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the prompt "
+         "and three tokens")
+      ->type_name("FILE");
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->format = parse_bench_format(flag, text);
   };

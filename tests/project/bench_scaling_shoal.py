@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""A program with the flags and the JSON of `shoal`, as far as scripts/bench_scaling.py uses them, that computes nothing.
+FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail. FAKE_HANG: such
+calls never end. FAKE_LESS=1: a build without --trace, probe and predictions.
+
+n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed."""
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+FACTORS = {1: 1.0, 2: 1.8, 3: 2.4, 4: 2.6}
+LESS = os.environ.get("FAKE_LESS") == "1"
+
+
+def flag(name, default=""):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+def counts(name):
+    return [int(word) for word in flag(name, "0").split(",")]
+
+
+def devices():
+    return flag("--devices").replace("+", ",").split(",")
+
+
+def earlier_calls():
+    """Of the same command with the same devices."""
+    path = pathlib.Path(os.environ["FAKE_CALLS"])
+    lines = path.read_text().splitlines() if path.exists() else []
+    mine = ["bench", flag("-m"), flag("--devices"), os.environ.get("SHOAL_CPU_DEVICES", "")]
+    return sum(json.loads(line) == mine for line in lines), mine
+
+
+def note():
+    number, mine = earlier_calls()
+    with open(os.environ["FAKE_CALLS"], "a") as file:
+        file.write(json.dumps([sys.argv[1], *mine[1:]]) + "\n")
+    return number
+
+
+def events(names):
+    """Device i computes 60 - 10 i us, then an all_reduce that takes 10 us from the moment when all have come; twice, in a
+    run of 170 us. Before it a warm-up."""
+    for tid, name in enumerate(names, 1):
+        yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
+        yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": -400.0, "dur": 300.0}
+        for turn in range(2):
+            begin, own = 100.0 * turn, 60.0 - 10 * (tid - 1)
+            yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": begin, "dur": own}
+            end = begin + 70
+            if len(names) > 1:
+                yield {"ph": "X", "pid": 1, "tid": tid, "cat": "collective", "name": "all_reduce", "ts": begin + own,
+                       "dur": end - begin - own}
+    yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": 99, "args": {"name": "bench"}}
+    for name, begin, length in (("tg32 warm-up", -400.0, 350.0), ("tg32 run 1", 0.0, 170.0)):
+        yield {"ph": "X", "pid": 1, "tid": 99, "cat": "host", "name": name, "ts": begin, "dur": length}
+
+
+def bench():
+    slow = 1 + note() / 10
+    trace = flag("--trace")
+    if trace:
+        pathlib.Path(trace).write_text(json.dumps({"traceEvents": list(events(devices()))}))
+    names = devices()
+    for depth in counts("-d"):
+        tests = [(p, 0) for p in counts("-p") if p] + [(0, n) for n in counts("-n") if n]
+        for prompt, generate in tests:
+            rate = (1000 if prompt else 100) * FACTORS[len(names)] / slow
+            row = {"n_prompt": prompt, "n_gen": generate, "n_depth": depth, "n_threads": 1, "samples_ts": [rate] * 3,
+                   "build_version": "9.9", "build_commit": "abc", "cpu_info": "fake", "gpu_info": "", "backends": "CPU",
+                   "test_time": "2026-01-02T03:04:05Z"}
+            print(json.dumps(row), flush=True)
+
+
+def plan():
+    names = devices()
+    memory = [{"device": name, "weights": 8 << 20, "mapped": 0, "kv": 1 << 20, "compute": 1 << 19, "communication": 4096,
+               "total": (9 << 20) + (1 << 19) + 4096, "free": 1 << 33} for name in names]
+    found = {"memory": memory, "fits": True, "context": int(flag("-c"))}
+    if "-p" in sys.argv:
+        found["prediction"] = {
+            name: {
+                "tokens_per_second": rate * FACTORS[len(names)] * (1.1 if len(names) > 1 else 1.0),
+                "devices": [{"device": one, "compute": 0.75, "communication": 0.05, "waiting": 0.2} for one in names],
+            }
+            for name, rate in (("prompt", 1000.0), ("generation", 100.0))
+        }
+    print(json.dumps(found))
+
+
+def probe():
+    names = devices()
+    machine = {
+        "domains": [{"name": "socket", "bandwidth": 15e9, "cores": 2}],
+        "devices": [{"name": name, "domain": "socket", "bandwidth": 10e9, "cache_bytes": 10} for name in names],
+    }
+    print(json.dumps({"file": "/somewhere/machine.json", "cached": False, "machine": machine}))
+
+
+def list_devices():
+    count = int(os.environ.get("SHOAL_CPU_DEVICES", "1"))
+    found = [{"name": f"CPU{i}", "type": "CPU", "description": "fake, 1 core, node 0"} for i in range(count)]
+    print(json.dumps({"devices": found, "families": [{"name": "CPU", "features": {"cores": "3"}}]}))
+
+
+def main():
+    command = sys.argv[1]
+    if command == "--version":
+        print("shoal 9.9")
+    elif command == "--help":
+        print("Subcommands:\n  bench   Measure\n  plan    Show\n" + ("" if LESS else "  probe   Measure devices\n"))
+    elif "--help" in sys.argv:
+        print("Options:" if LESS else "Options:\n  -p,--n-prompt INT\n  --trace FILE")
+    else:
+        what = f"{command} {flag('--devices')}{' --trace' if '--trace' in sys.argv else ''}"
+        if what == os.environ.get("FAKE_HANG"):
+            print("hanging", file=sys.stderr, flush=True)
+            time.sleep(1000)
+        if what == os.environ.get("FAKE_FAIL"):
+            print("shoal: error: CPU1 has not enough memory; use fewer layers", file=sys.stderr)
+            return 1
+        {"bench": bench, "plan": plan, "probe": probe, "devices": list_devices}[command]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

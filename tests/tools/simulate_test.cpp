@@ -1,0 +1,207 @@
+// shoal simulate, run as users run it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/hollow_model.h"
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Files of Llama 3 shapes in Q4_K_M, without weights.
+struct Simulate : testing::Test {
+  static void SetUpTestSuite() {
+    small_ = testing::TempDir() + "simulate-8b-" + std::to_string(getpid()) + ".gguf";
+    large_ = testing::TempDir() + "simulate-70b-" + std::to_string(getpid()) + ".gguf";
+    models::HollowModel(32, 4096, 14336, 32, 8, 128256).write(small_);
+    models::HollowModel(80, 8192, 28672, 64, 8, 128256).write(large_);
+  }
+  static void TearDownTestSuite() {
+    std::filesystem::remove(small_);
+    std::filesystem::remove(large_);
+  }
+  static json rows(std::vector<std::string> args) {
+    args.insert(args.begin(), "simulate");
+    args.insert(args.end(), {"-o", "json"});
+    const Finished finished = run(args);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return json::parse(finished.out, nullptr, false);
+  }
+  /// Tokens per second of generation, by the number of devices.
+  static std::map<int64_t, double> generation(const std::string& model, const std::string& machine,
+                                              const std::string& counts) {
+    std::map<int64_t, double> rates;
+    for (const json& row : rows({"-m", model, "--machine", machine, "-p", "0", "--device-counts", counts})) {
+      rates[static_cast<int64_t>(row["memory"].size())] = row["avg_ts"].is_null() ? 0 : row["avg_ts"].get<double>();
+    }
+    return rates;
+  }
+  static void refuses(std::vector<std::string> args, const testing::Matcher<const std::string&>& message) {
+    args.insert(args.begin(), "simulate");
+    const Finished finished = run(args);
+    EXPECT_NE(finished.code, 0);
+    EXPECT_THAT(finished.err, message);
+    EXPECT_THAT(finished.err, Not(HasSubstr("\nshoal"))) << "one line";
+  }
+  inline static std::string small_, large_;
+};
+
+TEST_F(Simulate, PrintsTheTableOfBench) {
+  const Finished finished = run({"simulate", "-m", small_, "--machine", "sim:H200x2-nvlink"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.err, "");
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("| llama 8.0B"), HasSubstr("| t/s (simulated) |"), HasSubstr("pp512 |"),
+                                  HasSubstr("tg128 |"), HasSubstr("| H200.0,H200.1 | even |")));
+  EXPECT_THAT(finished.out, HasSubstr("simulated: H200x2-nvlink4, no measurement"));
+  EXPECT_THAT(finished.out, Not(HasSubstr("±"))) << "nothing varies";
+}
+
+TEST_F(Simulate, SaysInEveryRowThatItIsSimulated) {
+  for (const json& row : rows({"-m", small_, "--machine", "H100x4"})) {
+    EXPECT_EQ(row["simulated"], "H100x4-nvlink4");
+    EXPECT_EQ(row["backends"], "SIM");
+    EXPECT_TRUE(row["fits"]);
+    EXPECT_GT(row["avg_ts"], 0);
+    double parts = 0;
+    for (const char* part : {"part_compute", "part_collectives", "part_waiting", "part_host"}) {
+      EXPECT_GE(row[part], 0) << part;
+      parts += row[part].get<double>();
+    }
+    EXPECT_NEAR(parts, 1, 1e-6);
+    EXPECT_EQ(row["part_collectives"] > 0, row["memory"].size() > 1);
+    for (const json& memory : row["memory"]) {
+      EXPECT_EQ(memory["total"], memory["weights"].get<int64_t>() + memory["kv"].get<int64_t>() +
+                                     memory["compute"].get<int64_t>() + memory["communication"].get<int64_t>());
+    }
+  }
+  const Finished csv = run({"simulate", "-m", small_, "--machine", "H100", "-o", "csv"});
+  EXPECT_THAT(csv.out, AllOf(HasSubstr(",simulated,"), HasSubstr(",H100,")));
+  const Finished lines = run({"simulate", "-m", small_, "--machine", "H100", "-o", "jsonl", "-n", "0"});
+  EXPECT_EQ(json::parse(lines.out)["simulated"], "H100");
+}
+
+TEST_F(Simulate, MoreDevicesGainLessAndLess) {
+  auto rates = generation(large_, "H200x8-nvlink", "1,2,4,8");
+  ASSERT_EQ(rates.size(), 4u);
+  EXPECT_GT(rates[2], 1.4 * rates[1]);
+  EXPECT_GT(rates[8], rates[4]);
+  EXPECT_GT(rates[2] / rates[1], rates[4] / rates[2]);
+  EXPECT_GT(rates[4] / rates[2], rates[8] / rates[4]);
+}
+
+TEST_F(Simulate, SlowLinksEatTheGain) {
+  const auto nvlink = generation(small_, "H100x8-nvlink", "8"), pcie = generation(small_, "H100x8-pcie", "8");
+  const auto host = generation(small_, "H100x8-pcie-host", "1,8");
+  EXPECT_GT(nvlink.at(8), pcie.at(8));
+  EXPECT_GT(pcie.at(8), host.at(8));
+  EXPECT_EQ(generation(small_, "H100x8-nvlink", "1").at(1), host.at(1)) << "one device needs no link";
+}
+
+TEST_F(Simulate, SaysWhatDoesNotFit) {
+  const std::vector<std::string> args{"-m", large_, "--machine", "RTX4090x4-pcie", "-p", "0", "-n", "16"};
+  const json all = rows(args);
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_FALSE(all[0]["fits"]);
+  EXPECT_TRUE(all[0]["avg_ts"].is_null());
+  EXPECT_TRUE(all[0]["speed_up"].is_null());
+  EXPECT_TRUE(all[1]["fits"]) << "two have 48 GB";
+  EXPECT_EQ(all[1]["speed_up"], 1.0) << "over the first that fits";
+  EXPECT_GT(all[2]["speed_up"], 1.0);
+  std::vector<std::string> text = args;
+  text.insert(text.begin(), "simulate");
+  const Finished finished = run(text);
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("|    does not fit |"),
+                                  HasSubstr("tg16 on RTX4090.0 does not fit: RTX4090.0 would need")));
+  std::vector<std::string> long_context = args;
+  long_context.insert(long_context.end(), {"-c", "131072", "--device-counts", "2"});
+  EXPECT_FALSE(rows(long_context)[0]["fits"]) << "the cache takes what is left";
+}
+
+TEST_F(Simulate, LayersCanBeSplitToo) {
+  const std::vector<std::string> args{"-m", large_, "--machine", "RTX4090x2-pcie", "--device-counts", "2", "-p", "0"};
+  std::vector<std::string> by_layer = args;
+  by_layer.insert(by_layer.end(), {"-sm", "layer"});
+  const json tensor = rows(args), layer = rows(by_layer);
+  EXPECT_GT(tensor[0]["avg_ts"], layer[0]["avg_ts"]) << "both work at the same time";
+  EXPECT_GT(layer[0]["part_waiting"], 0.4) << "one waits for the other";
+  EXPECT_GT(layer[0]["copies_ns"], 0);
+  EXPECT_EQ(layer[0]["split_mode"], "layer");
+}
+
+TEST_F(Simulate, SharesCanBeUnevenAndFound) {
+  const std::vector<std::string> args{"-m", small_, "--machine", "RTX4090+L4-pcie", "--device-counts", "2", "-p", "0"};
+  const auto with = [&](const std::string& shares) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), {"-ts", shares});
+    return rows(all)[0];
+  };
+  const double even = rows(args)[0]["avg_ts"], uneven = with("3,1")["avg_ts"];
+  EXPECT_GT(uneven, even) << "the L4 has a third of the bandwidth";
+  const json found = with("auto");
+  EXPECT_GE(found["avg_ts"].get<double>(), 0.99 * uneven);
+  EXPECT_NE(found["tensor_split"], "");
+}
+
+TEST_F(Simulate, MachinesComeFromFilesToo) {
+  const std::string path = testing::TempDir() + "simulate-" + std::to_string(getpid()) + ".json";
+  std::ofstream(path) << R"({"version": 1, "name": "mine", "devices": [{"name": "CPU0", "memory": 64e9,
+      "bandwidth": 50e9, "rates": {"default": 2e12}}, {"name": "BOX", "count": 2, "memory": 16e9, "bandwidth": 4e11,
+      "type": "GPU", "rates": {"default": 5e13}}],
+      "algorithms": [{"name": "wire", "latency": 1e-5, "bandwidth": 1e9}]})";
+  const json all = rows({"-m", small_, "--machine", path, "-p", "0", "-dev", "CPU0;BOX.0,BOX.1"});
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0]["devices"], "CPU0") << "that of the machine, not of this one";
+  EXPECT_EQ(all[0]["simulated"], "mine");
+  // 4.6 GB of weights at 0.8 x 50 GB/s.
+  EXPECT_NEAR(all[0]["avg_ts"].get<double>(), 8.5, 1);
+  EXPECT_GT(all[1]["avg_ts"], 5 * all[0]["avg_ts"].get<double>());
+  std::filesystem::remove(path);
+}
+
+TEST_F(Simulate, WritesAVirtualTimeline) {
+  const std::string path = testing::TempDir() + "simulate-" + std::to_string(getpid()) + ".trace.json";
+  rows({"-m", small_, "--machine", "H200x2", "--trace", path});
+  std::ifstream file(path);
+  const json trace = json::parse(file, nullptr, false);
+  ASSERT_TRUE(trace.is_object());
+  const std::string text = trace.dump();
+  for (const char* part :
+       {"H200.0", "H200.1", "host", "all_reduce", "shoal simulate", "prompt, 512 tokens", "token 2"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  std::filesystem::remove(path);
+  refuses({"-m", small_, "--machine", "H200", "--trace", "/nowhere/trace.json"}, HasSubstr("/nowhere/trace.json"));
+}
+
+TEST_F(Simulate, RefusesWhatMakesNoSense) {
+  refuses({"-m", small_}, HasSubstr("--machine is required"));
+  refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is none of the GPUs H200"));
+  refuses({"-m", small_, "--machine", "nothing.json"}, HasSubstr("nothing.json: there is no such file"));
+  refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "4"},
+          HasSubstr("--device-counts 4: H200x2-nvlink4 has 2 device(s)"));
+  refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "0"}, HasSubstr("--device-counts"));
+  refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "2", "-dev", "H200.0"},
+          HasSubstr("give one of them"));
+  refuses({"-m", small_, "--machine", "H200x2", "-dev", "H100.0"},
+          HasSubstr("machine H200x2-nvlink4 has no device 'H100.0'; it has H200.0, H200.1"));
+  refuses({"-m", small_, "--machine", "H200x2", "-ts", "1,2,3"}, HasSubstr("--tensor-split"));
+  refuses({"-m", small_, "--machine", "H200x2", "-p", "0", "-n", "0"}, HasSubstr("nothing to measure"));
+  refuses({"-m", small_, "--machine", "H200x2", "-o", "xml"}, HasSubstr("md, csv, json or jsonl"));
+  refuses({"-m", "/nowhere.gguf", "--machine", "H200x2"}, HasSubstr("/nowhere.gguf"));
+}
+
+}  // namespace
+}  // namespace shoal::tools
