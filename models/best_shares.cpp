@@ -77,6 +77,7 @@ class Search {
       climb();
     }
     out.best = best_;
+    out.best.candidate.shares = simplest_shares(scenario_, best_.candidate);
     out.predictions = static_cast<int>(known_.size());
     return out;
   }

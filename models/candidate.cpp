@@ -134,6 +134,22 @@ std::string split_key(const Model& model, const Placement& placement) {
   return digest.text();
 }
 
+std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate) {
+  constexpr int kMost = 99;
+  const auto key_of = [&](const Candidate& one) {
+    return split_key(scenario.model, Placement(scenario.model, one.groups, placement_of(one, scenario.placement)));
+  };
+  if (candidate.shares.empty()) return {};
+  const std::string wanted = key_of(candidate);
+  const double largest = *std::max_element(candidate.shares.begin(), candidate.shares.end());
+  for (int most = 1; most <= kMost; ++most) {
+    Candidate simple = candidate;
+    for (double& share : simple.shares) share = std::round(share / largest * most);
+    if (key_of(simple) == wanted) return simple.shares;
+  }
+  return candidate.shares;
+}
+
 int64_t margin_bytes(const DeviceUse& use) {
   return static_cast<int64_t>(use.memory.free) - static_cast<int64_t>(use.use.total());
 }

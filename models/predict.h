@@ -43,7 +43,7 @@ struct Candidate {
   std::string name() const;     ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even"
 };
 
-/// "3,1" for {0.75, 0.25}: three digits at most, where they give the same shares to 1/1000; otherwise six.
+/// "3,1" for {0.75, 0.25}: whole numbers where there are such up to 128, or else decimals.
 std::string ratio_text(std::span<const double> shares);
 
 /// One kind of work: a prompt, or the tokens of a generation.
@@ -96,6 +96,10 @@ std::string_view name_of(Objective objective);
 Objective parse_objective(std::string_view text);
 /// Seconds that the workload takes by the objective; of what there is where it has nothing of that kind.
 double seconds_of(const Prediction& prediction, Objective objective);
+
+/// The shares that are shortest to write and lead to the same split: 3,1 for {0.7512, 0.2488}; its own where there are
+/// none with numbers up to 99.
+std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate);
 
 /// The options for a candidate's Placement.
 PlacementOptions placement_of(const Candidate& candidate, PlacementOptions options);

@@ -79,7 +79,9 @@ class Comparison {
       const ShareSearch search{options_.objective, options_.predictions, {}};
       const BestShares shares = best_shares(scenario_, {{set}, SplitMode::kTensor, {}}, search);
       add(shares.even);
-      add(shares.best);
+      // A device without a share is no help; sets without it are looked at for themselves.
+      const auto& best = shares.best.candidate.shares;
+      if (std::find(best.begin(), best.end(), 0.0) == best.end()) add(shares.best);
     } catch (const InvalidArgument&) {
       refusal_ = std::current_exception();
     }
@@ -94,7 +96,8 @@ class Comparison {
     try {
       layers.shares = shares_by_speed(scenario_, layers, options_.objective);
       const Prediction prediction = scenario_.predict(layers);
-      return prediction.fits ? layers.shares : clipped_by_memory(prediction);
+      if (!prediction.fits) layers.shares = clipped_by_memory(prediction);
+      return simplest_shares(scenario_, layers);
     } catch (const InvalidArgument&) {
       refusal_ = std::current_exception();
       return {};
@@ -175,11 +178,15 @@ std::string reason_of(const std::vector<Prediction>& sorted, Objective objective
   if (most == 1)
     return sorted.size() == 1 ? best.candidate.devices() + " is the only device"
                               : faster_text(best, sorted[1], objective, false);
+  // Of what divides layers little is to be said: it is about as fast as one device.
   const auto first_of = [&](size_t devices) -> const Prediction* {
+    const Prediction* first = nullptr;
     for (const Prediction& one : sorted) {
-      if (one.fits && one.candidate.device_count() == devices) return &one;
+      if (!one.fits || one.candidate.device_count() != devices) continue;
+      if (one.candidate.mode == SplitMode::kTensor) return &one;
+      if (first == nullptr) first = &one;
     }
-    return nullptr;
+    return first;
   };
   const Prediction* all = first_of(most);
   if (best.candidate.device_count() < most && all != nullptr) return faster_text(best, *all, objective, true);

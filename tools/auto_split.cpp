@@ -30,13 +30,13 @@ std::string speed_text(const models::Prediction& prediction, models::Objective o
 
 void choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
                    const models::SessionOptions& session, const models::LoadOptions& load,
-                   const std::string& machine_file, models::Objective objective) {
+                   const std::string& machine_name, models::Objective objective) {
   if (placement.ratio != kAutoRatio) return;
   placement.ratio.clear();
   const std::vector<Device*> devices = all_of(groups);
   const bool by_layer = placement.mode == models::SplitMode::kLayer;
   if ((by_layer ? groups.size() : devices.size()) < 2) return;
-  const KnownMachine machine = require_machine({model, devices, placement.threads, machine_file});
+  const KnownMachine machine = require_machine({model, devices, placement.threads, machine_name});
   models::Workload workload = models::clipped({}, models::session_size(model.hparams, session).context);
   (objective == models::Objective::kGeneration ? workload.prompt : workload.generate) = 0;
   const models::Scenario scenario{model, machine.model, placement, session, load, workload};

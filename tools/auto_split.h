@@ -12,7 +12,7 @@ namespace shoal::tools {
 /// done before, and shows a bar while it searches.
 void choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
                    const models::SessionOptions& session, const models::LoadOptions& load,
-                   const std::string& machine_file = {}, models::Objective objective = models::Objective::kGeneration);
+                   const std::string& machine_name = {}, models::Objective objective = models::Objective::kGeneration);
 
 /// `--fit`: makes the context of `session` as large as memory allows, and says in a line on stderr what it did.
 /// Throws DeviceError, with the remedies, where not even the smallest context fits.

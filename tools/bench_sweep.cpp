@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "models/split_policy.h"
 #include "tools/command.h"
 #include "tools/device_names.h"
+#include "tools/flags.h"
 #include "tools/options.h"
+#include "tools/split_profile.h"
 
 namespace shoal::tools {
 namespace {
@@ -31,17 +34,44 @@ size_t count_entries(const std::string& ratio) {
   return 1 + static_cast<size_t>(std::count_if(ratio.begin(), ratio.end(), separates));
 }
 
+bool is_for(const SplitProfile& profile, const DeviceList& devices, models::SplitMode mode) {
+  try {
+    check_profile(profile, devices.text(), mode);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+/// One of --tensor-split, and what a profile says where it names one.
+struct Ratio {
+  std::string text;
+  std::optional<SplitProfile> profile;
+};
+
+Ratio read_ratio(const std::string& text) {
+  if (!names_profile(text)) return {text, {}};
+  SplitProfile profile = read_split_profile(text);
+  return {profile.ratio(), std::move(profile)};
+}
+
 /// An empty ratio is even shares of any list.
-bool fits(const std::string& ratio, const DeviceList& devices, models::SplitMode mode) {
+bool fits(const Ratio& entry, const DeviceList& devices, models::SplitMode mode) {
+  const std::string& ratio = entry.text;
+  if (ratio == kAutoRatio) return true;
+  if (entry.profile) return is_for(*entry.profile, devices, mode);
   const size_t shares = mode == models::SplitMode::kLayer ? devices.group_sizes.size() : devices.names.size();
   return ratio.empty() || count_entries(ratio) == shares;
 }
 
 /// Throws unless some list of devices can be divided so.
-void check_ratio(const std::string& ratio, const std::vector<DeviceList>& devices, models::SplitMode mode) {
-  models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));
+void check_ratio(const Ratio& entry, const std::vector<DeviceList>& devices, models::SplitMode mode) {
+  const std::string& ratio = entry.text;
+  if (ratio == kAutoRatio) return;
   const bool some =
-      std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(ratio, list, mode); });
+      std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(entry, list, mode); });
+  if (entry.profile && !some) check_profile(*entry.profile, devices.front().text(), mode);
+  models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));
   require<InvalidArgument>(some, "--tensor-split: no list of --devices has the {} devices of '{}'",
                            count_entries(ratio), ratio);
 }
@@ -51,14 +81,15 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
   for (const std::string& text : split_lists(lists.devices)) {
     devices.push_back({split_device_names(text), device_group_sizes(text)});
   }
-  const std::vector<std::string> ratios = split_lists(lists.ratios);
-  for (const std::string& ratio : ratios) check_ratio(ratio, devices, mode);
+  std::vector<Ratio> ratios;
+  for (const std::string& text : split_lists(lists.ratios)) ratios.push_back(read_ratio(text));
+  for (const Ratio& ratio : ratios) check_ratio(ratio, devices, mode);
   std::vector<BenchSetup> setups;
   for (const std::string& model : lists.models) {
     for (const DeviceList& list : devices) {
       std::vector<std::string> fitting;
-      for (const std::string& ratio : ratios) {
-        if (fits(ratio, list, mode)) fitting.push_back(ratio);
+      for (const Ratio& ratio : ratios) {
+        if (fits(ratio, list, mode)) fitting.push_back(ratio.text);
       }
       if (fitting.empty()) fitting.emplace_back();
       for (const std::string& ratio : fitting) {
@@ -70,6 +101,14 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
 }
 
 }  // namespace
+
+void take_devices_of_profiles(BenchLists& lists) {
+  std::vector<std::string> devices;
+  for (const std::string& text : split_lists(lists.ratios)) {
+    if (names_profile(text)) devices.push_back(read_split_profile(text).device_list());
+  }
+  if (!devices.empty()) lists.devices = std::move(devices);
+}
 
 std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max) {
   std::vector<int64_t> counts;

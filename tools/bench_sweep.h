@@ -31,9 +31,12 @@ CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int
 /// -p -n -d -b -ub
 void add_test_counts(CLI::App& app, BenchLists& lists);
 
+/// Puts the devices of the profiles among the ratios ("@profile.json") in place of the lists of devices.
+void take_devices_of_profiles(BenchLists& lists);
+
 /// Every model on every list of devices with every ratio that has as many entries (even, where there is none; ""
-/// is even too) and every number of threads. Throws UsageError for lists or ratios that are none, and for a ratio that
-/// fits no list.
+/// is even too; "auto" is for all lists, a profile for those with its devices) and every number of threads. Throws
+/// UsageError for lists or ratios that are none, and for a ratio that fits no list.
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
 
 /// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws

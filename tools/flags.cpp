@@ -122,8 +122,11 @@ models::PlacementOptions DeviceFlags::placement() const {
 }
 
 models::DeviceGroups DeviceFlags::find_groups() const {
+  return grouped(find());
+}
+
+models::DeviceGroups DeviceFlags::grouped(std::span<Device* const> devices) const {
   models::DeviceGroups groups;
-  const std::vector<Device*> devices = find();
   auto next = devices.begin();
   for (const int size : group_sizes) {
     groups.emplace_back(next, next + size);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,8 @@ struct DeviceFlags {
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
   models::DeviceGroups find_groups() const;
+  /// As many devices as names, in the groups that the names were in.
+  models::DeviceGroups grouped(std::span<Device* const> devices) const;
   models::PlacementOptions placement() const;
 
   std::string list;  ///< of devices, as the user has named them; "": not named

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
-#include "graph/error.h"
+#include "devices/params.h"
+#include "devices/sim/sim_device.h"
 #include "meta/machine_file.h"
+#include "meta/machines.h"
 #include "meta/probe.h"
+#include "tools/device_names.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
 #include "tools/program.h"
@@ -32,20 +31,10 @@ std::vector<DType> dtypes_of(const models::Model& model) {
   return dtypes;
 }
 
-meta::MachineModel read_machine(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  require<InvalidArgument>(file.good() || (file.eof() && !text.empty()),
-                           "--machine {}: cannot read the description: {}; check the path and its permissions", path,
-                           errno != 0 ? std::strerror(errno) : "it is empty");
-  return meta::parse_machine(text, path);
-}
-
 }  // namespace
 
 std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
-  if (!question.file.empty()) return KnownMachine{read_machine(question.file), question.file};
+  if (!question.machine.empty()) return KnownMachine{meta::find_machine(question.machine), question.machine};
   auto found = meta::find_measured(question.devices, question.threads, dtypes_of(question.model));
   if (!found) return std::nullopt;
   return KnownMachine{std::move(found->machine), "measured " + found->measured};
@@ -73,6 +62,30 @@ KnownMachine require_machine(const MachineQuestion& question) {
     warn(error.what());  // what was measured serves this time
   }
   return {std::move(machine), "measured just now"};
+}
+
+void take_devices_of(const std::string& machine, DeviceFlags& flags) {
+  if (machine.empty() || !flags.list.empty()) return;
+  flags.names.clear();
+  for (const meta::DeviceModel& device : meta::find_machine(machine).devices) flags.names.push_back(device.name);
+  flags.group_sizes.assign(flags.names.size(), 1);
+}
+
+models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags) {
+  if (machine.empty()) return flags.find_groups();
+  const meta::MachineModel model = meta::find_machine(machine);
+  flags.plugins.load();
+  std::vector<Device*> devices;
+  for (const std::string& name : flags.names) {
+    const meta::DeviceModel& described = model.devices[static_cast<size_t>(model.index(name))];
+    try {
+      devices.push_back(find_devices({name}).front());
+    } catch (const InvalidArgument&) {
+      const std::string text = fmt::format("{}, {}", described.identity, format_bytes(described.memory));
+      devices.push_back(&sim::family().provide({described.name, text, described.type, described.memory}));
+    }
+  }
+  return flags.grouped(devices);
 }
 
 std::string probe_command(const MachineQuestion& question) {

@@ -1,4 +1,5 @@
-// Which machine predictions are made for: one that a file describes, or this one as it was probed (meta/probe.h).
+// Which machine predictions are made for: one of the catalogue or of a file (meta/machines.h), or this one as it was
+// probed (meta/probe.h).
 #pragma once
 
 #include <optional>
@@ -7,13 +8,14 @@
 
 #include "devices/device.h"
 #include "meta/machine.h"
-#include "models/model.h"
+#include "models/placement.h"
+#include "tools/flags.h"
 
 namespace shoal::tools {
 
 struct KnownMachine {
   meta::MachineModel model;
-  std::string origin;  ///< "machine.json", "measured 2026-11-22 07:00:00 UTC"
+  std::string origin;  ///< "H200x8", "machine.json", "measured 2026-11-22 07:00:00 UTC"
 };
 
 /// What is asked of a machine: these devices, with so many threads each (0: their default), and the weights of a model.
@@ -21,14 +23,18 @@ struct MachineQuestion {
   const models::Model& model;
   std::span<Device* const> devices;
   int threads = 0;
-  std::string file = {};  ///< a description to take instead of a probe
+  std::string machine = {};  ///< name or file, to take instead of a probe
 };
 
-/// The description in the file; where none is named, what is kept of a probe. nullopt where there is none. Throws
-/// InvalidArgument for a file that is no description.
+/// The machine named; where none is, what is kept of a probe. nullopt where there is none. Throws what
+/// meta::find_machine throws.
 std::optional<KnownMachine> find_machine(const MachineQuestion& question);
 /// The same; where there is none, the devices are probed quickly and the figures kept, which a line on stderr says.
 KnownMachine require_machine(const MachineQuestion& question);
+/// The devices that the flags name. Those of a named machine that are not here are simulated (devices/sim), and where
+/// no devices are named, all of that machine's are taken.
+void take_devices_of(const std::string& machine, DeviceFlags& flags);
+models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags);
 /// The command that makes predictions possible: "shoal probe --devices CPU0,CPU1 -t 2".
 std::string probe_command(const MachineQuestion& question);
 

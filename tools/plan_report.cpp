@@ -54,7 +54,7 @@ Json to_json(const models::PhasePrediction& phase, int64_t tokens, int64_t depth
   Json json{{"tokens", tokens},
             {"depth", depth},
             {"seconds", phase.seconds},
-            {"tokens_per_second", phase.rate},
+            {"rate", phase.rate},
             {"imbalance", phase.imbalance},
             {"communication_seconds", phase.communication()},
             {"copy_seconds", phase.copies},
@@ -151,6 +151,12 @@ Json margins_json(std::span<const models::DeviceUse> memory) {
   return json;
 }
 
+Json shares_json(const models::Candidate& candidate) {
+  const bool by_layer = candidate.mode == models::SplitMode::kLayer;
+  if (!candidate.shares.empty()) return candidate.shares;
+  return std::vector<int>(by_layer ? candidate.groups.size() : candidate.device_count(), 1);
+}
+
 Json prediction_json(const models::Prediction& p) {
   Json devices = Json::array();
   for (const auto& group : p.candidate.groups) {
@@ -160,7 +166,7 @@ Json prediction_json(const models::Prediction& p) {
             {"devices", devices},
             {"device_list", p.candidate.devices()},
             {"split_mode", p.candidate.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
-            {"tensor_split", p.candidate.ratio()},
+            {"tensor_split", shares_json(p.candidate)},
             {"split_key", p.split_key},
             {"context", p.context},
             {"fits", p.fits},

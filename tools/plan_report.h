@@ -14,7 +14,11 @@ std::string prediction_text(const models::Prediction& prediction, const std::str
 /// All candidates, fastest first, and what to take.
 std::string recommendation_text(const models::Recommendation& recommendation, models::Objective objective);
 
-/// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"}.
+/// [3, 1]: one number for each device, or group with layers.
+nlohmann::json shares_json(const models::Candidate& candidate);
+/// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"};
+/// of a phase {"tokens", "depth", "seconds", "rate", "imbalance", "communication_seconds", "copy_seconds",
+/// "host_seconds", "collectives", "devices"}.
 nlohmann::json prediction_json(const models::Prediction& prediction);
 /// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
 nlohmann::json margins_json(std::span<const models::DeviceUse> memory);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "devices/cpu/cpu_device.h"
+#include "tools/auto_split.h"
 #include "tools/bench_report.h"
 #include "tools/bench_sweep.h"
 #include "tools/bench_text.h"
@@ -89,6 +90,18 @@ models::SessionOptions largest_session(const BenchFlags& flags, const std::vecto
   return largest;
 }
 
+/// Shares in place of "auto", for what most of the tests do.
+void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
+  if (setup.ratio != kAutoRatio) return;
+  const DeviceFlags devices = flags_of(flags, setup);
+  models::PlacementOptions placement = devices.placement();
+  const bool generates = std::any_of(tests.begin(), tests.end(), [](const auto& test) { return test.generate > 0; });
+  choose_shares(*models::open_model(setup.model), devices.find_groups(), placement, largest_session(flags, tests),
+                flags.load.load(flags.options.op_offload), {},
+                generates ? models::Objective::kGeneration : models::Objective::kPrompt);
+  setup.ratio = placement.ratio;
+}
+
 /// Families, each once: "CPU", "CUDA,CPU".
 std::string backends_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
@@ -141,12 +154,14 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
 
 /// Prints what was measured before a failure is reported.
 int bench(BenchFlags flags, Tracer* tracer) {
-  const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
+  if (flags.devices.list.empty()) take_devices_of_profiles(flags.lists);
+  std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;
   flags.options.dtype_v = flags.context.dtype_v;
   flags.options.tracer = tracer;
   find_all(flags, setups);
+  for (BenchSetup& setup : setups) choose_ratio(flags, setup, tests);
   BenchReport report(flags.format, columns_of(flags, setups, tests));
   std::string error;
   bool stopped = false;
@@ -173,10 +188,13 @@ void add_lists(CLI::App& app, BenchFlags& flags) {
                  "Devices that act as one, such as CPU0,CPU1; several lists with semicolons, or repeated (-dev)")
       ->type_name("NAMES")
       ->allow_extra_args(false)
+      ->each([&flags](const std::string& text) { flags.devices.list = text; })
       ->default_str("CPU0");
-  app.add_option("--tensor-split", flags.lists.ratios,
-                 "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
-                 "many devices; default even (-ts)")
+  app.add_option(
+         "--tensor-split", flags.lists.ratios,
+         "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
+         "many devices; auto: those predicted to be fastest; @FILE: a profile of scripts/tune_split.py; default "
+         "even (-ts)")
       ->type_name("SHARES")
       ->allow_extra_args(false);
   flags.devices.plugins.add_to(app);

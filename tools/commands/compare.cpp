@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "models/tokenizer.h"
+#include "tools/auto_split.h"
 #include "tools/command.h"
 #include "tools/comparison.h"
 #include "tools/flags.h"
@@ -57,8 +58,10 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags) {
 int compare(CompareFlags& flags) {
   flags.check();
   std::vector<models::Token> tokens = prompt_ids(flags);
-  std::vector<NodeError> errors =
-      compare_nodes(flags.model.path, flags.devices.find(), flags.devices.placement(), flags.context.session(), tokens);
+  const std::vector<Device*> devices = flags.devices.find();
+  models::PlacementOptions placement = flags.devices.placement();
+  choose_shares(*models::open_model(flags.model.path), {devices}, placement, flags.context.session(), {});
+  std::vector<NodeError> errors = compare_nodes(flags.model.path, devices, placement, flags.context.session(), tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
                                              [](const NodeError& a, const NodeError& b) { return a.nmse < b.nmse; });
   if (flags.output.json()) {

@@ -182,6 +182,15 @@ struct Planned {
   models::SessionOptions session;
   models::LoadOptions load;
 
+  models::Candidate candidate() const {
+    models::Candidate candidate{groups, placement.mode, {}};
+    const bool by_layer = placement.mode == models::SplitMode::kLayer;
+    const size_t sharers = by_layer ? groups.size() : candidate.device_count();
+    if (!placement.ratio.empty()) {
+      candidate.shares = models::parse_ratio(placement.ratio, static_cast<int>(sharers));
+    }
+    return candidate;
+  }
   std::vector<Device*> devices() const {
     std::vector<Device*> all;
     for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
@@ -212,13 +221,8 @@ Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const 
   outlook.origin = machine->origin;
   const models::Scenario scenario{*planned.model,  machine->model, planned.placement,
                                   planned.session, planned.load,   flags.workload.workload(plan.size.context)};
-  const bool by_layer = planned.placement.mode == models::SplitMode::kLayer;
-  const size_t sharers = by_layer ? planned.groups.size() : devices.size();
-  const bool even = planned.placement.ratio.empty();
   try {
-    outlook.prediction = scenario.predict(
-        {planned.groups, planned.placement.mode,
-         even ? std::vector<double>{} : models::parse_ratio(planned.placement.ratio, static_cast<int>(sharers))});
+    outlook.prediction = scenario.predict(planned.candidate());
   } catch (const InvalidArgument& error) {
     // What a file says, or was asked for expressly, must do; figures that happen to be kept need not.
     if (!flags.machine.empty() || flags.recommend) throw;
@@ -248,7 +252,7 @@ std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
 Planned prepare(const PlanFlags& flags) {
   Planned planned;
   planned.model = models::open_model(flags.model.path);
-  planned.groups = flags.devices.find_groups();
+  planned.groups = find_groups_on(flags.machine, flags.devices);
   planned.placement = flags.devices.placement();
   planned.session = flags.context.session();
   planned.session.candidates = flags.sampling.candidates();
@@ -259,11 +263,12 @@ Planned prepare(const PlanFlags& flags) {
 }
 
 int plan_model(PlanFlags& flags) {
+  take_devices_of(flags.machine, flags.devices);
   flags.check();
   catch_interrupts();
   Planned planned = prepare(flags);
   models::Placement placement(*planned.model, planned.groups, planned.placement);
-  if (flags.devices.threads > 0) {
+  if (flags.devices.threads > 0 && flags.machine.empty()) {
     // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
     require_threads(threads_needed(placement.members(), flags.devices.threads));
     placement.init();
@@ -276,7 +281,7 @@ int plan_model(PlanFlags& flags) {
     nlohmann::json json = to_json(plan, flags);
     json["units"] = units_json(*planned.model);
     json["split_key"] = models::split_key(*planned.model, placement);
-    json["tensor_split"] = planned.placement.ratio;
+    json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);
     return kSuccess;
@@ -302,8 +307,9 @@ void add_prediction(CLI::App& app, PlanFlags& flags) {
              "What --recommend and --tensor-split auto make fast: generation, prompt, or a mix of -p and -n tokens")
       ->default_str("generation");
   app.add_option("--machine", flags.machine,
-                 "Predict for the machine that this JSON file describes, instead of what `shoal probe` measured")
-      ->type_name("FILE");
+                 "Predict for this machine instead of what `shoal probe` measured: a name such as H200x8-nvlink, or a "
+                 "JSON file (docs/simulation.md); without --devices for all of its devices")
+      ->type_name("NAME");
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// Machines described by hand, so that predictions are exact: products cost so much for each element and column,
+// everything else nothing unless a test says so.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "meta/machine.h"
+
+namespace shoal::models {
+
+/// A device named CPU0, CPU1, ... for each entry, which takes so many seconds for an element of weights and a column.
+/// Each is a domain of its own, with one core; all_reduce and the like take `latency`.
+inline meta::MachineModel described_machine(const std::vector<double>& seconds, double latency = 1e-6) {
+  constexpr double kEndless = 1e30;
+  meta::MachineModel machine;
+  machine.name = "described";
+  machine.copy_latency = 0;
+  machine.copy_bandwidth = kEndless;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    machine.domains.push_back({fmt::format("domain {}", i), 0, 0});
+    meta::DeviceModel device;
+    device.name = fmt::format("CPU{}", i);
+    device.identity = fmt::format("{} s", seconds[i]);
+    device.domain = static_cast<int>(i);
+    device.memory = size_t{1} << 40;
+    device.bandwidth = device.activation_bandwidth = device.attention_rate = device.attention_bandwidth = kEndless;
+    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+      const std::string name(name_of(static_cast<DType>(dtype)));
+      device.products[name].streamed = {{1, seconds[i]}};
+    }
+    machine.devices.push_back(device);
+  }
+  machine.algorithms.push_back({"described", false, latency, 0, kEndless});
+  return machine;
+}
+
+}  // namespace shoal::models

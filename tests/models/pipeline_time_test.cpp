@@ -1,0 +1,44 @@
+#include "models/pipeline_time.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal::models {
+namespace {
+
+using Runs = std::vector<std::vector<StageWork>>;
+const std::vector<CoreDemand> kOwnCores{{1, 0}, {0, 1}}, kSharedCores{{1}, {1}};
+const std::vector<double> kTwoDomains{1, 1}, kOneCore{1}, kTwoCores{2}, kNoLimit{0};
+
+TEST(PipelineTime, RunsOverlapOnDifferentBackends) {
+  const Runs first_longer(3, {{0, 3}, {1, 1}}), last_longer(3, {{0, 1}, {1, 3}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(first_longer, 4, kOwnCores, kTwoDomains), 10);
+  EXPECT_DOUBLE_EQ(pipeline_seconds(last_longer, 4, kOwnCores, kTwoDomains), 10);
+  EXPECT_DOUBLE_EQ(pipeline_seconds({}, 4, kOwnCores, kTwoDomains), 0);
+}
+
+TEST(PipelineTime, OneBackendDoesOneThingAtATime) {
+  const Runs runs(3, {{0, 3}, {0, 1}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kOwnCores, kTwoDomains), 12);
+  // Back and forth: what comes back is queued before the next run begins.
+  const Runs back(2, {{0, 1}, {1, 2}, {0, 1}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(back, 4, kOwnCores, kTwoDomains), 8);
+}
+
+TEST(PipelineTime, ARunWaitsForASlot) {
+  // Three stages: with one slot the second run may lie before stage 2 only when the first one is taken from there.
+  const std::vector<CoreDemand> three{{0}, {0}, {0}};
+  const Runs runs(3, {{0, 1}, {1, 1}, {2, 10}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, three, kNoLimit), 32);
+  const Runs uneven{{{0, 1}, {1, 1}}, {{0, 1}, {1, 1}}, {{0, 20}, {1, 1}}, {{0, 1}, {1, 1}}};
+  EXPECT_DOUBLE_EQ(pipeline_seconds(uneven, 1, kOwnCores, kTwoDomains), 24);
+}
+
+TEST(PipelineTime, BackendsShareTheCoresOfADomain) {
+  const Runs runs(2, {{0, 2}, {1, 2}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kTwoCores), 6);
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kOneCore), 8);  // overlapping gains nothing
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kNoLimit), 6);
+}
+
+}  // namespace
+}  // namespace shoal::models

@@ -1,0 +1,123 @@
+// Which devices are recommended, on machines described by hand, and what is said of it.
+#include "models/recommend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/error.h"
+#include "tests/models/described_machine.h"
+#include "tests/models/hollow_model.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RecommendTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HollowModel hollow(4, 1024, 4096, 16, 8, 4096);
+    hollow.dtype = q4_0();
+    const std::string path = ::testing::TempDir() + "recommend_test.gguf";
+    hollow.write(path);
+    model_ = open_model(path);
+    std::filesystem::remove(path);
+  }
+
+  Recommendation recommended(const meta::MachineModel& machine, int devices,
+                             Objective objective = Objective::kGeneration) const {
+    const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, {64, 16, 0}};
+    return recommend(scenario, cpu_groups({devices}), {.objective = objective});
+  }
+
+  std::unique_ptr<Model> model_;
+};
+
+std::vector<std::string> names(const Recommendation& recommendation) {
+  std::vector<std::string> out;
+  for (const Prediction& one : recommendation.candidates) out.push_back(one.candidate.name());
+  return out;
+}
+
+TEST_F(RecommendTest, AFastLinkMakesAllDevicesWorthIt) {
+  const Recommendation found = recommended(described_machine({1e-12, 3e-12}), 2);
+  ASSERT_EQ(found.best, 0u);
+  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0,CPU1 tensor 3,1");
+  EXPECT_THAT(found.reason,
+              AllOf(StartsWith("CPU0,CPU1 tensor 3,1 is predicted 1."), HasSubstr("x faster than CPU0 alone")));
+  EXPECT_THAT(names(found), ::testing::IsSupersetOf({"CPU0", "CPU1", "CPU0,CPU1 tensor even", "CPU0,CPU1 layer even"}));
+  for (size_t i = 1; i < found.candidates.size(); ++i) {
+    EXPECT_GE(found.candidates[i].generation->seconds, found.candidates[i - 1].generation->seconds);
+  }
+}
+
+TEST_F(RecommendTest, ASlowLinkMakesOneDeviceFaster) {
+  meta::MachineModel machine = described_machine({1e-12, 1e-12}, 1e-3);
+  machine.copy_latency = 1e-4;
+  const Recommendation found = recommended(machine, 2);
+  ASSERT_EQ(found.best, 0u);
+  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0");
+  EXPECT_THAT(found.reason, AllOf(StartsWith("CPU0 alone is predicted "), HasSubstr("x faster than CPU0,CPU1 tensor "),
+                                  HasSubstr("8 all_reduce"), HasSubstr(" per token take ")));
+}
+
+TEST_F(RecommendTest, APromptMayWantWhatATokenDoesNot) {
+  meta::MachineModel machine = described_machine({1e-12, 1e-12}, 2e-5);
+  machine.copy_latency = 1e-4;
+  EXPECT_EQ(recommended(machine, 2).candidates[0].candidate.device_count(), 1u);
+  EXPECT_EQ(recommended(machine, 2, Objective::kPrompt).candidates[0].candidate.device_count(), 2u);
+}
+
+TEST_F(RecommendTest, SomeOfTheDevicesMayBeBest) {
+  // The third one is far away: a collective with it takes a millisecond.
+  meta::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
+  for (const Op kind : {Op::kAllReduce, Op::kAllGather}) {
+    machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
+  }
+  for (size_t i = 0; i < 3; ++i) machine.devices[i].identity = "device " + std::to_string(i);
+  const Recommendation found = recommended(machine, 3);
+  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0,CPU1 tensor even");
+  EXPECT_THAT(found.reason,
+              AllOf(StartsWith("CPU0,CPU1 tensor even is predicted "), HasSubstr("CPU0,CPU1,CPU2 tensor")));
+}
+
+TEST_F(RecommendTest, TellsWhenNoCandidateIsPossible) {
+  const meta::MachineModel machine = described_machine({1e-12});
+  EXPECT_THROW(recommended(machine, 2), InvalidArgument);  // it does not know the second one
+  EXPECT_EQ(recommended(machine, 1).reason, "CPU0 is the only device");
+}
+
+TEST(UsefulSets, CountIdenticalDevicesOnce) {
+  meta::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
+  const std::vector<Device*> devices = cpu_devices(5);
+  const auto sizes = [&](size_t count) {
+    std::vector<size_t> out;
+    for (const auto& set : useful_sets(std::span(devices).first(count), machine)) out.push_back(set.size());
+    return out;
+  };
+  EXPECT_THAT(sizes(4), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(sizes(5), ElementsAre(1, 1, 2, 2, 3, 3, 4, 4, 5));
+  // Two sockets of two: two devices may be of one socket or of two.
+  machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}};
+  for (size_t i = 0; i < 4; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
+  machine.devices.pop_back();
+  EXPECT_THAT(sizes(4), ElementsAre(1, 2, 2, 3, 4));
+}
+
+TEST(UsefulSets, AreFewWhereThereAreManyDevices) {
+  std::vector<double> seconds;
+  for (int i = 0; i < 8; ++i) seconds.push_back(1e-12 * (i + 1));
+  meta::MachineModel machine = described_machine(seconds);
+  for (size_t i = 0; i < 8; ++i) machine.devices[i].bandwidth = 1e9 * static_cast<double>(i + 1);
+  const std::vector<Device*> devices = cpu_devices(8);
+  const auto sets = useful_sets(devices, machine);  // 255 different ones
+  ASSERT_EQ(sets.size(), 8u);
+  EXPECT_THAT(sets[1], ElementsAre(devices[7], devices[6]));
+}
+
+}  // namespace
+}  // namespace shoal::models

@@ -1,0 +1,213 @@
+// shoal plan --machine, --recommend, --tensor-split auto and --fit, on machines that files describe: exact and the same
+// everywhere.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A file that is gone when the test is.
+class File {
+ public:
+  File(const std::string& name, const std::string& text) : path(::testing::TempDir() + name) {
+    std::ofstream(path) << text;
+  }
+  ~File() { std::filesystem::remove(path); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  const std::string path;
+};
+
+/// Two devices, the second three times as fast, so much memory each, and a collective's latency.
+std::string two_devices(const std::string& name, double latency, double memory = 64e9) {
+  return fmt::format(
+      R"({{"version": 1, "name": "two", "devices": [
+          {{"name": "{0}0", "memory": {1}, "bandwidth": 1e9, "op_seconds": 1e-9, "rates": {{"default": 1e10}}}},
+          {{"name": "{0}1", "memory": {1}, "bandwidth": 3e9, "op_seconds": 1e-9, "rates": {{"default": 3e10}}}}],
+          "algorithms": [{{"name": "x", "latency": {2}, "bandwidth": 1e10}}]}})",
+      name, memory, latency);
+}
+
+json plan_json(std::vector<std::string> args) {
+  args.insert(args.begin(), {"plan", "-m", kModel});
+  args.insert(args.end(), {"--output", "json"});
+  const Finished finished = run(args);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  return json::parse(finished.out, nullptr, false);
+}
+
+class PlanPredict : public ::testing::Test {
+ protected:
+  // No probe of the machine that the tests run on.
+  void SetUp() override { setenv("SHOAL_MACHINE_FILE", (::testing::TempDir() + "no_such_machine.json").c_str(), 1); }
+  void TearDown() override { unsetenv("SHOAL_MACHINE_FILE"); }
+
+  const File fast_{"plan_fast.json", two_devices("CPU", 1e-7)}, slow_{"plan_slow.json", two_devices("CPU", 1e-2)};
+};
+
+TEST_F(PlanPredict, SaysHowPredictionsBecomePossible) {
+  const Finished text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-t", "1"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("no prediction of speed: `shoal probe --devices CPU0,CPU1 -t 1` makes it possible"));
+  const json plan = plan_json({"-dev", "CPU0,CPU1"});
+  EXPECT_TRUE(plan["prediction"].is_null());
+  EXPECT_THAT(plan["no_prediction"], HasSubstr("shoal probe"));
+  EXPECT_FALSE(plan.contains("candidates"));
+}
+
+TEST_F(PlanPredict, PredictsForADescribedMachine) {
+  const json plan =
+      plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "1,3", "-p", "64", "-n", "8", "-d", "16"});
+  const json& prediction = plan["prediction"];
+  EXPECT_EQ(prediction["name"], "CPU0,CPU1 tensor 1,3");
+  EXPECT_EQ(prediction["machine"], fast_.path);
+  EXPECT_EQ(prediction["tensor_split"].size(), 2u);
+  EXPECT_EQ(prediction["prompt"]["tokens"], 64);
+  EXPECT_EQ(prediction["generation"]["tokens"], 8);
+  EXPECT_EQ(prediction["generation"]["depth"], 16);
+  for (const char* phase : {"prompt", "generation"}) {
+    const json& p = prediction[phase];
+    EXPECT_NEAR(p["rate"].get<double>() * p["seconds"].get<double>(), p["tokens"].get<double>(), 1e-6) << phase;
+    EXPECT_EQ(p["devices"].size(), 2u);
+    EXPECT_EQ(p["collectives"][0]["kind"], "all_reduce");
+    EXPECT_LT(p["imbalance"].get<double>(), 0.2);
+  }
+  EXPECT_EQ(prediction["generation"]["collectives"][0]["count"], 12);
+  for (const json& row : plan["memory"]) {
+    EXPECT_EQ(row["margin"].get<int64_t>(), row["free"].get<int64_t>() - row["total"].get<int64_t>());
+    EXPECT_GT(row["margin_percent"].get<double>(), 0);
+  }
+  const Finished text =
+      run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "1,3", "-n", "8"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("prediction for CPU0,CPU1 tensor 1,3"), HasSubstr("tokens/s"),
+                              HasSubstr("imbalance"), HasSubstr("communication")));
+  EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
+}
+
+TEST_F(PlanPredict, GivesUnitsAndKeysOfSplits) {
+  const auto key = [&](const char* ratio) { return plan_json({"-dev", "CPU0,CPU1", "-ts", ratio})["split_key"]; };
+  EXPECT_EQ(key("3,1"), key("6,2"));
+  EXPECT_NE(key("3,1"), key("1,1"));
+  EXPECT_EQ(plan_json({"-dev", "CPU0"})["units"], (json{{"query_heads", 4}, {"feed_forward", 24}, {"vocabulary", 32}}));
+}
+
+TEST_F(PlanPredict, RecommendsBothDevicesOrOne) {
+  const json both = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "--recommend"});
+  EXPECT_EQ(both["recommended"]["device_list"], "CPU0,CPU1");
+  EXPECT_EQ(both["recommended"]["split_mode"], "tensor");
+  EXPECT_EQ(both["recommended"], both["candidates"][0]);
+  EXPECT_GE(both["candidates"].size(), 5u);
+  const json one = plan_json({"-dev", "CPU0,CPU1", "--machine", slow_.path, "--recommend"});
+  EXPECT_EQ(one["recommended"]["device_list"], "CPU1");
+  EXPECT_THAT(one["reason"], AllOf(HasSubstr("CPU1 alone is predicted "), HasSubstr("x faster than CPU0,CPU1")));
+  const Finished text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", slow_.path, "--recommend"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("candidates by speed of generation"), HasSubstr("CPU1 alone is predicted ")));
+}
+
+TEST_F(PlanPredict, AutoTakesTheFastestShares) {
+  const Finished chosen =
+      run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "auto", "--output", "json"});
+  ASSERT_EQ(chosen.code, 0) << chosen.err;
+  EXPECT_THAT(chosen.err, AllOf(HasSubstr("shoal: tensor split "), HasSubstr(" for CPU0,CPU1: predicted ")));
+  EXPECT_EQ(std::count(chosen.err.begin(), chosen.err.end(), '\n'), 1) << chosen.err;
+  const json plan = json::parse(chosen.out);
+  const double first = plan["tensor_split"][0], second = plan["tensor_split"][1];
+  EXPECT_NEAR(first / (first + second), 0.25, 0.13);
+  const double rate = plan["prediction"]["generation"]["rate"];
+  for (const char* ratio : {"1,1", "1,2", "1,4", "1,7"}) {
+    const json other = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", ratio});
+    EXPECT_LE(other["prediction"]["generation"]["rate"].get<double>(), rate * 1.01) << ratio;
+  }
+  // With one device there is nothing to choose.
+  EXPECT_EQ(run({"plan", "-m", kModel, "-ts", "auto", "--machine", fast_.path, "-dev", "CPU0"}).err, "");
+}
+
+TEST_F(PlanPredict, MachinesThatAreNotHereAreSimulated) {
+  const json all = plan_json({"--machine", "H200x2"});
+  EXPECT_EQ(all["devices"], json({"H200.0", "H200.1"}));
+  EXPECT_GT(all["prediction"]["generation"]["rate"].get<double>(), 0);
+  EXPECT_EQ(plan_json({"--machine", "H200x2", "-dev", "H200.1"})["devices"], json({"H200.1"}));
+  const Finished none = run({"plan", "-m", kModel, "--machine", "H200x2", "-dev", "H200.2"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("has no device 'H200.2'"));
+}
+
+TEST_F(PlanPredict, FitShrinksTheContext) {
+  const File small("plan_small.json", two_devices("SMALL.", 1e-7, 12e6));
+  const auto fitted = [&](std::vector<std::string> more, int64_t tokens = 4096) {
+    std::vector<std::string> args{
+        "plan", "-m", kModel,      "--machine", small.path, "-dev", "SMALL.0", "-c", fmt::format("{}", tokens),
+        "-ub",  "32", "--no-mmap", "--output",  "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args);
+  };
+  EXPECT_EQ(json::parse(fitted({}).out)["fits"], false);
+  const Finished on = fitted({"--fit", "on", "--fit-ctx", "128", "--fit-target", "0"});
+  ASSERT_EQ(on.code, 0) << on.err;
+  const json plan = json::parse(on.out);
+  EXPECT_EQ(plan["fits"], true);
+  const int64_t context = plan["context"];
+  EXPECT_GE(context, 128);
+  EXPECT_LT(context, 4096);
+  EXPECT_THAT(on.err, HasSubstr(fmt::format("shoal: context {} instead of 4096", context)));
+  // Another 32 tokens are too many, unless --fit has chosen less.
+  EXPECT_EQ(json::parse(fitted({}, context + 32).out)["fits"], false);
+  const Finished off = fitted({"-fit", "off", "-fitc", "128", "-fitt", "0"});
+  EXPECT_EQ(json::parse(off.out)["context"], 4096);
+  const Finished never = fitted({"--fit", "on", "--fit-target", "0"});
+  EXPECT_EQ(never.code, 1);
+  EXPECT_THAT(never.err, AllOf(HasSubstr("not even a context of 4096 fits (--fit-ctx 4096)"), HasSubstr("-ctk q8_0")));
+  EXPECT_EQ(fitted({"--fit", "maybe"}).code, 2);
+}
+
+TEST_F(PlanPredict, FitLeavesRunAloneWhereEverythingFits) {
+  const Finished ran =
+      run({"run", "-m", kModel, "-p", "In", "-n", "1", "--fit", "on", "--fit-target", "0", "--output", "json"});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.err, "");
+  const Finished never = run({"run", "-m", kModel, "-p", "In", "-n", "1", "--fit", "on", "--fit-target", "1000000000"});
+  EXPECT_EQ(never.code, 1);
+  EXPECT_THAT(never.err, HasSubstr("not even a context of 512 fits"));
+}
+
+TEST_F(PlanPredict, NothingFitsSaysWhatWould) {
+  const File tiny("plan_tiny.json", two_devices("TINY.", 1e-7, 8e6));
+  const json plan = plan_json({"--machine", tiny.path, "-dev", "TINY.0", "-c", "8192", "--recommend", "--no-mmap"});
+  EXPECT_TRUE(plan["recommended"].is_null());
+  EXPECT_THAT(plan["reason"], HasSubstr("nothing fits: TINY.0 needs "));
+  EXPECT_GE(plan["remedies"]["more_devices"]["count"].get<int>(), 1);
+}
+
+TEST_F(PlanPredict, RefusesWhatMakesNoSense) {
+  const auto expect = [](std::vector<std::string> args, int code, const std::string& message) {
+    args.insert(args.begin(), {"plan", "-m", kModel});
+    const Finished ended = run(args);
+    EXPECT_EQ(ended.code, code) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(message));
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  };
+  const File broken("plan_broken.json", "{\"version\": 1, \"devices\": 7}");
+  expect({"--machine", fast_.path, "-dev", "CPU0", "-p", "600"}, 1, "do not fit into a context of 512");
+  expect({"--machine", fast_.path, "-dev", "CPU0", "-p", "0", "-n", "0"}, 1, "nothing to predict");
+  expect({"--machine", "/nowhere/m.json", "-dev", "CPU0"}, 1, "/nowhere/m.json");
+  expect({"--machine", broken.path, "-dev", "CPU0"}, 1, "devices");
+  expect({"--machine", fast_.path, "-dev", "CPU2"}, 1, "has no device 'CPU2'; it has CPU0, CPU1");
+  expect({"--objective", "speed"}, 2, "--objective must be generation, prompt or mix, got 'speed'");
+  expect({"-n", "x"}, 2, "--n-gen");
+}
+
+}  // namespace
+}  // namespace shoal::tools

@@ -1,0 +1,164 @@
+// Profiles of splits: what is read, what is refused and how, and that run, bench and plan take them.
+#include "tools/split_profile.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "tests/tools/child.h"
+#include "tools/bench_sweep.h"
+#include "tools/command.h"
+
+namespace shoal::tools {
+namespace {
+
+using models::SplitMode;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const char* const kGood = R"({"version": 1, "model": {"file": "m.gguf", "type": "llama 5M Q8_0"},
+  "devices": ["CPU0", "CPU1"], "tensor_split": [3, 1.5], "objective": "generation", "measured": {"generation": 41}})";
+
+/// A file that is gone when the test is.
+class File {
+ public:
+  explicit File(const std::string& text, const std::string& name = "profile") {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = ::testing::TempDir() + test->name() + "." + name + ".json";
+    std::ofstream(path_) << text;
+  }
+  ~File() { std::filesystem::remove(path_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  std::string argument() const { return "@" + path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(SplitProfile, IsRead) {
+  const SplitProfile profile = parse_split_profile(kGood, "p.json");
+  EXPECT_EQ(profile.device_list(), "CPU0,CPU1");
+  EXPECT_EQ(profile.ratio(), "3,1.5");
+  EXPECT_EQ(profile.mode, SplitMode::kTensor);
+  EXPECT_EQ(profile.model_file, "m.gguf");
+  EXPECT_EQ(profile.model_type, "llama 5M Q8_0");
+  const SplitProfile layers = parse_split_profile(
+      R"({"version": 1, "devices": ["CPU0+CPU1", "CPU2"], "tensor_split": [2, 1], "split_mode": "layer"})", "p.json");
+  EXPECT_EQ(layers.mode, SplitMode::kLayer);
+  EXPECT_EQ(layers.device_list(), "CPU0+CPU1,CPU2");
+  EXPECT_THAT(layers.shares, ElementsAre(2, 1));
+}
+
+TEST(SplitProfile, SaysWhatIsWrong) {
+  const auto expect = [](const std::string& text, const std::string& message) {
+    EXPECT_THAT([&] { parse_split_profile(text, "p.json"); },
+                ThrowsMessage<InvalidArgument>(
+                    ::testing::AllOf(::testing::StartsWith("--tensor-split @p.json: "), HasSubstr(message))))
+        << text;
+  };
+  const auto with = [](const std::string& devices, const std::string& shares) {
+    return fmt::format(R"({{"version": 1, "devices": {}, "tensor_split": {}}})", devices, shares);
+  };
+  expect("", "it is no JSON");
+  expect("{\"version\": 1,", "it is no JSON (at byte ");
+  expect("[1]", "it is not a JSON object");
+  expect("{}", "it has no \"version\"");
+  expect(R"({"version": 2})", "its version is 2, and this program reads 1");
+  expect(R"({"version": "1"})", "its version is \"1\"");
+  expect(R"({"version": 1})", "it has no \"devices\"");
+  expect(with("[]", "[]"), "\"devices\" is not a list of names");
+  expect(with("[1, 2]", "[1, 1]"), "\"devices\" has 1, which is no name");
+  expect(with(R"(["CPU0", "cpu0"])", "[1, 1]"), "named twice");
+  expect(with(R"(["CPU0", ""])", "[1, 1]"), "an empty device name");
+  expect(with(R"(["CPU0", "CPU1"])", "\"3,1\""), "\"tensor_split\" is not a list of numbers");
+  expect(with(R"(["CPU0", "CPU1"])", "[3]"), "\"tensor_split\" has 1 numbers for 2 devices");
+  expect(with(R"(["CPU0", "CPU1"])", "[3, -1]"), "\"tensor_split\" has -1, no number >= 0");
+  expect(with(R"(["CPU0", "CPU1"])", "[3, null]"), "\"tensor_split\" has null");
+  expect(with(R"(["CPU0", "CPU1"])", "[0, 0]"), "adds up to 0");
+  expect(R"({"version": 1, "split_mode": "row", "devices": ["A"], "tensor_split": [1]})", "\"split_mode\" is \"row\"");
+}
+
+TEST(SplitProfile, IsForItsDevicesOnly) {
+  const SplitProfile profile = parse_split_profile(kGood, "p.json");
+  check_profile(profile, "CPU0,CPU1", SplitMode::kTensor);
+  check_profile(profile, "cpu0, cpu1", SplitMode::kTensor);
+  EXPECT_THAT(
+      [&] { check_profile(profile, "CPU0,CPU1,CPU2", SplitMode::kTensor); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("for 2 device(s), CPU0,CPU1, and --devices names 3, CPU0,CPU1,CPU2")));
+  EXPECT_THROW(check_profile(profile, "CPU1,CPU0", SplitMode::kTensor), InvalidArgument);
+  EXPECT_THAT([&] { check_profile(profile, "CPU0,CPU1", SplitMode::kLayer); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("for -sm tensor, and layer is asked for")));
+}
+
+TEST(SplitProfile, IsTakenByRunBenchAndPlan) {
+  const File file(kGood);
+  const Finished plan = run({"plan", "-m", kModel, "-ts", file.argument(), "--output", "json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const json planned = json::parse(plan.out);
+  EXPECT_EQ(planned["devices"], json({"CPU0", "CPU1"}));
+  EXPECT_NEAR(planned["tensor_split"][0].get<double>() / planned["tensor_split"][1].get<double>(), 2, 1e-9);
+
+  const Finished generated =
+      run({"run", "-m", kModel, "-p", "In", "-n", "2", "-ts", file.argument(), "--output", "json"});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  EXPECT_EQ(json::parse(generated.out)["devices"], json({"CPU0", "CPU1"}));
+
+  const Finished bench =
+      run({"bench", "-m", kModel, "-p", "0", "-n", "1", "-r", "1", "-ts", file.argument(), "-o", "json"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  EXPECT_EQ(json::parse(bench.out)[0]["devices"], "CPU0,CPU1");
+  EXPECT_EQ(json::parse(bench.out)[0]["tensor_split"], "3,1.5");
+}
+
+TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
+  const File file(kGood), broken("{", "broken");
+  const auto expect = [](const std::vector<std::string>& args, const std::string& message) {
+    const Finished ended = run(args);
+    EXPECT_NE(ended.code, 0);
+    EXPECT_THAT(ended.err, HasSubstr(message));
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+    EXPECT_EQ(ended.out, "");
+  };
+  for (const char* command : {"run", "plan", "bench", "compare"}) {
+    std::vector<std::string> args{command, "-m", kModel, "-p", "5", "-dev", "CPU0,CPU1,CPU2", "-ts"};
+    const auto with = [&](const std::string& ratio) {
+      std::vector<std::string> all = args;
+      all.push_back(ratio);
+      return all;
+    };
+    expect(with(file.argument()), "the profile is for 2 device(s), CPU0,CPU1");
+    expect(with("@/nowhere/p.json"), "--tensor-split @/nowhere/p.json: cannot read the profile: No such file");
+    expect(with("@" + ::testing::TempDir()), "cannot read the profile: ");
+    expect(with("@"), "a name of a profile follows");
+  }
+  expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "it is no JSON");
+}
+
+TEST(BenchSetups, TakeProfilesAndAuto) {
+  const File file(kGood);
+  BenchLists lists;
+  lists.models = {"m"};
+  lists.devices = {"CPU0;CPU0,CPU1;CPU2,CPU3"};
+  lists.ratios = {file.argument() + ";auto"};
+  std::vector<std::string> texts;
+  for (const BenchSetup& setup : make_setups(lists, SplitMode::kTensor)) {
+    texts.push_back(setup.devices.text() + " " + setup.ratio);
+  }
+  EXPECT_THAT(texts, ElementsAre("CPU0 auto", "CPU0,CPU1 3,1.5", "CPU0,CPU1 auto", "CPU2,CPU3 auto"));
+  lists.devices = {"CPU0"};
+  EXPECT_THROW(make_setups(lists, SplitMode::kTensor), UsageError);
+  take_devices_of_profiles(lists);
+  EXPECT_THAT(lists.devices, ElementsAre("CPU0,CPU1"));
+  EXPECT_EQ(make_setups(lists, SplitMode::kTensor).size(), 2u);
+}
+
+}  // namespace
+}  // namespace shoal::tools
