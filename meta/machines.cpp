@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "graph/error.h"
 
@@ -86,11 +87,11 @@ struct LinkKind {
 constexpr std::array kLinks{
     LinkKind{"nvlink5", {3.4, 0.36, 130}, {6.8, 0.55, 130}, {10, 0.9, 230}, {20, 1.2, 650}, 20},
     LinkKind{"nvlink4", {3.4, 0.36, 80}, {6.8, 0.55, 75}, {10, 0.9, 130}, {22, 1.2, 340}, 20},
-    LinkKind{"nvlink3", {5.0, 0.45, 60}, {8.0, 0.6, 60}, {13, 1.2, 90}, {60, 3.0, 225}, 12},
-    LinkKind{"nvlink2", {5.0, 0.45, 30}, {8.0, 0.6, 30}, {13, 1.2, 45}, {60, 3.0, 120}, 6},
-    LinkKind{"nvlink-bridge", {5.0, 0.45, 25}, {8.0, 0.6, 25}, {13, 1.2, 25}, {30, 3.0, 45}, 12},
-    LinkKind{"pcie5-p2p", {2.2, 0.3, 30}, {5.0, 0.4, 30}, {12, 1.5, 25}, {20, 2.0, 40}, 20},
-    LinkKind{"pcie4-p2p", {2.2, 0.3, 18}, {5.0, 0.4, 18}, {13, 1.6, 13}, {25, 2.0, 20}, 12},
+    LinkKind{"nvlink3", {3.8, 0.42, 60}, {7.5, 0.6, 60}, {13, 1.2, 90}, {60, 3.0, 225}, 12},
+    LinkKind{"nvlink2", {4.0, 0.45, 30}, {8.0, 0.6, 30}, {13, 1.2, 45}, {60, 3.0, 120}, 6},
+    LinkKind{"nvlink-bridge", {4.0, 0.45, 25}, {8.0, 0.6, 25}, {13, 1.2, 25}, {30, 3.0, 45}, 12},
+    LinkKind{"pcie5-p2p", {3.6, 0.5, 30}, {7.5, 0.6, 30}, {12, 1.5, 25}, {20, 2.0, 40}, 20},
+    LinkKind{"pcie4-p2p", {4.0, 0.5, 18}, {8.0, 0.6, 18}, {13, 1.6, 13}, {25, 2.0, 20}, 12},
     LinkKind{"pcie3-p2p", {2.2, 0.3, 9.4}, {5.0, 0.4, 9.4}, {14, 1.6, 7}, {30, 2.0, 10}, 6},
     LinkKind{"pcie5", {}, {}, {5, 4.6, 4}, {20, 5.0, 24}, 20},
     LinkKind{"pcie4", {}, {}, {5, 4.6, 2}, {20, 5.0, 12}, 12},
@@ -257,11 +258,17 @@ std::string text_of(const Gpus& gpus) {
 }
 
 std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  require<InvalidArgument>(file.is_open() && !file.bad() && !text.empty(),
-                           "{}: cannot be read as a description of a machine (docs/simulation.md)", path);
-  return text;
+  std::error_code none;
+  std::ostringstream text;
+  // A folder can be opened like a file, and fails when it is read.
+  if (std::ifstream file(path, std::ios::binary); file && !std::filesystem::is_directory(path, none)) {
+    text << file.rdbuf();
+  }
+  require<InvalidArgument>(!text.view().empty(),
+                           "{}: there is no such file, or it cannot be read; a description of a machine looks as in "
+                           "docs/simulation.md",
+                           path);
+  return text.str();
 }
 
 /// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.

@@ -294,6 +294,7 @@ class Simulation {
                           {"part_compute", parts.compute},
                           {"part_collectives", parts.communication},
                           {"part_waiting", parts.waiting},
+                          {"part_host", std::max(0.0, 1 - parts.compute - parts.communication - parts.waiting)},
                           {"collectives", phase.collective_count()},
                           {"imbalance", phase.imbalance},
                           {"copies_ns", std::llround(phase.copies * 1e9)},
