@@ -87,10 +87,10 @@ def _prepared(arguments: argparse.Namespace) -> Tuning:
     planner = Planner(shoal, setup)
     devices = len(setup.names())
     if arguments.simulate:
-        units = arguments.units or units_of({}, devices)
+        plan = shoal.plan(setup.model, "CPU0")  # the machine's devices are not here
     else:
         plan = planner.plan(None)  # fails where every trial would
-        units = arguments.units or units_of(plan, devices)
+    units = arguments.units or units_of(plan, devices)
     if arguments.exhaustive and Grid(devices, units).count() > 5000:
         raise Failure(f"--exhaustive: there are {Grid(devices, units).count()} splits of {units} units over {devices} "
                       "devices; give fewer --units")

@@ -128,7 +128,7 @@ class Search:
                                            len(self.trials) >= UNFIT * self.grid.devices):
             return None
         split, gain = self.optimiser.propose(self.trials, self.same_as)
-        if split is None or gain < 0.1 * self._tolerance():
+        if split is None or gain < 0.1 * math.log1p(self.limits.tolerance):
             return None
         return None if math.isinf(gain) and self.trials.measured() and self._idle() else self._step(split, "model")
 

@@ -1,11 +1,11 @@
-"""A program that answers `plan` and `bench` as shoal does, for devices of known speeds; for tests of scripts.
+"""A program that answers `plan`, `bench` and `simulate` as shoal does, for devices of known speeds; for tests.
 
 $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
-"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A token takes `wait` plus
-the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by exp(run_noise), and with
-"drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the line number is part of
-what seeds the noise. `memory` is how many units fit into each device; a failure holds where a device's share is in
-[low, high) of "share", [device, low, high].
+"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A token
+takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
+exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the
+line number is part of what seeds the noise. `memory` is how many units fit into each device; a failure holds where a
+device's share is in [low, high) of "share", [device, low, high].
 """
 import json
 import math
@@ -88,7 +88,7 @@ def bench(config, devices, shares):
             continue
         speed = (50 if phase == "prompt" else 1) / seconds(config, units, phase)
         noise = config.get("noise", 0)
-        samples = [speed * math.exp(dice.gauss(0, noise) - slower) for _ in range(int(flag("-r")))]
+        samples = [speed * math.exp(dice.gauss(0, noise) - slower) for _ in range(int(flag("-r", "1")))]
         row = {"build_commit": "0123abc", "model_type": "fake 1B Q8_0", "n_prompt": 0, "n_gen": 0, kind: tokens,
                "test": f"{name[1:]}{tokens}", "avg_ts": sum(samples) / len(samples), "samples_ts": samples}
         print(json.dumps(row))
@@ -99,7 +99,7 @@ def main():
         config = json.load(file)
     devices = flag("--devices").split(",")
     shares = shares_of(config, devices)
-    {"plan": plan, "bench": bench}[sys.argv[1]](config, devices, shares)
+    {"plan": plan, "bench": bench, "simulate": bench}[sys.argv[1]](config, devices, shares)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,12 @@ class SearchTest(TuneSplit):
                  0.1 * math.log(seconds(self.config, split, "prompt")) for split in splits}
         self.assertLessEqual(abs(best["mix"] - max(score, key=score.get)), 1)
 
+    def test_a_simulation_is_measured_once(self):
+        tuned = self.tune("--simulate", "two.json", devices="A,B")
+        self.assertEqual(tuned["best"]["split"], [6, 18])
+        self.assertEqual((tuned["units"], tuned["runs"]), (UNITS, tuned["trials"]))
+        self.assertEqual(len(self.log()), tuned["runs"])
+
     def test_the_largest_context_needs_no_run(self):
         self.machine(speeds=[1, 1], memory=[8, 20])
         tuned = self.tune("--objective", "context", "--context-step", 64, "--context-most", 1 << 20)
