@@ -30,6 +30,9 @@ struct ProductPoint {
 struct ProductModel {
   std::vector<ProductPoint> streamed;  ///< weights come from memory
   std::vector<ProductPoint> cached;    ///< weights lie in the device's caches; empty: as streamed
+  /// Seconds for each element of the columns besides, however many rows the weights have: columns are made fit for the
+  /// kernel, which counts where matrices are small, or many devices share one.
+  double conversion = 0;
 
   /// Seconds per element of the weights: up to the first point as there, between two by a straight line, beyond the
   /// last in proportion to the columns. One of the two has points.

@@ -49,6 +49,7 @@ Json products(const DeviceModel& device) {
   for (const auto& [dtype, model] : device.products) {
     Json& product = all[dtype] = {{"streamed", product_points(model.streamed)}};
     if (!model.cached.empty()) product["cached"] = product_points(model.cached);
+    if (model.conversion > 0) product["conversion"] = model.conversion;
   }
   return all;
 }

@@ -17,6 +17,8 @@ constexpr size_t kMega = size_t{1} << 20;
 constexpr size_t kBeyondCaches = 4;
 constexpr size_t kLeastStreamed = 128 * kMega;
 
+/// Rows and their length in models that fit into caches; the least that all types of weights can have.
+constexpr int64_t kSmall = 256;
 /// A product at least this long need not be longer: it is timed many times.
 constexpr double kLongEnough = 5e-3;
 
@@ -32,8 +34,8 @@ size_t bytes_of(const Tensor& tensor) {
 }  // namespace
 
 ProbeEffort probe_effort(bool quick) {
-  if (quick) return {{1, 4, 32, 512}, {1, 4, 32}, 6e-3, 128 * kMega};
-  return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32}, 20e-3, 512 * kMega};
+  if (quick) return {{1, 4, 32, 512}, {1, 4, 32, 512}, 6e-3, 128 * kMega};
+  return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
 }
 
 /// Weights of one type, and columns to multiply them with.
@@ -102,7 +104,6 @@ void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
 
 /// Products of two sizes with small ops between them: what does not depend on the size is what ops cost.
 void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
-  constexpr int64_t kSmall = 256;
   constexpr int kLayers = 16;
   const auto chain = [&](int64_t rows) {
     TrialLeaves leaves(device_);
@@ -209,19 +210,40 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
         static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
     model.bandwidth = std::max(model.bandwidth, rate);
   }
+  product.conversion = measure_conversion(dtype);
+  const auto elements = [&](int64_t columns, int64_t rows) {
+    return static_cast<double>(columns) / static_cast<double>(rows) * product.conversion;
+  };
+  for (ProductPoint& point : product.streamed) {
+    point.seconds = std::max(point.seconds - elements(point.columns, side), point.seconds / 2);
+  }
   if (model.cache_bytes == 0) return;
-  // As many as a small model has on a device: neither in the smallest cache nor at the edge of the largest.
-  const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, 512, 512);
+  // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
+  // small as there.
+  const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
   product.cached = measure_points(matrices, model, effort_.cached_columns);
-  // What is read so often comes from caches either way.
-  for (const ProductPoint& point : product.streamed) {
-    if (point.columns > product.cached.back().columns) product.cached.push_back(point);
+  for (ProductPoint& point : product.cached) {
+    point.seconds = std::max(point.seconds - elements(point.columns, kSmall), point.seconds / 2);
   }
 }
 
-/// What stands between the products of a layer, for a batch of a prompt.
+/// Many columns with few rows and with more of them: what does not grow with the rows.
+double DeviceProbe::measure_conversion(DType dtype) {
+  constexpr int64_t kFew = 64, kMore = 512, kColumns = 256;
+  const auto seconds = [&](int64_t rows) {
+    const Matrices matrices = make_matrices(dtype, kMega, kSmall, rows);
+    const size_t count = std::min<size_t>(matrices.weights.size(), 8);
+    return run_products(matrices, count, kColumns, effort_.budget) / static_cast<double>(count);
+  };
+  const double few = seconds(kFew), more = seconds(kMore);
+  const double row = std::max(0.0, (more - few) / (kMore - kFew));
+  return std::max(0.0, few - kFew * row) / static_cast<double>(kSmall * kColumns);
+}
+
+/// What stands between the products of a layer, for a batch of a prompt. As wide as in small models: in large ones it
+/// hardly counts.
 void DeviceProbe::measure_activations(DeviceModel& model) {
-  constexpr int64_t kWidth = 2048, kRows = 256, kHead = 64;
+  constexpr int64_t kWidth = 2 * kSmall, kRows = 256, kHead = 64;
   TrialLeaves leaves(device_);
   Tensor* x = leaves.add(DType::kF32, {kWidth, kRows, 1, 1}, Role::kCache);
   Tensor* weight = leaves.add(DType::kF32, {kWidth, 1, 1, 1}, Role::kCache);

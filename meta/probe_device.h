@@ -50,6 +50,7 @@ class DeviceProbe {
   double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
   void measure_costs(DeviceModel& model, DType dtype);
   double step_cost();
+  double measure_conversion(DType dtype);
   void find_caches(DeviceModel& model, DType dtype);
   std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model,
                                            std::span<const int64_t> columns);

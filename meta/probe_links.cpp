@@ -119,8 +119,11 @@ std::string domain_of(Device& device) {
   if (!props.device_id.empty()) return props.device_id;
   if (props.type != DeviceType::kCpu) return props.name;
   // Parts of one processor differ by their node alone.
-  const size_t node = props.description.rfind(", node ");
-  return node == std::string::npos ? device.reg().name() : "node" + props.description.substr(node + 7);
+  constexpr std::string_view kNode = ", node ";
+  const size_t node = props.description.rfind(kNode);
+  if (node == std::string::npos) return device.reg().name();
+  const size_t begin = node + kNode.size();
+  return "node" + props.description.substr(begin, props.description.find_first_not_of("0123456789", begin) - begin);
 }
 
 }  // namespace

@@ -21,7 +21,9 @@ std::map<std::string, std::vector<TraceEvent>> rows_of(const Tracer& tracer) {
   for (const auto& [row, events] : rows) {
     for (size_t i = 0; i < events.size(); ++i) {
       EXPECT_LE(events[i].begin_ns, events[i].end_ns) << events[i].name;
-      if (i > 0) EXPECT_LE(events[i - 1].end_ns, events[i].begin_ns) << events[i].name;
+      if (i > 0) {
+        EXPECT_LE(events[i - 1].end_ns, events[i].begin_ns) << events[i].name;
+      }
     }
   }
   return rows;
@@ -86,7 +88,7 @@ TEST(CudaTrace, LongQueuesAreResolvedOnTheWay) {
 
 TEST(CudaTrace, CollectivesAreShownOnEveryRank) {
   for (const char* implementation : {"p2p", "staged"}) {
-    const test::CudaMesh mesh(1, 2);
+    test::CudaMesh mesh(1, 2);
     const auto communicator = mesh.communicator(implementation);
     const std::vector<float> ones(256, 1.0F);
     const test::CudaArray<float> first(ones), second(ones);

@@ -66,7 +66,9 @@ std::map<std::string, std::vector<Span>> rows_of(const json& trace) {
 void expect_in_order(const std::string& row, const std::vector<Span>& spans) {
   for (size_t i = 0; i < spans.size(); ++i) {
     EXPECT_LE(spans[i].begin_ns, spans[i].end_ns) << row << " " << spans[i].name;
-    if (i > 0) EXPECT_LE(spans[i - 1].end_ns, spans[i].begin_ns) << row << " " << spans[i].name;
+    if (i > 0) {
+      EXPECT_LE(spans[i - 1].end_ns, spans[i].begin_ns) << row << " " << spans[i].name;
+    }
   }
 }
 

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Measures how well `shoal plan` predicts what `shoal bench` measures, on CPU devices of this machine.
+
+  benchmarks/prediction_accuracy.py -m data/models/tiny-kjv-5m-q8_0.gguf -m 1b-q4_0.gguf [-r 3] [--json FILE]
+
+Each round probes the devices anew (`shoal probe --force`, into a file of its own), and at once asks for the prediction of
+each case and measures it: memory that is faster in one minute than in the next changes both. A case is a list of devices
+with the shares that they get; by default 1, 2 and 4 devices of one thread in three splits each (one device: one, two and
+four threads). Of a case the ratio predicted / measured is the median of its rounds, and its error |ratio - 1|.
+
+Prints a Markdown table, and the mean error of prompts and of generation. Exit 1 when one of them is above --most.
+"""
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Devices of SHOAL_CPU_DEVICES=count, all of them unless `names` says which."""
+    count: int
+    threads: int
+    split: str = ""
+    mode: str = "tensor"
+    names: str = ""
+
+    @property
+    def devices(self):
+        return self.names or ",".join(f"CPU{i}" for i in range(self.count))
+
+    @property
+    def label(self):
+        split = self.split or ("even" if self.count > 1 else "")
+        return f"{self.count} x {self.threads} thread{'s' if self.threads > 1 else ''} {split} " \
+               f"{'layers' if self.mode == 'layer' else ''}".strip()
+
+    def flags(self):
+        flags = ["--devices", self.devices, "-t", str(self.threads)]
+        flags += ["-ts", self.split] if self.split else []
+        return flags + (["-sm", self.mode] if self.mode != "tensor" else [])
+
+
+CASES = [Case(1, 1), Case(1, 2), Case(1, 4),
+         Case(2, 1), Case(2, 1, "3,1"), Case(2, 1, "2,3"),
+         Case(4, 1), Case(4, 1, "4,3,2,1"), Case(4, 1, "1,1,3,3")]
+
+
+def parse_case(text):
+    """"2x1:3,1" or "2x1:3,1:layer" or "4x1"."""
+    try:
+        shape, _, rest = text.partition(":")
+        split, _, mode = rest.partition(":")
+        count, threads = (int(part) for part in shape.split("x"))
+        if mode not in ("", "tensor", "layer"):
+            raise ValueError(mode)
+        return Case(count, threads, split, mode or "tensor")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected DEVICESxTHREADS[:SHARES[:layer]] such as 2x1:3,1, got '{text}'") from None
+
+
+class Runner:
+    def __init__(self, arguments, folder):
+        self.arguments = arguments
+        self.folder = folder
+
+    def run(self, case, command):
+        """Runs `shoal COMMAND` where there are as many devices as the case wants; returns its JSON."""
+        file = os.path.join(self.folder, f"{case.count}x{case.threads}.json")
+        environment = dict(os.environ, SHOAL_CPU_DEVICES=str(case.count), SHOAL_MACHINE_FILE=file)
+        whole = shlex.split(self.arguments.prefix) + [self.arguments.program] + command
+        try:
+            done = subprocess.run(whole, env=environment, capture_output=True, text=True, check=False)
+        except OSError as error:
+            sys.exit(f"prediction_accuracy: {whole[0]}: {error.strerror}; give --program and --prefix")
+        if done.returncode != 0:
+            sys.exit(f"prediction_accuracy: {shlex.join(whole)} failed: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def probe(self, case):
+        command = ["probe", "--force", "--devices", case.devices, "-t", str(case.threads), "--output", "json"]
+        if self.arguments.dtypes:
+            command += ["--dtypes", self.arguments.dtypes]
+        return self.run(case, command)
+
+    def predict(self, case, model):
+        context = str(max(self.arguments.p, self.arguments.n))
+        command = ["plan", "-m", model, *case.flags(), "-p", str(self.arguments.p), "-n", str(self.arguments.n), "-c", context,
+                   "--sample-on-host", "--output", "json"]
+        prediction = self.run(case, command)["prediction"]
+        if prediction is None:
+            sys.exit(f"prediction_accuracy: no prediction for {model} on {case.devices}; does --dtypes name its types?")
+        return {"pp": prediction["prompt"]["tokens_per_second"], "tg": prediction["generation"]["tokens_per_second"]}
+
+    def measure(self, case, model):
+        command = ["bench", "-m", model, *case.flags(), "-p", str(self.arguments.p), "-n", str(self.arguments.n),
+                   "-r", str(self.arguments.repetitions), "-o", "json"]
+        rates = {}
+        for result in self.run(case, command):
+            rates["pp" if result["n_prompt"] else "tg"] = statistics.median(result["samples_ts"])
+        return rates
+
+
+def run_round(runner, arguments, samples):
+    probed = set()
+    for case in arguments.cases:
+        if (case.count, case.threads) not in probed:
+            runner.probe(case)
+            probed.add((case.count, case.threads))
+        for model in arguments.models:
+            predicted, measured = runner.predict(case, model), runner.measure(case, model)
+            for kind in ("pp", "tg"):
+                samples.setdefault((model, case, kind), []).append((predicted[kind], measured[kind]))
+            print(f"{os.path.basename(model)} {case.label}: " + ", ".join(
+                f"{kind} {predicted[kind]:.1f} / {measured[kind]:.1f} = {predicted[kind] / measured[kind]:.2f}"
+                for kind in ("pp", "tg")), file=sys.stderr, flush=True)
+
+
+def summarise(samples):
+    rows = []
+    for (model, case, kind), pairs in samples.items():
+        ratios = [predicted / measured for predicted, measured in pairs]
+        rows.append({"model": os.path.basename(model), "case": case.label, "devices": case.count, "kind": kind,
+                     "predicted": statistics.median(pair[0] for pair in pairs),
+                     "measured": statistics.median(pair[1] for pair in pairs),
+                     "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
+                     "error": abs(statistics.median(ratios) - 1)})
+    return rows
+
+
+def print_table(rows):
+    print("| model | devices | pp predicted, t/s | measured | ratio (least - most) | tg predicted, t/s | measured | ratio (least - most) |")
+    print("|---|---|---|---|---|---|---|---|")
+    pairs = {}
+    for row in rows:
+        pairs.setdefault((row["model"], row["case"]), {})[row["kind"]] = row
+    for (model, case), kinds in pairs.items():
+        cells = [f"{row['predicted']:.4g} | {row['measured']:.4g} | {row['ratio']:.2f} ({row['least']:.2f} - {row['most']:.2f})"
+                 for row in (kinds["pp"], kinds["tg"])]
+        print(f"| {model} | {case} | {' | '.join(cells)} |")
+
+
+def mean_errors(rows):
+    """Of prompts, of generation, of all."""
+    means = {}
+    for kind in ("pp", "tg", "all"):
+        means[kind] = statistics.mean(row["error"] for row in rows if kind in (row["kind"], "all"))
+    return means
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", dest="models", action="append", required=True, help="a GGUF file; may be given again")
+    parser.add_argument("-c", dest="cases", action="append", type=parse_case, metavar="CASE",
+                        help="DEVICESxTHREADS[:SHARES[:layer]], such as 2x1:3,1; may be given again")
+    parser.add_argument("-p", type=int, default=256, help="tokens of prompts (256)")
+    parser.add_argument("-n", type=int, default=64, help="tokens to generate (64)")
+    parser.add_argument("-r", type=int, default=3, help="rounds (3)")
+    parser.add_argument("--repetitions", type=int, default=3, help="of each test in a run of shoal bench (3)")
+    parser.add_argument("--dtypes", help="types of weights to probe, with commas; default all")
+    parser.add_argument("--program", default="build/release/bin/shoal")
+    parser.add_argument("--prefix", default="", help="put before every command, e.g. 'chrt -f 10'")
+    parser.add_argument("--json", help="also write the rows to this file")
+    parser.add_argument("--most", type=float, default=0.15, help="exit 1 when a mean error is above this (0.15)")
+    arguments = parser.parse_args()
+    arguments.cases = arguments.cases or CASES
+    if min(arguments.p, arguments.n, arguments.r, arguments.repetitions) < 1:
+        parser.error("-p, -n, -r and --repetitions must be 1 or more")
+
+    samples = {}
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(arguments, folder)
+        for _ in range(arguments.r):
+            run_round(runner, arguments, samples)
+    rows = summarise(samples)
+    print_table(rows)
+    means = mean_errors(rows)
+    print(f"\nmean error: prompts {means['pp']:.1%}, generation {means['tg']:.1%}, all {means['all']:.1%}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"mean_errors": means, "rows": rows}, file, indent=1)
+    sys.exit(1 if max(means["pp"], means["tg"]) > arguments.most else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+// shoal probe: what it prints, what it keeps, and what it leaves alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// A machine file of its own.
+class ProbeCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    file_ = ::testing::TempDir() + "shoal_machine_" + std::to_string(getpid()) + ".json";
+    std::filesystem::remove(file_);
+    setenv("SHOAL_MACHINE_FILE", file_.c_str(), 1);
+  }
+  void TearDown() override {
+    unsetenv("SHOAL_MACHINE_FILE");
+    std::filesystem::remove(file_);
+  }
+
+  /// On two devices of one thread, as quickly as can be.
+  static Finished probe(std::vector<std::string> more = {}) {
+    std::vector<std::string> args{"probe", "--quick", "--devices", "CPU0,CPU1", "-t", "1"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args, {.cpu_devices = "2"});
+  }
+  std::string text() const {
+    std::ifstream file(file_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string file_;
+};
+
+TEST_F(ProbeCommand, MeasuresOnceAndSaysWhereItIsKept) {
+  const Finished first = probe({"--dtypes", "q8_0"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.err, "");
+  for (const char* part : {"device", "CPU0", "CPU1", "reads GB/s", "q8_0", "read together GB/s", "all_reduce",
+                           "all_gather", "measured in "}) {
+    EXPECT_THAT(first.out, HasSubstr(part));
+  }
+  EXPECT_THAT(first.out, EndsWith("saved in " + file_ + "\n"));
+  const std::string kept = text();
+
+  const Finished again = probe({"--dtypes", "q8_0"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("kept in " + file_ + "; --force measures again"));
+  EXPECT_EQ(text(), kept);
+
+  const Finished one = run({"probe", "--devices", "CPU1", "-t", "1", "--dtypes", "Q8_0"}, {.cpu_devices = "2"});
+  EXPECT_THAT(one.out, HasSubstr("kept in")) << "it is one of those measured";
+}
+
+TEST_F(ProbeCommand, MeasuresAgainWhereSomethingIsMissing) {
+  ASSERT_EQ(probe({"--dtypes", "q8_0"}).code, 0);
+  const std::string kept = text();
+  EXPECT_THAT(probe({"--dtypes", "q4_0,q8_0"}).out, HasSubstr("saved in"));
+  EXPECT_NE(text(), kept);
+  EXPECT_THAT(probe({"--dtypes", "q4_0", "--force"}).out, HasSubstr("saved in"));
+  EXPECT_THAT(run({"probe", "--quick", "--devices", "CPU0", "-t", "2", "--dtypes", "q4_0"}, {.cpu_devices = "2"}).out,
+              HasSubstr("saved in"))
+      << "other threads";
+}
+
+TEST_F(ProbeCommand, GivesJson) {
+  const Finished done = probe({"--dtypes", "q8_0", "--output", "json"});
+  ASSERT_EQ(done.code, 0) << done.err;
+  const json all = json::parse(done.out);
+  EXPECT_EQ(all["file"], file_);
+  EXPECT_EQ(all["cached"], false);
+  EXPECT_GT(all["seconds"].get<double>(), 0);
+  EXPECT_EQ(all["machine"]["devices"].size(), 2u);
+  EXPECT_GT(all["machine"]["devices"][0]["bandwidth"].get<double>(), 0);
+  const json again = json::parse(probe({"--dtypes", "q8_0", "--output", "json"}).out);
+  EXPECT_EQ(again["cached"], true);
+  EXPECT_EQ(again["measured"], all["measured"]);
+  EXPECT_EQ(again["machine"], all["machine"]);
+}
+
+TEST_F(ProbeCommand, RefusesWhatItDoesNotKnow) {
+  const auto refused = [](const std::vector<std::string>& args) {
+    const Finished done = run(args);
+    EXPECT_EQ(done.code, 2) << done.err;
+    EXPECT_THAT(done.err, StartsWith("shoal: error: "));
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1);
+    return done.err;
+  };
+  EXPECT_THAT(refused({"probe", "--dtypes", "q9_0"}), HasSubstr("--dtypes must be of f32, f16, bf16, q4_0"));
+  EXPECT_THAT(refused({"probe", "--dtypes", "i32"}), HasSubstr("got 'i32'"));
+  EXPECT_THAT(refused({"probe", "--devices", "CPU0+CPU1"}), HasSubstr("has a group"));
+  EXPECT_THAT(refused({"probe", "-t", "-1"}), HasSubstr("--threads"));
+  const Finished unknown = run({"probe", "--devices", "CPU99"});
+  EXPECT_NE(unknown.code, 0);
+  EXPECT_THAT(unknown.err, HasSubstr("CPU99"));
+  EXPECT_FALSE(std::filesystem::exists(file_));
+}
+
+TEST_F(ProbeCommand, SaysWhatCannotBeWritten) {
+  setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
+  const Finished done = probe({"--dtypes", "q8_0"});
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.err, HasSubstr("/proc/nowhere/machine.json: cannot be written"));
+  EXPECT_THAT(done.err, HasSubstr("SHOAL_MACHINE_FILE"));
+}
+
+TEST_F(ProbeCommand, InterruptedLeavesTheFileAsItWas) {
+  ASSERT_EQ(probe({"--dtypes", "q8_0"}).code, 0);
+  const std::string kept = text();
+  // Everything on four devices takes far longer than until the signal.
+  const Finished done = run_interrupted({"probe", "--force", "--devices", "CPU0,CPU1,CPU2,CPU3"}, SIGINT,
+                                        [](const Finished&) { return true; });
+  EXPECT_EQ(done.code, 130);
+  EXPECT_FALSE(done.killed) << "it should end by itself";
+  EXPECT_EQ(done.out, "");
+  EXPECT_EQ(text(), kept);
+}
+
+}  // namespace
+}  // namespace shoal::tools
