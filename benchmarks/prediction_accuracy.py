@@ -6,7 +6,8 @@
 Each round probes the devices anew (`shoal probe --force`, into a file of its own), and at once asks for the
 prediction of each case and measures it: memory that is faster in one minute than in the next changes both. A case is a
 list of devices with the shares that they get; by default one device of one thread and of two, and 2 and 4 devices of
-one thread in three splits each. Of a case the ratio predicted / measured is the median of its rounds, and its error |ratio - 1|.
+one thread in three splits each. Of a case the ratio predicted / measured is the median of its rounds, and its error
+|ratio - 1|.
 
 Prints a Markdown table, and the mean error of prompts and of generation. Exit 1 when one of them is above --most.
 """
