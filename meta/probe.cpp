@@ -117,10 +117,10 @@ class Probe {
       tell(fmt::format("{} {}", device.name(), name_of(dtype)));
       probe.measure_products(model, dtype);
     }
-    tell(fmt::format("{} activations", device.name()));
-    probe.measure_activations(model);
     tell(fmt::format("{} attention", device.name()));
     probe.measure_attention(model);
+    tell(fmt::format("{} activations", device.name()));
+    probe.measure_activations(model, types.back());
   }
 
   /// Is there one measured that says the same of itself, and is as fast as this one at the same work?

@@ -37,8 +37,9 @@ class DeviceProbe {
   void measure_basics(DeviceModel& model, DType dtype);
   /// One type of weights. The bandwidth rises where its products read faster.
   void measure_products(DeviceModel& model, DType dtype);
-  void measure_activations(DeviceModel& model);
   void measure_attention(DeviceModel& model);
+  /// Once products of the dtype and attention are known.
+  void measure_activations(DeviceModel& model, DType dtype);
   /// One that reads weights from memory, or one that computes.
   Load make_load(DType dtype, const DeviceModel& model, bool computes);
 
