@@ -321,7 +321,7 @@ int main(int argc, char** argv) {
   app.add_option("-m,--model", files, "GGUF files; default: small ones of the repository")->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   if (files.empty()) {
-    for (const char* type : {"q4_0", "q4_k_m", "q8_0"}) {
+    for (const char* type : {"q4_k_m", "q8_0"}) {
       files.push_back(fmt::format("{}/data/models/tiny-kjv-5m-{}.gguf", SHOAL_SOURCE_DIR, type));
     }
   }

@@ -1,5 +1,5 @@
-// Where the small models for tests are: data/models, the build folder for what is kept compressed there, or the folder
-// that SHOAL_MODELS_DIR names.
+// Where the small models for tests are: data/models, the build folder for what is kept compressed there or made by the
+// build, or the folder that SHOAL_MODELS_DIR names.
 #pragma once
 
 #include <cstdlib>
