@@ -175,7 +175,7 @@ class Probe {
       const DType dtype = *dtype_from_name(fastest_reader(machine_.devices[i]));
       loads.push_back(probe.make_load(dtype, machine_.devices[i], computes));
     }
-    const double factor = slowdown(loads, pointers, effort_.budget);
+    const double factor = slowdown(loads, pointers, effort_.budget, computes);
     loads.clear();
     return factor;
   }

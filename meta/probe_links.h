@@ -18,8 +18,9 @@ std::vector<std::string> domain_names(std::span<Device* const> devices);
 /// devices, and the first 2, 4, 8, ... of many.
 std::vector<std::vector<int>> member_sets(int devices);
 
-/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone.
-double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget);
+/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone. `least`: of the
+/// quickest of several tries, for what only other programs can make longer (cores); otherwise the median (memory).
+double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least);
 
 /// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);
