@@ -54,7 +54,7 @@ Json to_json(const models::PhasePrediction& phase, int64_t tokens, int64_t depth
   Json json{{"tokens", tokens},
             {"depth", depth},
             {"seconds", phase.seconds},
-            {"rate", phase.rate},
+            {"tokens_per_second", phase.rate},
             {"imbalance", phase.imbalance},
             {"communication_seconds", phase.communication()},
             {"copy_seconds", phase.copies},

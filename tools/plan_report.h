@@ -17,7 +17,7 @@ std::string recommendation_text(const models::Recommendation& recommendation, mo
 /// [3, 1]: one number for each device, or group with layers.
 nlohmann::json shares_json(const models::Candidate& candidate);
 /// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"};
-/// of a phase {"tokens", "depth", "seconds", "rate", "imbalance", "communication_seconds", "copy_seconds",
+/// of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds", "copy_seconds",
 /// "host_seconds", "collectives", "devices"}.
 nlohmann::json prediction_json(const models::Prediction& prediction);
 /// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.

@@ -192,14 +192,13 @@ def _prediction(tuning: Tuning) -> dict | None:
     try:
         plan = tuning.planner.plan("auto", more=["--objective", setup.objective.name, "-p", sizes["prompt"], "-n",
                                                  sizes["generate"], "-d", sizes["depth"]])
-        text = plan.get("tensor_split")
-        shares = [float(share) for share in text.split(",")] if text else [1.0] * tuning.grid.devices
+        shares = [float(share) for share in plan["tensor_split"]]
     except ProgramError as error:
         print(f"tune_split: no prediction: {error}", file=sys.stderr)
         return None
-    except (AttributeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
-    if text is None or len(shares) != tuning.grid.devices:
+    if len(shares) != tuning.grid.devices:
         return None
     found = {"tensor_split": shares}
     for kind in setup.objective.kinds():

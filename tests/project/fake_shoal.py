@@ -53,7 +53,7 @@ def plan(config, devices, shares):
                      "layout": f"split 0 [{runs}]"}],
     }
     if flag("--tensor-split") == "auto":
-        answer["tensor_split"] = ",".join(f"{share:g}" for share in shares)
+        answer["tensor_split"] = list(shares)
         answer["prediction"] = {"generation": {"tokens_per_second": 1 / seconds(config, units)}}
     print(json.dumps(answer, indent=2))
 

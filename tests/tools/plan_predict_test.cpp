@@ -80,7 +80,7 @@ TEST_F(PlanPredict, PredictsForADescribedMachine) {
   EXPECT_EQ(prediction["generation"]["depth"], 16);
   for (const char* phase : {"prompt", "generation"}) {
     const json& p = prediction[phase];
-    EXPECT_NEAR(p["rate"].get<double>() * p["seconds"].get<double>(), p["tokens"].get<double>(), 1e-6) << phase;
+    EXPECT_NEAR(p["tokens_per_second"].get<double>() * p["seconds"].get<double>(), p["tokens"].get<double>(), 1e-6) << phase;
     EXPECT_EQ(p["devices"].size(), 2u);
     EXPECT_EQ(p["collectives"][0]["kind"], "all_reduce");
     EXPECT_LT(p["imbalance"].get<double>(), 0.2);
@@ -126,10 +126,10 @@ TEST_F(PlanPredict, AutoTakesTheFastestShares) {
   const json plan = json::parse(chosen.out);
   const double first = plan["tensor_split"][0], second = plan["tensor_split"][1];
   EXPECT_NEAR(first / (first + second), 0.25, 0.13);
-  const double rate = plan["prediction"]["generation"]["rate"];
+  const double rate = plan["prediction"]["generation"]["tokens_per_second"];
   for (const char* ratio : {"1,1", "1,2", "1,4", "1,7"}) {
     const json other = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", ratio});
-    EXPECT_LE(other["prediction"]["generation"]["rate"].get<double>(), rate * 1.01) << ratio;
+    EXPECT_LE(other["prediction"]["generation"]["tokens_per_second"].get<double>(), rate * 1.01) << ratio;
   }
   // With one device there is nothing to choose.
   EXPECT_EQ(run({"plan", "-m", kModel, "-ts", "auto", "--machine", fast_.path, "-dev", "CPU0"}).err, "");
@@ -138,7 +138,7 @@ TEST_F(PlanPredict, AutoTakesTheFastestShares) {
 TEST_F(PlanPredict, MachinesThatAreNotHereAreSimulated) {
   const json all = plan_json({"--machine", "H200x2"});
   EXPECT_EQ(all["devices"], json({"H200.0", "H200.1"}));
-  EXPECT_GT(all["prediction"]["generation"]["rate"].get<double>(), 0);
+  EXPECT_GT(all["prediction"]["generation"]["tokens_per_second"].get<double>(), 0);
   EXPECT_EQ(plan_json({"--machine", "H200x2", "-dev", "H200.1"})["devices"], json({"H200.1"}));
   const Finished none = run({"plan", "-m", kModel, "--machine", "H200x2", "-dev", "H200.2"});
   EXPECT_EQ(none.code, 1);
