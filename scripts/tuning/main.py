@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from measuring import charts, text
+from measuring import charts, files, text
 from measuring.journal import Journal, JournalError
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
@@ -50,12 +50,12 @@ class Tuning:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    files = _files(arguments)
+    names = _files(arguments)
     try:
         with signals_stop():
             tuning = _prepared(arguments)
-            with Journal.open(files["journal"], "tune_split", _settings(tuning)) as journal:
-                return _with_journal(tuning, journal, files)
+            with Journal.open(names["journal"], "tune_split", _settings(tuning)) as journal:
+                return _with_journal(tuning, journal, names)
     except (ProgramError, JournalError, charts.ChartError) as error:
         raise Failure(str(error)) from None
     except Stopped as stopped:
@@ -63,18 +63,25 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
-    profile = pathlib.Path(arguments.profile or f"{pathlib.Path(arguments.model).stem}.split.json")
-    if profile.is_dir() or not profile.parent.is_dir():
-        raise Failure(f"cannot write the profile {profile}: " + ("it is a folder" if profile.is_dir() else
-                                                                 f"there is no folder {profile.parent}"))
-    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or profile.with_suffix(".svg"))
+    usual = pathlib.Path(f"{pathlib.Path(arguments.model).stem}.split.json")
+    profile = pathlib.Path(arguments.profile or usual)
+    beside = usual if files.is_device(profile) else profile  # no chart goes into /dev
+    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or beside.with_suffix(".svg"))
+    journal = pathlib.Path(arguments.journal or beside.with_suffix(".journal.jsonl"))
     try:
+        files.check(profile, "profile", devices=True)
         if chart is not None:
             charts.check(chart)
-    except charts.ChartError as error:
+            files.check(chart, "chart")
+        files.check(journal, "journal")
+    except (charts.ChartError, files.FileError) as error:
         raise Failure(str(error)) from None
-    return {"profile": profile, "chart": chart,
-            "journal": pathlib.Path(arguments.journal or profile.with_suffix(".journal.jsonl"))}
+    names = {"profile": profile, "chart": chart, "journal": journal}
+    places = [path.resolve() for path in names.values() if path is not None]
+    if len(set(places)) < len(places):
+        raise Failure(f"two of profile, chart and journal are the same file: "
+                      f"{', '.join(str(path) for path in names.values() if path is not None)}; name others")
+    return names
 
 
 def _prepared(arguments: argparse.Namespace) -> Tuning:
@@ -113,7 +120,7 @@ def _settings(tuning: Tuning) -> dict:
     return settings
 
 
-def _with_journal(tuning: Tuning, journal: Journal, files: dict) -> int:
+def _with_journal(tuning: Tuning, journal: Journal, names: dict) -> int:
     arguments = tuning.arguments
     exact = arguments.simulate is not None or arguments.objective == "context"
     trials = Trials(tuning.setup.objective, exact, arguments.confidence)
@@ -131,9 +138,9 @@ def _with_journal(tuning: Tuning, journal: Journal, files: dict) -> int:
     if tuning.search.best() is None:
         failures = [trial.failure for trial in trials if trial.failure]
         raise Failure(f"no split could be measured; the last failed with: {failures[-1] if failures else ended.why}")
-    _write(tuning, files)
+    _write(tuning, names)
     _show(tuning, ended)
-    _tell_files(files)
+    _tell_files(names)
     return 0
 
 
@@ -272,15 +279,15 @@ def _line(tuning: Tuning, step: Step, record: dict) -> str:
     return f"{what}  {', '.join(figures)}"
 
 
-def _write(tuning: Tuning, files: dict) -> None:
+def _write(tuning: Tuning, names: dict) -> None:
     search = tuning.search
     profile = report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
     try:
-        report.write_json(files["profile"], profile)
+        report.write_json(names["profile"], profile)
     except OSError as error:
-        raise Failure(f"cannot write the profile {files['profile']}: {error.strerror}") from None
-    if files["chart"] is not None:
-        report.chart(files["chart"], search, tuning.setup, tuning.even, tuning.predicted_split)
+        raise Failure(f"cannot write the profile {names['profile']}: {error.strerror}") from None
+    if names["chart"] is not None:
+        report.chart(names["chart"], search, tuning.setup, tuning.even, tuning.predicted_split)
 
 
 def _show(tuning: Tuning, ended: End) -> None:
@@ -295,6 +302,6 @@ def _show(tuning: Tuning, ended: End) -> None:
               f"best: --tensor-split {split_text(best.split)}", flush=True)
 
 
-def _tell_files(files: dict) -> None:
-    names = [f"{name} {path}" for name, path in files.items() if path is not None]
-    print(f"tune_split: wrote {', '.join(names)}", file=sys.stderr)
+def _tell_files(names: dict) -> None:
+    written = [f"{name} {path}" for name, path in names.items() if path is not None]
+    print(f"tune_split: wrote {', '.join(written)}", file=sys.stderr)

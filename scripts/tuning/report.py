@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 
-from measuring import text
+from measuring import files, text
 from tuning.measure import Setup
 from tuning.search import Search
 from tuning.splits import Split
@@ -92,17 +92,8 @@ def profile(search: Search, setup: Setup, even: Split, predicted: dict | None, a
 
 
 def write_json(path: str | os.PathLike, value: dict) -> None:
-    """All of it or nothing: a reader never sees half a file. Throws OSError."""
-    path = pathlib.Path(path)
-    if path.exists() and not path.is_file():  # /dev/stdout is written to, not replaced
-        path.write_text(json.dumps(value, indent=2) + "\n")
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(value, indent=2) + "\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Throws OSError."""
+    files.write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def as_json(search: Search, even: Split, ended: str, complete: bool) -> dict:

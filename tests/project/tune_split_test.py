@@ -260,6 +260,39 @@ class FailureTest(TuneSplit):
                 self.fails(words, *arguments, code=code)
         self.assertEqual(self.log(), [])
 
+    def test_files_that_cannot_be_written_are_refused_at_once(self):
+        os.mkfifo(self.folder / "pipe.svg")
+        (self.folder / "circle").symlink_to("circle")
+        (self.folder / "link").symlink_to("none/a.json")
+        (self.folder / "folder.svg").mkdir()
+        for words, arguments in (
+                ("cannot write the profile pipe.svg: it is no regular file", ["-o", "pipe.svg", "--chart", "a.svg"]),
+                ("cannot write the profile circle: ", ["-o", "circle"]),
+                ("cannot write the profile link: there is no folder", ["-o", "link"]),
+                ("cannot write the chart pipe.svg: it is no regular file", ["--chart", "pipe.svg"]),
+                ("cannot write the chart folder.svg: it is a folder", ["--chart", "folder.svg"]),
+                ("cannot write the chart none/a.svg: there is no folder", ["--chart", "none/a.svg"]),
+                ("cannot write the journal /dev/null: it is no regular file", ["--journal", "/dev/null"]),
+                ("cannot write the journal none/a: there is no folder", ["--journal", "none/a"]),
+                ("are the same file", ["-o", "a.json", "--journal", "a.json"])):
+            with self.subTest(arguments):
+                self.fails(words, *arguments)
+        self.assertEqual(self.log(), [])
+        self.assertEqual(sorted(path.name for path in self.folder.glob("*.j*")), ["fake.json"])
+
+    def test_links_are_followed_and_devices_stay(self):
+        (self.folder / "link.json").symlink_to("real.json")
+        self.tune("-o", "link.json")
+        self.assertTrue((self.folder / "link.json").is_symlink())
+        self.assertEqual(json.loads((self.folder / "real.json").read_text())["tensor_split"], [6, 18])
+        self.tune("-o", "/dev/null", "--journal", "link.journal.jsonl")
+        self.assertTrue(pathlib.Path("/dev/null").is_char_device())
+        done = subprocess.run(self.command("-o", "/dev/stdout", "--chart", "none"), cwd=self.folder, check=False,
+                              env=self.environment(), capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.JSONDecoder().raw_decode(done.stdout)[0]["tensor_split"], [6, 18])
+        self.assertTrue((self.folder / "model.split.journal.jsonl").exists())
+
     def test_a_journal_of_something_else(self):
         self.tune()
         self.fails("was made with other settings: workload was", "-n", 64)
