@@ -20,6 +20,7 @@ from tuning.splits import Grid, Keys, Split, units_of
 from tuning.splits import text as split_text
 from tuning.trials import Objective, Trials
 
+USAGE = 2  # exit code of the program for flags that it does not know: no trial would do better
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what is measured
 
 
@@ -43,6 +44,11 @@ class Tuning:
     @property
     def even(self) -> Split:
         return self.grid.even()
+
+    @property
+    def simulated(self) -> str:
+        """The machine on which it was all simulated; empty where it was measured."""
+        return self.arguments.simulate or ""
 
     @property
     def predicted_split(self) -> Split | None:
@@ -93,10 +99,8 @@ def _prepared(arguments: argparse.Namespace) -> Tuning:
     shoal = Shoal(arguments.shoal)
     planner = Planner(shoal, setup)
     devices = len(setup.names())
-    if arguments.simulate:
-        plan = shoal.plan(setup.model, "CPU0")  # the machine's devices are not here
-    else:
-        plan = planner.plan(None)  # fails where every trial would
+    machine = ["--machine", arguments.simulate] if arguments.simulate else []
+    plan = planner.plan(None, more=machine)  # fails where every trial would
     units = arguments.units or units_of(plan, devices)
     if arguments.exhaustive and Grid(devices, units).count() > 5000:
         raise Failure(f"--exhaustive: there are {Grid(devices, units).count()} splits of {units} units over {devices} "
@@ -260,6 +264,8 @@ def _measured(tuning: Tuning, measure, step: Step) -> dict:
         done = measure(step.split)
         record.update(samples=done.samples, model_type=done.model_type, commit=done.commit)
     except ProgramError as error:
+        if error.code == USAGE:
+            raise Failure(str(error)) from None
         record["failed"] = str(error)
     record["seconds"] = round(time.monotonic() - start, 3)
     return record
@@ -282,19 +288,25 @@ def _line(tuning: Tuning, step: Step, record: dict) -> str:
 def _write(tuning: Tuning, names: dict) -> None:
     search = tuning.search
     profile = report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
+    if tuning.simulated:
+        profile["simulated"] = tuning.simulated
     try:
         report.write_json(names["profile"], profile)
     except OSError as error:
         raise Failure(f"cannot write the profile {names['profile']}: {error.strerror}") from None
     if names["chart"] is not None:
-        report.chart(names["chart"], search, tuning.setup, tuning.even, tuning.predicted_split)
+        report.chart(names["chart"], search, tuning.setup, tuning.even, tuning.predicted_split,
+                     tuning.simulated)
 
 
 def _show(tuning: Tuning, ended: End) -> None:
     search = tuning.search
     if tuning.arguments.output == "json":
-        print(json.dumps(report.as_json(search, tuning.even, ended.why, ended.complete), indent=2), flush=True)
+        found = report.as_json(search, tuning.even, ended.why, ended.complete)
+        print(json.dumps({**found, "simulated": tuning.simulated} if tuning.simulated else found, indent=2), flush=True)
         return
+    if tuning.simulated:
+        print(f"{report.simulated_title(tuning.simulated)}:")
     report.print_table(search, tuning.even, sys.stdout)
     best = search.best()
     if best is not None:

@@ -123,17 +123,24 @@ def print_table(search: Search, even: Split, stream) -> None:
 # Charts.
 
 
-def chart(path: str | os.PathLike, search: Search, setup: Setup, even: Split, predicted: Split | None) -> None:
+def simulated_title(machine: str) -> str:
+    return f"simulated on {machine}, not measured"
+
+
+def chart(path: str | os.PathLike, search: Search, setup: Setup, even: Split, predicted: Split | None,
+          simulated: str = "") -> None:
     """Of two devices the speed by the first one's share; of more the score by the share of each. Throws ChartError."""
     from measuring import charts
     if len(setup.names()) == 2:
-        made = _two_devices(charts, search, setup, even, predicted)
+        made = _two_devices(charts, search, setup, even, predicted, simulated)
     else:
         made = _many_devices(charts, search, setup)
+    if simulated:
+        made.suptitle(simulated_title(simulated), x=0.01, ha="left", fontsize=11, color=charts.COLOURS[1])
     charts.save(made, path)
 
 
-def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: Split | None):
+def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: Split | None, simulated: str):
     kinds = _kinds(search.trials)
     names = setup.names()
     best = search.best()
@@ -145,7 +152,8 @@ def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: S
         done = sorted(search.trials.measured(), key=lambda trial: trial.split)
         share = [100 * trial.split[0] / search.grid.units for trial in done]
         figures = [mean_and_deviation(trial.values(kind)) for trial in done]
-        charts.series(one, number, share, [mean for mean, _ in figures], "measured", error=[by for _, by in figures])
+        charts.series(one, number, share, [mean for mean, _ in figures], "simulated" if simulated else "measured",
+                      error=[by for _, by in figures])
         at = 100 / search.grid.units
         top = mean_and_deviation(best.values(kind))[0]
         one.plot([best.split[0] * at], [top], marker="o", markersize=13, markerfacecolor="none", linestyle="none",

@@ -198,6 +198,16 @@ class SearchTest(TuneSplit):
         self.assertEqual(tuned["best"]["split"], [6, 18])
         self.assertEqual((tuned["units"], tuned["runs"]), (UNITS, tuned["trials"]))
         self.assertEqual(len(self.log()), tuned["runs"])
+        self.assertEqual((tuned["simulated"], self.profile()["simulated"]), ("two.json", "two.json"))
+        done = self.run_script("--simulate", "two.json", "--chart", "a.svg", devices="A,B")
+        self.assertEqual(done.stdout.splitlines()[0], "simulated on two.json, not measured:")
+        self.assertIn(">simulated on two.json, not measured</text>", (self.folder / "a.svg").read_text())
+
+    def test_a_simulation_of_devices_that_the_machine_lacks_ends_at_once(self):
+        self.machine(speeds=[1, 3], simulated=["A", "B"])
+        self.fails("tune_split: machine two.json has no device 'X'", "--simulate", "two.json", devices="A,X")
+        self.assertEqual(self.log(), [])
+        self.assertFalse((self.folder / "model.split.journal.jsonl").exists())
 
     def test_the_largest_context_needs_no_run(self):
         self.machine(speeds=[1, 1], memory=[8, 20])
@@ -243,6 +253,11 @@ class FailureTest(TuneSplit):
         self.assertLessEqual(len(self.log()), 8)
         self.assertFalse((self.folder / "model.split.json").exists())
 
+    def test_flags_that_the_program_does_not_know_end_it_at_once(self):
+        self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "usage"}])
+        self.fails("tune_split: there is no flag --x", "--", "--x")
+        self.assertEqual(len(self.log()), 1)
+
     def test_what_it_refuses(self):
         for code, words, arguments in (
                 (1, "there is no model none.gguf", ["-m", "none.gguf"]),
@@ -254,6 +269,8 @@ class FailureTest(TuneSplit):
                 (2, "invalid choice: 'speed'", ["--objective", "speed"]),
                 (2, "1.5 is not between 0 and 1", ["--weight", "1.5"]),
                 (2, "0 is not above 0", ["--trials", "0"]),
+                (2, "4097 is more than 4096", ["--units", "4097"]),
+                (2, "invalid units value: 'x'", ["--units", "x"]),
                 (2, "must be at least 0.5 and below 1", ["--confidence", "1"]),
                 (2, "leave --simulate out", ["--objective", "context", "--simulate", "x"])):
             with self.subTest(arguments):
@@ -366,6 +383,7 @@ class OutputTest(TuneSplit):
         self.assertAlmostEqual(profile["even"]["generation"], 1 / seconds(self.config, (12, 12)), delta=0.1)
         self.assertEqual(profile["even"]["tensor_split"], [12, 12])
         self.assertIsNone(profile["prediction"])
+        self.assertNotIn("simulated", profile)
         self.assertEqual(profile["shoal"], {"commit": "0123abc"})
 
     def test_table_and_chart(self):
