@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a GGUF file of Llama architecture with random weights, for benchmarks and plans.
 
-    pip install -r scripts/requirements.txt
+    scripts/install_python
     scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
     scripts/make_model.py --preset 8b --type q8_0 --layers 4 8b-4-layers.gguf
     scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --dry-run
@@ -19,17 +19,25 @@ import argparse
 import dataclasses
 import itertools
 import math
+import pathlib
 import re
 import signal
 import string
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from measuring import python  # noqa: E402
+
+if __name__ == "__main__":
+    python.use_packages("make_model", "gguf", "numpy")
 
 try:
     import gguf
     import numpy as np
     from gguf.quants import dequantize
 except ImportError as error:
-    sys.exit(f"make_model.py: {error}; run: pip install -r scripts/requirements.txt")
+    sys.exit(f"make_model.py: {error}; run scripts/install_python")
 
 Type = gguf.GGMLQuantizationType
 
