@@ -203,6 +203,14 @@ TEST_F(MachineFile, AFolderIsNone) {
   EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
 }
 
+TEST_F(MachineFile, ADeviceIsNone) {
+  setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "it has no end";
+  EXPECT_NO_THROW(check_machine_file());
+  EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+}
+
 TEST_F(MachineFile, SaysWhereItCannotBeWritten) {
   setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
   try {
