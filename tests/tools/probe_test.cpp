@@ -115,6 +115,15 @@ TEST_F(ProbeCommand, SaysWhatCannotBeWritten) {
   EXPECT_EQ(done.out, "") << "nothing was measured in vain";
 }
 
+TEST_F(ProbeCommand, ShowsWhatCannotBeSaved) {
+  setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
+  const Finished done = probe({"--dtypes", "q8_0"});
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.out, HasSubstr("reads GB/s"));
+  EXPECT_THAT(done.out, EndsWith(" s, not saved\n"));
+  EXPECT_THAT(done.err, StartsWith("shoal: error: /dev/full: cannot be written: No space left on device"));
+}
+
 TEST_F(ProbeCommand, AFolderIsNoMachineFile) {
   setenv("SHOAL_MACHINE_FILE", ::testing::TempDir().c_str(), 1);
   const Finished done = probe({"--dtypes", "q8_0"});
