@@ -32,7 +32,11 @@ void write_cache_file(const std::filesystem::path& path, std::string_view text, 
   static std::atomic<int> drafts{0};
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  const std::filesystem::path draft = path.string() + fmt::format(".{}.{}", getpid(), ++drafts);
+  // What is no file, such as /dev/full, is written to and not replaced.
+  const bool replaces = !std::filesystem::exists(path, error) || std::filesystem::is_regular_file(path, error);
+  error.clear();
+  const std::filesystem::path draft =
+      replaces ? path.string() + fmt::format(".{}.{}", getpid(), ++drafts) : path.string();
   errno = 0;
   std::ofstream file(draft);
   file << text;
@@ -40,11 +44,11 @@ void write_cache_file(const std::filesystem::path& path, std::string_view text, 
   if (!file) {
     error = std::error_code(errno, std::generic_category());
   } else {
-    std::filesystem::rename(draft, path, error);
+    if (replaces) std::filesystem::rename(draft, path, error);
     if (!error) return;
   }
   std::error_code ignored;
-  std::filesystem::remove(draft, ignored);
+  if (replaces) std::filesystem::remove(draft, ignored);
   fail<DeviceError>("{}: cannot be written{}; name another file in {}", path.string(),
                     error ? ": " + error.message() : "", variable);
 }

@@ -55,7 +55,7 @@ struct DeviceModel {
   double attention_bandwidth = 0;   ///< bytes/s of keys and values read by attention with one query
   double op_seconds = 0;            ///< what any op costs before it does anything: a barrier, a kernel launch
   double step_seconds = 0;          ///< what a compute step between two collectives costs beside its ops
-  double run_seconds = 0;           ///< from the host's call until it has a result, of a run that computes nothing
+  double run_seconds = 0;           ///< from the host's call until it has a result, beside the ops of the run
   std::map<std::string, ProductModel> products;  ///< by name of the weights' dtype: "q4_0"
   bool operator==(const DeviceModel&) const = default;
 };

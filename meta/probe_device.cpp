@@ -195,7 +195,7 @@ void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
     const size_t count = matrices.count_for(size);
     const double bytes = static_cast<double>(count * matrices.bytes());
     const double measured = run_products(matrices, count, 1, effort_.budget);
-    require<DeviceError>(measured > 0, "[{}] is done with {} bytes of weights before any time has passed",
+    require<DeviceError>(measured > 0, "[{}] is done with {} bytes of weights before any time has passed; probe again",
                          device_.name(), bytes);
     const double seconds = std::max(measured - static_cast<double>(count) * model.op_seconds, measured / 2);
     if (rates.empty() || bytes > rates.back().first) rates.emplace_back(bytes, bytes / seconds);

@@ -94,6 +94,9 @@ def profile(search: Search, setup: Setup, even: Split, predicted: dict | None, a
 def write_json(path: str | os.PathLike, value: dict) -> None:
     """All of it or nothing: a reader never sees half a file. Throws OSError."""
     path = pathlib.Path(path)
+    if path.exists() and not path.is_file():  # /dev/stdout is written to, not replaced
+        path.write_text(json.dumps(value, indent=2) + "\n")
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(value, indent=2) + "\n")

@@ -73,13 +73,13 @@ TEST(CudaTrace, ShowsWhatAStreamDoesWithinTheTimeOfTheHost) {
 }
 
 TEST(CudaTrace, LongQueuesAreResolvedOnTheWay) {
+  Tracer tracer;
   const test::CudaMesh mesh(1);
   Backend& backend = mesh.backend(0);
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
   graph.output(scale(graph, x, {2, 0}));
   const auto plan = backend.create_plan(graph);
-  Tracer tracer;
   backend.set_tracer(&tracer);
   for (int i = 0; i < 5000; ++i) backend.compute_async(*plan);
   backend.synchronize();
@@ -88,6 +88,7 @@ TEST(CudaTrace, LongQueuesAreResolvedOnTheWay) {
 
 TEST(CudaTrace, CollectivesAreShownOnEveryRank) {
   for (const char* implementation : {"p2p", "staged"}) {
+    Tracer tracer;
     test::CudaMesh mesh(1, 2);
     const auto communicator = mesh.communicator(implementation);
     const std::vector<float> ones(256, 1.0F);
@@ -97,7 +98,6 @@ TEST(CudaTrace, CollectivesAreShownOnEveryRank) {
       calls.push_back(
           {collectives::Collective::kAllReduce, DType::kF32, value->data(), value->data(), 256, {}, 0, "sum"});
     }
-    Tracer tracer;
     for (Backend* backend : mesh.backends()) backend->set_tracer(&tracer);
     for (int i = 0; i < 3; ++i) {
       for (int rank = 0; rank < 2; ++rank) communicator->enqueue(rank, calls[static_cast<size_t>(rank)]);

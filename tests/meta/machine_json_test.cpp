@@ -177,8 +177,8 @@ const Mistake kMistakes[] = {
     {"\"version\": 1,", "", "version: expected a value, got nothing"},
     {"\"name\": \"desk\"", "\"name\": 3", "name: expected text, got 3"},
     {"\"name\": \"desk\"", "\"nane\": 3",
-     "nane: unknown key; there are version, name, domains, devices, collectives, algorithms, copy_latency, "
-     "copy_bandwidth"},
+     "nane: unknown key; there are version, name, domains, devices, runs, collectives, algorithms, "
+     "copy_latency, copy_bandwidth"},
     {"\"name\": \"desk\"", "\"version\": 1", "the key \"version\" is there twice in one object"},
     {"\"bandwidth\": 66e9", "\"bandwidth\": -66e9",
      "domains[0].bandwidth: expected a number of 0 or more, got -66000000000.0"},
