@@ -7,6 +7,7 @@
 #include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "collectives/communicator.h"
 #include "devices/cache_file.h"
@@ -155,14 +156,20 @@ std::filesystem::path machine_file() {
 
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes) {
+  // What a device cannot do, no probe finds.
+  std::vector<std::vector<DType>> wanted;
+  for (const Device* device : devices) wanted.push_back(supported_dtypes(*device, dtypes));
   for (const Json& entry : entries_for(devices)) {
     const std::optional<MeasuredMachine> found = read_entry(entry);
     if (!found) continue;
-    const auto is_there = [&](const Device* device) {
-      const DeviceModel* model = find_device(found->machine, device->name(), probe_identity(*device, threads));
-      return model != nullptr && has_products(*model, dtypes);
+    const auto is_there = [&](size_t i) {
+      const std::string identity = probe_identity(*devices[i], threads);
+      const DeviceModel* model = find_device(found->machine, devices[i]->name(), identity);
+      return model != nullptr && has_products(*model, wanted[i]);
     };
-    if (std::all_of(devices.begin(), devices.end(), is_there)) return found;
+    std::vector<size_t> all(devices.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    if (std::all_of(all.begin(), all.end(), is_there)) return found;
   }
   return std::nullopt;
 }

@@ -96,6 +96,36 @@ TEST_F(MachineFile, WantsTheTypesOfWeights) {
   EXPECT_FALSE(find_machine(first(2), 0, more));
 }
 
+/// A device that multiplies with one type of weights only.
+class Choosy final : public Device {
+ public:
+  Choosy(Device& inner, DType dtype) : inner_(inner), dtype_(dtype) {}
+  std::string name() const override { return inner_.name(); }
+  std::string description() const override { return inner_.description(); }
+  DeviceType type() const override { return DeviceType::kGpu; }
+  DeviceMemory memory() const override { return inner_.memory(); }
+  DeviceProps props() const override { return inner_.props(); }
+  BackendReg& reg() const override { return inner_.reg(); }
+  std::unique_ptr<Backend> init(std::string_view params) override { return inner_.init(params); }
+  BufferType& buffer_type() override { return inner_.buffer_type(); }
+  bool supports_op(const Tensor& node) const override { return node.src[0]->dtype == dtype_; }
+
+ private:
+  Device& inner_;
+  DType dtype_;
+};
+
+TEST_F(MachineFile, WantsOnlyWhatADeviceCanDo) {
+  Choosy choosy(*devices_[0], DType::kQ4_0);
+  const std::vector<Device*> all{&choosy};
+  const std::vector<DType> wanted{DType::kQ4_0, DType::kF16};
+  MachineModel known = machine(1, 30e9, {"q4_0"});
+  known.devices[0].identity = probe_identity(choosy, 0);
+  save_machine(known);
+  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not find more";
+  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device could do it";
+}
+
 TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   save_machine(machine(4, 10e9));
   save_machine(machine(2, 20e9));
