@@ -93,7 +93,8 @@ def parser_of() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="SHARES",
-        help='"1,1;3,1": each is for the lists with as many devices; default even',
+        help='"1,1;3,1": each is for the lists with as many devices; auto: those predicted to be fastest; @FILE: a '
+        "profile of tune_split.py, for its devices; default even",
     )
     add("-p", dest="prompts", type=numbers(0), default=[512], metavar="INTS", help="tokens of prompts (512)")
     add("-n", dest="generations", type=numbers(0), default=[128], metavar="INTS", help="tokens to generate (128)")

@@ -22,6 +22,8 @@ python.use_packages("tune_split", "matplotlib", "numpy", "optuna", "rich", "scip
 from tuning.main import Failure, tune  # noqa: E402
 from tuning.optimiser import SAMPLERS  # noqa: E402
 
+MOST_UNITS = 4096  # that --units may ask for
+
 
 def positive(kind):
     def parse(text):
@@ -31,6 +33,13 @@ def positive(kind):
         return value
     parse.__name__ = kind.__name__
     return parse
+
+
+def units(text):
+    value = positive(int)(text)
+    if value > MOST_UNITS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_UNITS}, finer than any model is divided")
+    return value
 
 
 def fraction(text):
@@ -52,7 +61,7 @@ def add_what(parser):
     what.add_argument("-n", "--n-gen", type=positive(int), default=128, metavar="N", help="tokens to generate (128)")
     what.add_argument("-d", "--n-depth", type=int, default=0, metavar="N", help="tokens in the cache before (0)")
     what.add_argument("-t", "--threads", type=positive(int), metavar="N", help="threads of each CPU device")
-    what.add_argument("--units", type=positive(int), metavar="N",
+    what.add_argument("--units", type=units, metavar="N",
                       help="into how many units the model is divided; default by its feed-forward blocks")
     what.add_argument("--context-step", type=positive(int), default=256, metavar="N", help="of the context (256)")
     what.add_argument("--context-most", type=positive(int), metavar="N", help="default: as the model was trained")

@@ -15,6 +15,7 @@ import pathlib
 from typing import Any
 
 VERSION = 1
+LONGEST_HEADER = 1 << 20  # bytes; of a file that is none not more is read
 
 
 class JournalError(Exception):
@@ -26,28 +27,49 @@ def _different(before: dict, now: dict) -> str:
     return ", ".join(f"{name} was {json.dumps(before.get(name))} and is {json.dumps(now.get(name))}" for name in names)
 
 
-def read(path: str | os.PathLike) -> tuple[dict, list[dict], int]:
-    """The first line, the records, and how many bytes of the file hold them. Throws JournalError for what no torn
-    write explains."""
-    data = pathlib.Path(path).read_bytes()
-    lines: list[dict] = []
-    good = 0
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            value = None
-        if not line.endswith(b"\n"):
-            break  # torn
-        if not isinstance(value, dict):
-            raise JournalError(f"{path}:{number}: this is no line of a journal; move the file away, or name another")
-        lines.append(value)
-        good += len(line)
-    if not lines:
-        return {}, [], 0
-    if "journal" not in lines[0] or not isinstance(lines[0].get("settings"), dict):
-        raise JournalError(f"{path}:1: this is no journal; move the file away, or name another")
-    return lines[0], lines[1:], good
+def _line_of(value: dict) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def _value(line: bytes) -> dict | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
+    """The first line's value, {} for none. A file that has none is no journal, whatever it holds: it is left alone,
+    unless all of it is the beginning of `own`, the line that would be written."""
+    if not line.endswith(b"\n") and own.startswith(line):
+        return {}  # torn, or empty
+    value = _value(line) if line.endswith(b"\n") else None
+    if value is None or "journal" not in value or not isinstance(value.get("settings"), dict):
+        raise JournalError(f"{path}:1: this is no line of a journal; move the file away, or name another")
+    return value
+
+
+def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], int]:
+    """The first line, the records, and how many bytes of the file hold them; `own` is the first line that this run
+    would write. Throws JournalError for what no torn write explains."""
+    records: list[dict] = []
+    with open(path, "rb") as file:
+        line = file.readline(LONGEST_HEADER)
+        header = _header(path, line, own)
+        if not header:
+            return {}, [], 0
+        good = len(line)
+        for number, line in enumerate(file, 2):
+            if not line.endswith(b"\n"):
+                break  # torn
+            value = _value(line)
+            if value is None:
+                raise JournalError(f"{path}:{number}: this is no line of a journal; move the file away, or name "
+                                   "another")
+            records.append(value)
+            good += len(line)
+    return header, records, good
 
 
 class Journal:
@@ -62,6 +84,8 @@ class Journal:
         path = pathlib.Path(path)
         settings = json.loads(json.dumps(settings))
         try:
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise JournalError(f"{path} is no regular file; name another journal")
             path.parent.mkdir(parents=True, exist_ok=True)
             file = open(path, "ab")
         except OSError as error:
@@ -81,11 +105,12 @@ class Journal:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise JournalError(f"{path} is in use by another run; wait for it, or name another journal") from None
-        header, records, good = read(path)
-        file.truncate(good)
+        own = {"journal": kind, "version": VERSION, "settings": settings}
+        header, records, good = read(path, _line_of(own))
         journal = cls(path, file, records)
         if not header:
-            journal._write({"journal": kind, "version": VERSION, "settings": settings})
+            file.truncate(0)
+            journal._write(own)
             return journal
         if (header["journal"], header.get("version")) != (kind, VERSION):
             raise JournalError(f"{path} is a journal of {header['journal']}, version {header.get('version')}, not of "
@@ -93,6 +118,7 @@ class Journal:
         if header["settings"] != settings:
             raise JournalError(f"{path} was made with other settings: {_different(header['settings'], settings)}; "
                                "remove it to start again, or name another")
+        file.truncate(good)
         return journal
 
     def add(self, record: dict) -> None:
@@ -101,7 +127,7 @@ class Journal:
 
     def _write(self, value: dict) -> None:
         try:
-            self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+            self._file.write(_line_of(value))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:

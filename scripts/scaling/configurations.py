@@ -2,6 +2,7 @@
 order. Pure functions."""
 
 import dataclasses
+import json
 import re
 
 CPU_DEVICE = re.compile(r"CPU(\d+)$")
@@ -42,6 +43,7 @@ class Configuration:
     mode: str = "tensor"
     shares: str = ""
     machine: bool = False  # the whole machine as one CPU device: what the split itself costs
+    profile: str = ""  # what is in the file that `shares` names
 
     @property
     def devices(self) -> list[str]:
@@ -104,14 +106,58 @@ def groups_of(text: str, mode: str) -> tuple[tuple[str, ...], ...]:
     return tuple(groups)
 
 
-def shares_for(lists: list[str], count: int) -> list[str]:
-    """Those that have as many numbers; even, where none has."""
-    fitting = [shares for shares in lists if not shares or len(shares.split(",")) == count]
-    return fitting or [""]
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """One of --tensor-split, as `shoal bench` takes it: numbers, `auto`, a profile (`@FILE`), or nothing for even."""
+
+    text: str
+    names: str = ""  # the devices of a profile, as --devices takes them
+    mode: str = ""  # of a profile
+    content: str = ""  # of a profile, which another one of the same name may replace
+
+    @staticmethod
+    def of(text: str) -> "Shares":
+        return Shares(text, *profile_of(text[1:])) if text.startswith("@") else Shares(text)
+
+    @property
+    def count(self) -> int:
+        return len(re.split("[,:/]", self.text))
+
+    def fit(self, configuration: Configuration) -> bool:
+        if self.names:
+            return (self.names, self.mode) == (configuration.names, configuration.mode)
+        entries = len(configuration.groups) if configuration.mode == "layer" else configuration.count
+        return self.text in ("", "auto") or self.count == entries
+
+    def why_unused(self) -> str:
+        if self.names:
+            return f"no list of devices is {self.names} in split mode {self.mode}, which the profile is for"
+        wanted = "two or more" if self.text == "auto" else self.count
+        return f"no list of devices has {wanted} devices"
+
+
+def profile_of(path: str) -> tuple[str, str, str]:
+    """Devices, split mode and the text of a profile of scripts/tune_split.py; the program checks the rest of it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = file.read(1 << 20)
+        profile = json.loads(content)
+        devices, mode = profile["devices"], profile.get("split_mode", "tensor")
+        if not (isinstance(devices, list) and devices and all(isinstance(name, str) for name in devices)):
+            raise ValueError
+    except OSError as error:
+        raise ConfigurationError(f"--tensor-split @{path}: {error.strerror}; @ names a profile") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise ConfigurationError(
+            f'--tensor-split @{path}: this is no profile such as {{"version": 1, "devices": ["CPU0", "CPU1"], '
+            '"tensor_split": [3, 1]}'
+        ) from None
+    return ",".join(devices), str(mode), content
 
 
 def configurations_of(lists: list[str], modes: list[str], shares: list[str]) -> list[Configuration]:
-    """Of each list of devices, each mode and each list of shares that is for as many devices."""
+    """Of each list of devices, each mode and all shares that are for these devices; even, where none are."""
+    known = [Shares.of(text) for text in shares]
     found = []
     for text in lists:
         for mode in modes:
@@ -119,17 +165,15 @@ def configurations_of(lists: list[str], modes: list[str], shares: list[str]) -> 
                 raise ConfigurationError(f"--split-mode {mode}: known are {', '.join(MODES)}")
             if mode == "tensor" and "+" in text and "layer" in modes:
                 continue
-            groups = groups_of(text, mode)
-            if sum(len(group) for group in groups) == 1:
-                found.append(Configuration(groups))
+            even = Configuration(groups_of(text, mode), mode)
+            if even.count == 1:
+                found.append(Configuration(even.groups))
                 continue
-            units = len(groups) if mode == "layer" else len(groups[0])
-            found += [Configuration(groups, mode, one) for one in shares_for(shares, units)]
-    unused = [one for one in shares if one and all(one != configuration.shares for configuration in found)]
-    if unused:
-        raise ConfigurationError(
-            f"--tensor-split {unused[0]}: no list of devices has {len(unused[0].split(','))} devices"
-        )
+            fitting = [one for one in known if one.fit(even)] or [Shares("")]
+            found += [dataclasses.replace(even, shares=one.text, profile=one.content) for one in fitting]
+    for one in known:
+        if one.text and all(one.text != configuration.shares for configuration in found):
+            raise ConfigurationError(f"--tensor-split {one.text}: {one.why_unused()}")
     return list(dict.fromkeys(found))
 
 

@@ -99,7 +99,8 @@ def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
 def needs_of(setup: Setup, model: Model, configuration: Configuration, *more: object) -> tuple:
     environment = settings_of_shoal(environment_of(setup, configuration))
     common = (setup.build, model.path, model.bytes, configuration.flags(), setup.threads, setup.extra, environment)
-    return (*common, *more)
+    profile = (configuration.profile,) if configuration.profile else ()
+    return (*common, *profile, *more)
 
 
 def thread_flags(setup: Setup, configuration: Configuration) -> list[str]:

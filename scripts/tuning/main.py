@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from measuring import charts, text
+from measuring import charts, files, text
 from measuring.journal import Journal, JournalError
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
@@ -20,6 +20,7 @@ from tuning.splits import Grid, Keys, Split, units_of
 from tuning.splits import text as split_text
 from tuning.trials import Objective, Trials
 
+USAGE = 2  # exit code of the program for flags that it does not know: no trial would do better
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what is measured
 
 
@@ -45,17 +46,22 @@ class Tuning:
         return self.grid.even()
 
     @property
+    def simulated(self) -> str:
+        """The machine on which it was all simulated; empty where it was measured."""
+        return self.arguments.simulate or ""
+
+    @property
     def predicted_split(self) -> Split | None:
         return self.grid.rounded(self.predicted["tensor_split"]) if self.predicted else None
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    files = _files(arguments)
+    names = _files(arguments)
     try:
         with signals_stop():
             tuning = _prepared(arguments)
-            with Journal.open(files["journal"], "tune_split", _settings(tuning)) as journal:
-                return _with_journal(tuning, journal, files)
+            with Journal.open(names["journal"], "tune_split", _settings(tuning)) as journal:
+                return _with_journal(tuning, journal, names)
     except (ProgramError, JournalError, charts.ChartError) as error:
         raise Failure(str(error)) from None
     except Stopped as stopped:
@@ -63,18 +69,25 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
-    profile = pathlib.Path(arguments.profile or f"{pathlib.Path(arguments.model).stem}.split.json")
-    if profile.is_dir() or not profile.parent.is_dir():
-        raise Failure(f"cannot write the profile {profile}: " + ("it is a folder" if profile.is_dir() else
-                                                                 f"there is no folder {profile.parent}"))
-    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or profile.with_suffix(".svg"))
+    usual = pathlib.Path(f"{pathlib.Path(arguments.model).stem}.split.json")
+    profile = pathlib.Path(arguments.profile or usual)
+    beside = usual if files.is_device(profile) else profile  # no chart goes into /dev
+    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or beside.with_suffix(".svg"))
+    journal = pathlib.Path(arguments.journal or beside.with_suffix(".journal.jsonl"))
     try:
+        files.check(profile, "profile", devices=True)
         if chart is not None:
             charts.check(chart)
-    except charts.ChartError as error:
+            files.check(chart, "chart")
+        files.check(journal, "journal")
+    except (charts.ChartError, files.FileError) as error:
         raise Failure(str(error)) from None
-    return {"profile": profile, "chart": chart,
-            "journal": pathlib.Path(arguments.journal or profile.with_suffix(".journal.jsonl"))}
+    names = {"profile": profile, "chart": chart, "journal": journal}
+    places = [path.resolve() for path in names.values() if path is not None]
+    if len(set(places)) < len(places):
+        raise Failure(f"two of profile, chart and journal are the same file: "
+                      f"{', '.join(str(path) for path in names.values() if path is not None)}; name others")
+    return names
 
 
 def _prepared(arguments: argparse.Namespace) -> Tuning:
@@ -86,10 +99,8 @@ def _prepared(arguments: argparse.Namespace) -> Tuning:
     shoal = Shoal(arguments.shoal)
     planner = Planner(shoal, setup)
     devices = len(setup.names())
-    if arguments.simulate:
-        plan = shoal.plan(setup.model, "CPU0")  # the machine's devices are not here
-    else:
-        plan = planner.plan(None)  # fails where every trial would
+    machine = ["--machine", arguments.simulate] if arguments.simulate else []
+    plan = planner.plan(None, more=machine)  # fails where every trial would
     units = arguments.units or units_of(plan, devices)
     if arguments.exhaustive and Grid(devices, units).count() > 5000:
         raise Failure(f"--exhaustive: there are {Grid(devices, units).count()} splits of {units} units over {devices} "
@@ -113,7 +124,7 @@ def _settings(tuning: Tuning) -> dict:
     return settings
 
 
-def _with_journal(tuning: Tuning, journal: Journal, files: dict) -> int:
+def _with_journal(tuning: Tuning, journal: Journal, names: dict) -> int:
     arguments = tuning.arguments
     exact = arguments.simulate is not None or arguments.objective == "context"
     trials = Trials(tuning.setup.objective, exact, arguments.confidence)
@@ -131,9 +142,9 @@ def _with_journal(tuning: Tuning, journal: Journal, files: dict) -> int:
     if tuning.search.best() is None:
         failures = [trial.failure for trial in trials if trial.failure]
         raise Failure(f"no split could be measured; the last failed with: {failures[-1] if failures else ended.why}")
-    _write(tuning, files)
+    _write(tuning, names)
     _show(tuning, ended)
-    _tell_files(files)
+    _tell_files(names)
     return 0
 
 
@@ -253,6 +264,8 @@ def _measured(tuning: Tuning, measure, step: Step) -> dict:
         done = measure(step.split)
         record.update(samples=done.samples, model_type=done.model_type, commit=done.commit)
     except ProgramError as error:
+        if error.code == USAGE:
+            raise Failure(str(error)) from None
         record["failed"] = str(error)
     record["seconds"] = round(time.monotonic() - start, 3)
     return record
@@ -272,22 +285,28 @@ def _line(tuning: Tuning, step: Step, record: dict) -> str:
     return f"{what}  {', '.join(figures)}"
 
 
-def _write(tuning: Tuning, files: dict) -> None:
+def _write(tuning: Tuning, names: dict) -> None:
     search = tuning.search
     profile = report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
+    if tuning.simulated:
+        profile["simulated"] = tuning.simulated
     try:
-        report.write_json(files["profile"], profile)
+        report.write_json(names["profile"], profile)
     except OSError as error:
-        raise Failure(f"cannot write the profile {files['profile']}: {error.strerror}") from None
-    if files["chart"] is not None:
-        report.chart(files["chart"], search, tuning.setup, tuning.even, tuning.predicted_split)
+        raise Failure(f"cannot write the profile {names['profile']}: {error.strerror}") from None
+    if names["chart"] is not None:
+        report.chart(names["chart"], search, tuning.setup, tuning.even, tuning.predicted_split,
+                     tuning.simulated)
 
 
 def _show(tuning: Tuning, ended: End) -> None:
     search = tuning.search
     if tuning.arguments.output == "json":
-        print(json.dumps(report.as_json(search, tuning.even, ended.why, ended.complete), indent=2), flush=True)
+        found = report.as_json(search, tuning.even, ended.why, ended.complete)
+        print(json.dumps({**found, "simulated": tuning.simulated} if tuning.simulated else found, indent=2), flush=True)
         return
+    if tuning.simulated:
+        print(f"{report.simulated_title(tuning.simulated)}:")
     report.print_table(search, tuning.even, sys.stdout)
     best = search.best()
     if best is not None:
@@ -295,6 +314,6 @@ def _show(tuning: Tuning, ended: End) -> None:
               f"best: --tensor-split {split_text(best.split)}", flush=True)
 
 
-def _tell_files(files: dict) -> None:
-    names = [f"{name} {path}" for name, path in files.items() if path is not None]
-    print(f"tune_split: wrote {', '.join(names)}", file=sys.stderr)
+def _tell_files(names: dict) -> None:
+    written = [f"{name} {path}" for name, path in names.items() if path is not None]
+    print(f"tune_split: wrote {', '.join(written)}", file=sys.stderr)

@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 
-from measuring import text
+from measuring import files, text
 from tuning.measure import Setup
 from tuning.search import Search
 from tuning.splits import Split
@@ -92,17 +92,8 @@ def profile(search: Search, setup: Setup, even: Split, predicted: dict | None, a
 
 
 def write_json(path: str | os.PathLike, value: dict) -> None:
-    """All of it or nothing: a reader never sees half a file. Throws OSError."""
-    path = pathlib.Path(path)
-    if path.exists() and not path.is_file():  # /dev/stdout is written to, not replaced
-        path.write_text(json.dumps(value, indent=2) + "\n")
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(value, indent=2) + "\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Throws OSError."""
+    files.write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def as_json(search: Search, even: Split, ended: str, complete: bool) -> dict:
@@ -132,17 +123,24 @@ def print_table(search: Search, even: Split, stream) -> None:
 # Charts.
 
 
-def chart(path: str | os.PathLike, search: Search, setup: Setup, even: Split, predicted: Split | None) -> None:
+def simulated_title(machine: str) -> str:
+    return f"simulated on {machine}, not measured"
+
+
+def chart(path: str | os.PathLike, search: Search, setup: Setup, even: Split, predicted: Split | None,
+          simulated: str = "") -> None:
     """Of two devices the speed by the first one's share; of more the score by the share of each. Throws ChartError."""
     from measuring import charts
     if len(setup.names()) == 2:
-        made = _two_devices(charts, search, setup, even, predicted)
+        made = _two_devices(charts, search, setup, even, predicted, simulated)
     else:
         made = _many_devices(charts, search, setup)
+    if simulated:
+        made.suptitle(simulated_title(simulated), x=0.01, ha="left", fontsize=11, color=charts.COLOURS[1])
     charts.save(made, path)
 
 
-def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: Split | None):
+def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: Split | None, simulated: str):
     kinds = _kinds(search.trials)
     names = setup.names()
     best = search.best()
@@ -154,7 +152,8 @@ def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: S
         done = sorted(search.trials.measured(), key=lambda trial: trial.split)
         share = [100 * trial.split[0] / search.grid.units for trial in done]
         figures = [mean_and_deviation(trial.values(kind)) for trial in done]
-        charts.series(one, number, share, [mean for mean, _ in figures], "measured", error=[by for _, by in figures])
+        charts.series(one, number, share, [mean for mean, _ in figures], "simulated" if simulated else "measured",
+                      error=[by for _, by in figures])
         at = 100 / search.grid.units
         top = mean_and_deviation(best.values(kind))[0]
         one.plot([best.split[0] * at], [top], marker="o", markersize=13, markerfacecolor="none", linestyle="none",

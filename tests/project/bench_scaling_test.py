@@ -179,6 +179,31 @@ class ConfigurationTest(unittest.TestCase):
         )
         self.assertEqual(configurations.cpu_devices([grouped]), 3)
 
+    def test_auto_and_profiles(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "a.json"
+            text = f"@{path}"
+            path.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [1, 3]}')
+            found = configurations.configurations_of(["CPU0", "CPU0,CPU1", "CPU1,CPU0"], ["tensor"], ["auto", text])
+            expected = ["CPU0", "CPU0,CPU1 auto", f"CPU0,CPU1 {text}", "CPU1,CPU0 auto"]
+            self.assertEqual([one.name for one in found], expected)
+            self.assertEqual(found[2].flags(), ["--devices", "CPU0,CPU1", "--tensor-split", text])
+            self.assertEqual(self.of(["CPU0,CPU1,CPU2"], ["tensor", "layer"], ["auto"])[1], "CPU0,CPU1,CPU2 layer auto")
+            for lists, modes, shares, message in (
+                (["CPU0"], ["tensor"], "auto", "has two or more"),
+                (["CPU1,CPU0"], ["tensor"], text, "no list of devices is CPU0,CPU1 in split mode tensor"),
+                (["CPU0,CPU1"], ["layer"], text, "no list of devices is CPU0,CPU1"),
+                (["CPU0,CPU1"], ["tensor"], f"@{folder}/none", "No such file"),
+                (["CPU0,CPU1"], ["tensor"], f"@{TINY}", "is no profile"),
+            ):
+                with self.subTest(message), self.assertRaisesRegex(ConfigurationError, message):
+                    self.of(lists, modes, [shares])
+            before = found[2]
+            path.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [2, 3]}')
+            after = configurations.configurations_of(["CPU0,CPU1"], ["tensor"], [text])[0]
+            self.assertNotEqual(before, after)
+            self.assertEqual(before.name, after.name)
+
     def test_what_makes_no_sense(self):
         for lists, modes, shares in (
             (["CPU0,"], ["tensor"], []),
@@ -586,6 +611,23 @@ class ScriptTest(unittest.TestCase):
         memory = {one["configuration"]: one["devices"] for one in found["memory"]}
         self.assertLess(memory["CPU0,CPU1"][0]["weights"], memory["CPU0"][0]["weights"])
         self.assertFalse([record for record in self.records() if record.get("error")])
+
+    @unittest.skipUnless(os.environ.get("SHOAL_PROGRAM"), "SHOAL_PROGRAM is not set")
+    def test_the_program_takes_auto_and_profiles(self):
+        profile = self.folder / "a.json"
+        profile.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [1, 3]}')
+        arguments = ["--shoal", os.environ["SHOAL_PROGRAM"], "-p", "8", "-n", "0", "-r", "1", "--inside", "1"]
+        command = self.command("-ts", f"auto;@{profile};1,3", *arguments)
+        command[command.index(str(self.model))] = str(TINY)
+        environment = self.environment(SHOAL_MACHINE_FILE=str(self.folder / "machine.json"))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        names = {"CPU0", *(f"CPU0,CPU1 {one}" for one in ("auto", f"@{profile}", "1,3"))}
+        self.assertEqual({name for _, name in self.rows()}, names)
+        self.assertFalse([record for record in self.records() if record.get("error")])
+        found = json.loads((self.output / "scaling.json").read_text())
+        memory = {one["configuration"]: [row["weights"] for row in one["devices"]] for one in found["memory"]}
+        self.assertEqual(memory[f"CPU0,CPU1 @{profile}"], memory["CPU0,CPU1 1,3"])  # not even shares
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "no
 "prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A token
 takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
 exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the
-line number is part of what seeds the noise. `memory` is how many units fit into each device; a failure holds where a
-device's share is in [low, high) of "share", [device, low, high].
+line number is part of what seeds the noise. "simulated" are devices of --machine; `memory` is how many units fit
+into each device; a failure holds where a device's share is in [low, high) of "share", [device, low, high].
 """
 import json
 import math
@@ -59,6 +59,9 @@ def plan(config, devices, shares):
 
 
 def fail(how):
+    if how == "usage":
+        print("shoal: error: there is no flag --x; see shoal bench --help", file=sys.stderr)
+        sys.exit(2)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang":
@@ -98,6 +101,9 @@ def main():
     with open(os.environ["FAKE_SHOAL"]) as file:
         config = json.load(file)
     devices = flag("--devices").split(",")
+    unknown = set(devices) - set(config.get("simulated", devices))
+    if flag("--machine") and unknown:
+        sys.exit(f"shoal: error: machine {flag('--machine')} has no device '{unknown.pop()}'; it has A, B")
     shares = shares_of(config, devices)
     {"plan": plan, "bench": bench, "simulate": bench}[sys.argv[1]](config, devices, shares)
 

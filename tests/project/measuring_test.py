@@ -171,6 +171,26 @@ class JournalTest(InFolder):
         self.assertEqual((self.folder / "j.jsonl").read_text(), "# Notes\nof mine\n")
         with self.assertRaisesRegex(JournalError, "cannot write .*: Is a directory"):
             Journal.open(self.folder, "test", {})
+        with self.assertRaisesRegex(JournalError, "/dev/null is no regular file"):
+            Journal.open("/dev/null", "test", {})
+
+    def test_files_of_others_are_left_alone(self):
+        path = self.folder / "j.jsonl"
+        with self.open():
+            header = path.read_bytes()
+        others = (b"no newline", b"{}", b"{}\n", b'{"journal":"test"}\n', b"\0", b"\n", b"\n" + header, header[1:],
+                  header[:-3] + b"x", header[:20] + b"x" * 3_000_000, b"[" * 100_000 + b"\n", b'{"version": 1,\n "a": 2}')
+        for data in others:
+            with self.subTest(data[:30]):
+                path.write_bytes(data)
+                with self.assertRaisesRegex(JournalError, "j.jsonl:1: this is no line of a journal; move the file"):
+                    self.open()
+                self.assertEqual(path.read_bytes(), data)
+        for data in (header + b'{"n":1}\nmine\n{"n":', header.replace(b"test", b"else") + b'{"n":'):
+            path.write_bytes(data)
+            with self.assertRaises(JournalError):
+                self.open()
+            self.assertEqual(path.read_bytes(), data)
 
     def test_nothing_is_lost_when_it_is_killed(self):
         script = ("import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -198,6 +198,16 @@ class SearchTest(TuneSplit):
         self.assertEqual(tuned["best"]["split"], [6, 18])
         self.assertEqual((tuned["units"], tuned["runs"]), (UNITS, tuned["trials"]))
         self.assertEqual(len(self.log()), tuned["runs"])
+        self.assertEqual((tuned["simulated"], self.profile()["simulated"]), ("two.json", "two.json"))
+        done = self.run_script("--simulate", "two.json", "--chart", "a.svg", devices="A,B")
+        self.assertEqual(done.stdout.splitlines()[0], "simulated on two.json, not measured:")
+        self.assertIn(">simulated on two.json, not measured</text>", (self.folder / "a.svg").read_text())
+
+    def test_a_simulation_of_devices_that_the_machine_lacks_ends_at_once(self):
+        self.machine(speeds=[1, 3], simulated=["A", "B"])
+        self.fails("tune_split: machine two.json has no device 'X'", "--simulate", "two.json", devices="A,X")
+        self.assertEqual(self.log(), [])
+        self.assertFalse((self.folder / "model.split.journal.jsonl").exists())
 
     def test_the_largest_context_needs_no_run(self):
         self.machine(speeds=[1, 1], memory=[8, 20])
@@ -243,6 +253,11 @@ class FailureTest(TuneSplit):
         self.assertLessEqual(len(self.log()), 8)
         self.assertFalse((self.folder / "model.split.json").exists())
 
+    def test_flags_that_the_program_does_not_know_end_it_at_once(self):
+        self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "usage"}])
+        self.fails("tune_split: there is no flag --x", "--", "--x")
+        self.assertEqual(len(self.log()), 1)
+
     def test_what_it_refuses(self):
         for code, words, arguments in (
                 (1, "there is no model none.gguf", ["-m", "none.gguf"]),
@@ -254,11 +269,46 @@ class FailureTest(TuneSplit):
                 (2, "invalid choice: 'speed'", ["--objective", "speed"]),
                 (2, "1.5 is not between 0 and 1", ["--weight", "1.5"]),
                 (2, "0 is not above 0", ["--trials", "0"]),
+                (2, "4097 is more than 4096", ["--units", "4097"]),
+                (2, "invalid units value: 'x'", ["--units", "x"]),
                 (2, "must be at least 0.5 and below 1", ["--confidence", "1"]),
                 (2, "leave --simulate out", ["--objective", "context", "--simulate", "x"])):
             with self.subTest(arguments):
                 self.fails(words, *arguments, code=code)
         self.assertEqual(self.log(), [])
+
+    def test_files_that_cannot_be_written_are_refused_at_once(self):
+        os.mkfifo(self.folder / "pipe.svg")
+        (self.folder / "circle").symlink_to("circle")
+        (self.folder / "link").symlink_to("none/a.json")
+        (self.folder / "folder.svg").mkdir()
+        for words, arguments in (
+                ("cannot write the profile pipe.svg: it is no regular file", ["-o", "pipe.svg", "--chart", "a.svg"]),
+                ("cannot write the profile circle: ", ["-o", "circle"]),
+                ("cannot write the profile link: there is no folder", ["-o", "link"]),
+                ("cannot write the chart pipe.svg: it is no regular file", ["--chart", "pipe.svg"]),
+                ("cannot write the chart folder.svg: it is a folder", ["--chart", "folder.svg"]),
+                ("cannot write the chart none/a.svg: there is no folder", ["--chart", "none/a.svg"]),
+                ("cannot write the journal /dev/null: it is no regular file", ["--journal", "/dev/null"]),
+                ("cannot write the journal none/a: there is no folder", ["--journal", "none/a"]),
+                ("are the same file", ["-o", "a.json", "--journal", "a.json"])):
+            with self.subTest(arguments):
+                self.fails(words, *arguments)
+        self.assertEqual(self.log(), [])
+        self.assertEqual(sorted(path.name for path in self.folder.glob("*.j*")), ["fake.json"])
+
+    def test_links_are_followed_and_devices_stay(self):
+        (self.folder / "link.json").symlink_to("real.json")
+        self.tune("-o", "link.json")
+        self.assertTrue((self.folder / "link.json").is_symlink())
+        self.assertEqual(json.loads((self.folder / "real.json").read_text())["tensor_split"], [6, 18])
+        self.tune("-o", "/dev/null", "--journal", "link.journal.jsonl")
+        self.assertTrue(pathlib.Path("/dev/null").is_char_device())
+        done = subprocess.run(self.command("-o", "/dev/stdout", "--chart", "none"), cwd=self.folder, check=False,
+                              env=self.environment(), capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.JSONDecoder().raw_decode(done.stdout)[0]["tensor_split"], [6, 18])
+        self.assertTrue((self.folder / "model.split.journal.jsonl").exists())
 
     def test_a_journal_of_something_else(self):
         self.tune()
@@ -333,6 +383,7 @@ class OutputTest(TuneSplit):
         self.assertAlmostEqual(profile["even"]["generation"], 1 / seconds(self.config, (12, 12)), delta=0.1)
         self.assertEqual(profile["even"]["tensor_split"], [12, 12])
         self.assertIsNone(profile["prediction"])
+        self.assertNotIn("simulated", profile)
         self.assertEqual(profile["shoal"], {"commit": "0123abc"})
 
     def test_table_and_chart(self):
