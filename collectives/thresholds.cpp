@@ -1,6 +1,5 @@
 #include "collectives/thresholds.h"
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -17,10 +16,9 @@ constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
 
 /// The meshes of the file, or an empty object.
 nlohmann::json read_meshes() {
-  std::ifstream file(thresholds_file());
-  const auto found = nlohmann::json::parse(file, nullptr, false);
-  const bool usable = found.is_object() && found.value("version", 0) == kVersion && found.contains("meshes") &&
-                      found["meshes"].is_object();
+  const auto found = nlohmann::json::parse(read_cache_file(thresholds_file()), nullptr, false);
+  const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
+                      found.contains("meshes") && found["meshes"].is_object();
   return usable ? found["meshes"] : nlohmann::json::object();
 }
 

@@ -11,6 +11,12 @@ namespace shoal {
 /// What the environment variable says, or shoal/<name> in XDG_CACHE_HOME, or in ~/.cache.
 std::filesystem::path cache_file(const char* variable, std::string_view name);
 
+/// All of it; "" where there is none, or it cannot be read.
+std::string read_cache_file(const std::filesystem::path& path);
+
+/// Throws what write_cache_file would, before there is something to be written. Makes the folder.
+void check_cache_file(const std::filesystem::path& path, const char* variable);
+
 /// Makes the folder, writes beside the file and moves what it wrote there. Throws DeviceError that names the file, what
 /// the system says and the variable that names another one; what was there is unchanged then.
 void write_cache_file(const std::filesystem::path& path, std::string_view text, const char* variable);

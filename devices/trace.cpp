@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace shoal {
@@ -74,11 +75,12 @@ TraceRow::~TraceRow() {
 
 void TraceRow::add(const TraceSpan& span) {
   if (room_ == 0) {
-    if (!tracer_.take_chunk()) {
+    // Without memory the work that is watched goes on.
+    Chunk* chunk = tracer_.take_chunk() ? new (std::nothrow) Chunk : nullptr;
+    if (chunk == nullptr) {
       tracer_.lost_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    auto* chunk = new Chunk;
     (last_ == nullptr ? first_ : last_->next) = chunk;
     last_ = chunk;
     room_ = kChunkSpans;

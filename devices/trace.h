@@ -86,7 +86,7 @@ class TraceRow {
   TraceRow& operator=(const TraceRow&) = delete;
 
   const std::string& name() const { return name_; }
-  /// Without an effect when the tracer has no room any more.
+  /// Without an effect when the tracer has no room any more, or there is no memory.
   void add(const TraceSpan& span);
 
  private:

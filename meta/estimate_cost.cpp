@@ -31,15 +31,12 @@ Product product_of(const Tensor& node) {
   return {as_double(weight.elements()), as_double(x.rows()) / std::max(sheets, 1.0)};
 }
 
-/// Tokens choose their experts as if by lot: of E experts, T tokens that take u each use E (1 - (1 - u / E)^T) on the
-/// average.
 Product expert_product_of(const Tensor& node) {
   const Tensor &experts = *node.src[0], &ids = *node.src[2];
   const double all = as_double(experts.shape[2]), taken = std::min(as_double(ids.shape[0]), all);
-  if (all == 0) return {};
-  const double used = all * (1 - std::pow(1 - taken / all, as_double(ids.shape[1])));
-  if (used == 0) return {};
-  return {as_double(experts.elements()) / all * used, taken * as_double(ids.shape[1]) / used};
+  const double share = used_experts(experts, ids);
+  if (share == 0) return {};
+  return {as_double(experts.elements()) * share, taken * as_double(ids.shape[1]) / (all * share)};
 }
 
 /// Rows of keys and values that a query sees.
@@ -90,6 +87,11 @@ double activation_bytes(const Tensor& node) {
 }
 
 }  // namespace
+
+double used_experts(const Tensor& experts, const Tensor& ids) {
+  const double all = as_double(experts.shape[2]), taken = std::min(as_double(ids.shape[0]), all);
+  return all == 0 ? 0 : 1 - std::pow(1 - taken / all, as_double(ids.shape[1]));
+}
 
 bool is_executed(const Tensor& node) {
   return !node.empty() && info(node.op).kind == OpKind::kCompute;

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "collectives/communicator.h"
 #include "devices/cache_file.h"
 #include "graph/error.h"
 #include "meta/probe.h"
@@ -24,8 +26,7 @@ using Json = nlohmann::json;
 
 /// The file's machines as they are written, the latest first; empty where there is no file of ours.
 std::vector<Json> read_entries() {
-  std::ifstream file(machine_file());
-  const Json found = Json::parse(file, nullptr, false);
+  const Json found = Json::parse(read_cache_file(machine_file()), nullptr, false);
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
                       found.contains("machines") && found["machines"].is_array();
   return usable ? found["machines"].get<std::vector<Json>>() : std::vector<Json>();
@@ -34,6 +35,56 @@ std::vector<Json> read_entries() {
 std::string text_of(const Json& entry, const char* key) {
   const bool is_text = entry.is_object() && entry.contains(key) && entry[key].is_string();
   return is_text ? entry[key].get<std::string>() : "";
+}
+
+/// Where devices are, by name; no object in what an older program wrote.
+Json places_of(const Json& entry) {
+  return entry.is_object() && entry.contains("places") ? entry["places"] : Json();
+}
+
+Json places_of(const MachineModel& machine) {
+  Json places = Json::object();
+  for (const DeviceModel& model : machine.devices) {
+    const Device* device = Registry::instance().find_device(model.name);
+    places[model.name] = device != nullptr ? probe_place(*device) : "";
+  }
+  return places;
+}
+
+/// How collectives of so many devices are done, as far as the environment says so.
+std::string collectives_of(size_t devices) {
+  if (devices < 2) return "";
+  return fmt::format("{} {}", collectives::default_implementation(), name_of(collectives::default_wire()));
+}
+
+/// Of the products measured least.
+size_t points_of(const MachineModel& machine) {
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const DeviceModel& device : machine.devices) {
+    for (const auto& [name, product] : device.products) least = std::min(least, product.streamed.size());
+  }
+  return least;
+}
+
+/// Those measured where these devices are now, with their collectives; the thorough ones first, then the latest.
+std::vector<Json> entries_for(std::span<Device* const> devices) {
+  std::vector<Json> entries = read_entries();
+  const std::string collectives = collectives_of(devices.size());
+  std::erase_if(entries, [&](const Json& entry) {
+    const Json places = places_of(entry);
+    const auto is_there = [&](const Device* device) {
+      return places.contains(device->name()) && places[device->name()] == probe_place(*device);
+    };
+    const bool same_collectives = devices.size() < 2 || text_of(entry, "collectives") == collectives;
+    return !same_collectives || !std::all_of(devices.begin(), devices.end(), is_there);
+  });
+  const auto points = [](const Json& entry) {
+    const auto found = entry.find("points");
+    return found != entry.end() && found->is_number_unsigned() ? found->get<size_t>() : 0;
+  };
+  std::stable_sort(entries.begin(), entries.end(),
+                   [&](const Json& one, const Json& other) { return points(one) > points(other); });
+  return entries;
 }
 
 /// nullopt for one of another program version, or one that is damaged.
@@ -58,14 +109,39 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
 }
 
-/// Does `latest` have everything that `old` has?
+bool has_tables(const MachineModel& latest, const MachineModel& old) {
+  const auto has_run = [&](const RunCost& run) {
+    return std::any_of(latest.runs.begin(), latest.runs.end(),
+                       [&](const RunCost& other) { return other.members == run.members; });
+  };
+  const auto has_table = [&](const CollectiveTable& table) {
+    return std::any_of(latest.collectives.begin(), latest.collectives.end(), [&](const CollectiveTable& other) {
+      return other.members == table.members && other.kind == table.kind;
+    });
+  };
+  return std::all_of(old.runs.begin(), old.runs.end(), has_run) &&
+         std::all_of(old.collectives.begin(), old.collectives.end(), has_table);
+}
+
+/// Does `latest` have everything that `old` has, as thoroughly?
 bool replaces(const MachineModel& latest, const MachineModel& old) {
-  return std::all_of(old.devices.begin(), old.devices.end(), [&](const DeviceModel& device) {
+  const auto has_device = [&](const DeviceModel& device) {
     const DeviceModel* again = find_device(latest, device.name, device.identity);
     return again != nullptr && std::all_of(device.products.begin(), device.products.end(), [&](const auto& product) {
-             return again->products.contains(product.first);
+             const auto found = again->products.find(product.first);
+             return found != again->products.end() && found->second.streamed.size() >= product.second.streamed.size();
            });
-  });
+  };
+  return std::all_of(old.devices.begin(), old.devices.end(), has_device) && has_tables(latest, old);
+}
+
+/// Was `old` measured with the same devices and collectives as `latest`, as far as it has them?
+bool is_same_place(const Json& latest, const Json& old, size_t devices) {
+  const Json now = places_of(latest), before = places_of(old);
+  for (const auto& [name, place] : before.items()) {
+    if (!now.contains(name) || now[name] != place) return false;
+  }
+  return devices < 2 || text_of(latest, "collectives") == text_of(old, "collectives");
 }
 
 std::string now() {
@@ -80,14 +156,20 @@ std::filesystem::path machine_file() {
 
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes) {
-  for (const Json& entry : read_entries()) {
+  // What a device cannot do, no probe finds.
+  std::vector<std::vector<DType>> wanted;
+  for (const Device* device : devices) wanted.push_back(supported_dtypes(*device, dtypes));
+  for (const Json& entry : entries_for(devices)) {
     const std::optional<MeasuredMachine> found = read_entry(entry);
     if (!found) continue;
-    const auto is_there = [&](const Device* device) {
-      const DeviceModel* model = find_device(found->machine, device->name(), probe_identity(*device, threads));
-      return model != nullptr && has_products(*model, dtypes);
+    const auto is_there = [&](size_t i) {
+      const std::string identity = probe_identity(*devices[i], threads);
+      const DeviceModel* model = find_device(found->machine, devices[i]->name(), identity);
+      return model != nullptr && has_products(*model, wanted[i]);
     };
-    if (std::all_of(devices.begin(), devices.end(), is_there)) return found;
+    std::vector<size_t> all(devices.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    if (std::all_of(all.begin(), all.end(), is_there)) return found;
   }
   return std::nullopt;
 }
@@ -97,17 +179,28 @@ std::optional<MachineModel> find_machine(std::span<Device* const> devices, int t
   return found ? std::optional(std::move(found->machine)) : std::nullopt;
 }
 
-void save_machine(const MachineModel& machine) {
+void check_machine_file() {
+  check_cache_file(machine_file(), kVariable);
+}
+
+std::string save_machine(const MachineModel& machine) {
   const std::string text = to_json(machine);
   parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
-  std::vector<Json> kept{{{"program", SHOAL_VERSION}, {"measured", now()}, {"machine", Json::parse(text)}}};
+  const Json latest{{"program", SHOAL_VERSION},     {"measured", now()},
+                    {"places", places_of(machine)}, {"collectives", collectives_of(machine.devices.size())},
+                    {"points", points_of(machine)}, {"machine", Json::parse(text)}};
+  std::vector<Json> kept{latest};
   for (Json& entry : read_entries()) {
     const std::optional<MeasuredMachine> old = read_entry(entry);
-    const bool useless = text_of(entry, "program") == SHOAL_VERSION && (!old || replaces(machine, old->machine));
+    const bool replaced =
+        !old || !places_of(entry).is_object() ||
+        (replaces(machine, old->machine) && is_same_place(latest, entry, old->machine.devices.size()));
+    const bool useless = replaced && text_of(entry, "program") == SHOAL_VERSION;
     if (!useless && kept.size() < kMost) kept.push_back(std::move(entry));
   }
   const Json all{{"version", kVersion}, {"machines", kept}};
   write_cache_file(machine_file(), all.dump(1) + "\n", kVariable);
+  return text_of(latest, "measured");
 }
 
 }  // namespace shoal::meta

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "devices/cache_file.h"
 #include "graph/error.h"
 
 namespace shoal::meta {
@@ -258,17 +256,12 @@ std::string text_of(const Gpus& gpus) {
 }
 
 std::string read_text(const std::string& path) {
-  std::error_code none;
-  std::ostringstream text;
-  // A folder can be opened like a file, and fails when it is read.
-  if (std::ifstream file(path, std::ios::binary); file && !std::filesystem::is_directory(path, none)) {
-    text << file.rdbuf();
-  }
-  require<InvalidArgument>(!text.view().empty(),
+  std::string text = read_cache_file(path);
+  require<InvalidArgument>(!text.empty(),
                            "{}: there is no such file, or it cannot be read; a description of a machine looks as in "
                            "docs/simulation.md",
                            path);
-  return text.str();
+  return text;
 }
 
 /// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.

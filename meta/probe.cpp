@@ -1,6 +1,7 @@
 #include "meta/probe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -241,6 +242,10 @@ std::string probe_identity(const Device& device, int threads) {
     }
   }
   return text;
+}
+
+std::string probe_place(const Device& device) {
+  return is_cpu(device) ? fmt::format("cores {}", fmt::join(cpu::cores_of(device), ",")) : device.props().device_id;
 }
 
 std::vector<DType> probe_dtypes() {

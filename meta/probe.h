@@ -34,6 +34,8 @@ MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options
 std::string probe_params(const Device& device, int threads);
 /// What must be the same for measured figures to hold: description, parameters, and the instructions in use.
 std::string probe_identity(const Device& device, int threads);
+/// Which one of those alike it is: its PCI address, or the numbers of a CPU device's cores.
+std::string probe_place(const Device& device);
 /// Types of weights that figures can be measured for: f32, f16, bf16 and all quantised ones.
 std::vector<DType> probe_dtypes();
 /// Those of them that the device multiplies with.

@@ -15,6 +15,9 @@ namespace {
 constexpr int kClippings = 4;
 /// The parts of everything that are moved, from about a quarter down.
 constexpr int kHalvings = 6;
+/// Predictions: two shares are found with few, many have many ways to be moved.
+constexpr int kForEach = 12;
+constexpr int kMost = 96;
 /// A plan must be predicted so much faster to be preferred: less is rounding.
 constexpr double kGain = 1e-4;
 
@@ -59,7 +62,10 @@ double lacking(const Prediction& prediction) {
 class Search {
  public:
   Search(const Scenario& scenario, const Candidate& candidate, const ShareSearch& options)
-      : scenario_(scenario), candidate_(candidate), options_(options), names_(sharers(candidate)) {}
+      : scenario_(scenario), candidate_(candidate), options_(options), names_(sharers(candidate)) {
+    const int worth = std::min(kMost, kForEach * (static_cast<int>(names_.size()) + 1));
+    if (options_.predictions <= 0) options_.predictions = worth;
+  }
 
   BestShares run() {
     const std::vector<double> even = even_shares(names_.size());
@@ -168,7 +174,7 @@ class Search {
 
   const Scenario& scenario_;
   const Candidate& candidate_;
-  const ShareSearch& options_;
+  ShareSearch options_;
   std::vector<std::vector<std::string>> names_;
   std::map<std::string, Prediction> known_;  ///< by split key
   Prediction best_;

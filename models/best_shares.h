@@ -14,7 +14,7 @@ namespace shoal::models {
 
 struct ShareSearch {
   Objective objective = Objective::kGeneration;
-  int predictions = 96;  ///< most of them
+  int predictions = 0;  ///< most of them; 0: as many as so many shares are worth, at most 96
   /// Told before each prediction how many there were, of at most how many. May throw to stop.
   std::function<void(int done, int most)> progress = {};
 };

@@ -168,7 +168,8 @@ class Predictor {
   /// The caller's own inputs are part of what a run costs its host.
   double copy_seconds(const sched::Copy& copy) const {
     if (copy.from_split < 0 && copy.from_backend < 0 && !copy.streamed) return 0;
-    return machine_.copy_latency + as_double(copy.bytes) / machine_.copy_bandwidth;
+    const double part = copy.ids == nullptr ? 1 : meta::used_experts(*copy.tensor, *copy.ids);
+    return machine_.copy_latency + part * as_double(copy.bytes) / machine_.copy_bandwidth;
   }
 
   void add(Totals& totals, const Stage& stage, int times) const {

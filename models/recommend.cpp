@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <map>
 #include <set>
@@ -14,31 +15,87 @@ namespace {
 
 constexpr size_t kMostSets = 64;
 constexpr size_t kMostDevicesForSets = 12;
+/// Of all sets together, and at least of each.
+constexpr int kManyPredictions = 640;
+constexpr int kFewPredictions = 16;
 
 const meta::DeviceModel& model_of(const Device& device, const meta::MachineModel& machine) {
   return machine.devices[static_cast<size_t>(machine.index(device.name()))];
 }
 
-/// What a set of devices is to predictions: for each domain what the domain has, and what of it is used.
-std::string kind_of(std::span<Device* const> set, const meta::MachineModel& machine) {
-  std::map<int, std::vector<std::string>> used, all;
-  const auto kind = [](const meta::DeviceModel& device) {
-    return device.identity.empty() ? device.name : device.identity;
-  };
-  for (const meta::DeviceModel& device : machine.devices) all[device.domain].push_back(kind(device));
-  for (const Device* device : set) {
-    const meta::DeviceModel& known = model_of(*device, machine);
-    used[known.domain].push_back(kind(known));
-  }
-  std::vector<std::string> domains;
-  for (auto& [domain, kinds] : used) {
-    std::sort(kinds.begin(), kinds.end());
-    std::sort(all[domain].begin(), all[domain].end());
-    domains.push_back(fmt::format("{} of {}", fmt::join(kinds, "|"), fmt::join(all[domain], "|")));
-  }
-  std::sort(domains.begin(), domains.end());
-  return fmt::format("{}", fmt::join(domains, " and "));
+/// Figures that differ by less are alike: measurements do, and so does what is free of the same memory.
+constexpr double kAlike = 0.1;
+
+bool alike(double a, double b) {
+  return std::abs(a - b) <= kAlike * std::max(std::abs(a), std::abs(b));
 }
+
+bool alike(const std::vector<meta::ProductPoint>& a, const std::vector<meta::ProductPoint>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.columns == y.columns && alike(x.seconds, y.seconds); });
+}
+
+bool alike(const meta::ProductModel& a, const meta::ProductModel& b) {
+  return alike(a.streamed, b.streamed) && alike(a.cached, b.cached) && alike(a.conversion, b.conversion);
+}
+
+/// By everything but their names and domains.
+bool alike(const meta::DeviceModel& a, const meta::DeviceModel& b) {
+  if (a.identity != b.identity || a.type != b.type) return false;
+  for (const auto figure : {&meta::DeviceModel::cores, &meta::DeviceModel::bandwidth, &meta::DeviceModel::cache_bytes,
+                            &meta::DeviceModel::activation_bandwidth, &meta::DeviceModel::attention_rate,
+                            &meta::DeviceModel::attention_bandwidth, &meta::DeviceModel::op_seconds,
+                            &meta::DeviceModel::step_seconds, &meta::DeviceModel::run_seconds}) {
+    if (!alike(a.*figure, b.*figure)) return false;
+  }
+  return std::equal(a.products.begin(), a.products.end(), b.products.begin(), b.products.end(),
+                    [](const auto& x, const auto& y) { return x.first == y.first && alike(x.second, y.second); });
+}
+
+/// Devices of a machine by kind: those of a kind are the same to predictions.
+class Kinds {
+ public:
+  Kinds(std::span<Device* const> devices, const meta::MachineModel& machine) : machine_(machine) {
+    for (const meta::DeviceModel& device : machine.devices) memory_.push_back(static_cast<double>(device.memory));
+    for (const Device* device : devices) {
+      memory_[static_cast<size_t>(machine.index(device->name()))] = static_cast<double>(device->memory().free);
+    }
+    for (size_t i = 0; i < machine.devices.size(); ++i) {
+      size_t first = 0;
+      while (first < i && !are_alike(first, i)) ++first;
+      kinds_.push_back(first);
+    }
+  }
+
+  /// What a set of devices is: for each domain what the domain has, and what of it is used.
+  std::string of(std::span<Device* const> set) const {
+    std::map<int, std::vector<size_t>> used, all;
+    for (size_t i = 0; i < kinds_.size(); ++i) all[machine_.devices[i].domain].push_back(kinds_[i]);
+    for (const Device* device : set) {
+      const auto index = static_cast<size_t>(machine_.index(device->name()));
+      used[machine_.devices[index].domain].push_back(kinds_[index]);
+    }
+    std::vector<std::string> domains;
+    for (auto& [index, kinds] : used) {
+      std::sort(kinds.begin(), kinds.end());
+      std::sort(all[index].begin(), all[index].end());
+      const meta::Domain& domain = machine_.domains[static_cast<size_t>(index)];
+      domains.push_back(fmt::format("{} of {} ({:.2g}, {:.2g})", fmt::join(kinds, "|"), fmt::join(all[index], "|"),
+                                    domain.bandwidth, domain.cores));
+    }
+    std::sort(domains.begin(), domains.end());
+    return fmt::format("{}", fmt::join(domains, " and "));
+  }
+
+ private:
+  bool are_alike(size_t a, size_t b) const {
+    return alike(machine_.devices[a], machine_.devices[b]) && alike(memory_[a], memory_[b]);
+  }
+
+  const meta::MachineModel& machine_;
+  std::vector<double> memory_;  ///< bytes that are free
+  std::vector<size_t> kinds_;   ///< by device: the first of its kind
+};
 
 /// The first 1, 2, 3, ... devices by bandwidth.
 std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, const meta::MachineModel& machine) {
@@ -62,9 +119,15 @@ class Comparison {
     std::vector<Device*> devices;
     for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
     const auto sets = useful_sets(devices, scenario_.machine);
+    // With many sets less is gained by looking closely at each.
+    const int part = std::max(kFewPredictions, kManyPredictions / static_cast<int>(sets.size()));
+    const int predictions = std::min(options_.predictions, part);
     for (size_t i = 0; i < sets.size(); ++i) {
-      if (options_.progress) options_.progress(static_cast<int>(i), static_cast<int>(sets.size()));
-      consider_set(sets[i]);
+      const auto tell = [&] {
+        if (options_.progress) options_.progress(static_cast<int>(i), static_cast<int>(sets.size()));
+      };
+      tell();
+      consider_set(sets[i], {options_.objective, predictions, [&](int, int) { tell(); }});
     }
     const bool grouped = groups.size() > 1 && groups.size() < devices.size();
     if (grouped) consider({groups, SplitMode::kLayer, {}});
@@ -73,23 +136,26 @@ class Comparison {
   }
 
  private:
-  void consider_set(const std::vector<Device*>& set) {
+  void consider_set(const std::vector<Device*>& set, const ShareSearch& search) {
     if (set.size() == 1) return consider({{set}, SplitMode::kTensor, {}});
     try {
-      const ShareSearch search{options_.objective, options_.predictions, {}};
       const BestShares shares = best_shares(scenario_, {{set}, SplitMode::kTensor, {}}, search);
       add(shares.even);
-      // A device without a share is no help; sets without it are looked at for themselves.
-      const auto& best = shares.best.candidate.shares;
-      if (std::find(best.begin(), best.end(), 0.0) == best.end()) add(shares.best);
+      if (has_all(shares.best.candidate.shares)) add(shares.best);
     } catch (const InvalidArgument&) {
       refusal_ = std::current_exception();
     }
+    if (static_cast<int64_t>(set.size()) > scenario_.model.hparams.layers) return;  // some would have none
     Candidate layers{{}, SplitMode::kLayer, {}};
     for (Device* device : set) layers.groups.push_back({device});
     consider(layers);
     layers.shares = shares_of_layers(layers);
-    if (!layers.shares.empty()) consider(layers);
+    if (!layers.shares.empty() && has_all(layers.shares)) consider(layers);
+  }
+
+  /// A device without a share is no help; sets without it are looked at for themselves.
+  static bool has_all(const std::vector<double>& shares) {
+    return std::find(shares.begin(), shares.end(), 0.0) == shares.end();
   }
 
   std::vector<double> shares_of_layers(Candidate layers) {
@@ -202,13 +268,14 @@ std::vector<std::vector<Device*>> useful_sets(std::span<Device* const> devices, 
   if (devices.size() > kMostDevicesForSets) {
     sets = first_sets(devices, machine);
   } else {
-    std::set<std::string> kinds;
+    const Kinds kinds(devices, machine);
+    std::set<std::string> known;
     for (size_t mask = 1; mask < size_t{1} << devices.size(); ++mask) {
       std::vector<Device*> set;
       for (size_t i = 0; i < devices.size(); ++i) {
         if ((mask >> i & 1) != 0) set.push_back(devices[i]);
       }
-      if (kinds.insert(kind_of(set, machine)).second) sets.push_back(std::move(set));
+      if (known.insert(kinds.of(set)).second) sets.push_back(std::move(set));
     }
     if (sets.size() > kMostSets) sets = first_sets(devices, machine);
   }

@@ -19,8 +19,8 @@ namespace shoal::models {
 
 struct RecommendOptions {
   Objective objective = Objective::kGeneration;
-  int predictions = 48;  ///< for the shares of each set of devices
-  /// Told before each part of the work: how many are done, of how many. May throw to stop.
+  int predictions = 48;  ///< most of them for the shares of a set of devices; fewer where there are many sets
+  /// Told before and during each part of the work: how many are done, of how many. May throw to stop.
   std::function<void(int done, int total)> progress = {};
 };
 
@@ -31,8 +31,9 @@ struct Recommendation {
   std::optional<Remedies> remedies;    ///< where none fits, for the one that lacks least
 };
 
-/// Sets of devices that differ: by what the devices are (DeviceModel::identity) and which of them share a domain. In
-/// order of size. Where there would be more than 64, the sets of the first 1, 2, 3, ... devices by bandwidth.
+/// Sets of devices that differ: by what the devices are (all figures of the DeviceModel, and what memory is free, give
+/// or take 10 %) and which of them share a domain. In order of size. Where there would be more than 64, the sets of the
+/// first 1, 2, 3, ... devices by bandwidth.
 std::vector<std::vector<Device*>> useful_sets(std::span<Device* const> devices, const meta::MachineModel& machine);
 
 /// `groups`: the devices that may be used; the way they are grouped is a candidate too. A candidate that the options of

@@ -14,48 +14,85 @@
 namespace shoal::tools {
 namespace {
 
-std::vector<Device*> all_of(const models::DeviceGroups& groups) {
-  std::vector<Device*> devices;
-  for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
-  return devices;
+size_t sharers(const models::DeviceGroups& groups, models::SplitMode mode) {
+  return mode == models::SplitMode::kLayer ? groups.size() : models::Candidate{groups, mode, {}}.device_count();
 }
 
-std::string speed_text(const models::Prediction& prediction, models::Objective objective) {
-  const bool prompt = objective == models::Objective::kPrompt || !prediction.generation;
-  const double rate = prompt ? prediction.prompt->rate : prediction.generation->rate;
-  return fmt::format("{:.1f} tokens/s", rate);
+/// Only what counts is planned, if there is any of it.
+models::Workload workload_of(const ShareGoal& goal, int64_t context) {
+  models::Workload workload = models::clipped(goal.workload, context);
+  if (goal.objective == models::Objective::kGeneration && workload.generate > 0) workload.prompt = 0;
+  if (goal.objective == models::Objective::kPrompt && workload.prompt > 0) workload.generate = 0;
+  return workload;
 }
 
-}  // namespace
+/// "22.1 tokens/s"; of a mix "310.5 tokens/s of prompt and 22.1 generated".
+std::string speed_text(const models::Prediction& prediction) {
+  if (prediction.prompt && prediction.generation) {
+    return fmt::format("{:.1f} tokens/s of prompt and {:.1f} generated", prediction.prompt->rate,
+                       prediction.generation->rate);
+  }
+  return fmt::format("{:.1f} tokens/s", prediction.prompt ? prediction.prompt->rate : prediction.generation->rate);
+}
 
-void choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
-                   const models::SessionOptions& session, const models::LoadOptions& load,
-                   const std::string& machine_name, models::Objective objective) {
-  if (placement.ratio != kAutoRatio) return;
-  placement.ratio.clear();
-  const std::vector<Device*> devices = all_of(groups);
-  const bool by_layer = placement.mode == models::SplitMode::kLayer;
-  if ((by_layer ? groups.size() : devices.size()) < 2) return;
-  const KnownMachine machine = require_machine({model, devices, placement.threads, machine_name});
-  models::Workload workload = models::clipped({}, models::session_size(model.hparams, session).context);
-  (objective == models::Objective::kGeneration ? workload.prompt : workload.generate) = 0;
-  const models::Scenario scenario{model, machine.model, placement, session, load, workload};
+std::string tell(const models::Scenario& scenario, const models::BestShares& found) {
+  const std::string shares = found.best.candidate.shares.empty() ? "even" : found.best.candidate.ratio();
+  std::string text = fmt::format("tensor split {} for {}: ", shares, found.best.candidate.devices());
+  if (!found.best.fits) return text + "no shares fit: " + to_string(models::remedies(scenario, found.best));
+  text += "predicted " + speed_text(found.best);
+  if (!found.even.fits) return text + ", and even shares do not fit";
+  return found.best.split_key == found.even.split_key ? text : text + ", even " + speed_text(found.even);
+}
+
+models::BestShares search_shares(const models::Scenario& scenario, const models::Candidate& candidate,
+                                 models::Objective objective) {
   ProgressBar bar("choosing shares");
-  models::ShareSearch search{objective, 96, {}};
+  models::ShareSearch search{objective};
   search.progress = [&](int done, int most) {
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
   };
-  const models::BestShares found = models::best_shares(scenario, {groups, placement.mode, {}}, search);
-  bar.clear();
+  return models::best_shares(scenario, candidate, search);
+}
+
+}  // namespace
+
+bool choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
+                   const models::SessionOptions& session, const models::LoadOptions& load, const ShareGoal& goal) {
+  if (placement.ratio != kAutoRatio) return true;
+  placement.ratio.clear();
+  if (sharers(groups, placement.mode) < 2) return true;
+  const KnownMachine machine = require_machine({model, groups, placement, goal.machine});
+  const models::Workload workload = workload_of(goal, models::session_size(model.hparams, session).context);
+  models::Scenario scenario{model, machine.model, placement, session, load, workload};
+  const models::Candidate candidate{groups, placement.mode, {}};
+  models::BestShares found = search_shares(scenario, candidate, goal.objective);
+  if (!found.best.fits && load.repack) {
+    // As they are in the file weights may need less, or nothing: so they are loaded then.
+    scenario.load.repack = false;
+    models::BestShares as_they_are = search_shares(scenario, candidate, goal.objective);
+    if (as_they_are.best.fits) found = std::move(as_they_are);
+  }
   placement.ratio = found.best.candidate.ratio();
-  const std::string shares = placement.ratio.empty() ? "even" : placement.ratio;
-  const bool is_even = found.best.split_key == found.even.split_key;
-  write_err(fmt::format("shoal: tensor split {} for {}: predicted {}{}\n", shares, found.best.candidate.devices(),
-                        speed_text(found.best, objective),
-                        is_even           ? ""
-                        : found.even.fits ? fmt::format(", even {}", speed_text(found.even, objective))
-                                          : ", and even shares do not fit"));
+  if (found.best.fits || !goal.fit_follows) write_err(fmt::format("shoal: {}\n", tell(scenario, found)));
+  return found.best.fits;
+}
+
+bool choose_again(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
+                  const models::SessionOptions& session, const models::LoadOptions& load, ShareGoal goal,
+                  const models::FitOptions& fit) {
+  goal.fit_follows = false;
+  models::PlacementOptions other = placement;
+  other.ratio = kAutoRatio;
+  if (!choose_shares(model, groups, other, session, load, goal) || other.ratio == placement.ratio) return false;
+  const int64_t context = models::session_size(model.hparams, session).context;
+  if (models::largest_context(model, {model, groups, other}, session, load, fit) != context) {
+    write_err(fmt::format("shoal: tensor split {} instead, which leaves {} free on each device\n",
+                          placement.ratio.empty() ? "even" : placement.ratio, format_bytes(fit.margin)));
+    return false;
+  }
+  placement = other;
+  return true;
 }
 
 void fit_context(const models::Model& model, const models::Placement& placement, models::SessionOptions& session,

@@ -9,19 +9,25 @@
 
 namespace shoal::tools {
 
-Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups devices,
+Engine load_engine(std::unique_ptr<models::Model> model, const models::DeviceGroups& devices,
                    const models::PlacementOptions& placement_options, const models::SessionOptions& session_options,
                    const models::LoadOptions& load, const std::optional<models::FitOptions>& fit) {
   Engine engine;
   engine.model = std::move(model);
   models::PlacementOptions placement = placement_options;
   models::SessionOptions session = session_options;
-  choose_shares(*engine.model, devices, placement, session, load);
-  engine.placement = std::make_unique<models::Placement>(*engine.model, std::move(devices), placement);
+  const ShareGoal goal{.fit_follows = fit.has_value()};
+  const bool has_room = choose_shares(*engine.model, devices, placement, session, load, goal);
+  engine.placement = std::make_unique<models::Placement>(*engine.model, devices, placement);
   require_threads(threads_needed(engine.placement->members(), placement.threads));
   // Memory is planned for the threads there are.
   std::vector<std::unique_ptr<Backend>> backends = engine.placement->init();
   if (fit) fit_context(*engine.model, *engine.placement, session, load, *fit);
+  if (!has_room && fit && choose_again(*engine.model, devices, placement, session, load, goal, *fit)) {
+    backends.clear();
+    engine.placement = std::make_unique<models::Placement>(*engine.model, devices, placement);
+    backends = engine.placement->init();
+  }
   models::LoadOptions how = load;
   std::vector<models::DeviceUse> memory = models::ModelPlan(*engine.model, *engine.placement, session, how).memory;
   if (how.repack && !models::fits(memory)) {

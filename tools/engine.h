@@ -20,7 +20,7 @@ struct Engine {
 /// Chooses shares where the ratio is "auto", and a smaller context where `fit` asks for it (auto_split.h). Throws
 /// DeviceError before anything is loaded when a device has too little memory or cannot start its threads, and
 /// Interrupted on Ctrl-C.
-Engine load_engine(std::unique_ptr<models::Model> model, models::DeviceGroups devices,
+Engine load_engine(std::unique_ptr<models::Model> model, const models::DeviceGroups& devices,
                    const models::PlacementOptions& placement, const models::SessionOptions& session,
                    const models::LoadOptions& load, const std::optional<models::FitOptions>& fit = {});
 

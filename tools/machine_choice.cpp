@@ -6,6 +6,7 @@
 
 #include "devices/params.h"
 #include "devices/sim/sim_device.h"
+#include "graph/error.h"
 #include "meta/machine_file.h"
 #include "meta/machines.h"
 #include "meta/probe.h"
@@ -23,7 +24,10 @@ namespace {
 std::vector<DType> dtypes_of(const models::Model& model) {
   std::vector<DType> dtypes;
   const std::vector<DType> known = meta::probe_dtypes();
+  // Single rows of the embedding are read, unless it is the output head too.
+  const bool has_head = model.weights.find("output.weight") != nullptr;
   for (const models::TensorSpec& spec : model.specs) {
+    if (has_head && spec.name == "token_embd.weight") continue;
     const DType dtype = model.weights.find(spec.name)->dtype;
     const bool is_product = !spec.elementwise && std::find(known.begin(), known.end(), dtype) != known.end();
     if (is_product && std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
@@ -33,6 +37,33 @@ std::vector<DType> dtypes_of(const models::Model& model) {
 
 }  // namespace
 
+MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
+                                 const models::PlacementOptions& placement, std::string name)
+    : model(m), threads(placement.threads), machine(std::move(name)) {
+  for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
+  // Fewer of the devices may leave another one for the host, but only one of these.
+  models::PlacementOptions even = placement;
+  even.ratio.clear();
+  const models::Placement trial(model, groups, even);
+  for (Device* member : trial.members()) {
+    if (std::find(devices.begin(), devices.end(), member) == devices.end()) devices.push_back(member);
+  }
+}
+
+std::string lack_of(const KnownMachine& machine, const MachineQuestion& question) {
+  for (const Device* device : question.devices) {
+    const auto& known = machine.model.devices;
+    const bool is_known =
+        std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
+    if (is_known) continue;
+    return fmt::format(
+        "machine {} has no device '{}', where -ngl, -nkvo, -ot or --cpu-moe leave a part of the model; describe one of "
+        "that name in a JSON file for --machine (docs/simulation.md), or leave out these options",
+        machine.origin, device->name());
+  }
+  return {};
+}
+
 std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
   if (!question.machine.empty()) return KnownMachine{meta::find_machine(question.machine), question.machine};
   auto found = meta::find_measured(question.devices, question.threads, dtypes_of(question.model));
@@ -41,7 +72,11 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
 }
 
 KnownMachine require_machine(const MachineQuestion& question) {
-  if (auto known = find_machine(question)) return *std::move(known);
+  if (auto known = find_machine(question)) {
+    const std::string lack = lack_of(*known, question);
+    require<InvalidArgument>(lack.empty(), "{}", lack);
+    return *std::move(known);
+  }
   write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
                         probe_command(question)));
   require_threads(threads_needed(question.devices, question.threads));

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "devices/device.h"
 #include "meta/machine.h"
@@ -20,17 +20,25 @@ struct KnownMachine {
 
 /// What is asked of a machine: these devices, with so many threads each (0: their default), and the weights of a model.
 struct MachineQuestion {
+  /// All devices that such a placement may use: the host's too, where something stays there.
+  MachineQuestion(const models::Model& model, const models::DeviceGroups& groups,
+                  const models::PlacementOptions& placement, std::string machine = {});
+
   const models::Model& model;
-  std::span<Device* const> devices;
+  std::vector<Device*> devices;
   int threads = 0;
-  std::string machine = {};  ///< name or file, to take instead of a probe
+  std::string machine;  ///< name or file, to take instead of a probe
 };
 
 /// The machine named; where none is, what is kept of a probe. nullopt where there is none. Throws what
 /// meta::find_machine throws.
 std::optional<KnownMachine> find_machine(const MachineQuestion& question);
 /// The same; where there is none, the devices are probed quickly and the figures kept, which a line on stderr says.
+/// Throws InvalidArgument with lack_of() of a machine that is named.
 KnownMachine require_machine(const MachineQuestion& question);
+/// Why a machine that was named is of no use for the question: it lacks the host that the options of the placement ask
+/// for. Empty where it has all devices.
+std::string lack_of(const KnownMachine& machine, const MachineQuestion& question);
 /// The devices that the flags name. Those of a named machine that are not here are simulated (devices/sim), and where
 /// no devices are named, all of that machine's are taken.
 void take_devices_of(const std::string& machine, DeviceFlags& flags);

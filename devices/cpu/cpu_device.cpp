@@ -137,10 +137,22 @@ void configure(std::string_view params) {
   dynamic_cast<CpuFamily&>(*Registry::instance().find_family("CPU")).configure(params);
 }
 
-int default_threads(const Device& device) {
+namespace {
+
+const CpuDevice& cpu_device(const Device& device) {
   const auto* cpu = dynamic_cast<const CpuDevice*>(&device);
   require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", device.name());
-  return cpu->default_threads();
+  return *cpu;
+}
+
+}  // namespace
+
+int default_threads(const Device& device) {
+  return cpu_device(device).default_threads();
+}
+
+std::vector<int> cores_of(const Device& device) {
+  return cpu_device(device).cores().cores;
 }
 
 std::unique_ptr<BackendReg> make_family() {

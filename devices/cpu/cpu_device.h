@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "devices/device.h"
 
@@ -26,6 +27,9 @@ void configure(std::string_view params);
 
 /// Threads a backend gets when init() names none.
 int default_threads(const Device& device);
+
+/// Numbers of the cores that a device has, one hardware thread of each.
+std::vector<int> cores_of(const Device& device);
 
 /// The family; made by the registry at first use.
 std::unique_ptr<BackendReg> make_family();

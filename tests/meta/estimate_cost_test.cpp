@@ -154,5 +154,14 @@ cache %v f16 [8, 100, 1]
   EXPECT_EQ(working_set(graph, 10), 256 + 4 * 256 + 10 * 32);
 }
 
+TEST(UsedExperts, IsAPartOfAll) {
+  TensorContext context;
+  Graph graph;
+  const Tensor* experts = context.add("e", DType::kF32, {4, 3, 8, 1});
+  EXPECT_DOUBLE_EQ(used_experts(*experts, *graph.input("one", DType::kI32, {2, 1, 1, 1})), 0.25);
+  EXPECT_DOUBLE_EQ(used_experts(*experts, *graph.input("four", DType::kI32, {2, 4, 1, 1})), 5.46875 / 8);
+  EXPECT_DOUBLE_EQ(used_experts(*experts, *graph.input("all", DType::kI32, {8, 1, 1, 1})), 1);
+}
+
 }  // namespace
 }  // namespace shoal::meta

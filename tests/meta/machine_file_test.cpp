@@ -96,6 +96,36 @@ TEST_F(MachineFile, WantsTheTypesOfWeights) {
   EXPECT_FALSE(find_machine(first(2), 0, more));
 }
 
+/// A device that multiplies with one type of weights only.
+class Choosy final : public Device {
+ public:
+  Choosy(Device& inner, DType dtype) : inner_(inner), dtype_(dtype) {}
+  std::string name() const override { return inner_.name(); }
+  std::string description() const override { return inner_.description(); }
+  DeviceType type() const override { return DeviceType::kGpu; }
+  DeviceMemory memory() const override { return inner_.memory(); }
+  DeviceProps props() const override { return inner_.props(); }
+  BackendReg& reg() const override { return inner_.reg(); }
+  std::unique_ptr<Backend> init(std::string_view params) override { return inner_.init(params); }
+  BufferType& buffer_type() override { return inner_.buffer_type(); }
+  bool supports_op(const Tensor& node) const override { return node.src[0]->dtype == dtype_; }
+
+ private:
+  Device& inner_;
+  DType dtype_;
+};
+
+TEST_F(MachineFile, WantsOnlyWhatADeviceCanDo) {
+  Choosy choosy(*devices_[0], DType::kQ4_0);
+  const std::vector<Device*> all{&choosy};
+  const std::vector<DType> wanted{DType::kQ4_0, DType::kF16};
+  MachineModel known = machine(1, 30e9, {"q4_0"});
+  known.devices[0].identity = probe_identity(choosy, 0);
+  save_machine(known);
+  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not find more";
+  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device could do it";
+}
+
 TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   save_machine(machine(4, 10e9));
   save_machine(machine(2, 20e9));
@@ -106,6 +136,61 @@ TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   save_machine(machine(4, 40e9, {"q4_0", "q8_0"}));
   EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 40e9);
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "nothing of the others is of use";
+}
+
+TEST_F(MachineFile, TellsPlacesApart) {
+  save_machine(machine(2, 30e9));
+  nlohmann::json json = nlohmann::json::parse(text());
+  EXPECT_THAT(json["machines"][0]["places"]["CPU1"].get<std::string>(), ::testing::StartsWith("cores "));
+  json["machines"][0]["places"]["CPU1"] = "cores 77";
+  write(json.dump());
+  EXPECT_TRUE(find_machine(first(1), 0)) << "the first one is where it was";
+  EXPECT_FALSE(find_machine(first(2), 0)) << "other cores";
+  save_machine(machine(2, 20e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "of use when the process is on those cores again";
+  json["machines"][0].erase("places");
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(1), 0)) << "nobody knows where";
+  save_machine(machine(1, 20e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u);
+}
+
+TEST_F(MachineFile, TellsCollectivesApart) {
+  save_machine(machine(2, 30e9));
+  setenv("SHOAL_COMM", "host", 1);
+  EXPECT_TRUE(find_machine(first(1), 0)) << "it has none";
+  EXPECT_FALSE(find_machine(first(2), 0));
+  save_machine(machine(2, 20e9));
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
+  setenv("SHOAL_COMM_WIRE", "bf16", 1);
+  EXPECT_FALSE(find_machine(first(2), 0));
+  unsetenv("SHOAL_COMM_WIRE");
+  unsetenv("SHOAL_COMM");
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 30e9);
+}
+
+TEST_F(MachineFile, KeepsWhatIsMoreThorough) {
+  MachineModel full = machine(2, 30e9);
+  for (DeviceModel& device : full.devices) device.products["q4_0"].streamed = {{1, 1e-11}, {8, 2e-11}, {512, 1e-9}};
+  save_machine(full);
+  save_machine(machine(3, 20e9, {"q4_0", "q8_0"}));
+  EXPECT_EQ(find_machine(first(2), 0), full);
+  const std::vector<DType> more{DType::kQ8_0};
+  EXPECT_EQ(find_machine(first(2), 0, more)->devices[0].bandwidth, 20e9) << "the other one lacks the type";
+  EXPECT_EQ(find_machine(first(3), 0)->devices[0].bandwidth, 20e9);
+  full.devices[0].bandwidth = 10e9;
+  save_machine(full);
+  EXPECT_EQ(find_machine(first(2), 0), full) << "as thorough, and later";
+}
+
+TEST_F(MachineFile, KeepsSetsOfMembersThatTheLatestLacks) {
+  MachineModel pairs = machine(3, 30e9);
+  pairs.runs = {{{"CPU0", "CPU2"}, 1e-4}};
+  save_machine(pairs);
+  save_machine(machine(3, 20e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u);
+  save_machine(pairs);
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u);
 }
 
 TEST_F(MachineFile, OfAnotherVersionIsNone) {
@@ -139,6 +224,21 @@ TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
   json["machines"][0]["machine"]["devices"][0]["bandwidth"] = -3;
   write(json.dump());
   EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, AFolderIsNone) {
+  std::filesystem::create_directories(machine_file());
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
+  EXPECT_THROW(check_machine_file(), DeviceError);
+  EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
+}
+
+TEST_F(MachineFile, ADeviceIsNone) {
+  setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "it has no end";
+  EXPECT_NO_THROW(check_machine_file());
+  EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
 }
 
 TEST_F(MachineFile, SaysWhereItCannotBeWritten) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "graph/error.h"
 #include "tests/models/described_machine.h"
 #include "tests/models/hollow_model.h"
@@ -106,6 +108,41 @@ TEST(UsefulSets, CountIdenticalDevicesOnce) {
   for (size_t i = 0; i < 4; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   machine.devices.pop_back();
   EXPECT_THAT(sizes(4), ElementsAre(1, 2, 2, 3, 4));
+}
+
+TEST(UsefulSets, TellDevicesApartByTheirFigures) {
+  // As a JSON machine with "count" has them: no identities, different names.
+  meta::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
+  for (meta::DeviceModel& device : machine.devices) device.identity.clear();
+  const std::vector<Device*> devices = cpu_devices(3);
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "5 % are no difference";
+  machine.devices[2].products["q4_0"].streamed.front().seconds = 2e-12;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
+  // The same hardware, measured differently.
+  for (meta::DeviceModel& device : machine.devices) device.identity = "alike";
+  EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
+  machine.devices[2] = machine.devices[1];
+  machine.devices[2].name = "CPU2";
+  machine.devices[2].domain = 2;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u);
+  machine.devices[2].attention_bandwidth /= 2;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
+}
+
+TEST_F(RecommendTest, ASlowerTwinIsNoRival) {
+  meta::MachineModel machine = described_machine({3e-12, 1e-12}, 1e-2);
+  machine.copy_latency = 1e-2;
+  for (meta::DeviceModel& device : machine.devices) device.identity = "alike";
+  EXPECT_EQ(recommended(machine, 2).candidates[0].candidate.name(), "CPU1");
+}
+
+TEST_F(RecommendTest, LayersAreNotGivenToAllWhereOneWouldHaveNone) {
+  // Of four layers the second device would have less than one.
+  const Recommendation found = recommended(described_machine({1e-12, 100e-12}), 2);
+  for (const Prediction& one : found.candidates) {
+    const auto& shares = one.candidate.shares;
+    EXPECT_EQ(std::count(shares.begin(), shares.end(), 0.0), 0) << one.candidate.name();
+  }
 }
 
 TEST(UsefulSets, AreFewWhereThereAreManyDevices) {

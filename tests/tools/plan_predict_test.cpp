@@ -80,7 +80,8 @@ TEST_F(PlanPredict, PredictsForADescribedMachine) {
   EXPECT_EQ(prediction["generation"]["depth"], 16);
   for (const char* phase : {"prompt", "generation"}) {
     const json& p = prediction[phase];
-    EXPECT_NEAR(p["tokens_per_second"].get<double>() * p["seconds"].get<double>(), p["tokens"].get<double>(), 1e-6) << phase;
+    EXPECT_NEAR(p["tokens_per_second"].get<double>() * p["seconds"].get<double>(), p["tokens"].get<double>(), 1e-6)
+        << phase;
     EXPECT_EQ(p["devices"].size(), 2u);
     EXPECT_EQ(p["collectives"][0]["kind"], "all_reduce");
     EXPECT_LT(p["imbalance"].get<double>(), 0.2);
@@ -135,6 +136,50 @@ TEST_F(PlanPredict, AutoTakesTheFastestShares) {
   EXPECT_EQ(run({"plan", "-m", kModel, "-ts", "auto", "--machine", fast_.path, "-dev", "CPU0"}).err, "");
 }
 
+TEST_F(PlanPredict, AutoIsForTheWorkThatIsAskedFor) {
+  const auto chosen = [&](const std::string& objective, const std::string& tokens) {
+    return run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "auto", "-p", tokens, "-n",
+                "8", "-d", "300", "--objective", objective, "--output", "json"});
+  };
+  const auto rate = [](const Finished& finished, const char* phase) {
+    const json plan = json::parse(finished.out, nullptr, false);
+    return fmt::format("{:.1f}", plan["prediction"][phase]["tokens_per_second"].get<double>());
+  };
+  const Finished generation = chosen("generation", "64"), prompt = chosen("prompt", "64"), mix = chosen("mix", "64");
+  EXPECT_THAT(generation.err, HasSubstr("predicted " + rate(generation, "generation") + " tokens/s"));
+  EXPECT_THAT(prompt.err, HasSubstr("predicted " + rate(prompt, "prompt") + " tokens/s"));
+  EXPECT_THAT(mix.err, HasSubstr("predicted " + rate(mix, "prompt") + " tokens/s of prompt and " +
+                                 rate(mix, "generation") + " generated"));
+  for (const char* objective : {"prompt", "mix"}) {
+    const Finished without = chosen(objective, "0");  // then generation is all there is
+    EXPECT_THAT(without.err, HasSubstr("predicted " + rate(without, "generation") + " tokens/s"));
+  }
+}
+
+TEST_F(PlanPredict, AutoWhereNothingFits) {
+  const File small("plan_auto_small.json", two_devices("TIGHT.", 1e-7, 10e6));
+  const auto planned = [&](std::vector<std::string> more) {
+    std::vector<std::string> args{"plan", "-m",    kModel, "--machine", small.path,  "-ts",      "auto",
+                                  "-c",   "32768", "-ub",  "32",        "--no-mmap", "--output", "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args);
+  };
+  const Finished none = planned({});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_THAT(none.err, AllOf(HasSubstr(": no shares fit: TIGHT."), HasSubstr("what would fit: a context of "),
+                              Not(HasSubstr("predicted"))));
+  // With --fit they are chosen for the context that there is room for.
+  const Finished fitted = planned({"--fit", "on", "--fit-ctx", "128", "--fit-target", "0"});
+  ASSERT_EQ(fitted.code, 0) << fitted.err;
+  EXPECT_THAT(fitted.err,
+              AllOf(HasSubstr(" instead of 32768"), HasSubstr(": predicted "), Not(HasSubstr("no shares"))));
+  const json plan = json::parse(fitted.out);
+  EXPECT_EQ(plan["fits"], true);
+  EXPECT_GE(plan["context"].get<int64_t>(), 128);
+  const double rate = plan["prediction"]["generation"]["tokens_per_second"];
+  EXPECT_THAT(fitted.err, HasSubstr(fmt::format("predicted {:.1f} tokens/s", rate)));
+}
+
 TEST_F(PlanPredict, MachinesThatAreNotHereAreSimulated) {
   const json all = plan_json({"--machine", "H200x2"});
   EXPECT_EQ(all["devices"], json({"H200.0", "H200.1"}));
@@ -143,6 +188,56 @@ TEST_F(PlanPredict, MachinesThatAreNotHereAreSimulated) {
   const Finished none = run({"plan", "-m", kModel, "--machine", "H200x2", "-dev", "H200.2"});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, HasSubstr("has no device 'H200.2'"));
+}
+
+/// Options that leave a part of the model on the host, which is then CPU0.
+const std::vector<std::vector<std::string>> kOnHost{{"-ngl", "2"}, {"-nkvo"}, {"-ot", "ffn_up=CPU"}};
+
+TEST_F(PlanPredict, TheHostIsPartOfTheMachine) {
+  for (const auto& option : kOnHost) {
+    const auto plan_with = [&](std::vector<std::string> args) {
+      args.insert(args.end(), option.begin(), option.end());
+      return plan_json(args);
+    };
+    EXPECT_THAT(plan_with({"-dev", "CPU1"})["no_prediction"], HasSubstr("`shoal probe --devices CPU1,CPU0`"));
+    const json here = plan_with({"-dev", "CPU1", "--machine", fast_.path, "--recommend"});
+    EXPECT_EQ(here["prediction"]["generation"]["devices"].size(), 2u) << option[0];
+    EXPECT_EQ(here["candidates"].size(), 1u);
+    // A machine without a CPU: everything but speed is known.
+    const json none = plan_with({"--machine", "H200x2"});
+    EXPECT_TRUE(none["prediction"].is_null());
+    EXPECT_THAT(none["no_prediction"], AllOf(HasSubstr("machine H200x2 has no device 'CPU0'"), HasSubstr(option[0]),
+                                             HasSubstr("describe one of that name in a JSON file")));
+    for (const std::vector<std::string>& wanted : {std::vector<std::string>{"--recommend"}, {"-ts", "auto"}}) {
+      std::vector<std::string> args{"plan", "-m", kModel, "--machine", "H200x2"};
+      args.insert(args.end(), option.begin(), option.end());
+      args.insert(args.end(), wanted.begin(), wanted.end());
+      const Finished refused = run(args);
+      EXPECT_EQ(refused.code, 1);
+      EXPECT_THAT(refused.err, HasSubstr("machine H200x2 has no device 'CPU0'"));
+      EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+    }
+  }
+}
+
+TEST_F(PlanPredict, SharesAreChosenBesideTheHost) {
+  const std::string path = ::testing::TempDir() + "plan_probed.json";
+  std::filesystem::remove(path);
+  setenv("SHOAL_MACHINE_FILE", path.c_str(), 1);
+  const std::vector<std::string> args{"-m",  kModel, "-dev", "CPU1,CPU2", "-t",       "1",
+                                      "-ts", "auto", "-ngl", "2",         "--output", "json"};
+  std::vector<std::string> running{"run", "-p", "In", "-n", "1"}, planning{"plan"};
+  running.insert(running.end(), args.begin(), args.end());
+  planning.insert(planning.end(), args.begin(), args.end());
+  const Finished ran = run(running);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("measuring 3 device(s)"), HasSubstr("tensor split ")));
+  // What was measured then serves.
+  const Finished again = run(planning);
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.err, Not(HasSubstr("measuring")));
+  EXPECT_FALSE(json::parse(again.out)["prediction"].is_null());
+  std::filesystem::remove(path);
 }
 
 TEST_F(PlanPredict, FitShrinksTheContext) {

@@ -112,6 +112,33 @@ TEST_F(ProbeCommand, SaysWhatCannotBeWritten) {
   EXPECT_EQ(done.code, 1);
   EXPECT_THAT(done.err, HasSubstr("/proc/nowhere/machine.json: cannot be written"));
   EXPECT_THAT(done.err, HasSubstr("SHOAL_MACHINE_FILE"));
+  EXPECT_EQ(done.out, "") << "nothing was measured in vain";
+}
+
+TEST_F(ProbeCommand, ShowsWhatCannotBeSaved) {
+  setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
+  const Finished done = probe({"--dtypes", "q8_0"});
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.out, HasSubstr("reads GB/s"));
+  EXPECT_THAT(done.out, EndsWith(" s, not saved\n"));
+  EXPECT_THAT(done.err, StartsWith("shoal: error: /dev/full: cannot be written: No space left on device"));
+}
+
+TEST_F(ProbeCommand, AFolderIsNoMachineFile) {
+  setenv("SHOAL_MACHINE_FILE", ::testing::TempDir().c_str(), 1);
+  const Finished done = probe({"--dtypes", "q8_0"});
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.err, HasSubstr("cannot be written: Is a directory"));
+  EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1);
+}
+
+TEST_F(ProbeCommand, AQuickOneReplacesNoThoroughOne) {
+  const std::vector<std::string> args{"probe", "--devices", "CPU0", "-t", "1", "--dtypes", "q8_0"};
+  ASSERT_EQ(run(args, {.cpu_devices = "2"}).code, 0);
+  const std::string time = json::parse(text())["machines"][0]["measured"];
+  ASSERT_EQ(probe({"--dtypes", "q8_0,q4_0"}).code, 0);
+  EXPECT_EQ(json::parse(text())["machines"].size(), 2u);
+  EXPECT_THAT(run(args, {.cpu_devices = "2"}).out, HasSubstr("measured " + time + ", kept in"));
 }
 
 TEST_F(ProbeCommand, InterruptedLeavesTheFileAsItWas) {

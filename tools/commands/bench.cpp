@@ -95,10 +95,14 @@ void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<
   if (setup.ratio != kAutoRatio) return;
   const DeviceFlags devices = flags_of(flags, setup);
   models::PlacementOptions placement = devices.placement();
-  const bool generates = std::any_of(tests.begin(), tests.end(), [](const auto& test) { return test.generate > 0; });
+  models::Workload most{0, 0, 0};
+  for (const BenchTest& test : tests) {
+    most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
+            std::max(most.depth, test.depth)};
+  }
   choose_shares(*models::open_model(setup.model), devices.find_groups(), placement, largest_session(flags, tests),
-                flags.load.load(flags.options.op_offload), {},
-                generates ? models::Objective::kGeneration : models::Objective::kPrompt);
+                flags.load.load(flags.options.op_offload),
+                {most.generate > 0 ? models::Objective::kGeneration : models::Objective::kPrompt, most});
   setup.ratio = placement.ratio;
 }
 

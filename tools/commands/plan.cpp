@@ -191,11 +191,6 @@ struct Planned {
     }
     return candidate;
   }
-  std::vector<Device*> devices() const {
-    std::vector<Device*> all;
-    for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
-    return all;
-  }
 };
 
 models::Recommendation recommend(const models::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
@@ -210,12 +205,15 @@ models::Recommendation recommend(const models::Scenario& scenario, const Planned
 }
 
 Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const PlanFlags& flags) {
-  const std::vector<Device*> devices = planned.devices();
-  const MachineQuestion question{*planned.model, devices, planned.placement.threads, flags.machine};
+  const MachineQuestion question(*planned.model, planned.groups, planned.placement, flags.machine);
   Outlook outlook;
   const auto machine = flags.recommend ? require_machine(question) : find_machine(question);
   if (!machine) {
     outlook.missing = fmt::format("no prediction of speed: {} makes it possible", probe_command(question));
+    return outlook;
+  }
+  if (const std::string lack = lack_of(*machine, question); !lack.empty()) {
+    outlook.missing = "no prediction of speed: " + lack;
     return outlook;
   }
   outlook.origin = machine->origin;
@@ -249,6 +247,14 @@ std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   return text;
 }
 
+/// With --fit the context is not yet what it will be.
+ShareGoal goal_of(const PlanFlags& flags, const Planned& planned) {
+  ShareGoal goal{flags.objective, {}, flags.machine, flags.fit.on};
+  if (planned.placement.ratio != kAutoRatio) return goal;
+  goal.workload = flags.workload.workload(models::session_size(planned.model->hparams, planned.session).context);
+  return goal;
+}
+
 Planned prepare(const PlanFlags& flags) {
   Planned planned;
   planned.model = models::open_model(flags.model.path);
@@ -257,8 +263,6 @@ Planned prepare(const PlanFlags& flags) {
   planned.session = flags.context.session();
   planned.session.candidates = flags.sampling.candidates();
   planned.load = flags.load.load(planned.session.op_offload);
-  choose_shares(*planned.model, planned.groups, planned.placement, planned.session, planned.load, flags.machine,
-                flags.objective);
   return planned;
 }
 
@@ -267,20 +271,28 @@ int plan_model(PlanFlags& flags) {
   flags.check();
   catch_interrupts();
   Planned planned = prepare(flags);
-  models::Placement placement(*planned.model, planned.groups, planned.placement);
+  const ShareGoal goal = goal_of(flags, planned);
+  const bool has_room =
+      choose_shares(*planned.model, planned.groups, planned.placement, planned.session, planned.load, goal);
+  auto placement = std::make_unique<models::Placement>(*planned.model, planned.groups, planned.placement);
   if (flags.devices.threads > 0 && flags.machine.empty()) {
     // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
-    require_threads(threads_needed(placement.members(), flags.devices.threads));
-    placement.init();
+    require_threads(threads_needed(placement->members(), flags.devices.threads));
+    placement->init();
   }
-  if (flags.fit.on) fit_context(*planned.model, placement, planned.session, planned.load, flags.fit.options());
-  models::ModelPlan plan(*planned.model, placement, planned.session, planned.load);
+  if (flags.fit.on) fit_context(*planned.model, *placement, planned.session, planned.load, flags.fit.options());
+  if (!has_room && flags.fit.on &&
+      choose_again(*planned.model, planned.groups, planned.placement, planned.session, planned.load, goal,
+                   flags.fit.options())) {
+    placement = std::make_unique<models::Placement>(*planned.model, planned.groups, planned.placement);
+  }
+  models::ModelPlan plan(*planned.model, *placement, planned.session, planned.load);
   warn_of_context(planned.model->hparams, plan.size);
   const Outlook outlook = look_ahead(planned, plan, flags);
   if (flags.output.json()) {
     nlohmann::json json = to_json(plan, flags);
     json["units"] = units_json(*planned.model);
-    json["split_key"] = models::split_key(*planned.model, placement);
+    json["split_key"] = models::split_key(*planned.model, *placement);
     json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <memory>
 
 #include "devices/cpu/cpu_device.h"
@@ -113,7 +114,7 @@ void show(const meta::MeasuredMachine& found, bool kept, double seconds, const P
   const std::string file = meta::machine_file().string();
   if (flags.output.json()) {
     nlohmann::json json{{"file", file},
-                        {"measured", found.measured},
+                        {"measured", found.measured},  // empty: not saved
                         {"cached", kept},
                         {"machine", nlohmann::json::parse(meta::to_json(found.machine))}};
     if (!kept) json["seconds"] = seconds;
@@ -122,8 +123,12 @@ void show(const meta::MeasuredMachine& found, bool kept, double seconds, const P
   }
   std::string text = devices_text(found.machine) + "\n" + domains_text(found.machine) + "\n" +
                      products_text(found.machine) + collectives_text(found.machine) + "\n";
-  text += kept ? fmt::format("measured {}, kept in {}; --force measures again\n", found.measured, escaped(file))
-               : fmt::format("measured in {:.1f} s, saved in {}\n", seconds, escaped(file));
+  if (kept) {
+    text += fmt::format("measured {}, kept in {}; --force measures again\n", found.measured, escaped(file));
+  } else {
+    const std::string where = found.measured.empty() ? "not saved" : "saved in " + escaped(file);
+    text += fmt::format("measured in {:.1f} s, {}\n", seconds, where);
+  }
   write_out(text);
 }
 
@@ -155,6 +160,19 @@ MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) 
   return meta::probe(devices, options);
 }
 
+/// What was measured is shown even where it cannot be kept.
+void save_and_show(const MachineModel& machine, double seconds, const ProbeFlags& flags) {
+  std::string measured;
+  std::exception_ptr failure;
+  try {
+    measured = meta::save_machine(machine);
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  show({machine, measured}, false, seconds, flags);
+  if (failure) std::rethrow_exception(failure);
+}
+
 int probe(const ProbeFlags& flags) {
   catch_interrupts();
   flags.plugins.load();
@@ -167,12 +185,11 @@ int probe(const ProbeFlags& flags) {
     }
   }
   require_threads(threads_needed(devices, threads));
+  meta::check_machine_file();
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-  meta::save_machine(machine);
-  const auto saved = meta::find_measured(devices, threads);
-  show({machine, saved ? saved->measured : ""}, false, time.count(), flags);
+  save_and_show(machine, time.count(), flags);
   return kSuccess;
 }
 

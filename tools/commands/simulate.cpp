@@ -20,6 +20,7 @@
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
+#include "tools/progress.h"
 #include "tools/prompt.h"
 #include "tools/simulated_trace.h"
 #include "tools/trace_file.h"
@@ -178,8 +179,7 @@ class Simulation {
     const models::Scenario scenario = scenario_of(setup, test);
     const bool search = flags_.auto_shares() && shares_of(candidate) > 1;
     const models::Prediction prediction =
-        search ? models::best_shares(scenario, candidate, {objective_of(test), 96, stop_when_interrupted}).best
-               : scenario.predict(candidate);
+        search ? with_best_shares(scenario, candidate, objective_of(test)) : scenario.predict(candidate);
     report_->add(result_of(setup, test, prediction));
     if (!prediction.fits) does_not_fit(setup, test, prediction);
     latest_shares_ = prediction.candidate.shares;
@@ -206,8 +206,15 @@ class Simulation {
   }
 
  private:
-  static void stop_when_interrupted(int, int) {
-    if (interrupted()) throw Interrupted();
+  static models::Prediction with_best_shares(const models::Scenario& scenario, const models::Candidate& candidate,
+                                             models::Objective objective) {
+    ProgressBar bar("choosing shares");
+    models::ShareSearch search{objective};
+    search.progress = [&bar](int done, int most) {
+      if (interrupted()) throw Interrupted();
+      bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
+    };
+    return models::best_shares(scenario, candidate, search).best;
   }
   size_t shares_of(const models::Candidate& candidate) const {
     return flags_.mode == models::SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
