@@ -15,16 +15,29 @@ struct Task {
   bool begun = false, done = false;
 };
 
+/// What a backend has to do: numbers of tasks, and which of them is next.
+struct Queue {
+  std::vector<size_t> tasks;
+  size_t next = 0;
+  bool busy = false;
+};
+
 /// Virtual time of a pipeline. A backend does its tasks in the order in which they are queued: by run, then by stage.
 class Pipeline {
  public:
   Pipeline(std::span<const std::vector<StageWork>> runs, int slots, std::span<const CoreDemand> demand,
            std::span<const double> cores)
-      : stages_(static_cast<int>(runs.front().size())), slots_(slots), demand_(demand), cores_(cores) {
+      : stages_(static_cast<int>(runs.front().size())),
+        slots_(slots),
+        demand_(demand),
+        cores_(cores),
+        queues_(demand.size()) {
+    tasks_.reserve(runs.size() * runs.front().size());
     for (size_t run = 0; run < runs.size(); ++run) {
       check(static_cast<int>(runs[run].size()) == stages_, "runs of {} and {} stages", runs[run].size(), stages_);
       for (int stage = 0; stage < stages_; ++stage) {
         const StageWork& work = runs[run][static_cast<size_t>(stage)];
+        queues_[static_cast<size_t>(work.backend)].tasks.push_back(tasks_.size());
         tasks_.push_back({static_cast<int>(run), stage, work.backend, std::max(work.seconds, 0.0)});
       }
     }
@@ -41,13 +54,16 @@ class Pipeline {
       std::vector<double> rates;
       for (const Task* task : running_) rates.push_back(rate(*task));
       for (size_t i = 0; i < running_.size(); ++i) advance(*running_[i], next * rates[i]);
+      for (const Task* task : running_) queues_[static_cast<size_t>(task->backend)].busy = !task->done;
       left -= static_cast<size_t>(std::erase_if(running_, [](const Task* task) { return task->done; }));
     }
     return now;
   }
 
  private:
-  const Task& task(int run, int stage) const { return tasks_[static_cast<size_t>(run * stages_ + stage)]; }
+  const Task& task(int run, int stage) const {
+    return tasks_[static_cast<size_t>(run) * static_cast<size_t>(stages_) + static_cast<size_t>(stage)];
+  }
 
   static void advance(Task& task, double seconds) {
     task.left -= seconds;
@@ -62,16 +78,20 @@ class Pipeline {
     return task(before, std::min(t.stage + 1, stages_ - 1)).begun;
   }
 
+  /// In the order in which they are queued: the beginning of a task may free the slot that a later one waits for.
   void begin_tasks() {
-    std::vector<bool> busy(demand_.size());
-    for (const Task* task : running_) busy[static_cast<size_t>(task->backend)] = true;
-    for (Task& t : tasks_) {
-      if (t.begun) continue;
-      const auto backend = static_cast<size_t>(t.backend);
-      if (busy[backend]) continue;
-      busy[backend] = true;  // later ones of this backend wait for it, whether it begins or not
+    std::vector<size_t> first;
+    for (const Queue& queue : queues_) {
+      if (!queue.busy && queue.next < queue.tasks.size()) first.push_back(queue.tasks[queue.next]);
+    }
+    std::sort(first.begin(), first.end());
+    for (const size_t number : first) {
+      Task& t = tasks_[number];
       if (!is_ready(t)) continue;
       t.begun = true;
+      Queue& queue = queues_[static_cast<size_t>(t.backend)];
+      queue.busy = true;
+      ++queue.next;
       running_.push_back(&t);
     }
   }
@@ -93,7 +113,8 @@ class Pipeline {
   int stages_, slots_;
   std::span<const CoreDemand> demand_;
   std::span<const double> cores_;
-  std::vector<Task> tasks_;
+  std::vector<Task> tasks_;    ///< by run, then by stage
+  std::vector<Queue> queues_;  ///< by backend
   std::vector<Task*> running_;
 };
 

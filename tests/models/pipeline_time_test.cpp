@@ -40,5 +40,15 @@ TEST(PipelineTime, BackendsShareTheCoresOfADomain) {
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kNoLimit), 6);
 }
 
+TEST(PipelineTime, ManyRunsAreQuick) {
+  // 100,000 runs; looking at all of them whenever one ends would take minutes.
+  const std::vector<CoreDemand> three{{0}, {0}, {0}};
+  const int count = 100000;
+  const Runs runs(count, {{0, 1}, {1, 2}, {2, 1}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, three, kNoLimit), 2.0 * count + 2);
+  const Runs back(count, {{0, 1}, {1, 2}, {0, 1}});
+  EXPECT_DOUBLE_EQ(pipeline_seconds(back, 4, three, kNoLimit), 4.0 * count);
+}
+
 }  // namespace
 }  // namespace shoal::models
