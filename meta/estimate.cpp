@@ -250,7 +250,7 @@ double Estimate::imbalance() const {
 
 double Estimate::communication() const {
   double sum = 0;
-  for (const CollectiveTime& time : collectives) sum += time.count * time.seconds;
+  for (const CollectiveTime& time : collectives) sum += static_cast<double>(time.count) * time.seconds;
   return sum;
 }
 

@@ -38,7 +38,7 @@ struct RankTime {
 struct CollectiveTime {
   Op kind = Op::kAllReduce;
   int64_t bytes = 0;  ///< of one, the full tensor
-  int count = 0;
+  int64_t count = 0;
   double seconds = 0;  ///< of one
 };
 

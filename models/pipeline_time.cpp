@@ -8,6 +8,9 @@
 namespace shoal::models {
 namespace {
 
+/// So many runs show what one takes in a full pipeline.
+constexpr int64_t kObservedRuns = 64;
+
 /// One stage of one run, on its way.
 struct Task {
   int run = 0, stage = 0, backend = 0;
@@ -124,6 +127,28 @@ double pipeline_seconds(std::span<const std::vector<StageWork>> runs, int slots,
                         std::span<const double> cores) {
   if (runs.empty() || runs.front().empty()) return 0;
   return Pipeline(runs, std::max(slots, 1), demand, cores).run();
+}
+
+double pipeline_seconds(std::span<const AlikeRuns> runs, int slots, std::span<const CoreDemand> demand,
+                        std::span<const double> cores) {
+  std::vector<std::vector<StageWork>> followed;
+  double rest = 0;
+  for (const AlikeRuns& alike : runs) {
+    // A pipeline is full when a run has reached its end.
+    const int64_t filling = std::max<int64_t>(kObservedRuns, 2 * static_cast<int64_t>(alike.stages.size()));
+    int64_t count = alike.count;
+    if (count > 2 * filling) {
+      const auto seconds = [&](int64_t some) {
+        const std::vector<std::vector<StageWork>> alone(static_cast<size_t>(some), alike.stages);
+        return pipeline_seconds(alone, slots, demand, cores);
+      };
+      const double each = (seconds(filling + kObservedRuns) - seconds(filling)) / static_cast<double>(kObservedRuns);
+      rest += each * static_cast<double>(count - filling);
+      count = filling;
+    }
+    followed.insert(followed.end(), static_cast<size_t>(std::max<int64_t>(count, 0)), alike.stages);
+  }
+  return pipeline_seconds(followed, slots, demand, cores) + rest;
 }
 
 }  // namespace shoal::models

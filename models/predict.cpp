@@ -35,7 +35,7 @@ struct Totals {
   double copies = 0;
   double seconds = 0;
 
-  void add(const meta::CollectiveTime& one, int times) {
+  void add(const meta::CollectiveTime& one, int64_t times) {
     const auto known = std::find_if(collectives.begin(), collectives.end(), [&](const meta::CollectiveTime& other) {
       return other.kind == one.kind && other.bytes == one.bytes;
     });
@@ -44,8 +44,9 @@ struct Totals {
       collectives.back().count *= times;
       return;
     }
-    const int count = known->count + one.count * times;
-    known->seconds = (known->seconds * known->count + one.seconds * one.count * times) / std::max(count, 1);
+    const int64_t more = one.count * times, count = known->count + more;
+    known->seconds = (known->seconds * as_double(known->count) + one.seconds * as_double(more)) /
+                     as_double(std::max<int64_t>(count, 1));
     known->count = count;
   }
 };
@@ -54,12 +55,13 @@ struct Totals {
 class Predictor {
  public:
   Predictor(const Model& model, const Placement& placement, const meta::MachineModel& machine,
-            const SessionOptions& session, const LoadOptions& load)
+            const SessionOptions& session, const LoadOptions& load, const Poll& poll)
       : model_(model),
         placement_(placement),
         machine_(machine),
         session_(session),
         load_(load),
+        poll_(poll),
         plan_(model, placement, session, load) {
     for (size_t d = 0; d < placement.devices().size(); ++d) {
       std::vector<int> members;
@@ -86,24 +88,15 @@ class Predictor {
   }
 
   PhasePrediction prompt(int64_t depth, int64_t count) const {
-    const std::vector<Batch> batches = divide_into_batches(count, 1, plan_.size.batch);
-    const int64_t bucket = std::max<int64_t>(plan_.size.batch, (count + kPromptSamples - 1) / kPromptSamples);
-    std::vector<Sample> samples;
-    std::vector<std::vector<StageWork>> runs;
+    std::vector<AlikeRuns> runs;
     Totals totals = new_totals();
-    int64_t begin = 0;
-    for (const Batch& batch : batches) {
-      const int64_t part = begin / bucket;
-      const double middle = bucket == plan_.size.batch
-                                ? as_double(begin) + (as_double(batch.tokens) + 1) / 2
-                                : std::min((as_double(part) + 0.5) * as_double(bucket), as_double(count));
-      const Sample& sample = sample_of(samples, batch.shape, as_double(depth) + middle);
-      runs.emplace_back();
-      for (const Stage& stage : sample.stages) {
-        add(totals, stage, 1);
-        runs.back().push_back({stage.backend, stage.seconds()});
+    for (const AlikeBatches& alike : alike_batches(count)) {
+      if (poll_) poll_();
+      runs.push_back({alike.count, {}});
+      for (const Stage& stage : stages(planned(alike.shape), as_double(depth) + alike.rows)) {
+        add(totals, stage, alike.count);
+        runs.back().stages.push_back({stage.backend, stage.seconds()});
       }
-      begin += batch.tokens;
     }
     totals.seconds = seconds_of_runs(runs);
     PhasePrediction phase = finish(totals, output_seconds(plan_.step) + host_seconds());
@@ -112,12 +105,36 @@ class Predictor {
   }
 
  private:
-  /// The stages of batches that are alike.
-  struct Sample {
+  /// Batches of a prompt that are taken to see as many rows of the cache.
+  struct AlikeBatches {
+    int64_t count = 1;
     BatchShape shape;
-    double rows = 0;
-    std::vector<Stage> stages;
+    double rows = 0;  ///< of the prompt
   };
+
+  /// Few, however long the prompt is: full batches by which part of the prompt they begin in, and the rest.
+  std::vector<AlikeBatches> alike_batches(int64_t count) const {
+    const int64_t batch = plan_.size.batch;
+    const int64_t bucket = std::max<int64_t>(batch, (count + kPromptSamples - 1) / kPromptSamples);
+    const auto rows = [&](int64_t begin, int64_t tokens) {
+      if (bucket == batch) return as_double(begin) + (as_double(tokens) + 1) / 2;
+      return std::min((as_double(begin / bucket) + 0.5) * as_double(bucket), as_double(count));
+    };
+    std::vector<AlikeBatches> out;
+    const int64_t full = (count - 1) / batch;
+    for (int64_t i = 0; i < full;) {
+      const int64_t next_part = (i * batch / bucket + 1) * bucket;
+      const int64_t end = std::min(full, (next_part + batch - 1) / batch);
+      out.push_back({end - i, {batch, 1}, rows(i * batch, batch)});
+      i = end;
+    }
+    int64_t begin = full * batch;
+    for (const Batch& rest : divide_into_batches(count - begin, 1, batch)) {
+      out.push_back({1, rest.shape, rows(begin, rest.tokens)});
+      begin += rest.tokens;
+    }
+    return out;
+  }
 
   Totals new_totals() const {
     Totals totals;
@@ -137,14 +154,6 @@ class Predictor {
     auto graph = std::make_unique<PlannedGraph>(plan_graph(model_, placement_, session_, load_, plan_, shape));
     more_.emplace_back(shape, std::move(graph));
     return *more_.back().second;
-  }
-
-  const Sample& sample_of(std::vector<Sample>& samples, BatchShape shape, double rows) const {
-    for (const Sample& sample : samples) {
-      if (sample.shape == shape && sample.rows == rows) return sample;
-    }
-    samples.push_back({shape, rows, stages(planned(shape), rows)});
-    return samples.back();
   }
 
   std::vector<Stage> stages(const PlannedGraph& planned, double rows) const {
@@ -172,7 +181,8 @@ class Predictor {
     return machine_.copy_latency + part * as_double(copy.bytes) / machine_.copy_bandwidth;
   }
 
-  void add(Totals& totals, const Stage& stage, int times) const {
+  void add(Totals& totals, const Stage& stage, int64_t count) const {
+    const double times = as_double(count);
     const auto members = placement_.members_of(stage.backend);
     for (size_t rank = 0; rank < members.size(); ++rank) {
       const auto known = std::find(placement_.members().begin(), placement_.members().end(), members[rank]);
@@ -181,16 +191,16 @@ class Predictor {
       time.communication += times * (stage.estimate.ranks[rank].communication + stage.copies);
     }
     totals.copies += times * stage.copies;
-    for (const meta::CollectiveTime& one : stage.estimate.collectives) totals.add(one, times);
+    for (const meta::CollectiveTime& one : stage.estimate.collectives) totals.add(one, count);
   }
 
-  double seconds_of_runs(const std::vector<std::vector<StageWork>>& runs) const {
+  double seconds_of_runs(const std::vector<AlikeRuns>& runs) const {
     const PlannedGraph& largest = plan_.prompts.empty() ? plan_.step : plan_.prompts.front();
-    const auto alike = [&](const auto& run) { return run.size() == runs.front().size(); };
+    const auto alike = [&](const auto& run) { return run.stages.size() == runs.front().stages.size(); };
     if (largest.schedule.ordered || !std::all_of(runs.begin(), runs.end(), alike)) {
       double seconds = 0;
       for (const auto& run : runs) {
-        for (const StageWork& stage : run) seconds += stage.seconds;
+        for (const StageWork& stage : run.stages) seconds += as_double(run.count) * stage.seconds;
       }
       return seconds;
     }
@@ -256,6 +266,7 @@ class Predictor {
   const meta::MachineModel& machine_;
   const SessionOptions& session_;
   const LoadOptions& load_;
+  const Poll& poll_;
   ModelPlan plan_;
   std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
   mutable std::vector<std::pair<BatchShape, std::unique_ptr<PlannedGraph>>> more_;
@@ -272,14 +283,15 @@ Workload clipped(Workload workload, int64_t context) {
 
 Prediction predict(const Model& model, const Candidate& candidate, const meta::MachineModel& machine,
                    const PlacementOptions& placement_options, const SessionOptions& session, const LoadOptions& load,
-                   const Workload& workload) {
+                   const Workload& workload, const Poll& poll) {
+  if (poll) poll();
   const int64_t context = session_size(model.hparams, session).context;
   require<InvalidArgument>(workload == clipped(workload, context),
                            "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
                            "larger one (-c) or fewer tokens",
                            workload.prompt, workload.generate, workload.depth, context);
   const Placement placement(model, candidate.groups, placement_of(candidate, placement_options));
-  const Predictor predictor(model, placement, machine, session, load);
+  const Predictor predictor(model, placement, machine, session, load, poll);
   Prediction prediction;
   prediction.candidate = candidate;
   prediction.memory = predictor.plan().memory;
@@ -294,17 +306,17 @@ Prediction predict(const Model& model, const Candidate& candidate, const meta::M
 }
 
 Prediction Scenario::predict(const Candidate& candidate) const {
-  return models::predict(model, candidate, machine, placement, session, load, workload);
+  return models::predict(model, candidate, machine, placement, session, load, workload, poll);
 }
 
 double PhasePrediction::communication() const {
   double seconds = 0;
-  for (const meta::CollectiveTime& one : collectives) seconds += one.count * one.seconds;
+  for (const meta::CollectiveTime& one : collectives) seconds += as_double(one.count) * one.seconds;
   return seconds;
 }
 
-int PhasePrediction::collective_count() const {
-  int count = 0;
+int64_t PhasePrediction::collective_count() const {
+  int64_t count = 0;
   for (const meta::CollectiveTime& one : collectives) count += one.count;
   return count;
 }

@@ -9,6 +9,7 @@
 //                 has the first (pipeline_time.h)
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,7 +59,7 @@ struct PhasePrediction {
   double host = 0;       ///< seconds from the host's call to the device and back
 
   double communication() const;  ///< seconds of all collectives
-  int collective_count() const;
+  int64_t collective_count() const;
 };
 
 struct Prediction {
@@ -72,11 +73,14 @@ struct Prediction {
   std::string split_key;
 };
 
+/// Called now and then while something is predicted; ends it by an exception.
+using Poll = std::function<void()>;
+
 /// Throws InvalidArgument for what ModelPlan refuses, for a device or dtype that the machine does not know, and for
 /// more tokens than the context has.
 Prediction predict(const Model& model, const Candidate& candidate, const meta::MachineModel& machine,
                    const PlacementOptions& placement, const SessionOptions& session, const LoadOptions& load,
-                   const Workload& workload);
+                   const Workload& workload, const Poll& poll = {});
 
 /// Everything that predictions of several candidates have in common.
 struct Scenario {
@@ -86,6 +90,7 @@ struct Scenario {
   SessionOptions session;
   LoadOptions load;
   Workload workload;
+  Poll poll = {};
   Prediction predict(const Candidate& candidate) const;
 };
 

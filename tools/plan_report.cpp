@@ -28,7 +28,8 @@ std::string collectives_text(const models::PhasePrediction& phase, const char* w
   std::vector<std::vector<std::string>> rows{{fmt::format("  of a {}", what), "size", "count", "each", "all"}};
   for (const meta::CollectiveTime& one : phase.collectives) {
     rows.push_back({fmt::format("  {}", name_of(one.kind)), format_bytes(static_cast<size_t>(one.bytes)),
-                    fmt::format("{}", one.count), time_text(one.seconds), time_text(one.seconds * one.count)});
+                    fmt::format("{}", one.count), time_text(one.seconds),
+                    time_text(one.seconds * static_cast<double>(one.count))});
   }
   return format_table(rows);
 }

@@ -366,7 +366,7 @@ TEST(Estimate, TheTimeOfEveryRankIsAccountedForInRandomPlans) {
     const MachineModel machine = random_machine(rng, one.ranks, seed % 2 == 0);
     const Estimate found = planned.on(machine, {.kv_rows = 3, .events = true});
     expect_rows_without_gaps(found, machine);
-    int collectives = 0;
+    int64_t collectives = 0;
     for (const CollectiveTime& time : found.collectives) collectives += time.count;
     const auto steps = std::count_if(planned.plan.steps.begin(), planned.plan.steps.end(),
                                      [](const Step& step) { return step.kind == StepKind::kCollective; });

@@ -101,7 +101,7 @@ TEST_F(PredictTest, SharesDivideTheWorkAndUnevenOnesWait) {
   const PhasePrediction even = *predicted(on(2), machine, {0, 1, 0}).generation;
   const double collectives = even.communication();
   EXPECT_GE(even.collective_count(), 8);  // two for each layer
-  EXPECT_NEAR(collectives, even.collective_count() * kLatency, 1e-12);
+  EXPECT_NEAR(collectives, static_cast<double>(even.collective_count()) * kLatency, 1e-12);
   EXPECT_NEAR(even.seconds, (4 * kLayer + kHead) / 2 * kSecond + collectives, 1e-9);
   EXPECT_NEAR(even.imbalance, 0, 1e-9);
   const PhasePrediction uneven = *predicted(on(2, {3, 1}), machine, {0, 1, 0}).generation;
@@ -124,6 +124,38 @@ TEST_F(PredictTest, LayersTakeTurnsForATokenAndOverlapForAPrompt) {
   for (meta::DeviceModel& device : shared.devices) device.domain = 0;
   EXPECT_NEAR(predicted(on(2, {}, SplitMode::kLayer), shared, {2048, 0, 0}, 128).prompt->seconds, alone.prompt->seconds,
               0.01 * alone.prompt->seconds);
+}
+
+TEST_F(PredictTest, PromptsOfAnyLengthAreQuick) {
+  // Two thousand million tokens one by one would take hours, and more memory than there is.
+  constexpr int64_t kHuge = 2000000000;
+  const meta::MachineModel machine = described_machine({kSecond, kSecond});
+  const auto prompt = [&](const Candidate& candidate, int64_t tokens, int64_t batch) {
+    return *predict(*model_, candidate, machine, {{}, 1}, {.context = kHuge, .batch = batch}, {}, {tokens, 0, 0})
+                .prompt;
+  };
+  for (const int64_t batch : {int64_t{1}, int64_t{128}}) {
+    const auto batches = static_cast<double>(kHuge / batch);
+    const double each = 4 * kLayer * static_cast<double>(batch) + kHead;
+    EXPECT_NEAR(prompt(on(1), kHuge, batch).seconds / (batches * each * kSecond), 1, 1e-6);
+    const PhasePrediction layers = prompt(on(2, {}, SplitMode::kLayer), kHuge, batch);
+    const PhasePrediction shorter = prompt(on(2, {}, SplitMode::kLayer), 256 * batch, batch);
+    EXPECT_NEAR(layers.seconds / (shorter.seconds / 256 * batches), 1, 0.01);
+    const PhasePrediction both = prompt(on(2), kHuge, batch);
+    EXPECT_GE(both.collective_count(), 8 * (kHuge / batch));
+  }
+}
+
+TEST_F(PredictTest, APredictionCanBeEnded) {
+  struct Ended {};
+  const meta::MachineModel machine = described_machine({kSecond});
+  int asked = 0;
+  const auto poll = [&asked] {
+    if (++asked == 3) throw Ended();
+  };
+  const Scenario scenario{*model_, machine, {{}, 1}, {.context = 4096, .batch = 512}, {}, {4096, 0, 0}, poll};
+  EXPECT_THROW(scenario.predict(on(1)), Ended);
+  EXPECT_EQ(asked, 3);
 }
 
 TEST_F(PredictTest, CopiesBetweenLayersCost) {
