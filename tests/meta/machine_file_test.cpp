@@ -122,7 +122,13 @@ TEST_F(MachineFile, WantsOnlyWhatADeviceCanDo) {
   MachineModel known = machine(1, 30e9, {"q4_0"});
   known.devices[0].identity = probe_identity(choosy, 0);
   save_machine(known);
+  nlohmann::json json = nlohmann::json::parse(text());
+  json["machines"][0]["places"]["CPU0"] = probe_place(choosy);
+  write(json.dump());
   EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not find more";
+  known.devices[0].identity = probe_identity(*devices_[0], 0);
+  save_machine(known);
+  EXPECT_TRUE(find_machine(first(1), 0, std::vector<DType>{DType::kQ4_0}));
   EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device could do it";
 }
 
