@@ -36,10 +36,12 @@ constexpr std::array kFileBits = std::to_array<FileBits>({
     {"Q2_K", 3.2},
 });
 
-/// The margin of the tightest device, negative where it does not fit.
-double tightest(std::span<const DeviceUse> uses) {
+/// What the tightest device has beyond what is to stay free, negative where it does not fit.
+double tightest(std::span<const DeviceUse> uses, const FitOptions& options) {
   double least = std::numeric_limits<double>::infinity();
-  for (const DeviceUse& use : uses) least = std::min(least, static_cast<double>(margin_bytes(use)));
+  for (const DeviceUse& use : uses) {
+    least = std::min(least, static_cast<double>(margin_bytes(use)) - static_cast<double>(margin_of(use, options)));
+  }
   return least;
 }
 
@@ -47,8 +49,8 @@ double tightest(std::span<const DeviceUse> uses) {
 class RoomByContext {
  public:
   RoomByContext(const Model& model, const Placement& placement, const SessionOptions& session, const LoadOptions& load,
-                size_t margin)
-      : model_(model), placement_(placement), session_(session), load_(load), margin_(static_cast<double>(margin)) {}
+                const FitOptions& options)
+      : model_(model), placement_(placement), session_(session), load_(load), options_(options) {}
 
   double operator()(int64_t context) const {
     const double room = with(context, load_);
@@ -62,14 +64,14 @@ class RoomByContext {
   double with(int64_t context, const LoadOptions& load) const {
     SessionOptions session = session_;
     session.context = context;
-    return tightest(ModelPlan(model_, placement_, session, load).memory) - margin_;
+    return tightest(ModelPlan(model_, placement_, session, load).memory, options_);
   }
 
   const Model& model_;
   const Placement& placement_;
   const SessionOptions& session_;
   const LoadOptions& load_;
-  double margin_;
+  const FitOptions& options_;
 };
 
 /// Between a context that fits and one that does not, with the room that each leaves: where it ends is guessed by a
@@ -176,14 +178,21 @@ void find_devices(Remedies& out, const Scenario& scenario, const Prediction& ask
 }  // namespace
 
 bool fits(std::span<const DeviceUse> uses, size_t margin) {
-  return tightest(uses) >= static_cast<double>(margin);
+  return tightest(uses, {.margin = margin}) >= 0;
+}
+
+size_t margin_of(const DeviceUse& use, const FitOptions& options) {
+  if (!options.spare_host || !use.on_host) return options.margin;
+  constexpr size_t kLeast = size_t{64} << 20;
+  const size_t total = use.memory.total;
+  return std::max({options.margin, total / 50, std::min(kLeast, total / 16)});
 }
 
 std::optional<int64_t> largest_context(const Model& model, const Placement& placement, const SessionOptions& session,
                                        const LoadOptions& load, const FitOptions& options) {
   const int64_t wanted = session_size(model.hparams, session).context;
   const int64_t least = std::clamp<int64_t>(options.least_context, 1, wanted);
-  const RoomByContext room(model, placement, session, load, options.margin);
+  const RoomByContext room(model, placement, session, load, options);
   const double at_wanted = room(wanted);
   if (at_wanted >= 0) return wanted;
   if (least == wanted) return std::nullopt;

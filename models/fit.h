@@ -15,7 +15,13 @@ namespace shoal::models {
 struct FitOptions {
   int64_t least_context = 4096;  ///< not smaller than this, nor than what was asked for where that is less
   size_t margin = 0;             ///< bytes that stay free on every device
+  /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, where that is less) stay free: what runs beside
+  /// the plan, here and in other programs, takes from the same memory, and the system kills whoever takes too much.
+  bool spare_host = false;
 };
+
+/// What has to stay free on a device.
+size_t margin_of(const DeviceUse& use, const FitOptions& options);
 
 /// Has every device as much memory as it needs, and the margin?
 bool fits(std::span<const DeviceUse> uses, size_t margin);

@@ -117,7 +117,9 @@ size_t mapped_bytes(const Model& model, const WeightsHome& home, std::span<Tenso
 std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, const Model& model,
                               const Placement& placement, std::span<const WeightsHome> homes) {
   std::vector<DeviceUse> uses;
-  for (Device* member : placement.members()) uses.push_back({member->name(), {}, member->memory(), 0});
+  for (Device* member : placement.members()) {
+    uses.push_back({member->name(), {}, member->memory(), 0, member->reg().name() == "CPU"});
+  }
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     const auto members = placement.members_of(static_cast<int>(d));
     const std::vector<Tensor*> weights = tensors_on(placement, d, model.weights.tensors());

@@ -18,8 +18,9 @@ namespace shoal::models {
 struct DeviceUse {
   std::string device;
   meta::MemoryUse use;
-  DeviceMemory memory;  ///< live figures of the device
-  size_t mapped = 0;    ///< bytes of weights that are used where the file is mapped, and allocated nowhere
+  DeviceMemory memory;   ///< live figures of the device
+  size_t mapped = 0;     ///< bytes of weights that are used where the file is mapped, and allocated nowhere
+  bool on_host = false;  ///< a CPU device: everything else that runs takes from the same memory
 };
 
 /// A graph as the scheduler would run it.

@@ -103,19 +103,21 @@ void fit_context(const models::Model& model, const models::Placement& placement,
     models::SessionOptions least = session;
     least.context = std::min(wanted, options.least_context);
     const auto memory = models::ModelPlan(model, placement, least, load).memory;
-    const auto tightest = std::min_element(memory.begin(), memory.end(), [](const auto& a, const auto& b) {
-      return models::margin_bytes(a) < models::margin_bytes(b);
-    });
+    const auto room = [&options](const models::DeviceUse& use) {
+      return models::margin_bytes(use) - static_cast<int64_t>(models::margin_of(use, options));
+    };
+    const auto tightest = std::min_element(memory.begin(), memory.end(),
+                                           [&room](const auto& a, const auto& b) { return room(a) < room(b); });
     fail<DeviceError>(
         "not even a context of {} fits (--fit-ctx {}): {} needs {}, is to keep {} (--fit-target) and has {} free; use "
         "more devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
         least.context, options.least_context, tightest->device, format_bytes(tightest->use.total()),
-        format_bytes(options.margin), format_bytes(tightest->memory.free));
+        format_bytes(models::margin_of(*tightest, options)), format_bytes(tightest->memory.free));
   }
   session.context = *context;
   if (*context == wanted) return;
-  write_err(fmt::format("shoal: context {} instead of {}: what fits, with {} left free on each device\n", *context,
-                        wanted, format_bytes(options.margin)));
+  write_err(fmt::format("shoal: context {} instead of {}: what fits, with at least {} left free on each device\n",
+                        *context, wanted, format_bytes(options.margin)));
 }
 
 }  // namespace shoal::tools

@@ -102,11 +102,27 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
 
 }  // namespace
 
+std::vector<SplitProfile> profiles_of(const BenchLists& lists) {
+  std::vector<SplitProfile> profiles;
+  for (const std::string& text : split_lists(lists.ratios)) {
+    if (names_profile(text)) profiles.push_back(read_split_profile(text));
+  }
+  return profiles;
+}
+
+models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual) {
+  const std::vector<SplitProfile> profiles = profiles_of(lists);
+  for (const SplitProfile& profile : profiles) {
+    if (profile.mode == profiles.front().mode) continue;
+    throw UsageError(fmt::format("--tensor-split: @{} is for another --split-mode than @{}; use them one by one",
+                                 profile.path, profiles.front().path));
+  }
+  return profiles.empty() ? usual : profiles.front().mode;
+}
+
 void take_devices_of_profiles(BenchLists& lists) {
   std::vector<std::string> devices;
-  for (const std::string& text : split_lists(lists.ratios)) {
-    if (names_profile(text)) devices.push_back(read_split_profile(text).device_list());
-  }
+  for (const SplitProfile& profile : profiles_of(lists)) devices.push_back(profile.device_list());
   if (!devices.empty()) lists.devices = std::move(devices);
 }
 

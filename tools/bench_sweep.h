@@ -11,6 +11,7 @@
 
 #include "models/placement.h"
 #include "tools/bench.h"
+#include "tools/split_profile.h"
 
 namespace shoal::tools {
 
@@ -30,6 +31,11 @@ CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int
                         const std::string& help);
 /// -p -n -d -b -ub
 void add_test_counts(CLI::App& app, BenchLists& lists);
+
+/// Those that are named among the ratios. Throws InvalidArgument.
+std::vector<SplitProfile> profiles_of(const BenchLists& lists);
+/// How the profiles say that models are split; `usual` where there are none. Throws UsageError where they differ.
+models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual);
 
 /// Puts the devices of the profiles among the ratios ("@profile.json") in place of the lists of devices.
 void take_devices_of_profiles(BenchLists& lists);

@@ -80,6 +80,7 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
   const auto read_mode = [this](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
     mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+    mode_given = true;
   };
   add_parsed(app, "--split-mode", "MODE", read_mode,
              "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
@@ -137,14 +138,14 @@ models::DeviceGroups DeviceFlags::grouped(std::span<Device* const> devices) cons
 
 void DeviceFlags::check() {
   if (names_profile(ratio)) {
-    const SplitProfile profile = read_split_profile(ratio);
+    profile = read_split_profile(ratio);
     if (list.empty()) {
-      names = split_device_names(profile.device_list());
-      group_sizes = device_group_sizes(profile.device_list());
-      if (mode == models::SplitMode::kTensor) mode = profile.mode;
+      names = split_device_names(profile->device_list());
+      group_sizes = device_group_sizes(profile->device_list());
     }
-    check_profile(profile, list.empty() ? profile.device_list() : list, mode);
-    ratio = profile.ratio();
+    if (!mode_given) mode = profile->mode;
+    check_profile(*profile, list.empty() ? profile->device_list() : list, mode);
+    ratio = profile->ratio();
   }
   if (ratio == kAutoRatio) return;
   try {
@@ -186,7 +187,7 @@ void FitFlags::add_to(CLI::App& app) {
       ->default_str("off");
   add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, "The smallest context that --fit may choose (-fitc)");
   add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30,
-              "MiB that --fit leaves free on each device (-fitt)");
+              "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB (-fitt)");
 }
 
 void WorkloadFlags::add_to(CLI::App& app) {

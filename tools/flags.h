@@ -17,6 +17,7 @@
 #include "models/predict.h"
 #include "models/sampler.h"
 #include "models/session.h"
+#include "tools/split_profile.h"
 
 namespace shoal::tools {
 
@@ -47,7 +48,8 @@ struct DeviceFlags {
   int threads = 0;
   /// `required`: the command makes no sense without --devices.
   void add_to(CLI::App& app, bool required = false);
-  /// Reads the profile that the ratio may name (split_profile.h), and takes devices from there if none are named.
+  /// Reads the profile that the ratio may name (split_profile.h), and takes devices and mode from there where the user
+  /// has not given them.
   /// Throws UsageError for a ratio that is none, or one for another number of devices.
   void check();
   void add_layers_to(CLI::App& app);
@@ -60,6 +62,8 @@ struct DeviceFlags {
 
   std::string list;  ///< of devices, as the user has named them; "": not named
   models::SplitMode mode = models::SplitMode::kTensor;
+  bool mode_given = false;
+  std::optional<SplitProfile> profile;  ///< that check() has read
   int64_t device_layers = -1;
   int64_t offload_batch = 0;
   bool cache_on_host = false;
@@ -99,7 +103,7 @@ struct FitFlags {
   int64_t margin_mib = 1024;
   void add_to(CLI::App& app);
   std::optional<models::FitOptions> asked() const { return on ? std::optional(options()) : std::nullopt; }
-  models::FitOptions options() const { return {least_context, static_cast<size_t>(margin_mib) << 20}; }
+  models::FitOptions options() const { return {least_context, static_cast<size_t>(margin_mib) << 20, true}; }
 };
 
 /// -p -n -d, of predictions

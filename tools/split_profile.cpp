@@ -6,13 +6,17 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "graph/error.h"
+#include "tools/bench_report.h"
 #include "tools/device_names.h"
+#include "tools/output.h"
+#include "tools/program.h"
 
 namespace shoal::tools {
 namespace {
@@ -50,6 +54,10 @@ class Reader {
       json_ = Json::parse(text);
     } catch (const Json::parse_error& error) {
       wrong("it is no JSON (at byte {})", error.byte);
+    } catch (const Json::exception& error) {
+      // "[json.exception.out_of_range.406] number overflow parsing '1e400'": what follows the bracket is for people.
+      const std::string_view what = error.what();
+      wrong("{}", what.substr(std::min(what.size(), what.find("] ") + 2)));
     }
     if (!json_.is_object()) wrong("it is not a JSON object");
   }
@@ -181,6 +189,21 @@ void check_profile(const SplitProfile& profile, const std::string& devices, mode
   require<InvalidArgument>(profile.mode == mode,
                            "--tensor-split @{}: the profile is for -sm {}, and {} is asked for; use -sm {}",
                            profile.path, name_of(profile.mode), name_of(mode), name_of(profile.mode));
+}
+
+std::string other_model(const SplitProfile& profile, const std::string& type, const std::string& file) {
+  const auto name = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
+  const bool by_type = !profile.model_type.empty();
+  const std::string made_for = by_type ? profile.model_type : name(profile.model_file);
+  const std::string used = by_type ? type : name(file);
+  if (made_for.empty() || made_for == used) return {};
+  return fmt::format("--tensor-split @{}: the profile was made for {}, and the model is {}: other shares may be faster",
+                     profile.path, escaped(made_for), used);
+}
+
+void warn_of_profile(const SplitProfile& profile, const models::Model& model) {
+  const std::string text = other_model(profile, describe_model(model), model.file.path());
+  if (!text.empty()) warn(text);
 }
 
 }  // namespace shoal::tools

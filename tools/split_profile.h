@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/model.h"
 #include "models/placement.h"
 
 namespace shoal::tools {
@@ -35,5 +36,10 @@ SplitProfile parse_split_profile(std::string_view json, std::string_view path);
 /// Throws InvalidArgument that says both when the profile is for other devices than those asked for, or for the other
 /// way to split.
 void check_profile(const SplitProfile& profile, const std::string& devices, models::SplitMode mode);
+/// In a line, that the profile was made for another model; "" where it was not, or does not say. The type decides where
+/// there is one: files are renamed. `type`: as `shoal bench` says it; `file`: a path.
+std::string other_model(const SplitProfile& profile, const std::string& type, const std::string& file);
+/// Says so on stderr.
+void warn_of_profile(const SplitProfile& profile, const models::Model& model);
 
 }  // namespace shoal::tools

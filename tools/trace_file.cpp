@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "graph/error.h"
+#include "tools/options.h"
 #include "tools/program.h"
 
 namespace shoal::tools {
@@ -145,9 +146,16 @@ void write_trace(const std::string& path, std::span<const TraceEvent> events, co
   file.finish();
 }
 
+void add_trace(CLI::App& app, std::string& path, const std::string& help) {
+  const auto read = [&path](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(!text.empty(), "{}: a file has no empty name; give one such as trace.json", flag);
+    path = text;
+  };
+  add_parsed(app, "--trace", "FILE", read, help);
+}
+
 void TraceFlag::add_to(CLI::App& app) {
-  app.add_option("--trace", path, "Write a trace of every step, collective and copy, for https://ui.perfetto.dev")
-      ->type_name("FILE");
+  add_trace(app, path, "Write a trace of every step, collective and copy, for https://ui.perfetto.dev");
 }
 
 int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const {

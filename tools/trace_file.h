@@ -26,6 +26,9 @@ void require_writable(const std::string& path);
 /// before: throws DeviceError then.
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
 
+/// A flag --trace that takes the name of a file; an empty one is refused.
+void add_trace(CLI::App& app, std::string& path, const std::string& help);
+
 /// --trace FILE
 struct TraceFlag {
   std::string path;  ///< "": no trace

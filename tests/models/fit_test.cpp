@@ -59,6 +59,26 @@ TEST(LargestContext, LeavesTheMargin) {
   EXPECT_LT(*largest_context(*model, small, session, kCopied, {.least_context = 1, .margin = 1001}), 256);
 }
 
+TEST(LargestContext, SparesTheHost) {
+  const auto margin = [](size_t total, bool on_host, size_t asked) {
+    const DeviceUse use{"X", {}, {total, total}, 0, on_host};
+    return margin_of(use, {.margin = asked, .spare_host = true});
+  };
+  constexpr size_t kMiB = size_t{1} << 20;
+  EXPECT_EQ(margin(50000 * kMiB, true, 0), 1000 * kMiB);
+  EXPECT_EQ(margin(50000 * kMiB, true, 1024 * kMiB), 1024 * kMiB);
+  EXPECT_EQ(margin(50000 * kMiB, false, 3), 3u);
+  EXPECT_EQ(margin(2000 * kMiB, true, 0), 64 * kMiB);
+  EXPECT_EQ(margin(160 * kMiB, true, 0), 10 * kMiB);
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions session{.context = 512, .batch = 32};
+  const size_t at_512 = needed(*model, 1, session);
+  const LimitedCpuDevices limited(fmt::format("memory={}", at_512 + 1000));
+  const Placement small(*model, cpu_devices(1), {{}, 1});
+  EXPECT_EQ(largest_context(*model, small, session, kCopied, {.least_context = 1}), 512);
+  EXPECT_LT(*largest_context(*model, small, session, kCopied, {.least_context = 1, .spare_host = true}), 512);
+}
+
 /// A recommendation for devices that cannot hold the model.
 Recommendation too_little(const Model& model, int devices, const SessionOptions& session) {
   const meta::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-12));

@@ -83,6 +83,7 @@ TEST(SplitProfile, SaysWhatIsWrong) {
   expect(with(R"(["CPU0", "CPU1"])", "[3, -1]"), "\"tensor_split\" has -1, no number >= 0");
   expect(with(R"(["CPU0", "CPU1"])", "[3, null]"), "\"tensor_split\" has null");
   expect(with(R"(["CPU0", "CPU1"])", "[0, 0]"), "adds up to 0");
+  expect(with(R"(["CPU0", "CPU1"])", "[1e400, 1]"), "@p.json: number overflow parsing '1e400'; a profile is such as");
   expect(R"({"version": 1, "split_mode": "row", "devices": ["A"], "tensor_split": [1]})", "\"split_mode\" is \"row\"");
 }
 
@@ -140,6 +141,70 @@ TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
     expect(with("@"), "a name of a profile follows");
   }
   expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "it is no JSON");
+}
+
+TEST(SplitProfile, SaysThatItIsForAnotherModel) {
+  SplitProfile profile = parse_split_profile(kGood, "p.json");
+  EXPECT_EQ(other_model(profile, "llama 5M Q8_0", "/else/renamed.gguf"), "");
+  EXPECT_THAT(other_model(profile, "llama 1B Q8_0", "m.gguf"),
+              HasSubstr("@p.json: the profile was made for llama 5M Q8_0, and the model is llama 1B Q8_0"));
+  profile.model_type.clear();
+  EXPECT_EQ(other_model(profile, "x", "/models/m.gguf"), "");
+  EXPECT_THAT(other_model(profile, "x", "/models/n.gguf"), HasSubstr("made for m.gguf, and the model is n.gguf"));
+  profile.model_file.clear();
+  EXPECT_EQ(other_model(profile, "x", "n.gguf"), "");
+  const File other(
+      R"({"version": 1, "model": {"type": "llama 7B Q4_0"}, "devices": ["CPU0", "CPU1"], "tensor_split": [3, 1]})");
+  const Finished plan = run({"plan", "-m", kModel, "-ts", other.argument()});
+  EXPECT_EQ(plan.code, 0);
+  EXPECT_THAT(plan.err, HasSubstr("made for llama 7B Q4_0"));
+  EXPECT_EQ(std::count(plan.err.begin(), plan.err.end(), '\n'), 1) << plan.err;
+}
+
+TEST(SplitProfile, SaysHowModelsAreSplit) {
+  const File layers(R"({"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [2, 1], "split_mode": "layer"})");
+  const Finished bench = run({"bench", "-m", kModel, "-p", "0", "-n", "1", "-r", "1", "-dev", "CPU0,CPU1", "-ts",
+                              layers.argument(), "-o", "json"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  EXPECT_EQ(json::parse(bench.out)[0]["split_mode"], "layer");
+  EXPECT_EQ(run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", layers.argument()}).code, 0);
+  for (const char* command : {"bench", "plan"}) {
+    const Finished refused = run({command, "-m", kModel, "-sm", "tensor", "-ts", layers.argument()});
+    EXPECT_NE(refused.code, 0);
+    EXPECT_THAT(refused.err, HasSubstr("the profile is for -sm layer, and tensor is asked for"));
+  }
+  const Finished compared = run({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", layers.argument()});
+  EXPECT_NE(compared.code, 0);
+  EXPECT_THAT(compared.err, HasSubstr("only devices that act as one can be compared"));
+  const File tensor(kGood, "tensor");
+  const Finished both = run({"bench", "-m", kModel, "-ts", layers.argument() + ";" + tensor.argument()});
+  EXPECT_NE(both.code, 0);
+  EXPECT_THAT(both.err, HasSubstr("use them one by one"));
+}
+
+TEST(SplitProfile, AndAutoInSimulations) {
+  const File file(kGood);
+  const auto simulated = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"simulate", "-m", kModel, "--machine", "L4x2", "-p", "0", "-n", "1", "-o", "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args);
+  };
+  const Finished refused = simulated({"-ts", file.argument()});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("profiles are for real devices, and "));
+  EXPECT_THAT(refused.err, HasSubstr("has no CPU0; give the shares themselves, such as -ts \"3,1.5\""));
+  const File here(R"({"version": 1, "devices": ["L4.1", "L4.0"], "tensor_split": [3, 1], "split_mode": "layer"})",
+                  "l4");
+  const Finished taken = simulated({"-ts", here.argument()});
+  ASSERT_EQ(taken.code, 0) << taken.err;
+  EXPECT_EQ(json::parse(taken.out)[0]["devices"], "L4.1,L4.0");
+  EXPECT_EQ(json::parse(taken.out)[0]["split_mode"], "layer");
+  const Finished mixed = simulated({"-ts", "auto;3,1", "--device-counts", "2"});
+  ASSERT_EQ(mixed.code, 0) << mixed.err;
+  const json rows = json::parse(mixed.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_NE(rows[0]["tensor_split"], "auto");
+  EXPECT_EQ(rows[1]["tensor_split"], "3,1");
 }
 
 TEST(BenchSetups, TakeProfilesAndAuto) {

@@ -166,6 +166,17 @@ json plan_of(const std::string& devices) {
   return json::parse(plan.out);
 }
 
+TEST(TraceProgram, AnEmptyNameIsRefused) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"run", "-p", "In"}, {"bench"}, {"simulate", "--machine", "L4x2"}}) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), {"-m", "none.gguf", "--trace", ""});
+    const Finished finished = run(all);
+    EXPECT_EQ(finished.code, 2) << args.front();
+    EXPECT_THAT(finished.err, HasSubstr("--trace: a file has no empty name"));
+  }
+}
+
 TEST(TraceProgram, ARunShowsEveryStepOfEveryRank) {
   const File file("run.json");
   const Finished finished = run({"run", "-m", kModel, "--prompt-tokens", "1", "-n", "6", "--ignore-eos", "--temp", "0",

@@ -60,8 +60,10 @@ size_t widest(const std::vector<BenchSetup>& setups, const std::function<std::st
 BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& setups,
                         const std::vector<BenchTest>& tests) {
   BenchColumns columns;
+  const std::vector<SplitProfile> profiles = profiles_of(flags.lists);
   for (const std::string& path : flags.lists.models) {
     const auto model = models::open_model(path);
+    for (const SplitProfile& profile : profiles) warn_of_profile(profile, *model);
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     const auto deepest = std::max_element(
         tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
@@ -159,6 +161,7 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
 /// Prints what was measured before a failure is reported.
 int bench(BenchFlags flags, Tracer* tracer) {
   if (flags.devices.list.empty()) take_devices_of_profiles(flags.lists);
+  if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;

@@ -28,6 +28,12 @@ struct CompareFlags {
 
   void check() {
     devices.check();
+    if (devices.mode == models::SplitMode::kLayer) {
+      throw UsageError(
+          fmt::format("--tensor-split @{}: the profile is for -sm layer, and only devices that act as one "
+                      "can be compared; use a profile for -sm tensor, or shares",
+                      devices.profile->path));
+    }
     if (devices.names.size() < 2) throw UsageError("comparing needs at least two devices; name them with --devices");
   }
 };
@@ -60,6 +66,7 @@ int compare(CompareFlags& flags) {
   std::vector<models::Token> tokens = prompt_ids(flags);
   const std::vector<Device*> devices = flags.devices.find();
   models::PlacementOptions placement = flags.devices.placement();
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *models::open_model(flags.model.path));
   choose_shares(*models::open_model(flags.model.path), {devices}, placement, flags.context.session(), {});
   std::vector<NodeError> errors = compare_nodes(flags.model.path, devices, placement, flags.context.session(), tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),

@@ -217,8 +217,16 @@ Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const 
     return outlook;
   }
   outlook.origin = machine->origin;
-  const models::Scenario scenario{*planned.model,  machine->model, planned.placement,
-                                  planned.session, planned.load,   flags.workload.workload(plan.size.context)};
+  const auto poll = [] {
+    if (interrupted()) throw Interrupted();
+  };
+  const models::Scenario scenario{*planned.model,
+                                  machine->model,
+                                  planned.placement,
+                                  planned.session,
+                                  planned.load,
+                                  flags.workload.workload(plan.size.context),
+                                  poll};
   try {
     outlook.prediction = scenario.predict(planned.candidate());
   } catch (const InvalidArgument& error) {
@@ -258,6 +266,7 @@ ShareGoal goal_of(const PlanFlags& flags, const Planned& planned) {
 Planned prepare(const PlanFlags& flags) {
   Planned planned;
   planned.model = models::open_model(flags.model.path);
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *planned.model);
   planned.groups = find_groups_on(flags.machine, flags.devices);
   planned.placement = flags.devices.placement();
   planned.session = flags.context.session();

@@ -15,6 +15,7 @@
 #include "tools/bench_sweep.h"
 #include "tools/bench_text.h"
 #include "tools/command.h"
+#include "tools/device_names.h"
 #include "tools/flags.h"
 #include "tools/interrupt.h"
 #include "tools/options.h"
@@ -33,11 +34,10 @@ struct SimulateFlags {
   BenchLists lists;
   std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
   models::SplitMode mode = models::SplitMode::kTensor;
+  bool mode_given = false;
   ContextFlags context;
   BenchFormat format = BenchFormat::kMarkdown;
   std::string trace;
-
-  bool auto_shares() const { return lists.ratios == std::vector<std::string>{"auto"}; }
 };
 
 /// A machine's devices, so that placements and plans can be made for them.
@@ -51,6 +51,10 @@ class SimulatedMachine {
   }
   const meta::MachineModel& model() const { return model_; }
   std::span<Device* const> devices() const { return devices_; }
+  bool has(const std::string& name) const {
+    return std::any_of(model_.devices.begin(), model_.devices.end(),
+                       [&](const meta::DeviceModel& device) { return device.name == name; });
+  }
   /// "H200.0,H200.1": the first of them.
   std::string first(int64_t count) const {
     std::vector<std::string> names;
@@ -93,6 +97,22 @@ void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
     }
     flags.lists.devices.push_back(machine.first(count));
   }
+}
+
+/// Profiles are of real devices; a machine that describes those can be simulated with them.
+void take_profiles(SimulateFlags& flags, const SimulatedMachine& machine) {
+  for (const SplitProfile& profile : profiles_of(flags.lists)) {
+    for (const std::string& name : split_device_names(profile.device_list())) {
+      if (machine.has(name)) continue;
+      throw UsageError(fmt::format(
+          "--tensor-split @{}: profiles are for real devices, and {} has no {}; give the shares themselves, "
+          "such as -ts \"{}\"",
+          profile.path, machine.model().name, escaped(name), profile.ratio()));
+    }
+  }
+  if (!flags.mode_given) flags.mode = mode_of_profiles(flags.lists, flags.mode);
+  if (!flags.device_counts.empty() || !flags.lists.devices.empty()) return;
+  take_devices_of_profiles(flags.lists);
 }
 
 size_t widest(const std::vector<BenchSetup>& setups, const std::function<std::string(const BenchSetup&)>& text) {
@@ -177,7 +197,7 @@ class Simulation {
   void run(const BenchSetup& setup, const BenchTest& test) {
     models::Candidate candidate = candidate_of(setup);
     const models::Scenario scenario = scenario_of(setup, test);
-    const bool search = flags_.auto_shares() && shares_of(candidate) > 1;
+    const bool search = setup.ratio == kAutoRatio && shares_of(candidate) > 1;
     const models::Prediction prediction =
         search ? with_best_shares(scenario, candidate, objective_of(test)) : scenario.predict(candidate);
     report_->add(result_of(setup, test, prediction));
@@ -221,14 +241,17 @@ class Simulation {
   }
   models::Candidate candidate_of(const BenchSetup& setup) const {
     models::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
-    if (setup.ratio.empty()) return candidate;
+    if (setup.ratio.empty() || setup.ratio == kAutoRatio) return candidate;
     candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares_of(candidate)));
     return candidate;
   }
   models::Scenario scenario_of(const BenchSetup& setup, const BenchTest& test) const {
     models::LoadOptions load;
     load.use_mapping = false;
-    return {model_of(setup), machine_.model(), {}, session_of(test), load, {test.prompt, test.generate, test.depth}};
+    return {
+        model_of(setup), machine_.model(), {}, session_of(test), load, {test.prompt, test.generate, test.depth}, [] {
+          stop_when_interrupted(0, 0);
+        }};
   }
   static models::Objective objective_of(const BenchTest& test) {
     return test.prompt > 0 ? models::Objective::kPrompt : models::Objective::kGeneration;
@@ -331,11 +354,10 @@ class Simulation {
 int simulate(SimulateFlags flags) {
   if (!flags.trace.empty()) require_writable(flags.trace);
   const SimulatedMachine machine(meta::find_machine(flags.machine));
+  take_profiles(flags, machine);
   choose_devices(flags, machine);
-  BenchLists lists = flags.lists;
-  if (flags.auto_shares()) lists.ratios.clear();
-  const std::vector<BenchSetup> setups = make_setups(lists, flags.mode);
-  const std::vector<BenchTest> tests = make_tests(lists);
+  const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.mode);
+  const std::vector<BenchTest> tests = make_tests(flags.lists);
   catch_interrupts();
   Simulation simulation(flags, machine, setups);
   for (const BenchSetup& setup : setups) {
@@ -385,6 +407,7 @@ CommandBody define_simulate(CLI::App& app) {
   const auto read_mode = [flags = flags.get()](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
     flags->mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+    flags->mode_given = true;
   };
   add_parsed(
       app, "--split-mode", "MODE", read_mode,
@@ -392,11 +415,9 @@ CommandBody define_simulate(CLI::App& app) {
       "layers (-sm)")
       ->default_str("tensor");
   flags->context.add_to(app);
-  app.add_option(
-         "--trace", flags->trace,
-         "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the prompt "
-         "and three tokens")
-      ->type_name("FILE");
+  add_trace(app, flags->trace,
+            "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the prompt "
+            "and three tokens");
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->format = parse_bench_format(flag, text);
   };
