@@ -250,7 +250,7 @@ class Simulation {
     load.use_mapping = false;
     return {
         model_of(setup), machine_.model(), {}, session_of(test), load, {test.prompt, test.generate, test.depth}, [] {
-          stop_when_interrupted(0, 0);
+          if (interrupted()) throw Interrupted();
         }};
   }
   static models::Objective objective_of(const BenchTest& test) {
