@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Keeps files readable and the repository small.
+"""Keeps files readable, the repository small and tests apart from each other.
 
 Source files have at most 500 lines, tests at most 800; all files together are smaller than 25 MB; every test file
-lies where tests/CMakeLists.txt finds it. Looks at the files git knows, or at all files outside build/ where there is
-no git. Prints each breach and exits with 1.
+lies where tests/CMakeLists.txt finds it; tests write no files into folders that other tests share. Looks at the files
+git knows, or at all files outside build/ where there is no git. Prints each breach and exits with 1.
 """
 import pathlib
 import re
@@ -13,6 +13,8 @@ import sys
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
 REPOSITORY_BYTES = 25_000_000
+SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")
+TEMPORARY = pathlib.Path("tests/support/temporary")  # where such folders are divided
 
 
 def files_of(root: pathlib.Path) -> list[pathlib.Path]:
@@ -50,10 +52,20 @@ def lost_tests(root: pathlib.Path, paths: list[pathlib.Path]):
             yield f"{name}: no shoal_tests({name.parts[1]} ...) in tests/CMakeLists.txt builds it"
 
 
+def shared_folders(root: pathlib.Path, paths: list[pathlib.Path]):
+    for path in paths:
+        name = path.relative_to(root)
+        if name.parts[0] != "tests" or name.suffix not in {".h", ".cpp", ".cu"} or name.with_suffix("") == TEMPORARY:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if SHARED_FOLDER.search(line):
+                yield f"{name}:{number}: tests that run at once share this folder; use {TEMPORARY}.h"
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     paths = files_of(root)
-    found = [*long_files(root, paths), *total_size(paths), *lost_tests(root, paths)]
+    found = [*long_files(root, paths), *total_size(paths), *lost_tests(root, paths), *shared_folders(root, paths)]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 

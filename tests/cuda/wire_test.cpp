@@ -1,10 +1,9 @@
 // f32 sums that travel as bf16, and sizes measured for a mesh, as the communicator of CUDA devices uses them.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "collectives/thresholds.h"
 #include "tests/cuda/cuda_mesh.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::collectives {
 namespace {
@@ -55,8 +54,8 @@ TEST(CudaWire, AnotherWireIsRefused) {
 }
 
 TEST(CudaThresholds, AreKeptForEachMesh) {
-  const auto folder = std::filesystem::temp_directory_path() / ("shoal_thresholds_" + std::to_string(getpid()));
-  const Environment file("SHOAL_COMM_THRESHOLDS", (folder / "deep" / "collectives.json").string());
+  const test::TemporaryFolder folder;
+  const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "deep" / "collectives.json").string());
   {
     CudaMesh pair(1, 2), four(1, 4);
     EXPECT_EQ(find_thresholds(pair.backends()), std::nullopt);
@@ -70,7 +69,6 @@ TEST(CudaThresholds, AreKeptForEachMesh) {
     EXPECT_TRUE(key.ends_with(" x 2")) << key;
     EXPECT_EQ(key.find(", part "), std::string::npos) << key;
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

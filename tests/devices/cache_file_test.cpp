@@ -3,10 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "graph/error.h"
+#include "tests/support/temporary.h"
 
 namespace shoal {
 namespace {
@@ -14,22 +13,14 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 TEST(CacheFile, IsWrittenWholeInFoldersThatItMakes) {
-  const std::filesystem::path folder = testing::TempDir() + "shoal_cache_file";
-  std::filesystem::remove_all(folder);
-  const std::filesystem::path path = folder / "a" / "file.json";
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "a" / "file.json";
   write_cache_file(path, "first", "VARIABLE");
   write_cache_file(path, "second", "VARIABLE");
-  EXPECT_EQ(text_of(path), "second");
+  EXPECT_EQ(test::text_of(path), "second");
   const auto files = std::filesystem::directory_iterator(path.parent_path());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "no draft is left";
-  std::filesystem::remove_all(folder);
 }
 
 TEST(CacheFile, WhatIsNoFileIsNotReplaced) {

@@ -1,7 +1,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include "devices/device.h"
 #include "devices/plugin.h"
 #include "graph/error.h"
+#include "tests/support/temporary.h"
 
 namespace shoal {
 namespace {
@@ -31,20 +31,12 @@ fs::path plugin(const std::string& name) {
 }
 
 /// A folder with some of the plug-ins, for one test.
-class Folder {
- public:
+struct Folder : test::TemporaryFolder {
   explicit Folder(std::initializer_list<std::string> plugins = {}) {
-    fs::create_directories(path_);
-    for (const std::string& name : plugins) fs::copy(plugin(name), path_ / plugin(name).filename());
+    for (const std::string& name : plugins) fs::copy(plugin(name), path() / plugin(name).filename());
   }
-  ~Folder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-  std::string file(const std::string& name) const { return (path_ / ("libshoal-" + name + ".so")).string(); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
-
- private:
-  static inline int next_ = 0;
-  fs::path path_ = fs::canonical(fs::temp_directory_path()) / fmt::format("shoal-plugins-{}-{}", getpid(), next_++);
+  std::string file(const std::string& name) const { return (path() / ("libshoal-" + name + ".so")).string(); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path() / name) << text; }
 };
 
 /// A copy of this program, as others run in its own directory, with a directory of plug-ins beside it and one where an
@@ -65,10 +57,7 @@ class CopiedProgram {
                                    test, output().string())
                            .c_str());
   }
-  std::string said() const {
-    std::ifstream file(output());
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string said() const { return test::text_of(output()); }
 
  private:
   fs::path program() const { return folder_.path() / "bin" / "program"; }

@@ -1,7 +1,6 @@
 #include "meta/machine_file.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "graph/error.h"
 #include "meta/probe.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::meta {
 namespace {
@@ -20,15 +20,12 @@ using ::testing::HasSubstr;
 class MachineFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("shoal-machine-{}", getpid());
-    std::filesystem::remove_all(folder_);
-    setenv("SHOAL_MACHINE_FILE", (folder_ / "deep" / "machine.json").c_str(), 1);
+    setenv("SHOAL_MACHINE_FILE", (folder_.path() / "deep" / "machine.json").c_str(), 1);
     cpu::configure("devices=4,threads=1");
     devices_ = Registry::instance().device_list("CPU0,CPU1,CPU2,CPU3");
   }
   void TearDown() override {
     unsetenv("SHOAL_MACHINE_FILE");
-    std::filesystem::remove_all(folder_);
     cpu::configure("");
   }
 
@@ -51,16 +48,13 @@ class MachineFile : public ::testing::Test {
     return machine;
   }
 
-  static std::string text() {
-    std::ifstream file(machine_file());
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  static std::string text() { return test::text_of(machine_file()); }
   static void write(const std::string& text) {
     std::filesystem::create_directories(machine_file().parent_path());
     std::ofstream(machine_file()) << text;
   }
 
-  std::filesystem::path folder_;
+  const test::TemporaryFolder folder_;
   std::vector<Device*> devices_;
 };
 

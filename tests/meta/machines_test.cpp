@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::meta {
 namespace {
@@ -123,7 +124,7 @@ TEST(Machines, EveryDeviceIsComplete) {
 }
 
 TEST(Machines, AreFoundInFilesToo) {
-  const std::string path = testing::TempDir() + "/machine.json";
+  const std::string path = test::temporary("machine.json");
   std::ofstream(path) << R"({"version": 1, "name": "two", "devices": [{"name": "X", "count": 2, "memory": 1e9,
                              "bandwidth": 1e11, "rates": {"default": 1e12}}]})";
   EXPECT_EQ(names_of(find_machine(path)), (std::vector<std::string>{"X.0", "X.1"}));

@@ -9,6 +9,7 @@
 #include "tests/models/described_machine.h"
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -20,10 +21,9 @@ class BestSharesTest : public ::testing::Test {
   void SetUp() override {
     HollowModel hollow(4, 1024, 4096, 16, 8, 4096);
     hollow.dtype = q4_0();
-    const std::string path = ::testing::TempDir() + "best_shares_test.gguf";
-    hollow.write(path);
-    model_ = open_model(path);
-    std::filesystem::remove(path);
+    const test::TemporaryFile file("hollow.gguf");
+    hollow.write(file.path);
+    model_ = open_model(file.path);
   }
 
   /// Small batches, so that little is planned.

@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
 
 #include "graph/error.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/model_files.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -41,16 +41,9 @@ std::string error_of(Action action) {
 // A directory of its own for one test, removed with its files.
 class Gguf : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() /
-              (std::string("shoal_") + info->name() + "_" + std::to_string(getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  std::filesystem::path folder_;
+  const test::TemporaryFolder folder_;
 };
 
 TEST_F(Gguf, ReadsEveryValueTypeAtItsLimits) {

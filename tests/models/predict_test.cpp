@@ -1,7 +1,6 @@
 // Predictions on machines described by hand, against sums made here; what a candidate is called, and its key.
 #include "models/predict.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 #include "tests/models/described_machine.h"
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -25,10 +25,9 @@ class PredictTest : public ::testing::Test {
   void SetUp() override {
     HollowModel hollow(4, 512, 1024, 8, 4, 2048);
     hollow.dtype = all_of(DType::kF16);
-    const std::string path = ::testing::TempDir() + "predict_test.gguf";
-    hollow.write(path);
-    model_ = open_model(path);
-    std::filesystem::remove(path);
+    const test::TemporaryFile file("hollow.gguf");
+    hollow.write(file.path);
+    model_ = open_model(file.path);
   }
 
   static Candidate on(int devices, std::vector<double> shares = {}, SplitMode mode = SplitMode::kTensor) {

@@ -2,11 +2,9 @@
 // so that neither the figures nor the claims of the page can be out of date.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -17,6 +15,7 @@
 #include "meta/machines.h"
 #include "models/predict.h"
 #include "tests/models/hollow_model.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -89,9 +88,6 @@ TEST(Published, CollectivesTakeWhatOthersHaveMeasured) {
 /// Models of the page, each written once.
 class Library {
  public:
-  ~Library() {
-    for (const auto& [name, path] : paths_) std::filesystem::remove(path);
-  }
   const Model& get(const std::string& name) {
     auto& model = models_[name];
     if (model != nullptr) return *model;
@@ -106,15 +102,13 @@ class Library {
     const auto& s = shapes.at(name.substr(0, space));
     HollowModel hollow(s[0], s[1], s[2], s[3], s[4], s[5]);
     hollow.dtype = dtypes.at(name.substr(space + 1));
-    const std::string path = fmt::format("{}published-{}-{}.gguf", testing::TempDir(), ::getpid(), paths_.size());
+    const std::string path = test::temporary(name + ".gguf");
     hollow.write(path);
-    paths_[name] = path;
     model = open_model(path);
     return *model;
   }
 
  private:
-  std::map<std::string, std::string> paths_;
   std::map<std::string, std::unique_ptr<Model>> models_;
 };
 

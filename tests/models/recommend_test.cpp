@@ -10,6 +10,7 @@
 #include "tests/models/described_machine.h"
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -24,10 +25,9 @@ class RecommendTest : public ::testing::Test {
   void SetUp() override {
     HollowModel hollow(4, 1024, 4096, 16, 8, 4096);
     hollow.dtype = q4_0();
-    const std::string path = ::testing::TempDir() + "recommend_test.gguf";
-    hollow.write(path);
-    model_ = open_model(path);
-    std::filesystem::remove(path);
+    const test::TemporaryFile file("hollow.gguf");
+    hollow.write(file.path);
+    model_ = open_model(file.path);
   }
 
   Recommendation recommended(const meta::MachineModel& machine, int devices,

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "models/llama.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 
@@ -46,22 +46,12 @@ struct SyntheticModel {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     std::string name = std::string(test->test_suite_name()) + "." + test->name() + ".gguf";
     for (char& c : name) c = c == '/' ? '_' : c;
-    std::string path = ::testing::TempDir() + name;
+    std::string path = test::temporary(name);
     writer.write(path);
-    static FilesToRemove files;
-    files.paths.push_back(path);
     return path;
   }
 
  private:
-  /// Removed when the test program ends.
-  struct FilesToRemove {
-    std::vector<std::string> paths;
-    ~FilesToRemove() {
-      for (const std::string& path : paths) std::filesystem::remove(path);
-    }
-  };
-
   bool is_wanted(const TensorSpec& spec) const {
     if (spec.name == "output.weight") return !tied;
     if (spec.name == "rope_freqs.weight") return rope_factors;

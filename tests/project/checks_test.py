@@ -72,6 +72,11 @@ class ChecksTest(unittest.TestCase):
         self.write("tests/lost/lost_test.cpp", "")
         self.check("check_size.py", "tests/lost/lost_test.cpp: no shoal_tests(lost")
 
+    def test_files_in_a_folder_of_all_tests(self):
+        self.write("tests/support/temporary.cpp", "fs::temp_directory_path()\n")
+        self.write("tests/graph/bad_test.cpp", 'int x;\nauto path = testing::TempDir() + "x.json";\n')
+        self.check("check_size.py", "tests/graph/bad_test.cpp:2: tests that run at once share this folder")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -13,12 +13,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/support/temporary.h"
 
 namespace shoal::tools {
 
@@ -39,13 +40,15 @@ class Child {
     std::vector<char*> argv{const_cast<char*>(SHOAL_PROGRAM)};
     for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
     argv.push_back(nullptr);
+    const std::string prefix = test::temporary(std::to_string(next_++));
+    out_ = prefix + ".out", err_ = prefix + ".err";
     pid_ = fork();
     if (pid_ != 0) return;
     around.cpu_devices ? setenv("SHOAL_CPU_DEVICES", around.cpu_devices->c_str(), 1) : unsetenv("SHOAL_CPU_DEVICES");
     std::signal(SIGINT, around.ignores_interrupts ? SIG_IGN : SIG_DFL);
     std::signal(SIGPIPE, SIG_DFL);
-    redirect(STDOUT_FILENO, around.out, "out");
-    redirect(STDERR_FILENO, around.err, "err");
+    redirect(STDOUT_FILENO, around.out, out_);
+    redirect(STDERR_FILENO, around.err, err_);
     if (around.out_pipe >= 0) dup2(around.out_pipe, STDOUT_FILENO);
     rlimit limit{around.address_space, around.address_space};
     if (around.address_space > 0 && setrlimit(RLIMIT_AS, &limit) != 0) _exit(126);
@@ -56,8 +59,8 @@ class Child {
   }
   ~Child() {
     if (!waited_) kill(pid_, SIGKILL), wait();
-    std::filesystem::remove(path("out"));
-    std::filesystem::remove(path("err"));
+    std::filesystem::remove(out_);
+    std::filesystem::remove(err_);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -87,25 +90,18 @@ class Child {
   }
   /// Did a signal end it? After wait().
   bool killed() const { return killed_; }
-  std::string out() const { return read("out"); }
-  std::string err() const { return read("err"); }
+  std::string out() const { return test::text_of(out_); }
+  std::string err() const { return test::text_of(err_); }
 
  private:
-  void redirect(int stream, const std::string& file, const char* kept) const {
-    int opened =
-        open(file.empty() || file == kClosed ? path(kept).c_str() : file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  static void redirect(int stream, const std::string& file, const std::string& kept) {
+    const std::string& path = file.empty() || file == kClosed ? kept : file;
+    int opened = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (dup2(opened, stream) != stream) _exit(126);
     close(opened);
   }
-  std::string path(const char* stream) const {
-    // The child sees its own number, the parent the child's: the same.
-    return ::testing::TempDir() + "shoal_" + std::to_string(pid_ == 0 ? getpid() : pid_) + "." + stream;
-  }
-  std::string read(const char* stream) const {
-    std::ifstream file(path(stream));
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
+  static inline int next_ = 0;
+  std::string out_, err_;  ///< files
   pid_t pid_ = -1;
   bool waited_ = false;
   bool killed_ = false;

@@ -1,11 +1,11 @@
 // Every failure is one line on stderr with the remedy, nothing on stdout, and an exit code: 1, or 2 for what no
 // model and no machine could do.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
@@ -134,11 +134,9 @@ const Case kUsageErrors[] = {
 
 /// Files that are no models, by the word that stands for them.
 std::string broken_file(const std::string& word) {
-  std::string path =
-      ::testing::TempDir() + std::to_string(getpid()) + (word == "BROKEN" ? "broken.gguf" : "truncated.gguf");
-  std::ifstream model(kModel, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(model), {}};
-  std::ofstream(path, std::ios::binary) << (word == "BROKEN" ? "This is no model." : bytes.substr(0, 2000000));
+  std::string path = test::temporary(word == "BROKEN" ? "broken.gguf" : "truncated.gguf");
+  std::ofstream(path, std::ios::binary) << (word == "BROKEN" ? "This is no model."
+                                                             : test::text_of(kModel).substr(0, 2000000));
   return path;
 }
 

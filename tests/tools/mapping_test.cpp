@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
@@ -24,12 +25,8 @@ json run_json(std::vector<std::string> args) {
 }
 
 /// A model file of its own, that may be damaged.
-struct Copy {
-  Copy() : path(::testing::TempDir() + "mapped_" + std::to_string(getpid()) + ".gguf") {
-    std::filesystem::copy_file(kModel, path, std::filesystem::copy_options::overwrite_existing);
-  }
-  ~Copy() { std::filesystem::remove(path); }
-  std::string path;
+struct Copy : test::TemporaryFile {
+  Copy() : TemporaryFile("mapped.gguf") { std::filesystem::copy_file(kModel, path); }
 };
 
 /// A run at work, with far more to do than there is time.

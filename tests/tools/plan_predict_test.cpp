@@ -5,31 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
 namespace {
 
 using nlohmann::json;
+using test::TemporaryFile;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// A file that is gone when the test is.
-class File {
- public:
-  File(const std::string& name, const std::string& text) : path(::testing::TempDir() + name) {
-    std::ofstream(path) << text;
-  }
-  ~File() { std::filesystem::remove(path); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  const std::string path;
-};
 
 /// Two devices, the second three times as fast, so much memory each, and a collective's latency.
 std::string two_devices(const std::string& name, double latency, double memory = 64e9) {
@@ -52,10 +40,11 @@ json plan_json(std::vector<std::string> args) {
 class PlanPredict : public ::testing::Test {
  protected:
   // No probe of the machine that the tests run on.
-  void SetUp() override { setenv("SHOAL_MACHINE_FILE", (::testing::TempDir() + "no_such_machine.json").c_str(), 1); }
+  void SetUp() override { setenv("SHOAL_MACHINE_FILE", test::temporary("no_such_machine.json").c_str(), 1); }
   void TearDown() override { unsetenv("SHOAL_MACHINE_FILE"); }
 
-  const File fast_{"plan_fast.json", two_devices("CPU", 1e-7)}, slow_{"plan_slow.json", two_devices("CPU", 1e-2)};
+  const TemporaryFile fast_{"plan_fast.json", two_devices("CPU", 1e-7)},
+      slow_{"plan_slow.json", two_devices("CPU", 1e-2)};
 };
 
 TEST_F(PlanPredict, SaysHowPredictionsBecomePossible) {
@@ -157,7 +146,7 @@ TEST_F(PlanPredict, AutoIsForTheWorkThatIsAskedFor) {
 }
 
 TEST_F(PlanPredict, AutoWhereNothingFits) {
-  const File small("plan_auto_small.json", two_devices("TIGHT.", 1e-7, 10e6));
+  const TemporaryFile small("plan_auto_small.json", two_devices("TIGHT.", 1e-7, 10e6));
   const auto planned = [&](std::vector<std::string> more) {
     std::vector<std::string> args{"plan", "-m",    kModel, "--machine", small.path,  "-ts",      "auto",
                                   "-c",   "32768", "-ub",  "32",        "--no-mmap", "--output", "json"};
@@ -221,9 +210,8 @@ TEST_F(PlanPredict, TheHostIsPartOfTheMachine) {
 }
 
 TEST_F(PlanPredict, SharesAreChosenBesideTheHost) {
-  const std::string path = ::testing::TempDir() + "plan_probed.json";
-  std::filesystem::remove(path);
-  setenv("SHOAL_MACHINE_FILE", path.c_str(), 1);
+  const TemporaryFile probed("plan_probed.json");
+  setenv("SHOAL_MACHINE_FILE", probed.path.c_str(), 1);
   const std::vector<std::string> args{"-m",  kModel, "-dev", "CPU1,CPU2", "-t",       "1",
                                       "-ts", "auto", "-ngl", "2",         "--output", "json"};
   std::vector<std::string> running{"run", "-p", "In", "-n", "1"}, planning{"plan"};
@@ -237,11 +225,10 @@ TEST_F(PlanPredict, SharesAreChosenBesideTheHost) {
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.err, Not(HasSubstr("measuring")));
   EXPECT_FALSE(json::parse(again.out)["prediction"].is_null());
-  std::filesystem::remove(path);
 }
 
 TEST_F(PlanPredict, FitShrinksTheContext) {
-  const File small("plan_small.json", two_devices("SMALL.", 1e-7, 12e6));
+  const TemporaryFile small("plan_small.json", two_devices("SMALL.", 1e-7, 12e6));
   const auto fitted = [&](std::vector<std::string> more, int64_t tokens = 4096) {
     std::vector<std::string> args{
         "plan", "-m", kModel,      "--machine", small.path, "-dev", "SMALL.0", "-c", fmt::format("{}", tokens),
@@ -279,7 +266,7 @@ TEST_F(PlanPredict, FitLeavesRunAloneWhereEverythingFits) {
 }
 
 TEST_F(PlanPredict, NothingFitsSaysWhatWould) {
-  const File tiny("plan_tiny.json", two_devices("TINY.", 1e-7, 8e6));
+  const TemporaryFile tiny("plan_tiny.json", two_devices("TINY.", 1e-7, 8e6));
   const json plan = plan_json({"--machine", tiny.path, "-dev", "TINY.0", "-c", "8192", "--recommend", "--no-mmap"});
   EXPECT_TRUE(plan["recommended"].is_null());
   EXPECT_THAT(plan["reason"], HasSubstr("nothing fits: TINY.0 needs "));
@@ -294,7 +281,7 @@ TEST_F(PlanPredict, RefusesWhatMakesNoSense) {
     EXPECT_THAT(ended.err, HasSubstr(message));
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   };
-  const File broken("plan_broken.json", "{\"version\": 1, \"devices\": 7}");
+  const TemporaryFile broken("plan_broken.json", "{\"version\": 1, \"devices\": 7}");
   expect({"--machine", fast_.path, "-dev", "CPU0", "-p", "600"}, 1, "do not fit into a context of 512");
   expect({"--machine", fast_.path, "-dev", "CPU0", "-p", "0", "-n", "0"}, 1, "nothing to predict");
   expect({"--machine", "/nowhere/m.json", "-dev", "CPU0"}, 1, "/nowhere/m.json");

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
@@ -18,15 +19,8 @@ using ::testing::StartsWith;
 /// A machine file of its own.
 class ProbeCommand : public ::testing::Test {
  protected:
-  void SetUp() override {
-    file_ = ::testing::TempDir() + "shoal_machine_" + std::to_string(getpid()) + ".json";
-    std::filesystem::remove(file_);
-    setenv("SHOAL_MACHINE_FILE", file_.c_str(), 1);
-  }
-  void TearDown() override {
-    unsetenv("SHOAL_MACHINE_FILE");
-    std::filesystem::remove(file_);
-  }
+  void SetUp() override { setenv("SHOAL_MACHINE_FILE", file_.path.c_str(), 1); }
+  void TearDown() override { unsetenv("SHOAL_MACHINE_FILE"); }
 
   /// On two devices of one thread, as quickly as can be.
   static Finished probe(std::vector<std::string> more = {}) {
@@ -34,12 +28,9 @@ class ProbeCommand : public ::testing::Test {
     args.insert(args.end(), more.begin(), more.end());
     return run(args, {.cpu_devices = "2"});
   }
-  std::string text() const {
-    std::ifstream file(file_);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string text() const { return file_.text(); }
 
-  std::string file_;
+  const test::TemporaryFile file_{"machine.json"};
 };
 
 TEST_F(ProbeCommand, MeasuresOnceAndSaysWhereItIsKept) {
@@ -50,12 +41,12 @@ TEST_F(ProbeCommand, MeasuresOnceAndSaysWhereItIsKept) {
                            "all_gather", "measured in "}) {
     EXPECT_THAT(first.out, HasSubstr(part));
   }
-  EXPECT_THAT(first.out, EndsWith("saved in " + file_ + "\n"));
+  EXPECT_THAT(first.out, EndsWith("saved in " + file_.path + "\n"));
   const std::string kept = text();
 
   const Finished again = probe({"--dtypes", "q8_0"});
   ASSERT_EQ(again.code, 0) << again.err;
-  EXPECT_THAT(again.out, HasSubstr("kept in " + file_ + "; --force measures again"));
+  EXPECT_THAT(again.out, HasSubstr("kept in " + file_.path + "; --force measures again"));
   EXPECT_EQ(text(), kept);
 
   const Finished one = run({"probe", "--devices", "CPU1", "-t", "1", "--dtypes", "Q8_0"}, {.cpu_devices = "2"});
@@ -77,7 +68,7 @@ TEST_F(ProbeCommand, GivesJson) {
   const Finished done = probe({"--dtypes", "q8_0", "--output", "json"});
   ASSERT_EQ(done.code, 0) << done.err;
   const json all = json::parse(done.out);
-  EXPECT_EQ(all["file"], file_);
+  EXPECT_EQ(all["file"], file_.path);
   EXPECT_EQ(all["cached"], false);
   EXPECT_GT(all["seconds"].get<double>(), 0);
   EXPECT_EQ(all["machine"]["devices"].size(), 2u);
@@ -103,7 +94,7 @@ TEST_F(ProbeCommand, RefusesWhatItDoesNotKnow) {
   const Finished unknown = run({"probe", "--devices", "CPU99"});
   EXPECT_NE(unknown.code, 0);
   EXPECT_THAT(unknown.err, HasSubstr("CPU99"));
-  EXPECT_FALSE(std::filesystem::exists(file_));
+  EXPECT_FALSE(file_.exists());
 }
 
 TEST_F(ProbeCommand, SaysWhatCannotBeWritten) {
@@ -125,7 +116,7 @@ TEST_F(ProbeCommand, ShowsWhatCannotBeSaved) {
 }
 
 TEST_F(ProbeCommand, AFolderIsNoMachineFile) {
-  setenv("SHOAL_MACHINE_FILE", ::testing::TempDir().c_str(), 1);
+  setenv("SHOAL_MACHINE_FILE", test::temporary("").c_str(), 1);
   const Finished done = probe({"--dtypes", "q8_0"});
   EXPECT_EQ(done.code, 1);
   EXPECT_THAT(done.err, HasSubstr("cannot be written: Is a directory"));

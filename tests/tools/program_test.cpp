@@ -1,18 +1,15 @@
 // The commands, run as users run them.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
@@ -271,14 +268,12 @@ TEST(Devices, APluginThatIsNamedAndCannotBeUsedIsAnError) {
 }
 
 TEST(Devices, APluginThatIsFoundAndCannotBeUsedIsListed) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("plugins-{}", getpid());
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "libshoal-text.so") << "text";
-  setenv("SHOAL_PLUGIN_PATH", folder.c_str(), 1);
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "libshoal-text.so") << "text";
+  setenv("SHOAL_PLUGIN_PATH", folder.path().c_str(), 1);
   json skipped = run_json({"devices"})["skipped_plugins"];
   Finished text = run({"devices"});
   unsetenv("SHOAL_PLUGIN_PATH");
-  std::filesystem::remove_all(folder);
   ASSERT_EQ(skipped.size(), 1u);
   EXPECT_THAT(skipped[0]["file"].get<std::string>(), HasSubstr("libshoal-text.so"));
   EXPECT_THAT(skipped[0]["reason"].get<std::string>(), HasSubstr("no shared object"));

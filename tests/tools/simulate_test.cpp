@@ -2,20 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/hollow_model.h"
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
 namespace {
 
 using nlohmann::json;
+using test::TemporaryFile;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -23,8 +22,8 @@ using ::testing::Not;
 /// Files of Llama 3 shapes in Q4_K_M, without weights.
 struct Simulate : testing::Test {
   static void SetUpTestSuite() {
-    small_ = testing::TempDir() + "simulate-8b-" + std::to_string(getpid()) + ".gguf";
-    large_ = testing::TempDir() + "simulate-70b-" + std::to_string(getpid()) + ".gguf";
+    small_ = test::temporary("simulate-8b.gguf");
+    large_ = test::temporary("simulate-70b.gguf");
     models::HollowModel(32, 4096, 14336, 32, 8, 128256).write(small_);
     models::HollowModel(80, 8192, 28672, 64, 8, 128256).write(large_);
   }
@@ -156,33 +155,30 @@ TEST_F(Simulate, SharesCanBeUnevenAndFound) {
 }
 
 TEST_F(Simulate, MachinesComeFromFilesToo) {
-  const std::string path = testing::TempDir() + "simulate-" + std::to_string(getpid()) + ".json";
-  std::ofstream(path) << R"({"version": 1, "name": "mine", "devices": [{"name": "CPU0", "memory": 64e9,
+  const TemporaryFile file("simulate.json",
+                           R"({"version": 1, "name": "mine", "devices": [{"name": "CPU0", "memory": 64e9,
       "bandwidth": 50e9, "rates": {"default": 2e12}}, {"name": "BOX", "count": 2, "memory": 16e9, "bandwidth": 4e11,
       "type": "GPU", "rates": {"default": 5e13}}],
-      "algorithms": [{"name": "wire", "latency": 1e-5, "bandwidth": 1e9}]})";
-  const json all = rows({"-m", small_, "--machine", path, "-p", "0", "-dev", "CPU0;BOX.0,BOX.1"});
+      "algorithms": [{"name": "wire", "latency": 1e-5, "bandwidth": 1e9}]})");
+  const json all = rows({"-m", small_, "--machine", file.path, "-p", "0", "-dev", "CPU0;BOX.0,BOX.1"});
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["devices"], "CPU0") << "that of the machine, not of this one";
   EXPECT_EQ(all[0]["simulated"], "mine");
   // 4.6 GB of weights at 0.8 x 50 GB/s.
   EXPECT_NEAR(all[0]["avg_ts"].get<double>(), 8.5, 1);
   EXPECT_GT(all[1]["avg_ts"], 5 * all[0]["avg_ts"].get<double>());
-  std::filesystem::remove(path);
 }
 
 TEST_F(Simulate, WritesAVirtualTimeline) {
-  const std::string path = testing::TempDir() + "simulate-" + std::to_string(getpid()) + ".trace.json";
-  rows({"-m", small_, "--machine", "H200x2", "--trace", path});
-  std::ifstream file(path);
-  const json trace = json::parse(file, nullptr, false);
+  const TemporaryFile file("simulate.trace.json");
+  rows({"-m", small_, "--machine", "H200x2", "--trace", file.path});
+  const json trace = json::parse(file.text(), nullptr, false);
   ASSERT_TRUE(trace.is_object());
   const std::string text = trace.dump();
   for (const char* part :
        {"H200.0", "H200.1", "host", "all_reduce", "shoal simulate", "prompt, 512 tokens", "token 2"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  std::filesystem::remove(path);
   refuses({"-m", small_, "--machine", "H200", "--trace", "/nowhere/trace.json"}, HasSubstr("/nowhere/trace.json"));
 }
 

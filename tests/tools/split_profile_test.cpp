@@ -5,11 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 #include "tools/bench_sweep.h"
 #include "tools/command.h"
@@ -26,21 +25,10 @@ using ::testing::ThrowsMessage;
 const char* const kGood = R"({"version": 1, "model": {"file": "m.gguf", "type": "llama 5M Q8_0"},
   "devices": ["CPU0", "CPU1"], "tensor_split": [3, 1.5], "objective": "generation", "measured": {"generation": 41}})";
 
-/// A file that is gone when the test is.
-class File {
- public:
-  explicit File(const std::string& text, const std::string& name = "profile") {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = ::testing::TempDir() + test->name() + "." + name + ".json";
-    std::ofstream(path_) << text;
-  }
-  ~File() { std::filesystem::remove(path_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  std::string argument() const { return "@" + path_; }
-
- private:
-  std::string path_;
+/// A file with this profile.
+struct File : test::TemporaryFile {
+  explicit File(const std::string& text, const std::string& name = "profile") : TemporaryFile(name + ".json", text) {}
+  std::string argument() const { return "@" + path; }
 };
 
 TEST(SplitProfile, IsRead) {
@@ -137,7 +125,7 @@ TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
     };
     expect(with(file.argument()), "the profile is for 2 device(s), CPU0,CPU1");
     expect(with("@/nowhere/p.json"), "--tensor-split @/nowhere/p.json: cannot read the profile: No such file");
-    expect(with("@" + ::testing::TempDir()), "cannot read the profile: ");
+    expect(with("@" + test::temporary("")), "cannot read the profile: ");
     expect(with("@"), "a name of a profile follows");
   }
   expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "it is no JSON");

@@ -8,32 +8,19 @@
 #include <set>
 
 #include "graph/error.h"
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
 namespace {
 
 using nlohmann::json;
+using test::temporary;
+using test::TemporaryFile;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
-
-std::string temporary(const std::string& name) {
-  return ::testing::TempDir() + "shoal_trace_" + std::to_string(getpid()) + "_" + name;
-}
-
-/// A file that goes with the test.
-struct File {
-  std::string path;
-  explicit File(const std::string& name) : path(temporary(name)) {}
-  ~File() { std::filesystem::remove(path); }
-  bool exists() const { return std::filesystem::exists(path); }
-  std::string text() const {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-};
 
 struct Span {
   std::string kind, name;
@@ -77,7 +64,7 @@ int64_t count(const std::vector<Span>& spans, const std::string& begin) {
 }
 
 TEST(WriteTrace, RowsSpansAndMetadata) {
-  const File file("plain.json");
+  const TemporaryFile file("plain.json");
   const std::vector<TraceEvent> events{
       {"CPU0", TraceKind::kCompute, "step 0: nodes 0-18", 1500, 4001},
       {"CPU1", TraceKind::kCollective, "all_reduce \"x\"\n\xff", 2000, 1'234'567'890'123, 1024, 17},
@@ -102,13 +89,13 @@ TEST(WriteTrace, RowsSpansAndMetadata) {
 }
 
 TEST(WriteTrace, NothingIsATraceToo) {
-  const File file("empty.json");
+  const TemporaryFile file("empty.json");
   write_trace(file.path, {}, {});
   EXPECT_THAT(rows_of(json::parse(file.text())), IsEmpty());
 }
 
 TEST(WriteTrace, ManySpansAreWrittenPieceByPiece) {
-  const File file("many.json");
+  const TemporaryFile file("many.json");
   const std::vector<TraceEvent> events(30'000, {"CPU0", TraceKind::kCopy, std::string(60, 'x'), 1, 2, 3});
   write_trace(file.path, events, {});
   EXPECT_EQ(rows_of(json::parse(file.text())).at("CPU0").size(), events.size());
@@ -119,14 +106,14 @@ TEST(WriteTrace, AFileThatCannotBeWrittenIsAnError) {
   EXPECT_THAT([&] { write_trace("/dev/full", events, {}); },
               ThrowsMessage<DeviceError>(HasSubstr("cannot write the trace /dev/full: No space left on device")));
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full")) << "it was replaced";
-  for (const std::string& path : {temporary("none/x.json"), ::testing::TempDir()}) {
+  for (const std::string& path : {temporary("none/x.json"), temporary("")}) {
     EXPECT_THAT([&] { require_writable(path); },
                 ThrowsMessage<DeviceError>(HasSubstr("cannot write the trace " + path + ": ")));
   }
 }
 
 TEST(WriteTrace, ChecksLeaveNothingBehindAndKeepWhatIsThere) {
-  const File file("checked.json");
+  const TemporaryFile file("checked.json");
   require_writable(file.path);
   EXPECT_FALSE(file.exists());
   std::ofstream(file.path) << "old";
@@ -135,7 +122,7 @@ TEST(WriteTrace, ChecksLeaveNothingBehindAndKeepWhatIsThere) {
 }
 
 TEST(WriteTrace, WhatALinkLeadsToIsReplaced) {
-  const File file("target.json"), link("link.json");
+  const TemporaryFile file("target.json"), link("link.json");
   std::ofstream(file.path) << "old";
   std::filesystem::create_symlink(file.path, link.path);
   write_trace(link.path, {}, {});
@@ -144,7 +131,7 @@ TEST(WriteTrace, WhatALinkLeadsToIsReplaced) {
 }
 
 TEST(TraceFlag, FailuresAreTracedAndPassedOn) {
-  const File file("failed.json");
+  const TemporaryFile file("failed.json");
   const TraceFlag flag{file.path};
   EXPECT_THROW(flag.run({}, [](Tracer*) -> int { throw InvalidArgument("nothing done yet"); }), InvalidArgument);
   EXPECT_FALSE(file.exists());
@@ -178,7 +165,7 @@ TEST(TraceProgram, AnEmptyNameIsRefused) {
 }
 
 TEST(TraceProgram, ARunShowsEveryStepOfEveryRank) {
-  const File file("run.json");
+  const TemporaryFile file("run.json");
   const Finished finished = run({"run", "-m", kModel, "--prompt-tokens", "1", "-n", "6", "--ignore-eos", "--temp", "0",
                                  "--devices", "CPU0,CPU1", "--trace", file.path, "--output", "json"});
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -221,7 +208,7 @@ TEST(TraceProgram, ARunShowsEveryStepOfEveryRank) {
 }
 
 TEST(TraceProgram, ABenchmarkShowsItsRuns) {
-  const File file("bench.json");
+  const TemporaryFile file("bench.json");
   const Finished finished = run({"bench", "-m", kModel, "-p", "8", "-n", "3", "-r", "2", "--devices", "CPU0;CPU0,CPU1",
                                  "--trace", file.path, "-o", "jsonl"});
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -252,7 +239,7 @@ TEST(TraceProgram, ATraceThatDoesNotArriveIsAFailure) {
 }
 
 TEST(TraceProgram, CtrlCLeavesATraceOfWhatWasDone) {
-  const File file("interrupted.json");
+  const TemporaryFile file("interrupted.json");
   setenv("SHOAL_CPU_SLOWDOWN", "100", 1);  // or the trace would be large
   const auto has_runs = [&](const Finished&) {
     return file.exists() && file.text().find(" run 1") != std::string::npos;

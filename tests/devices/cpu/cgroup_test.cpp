@@ -4,20 +4,22 @@
 
 #include <fstream>
 
+#include "tests/support/temporary.h"
+
 namespace shoal::cpu {
 namespace {
 
 namespace fs = std::filesystem;
 
 struct CgroupTest : testing::Test {
-  CgroupTest() : root(fs::path(testing::TempDir()) / ("cgroup_" + std::to_string(::getpid()))) {
+  CgroupTest() {
     fs::create_directories(root / "app" / "web");
     write("self", "1:name=systemd:/\n0::/app/web\n");
   }
-  ~CgroupTest() override { fs::remove_all(root); }
   void write(const char* file, const char* text) const { std::ofstream(root / file) << text; }
   CgroupLimits read() const { return read_cgroup(root / "self", root); }
-  fs::path root;
+  const test::TemporaryFolder folder;
+  const fs::path& root = folder.path();
 };
 
 TEST_F(CgroupTest, NoFilesNoLimits) {
