@@ -42,7 +42,14 @@ std::optional<Partition> express(const FlatPattern& flat, const Shape& to, int b
   const int64_t span = inner * to[b];
   const int64_t period = flat.stride * flat.pattern.length();
   if (span % period != 0) return std::nullopt;
-  return flat.pattern.scale_up(flat.stride).tile(span / period).scale_down(inner);
+  const std::span<const Run> runs = flat.pattern.runs();
+  if (runs.empty() || runs.front().owners == runs.back().owners) {  // periods may meet within an index
+    return flat.pattern.scale_up(flat.stride).tile(span / period).scale_down(inner);
+  }
+  for (const Run& run : runs) {
+    if (run.length * flat.stride % inner != 0) return std::nullopt;  // before many periods are written down
+  }
+  return flat.pattern.scale_up(flat.stride).scale_down(inner)->tile(span / period);
 }
 
 }  // namespace

@@ -5,8 +5,11 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include "graph/error.h"
+#include "models/device_kinds.h"
 
 namespace shoal::models {
 namespace {
@@ -65,6 +68,9 @@ class Search {
       : scenario_(scenario), candidate_(candidate), options_(options), names_(sharers(candidate)) {
     const int worth = std::min(kMost, kForEach * (static_cast<int>(names_.size()) + 1));
     if (options_.predictions <= 0) options_.predictions = worth;
+    if (candidate.mode == SplitMode::kTensor && candidate.groups.size() == 1) {
+      kinds_ = DeviceKinds(candidate.groups.front(), scenario.machine).exchangeable(candidate.groups.front());
+    }
   }
 
   BestShares run() {
@@ -154,7 +160,17 @@ class Search {
     std::stable_sort(out.begin(), out.end(), [&](const auto& a, const auto& b) {
       return busy[a.first] - busy[a.second] > busy[b.first] - busy[b.second];
     });
+    if (best_.fits && !kinds_.empty()) keep_one_of_alike(out, shares);
     return out;
+  }
+
+  /// Between devices that are alike and have equal shares it does not matter which, but for what rounding leaves them.
+  void keep_one_of_alike(std::vector<std::pair<size_t, size_t>>& moves, const std::vector<double>& shares) const {
+    std::set<std::tuple<size_t, double, size_t, double>> seen;
+    std::erase_if(moves, [&](const auto& move) {
+      const auto [from, to] = move;
+      return !seen.emplace(kinds_[from], shares[from], kinds_[to], shares[to]).second;
+    });
   }
 
   /// How long each is busy in the best plan so far.
@@ -176,6 +192,7 @@ class Search {
   const Candidate& candidate_;
   ShareSearch options_;
   std::vector<std::vector<std::string>> names_;
+  std::vector<size_t> kinds_;  ///< of the devices, the same for those that may be exchanged; empty: none may
   std::map<std::string, Prediction> known_;  ///< by split key
   Prediction best_;
 };

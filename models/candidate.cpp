@@ -67,7 +67,7 @@ std::string ratio_text(std::span<const double> shares) {
   std::vector<double> parts;
   for (const double share : shares) parts.push_back(sum > 0 ? share / sum : 0);
   // The smallest whole numbers that say the same, as people would write it.
-  for (int scale = 1; scale <= 128; ++scale) {
+  for (int scale = 1; scale <= 999; ++scale) {
     std::string text = join_shares(parts, scale, 0);
     if (is_same(parts, text)) return text;
   }

@@ -44,7 +44,7 @@ struct Candidate {
   std::string name() const;     ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even"
 };
 
-/// "3,1" for {0.75, 0.25}: whole numbers where there are such up to 128, or else decimals.
+/// "3,1" for {0.75, 0.25}: whole numbers where their sum is at most 999, or else decimals.
 std::string ratio_text(std::span<const double> shares);
 
 /// One kind of work: a prompt, or the tokens of a generation.

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <set>
 
 #include "graph/error.h"
+#include "models/device_kinds.h"
 
 namespace shoal::models {
 namespace {
@@ -19,90 +19,14 @@ constexpr size_t kMostDevicesForSets = 12;
 constexpr int kManyPredictions = 640;
 constexpr int kFewPredictions = 16;
 
-const meta::DeviceModel& model_of(const Device& device, const meta::MachineModel& machine) {
-  return machine.devices[static_cast<size_t>(machine.index(device.name()))];
-}
-
-/// Figures that differ by less are alike: measurements do, and so does what is free of the same memory.
-constexpr double kAlike = 0.1;
-
-bool alike(double a, double b) {
-  return std::abs(a - b) <= kAlike * std::max(std::abs(a), std::abs(b));
-}
-
-bool alike(const std::vector<meta::ProductPoint>& a, const std::vector<meta::ProductPoint>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const auto& x, const auto& y) { return x.columns == y.columns && alike(x.seconds, y.seconds); });
-}
-
-bool alike(const meta::ProductModel& a, const meta::ProductModel& b) {
-  return alike(a.streamed, b.streamed) && alike(a.cached, b.cached) && alike(a.conversion, b.conversion);
-}
-
-/// By everything but their names and domains.
-bool alike(const meta::DeviceModel& a, const meta::DeviceModel& b) {
-  if (a.identity != b.identity || a.type != b.type) return false;
-  for (const auto figure : {&meta::DeviceModel::cores, &meta::DeviceModel::bandwidth, &meta::DeviceModel::cache_bytes,
-                            &meta::DeviceModel::activation_bandwidth, &meta::DeviceModel::attention_rate,
-                            &meta::DeviceModel::attention_bandwidth, &meta::DeviceModel::op_seconds,
-                            &meta::DeviceModel::step_seconds, &meta::DeviceModel::run_seconds}) {
-    if (!alike(a.*figure, b.*figure)) return false;
-  }
-  return std::equal(a.products.begin(), a.products.end(), b.products.begin(), b.products.end(),
-                    [](const auto& x, const auto& y) { return x.first == y.first && alike(x.second, y.second); });
-}
-
-/// Devices of a machine by kind: those of a kind are the same to predictions.
-class Kinds {
- public:
-  Kinds(std::span<Device* const> devices, const meta::MachineModel& machine) : machine_(machine) {
-    for (const meta::DeviceModel& device : machine.devices) memory_.push_back(static_cast<double>(device.memory));
-    for (const Device* device : devices) {
-      memory_[static_cast<size_t>(machine.index(device->name()))] = static_cast<double>(device->memory().free);
-    }
-    for (size_t i = 0; i < machine.devices.size(); ++i) {
-      size_t first = 0;
-      while (first < i && !are_alike(first, i)) ++first;
-      kinds_.push_back(first);
-    }
-  }
-
-  /// What a set of devices is: for each domain what the domain has, and what of it is used.
-  std::string of(std::span<Device* const> set) const {
-    std::map<int, std::vector<size_t>> used, all;
-    for (size_t i = 0; i < kinds_.size(); ++i) all[machine_.devices[i].domain].push_back(kinds_[i]);
-    for (const Device* device : set) {
-      const auto index = static_cast<size_t>(machine_.index(device->name()));
-      used[machine_.devices[index].domain].push_back(kinds_[index]);
-    }
-    std::vector<std::string> domains;
-    for (auto& [index, kinds] : used) {
-      std::sort(kinds.begin(), kinds.end());
-      std::sort(all[index].begin(), all[index].end());
-      const meta::Domain& domain = machine_.domains[static_cast<size_t>(index)];
-      domains.push_back(fmt::format("{} of {} ({:.2g}, {:.2g})", fmt::join(kinds, "|"), fmt::join(all[index], "|"),
-                                    domain.bandwidth, domain.cores));
-    }
-    std::sort(domains.begin(), domains.end());
-    return fmt::format("{}", fmt::join(domains, " and "));
-  }
-
- private:
-  bool are_alike(size_t a, size_t b) const {
-    return alike(machine_.devices[a], machine_.devices[b]) && alike(memory_[a], memory_[b]);
-  }
-
-  const meta::MachineModel& machine_;
-  std::vector<double> memory_;  ///< bytes that are free
-  std::vector<size_t> kinds_;   ///< by device: the first of its kind
-};
-
 /// The first 1, 2, 3, ... devices by bandwidth.
 std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, const meta::MachineModel& machine) {
+  const auto model_of = [&](const Device& device) -> const meta::DeviceModel& {
+    return machine.devices[static_cast<size_t>(machine.index(device.name()))];
+  };
   std::vector<Device*> sorted(devices.begin(), devices.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [&](const Device* a, const Device* b) {
-    return model_of(*a, machine).bandwidth > model_of(*b, machine).bandwidth;
-  });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const Device* a, const Device* b) { return model_of(*a).bandwidth > model_of(*b).bandwidth; });
   std::vector<std::vector<Device*>> sets;
   for (size_t count = 1; count <= sorted.size(); ++count) {
     sets.emplace_back(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(count));
@@ -268,7 +192,7 @@ std::vector<std::vector<Device*>> useful_sets(std::span<Device* const> devices, 
   if (devices.size() > kMostDevicesForSets) {
     sets = first_sets(devices, machine);
   } else {
-    const Kinds kinds(devices, machine);
+    const DeviceKinds kinds(devices, machine);
     std::set<std::string> known;
     for (size_t mask = 1; mask < size_t{1} << devices.size(); ++mask) {
       std::vector<Device*> set;

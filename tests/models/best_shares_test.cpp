@@ -84,6 +84,17 @@ TEST_F(BestSharesTest, EqualDevicesShareEvenly) {
   EXPECT_EQ(found.best.split_key, found.even.split_key);
 }
 
+TEST_F(BestSharesTest, DevicesThatAreAlikeAreNotTriedInEveryOrder) {
+  meta::MachineModel machine = described_machine(std::vector<double>(8, 1e-12));
+  const Candidate all{cpu_groups({8}), SplitMode::kTensor, {}};
+  const BestShares alike = best_shares(scenario(machine), all);
+  for (meta::DeviceModel& device : machine.devices) device.identity = device.name;
+  const BestShares unlike = best_shares(scenario(machine), all);
+  EXPECT_EQ(alike.best.split_key, unlike.best.split_key);
+  EXPECT_LE(alike.predictions, 12);
+  EXPECT_GE(unlike.predictions, 5 * alike.predictions);
+}
+
 TEST_F(BestSharesTest, ThreeDevicesGetSharesByTheirSpeed) {
   const meta::MachineModel machine = described_machine({1e-12, 2e-12, 4e-12});
   const BestShares found = best_shares(scenario(machine), {cpu_groups({3}), SplitMode::kTensor, {}});

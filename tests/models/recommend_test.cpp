@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "models/device_kinds.h"
 #include "tests/models/described_machine.h"
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
@@ -108,6 +109,23 @@ TEST(UsefulSets, CountIdenticalDevicesOnce) {
   for (size_t i = 0; i < 4; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   machine.devices.pop_back();
   EXPECT_THAT(sizes(4), ElementsAre(1, 2, 2, 3, 4));
+}
+
+TEST(DeviceKinds, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
+  meta::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
+  const std::vector<Device*> devices = cpu_devices(5);
+  const auto numbers = [&](size_t count) {
+    return DeviceKinds(devices, machine).exchangeable(std::span(devices).first(count));
+  };
+  EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
+  // Two sockets of two: who is in the same one shares it, who is alone in one has all of it.
+  machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}, {"socket 2", 0, 0}};
+  for (size_t i = 0; i < 5; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
+  EXPECT_THAT(numbers(4), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(numbers(3), ElementsAre(0, 0, 1));
+  EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 0));
+  machine.domains[1].bandwidth = 1e9;
+  EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 1));
 }
 
 TEST(UsefulSets, TellDevicesApartByTheirFigures) {
