@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "devices/allocate.h"
 #include "graph/error.h"
@@ -20,6 +21,11 @@ using collectives::Collective;
 constexpr size_t kKilo = 1024;
 /// A series of collectives takes about this long.
 constexpr double kSeries = 2e-3;
+/// Threads that were just made may share a core for tens of milliseconds, until the system moves one; collectives then
+/// take fifty times as long as ever after. So sets work for a while before they are measured, and every figure is
+/// measured at several times.
+constexpr double kSettle = 0.1;
+constexpr int kRounds = 3;
 
 void synchronize_all(std::span<Backend* const> backends) {
   std::exception_ptr failure;
@@ -66,6 +72,12 @@ class Collectives {
   }
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
+
+  /// Until the devices' threads have found their places.
+  void settle() {
+    prepare(Collective::kAllReduce, 1);
+    for (double spent = 0; spent < kSettle;) spent += seconds_of([&] { series(16); });
+  }
 
   /// Seconds of one with a message of so many elements.
   double measure(Collective kind, int64_t elements, double budget) {
@@ -177,18 +189,27 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
 }
 
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest) {
+  const std::vector<std::pair<Collective, Op>> kinds{{Collective::kAllReduce, Op::kAllReduce},
+                                                     {Collective::kAllGather, Op::kAllGather}};
   Collectives collectives(backends, largest);
+  collectives.settle();
+  std::map<std::pair<Op, size_t>, std::vector<double>> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    for (const auto& [kind, op] : kinds) {
+      for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
+        seconds[{op, bytes}].push_back(
+            collectives.measure(kind, static_cast<int64_t>(bytes / sizeof(float)), budget / kRounds));
+      }
+    }
+  }
   std::vector<CollectiveTable> tables;
-  for (const auto& [kind, op] :
-       {std::pair{Collective::kAllReduce, Op::kAllReduce}, std::pair{Collective::kAllGather, Op::kAllGather}}) {
-    CollectiveTable table;
+  for (const auto& [kind, op] : kinds) {
+    CollectiveTable& table = tables.emplace_back();
     table.kind = op;
     for (const Backend* backend : backends) table.members.push_back(backend->device().name());
     for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
-      const double seconds = collectives.measure(kind, static_cast<int64_t>(bytes / sizeof(float)), budget);
-      table.points.push_back({static_cast<double>(bytes), seconds});
+      table.points.push_back({static_cast<double>(bytes), median(seconds.at({op, bytes}))});
     }
-    tables.push_back(std::move(table));
   }
   return tables;
 }
