@@ -204,9 +204,10 @@ class Probe {
       pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
     }
     tell("collectives of " + names);
-    machine_.runs.push_back(measure_run(pointers, effort_.budget));
+    // Collectives first: threads settle with them.
     const auto tables = measure_collectives(pointers, effort_.budget / 2, options_.quick ? 4 * kMega : 16 * kMega);
     machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
+    machine_.runs.push_back(measure_run(pointers, effort_.budget));
   }
 
   std::span<Device* const> devices_;

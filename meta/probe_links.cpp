@@ -271,8 +271,13 @@ RunCost measure_run(std::span<Backend* const> backends, double budget) {
   constexpr int kOps = 24, kTimes = 4;
   RunCost cost;
   for (const Backend* backend : backends) cost.members.push_back(backend->device().name());
-  const double one = Runs(backends, kOps).measure(2 * budget);
-  const double several = Runs(backends, kTimes * kOps).measure(2 * budget);
+  Runs short_ones(backends, kOps), long_ones(backends, kTimes * kOps);
+  std::vector<double> of_short, of_long;
+  for (int round = 0; round < kRounds; ++round) {
+    of_short.push_back(short_ones.measure(2 * budget / kRounds));
+    of_long.push_back(long_ones.measure(2 * budget / kRounds));
+  }
+  const double one = median(of_short), several = median(of_long);
   cost.seconds = std::clamp(one - (several - one) / (kTimes - 1), 1e-7, one);
   return cost;
 }
