@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "collectives/json_text.h"
 #include "graph/error.h"
 #include "tools/bench_report.h"
 #include "tools/device_names.h"
@@ -51,7 +52,9 @@ class Reader {
  public:
   Reader(std::string_view text, std::string_view path) : path_(path) {
     try {
-      json_ = Json::parse(text);
+      json_ = parse_json(text);
+    } catch (const InvalidArgument& error) {
+      wrong("{}", error.what());
     } catch (const Json::parse_error& error) {
       wrong("it is no JSON (at byte {})", error.byte);
     } catch (const Json::exception& error) {

@@ -220,6 +220,13 @@ TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
     save_machine(machine(2, 30e9));
     EXPECT_TRUE(find_machine(first(2), 0)) << bad;
   }
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& machines : {deep, R"([{"program": )" + deep + "}]", R"([{"machine": )" + deep + "}]"}) {
+    write(R"({"version": 1, "machines": )" + machines + "}");
+    EXPECT_FALSE(find_machine(first(2), 0)) << machines.substr(0, 20);
+    save_machine(machine(2, 30e9));
+    EXPECT_TRUE(find_machine(first(2), 0)) << machines.substr(0, 20);
+  }
   nlohmann::json json = nlohmann::json::parse(good);
   json["machines"][0]["machine"]["devices"][0]["bandwidth"] = -3;
   write(json.dump());

@@ -140,6 +140,12 @@ TEST(Machines, AreFoundInFilesToo) {
   std::ofstream(path) << R"({"version": 1, "machines": [{"machine": )" << other << R"(}, {"machine": )" << text
                       << "}]}";
   EXPECT_EQ(find_machine(path), make_machine("L4"));
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const char* key : {"machine", "machines", "devices"}) {
+    std::ofstream(path) << "{\"" << key << "\": [{\"machine\": " << deep << "}]}";
+    EXPECT_THAT([&] { find_machine(path); },
+                ThrowsMessage<InvalidArgument>(path + ": lists and objects in each other, more than 16 deep"));
+  }
   std::ofstream(path) << "{";
   EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(HasSubstr(path)));
   std::filesystem::remove(path);

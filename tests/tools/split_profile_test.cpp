@@ -58,6 +58,11 @@ TEST(SplitProfile, SaysWhatIsWrong) {
   expect("", "it is no JSON");
   expect("{\"version\": 1,", "it is no JSON (at byte ");
   expect("[1]", "it is not a JSON object");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& text : {R"({"version": )" + deep + "}", R"({"version": 1, "split_mode": )" + deep + "}",
+                                  with(deep, "[1]"), with(R"(["CPU0"])", "[" + deep + "]")}) {
+    expect(text, "lists and objects in each other, more than 16 deep; a profile is such as");
+  }
   expect("{}", "it has no \"version\"");
   expect(R"({"version": 2})", "its version is 2, and this program reads 1");
   expect(R"({"version": "1"})", "its version is \"1\"");
