@@ -110,15 +110,13 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   if (machine.empty()) return flags.find_groups();
   const meta::MachineModel model = meta::find_machine(machine);
   flags.plugins.load();
-  std::vector<Device*> devices;
-  for (const std::string& name : flags.names) {
-    const meta::DeviceModel& described = model.devices[static_cast<size_t>(model.index(name))];
-    try {
-      devices.push_back(find_devices({name}).front());
-    } catch (const InvalidArgument&) {
-      const std::string text = fmt::format("{}, {}", described.identity, format_bytes(described.memory));
-      devices.push_back(&sim::family().provide({described.name, text, described.type, described.memory}));
-    }
+  // All of them at once: another CPU device changes those that were there before.
+  std::vector<Device*> devices = find_known_devices(flags.names);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const meta::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];
+    if (devices[i] != nullptr) continue;
+    const std::string text = fmt::format("{}, {}", described.identity, format_bytes(described.memory));
+    devices[i] = &sim::family().provide({described.name, text, described.type, described.memory});
   }
   return flags.grouped(devices);
 }
