@@ -272,7 +272,7 @@ std::string description_in(const std::string& text) {
   if (!json.is_object()) return text;
   const Json* machine = &json;
   if (json.contains("machines") && json["machines"].is_array() && !json["machines"].empty()) {
-    machine = &json["machines"].back();
+    machine = &json["machines"].front();
   }
   if (machine->is_object() && machine->contains("machine")) machine = &(*machine)["machine"];
   return machine == &json ? text : machine->dump();

@@ -8,6 +8,7 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "graph/error.h"
+#include "meta/machines.h"
 #include "meta/probe.h"
 #include "tests/support/temporary.h"
 
@@ -136,6 +137,15 @@ TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   save_machine(machine(4, 40e9, {"q4_0", "q8_0"}));
   EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 40e9);
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "nothing of the others is of use";
+}
+
+TEST_F(MachineFile, IsADescriptionOfTheLatest) {
+  MachineModel other = machine(2, 20e9);
+  other.devices.erase(other.devices.begin());
+  for (const MachineModel& latest : {machine(1, 30e9), other, machine(3, 10e9)}) {
+    save_machine(latest);
+    EXPECT_EQ(find_machine(machine_file().string()), latest);
+  }
 }
 
 TEST_F(MachineFile, TellsPlacesApart) {
