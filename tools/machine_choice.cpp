@@ -114,7 +114,8 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   std::vector<Device*> devices = find_known_devices(flags.names);
   for (size_t i = 0; i < devices.size(); ++i) {
     const meta::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];
-    if (devices[i] != nullptr) continue;
+    // Names of this machine's devices match in any case, those of the description do not: there "cpu0" is not CPU0.
+    if (devices[i] != nullptr && devices[i]->name() == described.name) continue;
     const std::string text = fmt::format("{}, {}", described.identity, format_bytes(described.memory));
     devices[i] = &sim::family().provide({described.name, text, described.type, described.memory});
   }

@@ -53,5 +53,13 @@ TEST(MachineChoice, WhatIsNotHereIsSimulated) {
   for (const json& row : memory) EXPECT_EQ(row["free"], kMemory);
 }
 
+TEST(MachineChoice, NamesInAnotherCaseAreOtherDevices) {
+  const json memory = memory_of({"cpu0", "CPU1"}, {});
+  ASSERT_EQ(memory.size(), 2u);
+  EXPECT_EQ(memory[0]["device"], "cpu0");
+  EXPECT_EQ(memory[0]["free"], kMemory) << "that of the description";
+  EXPECT_EQ(memory[1]["device"], "CPU1");
+}
+
 }  // namespace
 }  // namespace shoal::tools
