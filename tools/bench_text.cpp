@@ -26,8 +26,8 @@ std::string describe(std::span<Device* const> devices, bool cpus) {
 /// A number whose decimals are more than a reader needs, with three digits that count.
 std::string short_number(const std::string& text) {
   constexpr int kDigits = 3, kMostDecimals = 9;
-  const bool has_point = text.find('.') != std::string::npos;
-  if (!has_point || text.find_first_not_of("0123456789.") != std::string::npos) return text;
+  const auto points = std::count(text.begin(), text.end(), '.');
+  if (points != 1 || text.find_first_not_of("0123456789.") != std::string::npos) return text;
   const double value = std::strtod(text.c_str(), nullptr);
   const int whole = value > 0 ? static_cast<int>(std::floor(std::log10(value))) + 1 : 1;
   std::string out = fmt::format("{:.{}f}", value, std::clamp(kDigits - whole, 0, kMostDecimals));

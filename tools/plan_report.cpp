@@ -83,7 +83,8 @@ std::string ranks_text(const models::PhasePrediction& phase, const char* what) {
   }
   std::string text = format_table(rows);
   if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
-  if (phase.copies > 0) text += fmt::format("  copies between devices {}\n", time_text(phase.copies));
+  if (phase.copies > 0)
+    text += fmt::format("  copies between devices {} of the communication\n", time_text(phase.copies));
   return text;
 }
 
