@@ -9,6 +9,7 @@ unit away is significantly better. Each finished run is in the journal: the same
 docs/tuning.md says more. Exit code 1 when nothing could be measured, 130 or 143 when it was stopped.
 """
 import argparse
+import os
 import pathlib
 import sys
 
@@ -97,11 +98,17 @@ def add_files(parser):
     files.add_argument("--output", choices=("text", "json"), default="text", help="of stdout")
 
 
-def main() -> int:
+def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for add in (add_what, add_how, add_files):
         add(parser)
     arguments = parser.parse_args()
+    check(parser, arguments)
+    return arguments
+
+
+def check(parser, arguments):
+    """What no flag can tell by itself."""
     if arguments.n_depth < 0:
         parser.error("argument -d: a depth is not below 0")
     if not 0.5 <= arguments.confidence < 1:
@@ -111,14 +118,43 @@ def main() -> int:
         parser.error(f"argument --devices: '{arguments.devices}' is no list of two devices or more, such as CPU0,CPU1")
     if arguments.simulate and arguments.objective == "context":
         parser.error("argument --simulate: the context is found by plans alone; leave --simulate out")
+
+
+def drop_stdout():
+    """What cannot be written; the interpreter would try again when it ends."""
     try:
-        return tune(arguments)
+        flush_stdout()
+    except (Failure, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def flush_stdout():
+    """Now, when it can be said that it fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"cannot write to stdout: {error.strerror}; check the disk or pipe it goes to") from None
+
+
+def main() -> int:
+    try:
+        try:
+            return tune(parsed())
+        except SystemExit:  # help
+            flush_stdout()
+            raise
     except Failure as failure:
         print(f"tune_split: {failure}", file=sys.stderr)
-        return 1
     except BrokenPipeError:
-        sys.stderr.close()
+        drop_stdout()
         return 141
+    except OSError as error:
+        print(f"tune_split: {error.filename or 'reading or writing'}: {error.strerror}", file=sys.stderr)
+    drop_stdout()
+    return 1
 
 
 if __name__ == "__main__":

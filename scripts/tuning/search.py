@@ -6,6 +6,8 @@
     again        the best split once more, which tells how much runs differ
     round        the best and a contender in turn, until the contender is not better by more than the tolerance
 
+No more than Limits.trials splits are measured; what has been is told apart by further runs all the same.
+
 Decisions depend on the trials alone: a resumed search goes on as if it had not been interrupted.
 """
 import math
@@ -17,6 +19,7 @@ from tuning.optimiser import Optimiser
 from tuning.splits import Grid, Keys, Split, text
 from tuning.trials import Trial, Trials
 
+FEWEST_TRIALS = 8
 FEW_DEVICES = 3  # up to so many, all neighbours are measured
 SMALL_CHANCE = 0.05
 FAILURES, UNFIT = 4, 20  # by device: after so many that fail, or do not fit, with none that works, it gives up
@@ -28,11 +31,18 @@ class Limits:
     trials: int
     tolerance: float = 0.01
     rounds: int = 4
+    said: str = "--trials"  # of `trials`
+
+    @staticmethod
+    def usual(grid: Grid) -> int:
+        """Splits: a third of all; where these are few as many as are needed to fit the model, and where they are many
+        as many as it has use for."""
+        return min(4 + 8 * grid.devices, max(FEWEST_TRIALS, grid.count() // 3))
 
     @staticmethod
     def repeats(trials: int) -> int:
-        """How many runs may be spent on what has been measured already."""
-        return max(8, 2 * trials)
+        """How many runs may be spent on what has been measured already: as many again."""
+        return max(FEWEST_TRIALS, trials)
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,13 @@ class End:
     complete: bool = True
 
 
+@dataclass(frozen=True)
+class Most:
+    """The largest context that there may be."""
+    tokens: int
+    why: str
+
+
 @dataclass
 class Search:
     grid: Grid
@@ -65,28 +82,37 @@ class Search:
     optimiser: Optimiser
     limits: Limits
     starts: list[tuple[Split, str]] = field(default_factory=list)
+    most: Most | None = None
 
     def next(self) -> Step | End:
-        step = self._start() or self._proposal() or self._neighbour()
-        if step is not None:
-            if self.trials_run() >= self.limits.trials:
-                return End(f"{self.trials_run()} splits have been measured (--trials)", complete=False)
+        step = self._start() or self._reached() or self._proposal() or self._neighbour()
+        full = step is not None and self.trials_run() >= self.limits.trials
+        if isinstance(step, End) or (step is not None and not full):
             return step
         if not self.trials.measured():
             return End("no split could be measured", complete=False)
+        unfinished = f"{self.trials_run()} splits have been measured ({self.limits.said}); " if full else ""
         repeated = self._confirmation() or self._round()
         if repeated is None:
-            return End(self._settled())
+            return End(unfinished + self._settled(full), complete=not full)
         if self.trials.runs() - len(self.trials) >= self.limits.repeats(len(self.trials)):
-            return End(f"the runs differ too much: {self._settled()}", complete=False)
+            return End(f"{unfinished}the runs differ too much: {self._settled(full)}", complete=False)
         return repeated
 
-    def _settled(self) -> str:
+    def _settled(self, full: bool) -> str:
         undecided = [text(trial.split) for trial in self.contenders()]
         if not undecided:
-            return "no neighbour is significantly better"
+            return f"no {'other of them' if full else 'neighbour'} is significantly better"
         more = f" and {len(undecided) - 3} more" if len(undecided) > 3 else ""
         return f"no split is significantly better, but {', '.join(undecided[:3])}{more} may be"
+
+    def _reached(self) -> End | None:
+        """Whether nothing is left to be gained, after the first splits."""
+        best = self.best()
+        if self.most is None or best is None or round(best.level("context").value) < self.most.tokens:
+            return None
+        return End(f"{text(best.split)} has {self.most.tokens} tokens, {self.most.why}, and of the splits that were "
+                   "tried the most spare memory")
 
     def trials_run(self) -> int:
         return sum(1 for trial in self.trials if trial.scores or not (trial.failure or "").startswith("does not fit"))
