@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from measuring import text  # noqa: E402
+from measuring import arguments, text  # noqa: E402
 from measuring.journal import Journal, JournalError, read  # noqa: E402
 from measuring.program import ProgramError, Shoal, ratio_text  # noqa: E402
 
@@ -32,6 +32,26 @@ class InFolder(unittest.TestCase):
         path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{textwrap.dedent(body)}")
         path.chmod(0o755)
         return path
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_a_wrong_flag_is_one_line(self):
+        parser = arguments.Parser(prog="measure.py")
+        parser.add_argument("-r", "--rounds", type=int, choices=[1, 2], required=True, help="x" * 500)
+        parser.add_argument("--more", type=arguments.words)
+        for line, message in (("", "are required: -r"), ("-r x", "argument -r/--rounds: invalid int value: 'x'"),
+                              ("-r 3", "invalid choice: 3"), ("-r 1 --mo a", "unrecognized arguments: --mo a"),
+                              ("-r 1 --more 'x", "argument --more: 'x: a quotation is not closed"),
+                              ("-r 1 a\nb", "unrecognized arguments: a")):
+            stderr = io.StringIO()
+            with self.subTest(line), contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit) as ended:
+                parser.parse_args(line.split(" ") if line else [])
+            self.assertEqual(ended.exception.code, 2)
+            self.assertEqual(len(stderr.getvalue().splitlines()), 1, stderr.getvalue())
+            self.assertTrue(stderr.getvalue().startswith("measure.py: error: "), stderr.getvalue())
+            self.assertTrue(stderr.getvalue().endswith("; see measure.py --help\n"), stderr.getvalue())
+            self.assertIn(message, stderr.getvalue())
+        self.assertEqual(parser.parse_args(["-r", "1", "--more", "-a 'b c'"]).more, ["-a", "b c"])
 
 
 class ProgramTest(InFolder):
