@@ -9,6 +9,7 @@ unit away is significantly better. Each finished run is in the journal: the same
 docs/tuning.md says more. Exit code 1 when nothing could be measured, 130 or 143 when it was stopped.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
@@ -16,7 +17,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from measuring import python  # noqa: E402
+from measuring import arguments, python  # noqa: E402
 
 python.use_packages("tune_split", "matplotlib", "numpy", "optuna", "rich", "scipy")
 
@@ -98,54 +99,58 @@ def add_files(parser):
     files.add_argument("--output", choices=("text", "json"), default="text", help="of stdout")
 
 
-def parsed():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for add in (add_what, add_how, add_files):
-        add(parser)
-    arguments = parser.parse_args()
-    check(parser, arguments)
-    return arguments
+class Parser(arguments.Parser):
+    def print_help(self, file=None):
+        """Not argparse's, which passes over what goes wrong."""
+        with telling_stdout():
+            print(self.format_help(), end="", file=file, flush=True)
 
 
-def check(parser, arguments):
-    """What no flag can tell by itself."""
-    if arguments.n_depth < 0:
-        parser.error("argument -d: a depth is not below 0")
-    if not 0.5 <= arguments.confidence < 1:
-        parser.error("argument --confidence: must be at least 0.5 and below 1")
-    devices = arguments.devices.split(",")
-    if len(devices) < 2 or not all(devices) or ";" in arguments.devices:
-        parser.error(f"argument --devices: '{arguments.devices}' is no list of two devices or more, such as CPU0,CPU1")
-    if arguments.simulate and arguments.objective == "context":
-        parser.error("argument --simulate: the context is found by plans alone; leave --simulate out")
-
-
-def drop_stdout():
-    """What cannot be written; the interpreter would try again when it ends."""
+@contextlib.contextmanager
+def telling_stdout():
+    """What goes wrong with it becomes a Failure, in the program's own words."""
     try:
-        flush_stdout()
-    except (Failure, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def flush_stdout():
-    """Now, when it can be said that it fails."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise Failure(f"cannot write to stdout: {error.strerror}; check the disk or pipe it goes to") from None
 
 
+def parsed():
+    parser = Parser(description=__doc__)
+    for add in (add_what, add_how, add_files):
+        add(parser)
+    given = parser.parse_args()
+    check(parser, given)
+    return given
+
+
+def check(parser, given):
+    """What no flag can tell by itself."""
+    if given.n_depth < 0:
+        parser.error("argument -d: a depth is not below 0")
+    if not 0.5 <= given.confidence < 1:
+        parser.error("argument --confidence: must be at least 0.5 and below 1")
+    devices = given.devices.split(",")
+    if len(devices) < 2 or not all(devices) or ";" in given.devices:
+        parser.error(f"argument --devices: '{given.devices}' is no list of two devices or more, such as CPU0,CPU1")
+    if given.simulate and given.objective == "context":
+        parser.error("argument --simulate: the context is found by plans alone; leave --simulate out")
+
+
+def drop_stdout():
+    """What cannot be written; the interpreter would try again when it ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> int:
     try:
-        try:
-            return tune(parsed())
-        except SystemExit:  # help
-            flush_stdout()
-            raise
+        return tune(parsed())
     except Failure as failure:
         print(f"tune_split: {failure}", file=sys.stderr)
     except BrokenPipeError:

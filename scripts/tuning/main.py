@@ -16,7 +16,7 @@ from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
 from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation, lacking
 from tuning.optimiser import Optimiser
-from tuning.search import End, Exhaustive, Limits, Most, Search, Step
+from tuning.search import FAILURES, End, Exhaustive, Limits, Most, Search, Step
 from tuning.splits import Grid, Keys, Split, units_of
 from tuning.splits import text as split_text
 from tuning.trials import Objective, Trials, level
@@ -42,6 +42,7 @@ class Tuning:
     most: Most | None = None
     about: dict = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)  # seconds, by run
+    retried: set[Split] = field(default_factory=set)  # those that failed in an earlier run
 
     @property
     def even(self) -> Split:
@@ -124,7 +125,7 @@ def _prepared(arguments: argparse.Namespace) -> Tuning:
 
 
 def _about(plan: dict) -> dict:
-    """What goes into the profile for people, and to warn who uses it elsewhere; programs before 0.2 say nothing."""
+    """What goes into the profile for people, and to warn who uses it elsewhere; an older program says nothing."""
     found = {"model_type": plan.get("model_type"), "commit": plan.get("build_commit")}
     descriptions = plan.get("descriptions")
     if isinstance(descriptions, list) and all(isinstance(one, str) for one in descriptions):
@@ -197,6 +198,7 @@ def _take(tuning: Tuning, trials: Trials, record: dict, retry_failed: bool) -> N
     """A record of the journal."""
     tuning.spent += [record.get("seconds", 0.0)] if record.get("seconds") else []
     if "failed" in record and retry_failed:
+        tuning.retried.add(tuple(record.get("split", ())))
         return
     try:
         trials.add(record)
@@ -226,8 +228,12 @@ def _search(tuning: Tuning, trials: Trials) -> Search | Exhaustive:
         starts.append((room, "memory"))
     if tuning.predicted_split is None and not by_memory:
         starts += [(grid.alone(device), "alone") for device in range(grid.devices)]
-    limits = Limits(arguments.trials or Limits.usual(grid), arguments.tolerance, arguments.rounds,
-                    "--trials" if arguments.trials else f"of {grid.count()}; --trials allows more")
+    if arguments.trials:
+        limits = Limits(arguments.trials, arguments.tolerance, arguments.rounds)
+    else:
+        again = sum(1 for split in tuning.retried if split not in trials)
+        limits = Limits(Limits.usual(grid) + again, arguments.tolerance, arguments.rounds, FAILURES * grid.devices,
+                        f"of {grid.count()}; --trials allows more")
     return Search(grid, trials, keys, Optimiser(grid, arguments.sampler, arguments.seed), limits, starts, tuning.most)
 
 
@@ -401,8 +407,12 @@ def _show_on(stream: TextIO, tuning: Tuning, ended: End) -> None:
     report.print_table(search, tuning.even, stream)
     best = search.best()
     if best is not None:
-        print(f"{ended.why}; {search.trials_run()} splits in {search.trials.runs()} runs, "
+        print(f"{ended.why}; {_counted(search.trials_run(), 'split')} in {_counted(search.trials.runs(), 'run')}, "
               f"best: --tensor-split {split_text(best.split)}", file=stream)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _tell_files(names: dict) -> None:

@@ -66,6 +66,14 @@ def lacking(plan: dict) -> str | None:
     return f"does not fit: {', '.join(lacks) or 'too little memory'}"
 
 
+def full_devices(plan: dict) -> list[int]:
+    """Numbers of the devices whose memory is too small; none where rows of memory are not one for each device."""
+    rows, shares = plan.get("memory", []), plan.get("devices", [])
+    if plan.get("fits", True) or len(rows) != len(shares):
+        return []
+    return [number for number, row in enumerate(rows) if row["total"] > row["free"]]
+
+
 def size(amount: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:

@@ -174,7 +174,7 @@ def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: S
         one.plot([best.split[0] * at], [best.level(kind).value], marker="o", markersize=13, markerfacecolor="none",
                  linestyle="none", color=charts.COLOURS[1], label=f"best: {split_text(best.split)}")
         _references(charts, one, even[0] * at, predicted[0] * at if predicted else None, even)
-        one.set_ylim(bottom=0)
+        one.set_ylim(0, 1.06 * max(level.value + level.deviation for level in levels))
         one.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     if simulated:
         made.suptitle(simulated_title(simulated), x=0.01, ha="left", fontsize=11, color=charts.COLOURS[1])
@@ -192,8 +192,8 @@ def _references(charts, axes, even_at: float, predicted_at: float | None, even: 
 def _many_devices(charts, search: Search, setup: Setup, even: Split, predicted: Split | None, simulated: str):
     """A panel for each device, all with the same axes; below them what the marks mean."""
     names = setup.names()
-    columns = min(len(names), 4)
-    rows = math.ceil(len(names) / columns)
+    rows = math.ceil(len(names) / 4)
+    columns = math.ceil(len(names) / rows)
     made, axes = charts.figure("", "", "", columns=columns, rows=rows, size=(1.0 + 2.4 * columns, 1.2 + 2.4 * rows))
     best = search.best()
     others = [trial for trial in search.trials.measured() if trial is not best]
@@ -209,7 +209,7 @@ def _many_devices(charts, search: Search, setup: Setup, even: Split, predicted: 
         one.plot([best.split[number] * at], [100], marker="o", markersize=11, markerfacecolor="none", linestyle="none",
                  color=charts.COLOURS[1], label=f"best: {split_text(best.split)}")
         _references(charts, one, even[number] * at, predicted[number] * at if predicted else None, even)
-        one.set_ylim(0, max(105.0, 1.05 * max((_part(trial, best) for trial in others), default=0.0)))
+        one.set_ylim(0, 1.06 * max([100.0, *(_part(trial, best) for trial in others)]))
     remark = f"\n{simulated_title(simulated)}" if simulated else ""
     made.suptitle(_title(search, setup) + remark, x=0.01, ha="left", fontsize=12, fontweight="bold")
     made.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 
 from measuring.program import ProgramError
-from tuning.measure import lacking
+from tuning.measure import full_devices, lacking
 from tuning.optimiser import Optimiser
 from tuning.splits import Grid, Keys, Split, text
 from tuning.trials import Trial, Trials
@@ -31,6 +31,7 @@ class Limits:
     trials: int
     tolerance: float = 0.01
     rounds: int = 4
+    failures: int = 0  # that are not counted among the trials
     said: str = "--trials"  # of `trials`
 
     @staticmethod
@@ -52,12 +53,15 @@ class Step:
     key: str = ""
     round: dict | None = None
     failed: str | None = None  # known without a run
+    full: tuple[int, ...] = ()  # devices for which it is then too large
 
     def record(self) -> dict:
         """What the journal says of it, without the result."""
         made = {"split": list(self.split), "key": self.key, "origin": self.origin}
         if self.round:
             made["round"] = self.round
+        if self.full:
+            made["full"] = list(self.full)
         return made
 
 
@@ -86,16 +90,17 @@ class Search:
 
     def next(self) -> Step | End:
         step = self._start() or self._reached() or self._proposal() or self._neighbour()
-        full = step is not None and self.trials_run() >= self.limits.trials
+        counted = self._counted()
+        full = step is not None and counted >= self.limits.trials
         if isinstance(step, End) or (step is not None and not full):
             return step
         if not self.trials.measured():
             return End("no split could be measured", complete=False)
-        unfinished = f"{self.trials_run()} splits have been measured ({self.limits.said}); " if full else ""
+        unfinished = f"{counted} splits have been measured ({self.limits.said}); " if full else ""
         repeated = self._confirmation() or self._round()
         if repeated is None:
             return End(unfinished + self._settled(full), complete=not full)
-        if self.trials.runs() - len(self.trials) >= self.limits.repeats(len(self.trials)):
+        if self.trials.repeats() >= self.limits.repeats(counted):
             return End(f"{unfinished}the runs differ too much: {self._settled(full)}", complete=False)
         return repeated
 
@@ -115,7 +120,11 @@ class Search:
                    "tried the most spare memory")
 
     def trials_run(self) -> int:
-        return sum(1 for trial in self.trials if trial.scores or not (trial.failure or "").startswith("does not fit"))
+        return sum(1 for trial in self.trials if trial.was_run)
+
+    def _counted(self) -> int:
+        """Splits, towards the limit: some may fail."""
+        return self.trials_run() - min(self.trials_run() - len(self.trials.measured()), self.limits.failures)
 
     def best(self) -> Trial | None:
         """The one with the best score, unless another has beaten it in rounds between the two."""
@@ -142,9 +151,17 @@ class Search:
 
     def _step(self, split: Split, origin: str) -> Step:
         try:
-            return Step(split, origin, self.keys[split], failed=lacking(self.keys.plan(split)))
+            plan = self.keys.plan(split)
         except ProgramError as error:
             return Step(split, origin, failed=str(error))
+        full = full_devices(plan) if len(plan.get("devices", [])) == self.grid.devices else []
+        return Step(split, origin, self.keys[split], failed=lacking(plan), full=tuple(full))
+
+    def _known(self, split: Split) -> Split | None:
+        """The tried split that tells what would become of this one: the same, or one that was too large for a device
+        which gets no less here."""
+        larger = (trial.split for trial in self.trials for d in trial.full if split[d] >= trial.split[d])
+        return next(larger, None) or self.same_as(split)
 
     def _start(self) -> Step | None:
         return next((self._step(split, origin) for split, origin in self.starts if self.same_as(split) is None), None)
@@ -153,7 +170,7 @@ class Search:
         if not self.trials.measured() and (self.trials_run() >= FAILURES * self.grid.devices or
                                            len(self.trials) >= UNFIT * self.grid.devices):
             return None
-        split, gain = self.optimiser.propose(self.trials, self.same_as)
+        split, gain = self.optimiser.propose(self.trials, self._known)
         if split is None or gain < 0.1 * math.log1p(self.limits.tolerance):
             return None
         return None if math.isinf(gain) and self.trials.measured() and self._idle() else self._step(split, "model")
@@ -172,7 +189,7 @@ class Search:
         best = self.best()
         if best is None:
             return None
-        untried = [split for split in self._distinct_neighbours(best) if self.same_as(split) is None]
+        untried = [split for split in self._distinct_neighbours(best) if self._known(split) is None]
         if not untried:
             return None
         surrogate = self.optimiser.surrogate(self.trials)

@@ -52,11 +52,16 @@ class Trial:
     runs: list[Samples] = field(default_factory=list)
     scores: list[list[float]] = field(default_factory=list)  # by run
     failure: str | None = None
+    full: tuple[int, ...] = ()  # devices whose memory is too small for it
 
     @property
     def score(self) -> float:
         """Logarithm; the mean of the runs."""
         return math.fsum(_mean(one) for one in self.scores) / len(self.scores)
+
+    @property
+    def was_run(self) -> bool:
+        return bool(self.scores) or not (self.failure or "").startswith("does not fit")
 
     def level(self, kind: str) -> "Level | None":
         return level([run[kind] for run in self.runs if run.get(kind)])
@@ -114,7 +119,12 @@ class Trials:
         return self._trials[split]
 
     def runs(self) -> int:
-        return sum(len(trial.runs) + (trial.failure is not None) for trial in self)
+        """What is known not to fit takes none."""
+        return sum(len(trial.runs) + (trial.failure is not None and trial.was_run) for trial in self)
+
+    def repeats(self) -> int:
+        """Runs of what had been measured already."""
+        return sum(max(len(trial.runs) - 1, 0) for trial in self)
 
     def add(self, record: Mapping) -> None:
         """A record of the journal."""
@@ -122,6 +132,7 @@ class Trials:
         trial = self._trials.setdefault(split, Trial(split, record["origin"], record.get("key", "")))
         if "failed" in record:
             trial.failure = record["failed"]
+            trial.full = tuple(record.get("full", ()))
             return
         run = record["samples"]
         scores = self.objective.scores(run)
