@@ -21,7 +21,7 @@ from measuring import arguments, python  # noqa: E402
 
 python.use_packages("tune_split", "matplotlib", "numpy", "optuna", "rich", "scipy")
 
-from tuning.main import Failure, tune  # noqa: E402
+from tuning.main import Failure, tell, tune  # noqa: E402
 from tuning.optimiser import SAMPLERS  # noqa: E402
 
 MOST_UNITS = 4096  # that --units may ask for
@@ -73,7 +73,7 @@ def add_what(parser):
 def add_how(parser):
     how = parser.add_argument_group("how")
     how.add_argument("--trials", type=positive(int), metavar="N",
-                     help="splits to measure at most (4, and 8 for each device)")
+                     help="splits to measure at most (a third of all, but at least 8)")
     how.add_argument("--budget", type=positive(float), metavar="SECONDS", help="of measuring, earlier runs included")
     how.add_argument("-r", "--repetitions", type=positive(int), default=3, metavar="N", help="of each run (3)")
     how.add_argument("--tolerance", type=fraction, default=0.01, help="a difference that does not matter (0.01)")
@@ -152,12 +152,12 @@ def main() -> int:
     try:
         return tune(parsed())
     except Failure as failure:
-        print(f"tune_split: {failure}", file=sys.stderr)
+        tell(f"tune_split: {failure}")
     except BrokenPipeError:
         drop_stdout()
         return 141
     except OSError as error:
-        print(f"tune_split: {error.filename or 'reading or writing'}: {error.strerror}", file=sys.stderr)
+        tell(f"tune_split: {error.filename or 'reading or writing'}: {error.strerror}")
     drop_stdout()
     return 1
 

@@ -1,5 +1,6 @@
 """scripts/tune_split.py behind its command line: puts the parts together, runs the search, writes what it found."""
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -27,6 +28,12 @@ OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what
 
 class Failure(Exception):
     """str() is one line for people."""
+
+
+def tell(line: str) -> None:
+    """On stderr, which nothing depends on: where it cannot be written to, measuring goes on."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -160,12 +167,12 @@ def _with_journal(tuning: Tuning, journal: Journal, names: dict) -> int:
     tuning.most = _most(tuning)
     tuning.search = _search(tuning, trials)
     if journal.records:
-        print(f"tune_split: going on from {journal.path}: {trials.runs()} runs", file=sys.stderr)
+        tell(f"tune_split: going on from {journal.path}: {trials.runs()} runs")
     try:
         ended = _measure_all(tuning, journal)
     except Stopped as stopped:
         _show(tuning, End(f"stopped by {stopped}", complete=False))
-        print(f"tune_split: stopped; the same command goes on from {journal.path}", file=sys.stderr)
+        tell(f"tune_split: stopped; the same command goes on from {journal.path}")
         return stopped.code
     if tuning.search.best() is None:
         failures = [trial.failure for trial in trials if trial.failure]
@@ -273,7 +280,7 @@ def _prediction(tuning: Tuning) -> dict | None:
                                                  sizes["generate"], "-d", sizes["depth"]])
         shares = [float(share) for share in plan["tensor_split"]]
     except ProgramError as error:
-        print(f"tune_split: no prediction: {error}", file=sys.stderr)
+        tell(f"tune_split: no prediction: {error}")
         return None
     except (KeyError, TypeError, ValueError):
         return None
@@ -304,7 +311,8 @@ def _measure_all(tuning: Tuning, journal: Journal) -> End:
             record = _measured(tuning, measure, step)
             journal.add(record)
             _take(tuning, search.trials, record, False)
-            progress.say(_line(tuning, step, record))
+            with contextlib.suppress(OSError):
+                progress.say(_line(tuning, step, record))
 
 
 def _would_exceed(tuning: Tuning) -> bool:
@@ -417,4 +425,4 @@ def _counted(number: int, what: str) -> str:
 
 def _tell_files(names: dict) -> None:
     written = [f"{name} {path}" for name, path in names.items() if path is not None]
-    print(f"tune_split: wrote {', '.join(written)}", file=sys.stderr)
+    tell(f"tune_split: wrote {', '.join(written)}")

@@ -88,8 +88,8 @@ def _measured(trial: Trial | None, trials: Trials) -> dict | None:
 
 
 def profile(search: Search, setup: Setup, even: Split, predicted: dict | None, about: dict) -> dict:
-    """What `--tensor-split @FILE` reads; everything behind "split_mode" is for people. `about`: what the program says of
-    model, devices and itself."""
+    """What `--tensor-split @FILE` reads; everything behind "split_mode" is for people. `about`: what the program
+    says of model, devices and itself."""
     trials, best = search.trials, search.best()
     objective: dict = {"name": setup.objective.name}
     if setup.objective.name == "mix":
@@ -125,8 +125,9 @@ def as_json(search: Search, even: Split, ended: str, complete: bool) -> dict:
             found["failed"] = trial.failure
         return found
 
-    return {"units": search.grid.units, "even": list(even), "objective": trials.objective.name, "ended": ended, "complete": complete,
-            "trials": search.trials_run(), "runs": trials.runs(), "best": row(best) if best else None,
+    return {"units": search.grid.units, "even": list(even), "objective": trials.objective.name, "ended": ended,
+            "complete": complete, "trials": search.trials_run(), "runs": trials.runs(),
+            "best": row(best) if best else None,
             "undecided": [list(trial.split) for trial in search.contenders()] if best else [],
             "all": [row(trial) for trial in trials]}
 

@@ -1,13 +1,13 @@
 """A program that answers `plan`, `bench` and `simulate` as shoal does, for devices of known speeds; for tests.
 
 $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
-"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A token
-takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
-exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the
-line number is part of what seeds the noise. "simulated" are devices of --machine; `memory` is how many units fit
-into each device; "trained" is the context that the model was trained for; "descriptions" are those of the devices (null:
-a program that does not tell); the run of number "hangs_at" does not end; a failure holds where a device's share is in
-[low, high) of "share", [device, low, high].
+"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A
+token takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
+exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log";
+the line number is part of what seeds the noise. "simulated" are devices of --machine; `memory` is how many units fit
+into each device; "trained" is the context that the model was trained for; "descriptions" are those of the devices
+(null: a program that does not tell); the run of number "hangs_at" does not end; a failure holds where a device's share
+is in [low, high) of "share", [device, low, high].
 """
 import json
 import math
