@@ -20,6 +20,7 @@ if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna
     print("skipped: run scripts/install_python")
     sys.exit(77)  # what CTest takes for skipped
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 import tune_split  # noqa: E402
