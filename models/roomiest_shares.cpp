@@ -52,13 +52,16 @@ std::optional<RoomiestShares::Fit> RoomiestShares::largest(int64_t asked, int64_
   }
   for (int step = 0; step < kSteps && improve(best, uses, asked); ++step) {
   }
-  return best;
+  if (!best || best->shares.empty()) return best;
+  // Nobody likes to write more digits for a few tokens.
+  const std::optional<Fit> shorter = fit_of(rounded(best->shares), asked);
+  return shorter && shorter->context >= best->context - best->context / kGain ? shorter : best;
 }
 
 Shares RoomiestShares::balanced(int64_t context) const {
   Shares shares = even();
   for (int i = 0; i < 2 && sharers_.size() > 1; ++i) shares = balanced(memory(context, shares), shares);
-  return shares;
+  return rounded(shares);
 }
 
 std::vector<DeviceUse> RoomiestShares::memory(int64_t context, const Shares& shares) const {
@@ -162,6 +165,15 @@ Shares RoomiestShares::in_layers(const Shares& shares) const {
     out[s] = layers / count;
   }
   return out;
+}
+
+/// To three decimals; layers are whole already.
+Shares RoomiestShares::rounded(Shares shares) const {
+  if (candidate_.mode == SplitMode::kLayer) return shares;
+  double sum = 0;
+  for (double& share : shares) sum += share = std::round(share * 1000) / 1000;
+  if (!shares.empty()) *std::max_element(shares.begin(), shares.end()) += 1 - sum;
+  return shares;
 }
 
 /// What is too much for some goes to others: bytes, or a layer from the tightest to the roomiest.

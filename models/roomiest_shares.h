@@ -42,6 +42,7 @@ class RoomiestShares {
   double possible_context(std::span<const DeviceUse> uses, int64_t context) const;
   std::vector<double> balanced(std::span<const DeviceUse> uses, const std::vector<double>& shares) const;
   std::vector<double> in_layers(const std::vector<double>& shares) const;
+  std::vector<double> rounded(std::vector<double> shares) const;
   std::vector<double> changed(const std::vector<DeviceUse>& uses, const std::vector<double>& shares) const;
   std::vector<double> even() const;
 
