@@ -41,8 +41,20 @@ struct PlanFlags {
 
   void check() {
     devices.check();
+    check_objective();
     if (rank < static_cast<int>(devices.names.size())) return;
     throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, devices.names.size() - 1));
+  }
+
+  void check_objective() const {
+    if (!recommend && devices.ratio != kAutoRatio) return;
+    const models::Workload usual;
+    try {
+      models::require_work({workload.prompt.value_or(usual.prompt), workload.generate.value_or(usual.generate), 0},
+                           objective);
+    } catch (const InvalidArgument& error) {
+      throw UsageError(error.what());
+    }
   }
 };
 
