@@ -227,14 +227,23 @@ class Search {
 }  // namespace
 
 std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective) {
+  Scenario alone = scenario;
+  const auto speed_of = [&](const std::vector<Device*>& devices) {
+    const Candidate one{{devices}, SplitMode::kTensor, {}};
+    try {
+      return 1 / seconds_of(alone.predict(one), objective);
+    } catch (const InvalidArgument&) {
+      if (alone.placement.overrides.empty()) throw;
+      alone.placement.overrides.clear();  // some name a device that this one is without
+      return 1 / seconds_of(alone.predict(one), objective);
+    }
+  };
   std::vector<double> speeds;
   for (const auto& group : candidate.groups) {
     if (candidate.mode == SplitMode::kLayer) {
-      speeds.push_back(1 / seconds_of(scenario.predict({{group}, SplitMode::kTensor, {}}), objective));
-      continue;
-    }
-    for (Device* device : group) {
-      speeds.push_back(1 / seconds_of(scenario.predict({{{device}}, SplitMode::kTensor, {}}), objective));
+      speeds.push_back(speed_of(group));
+    } else {
+      for (Device* device : group) speeds.push_back(speed_of({device}));
     }
   }
   return normalised(speeds);

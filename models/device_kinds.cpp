@@ -44,51 +44,64 @@ bool alike(const meta::DeviceModel& a, const meta::DeviceModel& b) {
 DeviceKinds::DeviceKinds(std::span<Device* const> devices, const meta::MachineModel& machine) : machine_(machine) {
   for (const meta::DeviceModel& device : machine.devices) memory_.push_back(static_cast<double>(device.memory));
   for (const Device* device : devices) memory_[index_of(*device)] = static_cast<double>(device->memory().free);
-  for (size_t i = 0; i < machine.devices.size(); ++i) {
-    size_t first = 0;
-    while (first < i && !are_alike(first, i)) ++first;
-    kinds_.push_back(first);
-  }
+  const auto number = [](size_t count, const auto& alike) {
+    std::vector<size_t> numbers;
+    for (size_t i = 0; i < count; ++i) {
+      size_t first = 0;
+      while (first < i && !alike(first, i)) ++first;
+      numbers.push_back(first);
+    }
+    return numbers;
+  };
+  kinds_ = number(machine.devices.size(), [&](size_t a, size_t b) { return are_alike(a, b); });
+  domain_kinds_ = number(machine.domains.size(), [&](size_t a, size_t b) { return are_domains_alike(a, b); });
 }
 
 bool DeviceKinds::are_alike(size_t a, size_t b) const {
   return alike(machine_.devices[a], machine_.devices[b]) && alike(memory_[a], memory_[b]);
 }
 
-std::string DeviceKinds::text_of(int domain) const {
+bool DeviceKinds::are_domains_alike(size_t a, size_t b) const {
+  const meta::Domain &x = machine_.domains[a], &y = machine_.domains[b];
+  return alike(x.bandwidth, y.bandwidth) && alike(x.cores, y.cores) && kinds_in(a) == kinds_in(b);
+}
+
+std::vector<size_t> DeviceKinds::kinds_in(size_t domain) const {
   std::vector<size_t> kinds;
   for (size_t i = 0; i < kinds_.size(); ++i) {
-    if (machine_.devices[i].domain == domain) kinds.push_back(kinds_[i]);
+    if (static_cast<size_t>(machine_.devices[i].domain) == domain) kinds.push_back(kinds_[i]);
   }
   std::sort(kinds.begin(), kinds.end());
-  const meta::Domain& figures = machine_.domains[static_cast<size_t>(domain)];
-  return fmt::format("{} ({:.2g}, {:.2g})", fmt::join(kinds, "|"), figures.bandwidth, figures.cores);
+  return kinds;
+}
+
+size_t DeviceKinds::domain_of(const Device& device) const {
+  return static_cast<size_t>(machine_.devices[index_of(device)].domain);
 }
 
 std::string DeviceKinds::of(std::span<Device* const> set) const {
-  std::map<int, std::vector<size_t>> used;
-  for (const Device* device : set) {
-    used[machine_.devices[index_of(*device)].domain].push_back(kinds_[index_of(*device)]);
-  }
+  std::map<size_t, std::vector<size_t>> used;
+  for (const Device* device : set) used[domain_of(*device)].push_back(kinds_[index_of(*device)]);
   std::vector<std::string> domains;
   for (auto& [domain, kinds] : used) {
     std::sort(kinds.begin(), kinds.end());
-    domains.push_back(fmt::format("{} of {}", fmt::join(kinds, "|"), text_of(domain)));
+    domains.push_back(fmt::format("{} of {}", fmt::join(kinds, "|"), domain_kinds_[domain]));
   }
   std::sort(domains.begin(), domains.end());
   return fmt::format("{}", fmt::join(domains, " and "));
 }
 
 std::vector<size_t> DeviceKinds::exchangeable(std::span<Device* const> set) const {
-  std::map<int, int> used;
-  for (const Device* device : set) ++used[machine_.devices[index_of(*device)].domain];
+  std::map<size_t, int> used;
+  for (const Device* device : set) ++used[domain_of(*device)];
   std::map<std::string, size_t> numbers;
   std::vector<size_t> out;
   for (const Device* device : set) {
-    const size_t index = index_of(*device);
-    const int domain = machine_.devices[index].domain;
-    const std::string place = used[domain] == 1 ? "alone in " + text_of(domain) : fmt::format("in {}", domain);
-    out.push_back(numbers.emplace(fmt::format("{} {}", kinds_[index], place), numbers.size()).first->second);
+    const size_t domain = domain_of(*device);
+    const std::string place =
+        used[domain] == 1 ? fmt::format("alone in one like {}", domain_kinds_[domain]) : fmt::format("in {}", domain);
+    const std::string text = fmt::format("{} {}", kinds_[index_of(*device)], place);
+    out.push_back(numbers.emplace(text, numbers.size()).first->second);
   }
   return out;
 }

@@ -24,13 +24,17 @@ class DeviceKinds {
 
  private:
   bool are_alike(size_t a, size_t b) const;
+  /// By their figures and everything in them, used or not.
+  bool are_domains_alike(size_t a, size_t b) const;
+  /// Sorted.
+  std::vector<size_t> kinds_in(size_t domain) const;
   size_t index_of(const Device& device) const { return static_cast<size_t>(machine_.index(device.name())); }
-  /// Everything of a domain, used or not.
-  std::string text_of(int domain) const;
+  size_t domain_of(const Device& device) const;
 
   const meta::MachineModel& machine_;
-  std::vector<double> memory_;  ///< bytes that are free
-  std::vector<size_t> kinds_;   ///< by device: the first of its kind
+  std::vector<double> memory_;        ///< bytes that are free
+  std::vector<size_t> kinds_;         ///< by device: the first of its kind
+  std::vector<size_t> domain_kinds_;  ///< by domain: the first that is alike
 };
 
 }  // namespace shoal::models

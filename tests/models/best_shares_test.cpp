@@ -95,6 +95,18 @@ TEST_F(BestSharesTest, DevicesThatAreAlikeAreNotTriedInEveryOrder) {
   EXPECT_GE(unlike.predictions, 5 * alike.predictions);
 }
 
+TEST_F(BestSharesTest, TensorsMayHaveBeenPutOnOneOfTheDevices) {
+  // None of the devices does the work alone then.
+  const meta::MachineModel machine = described_machine({1e-12, 3e-12});
+  Scenario asked = scenario(machine);
+  asked.placement.overrides = {{"blk\\.0\\.", "CPU0"}, {"blk\\.1\\.", "CPU1"}};
+  const Candidate layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
+  const BestShares found = best_shares(asked, layers);
+  EXPECT_LE(found.best.generation->seconds, found.even.generation->seconds);
+  asked.placement.overrides = {{"blk\\.1\\.", "CPU7"}};
+  EXPECT_THROW(best_shares(asked, layers), InvalidArgument);
+}
+
 TEST_F(BestSharesTest, ThreeDevicesGetSharesByTheirSpeed) {
   const meta::MachineModel machine = described_machine({1e-12, 2e-12, 4e-12});
   const BestShares found = best_shares(scenario(machine), {cpu_groups({3}), SplitMode::kTensor, {}});

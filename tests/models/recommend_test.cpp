@@ -182,6 +182,17 @@ TEST(DeviceKinds, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
   EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 1));
 }
 
+TEST(UsefulSets, DomainsThatAreMeasuredAreNeverQuiteEqual) {
+  meta::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12});
+  for (meta::DeviceModel& device : machine.devices) device.identity = "alike";
+  const double bandwidths[] = {3.94e12, 3.96e12, 4.04e12, 4.06e12};
+  for (size_t i = 0; i < 4; ++i) machine.domains[i].bandwidth = bandwidths[i];
+  const std::vector<Device*> devices = cpu_devices(4);
+  EXPECT_EQ(useful_sets(devices, machine).size(), 4u);
+  machine.domains[3].bandwidth = 8e12;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 7u);
+}
+
 TEST(UsefulSets, TellDevicesApartByTheirFigures) {
   // As a JSON machine with "count" has them: no identities, different names.
   meta::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
