@@ -9,6 +9,7 @@
 
 #include "graph/error.h"
 #include "models/pipeline_time.h"
+#include "models/run_cost.h"
 
 namespace shoal::models {
 namespace {
@@ -81,7 +82,7 @@ class Predictor {
       add(totals, stage, 1);
       totals.seconds += stage.seconds();
     }
-    PhasePrediction phase = finish(totals, output_seconds(plan_.step) + host_seconds());
+    PhasePrediction phase = finish(totals, host_part());
     phase.seconds *= as_double(count);
     phase.rate = as_double(count) / phase.seconds;
     return phase;
@@ -99,7 +100,7 @@ class Predictor {
       }
     }
     totals.seconds = seconds_of_runs(runs);
-    PhasePrediction phase = finish(totals, output_seconds(plan_.step) + host_seconds());
+    PhasePrediction phase = finish(totals, host_part());
     phase.rate = as_double(count) / phase.seconds;
     return phase;
   }
@@ -168,17 +169,10 @@ class Predictor {
       }
       const int segment = planned.local.splits[s].segment;
       Stage stage{split.backend, 0, estimators[backend]->segments(segment, segment + 1)};
-      for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(copy);
+      for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(machine_, copy);
       out.push_back(std::move(stage));
     }
     return out;
-  }
-
-  /// The caller's own inputs are part of what a run costs its host.
-  double copy_seconds(const sched::Copy& copy) const {
-    if (copy.from_split < 0 && copy.from_backend < 0 && !copy.streamed) return 0;
-    const double part = copy.ids == nullptr ? 1 : meta::used_experts(*copy.tensor, *copy.ids);
-    return machine_.copy_latency + part * as_double(copy.bytes) / machine_.copy_bandwidth;
   }
 
   void add(Totals& totals, const Stage& stage, int64_t count) const {
@@ -218,29 +212,9 @@ class Predictor {
     return pipeline_seconds(runs, sched::copies_for(largest.schedule, wanted), demand, cores);
   }
 
-  double host_seconds() const {
-    std::vector<int> all;
-    for (const auto& members : devices_) {
-      for (const int member : members) {
-        if (std::find(all.begin(), all.end(), member) == all.end()) all.push_back(member);
-      }
-    }
-    return machine_.run_seconds(all);
-  }
-
-  /// Bringing the results to the host from devices that have other memory.
-  double output_seconds(const PlannedGraph& planned) const {
-    if (planned.schedule.splits.empty()) return 0;
-    const auto members = devices_[static_cast<size_t>(planned.schedule.splits.back().backend)];
-    const auto is_host = [&](int member) {
-      return machine_.devices[static_cast<size_t>(member)].type == DeviceType::kCpu;
-    };
-    if (std::all_of(members.begin(), members.end(), is_host)) return 0;
-    const DecoderGraph& graph = planned.graph;
-    const size_t bytes = graph.candidate_ids == nullptr
-                             ? graph.logits->bytes()
-                             : graph.candidate_ids->bytes() + graph.candidate_logits->bytes();
-    return static_cast<double>(bytes) / machine_.copy_bandwidth;
+  /// The host's part of a run, inputs and results.
+  double host_part() const {
+    return host_seconds(machine_, placement_) + output_seconds(machine_, placement_, plan_.step);
   }
 
   PhasePrediction finish(const Totals& totals, double host) const {
