@@ -48,8 +48,9 @@ class Probe {
   Probe(std::span<Device* const> devices, const ProbeOptions& options)
       : devices_(devices), options_(options), effort_(probe_effort(options.quick)) {
     check_arguments();
-    domains_ = domain_names(devices_);
-    sets_ = member_sets(static_cast<int>(devices_.size()));
+    for (const Device* device : devices_) describe(*device);
+    find_domains();
+    sets_ = member_sets(machine_);
     total_ = static_cast<int>(devices_.size() * (3 + dtypes().size()) + 2 + sets_.size());
   }
 
@@ -61,7 +62,7 @@ class Probe {
     measure_domains();
     for (const std::vector<int>& set : sets_) measure_set(set);
     machine_.name = "local";
-    machine_.algorithms = fit_algorithms(machine_.collectives);
+    machine_.algorithms = fit_algorithms(machine_);
     tell("copies");
     if (devices_.size() > 1) {
       const auto from = make(0), to = make(1);
@@ -99,14 +100,29 @@ class Probe {
     return devices_[index]->init(probe_params(*devices_[index], options_.threads));
   }
 
-  void measure_device(size_t index) {
-    Device& device = *devices_[index];
+  /// What a device says of itself.
+  void describe(const Device& device) {
     DeviceModel& model = machine_.devices.emplace_back();
     model.name = device.name();
     model.identity = probe_identity(device, options_.threads);
     model.type = device.type();
     model.memory = device.memory().total;
     model.cores = is_cpu(device) ? threads_of(device, options_.threads) : 1;
+  }
+
+  void find_domains() {
+    const std::vector<std::string> names = domain_names(devices_);
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const auto known = std::find_if(machine_.domains.begin(), machine_.domains.end(),
+                                      [&](const Domain& domain) { return domain.name == names[i]; });
+      machine_.devices[i].domain = static_cast<int>(known - machine_.domains.begin());
+      if (known == machine_.domains.end()) machine_.domains.push_back({names[i], 0, 0});
+    }
+  }
+
+  void measure_device(size_t index) {
+    Device& device = *devices_[index];
+    DeviceModel& model = machine_.devices[index];
     const auto backend = make(index);
     DeviceProbe probe(device, *backend, effort_);
     const std::vector<DType> types = supported_dtypes(device, dtypes());
@@ -135,6 +151,7 @@ class Probe {
       model = twin;
       model.name = own.name;
       model.memory = own.memory;
+      model.domain = own.domain;
       done_ += static_cast<int>(dtypes().size()) + 2;
       return true;
     }
@@ -143,12 +160,6 @@ class Probe {
 
   /// What devices of one domain have together.
   void measure_domains() {
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      const auto known = std::find_if(machine_.domains.begin(), machine_.domains.end(),
-                                      [&](const Domain& domain) { return domain.name == domains_[i]; });
-      machine_.devices[i].domain = static_cast<int>(known - machine_.domains.begin());
-      if (known == machine_.domains.end()) machine_.domains.push_back({domains_[i], 0, 0});
-    }
     for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
   }
 
@@ -213,7 +224,6 @@ class Probe {
   std::span<Device* const> devices_;
   const ProbeOptions& options_;
   const ProbeEffort effort_;
-  std::vector<std::string> domains_;
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
   std::vector<double> signs_;  ///< by device

@@ -179,31 +179,87 @@ TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {
   EXPECT_LE(calls, 1000);
 }
 
+/// Devices of these identities, each with a domain of its own unless told otherwise.
+MachineModel devices_of(const std::vector<std::string>& identities, std::vector<int> domains = {}) {
+  MachineModel machine;
+  for (size_t i = 0; i < identities.size(); ++i) {
+    DeviceModel& device = machine.devices.emplace_back();
+    device.name = "D" + std::to_string(i);
+    device.identity = identities[i];
+    device.domain = domains.empty() ? static_cast<int>(i) : domains[i];
+  }
+  return machine;
+}
+
+MachineModel alike(size_t count) {
+  return devices_of(std::vector<std::string>(count, "alike"));
+}
+
 TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
-  EXPECT_TRUE(member_sets(1).empty());
-  EXPECT_THAT(member_sets(2), ElementsAre(ElementsAre(0, 1)));
-  EXPECT_THAT(member_sets(3),
+  EXPECT_TRUE(member_sets(alike(1)).empty());
+  EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(member_sets(alike(3)),
               ElementsAre(ElementsAre(0, 1), ElementsAre(0, 2), ElementsAre(1, 2), ElementsAre(0, 1, 2)));
-  EXPECT_EQ(member_sets(4).size(), 11u);
-  const auto six = member_sets(6);
+  EXPECT_EQ(member_sets(alike(4)).size(), 11u);
+  const auto six = member_sets(alike(6));
   EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
+}
+
+TEST(ProbeLinks, EveryKindHasSetsOfItsOwn) {
+  std::vector<std::string> identities(9, "gpu");
+  identities[0] = "host";
+  EXPECT_THAT(
+      member_sets(devices_of(identities)),
+      ElementsAre(ElementsAre(1, 2), ElementsAre(1, 2, 3, 4), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8), ElementsAre(0, 1),
+                  ElementsAre(0, 1, 2), ElementsAre(0, 1, 2, 3, 4), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8)));
+  EXPECT_THAT(member_sets(devices_of({"host", "a", "a", "b", "b"})),
+              ElementsAre(ElementsAre(1, 2), ElementsAre(3, 4), ElementsAre(0, 1, 3), ElementsAre(0, 1, 2, 3, 4),
+                          ElementsAre(0, 1), ElementsAre(0, 1, 2), ElementsAre(0, 3), ElementsAre(0, 3, 4),
+                          ElementsAre(1, 3), ElementsAre(1, 2, 3, 4)));
+}
+
+TEST(ProbeLinks, PairsWithinAndAcrossDomains) {
+  const auto node = [](int number) { return "4 cores, node " + std::to_string(number) + "; one of 6"; };
+  const MachineModel machine = devices_of({node(0), node(0), node(0), node(1), node(1), node(1)}, {0, 0, 0, 1, 1, 1});
+  EXPECT_THAT(member_sets(machine), ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3),
+                                                ElementsAre(0, 1, 2, 3, 4, 5), ElementsAre(0, 3)));
+}
+
+TEST(ProbeLinks, ManyKindsHaveNotEveryMixture) {
+  std::vector<std::string> identities;
+  for (int i = 0; i < 9; ++i) identities.push_back(std::to_string(i));
+  const auto sets = member_sets(devices_of(identities));
+  EXPECT_LE(sets.size(), 16u);
+  EXPECT_EQ(sets.front().size(), 9u);
 }
 
 TEST(ProbeLinks, TheFittedAlgorithmGivesTheMeasuredPoints) {
   // 2 us + 1 us for each other rank, 10 GB/s.
-  const auto table = [](int ranks) {
-    CollectiveTable table{std::vector<std::string>(static_cast<size_t>(ranks), "D"), Op::kAllReduce, {}};
+  MachineModel machine = alike(4);
+  const auto measure = [&](size_t ranks, double latency) {
+    CollectiveTable& table = machine.collectives.emplace_back();
+    const auto others = static_cast<double>(ranks - 1);
+    for (size_t i = 0; i < ranks; ++i) table.members.push_back(machine.devices[i].name);
     for (const double bytes : {0.0, 1e6}) {
-      table.points.push_back({bytes, 2e-6 + 1e-6 * (ranks - 1) + 2.0 * (ranks - 1) / ranks * bytes / 10e9});
+      table.points.push_back({bytes, latency + 1e-6 * others + 2.0 * others / (others + 1) * bytes / 10e9});
     }
-    return table;
   };
-  const std::vector<CollectiveTable> tables{table(2), table(4)};
-  const auto fitted = fit_algorithms(tables);
-  ASSERT_EQ(fitted.size(), 1u);
-  EXPECT_NEAR(fitted[0].latency, 2e-6, 1e-9);
-  EXPECT_NEAR(fitted[0].latency_per_rank, 1e-6, 1e-9);
-  EXPECT_NEAR(fitted[0].bandwidth, 10e9, 1e6);
+  measure(2, 2e-6);
+  measure(4, 2e-6);
+  const auto expect_figures = [&] {
+    const auto fitted = fit_algorithms(machine);
+    ASSERT_EQ(fitted.size(), 1u);
+    EXPECT_NEAR(fitted[0].latency, 2e-6, 1e-9);
+    EXPECT_NEAR(fitted[0].latency_per_rank, 1e-6, 1e-9);
+    EXPECT_NEAR(fitted[0].bandwidth, 10e9, 1e6);
+  };
+  expect_figures();
+  // A set without the host does not count where the largest has it.
+  machine.devices[0].identity = "host";
+  measure(3, 2e-6);
+  machine.collectives.front().members = {"D1", "D2"};
+  machine.collectives.front().points = {{0, 1e-7}, {1e6, 1e-6}};
+  expect_figures();
   EXPECT_TRUE(fit_algorithms({}).empty());
 }
 
