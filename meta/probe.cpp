@@ -64,10 +64,7 @@ class Probe {
     machine_.name = "local";
     machine_.algorithms = fit_algorithms(machine_);
     tell("copies");
-    if (devices_.size() > 1) {
-      const auto from = make(0), to = make(1);
-      measure_copies(machine_, *from, *to, effort_.budget);
-    }
+    measure_all_copies();
     return machine_;
   }
 
@@ -219,6 +216,17 @@ class Probe {
     const auto tables = measure_collectives(pointers, effort_.budget / 2, options_.quick ? 4 * kMega : 16 * kMega);
     machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
     machine_.runs.push_back(measure_run(pointers, effort_.budget));
+  }
+
+  /// One figure serves all copies. Between GPUs they are small and latency counts; what is large comes from the host.
+  void measure_all_copies() {
+    const auto pairs = copy_pairs(machine_);
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const auto from = make(pairs[i].first), to = make(pairs[i].second);
+      const CopyCost cost = measure_copies(*from, *to, effort_.budget);
+      if (i == 0) machine_.copy_latency = cost.latency;
+      machine_.copy_bandwidth = i == 0 ? cost.bandwidth : std::min(machine_.copy_bandwidth, cost.bandwidth);
+    }
   }
 
   std::span<Device* const> devices_;

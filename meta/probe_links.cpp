@@ -384,7 +384,19 @@ std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine) {
   return {fitted};
 }
 
-void measure_copies(MachineModel& machine, Backend& from, Backend& to, double budget) {
+std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine) {
+  std::vector<size_t> hosts, others;
+  for (size_t i = 0; i < machine.devices.size(); ++i) {
+    (machine.devices[i].type == DeviceType::kCpu ? hosts : others).push_back(i);
+  }
+  std::vector<std::pair<size_t, size_t>> pairs;
+  if (others.size() > 1) pairs.emplace_back(others[0], others[1]);
+  if (!others.empty() && !hosts.empty()) pairs.emplace_back(hosts[0], others[0]);
+  if (others.empty() && hosts.size() > 1) pairs.emplace_back(hosts[0], hosts[1]);
+  return pairs;
+}
+
+CopyCost measure_copies(Backend& from, Backend& to, double budget) {
   constexpr int64_t kSmall = 256, kLarge = 1 << 20;
   const auto seconds = [&](int64_t elements) {
     RankMemory source(from.device(), elements), target(to.device(), elements);
@@ -396,10 +408,9 @@ void measure_copies(MachineModel& machine, Backend& from, Backend& to, double bu
       });
     });
   };
-  machine.copy_latency = seconds(kSmall);
   const double bytes = sizeof(float) * static_cast<double>(kLarge);
-  const double large = seconds(kLarge);
-  machine.copy_bandwidth = bytes / std::max(large - machine.copy_latency, large / 2);
+  const double latency = seconds(kSmall), large = seconds(kLarge);
+  return {latency, bytes / std::max(large - latency, large / 2)};
 }
 
 }  // namespace shoal::meta

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "meta/machine.h"
@@ -31,7 +32,15 @@ RunCost measure_run(std::span<Backend* const> backends, double budget);
 /// devices as the largest set. GPUs talk to each other as they do not with the host.
 std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine);
 
-/// Passing a value on: latency and bandwidth.
-void measure_copies(MachineModel& machine, Backend& from, Backend& to, double budget);
+/// Between which devices (indices) copies are measured: two GPUs, which is where layers lie if there are several, and
+/// the host and a GPU, for what stays in the host's memory; else the first two devices.
+std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine);
+
+struct CopyCost {
+  double latency = 0;    ///< seconds
+  double bandwidth = 0;  ///< bytes/s
+};
+/// Passing a value on.
+CopyCost measure_copies(Backend& from, Backend& to, double budget);
 
 }  // namespace shoal::meta

@@ -218,6 +218,19 @@ TEST(ProbeLinks, EveryKindHasSetsOfItsOwn) {
                           ElementsAre(1, 3), ElementsAre(1, 2, 3, 4)));
 }
 
+TEST(ProbeLinks, CopiesAreMeasuredWhereSplitsPassValues) {
+  using ::testing::Pair;
+  EXPECT_TRUE(copy_pairs(alike(1)).empty());
+  MachineModel machine = alike(4);
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 1)));
+  machine.devices[3].type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 3)));
+  machine.devices[2].type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(2, 3), Pair(0, 2)));
+  for (DeviceModel& device : machine.devices) device.type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 1)));
+}
+
 TEST(ProbeLinks, PairsWithinAndAcrossDomains) {
   const auto node = [](int number) { return "4 cores, node " + std::to_string(number) + "; one of 6"; };
   const MachineModel machine = devices_of({node(0), node(0), node(0), node(1), node(1), node(1)}, {0, 0, 0, 1, 1, 1});
