@@ -66,6 +66,28 @@ ProbeEffort probe_effort(bool quick) {
   return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
 }
 
+double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements) {
+  const double row = std::max(0.0, (more.seconds - few.seconds) / static_cast<double>(more.rows - few.rows));
+  return std::max(0.0, few.seconds - op_seconds - static_cast<double>(few.rows) * row) / elements;
+}
+
+void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows) {
+  const std::pair<std::vector<ProductPoint>*, int64_t> measured[] = {{&product.streamed, streamed_rows},
+                                                                     {&product.cached, cached_rows}};
+  // Columns for an element of the weights.
+  const auto share = [](const ProductPoint& point, int64_t rows) {
+    return static_cast<double>(point.columns) / static_cast<double>(rows);
+  };
+  for (const auto& [points, rows] : measured) {
+    for (const ProductPoint& point : *points) {
+      product.conversion = std::min(product.conversion, point.seconds / 2 / share(point, rows));
+    }
+  }
+  for (const auto& [points, rows] : measured) {
+    for (ProductPoint& point : *points) point.seconds -= share(point, rows) * product.conversion;
+  }
+}
+
 /// Weights of one type, and columns to multiply them with.
 struct DeviceProbe::Matrices {
   std::unique_ptr<TrialLeaves> leaves;
@@ -240,34 +262,28 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
         static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
     model.bandwidth = std::max(model.bandwidth, rate);
   }
-  product.conversion = measure_conversion(dtype);
-  const auto elements = [&](int64_t columns, int64_t rows) {
-    return static_cast<double>(columns) / static_cast<double>(rows) * product.conversion;
-  };
-  for (ProductPoint& point : product.streamed) {
-    point.seconds = std::max(point.seconds - elements(point.columns, side), point.seconds / 2);
+  if (model.cache_bytes > 0) {
+    // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
+    // small as there.
+    const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
+    product.cached = measure_points(matrices, model, effort_.cached_columns);
   }
-  if (model.cache_bytes == 0) return;
-  // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
-  // small as there.
-  const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
-  product.cached = measure_points(matrices, model, effort_.cached_columns);
-  for (ProductPoint& point : product.cached) {
-    point.seconds = std::max(point.seconds - elements(point.columns, kSmall), point.seconds / 2);
-  }
+  product.conversion = measure_conversion(model, dtype);
+  take_out_conversion(product, side, kSmall);
 }
 
 /// Many columns with few rows and with more of them: what does not grow with the rows.
-double DeviceProbe::measure_conversion(DType dtype) {
-  constexpr int64_t kFew = 64, kMore = 512, kColumns = 256;
-  const auto seconds = [&](int64_t rows) {
-    const Matrices matrices = make_matrices(dtype, kMega, kSmall, rows);
+double DeviceProbe::measure_conversion(const DeviceModel& model, DType dtype) {
+  constexpr int64_t kFew = 64, kMore = 512;
+  // What a GPU does with small ones is all launches.
+  const bool is_small = device_.type() == DeviceType::kCpu;
+  const int64_t length = is_small ? kSmall : side_for(device_), columns = is_small ? 256 : 512;
+  const auto trial = [&](int64_t rows) {
+    const Matrices matrices = make_matrices(dtype, kMega, length, rows);
     const size_t count = std::min<size_t>(matrices.weights.size(), 8);
-    return run_products(matrices, count, kColumns, effort_.budget) / static_cast<double>(count);
+    return RowTrial{rows, run_products(matrices, count, columns, effort_.budget) / static_cast<double>(count)};
   };
-  const double few = seconds(kFew), more = seconds(kMore);
-  const double row = std::max(0.0, (more - few) / (kMore - kFew));
-  return std::max(0.0, few - kFew * row) / static_cast<double>(kSmall * kColumns);
+  return conversion_of(trial(kFew), trial(kMore), model.op_seconds, static_cast<double>(length * columns));
 }
 
 /// What a layer takes besides its products and its attention. Of a small model: in large ones this hardly counts.

@@ -19,6 +19,16 @@ struct ProbeEffort {
 };
 ProbeEffort probe_effort(bool quick);
 
+/// What a product takes for each of the `elements` of its columns however many rows it has, from what it takes with few
+/// rows and with more. What every op costs besides is no part of it.
+struct RowTrial {
+  int64_t rows = 0;
+  double seconds = 0;
+};
+double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements);
+/// Takes it out of products with so many rows. It becomes smaller where it would be more than half of one of them.
+void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows);
+
 /// A product that keeps a device busy, to see what devices take from each other.
 struct Load {
   std::unique_ptr<TrialLeaves> leaves;
@@ -51,7 +61,7 @@ class DeviceProbe {
   double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
   void measure_costs(DeviceModel& model, DType dtype);
   double step_cost();
-  double measure_conversion(DType dtype);
+  double measure_conversion(const DeviceModel& model, DType dtype);
   void find_caches(DeviceModel& model, DType dtype);
   std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model,
                                            std::span<const int64_t> columns);

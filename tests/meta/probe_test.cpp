@@ -6,6 +6,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
+#include "meta/probe_device.h"
 #include "meta/probe_links.h"
 #include "meta/probe_trial.h"
 
@@ -161,6 +162,30 @@ TEST(Probe, NamesADeviceThatFails) {
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
   EXPECT_THAT(text, HasSubstr("NULL"));
+}
+
+TEST(ProbeDevice, WhatEveryOpCostsIsNoConversion) {
+  // 3 us, 1 us a row, and 2 us for the columns.
+  EXPECT_NEAR(conversion_of({64, 3 + 64 + 2}, {512, 3 + 512 + 2}, 3, 100), 0.02, 1e-9);
+  EXPECT_EQ(conversion_of({64, 4}, {512, 4}, 4, 100), 0) << "all launch";
+  EXPECT_EQ(conversion_of({64, 4}, {512, 4}, 5, 100), 0);
+  EXPECT_EQ(conversion_of({64, 4}, {512, 3}, 4, 100), 0) << "noise";
+}
+
+TEST(ProbeDevice, AConversionIsTakenOutOfWholeProducts) {
+  ProductModel product{{{1, 1e-9}, {100, 20e-9}}, {{1, 0.5e-9}, {100, 40e-9}}, 10e-9};
+  take_out_conversion(product, 1000, 100);
+  EXPECT_NEAR(product.conversion, 10e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[1].seconds, 19e-9, 1e-15);
+  EXPECT_NEAR(product.cached[1].seconds, 30e-9, 1e-15);
+  EXPECT_NEAR(product.cached[0].seconds, 0.4e-9, 1e-15);
+
+  // So large that nothing would be left: both together are what was measured all the same.
+  product = {{{1, 1e-9}, {100, 20e-9}}, {}, 300e-9};
+  take_out_conversion(product, 1000, 100);
+  EXPECT_NEAR(product.conversion, 100e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[1].seconds + 0.1 * product.conversion, 20e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[0].seconds + 0.001 * product.conversion, 1e-9, 1e-15);
 }
 
 TEST(ProbeTrial, MedianIsTheMiddleOne) {
