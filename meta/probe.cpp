@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
+#include "devices/params.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "meta/probe_device.h"
@@ -29,17 +31,37 @@ int threads_of(const Device& device, int threads) {
   return threads > 0 ? threads : cpu::default_threads(device);
 }
 
-/// A device's failure, with its name.
+std::string names_of(std::span<Device* const> devices) {
+  std::vector<std::string> names;
+  for (const Device* device : devices) names.push_back(device->name());
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+/// What helps a probe, in place of what helps a model.
+std::string without_remedy(const std::string& text) {
+  return text.substr(0, text.find(": use more devices"));
+}
+
+/// A failure of devices, with their names.
 template <class Work>
-auto on_device(const Device& device, const Work& work) {
+void on_devices(std::span<Device* const> devices, const Work& work) {
+  const auto named = [&](const std::string& text) {
+    const bool is_named = std::any_of(devices.begin(), devices.end(), [&](const Device* device) {
+      return text.find("[" + device->name() + "]") != std::string::npos;
+    });
+    return is_named ? text : fmt::format("[{}] cannot be measured: {}", names_of(devices), text);
+  };
   try {
-    return work();
+    work();
   } catch (const InternalError&) {
     throw;
+  } catch (const OutOfMemory& error) {
+    fail<OutOfMemory>("{}: free memory there, or leave the device out of those that are probed (--devices)",
+                      named(without_remedy(error.what())));
+  } catch (const InvalidArgument& error) {  // of the environment
+    fail<InvalidArgument>("{}", named(error.what()));
   } catch (const Error& error) {
-    const std::string text = error.what();
-    if (text.find(device.name()) != std::string::npos) throw;
-    fail<DeviceError>("[{}] cannot be measured: {}", device.name(), text);
+    fail<DeviceError>("{}", named(error.what()));
   }
 }
 
@@ -55,11 +77,12 @@ class Probe {
   }
 
   MachineModel run() {
+    for (Device* device : devices_) check_memory(*device);
     for (size_t i = 0; i < devices_.size(); ++i) {
-      on_device(*devices_[i], [&] { measure_device(i); });
+      on_devices(devices_.subspan(i, 1), [&] { measure_device(i); });
     }
     tell("devices together");
-    measure_domains();
+    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
     for (const std::vector<int>& set : sets_) measure_set(set);
     machine_.name = "local";
     machine_.algorithms = fit_algorithms(machine_);
@@ -156,10 +179,6 @@ class Probe {
   }
 
   /// What devices of one domain have together.
-  void measure_domains() {
-    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
-  }
-
   void measure_domain(int number) {
     std::vector<size_t> members;
     for (size_t i = 0; i < devices_.size(); ++i) {
@@ -171,8 +190,12 @@ class Probe {
       domain.cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
-    domain.bandwidth /= together(members, false);
-    domain.cores /= together(members, true);
+    std::vector<Device*> devices;
+    for (const size_t i : members) devices.push_back(devices_[i]);
+    on_devices(devices, [&] {
+      domain.bandwidth /= together(members, false);
+      domain.cores /= together(members, true);
+    });
   }
 
   double together(const std::vector<size_t>& members, bool computes) {
@@ -204,26 +227,44 @@ class Probe {
   }
 
   void measure_set(const std::vector<int>& set) {
-    std::vector<std::unique_ptr<Backend>> backends;
-    std::vector<Backend*> pointers;
-    std::string names;
-    for (const int i : set) {
-      names += (names.empty() ? "" : ",") + devices_[static_cast<size_t>(i)]->name();
-      pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
-    }
-    tell("collectives of " + names);
-    // Collectives first: threads settle with them.
-    const auto tables = measure_collectives(pointers, effort_.budget / 2, options_.quick ? 4 * kMega : 16 * kMega);
-    machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
-    machine_.runs.push_back(measure_run(pointers, effort_.budget));
+    std::vector<Device*> devices;
+    for (const int i : set) devices.push_back(devices_[static_cast<size_t>(i)]);
+    tell("collectives of " + names_of(devices));
+    on_devices(devices, [&] {
+      std::vector<std::unique_ptr<Backend>> backends;
+      std::vector<Backend*> pointers;
+      for (const int i : set) pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
+      // Collectives first: threads settle with them.
+      const auto tables = measure_collectives(pointers, effort_.budget / 2, largest_message());
+      machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
+      machine_.runs.push_back(measure_run(pointers, effort_.budget));
+    });
+  }
+
+  size_t largest_message() const { return options_.quick ? 4 * kMega : 16 * kMega; }
+
+  /// Better before anything has been measured than at the last set.
+  void check_memory(Device& device) const {
+    const size_t free = device.memory().free;
+    const size_t messages = devices_.size() > 1 ? 2 * largest_message() : 0;
+    const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
+    require<OutOfMemory>(
+        free >= least,
+        "[{}] cannot be measured: it takes {}, and {} are free: free memory there, or leave the device "
+        "out of those that are probed (--devices)",
+        device.name(), format_bytes(least), format_bytes(free));
   }
 
   /// One figure serves all copies. Between GPUs they are small and latency counts; what is large comes from the host.
   void measure_all_copies() {
     const auto pairs = copy_pairs(machine_);
     for (size_t i = 0; i < pairs.size(); ++i) {
-      const auto from = make(pairs[i].first), to = make(pairs[i].second);
-      const CopyCost cost = measure_copies(*from, *to, effort_.budget);
+      CopyCost cost;
+      const std::array both{devices_[pairs[i].first], devices_[pairs[i].second]};
+      on_devices(both, [&] {
+        const auto from = make(pairs[i].first), to = make(pairs[i].second);
+        cost = measure_copies(*from, *to, effort_.budget);
+      });
       if (i == 0) machine_.copy_latency = cost.latency;
       machine_.copy_bandwidth = i == 0 ? cost.bandwidth : std::min(machine_.copy_bandwidth, cost.bandwidth);
     }

@@ -66,6 +66,13 @@ ProbeEffort probe_effort(bool quick) {
   return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
 }
 
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes) {
+  const int64_t side = side_for(device);
+  size_t matrix = 0;
+  for (const DType dtype : dtypes) matrix = std::max(matrix, bytes_for(dtype, side * side));
+  return matrix + bytes_for(DType::kF32, side * effort.streamed_columns.back());
+}
+
 double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements) {
   const double row = std::max(0.0, (more.seconds - few.seconds) / static_cast<double>(more.rows - few.rows));
   return std::max(0.0, few.seconds - op_seconds - static_cast<double>(few.rows) * row) / elements;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct ProbeEffort {
   size_t working_set;  ///< bytes of weights that are looked at when caches are sought
 };
 ProbeEffort probe_effort(bool quick);
+/// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
 
 /// What a product takes for each of the `elements` of its columns however many rows it has, from what it takes with few
 /// rows and with more. What every op costs besides is no part of it.

@@ -13,6 +13,7 @@
 namespace shoal::meta {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -65,7 +66,19 @@ void expect_sane(const DeviceModel& device) {
 TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
   cpu::configure("devices=2,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
-  const MachineModel machine = probe(devices, quick());
+  ProbeOptions options = quick();
+  std::vector<int> seen;
+  int all = 0;
+  options.progress = [&](int done, int total, const std::string& what) {
+    EXPECT_FALSE(what.empty());
+    seen.push_back(done);
+    all = total;
+  };
+  const MachineModel machine = probe(devices, options);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), std::less_equal<>())) << "parts that a twin has are left out";
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.back() + 1, all);
+
   ASSERT_EQ(machine.devices.size(), 2u);
   for (const DeviceModel& device : machine.devices) expect_sane(device);
   EXPECT_EQ(machine.devices[1].name, "CPU1");
@@ -108,22 +121,10 @@ TEST(Probe, ToldThreadsAreUsed) {
   cpu::configure("");
 }
 
-TEST(Probe, SaysWhatComes) {
+TEST(Probe, StopsWhereProgressThrows) {
   cpu::configure("devices=1,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0");
   ProbeOptions options = quick();
-  std::vector<int> seen;
-  int all = 0;
-  options.progress = [&](int done, int total, const std::string& what) {
-    EXPECT_FALSE(what.empty());
-    seen.push_back(done);
-    all = total;
-  };
-  probe(devices, options);
-  ASSERT_FALSE(seen.empty());
-  for (size_t i = 1; i < seen.size(); ++i) EXPECT_EQ(seen[i], seen[i - 1] + 1);
-  EXPECT_EQ(seen.back() + 1, all);
-
   struct Stop {};
   const int uses = devices[0]->reg().uses();
   options.progress = [](int done, int, const std::string&) {
@@ -161,7 +162,33 @@ TEST(Probe, NamesADeviceThatFails) {
   cpu::configure("");
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
-  EXPECT_THAT(text, HasSubstr("NULL"));
+  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or leave the device out"));
+}
+
+TEST(Probe, LooksForMemoryBeforeItMeasures) {
+  cpu::configure("devices=1,threads=1,memory=7M");
+  Device& small = Registry::instance().device("CPU0");
+  const std::vector<Device*> devices{&Registry::instance().device("NULL0"), &small};
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) { FAIL() << what; };
+  EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
+            "[CPU0] cannot be measured: it takes 8.2 MiB, and 7.0 MiB are free: free memory there, or leave the device "
+            "out of those that are probed (--devices)");
+  cpu::configure("");
+}
+
+TEST(Probe, NamesDevicesThatFailTogether) {
+  cpu::configure("devices=2,threads=1");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) {
+    if (what.find("collectives") != std::string::npos) setenv("SHOAL_COMM", "nothing-like-it", 1);
+  };
+  const std::string text = message_of<InvalidArgument>([&] { probe(devices, options); });
+  unsetenv("SHOAL_COMM");
+  EXPECT_THAT(text, HasSubstr("[CPU0,CPU1] cannot be measured: "));
+  EXPECT_THAT(text, HasSubstr("SHOAL_COMM"));
+  cpu::configure("");
 }
 
 TEST(ProbeDevice, WhatEveryOpCostsIsNoConversion) {
