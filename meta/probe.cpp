@@ -15,6 +15,7 @@
 #include "graph/ops/ops.h"
 #include "meta/probe_device.h"
 #include "meta/probe_links.h"
+#include "meta/probe_trial.h"
 
 namespace shoal::meta {
 namespace {
@@ -282,6 +283,7 @@ class Probe {
 }  // namespace
 
 MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options) {
+  const PollScope polled(options.poll);
   return Probe(devices, options).run();
 }
 

@@ -23,6 +23,8 @@ struct ProbeOptions {
   bool quick = false;              ///< fewer points and repetitions, less memory
   /// Told before each part of the work: how many are done, of how many, and what comes. May throw to stop.
   std::function<void(int done, int total, const std::string& what)> progress = {};
+  /// Called between any two series of runs, and never while one is timed. May throw to stop. Quick, or figures suffer.
+  std::function<void()> poll = {};
 };
 
 /// Throws InvalidArgument for no devices, one named twice, one that stands for several, or a dtype that is not one of

@@ -143,6 +143,7 @@ double DeviceProbe::sign(DType dtype) {
   trial.compile();
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTimes; ++i) {
+    poll();
     least = std::min(least, seconds_of([&] {
                        trial.start(1);
                        backend_.synchronize();

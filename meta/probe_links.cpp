@@ -108,6 +108,7 @@ class Collectives {
   }
 
   double series(int times) {
+    poll();
     return seconds_of([&] {
              std::vector<std::unique_ptr<HeldBackend>> held;
              for (Backend* backend : backends_) held.push_back(std::make_unique<HeldBackend>(*backend));

@@ -121,7 +121,7 @@ TEST(Probe, ToldThreadsAreUsed) {
   cpu::configure("");
 }
 
-TEST(Probe, StopsWhereProgressThrows) {
+TEST(Probe, StopsWhereItIsTold) {
   cpu::configure("devices=1,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0");
   ProbeOptions options = quick();
@@ -132,6 +132,19 @@ TEST(Probe, StopsWhereProgressThrows) {
   };
   EXPECT_THROW(probe(devices, options), Stop);
   EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing is left behind
+
+  // Within the first part, too, which is one of many series.
+  int parts = 0, polls = 0;
+  options.progress = [&](int, int, const std::string&) { ++parts; };
+  options.poll = [&] {
+    if (++polls == 20) throw Stop{};
+  };
+  EXPECT_THROW(probe(devices, options), Stop);
+  EXPECT_EQ(parts, 1);
+  EXPECT_EQ(polls, 20);
+  EXPECT_EQ(devices[0]->reg().uses(), uses);
+  poll();
+  EXPECT_EQ(polls, 20) << "nobody asks any more";
   cpu::configure("");
 }
 
@@ -219,6 +232,25 @@ TEST(ProbeTrial, MedianIsTheMiddleOne) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({5}), 5);
   EXPECT_EQ(median({9, 1, 1, 1, 9}), 1);
+}
+
+TEST(ProbeTrial, PollsBeforeEverySample) {
+  int polls = 0, samples = 0;
+  const std::function<void()> outer = [&] { ++polls; }, none;
+  const PollScope polled(outer);
+  const auto sample = [&] {
+    EXPECT_EQ(++samples, polls);
+    return 1.0;
+  };
+  repeat_for(0, sample);
+  EXPECT_EQ(samples, 3);
+  {
+    const PollScope inner(none);
+    poll();
+  }
+  EXPECT_EQ(polls, 3);
+  poll();
+  EXPECT_EQ(polls, 4);
 }
 
 TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {

@@ -153,8 +153,11 @@ std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* cons
 MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) {
   ProgressBar bar("probing");
   meta::ProbeOptions options = flags.options;
-  options.progress = [&](int done, int total, const std::string& what) {
+  options.poll = [] {
     if (interrupted()) throw Interrupted();
+  };
+  options.progress = [&](int done, int total, const std::string& what) {
+    options.poll();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
   };
   return meta::probe(devices, options);
