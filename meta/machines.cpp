@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -255,13 +259,24 @@ std::string text_of(const Gpus& gpus) {
   return text;
 }
 
+/// Why a file has no text.
+std::string fault_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return "there is no such file";
+  if (status.type() == std::filesystem::file_type::none) return "cannot be read: " + error.message();
+  if (std::filesystem::is_directory(status)) return "is a folder";
+  const bool is_file = std::filesystem::is_regular_file(status);
+  if (!is_file && !std::filesystem::is_fifo(status)) return "is no file with text";
+  errno = 0;
+  if (is_file && !std::ifstream(path)) return fmt::format("cannot be read: {}", std::strerror(errno));
+  return "is empty";
+}
+
 std::string read_text(const std::string& path) {
   std::string text = read_cache_file(path);
-  require<InvalidArgument>(!text.empty(),
-                           "{}: there is no such file, or it cannot be read; a description of a machine looks as in "
-                           "docs/simulation.md",
-                           path);
-  return text;
+  if (text.find_first_not_of(" \t\r\n") != std::string::npos) return text;
+  fail<InvalidArgument>("{}: {}; name a JSON file such as docs/simulation.md shows", path, fault_of(path));
 }
 
 /// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.

@@ -3,23 +3,20 @@
 speed-ups, efficiency, where the time goes, memory, and all that beside the prediction.
 
   scripts/bench_scaling.py -m model.gguf                                    # 1 and 2 CPU devices
-  scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --output build/scaling
+  scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --folder build/scaling
   scripts/bench_scaling.py -m model.gguf --counts 1,2,4,8 --family CUDA
   scripts/bench_scaling.py -m model.gguf --devices "CPU0;CPU1;CPU0,CPU1" --tensor-split "1,1;3,1"
 
 Writes a report with charts (README.md), scaling.csv and scaling.json. Every finished run is kept in journal.jsonl:
-after Ctrl-C, or whatever else ends it, the same command goes on where it was.
+after Ctrl-C, or whatever else ends it, the same command goes on where it was. docs/benchmarks.md says more.
 """
 
 import argparse
 import math
 import os
 import pathlib
-import platform
 import re
-import shlex
 import sys
-from importlib import metadata
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from measuring import python  # noqa: E402
@@ -28,15 +25,16 @@ if __name__ == "__main__":
     python.use_packages("bench_scaling", "matplotlib", "rich")
 
 from measuring import charts as chart_files  # noqa: E402
-from measuring import text  # noqa: E402
+from measuring import arguments as flags, text  # noqa: E402
 from measuring.journal import Journal, JournalError  # noqa: E402
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop  # noqa: E402
-from scaling import configurations, report, results, runs, topology  # noqa: E402
+from scaling import configurations, devices, facts, report, results, runs  # noqa: E402
 from scaling.configurations import Configuration, ConfigurationError  # noqa: E402
 from scaling.results import Model  # noqa: E402
 from scaling.study import Study, strangers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # several numbers are one for each CPU device
 
 
 def numbers(least: int):
@@ -68,8 +66,14 @@ def seconds(word: str) -> float:
     return value
 
 
+def output(word: str) -> str:
+    if word not in ("text", "json"):
+        raise argparse.ArgumentTypeError(f"{word!r} is neither text nor json; the folder is named with --folder")
+    return word
+
+
 def parser_of() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags.Parser(description=__doc__)
     add = parser.add_argument
     add("-m", dest="models", action="append", required=True, metavar="FILE", help="a GGUF file; may be given again")
     lists = parser.add_mutually_exclusive_group()
@@ -103,24 +107,24 @@ def parser_of() -> argparse.ArgumentParser:
     add("--inside", type=positive, default=3, metavar="INT", help="repetitions in each run, whose median counts (3)")
     add(
         "--bench-arguments",
-        type=shlex.split,
+        type=flags.words,
         default=[],
         metavar="ARGUMENTS",
         help='more for `shoal bench` and `shoal plan`: "--comm host -ctk q8_0 -ctv q8_0"',
     )
     add("--timeout", type=seconds, default=1800, metavar="SECONDS", help="that a run may take (1800)")
     add(
-        "--output",
+        "--folder",
         type=pathlib.Path,
         default=ROOT / "build/scaling",
         metavar="DIR",
-        help="the journal, and the report (build/scaling)",
+        help="of the journal and the report (build/scaling)",
     )
     add("--report", type=pathlib.Path, metavar="DIR", help="report, charts and CSV, if elsewhere")
     add("--charts", choices=["svg", "png"], default="svg")
     add("--keep-traces", action="store_true", help="keep the traces, for https://ui.perfetto.dev, in DIR/traces")
     add("--retry", action="store_true", help="run again what failed before")
-    add("--output-format", choices=["text", "json"], default="text", help="on standard output (text)")
+    add("--output", type=output, default="text", metavar="text|json", help="on standard output (text)")
     add("--shoal", metavar="PATH", help="the program (build/release/bin/shoal)")
     return parser
 
@@ -135,7 +139,7 @@ def models_of(paths: list[str]) -> list[Model]:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}; -m takes GGUF files") from None
+            raise ConfigurationError(f"{path}: {error.strerror}; -m takes GGUF files", 1) from None
         models.append(Model(label, path, size))
     if len(set(labels)) != len(labels):
         raise ConfigurationError("-m: a file is there twice")
@@ -158,138 +162,67 @@ def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
     return found
 
 
+def cpu_devices_of(arguments: argparse.Namespace, needed: int) -> tuple[int, str]:
+    """Into how many devices the CPU is divided, and who says so."""
+    if arguments.cpu_devices:
+        return arguments.cpu_devices, "--cpu-devices"
+    given = os.environ.get("SHOAL_CPU_DEVICES", "")
+    if given.isdigit() and int(given):
+        return int(given), "SHOAL_CPU_DEVICES"
+    for name in PER_DEVICE:
+        if (count := len(os.environ.get(name, "").split(","))) > 1:
+            return count, f"the count of numbers in {name}"
+    return needed, ""
+
+
 def environment_of(arguments: argparse.Namespace, found: list[Configuration]) -> dict[str, str]:
     """SHOAL_CPU_DEVICES is the same for all, so that one device is the same in all."""
     needed = configurations.cpu_devices([one for one in found if not one.machine])
     if not needed:
         return {}
-    given = os.environ.get("SHOAL_CPU_DEVICES", "")
-    count = arguments.cpu_devices or (int(given) if given.isdigit() and int(given) else needed)
+    count, origin = cpu_devices_of(arguments, needed)
     if count < needed:
-        origin = "--cpu-devices" if arguments.cpu_devices else "SHOAL_CPU_DEVICES"
-        raise ConfigurationError(
-            f"{origin} is {count}, but CPU{needed - 1} is among the devices; give at least {needed}"
-        )
+        message = f"{origin} is {count}, but CPU{needed - 1} is among the devices; give at least {needed}"
+        raise ConfigurationError(message, 2 if arguments.cpu_devices else 1)
     return {"SHOAL_CPU_DEVICES": str(count)}
 
 
-def setup_of(arguments: argparse.Namespace, shoal: Shoal) -> runs.Setup:
+def setup_of(arguments: argparse.Namespace, shoal: Shoal) -> tuple[runs.Setup, devices.Devices]:
     found = configurations_of(arguments)
-    kept = arguments.output / "traces" if arguments.keep_traces else None
+    environment = environment_of(arguments, found)
+    models = models_of(arguments.models)
+    there = devices.Devices.read(shoal, environment, arguments.threads)
+    found += devices.to_measure_alone(found, there)
+    kept = arguments.folder / "traces" if arguments.keep_traces else None
     if kept:
         kept.mkdir(parents=True, exist_ok=True)
-    return runs.Setup(
-        models_of(arguments.models),
+    setup = runs.Setup(
+        models,
         configurations.tests_of(arguments.prompts, arguments.generations, arguments.depths),
         found,
         arguments.rounds,
         arguments.inside,
         arguments.threads,
-        environment_of(arguments, found),
+        environment,
         arguments.bench_arguments,
         kept,
         runs.version_of(shoal),
         runs.build_of(shoal),
     )
-
-
-def cores_of(shoal: Shoal, setup: runs.Setup) -> tuple[dict[str, int], int]:
-    """Of each CPU device, and of all of them; what `shoal devices` tells."""
-    try:
-        found = shoal.json(["devices", "--output", "json"], environment=setup.environment)
-    except ProgramError:
-        return {}, 0
-    cores = {}
-    for device in found.get("devices", []):
-        match = re.search(r"(\d+) cores?\b", device.get("description", ""))
-        if device.get("type") == "CPU" and match:
-            cores[device["name"]] = setup.threads or int(match[1])
-    features = [family.get("features", {}) for family in found.get("families", []) if family.get("name") == "CPU"]
-    in_all = features[0].get("cores", "") if features else ""
-    return cores, int(in_all) if in_all.isdigit() else 0
-
-
-def baseline_lines(setup: runs.Setup, study: Study) -> list[str]:
-    """What "one device" means here."""
-    base = configurations.baseline_of(setup.configurations)
-    lines = [f"Everything is compared to **{base.name}**."]
-    devices = setup.environment.get("SHOAL_CPU_DEVICES")
-    cores, in_all = study.findings.cores, study.findings.all_cores
-    own = [cores.get(device, 0) for device in base.devices]
-    if devices and all(own):
-        threads = "-t" if setup.threads else "its share"
-        lines.append(
-            f"The CPU's {topology.counted(in_all, 'core')} are divided among {devices} devices in all runs "
-            f"(`SHOAL_CPU_DEVICES={devices}`), so that {base.name} computes with "
-            f"{topology.counted(sum(own), 'thread')} ({threads}), whether or not the others work."
-        )
-        used = {device for one in setup.configurations if not one.machine for device in one.devices}
-        together = sum(cores.get(device, 0) for device in used)
-        if in_all and together > in_all:
-            lines.append(
-                f"**All devices together have {together} threads for {topology.counted(in_all, 'core')}**: some share "
-                "a core and take turns, and beyond the limit of the machine nothing can be gained."
-            )
-    if any(one.machine for one in setup.configurations):
-        lines.append(
-            "*All cores as one device* is the CPU undivided, `SHOAL_CPU_DEVICES=1`: what dividing itself costs."
-        )
-    return lines
-
-
-def facts_of(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: runs.Abilities) -> dict:
-    host = topology.read()
-    about = study.findings.about
-    versions = {
-        "shoal": setup.version,
-        "python": platform.python_version(),
-        "matplotlib": metadata.version("matplotlib"),
-    }
-    when = f", {about['test_time'][:10]}" if about.get("test_time") else ""
-    commit = f", commit {about['build_commit']}" if about.get("build_commit") else ""
-    notes = [
-        f"{setup.version}{commit}{when}; Python {versions['python']}, matplotlib {versions['matplotlib']}.",
-        f"{setup.rounds} rounds; a round runs every configuration once, each in a process of its own, and each round "
-        f"begins with the next one. In a process a test runs once without the clock, then {setup.inside} times; the "
-        "median counts.",
-    ]
-    missing = len(study.missing)
-    return {
-        "baseline": baseline_lines(setup, study),
-        "unfinished": f"{missing} of {len(study.jobs)} runs are missing; the same command goes on." if missing else "",
-        "remarks": able.remarks(),
-        "host_lines": topology.lines(host),
-        "command": [shlex.join(["scripts/bench_scaling.py", *sys.argv[1:]])],
-        "notes": notes,
-        "document": {
-            "command": ["scripts/bench_scaling.py", *sys.argv[1:]],
-            "baseline": configurations.baseline_of(setup.configurations).name,
-            "rounds": setup.rounds,
-            "environment": setup.environment,
-            "unfinished": missing,
-            "remarks": able.remarks() + study.findings.remarks,
-            "failures": [
-                {"model": model, "configuration": name, "error": error}
-                for (model, name), error in study.findings.failures.items()
-            ],
-            "versions": versions,
-            "host": vars(host),
-            "machine": study.findings.machine,
-        },
-    }
+    return setup, there
 
 
 def show(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: runs.Abilities) -> list[results.Row]:
     """Writes the report and prints the table, or the JSON."""
     base = configurations.baseline_of(setup.configurations)
     rows = results.rows_of(study.findings, setup.models, setup.tests, setup.configurations, base)
-    folder = arguments.report or arguments.output
-    facts = facts_of(arguments, setup, study, able)
-    document = report.write(rows, study.findings, facts, arguments.output, folder, f".{arguments.charts}")
-    if arguments.output_format == "json":
+    folder = arguments.report or arguments.folder
+    told = facts.facts_of(setup, study, able)
+    document = report.write(rows, study.findings, told, arguments.folder, folder, f".{arguments.charts}")
+    if arguments.output == "json":
         print(report.one_line_each(document), end="", flush=True)
     else:
-        text.print_table(*report.terminal_table(rows))
+        text.print_table(*report.terminal_table(rows), less_important=report.LESS_IMPORTANT)
         failures = [f"{model}, {name} failed: {error}" for (model, name), error in study.findings.failures.items()]
         for remark in [*failures, *able.remarks(), *study.findings.remarks]:
             print(remark)
@@ -298,16 +231,16 @@ def show(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: r
 
 
 def measure(arguments: argparse.Namespace) -> int:
-    folder = arguments.report or arguments.output
+    folder = arguments.report or arguments.folder
     if report.is_foreign(folder):
-        raise ConfigurationError(f"{folder} has a README.md that is no report of this script; name another folder")
+        raise ConfigurationError(f"{folder} has a README.md that is no report of this script; name another folder", 1)
     shoal = Shoal(arguments.shoal, timeout=arguments.timeout)
-    setup = setup_of(arguments, shoal)
+    setup, there = setup_of(arguments, shoal)
     able = runs.Abilities.of(shoal)
     jobs = runs.jobs_of(setup, able)
-    with Journal.open(arguments.output / "journal.jsonl", "bench_scaling", {}) as journal:
+    with Journal.open(arguments.folder / "journal.jsonl", "bench_scaling", {}) as journal:
         study = Study(jobs, journal, arguments.retry)
-        study.findings.cores, study.findings.all_cores = cores_of(shoal, setup)
+        study.findings.devices = there
         told = [f"{study.reused} of {len(jobs)} runs are there already"] if study.reused else []
         if others := strangers(journal, jobs):
             told.append(f"{others} runs of other settings or builds in {journal.path} are left out")
@@ -326,18 +259,19 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    arguments = parser_of().parse_args()
+    parser = parser_of()
+    arguments = parser.parse_args()
     try:
         with signals_stop():
             return measure(arguments)
     except (ConfigurationError, ProgramError, JournalError, chart_files.ChartError) as error:
-        print(f"bench_scaling: {error}", file=sys.stderr)
-        return 1
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return error.code if isinstance(error, ConfigurationError) else 1
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the table is gone
             return 1
-        print(f"bench_scaling: {error.filename or 'writing'}: {error.strerror}", file=sys.stderr)
+        print(f"{parser.prog}: error: {error.filename or 'writing'}: {error.strerror}", file=sys.stderr)
         return 1
     except Stopped as stopped:
         return stopped.code

@@ -75,7 +75,7 @@ std::string short_count(int64_t count, int digits, const char* gap) {
 }
 
 std::string ratio_text(const BenchSetup& setup) {
-  if (!setup.ratio.empty()) return setup.ratio;
+  if (!setup.ratio.empty()) return short_shares(setup.ratio);
   return setup.devices.names.size() > 1 ? "even" : "-";
 }
 
@@ -110,9 +110,9 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   add_if(shown.cache_types, {"type_k", 6, std::string(name_of(r.options.dtype_k)), false});
   add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.options.dtype_v)), false});
   columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
-  columns.push_back({"test", 15, r.test.name(), true});
+  columns.push_back({"test", std::max<size_t>(15, shown.test_width), r.test.name(), true});
   columns.push_back(rate_column(r));
-  for (const BenchColumn& more : r.more_columns) columns.push_back({more.name, 9, more.cell, true});
+  for (const BenchColumn& more : r.more_columns) columns.push_back({more.name, more.width, more.cell, true});
   for (Column& column : columns) column.width = std::max(column.width, column.name.size());
   return columns;
 }
@@ -137,6 +137,18 @@ int64_t count_parameters(const models::Model& model) {
     count += tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
   }
   return count;
+}
+
+size_t width_of_shares(std::span<const BenchSetup> setups) {
+  size_t width = std::string_view("even").size();
+  for (const BenchSetup& setup : setups) width = std::max(width, ratio_text(setup).size());
+  return width;
+}
+
+size_t width_of_tests(std::span<const BenchTest> tests) {
+  size_t width = 0;
+  for (const BenchTest& test : tests) width = std::max(width, test.name().size());
+  return width;
 }
 
 BenchFormat parse_bench_format(std::string_view flag, std::string_view text) {
@@ -192,7 +204,10 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
 }
 
 void BenchReport::add(const BenchResult& result) {
-  if (format_ == BenchFormat::kMarkdown) return add_markdown(result);
+  if (format_ == BenchFormat::kMarkdown) {
+    rows_.push_back(result);
+    return columns_.shares_follow ? void() : print_rows();
+  }
   Json json = to_json(result);
   if (format_ == BenchFormat::kJson) return results_.push_back(std::move(json));
   if (format_ == BenchFormat::kJsonLines) {
@@ -208,7 +223,15 @@ void BenchReport::add(const BenchResult& result) {
   has_heading_ = true;
 }
 
-void BenchReport::add_markdown(const BenchResult& result) {
+void BenchReport::print_rows() {
+  for (const BenchResult& row : rows_) {
+    columns_.ratio_width = std::max(columns_.ratio_width, ratio_text(row.setup).size());
+  }
+  for (const BenchResult& row : rows_) print_row(row);
+  rows_.clear();
+}
+
+void BenchReport::print_row(const BenchResult& result) {
   std::string heading = "|", rule = "|", row = "|";
   for (const Column& column : markdown_columns(result, columns_)) {
     heading += " " + padded(column.name, column.width, column.is_number) + " |";
@@ -220,6 +243,7 @@ void BenchReport::add_markdown(const BenchResult& result) {
 }
 
 void BenchReport::finish() {
+  print_rows();
   if (format_ == BenchFormat::kJson) write_out(results_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ BenchFormat parse_bench_format(std::string_view flag, std::string_view text);
 struct BenchColumn {
   std::string name;
   std::string cell;
+  size_t width = 9;
 };
 
 /// Everything about one test.
@@ -44,21 +46,30 @@ struct BenchResult {
 /// What a table of several rows must show besides what it always does.
 struct BenchColumns {
   bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
-  size_t model_width = 0, devices_width = 0, ratio_width = 0;
+  size_t model_width = 0, devices_width = 0, ratio_width = 0, test_width = 0;
+  bool shares_follow = false;  ///< the shares of some rows are found on the way: rows are printed when all are known
 };
+
+/// Of the shares of all setups, as they are shown.
+size_t width_of_shares(std::span<const BenchSetup> setups);
+/// Of the names of all tests.
+size_t width_of_tests(std::span<const BenchTest> tests);
 
 class BenchReport {
  public:
   BenchReport(BenchFormat format, const BenchColumns& columns) : format_(format), columns_(columns) {}
   void add(const BenchResult& result);
+  /// Prints the rows that wait for others.
+  void print_rows();
   void finish();
 
  private:
-  void add_markdown(const BenchResult& result);
+  void print_row(const BenchResult& result);
 
   const BenchFormat format_;
-  const BenchColumns columns_;
+  BenchColumns columns_;
   bool has_heading_ = false;
+  std::vector<BenchResult> rows_;  ///< of Markdown, not yet printed
   nlohmann::ordered_json results_ = nlohmann::ordered_json::array();
 };
 

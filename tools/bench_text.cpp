@@ -1,6 +1,10 @@
 #include "tools/bench_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <ctime>
 
 namespace shoal::tools {
@@ -17,6 +21,20 @@ std::string describe(std::span<Device* const> devices, bool cpus) {
     text += (text.empty() ? "" : "; ") + description;
   }
   return text;
+}
+
+/// A number whose decimals are more than a reader needs, with three digits that count.
+std::string short_number(const std::string& text) {
+  constexpr int kDigits = 3, kMostDecimals = 9;
+  const auto points = std::count(text.begin(), text.end(), '.');
+  if (points != 1 || text.find_first_not_of("0123456789.") != std::string::npos) return text;
+  const double value = std::strtod(text.c_str(), nullptr);
+  const int whole = value > 0 ? static_cast<int>(std::floor(std::log10(value))) + 1 : 1;
+  std::string out = fmt::format("{:.{}f}", value, std::clamp(kDigits - whole, 0, kMostDecimals));
+  if (out.find('.') == std::string::npos) return out;
+  out.erase(out.find_last_not_of('0') + 1);
+  if (out.ends_with('.')) out.pop_back();
+  return out;
 }
 
 }  // namespace
@@ -40,6 +58,17 @@ std::string csv_cell(const nlohmann::ordered_json& value) {
   if (value.is_null()) return "";
   return value.is_string() ? value.get<std::string>()
                            : value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string short_shares(std::string_view shares) {
+  std::string out;
+  for (size_t begin = 0; begin <= shares.size();) {
+    const size_t end = std::min(shares.find_first_of(",:/", begin), shares.size());
+    out += short_number(std::string(shares.substr(begin, end - begin)));
+    if (end < shares.size()) out += shares[end];
+    begin = end + 1;
+  }
+  return out;
 }
 
 std::string utc_time() {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "devices/device.h"
@@ -14,6 +15,9 @@ namespace shoal::tools {
 std::string csv_line(const std::vector<std::string>& cells);
 /// A number as it is, a text without quotes, "" for null.
 std::string csv_cell(const nlohmann::ordered_json& value);
+/// Shares for a table: numbers with a point have three digits that count, "0.505986219,0.494013781" is "0.506,0.494".
+/// The rest stays as it is.
+std::string short_shares(std::string_view shares);
 /// "2025-03-01T12:00:00Z": now.
 std::string utc_time();
 /// Short hash of the commit that the program was built from, with "+" when files had been changed; "unknown" where the

@@ -102,6 +102,18 @@ KnownMachine require_machine(const MachineQuestion& question) {
   return {std::move(machine), "measured just now"};
 }
 
+Device& simulated_device(const meta::DeviceModel& described) {
+  // Of "OLD.0" and "OLD.1" both are an OLD.
+  const std::string& name = described.name;
+  const size_t dot = name.rfind('.');
+  const bool is_numbered =
+      dot != std::string::npos && name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+  const std::string kind = "simulated " + (is_numbered ? name.substr(0, dot) : name);
+  const std::string text =
+      fmt::format("{}, {}", described.identity.empty() ? kind : described.identity, format_bytes(described.memory));
+  return sim::family().provide({name, text, described.type, described.memory});
+}
+
 void take_devices_of(const std::string& machine, DeviceFlags& flags) {
   if (machine.empty() || !flags.list.empty()) return;
   flags.names.clear();
@@ -119,8 +131,7 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
     try {
       devices.push_back(find_devices({name}).front());
     } catch (const InvalidArgument&) {
-      const std::string text = fmt::format("{}, {}", described.identity, format_bytes(described.memory));
-      devices.push_back(&sim::family().provide({described.name, text, described.type, described.memory}));
+      devices.push_back(&simulated_device(described));
     }
   }
   return flags.grouped(devices);

@@ -43,6 +43,8 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
 /// no devices are named, all of that machine's are taken.
 void take_devices_of(const std::string& machine, DeviceFlags& flags);
 models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags);
+/// A device that stands for the one described; what it says of itself is its identity, or its name where it has none.
+Device& simulated_device(const meta::DeviceModel& described);
 /// The command that makes predictions possible: "shoal probe --devices CPU0,CPU1 -t 2".
 std::string probe_command(const MachineQuestion& question);
 

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "devices/params.h"
+#include "tools/bench_text.h"
 #include "tools/output.h"
 
 namespace shoal::tools {
@@ -12,11 +16,45 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// "31.2 us", "4.10 ms", "2.31 s".
+/// "31.2 us", "4.10 ms", "2.31 s": the last digit of a unit is worth so many seconds.
+struct TimeUnit {
+  const char* name;
+  double seconds;
+  int decimals;
+  double last_digit() const { return seconds / std::pow(10, decimals); }
+};
+
+const TimeUnit& unit_of(double seconds) {
+  static constexpr TimeUnit kUnits[] = {{"us", 1e-6, 1}, {"ms", 1e-3, 2}, {"s", 1, 2}};
+  return seconds < 1e-3 ? kUnits[0] : seconds < 1 ? kUnits[1] : kUnits[2];
+}
+
+std::string time_text(double seconds, const TimeUnit& unit) {
+  return fmt::format("{:.{}f} {}", seconds / unit.seconds, unit.decimals, unit.name);
+}
+
 std::string time_text(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.2f} s", seconds);
+  return time_text(seconds, unit_of(seconds));
+}
+
+/// Parts in the unit of their sum, rounded so that they add up to the rounded sum: down, but for those that lose most.
+std::vector<std::string> parts_text(std::span<const double> parts) {
+  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  const TimeUnit& unit = unit_of(sum);
+  std::vector<double> digits;
+  double missing = std::round(sum / unit.last_digit());
+  for (const double part : parts) {
+    digits.push_back(std::floor(part / unit.last_digit()));
+    missing -= digits.back();
+  }
+  const auto lost = [&](size_t i) { return parts[i] / unit.last_digit() - digits[i]; };
+  std::vector<size_t> order(parts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lost(a) > lost(b); });
+  for (size_t i = 0; i < order.size() && static_cast<double>(i) < missing; ++i) ++digits[order[i]];
+  std::vector<std::string> texts;
+  for (const double digit : digits) texts.push_back(time_text(digit * unit.last_digit(), unit));
+  return texts;
 }
 
 std::string rate_text(const std::optional<models::PhasePrediction>& phase) {
@@ -35,15 +73,18 @@ std::string collectives_text(const models::PhasePrediction& phase, const char* w
 }
 
 std::string ranks_text(const models::PhasePrediction& phase, const char* what) {
-  std::vector<std::vector<std::string>> rows{{fmt::format("  of a {}", what), "compute", "communication", "waiting"}};
+  std::vector<std::vector<std::string>> rows{
+      {fmt::format("  of a {}", what), "compute", "communication", "waiting", "host"}};
   for (size_t i = 0; i < phase.ranks.size(); ++i) {
     const meta::RankTime& rank = phase.ranks[i];
-    rows.push_back(
-        {"  " + phase.devices[i], time_text(rank.compute), time_text(rank.communication), time_text(rank.waiting)});
+    rows.push_back({"  " + phase.devices[i]});
+    const double parts[] = {rank.compute, rank.communication, rank.waiting, rank.host};
+    for (std::string& text : parts_text(parts)) rows.back().push_back(std::move(text));
   }
   std::string text = format_table(rows);
   if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
-  if (phase.copies > 0) text += fmt::format("  copies between devices {}\n", time_text(phase.copies));
+  if (phase.copies > 0)
+    text += fmt::format("  copies between devices {} of the communication\n", time_text(phase.copies));
   return text;
 }
 
@@ -132,7 +173,7 @@ std::string recommendation_text(const models::Recommendation& recommendation, mo
                     : one.fits               ? ""
                                              : "-",
                     one.candidate.devices(), several ? (one.candidate.mode == layer ? "layer" : "tensor") : "alone",
-                    several ? (one.candidate.shares.empty() ? "even" : one.candidate.ratio()) : "",
+                    several ? (one.candidate.shares.empty() ? "even" : short_shares(one.candidate.ratio())) : "",
                     rate_text(one.generation), rate_text(one.prompt),
                     phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
   }

@@ -1,5 +1,7 @@
-// A progress bar of one line on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB". Shows nothing where
-// stderr is no terminal. One thread at a time; the line is removed when the bar is destroyed.
+// A progress bar of one line on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB". Never longer than the
+// terminal is wide when it is drawn, and drawn with carriage returns and blanks alone, which the plainest terminal
+// understands. Shows nothing where stderr is no terminal. One thread at a time; the line is removed when the bar is
+// destroyed.
 #pragma once
 
 #include <chrono>
@@ -22,14 +24,15 @@ class ProgressBar {
   /// Removes the line, to print something else.
   void clear();
 
-  /// The line for a state; `width` columns of bar.
-  static std::string line(const std::string& label, size_t done, size_t total, int width = 30);
+  /// The line for a state, in at most so many columns: with little room the bar is shorter, then the detail is left
+  /// out, then the bar, then the label.
   static std::string line(const std::string& label, size_t done, size_t total, const std::string& detail,
-                          int width = 30);
+                          size_t columns);
 
  private:
   std::string label_;
   bool visible_;
+  size_t shown_ = 0;  ///< columns of the line that is there
   std::chrono::steady_clock::time_point last_{};
 };
 

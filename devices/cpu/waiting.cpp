@@ -1,6 +1,7 @@
 #include "devices/cpu/waiting.h"
 
 #include <chrono>
+#include <thread>
 
 #include "devices/cpu/futex.h"
 #include "devices/cpu/topology.h"
@@ -18,6 +19,9 @@ constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kSpinsPerLook = 16;
 
 std::atomic<int> computing_threads{0};
+/// A host thread has been woken and does not run yet. Where every core has a thread that computes, it only runs when
+/// one of these lets it: those that spin would keep it waiting until they park. A hint, of no harm where it is late.
+std::atomic<bool> host_called{false};
 
 void pause() {
 #if defined(__x86_64__)
@@ -44,6 +48,7 @@ void Counter::advance_to(uint64_t value) {
   value_.store(value);
   if (value < wanted_.load()) return;
   wanted_.store(kNone);  // those who wait for more say so again
+  if (hosts_.load() > 0 && !may_spin(Waiter::kHost)) host_called = true;
   calls_.fetch_add(1);
   futex_wake_all(calls_);
 }
@@ -57,6 +62,7 @@ void Counter::wait_for(uint64_t target, Waiter waiter) const {
         pause();
         if (value() >= target) return;
       }
+      if (host_called.load(std::memory_order_relaxed)) std::this_thread::yield();
     } while (std::chrono::steady_clock::now() < deadline);
   }
   for (;;) {
@@ -65,7 +71,9 @@ void Counter::wait_for(uint64_t target, Waiter waiter) const {
     while (target < wanted && !wanted_.compare_exchange_weak(wanted, target)) {
     }
     if (value_.load() >= target) return;
+    if (waiter == Waiter::kHost) ++hosts_;
     futex_wait(calls_, calls);
+    if (waiter == Waiter::kHost) --hosts_, host_called = false;
   }
 }
 

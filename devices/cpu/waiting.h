@@ -48,6 +48,7 @@ class Counter {
   std::atomic<uint64_t> value_{0};
   mutable std::atomic<uint64_t> wanted_{kNone};  ///< least value that a parked thread waits for
   std::atomic<uint32_t> calls_{0};               ///< the word that they sleep on; moves on whenever they are called
+  mutable std::atomic<int> hosts_{0};            ///< host threads that sleep
 };
 
 /// Where the threads of a team meet. Reusable; every thread of the team calls with the same size. All of it lies in one

@@ -48,11 +48,10 @@ def ratios(rates: dict[int, float], base: dict[int, float]) -> list[float]:
     return [rates[number] / base[number] for number in sorted(rates) if number in base]
 
 
-def ideal_rates(members: list[str], alone: dict[str, dict[int, float]], baseline: str) -> dict[int, float]:
-    """What the devices would do together if nothing were lost, by round: the sum of what each does alone. A device
-    that was not measured alone counts as the baseline's."""
-    base = alone.get(baseline, {})
-    parts = [alone.get(member, base) for member in members]
+def ideal_rates(members: list[str], alone: dict[str, dict[int, float]]) -> dict[int, float]:
+    """What the devices would do together if nothing were lost, by round: the sum of what each does alone. Nothing
+    where that is not known of a device."""
+    parts = [alone.get(member, {}) for member in members]
     numbers = set.intersection(*(set(part) for part in parts)) if parts else set()
     return {number: sum(part[number] for part in parts) for number in numbers}
 
@@ -95,15 +94,15 @@ def mean_error(errors: list[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def bandwidth_bound(machine: dict | None, members: list[str], model_bytes: int) -> float | None:
-    """The most that these devices can gain over the first of them where reading weights from memory is all that
+def bandwidth_bound(machine: dict | None, members: list[str], base: str, model_bytes: int) -> float | None:
+    """The most that these devices can gain over the device `base` where reading weights from memory is all that
     counts: what the domains they lie in can read in all. None where that is not known, or where the weights stay in
     caches."""
     if not machine:
         return None
     devices = {device["name"]: device for device in machine.get("devices", [])}
     found = [devices.get(member) for member in members]
-    if not found or not all(device and device.get("bandwidth") for device in found):
+    if not found or not all(device and device.get("bandwidth") for device in [*found, devices.get(base)]):
         return None
     if any(model_bytes / len(found) <= device.get("cache_bytes", 0) for device in found):
         return None
@@ -112,12 +111,13 @@ def bandwidth_bound(machine: dict | None, members: list[str], model_bytes: int) 
     for name in {device.get("domain") for device in found}:
         own = sum(device["bandwidth"] for device in found if device.get("domain") == name)
         total += min(own, limits.get(name) or own)
-    return total / found[0]["bandwidth"]
+    alone = devices[base]["bandwidth"]
+    return total / min(alone, limits.get(devices[base].get("domain")) or alone)
 
 
-def cores_bound(members: list[str], cores: dict[str, int], in_all: int) -> float | None:
-    """The most that CPU devices can gain over the first of them: they may have more cores together than the machine.
-    None where nobody knows."""
-    if not in_all or not all(cores.get(member) for member in members):
+def cores_bound(members: list[str], base: str, busy: dict[str, float], in_all: int) -> float | None:
+    """The most that CPU devices can gain over the device `base`: they may keep more cores busy than the machine has.
+    busy: cores by device. None where nobody knows."""
+    if not in_all or not all(busy.get(device) for device in [*members, base]):
         return None
-    return min(sum(cores[member] for member in members), in_all) / cores[members[0]]
+    return min(sum(busy[member] for member in members), in_all) / busy[base]

@@ -12,11 +12,14 @@ from scaling.results import Row
 WIDTH = 8.4  # inches; 806 pixels as SVG
 COLOURS = ["#1f5fa8", "#c2410c", "#15803d", "#7e3794", "#8a6d00", "#0e7490"]
 GREY = "#6b7280"
+BAR = "#a9c6ea"  # on which lines and marks are to be seen
+MOST_ROWS, ROW = 4, 12  # of values below an axis, and the points that one takes
 TIME_PARTS = [
     ("compute", "compute", "#1f5fa8", ""),
     ("communication", "communication", "#e2711d", ""),
-    ("waiting", "waiting for others", "#f2c14e", ""),
+    ("waiting", "waiting in collectives", "#f2c14e", ""),
     ("copies", "copies", "#7e3794", ""),
+    ("blocked", "blocked", "#a8a29e", ""),
     ("idle", "between runs", "#e5e7eb", ""),
 ]
 MEMORY_PARTS = [
@@ -59,7 +62,7 @@ def by_test(rows: list[Row]) -> dict[str, list[Row]]:
 
 def series_of(rows: list[Row]) -> dict[str, list[Row]]:
     """Curves over the number of devices; one device is the begin of each."""
-    usual = [row for row in rows if not row.configuration.machine]
+    usual = [row for row in rows if not row.configuration.machine and not row.configuration.reference]
     single = [row for row in usual if row.configuration.count == 1]
     several = [row for row in usual if row.configuration.count > 1]
     names = list(dict.fromkeys(row.configuration.series for row in several)) or [""]
@@ -79,37 +82,35 @@ def is_curve(rows: list[Row]) -> bool:
     ) and any(len(curve) > 1 for curve in series_of(rows).values())
 
 
-def spread_lines(axes, places: list[float], rows: list[Row], colour: str) -> None:
-    for place, row in zip(places, rows):
-        axes.vlines(place, row.speedup.least, row.speedup.most, colors=colour, linewidth=1.4, alpha=0.7)
+def counts_of(rows: list[Row]) -> list[int]:
+    return sorted({row.configuration.count for row in rows if not row.configuration.machine})
+
+
+def draw_spreads(axes, curve: list[Row], place: int, of: int, colour: str) -> None:
+    """From the smallest to the largest round; those of several curves beside each other."""
+    measured = [row for row in curve if row.speedup]
+    last = max(row.configuration.count for row in curve)
+    aside = 0.012 * (last - 1) * (place - (of - 1) / 2) if of > 1 else 0
+    for row in measured:
+        x = row.configuration.count + aside
+        axes.vlines(x, row.speedup.least, row.speedup.most, colors=colour, linewidth=1.4, alpha=0.7)
 
 
 def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None:
-    """Curve `place` of so many. Values are written below it, of two
-    above the first one, of more nowhere."""
+    """Curve `place` of so many."""
     colour = COLOURS[place % len(COLOURS)]
+    draw_spreads(axes, curve, place, of, colour)
     measured = [row for row in curve if row.speedup]
-    places = [row.configuration.count for row in measured]
-    values = [row.speedup.median for row in measured]
     axes.plot(
-        places, values, "o-", color=colour, linewidth=2.2, markersize=6, label=f"measured {series}".strip(), zorder=3
+        [row.configuration.count for row in measured],
+        [row.speedup.median for row in measured],
+        "o-",
+        color=colour,
+        linewidth=2.2,
+        markersize=6,
+        label=f"measured {series}".strip(),
+        zorder=3,
     )
-    spread_lines(axes, places, measured, colour)
-    for row, x, value in zip(measured, places, values):
-        if row.configuration.count > 1 and of <= 2:
-            above = (of == 2 and place == 0) or value < 0.15 * axes.get_ylim()[1]
-            axes.annotate(
-                f"{value:.2f}",
-                (x, value),
-                (0, 8 if above else -15),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=colour,
-                fontweight="bold",
-                zorder=4,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
-            )
     predicted = [row for row in curve if row.predicted_speedup]
     if len(predicted) > 1:
         axes.plot(
@@ -119,8 +120,42 @@ def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None
             color=COLOURS[1] if of == 1 else colour,
             linewidth=1.8,
             markersize=4.5,
+            markerfacecolor="white",
             label=f"predicted {series}".strip(),
+            zorder=4,
         )
+
+
+def far_enough(counts: list[int], least: float) -> list[int]:
+    """Of numbers of devices those whose values can be written below the axis, the larger ones first."""
+    kept: list[int] = []
+    for count in reversed(counts):
+        if not kept or kept[-1] - count >= least:
+            kept.append(count)
+    return kept
+
+
+def write_values(axes, curves: list[list[Row]], counts: list[int]) -> int:
+    """The medians in rows below the axis, where they cover nothing, a row for each curve in its colour; how many rows
+    that are. Of many curves they are in the table alone."""
+    if len(curves) > MOST_ROWS:
+        return 0
+    shown = far_enough(counts, 0.11 * (counts[-1] - counts[0]))
+    for place, curve in enumerate(curves):
+        for row in curve:
+            if row.speedup and row.configuration.count in shown and (place == 0 or row.configuration.count > 1):
+                axes.annotate(
+                    f"{row.speedup.median:.2f}",
+                    (row.configuration.count, 0),
+                    (0, -14 - ROW * (place + 1)),
+                    xycoords=axes.get_xaxis_transform(),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=9,
+                    fontweight="bold",
+                    color=COLOURS[place % len(COLOURS)],
+                )
+    return len(curves)
 
 
 def highest(rows: list[Row]) -> float:
@@ -134,7 +169,8 @@ def highest(rows: list[Row]) -> float:
 
 def draw_references(axes, rows: list[Row]) -> None:
     """The ideal, what memory allows, and the whole machine as one device."""
-    usual = sorted((row for row in rows if not row.configuration.machine), key=lambda row: row.configuration.count)
+    usual = [row for row in rows if not row.configuration.machine and not row.configuration.reference]
+    usual.sort(key=lambda row: row.configuration.count)
     ideal = {row.configuration.count: row.gain.ideal for row in usual if row.gain and row.gain.ideal}
     axes.plot(list(ideal), list(ideal.values()), "--", color=GREY, linewidth=1.4, label="ideal")
     bound = {row.configuration.count: row.bound for row in usual if row.bound}
@@ -148,33 +184,32 @@ def draw_references(axes, rows: list[Row]) -> None:
 
 
 def draw_categories(axes, rows: list[Row]) -> None:
-    """Bars, where lists of devices are no curve."""
+    """Bars, where lists of devices are no curve. Values are in a column at the right, where nothing else is."""
     shown = [row for row in rows if row.speedup]
     places = list(range(len(shown)))
-    axes.barh(places, [row.speedup.median for row in shown], color=COLOURS[0], height=0.6, label="measured")
+    axes.barh(places, [row.speedup.median for row in shown], color=BAR, height=0.6, label="measured")
+    column = axes.get_yaxis_transform()
     for place, row in zip(places, shown):
-        axes.hlines(place, row.speedup.least, row.speedup.most, colors="black", linewidth=1.2)
-        axes.annotate(
-            f"{row.speedup.median:.2f}",
-            (row.speedup.most, place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
-        for value, mark, colour in ((row.gain.ideal, "|", GREY), (row.predicted_speedup, "s", "#c2410c")):
-            if value:
-                axes.plot(
-                    [value],
-                    [place],
-                    mark,
-                    color=colour,
-                    markersize=14 if mark == "|" else 5,
-                    markeredgewidth=2,
-                    label="ideal" if mark == "|" else "predicted",
-                )
+        axes.hlines(place, row.speedup.least, row.speedup.most, colors=COLOURS[0], linewidth=1.4)
+        axes.text(1.09, place, f"{row.speedup.median:.2f}", transform=column, ha="right", va="center", fontsize=9)
+        if row.gain.ideal:
+            axes.plot([row.gain.ideal] * 2, [place - 0.42, place + 0.42], color=GREY, linewidth=2, label="ideal")
+        if row.predicted_speedup:
+            axes.plot(
+                [row.predicted_speedup],
+                [place],
+                "s",
+                color=COLOURS[1],
+                markersize=5,
+                markerfacecolor="white",
+                markeredgewidth=1.6,
+                linestyle="none",
+                label="predicted",
+                zorder=4,
+            )
+    axes.text(1.09, 1.0, "measured", transform=axes.transAxes, ha="right", va="bottom", fontsize=9, color=GREY)
     axes.set_yticks(places, [row.configuration.name for row in shown])
-    axes.invert_yaxis()
+    axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(left=0)
     axes.set_xlabel("speed-up", fontsize=9)
 
@@ -189,7 +224,7 @@ def legend_below(figure: Figure, all_axes: list) -> None:
         [found[label] for label in order],
         order,
         loc="outside lower center",
-        ncols=min(len(found), 5),
+        ncols=len(found) if len(found) <= 5 else math.ceil(len(found) / 2),
         frameon=False,
         fontsize=9,
     )
@@ -214,9 +249,11 @@ def speedup(rows: list[Row]) -> Figure | None:
         curves = series_of(found)
         for place, (series, points) in enumerate(curves.items()):
             draw_curve(axes, points, place, len(curves), series)
-        axes.set_xticks(sorted({row.configuration.count for row in found if not row.configuration.machine}))
+        axes.set_xticks(counts_of(found))
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
-        axes.set_xlabel("devices", fontsize=9)
+        values = write_values(axes, list(curves.values()), counts_of(found))
+        below = "devices, and what was measured" if values else "devices"
+        axes.set_xlabel(below, fontsize=9, labelpad=4 + ROW * values)
         axes.set_ylabel("speed-up over one device", fontsize=9)
     legend_below(figure, all_axes)
     return figure
@@ -272,7 +309,7 @@ def time_by_device(rows: list[Row]) -> Figure | None:
             whole = 1e3 / row.gain.rate.median * (row.test.prompt or 1)
             for time in row.times:
                 bars.append({key: getattr(time, key) * whole for key, *_ in TIME_PARTS})
-                ends.append(f"{time.collectives:.0%}" if row.configuration.count > 1 else "")
+                ends.append(f"{time.collectives:.0%}" if row.configuration.has_collectives(time.device) else "")
         stacked(axes, labels, bars, TIME_PARTS, ends)
         separate(axes, [len(row.times) for row in found])
         axes.set_title(name, fontsize=10, fontweight="bold", loc="left")

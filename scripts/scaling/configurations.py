@@ -10,7 +10,12 @@ MODES = ("tensor", "layer")
 
 
 class ConfigurationError(Exception):
-    """Flags that do not make sense; one line with the remedy."""
+    """Flags that do not make sense; one line with the remedy. `code` is what the script is to exit with: 2 for what
+    the command line alone shows, 1 for files and the environment."""
+
+    def __init__(self, message: str, code: int = 2):
+        super().__init__(message)
+        self.code = code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Configuration:
     shares: str = ""
     machine: bool = False  # the whole machine as one CPU device: what the split itself costs
     profile: str = ""  # what is in the file that `shares` names
+    reference: bool = False  # one device alone that nobody asked for, but that the ideal of others is made of
 
     @property
     def devices(self) -> list[str]:
@@ -52,6 +58,10 @@ class Configuration:
     @property
     def count(self) -> int:
         return len(self.devices)
+
+    def has_collectives(self, device: str) -> bool:
+        """Stages of one device have none."""
+        return any(device in group and len(group) > 1 for group in self.groups)
 
     @property
     def names(self) -> str:
@@ -146,11 +156,12 @@ def profile_of(path: str) -> tuple[str, str, str]:
         if not (isinstance(devices, list) and devices and all(isinstance(name, str) for name in devices)):
             raise ValueError
     except OSError as error:
-        raise ConfigurationError(f"--tensor-split @{path}: {error.strerror}; @ names a profile") from None
+        raise ConfigurationError(f"--tensor-split @{path}: {error.strerror}; @ names a profile", 1) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise ConfigurationError(
             f'--tensor-split @{path}: this is no profile such as {{"version": 1, "devices": ["CPU0", "CPU1"], '
-            '"tensor_split": [3, 1]}'
+            '"tensor_split": [3, 1]}',
+            1,
         ) from None
     return ",".join(devices), str(mode), content
 
@@ -190,7 +201,7 @@ def cpu_devices(configurations: list[Configuration]) -> int:
 
 def baseline_of(configurations: list[Configuration]) -> Configuration:
     """The first with one device, otherwise the first with the fewest."""
-    usual = [one for one in configurations if not one.machine]
+    usual = [one for one in configurations if not one.machine and not one.reference]
     return min(usual, key=lambda one: one.count)
 
 

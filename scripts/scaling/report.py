@@ -78,6 +78,19 @@ def shown_columns(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     return [COLUMNS[place] for place in kept], [[line[place] for place in kept] for line in lines]
 
 
+LESS_IMPORTANT = [  # on terminals that are too narrow, the first one first
+    "rounds",
+    "limit",
+    "min - max",
+    "predicted",
+    "ideal",
+    "collectives",
+    "error",
+    "predicted t/s",
+    "efficiency",
+]
+
+
 def terminal_table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     """All models and tests in one."""
     columns, lines = shown_columns(rows)
@@ -187,12 +200,14 @@ def section(title: str, text: list[str], lines: list[str]) -> list[str]:
 
 
 SPEEDUP_TEXT = [
-    "Points are medians of the rounds' own ratios to one device, bars the smallest and largest. *Ideal*: the sum of what",
-    "the devices do alone. *Limit of the machine*: what its cores, and for generation the bandwidth of its memory, allow.",
+    "Medians of the rounds' own ratios to the baseline; thin lines reach from the smallest to the largest. *Ideal*:",
+    "the sum of what the devices do alone. *Limit of the machine*: what its cores, and for generation the bandwidth of",
+    "its memory, allow.",
 ]
 TIME_TEXT = [
     "From a traced run. A collective ends when all devices have come: until the last one has, a device waits, the rest",
-    "is communication. *Between runs* the host works, or another device.",
+    "is communication; % is both, of all the time. *Blocked* devices wait outside collectives, for another stage or",
+    "the host. *Between runs* the host works, or another device.",
 ]
 MEMORY_TEXT = ["As `shoal plan` says for the largest context of the tests."]
 

@@ -3,9 +3,11 @@
 import csv
 import dataclasses
 import io
+from collections.abc import Callable
 
 from scaling import analysis
 from scaling.configurations import Configuration, Test
+from scaling.devices import Device, Devices
 from scaling.trace import DeviceTime, collective_share
 
 
@@ -29,8 +31,8 @@ class Findings:
     failures: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     remarks: list[str] = dataclasses.field(default_factory=list)  # of runs that explain, and failed
     machine: dict | None = None  # what `shoal probe` measured
-    cores: dict[str, int] = dataclasses.field(default_factory=dict)  # of each CPU device
-    all_cores: int = 0
+    devices: Devices = dataclasses.field(default_factory=Devices)
+    bench_threads: dict[str, int] = dataclasses.field(default_factory=dict)  # by configuration, of `shoal bench`
     about: dict = dataclasses.field(default_factory=dict)  # versions, from a row of `shoal bench`
 
     MISSING = {"plan": "memory and prediction", "trace": "time by device", "probe": "predictions"}
@@ -44,6 +46,7 @@ class Findings:
             for test, rate in record["rates"].items():
                 self.rates.setdefault((model, configuration, test), {})[record["round"]] = rate
             self.about = self.about or record["about"]
+            self.bench_threads[configuration] = record.get("threads") or 0
         elif record["kind"] == "trace":
             self.times[model, configuration, record["test"]] = [DeviceTime(**one) for one in record["times"]]
         elif record["kind"] == "plan":
@@ -66,6 +69,21 @@ class Findings:
             return
         place = f"{model}, {configuration}: " if model else ""
         self.remark(f"{place}no {self.MISSING[record['kind']]}: {record['error']}")
+
+    def threads(self, device: str) -> int:
+        """Of a CPU device; what it, or one that is like it, computed with where that was measured alone. 0: unknown, or
+        no CPU device."""
+        found = self.devices.found.get(device, Device(device, "", ""))
+        if found.kind != "CPU":
+            return 0
+        measured = self.devices.stand_in(device, list(self.bench_threads))
+        return (self.bench_threads[measured] if measured else 0) or found.threads
+
+    def equally_fast(self, devices: list[str]) -> bool:
+        """Whether they are CPU devices with as many threads that are slowed alike: of others nobody knows how much more
+        one gives than another by the threads that it has."""
+        speeds = {(self.threads(one), self.devices.found[one].slowdown) for one in devices if self.threads(one)}
+        return len(speeds) == 1 and all(self.threads(one) for one in devices)
 
     def remark(self, text: str) -> None:
         if text not in self.remarks:
@@ -116,27 +134,45 @@ def row_of(found: Findings, model: Model, test: Test, configuration: Configurati
     if not mine:
         return row
     row.rounds = len(mine)
-    alone = {device: rates(device) for device in configuration.devices if rates(device)}
-    ideal = {} if configuration.machine else ideal_of(configuration, baseline, alone, rates(baseline.name))
+    ideal = {} if configuration.machine else ideal_of(found.devices, configuration, baseline, rates)
     row.gain = analysis.gain(mine, rates(baseline.name), ideal)
     row.error = analysis.relative_error(row.predicted, row.gain.rate.median)
     if not configuration.machine and baseline.count == 1:
-        row.bound = bound_of(found, model, test, configuration)
+        row.bound = bound_of(found, model, test, configuration, baseline.devices[0])
     return row
 
 
-def bound_of(found: Findings, model: Model, test: Test, configuration: Configuration) -> float | None:
-    bounds = [analysis.cores_bound(configuration.devices, found.cores, found.all_cores)]
+def bound_of(found: Findings, model: Model, test: Test, configuration: Configuration, base: str) -> float | None:
+    members = configuration.devices
+    bounds = []
+    if found.equally_fast([*members, base]):
+        busy = {device: found.devices.capacity(device, found.threads(device)) for device in [*members, base]}
+        bounds.append(analysis.cores_bound(members, base, busy, found.devices.cores))
     if test.generate:
-        bounds.append(analysis.bandwidth_bound(found.machine, configuration.devices, model.bytes))
+        bounds.append(analysis.bandwidth_bound(found.machine, members, base, model.bytes))
     return min((bound for bound in bounds if bound), default=None)
 
 
-def ideal_of(configuration: Configuration, baseline: Configuration, alone: dict, base: dict) -> dict[int, float]:
-    """Rates by round. Where no device was measured alone, the baseline's by the number of devices."""
-    if baseline.count > 1:
+def ideal_of(
+    devices: Devices, configuration: Configuration, baseline: Configuration, rates: Callable[[str], dict[int, float]]
+) -> dict[int, float]:
+    """Rates by round, if nothing were lost: what the devices do alone, added up; one that was not measured alone counts
+    as one that is like it. A baseline of several devices is taken to lose nothing. rates: of a configuration's name."""
+    own = configuration.devices
+
+    def rates_of(device: str) -> dict[int, float]:
+        alike = [one for one in devices.found if devices.alike(device, one)]
+        return next((found for one in [device, *alike] if (found := rates(one))), {})
+
+    alone = {device: rates_of(device) for device in [*own, *baseline.devices]}
+    together = analysis.ideal_rates(own, alone)
+    if baseline.count == 1:
+        return together
+    base, whole = rates(baseline.name), analysis.ideal_rates(baseline.devices, alone)
+    if not any(alone.values()):  # nobody was measured alone: all are alike
         return {number: rate * configuration.count / baseline.count for number, rate in base.items()}
-    return analysis.ideal_rates(configuration.devices, {**alone, baseline.name: base}, baseline.name)
+    rounds = set(together) & set(base) & set(whole)
+    return {number: base[number] * together[number] / whole[number] for number in rounds}
 
 
 def rows_of(

@@ -17,6 +17,7 @@ from scaling.results import Model
 
 ABOUT = ("build_version", "build_commit", "cpu_info", "gpu_info", "backends")
 TRACED_TOKENS = 32  # of a generation: enough for shares of the time
+MEANINGS = {"trace": 2, "plan": 2}  # of what records say: earlier ones, which mean something else, are not used again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Job:
 
     @property
     def key(self) -> str:
-        text = json.dumps([self.kind, self.needs], sort_keys=True, default=str)
+        kind = f"{self.kind} {MEANINGS[self.kind]}" if self.kind in MEANINGS else self.kind
+        text = json.dumps([kind, self.needs], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @property
@@ -92,7 +94,7 @@ def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(everything.items())
-        if name.startswith(("SHOAL_", "OMP_", "CUDA_VISIBLE")) and name != "SHOAL_PROGRAM"
+        if name.startswith(("SHOAL_", "OMP_", "CUDA_VISIBLE")) and name != "SHOAL_PROGRAM" and value
     }
 
 
@@ -173,26 +175,36 @@ def plan(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration,
     memory = [{key: device.get(key, 0) for key in kept} for device in found.get("memory", [])]
     if not memory:
         raise ProgramError("shoal plan told no memory by device; use a newer build")
-    prediction = prediction_in(found, test) if predicted else {}
+    prediction = prediction_in(found, configuration, test) if predicted else {}
     return {"memory": memory, "context": test.context, "fits": found.get("fits"), **prediction}
 
 
-def prediction_in(found: dict, test: Test) -> dict:
+def prediction_in(found: dict, configuration: Configuration, test: Test) -> dict:
     """Tokens/s and the part of the time in collectives, in the JSON of `shoal plan`, or why there is nothing."""
     if found.get("no_prediction"):
         return {"no_prediction": str(found["no_prediction"])}
     try:
         phase = found["prediction"]["prompt" if test.prompt else "generation"]
         rate = float(phase["tokens_per_second"])
-        parts = [[float(one[key]) for key in ("compute", "communication", "waiting")] for one in phase["devices"]]
+        share = predicted_collectives(phase, configuration, test, rate)
     except (KeyError, TypeError, ValueError):
         return {}
-    shares = [
-        (communication + waiting) / max(compute + communication + waiting, 1e-12)
-        for compute, communication, waiting in parts
-    ]
     known = {"rate": float(f"{rate:.6g}")} if rate > 0 else {}
-    return known | ({"collectives": round(statistics.fmean(shares), 5)} if shares else {})
+    return known | ({} if share is None else {"collectives": round(share, 5)})
+
+
+def predicted_collectives(phase: dict, configuration: Configuration, test: Test, rate: float) -> float | None:
+    """What trace.collective_share says of a measurement: of all the time, the host's included, the part that is spent
+    in collectives, waiting in them included. Stages of one device have none. None where that is not to be told: what a
+    stage of several devices waits for may be another stage, or devices that are not among these."""
+    if all(len(group) == 1 for group in configuration.groups):
+        return 0.0
+    devices = {one["device"]: float(one["communication"]) + float(one["waiting"]) for one in phase["devices"]}
+    if len(configuration.groups) > 1 or set(devices) != set(configuration.devices) or not rate > 0:
+        return None
+    whole = (test.prompt or 1) / rate  # the devices' times are those of one token, or of the whole prompt
+    inside = statistics.fmean(devices.values()) - float(phase.get("copy_seconds", 0))  # copies count as communication
+    return min(1.0, max(0.0, inside / whole))
 
 
 def probe(shoal: Shoal, setup: Setup, devices: list[str]) -> dict:

@@ -2,7 +2,7 @@
 functions.
 
 A collective ends when all ranks have come. What a rank spends in it before the last one has come is waiting, the rest
-communication:
+communication. Waiting elsewhere, for another stage of a pipeline for example, is a part of its own:
 
     CPU0  |== compute 40 us ==|=== all_reduce 25 us ===|     waiting 20, communication 5
     CPU1  |====== compute 60 us =======|= all_reduce 5 =|    waiting 0, communication 5
@@ -41,16 +41,18 @@ class DeviceTime:
     device: str
     compute: float = 0.0
     communication: float = 0.0
-    waiting: float = 0.0
+    waiting: float = 0.0  # in collectives, for others
     copies: float = 0.0
+    blocked: float = 0.0  # waiting that is in no collective
 
     @property
     def idle(self) -> float:
         """Neither of them: the host prepares a run or takes its result, or another stage of a pipeline works."""
-        return max(0.0, 1.0 - self.compute - self.communication - self.waiting - self.copies)
+        return max(0.0, 1.0 - self.compute - self.communication - self.waiting - self.copies - self.blocked)
 
     @property
     def collectives(self) -> float:
+        """All of the time in them, waiting included."""
         return self.communication + self.waiting
 
 
@@ -114,7 +116,7 @@ def breakdown(spans: list[Span], groups: list[list[str]]) -> list[DeviceTime]:
         raise TraceError("the spans of the trace take no time")
     spans = [span for span in spans if any(begin <= span.begin < end for begin, end in windows)]
     found = {device: DeviceTime(device) for device in devices}
-    fields = {"compute": "compute", "wait": "waiting", "copy": "copies"}
+    fields = {"compute": "compute", "wait": "blocked", "copy": "copies"}
     for span in spans:
         if span.row in found and span.kind in fields:
             name = fields[span.kind]

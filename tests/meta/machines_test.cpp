@@ -1,6 +1,7 @@
 #include "meta/machines.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -143,9 +144,36 @@ TEST(Machines, AreFoundInFilesToo) {
   std::ofstream(path) << "{";
   EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(HasSubstr(path)));
   std::filesystem::remove(path);
-  EXPECT_THAT([&] { find_machine(path); },
-              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr(path), HasSubstr("cannot be read"))));
-  EXPECT_THAT([] { find_machine("/"); }, ThrowsMessage<InvalidArgument>(HasSubstr("cannot be read")));
+}
+
+TEST(Machines, SayWhyAFileIsNone) {
+  const auto refuses = [](const std::string& path, const std::string& fault) {
+    const auto message = AllOf(HasSubstr(path + ": " + fault), HasSubstr("docs/simulation.md"));
+    EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(message));
+  };
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() / "m.json";
+  refuses(path, "there is no such file");
+  refuses(folder.path(), "is a folder");
+  std::filesystem::create_directory(path);
+  refuses(path, "is a folder");
+  std::filesystem::remove(path);
+  for (const char* nothing : {"", " \n\t\r\n"}) {
+    std::ofstream(path) << nothing;
+    refuses(path, "is empty");
+  }
+  refuses(path + "/m.json", "there is no such file");
+  std::ofstream(path) << "hello";
+  refuses(path, "no JSON, from line 1, column 1 on");
+  refuses("/dev/null", "is no file with text");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("m.json", path);
+  refuses(path, "cannot be read: Too many levels of symbolic links");
+  std::filesystem::remove(path);
+  if (geteuid() == 0) return;  // may read everything
+  std::ofstream(path) << "{}";
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  refuses(path, "cannot be read: Permission denied");
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 nothing. FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
 FAKE_HANG: such calls never end. FAKE_LESS=1: a build without --trace, probe and predictions.
 
-n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed."""
+n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed. A
+device alone is as fast as SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN say."""
 
 import json
 import os
@@ -17,6 +18,22 @@ LESS = os.environ.get("FAKE_LESS") == "1"
 
 def flag(name, default=""):
     return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+def of_each(variable, index):
+    """One number for each CPU device, or one for all; 1 without any."""
+    found = [float(word) for word in (os.environ.get(variable) or "1").split(",")]
+    return found[index if len(found) > 1 else 0]
+
+
+def threads_of(name):
+    return int(flag("-t", "0")) or int(of_each("SHOAL_CPU_THREADS", int(name[3:])))
+
+
+def speed(names):
+    if len(names) > 1:
+        return FACTORS[len(names)]
+    return threads_of(names[0]) / of_each("SHOAL_CPU_SLOWDOWN", int(names[0][3:]))
 
 
 def counts(name):
@@ -44,7 +61,8 @@ def note():
 
 def events(names):
     """Device i computes 60 - 10 i us, then an all_reduce that takes 10 us from the moment when all have come; twice, in
-    a run of 170 us. Before it a warm-up."""
+    a run of 170 us. Before it a warm-up. Stages of a layer split wait for a stream instead of the all_reduce."""
+    layers = flag("--split-mode") == "layer"
     for tid, name in enumerate(names, 1):
         yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
         yield {"ph": "X", "pid": 1, "tid": tid, "cat": "compute", "name": "nodes", "ts": -400.0, "dur": 300.0}
@@ -57,8 +75,8 @@ def events(names):
                     "ph": "X",
                     "pid": 1,
                     "tid": tid,
-                    "cat": "collective",
-                    "name": "all_reduce",
+                    "cat": "wait" if layers else "collective",
+                    "name": "wait for CPU0" if layers else "all_reduce",
                     "ts": begin + own,
                     "dur": end - begin - own,
                 }
@@ -76,12 +94,12 @@ def bench():
     for depth in counts("-d"):
         tests = [(p, 0) for p in counts("-p") if p] + [(0, n) for n in counts("-n") if n]
         for prompt, generate in tests:
-            rate = (1000 if prompt else 100) * FACTORS[len(names)] / slow
+            rate = (1000 if prompt else 100) * speed(names) / slow
             row = {
                 "n_prompt": prompt,
                 "n_gen": generate,
                 "n_depth": depth,
-                "n_threads": 1,
+                "n_threads": threads_of(names[0]),
                 "samples_ts": [rate] * 3,
                 "build_version": "9.9",
                 "build_commit": "abc",
@@ -111,13 +129,22 @@ def plan():
     found = {"memory": memory, "fits": True, "context": int(flag("-c"))}
     if "-p" in sys.argv:
         found["prediction"] = {
-            name: {
-                "tokens_per_second": rate * FACTORS[len(names)] * (1.1 if len(names) > 1 else 1.0),
-                "devices": [{"device": one, "compute": 0.75, "communication": 0.05, "waiting": 0.2} for one in names],
-            }
-            for name, rate in (("prompt", 1000.0), ("generation", 100.0))
+            name: phase(rate * FACTORS[len(names)] * (1.1 if len(names) > 1 else 1.0), tokens, names)
+            for name, rate, tokens in (("prompt", 1000.0, int(flag("-p"))), ("generation", 100.0, 1))
         }
     print(json.dumps(found))
+
+
+def phase(rate, tokens, names):
+    """Of the time of a token or a whole prompt, a fifth is the host's; half of what is left is computing."""
+    whole = tokens / rate
+    parts = {"compute": 0.4 * whole, "communication": 0.1 * whole, "waiting": 0.3 * whole}
+    return {
+        "tokens_per_second": rate,
+        "devices": [{"device": one, **parts} for one in names],
+        "copy_seconds": 0.05 * whole,
+        "host_seconds": 0.2 * whole,
+    }
 
 
 def probe():
@@ -130,8 +157,12 @@ def probe():
 
 
 def list_devices():
-    count = int(os.environ.get("SHOAL_CPU_DEVICES", "1"))
-    found = [{"name": f"CPU{i}", "type": "CPU", "description": "fake, 1 core, node 0"} for i in range(count)]
+    found = []
+    for i in range(int(os.environ.get("SHOAL_CPU_DEVICES", "1"))):
+        threads, slowdown = int(of_each("SHOAL_CPU_THREADS", i)), of_each("SHOAL_CPU_SLOWDOWN", i)
+        text = f"fake, 1 core{f', {threads} threads' if threads > 1 else ''}, node 0"
+        text += f", slowed {slowdown:g}x" if slowdown > 1 else ""
+        found.append({"name": f"CPU{i}", "type": "CPU", "description": text})
     print(json.dumps({"devices": found, "families": [{"name": "CPU", "features": {"cores": "3"}}]}))
 
 

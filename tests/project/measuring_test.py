@@ -1,22 +1,27 @@
 """scripts/measuring: running the program, journals, tables and charts."""
 import contextlib
+import fcntl
 import importlib.util
 import io
 import os
 import pathlib
+import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import textwrap
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from measuring import text  # noqa: E402
+from measuring import arguments, text  # noqa: E402
 from measuring.journal import Journal, JournalError, read  # noqa: E402
 from measuring.program import ProgramError, Shoal, ratio_text  # noqa: E402
 
@@ -32,6 +37,26 @@ class InFolder(unittest.TestCase):
         path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{textwrap.dedent(body)}")
         path.chmod(0o755)
         return path
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_a_wrong_flag_is_one_line(self):
+        parser = arguments.Parser(prog="measure.py")
+        parser.add_argument("-r", "--rounds", type=int, choices=[1, 2], required=True, help="x" * 500)
+        parser.add_argument("--more", type=arguments.words)
+        for line, message in (("", "are required: -r"), ("-r x", "argument -r/--rounds: invalid int value: 'x'"),
+                              ("-r 3", "invalid choice: 3"), ("-r 1 --mo a", "unrecognized arguments: --mo a"),
+                              ("-r 1 --more 'x", "argument --more: 'x: a quotation is not closed"),
+                              ("-r 1 a\nb", "unrecognized arguments: a")):
+            stderr = io.StringIO()
+            with self.subTest(line), contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit) as ended:
+                parser.parse_args(line.split(" ") if line else [])
+            self.assertEqual(ended.exception.code, 2)
+            self.assertEqual(len(stderr.getvalue().splitlines()), 1, stderr.getvalue())
+            self.assertTrue(stderr.getvalue().startswith("measure.py: error: "), stderr.getvalue())
+            self.assertTrue(stderr.getvalue().endswith("; see measure.py --help\n"), stderr.getvalue())
+            self.assertIn(message, stderr.getvalue())
+        self.assertEqual(parser.parse_args(["-r", "1", "--more", "-a 'b c'"]).more, ["-a", "b c"])
 
 
 class ProgramTest(InFolder):
@@ -227,6 +252,38 @@ class TextTest(unittest.TestCase):
             progress.show(1, "one")
             progress.say("[bold] is no markup")
         self.assertEqual(stream.getvalue(), "[bold] is no markup\n")
+
+    def on_terminal(self, columns, rows, width, **options):
+        """Lines that a terminal of so many columns is sent, without colours."""
+        master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+        with os.fdopen(slave, "w") as stream, unittest.mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": ""}):
+            text.print_table(columns, rows, stream, **options)
+        seen = b""
+        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # an error is the end
+            while piece := reader.read(4096):
+                seen += piece
+        return [re.sub("\x1b\\[[0-9;]*m", "", line) for line in seen.decode().splitlines()]
+
+    @unittest.skipUnless(importlib.util.find_spec("rich"), "no rich")
+    def test_narrow_terminals_cut_nothing(self):
+        columns = ["<model", "<devices", "t/s", *(f"column {i}" for i in range(9))]
+        rows = [["a-model-of-some-length", "CPU0,CPU1,CPU2,CPU3", "12.5", *(f"cell {i}" for i in range(9))]] * 2
+        less = [f"column {i}" for i in range(8, -1, -1)]
+        for width in (40, 80, 400):
+            with self.subTest(width):
+                lines = self.on_terminal(columns, rows, width, best=1)
+                self.assertEqual(lines[-1].split(), " ".join(rows[0]).split(), "all of it, however wide")
+                lines = self.on_terminal(columns, rows, width, less_important=less)
+                for word in ("a-model-of-some-length", "CPU0,CPU1,CPU2,CPU3", "12.5"):
+                    self.assertEqual(sum(word in line for line in lines), 2, word)
+                shown = [name for name in columns if name.startswith("column") and name in lines[0]]
+                kept = {40: 0, 80: 2, 400: 9}[width]
+                self.assertEqual(shown, [f"column {i}" for i in range(kept)])
+                self.assertLessEqual(len(lines[2]), max(width, 51))
+                told = [line for line in lines if line.startswith("not shown")]
+                left_out = f"not shown for want of width: {', '.join(columns[3 + kept:])}"
+                self.assertEqual(told, [left_out] if kept < 9 else [])
 
     @unittest.skipUnless(importlib.util.find_spec("rich"), "no rich")
     def test_a_terminal(self):

@@ -111,6 +111,15 @@ TEST(BenchText, CsvIsQuotedWhereItMustBe) {
   EXPECT_EQ(csv_line({"a", "b c", "d,e", "f\"g", "h\ni", ""}), "a,b c,\"d,e\",\"f\"\"g\",\"h\ni\",\n");
 }
 
+TEST(BenchText, SharesAreShortInTables) {
+  EXPECT_EQ(short_shares("0.505986219,0.494013781"), "0.506,0.494");
+  EXPECT_EQ(short_shares("0.001234567:0.9999999/0.25"), "0.00123:1/0.25");
+  EXPECT_EQ(short_shares("1234.5678,12.3456,0.000000"), "1235,12.3,0");
+  for (const char* as_it_is : {"", "3,1", "131,125,128", "even", "auto", "0,0.5", "1e-3,1.5e7", "1..5,x", "100000,1"}) {
+    EXPECT_EQ(short_shares(as_it_is), as_it_is);
+  }
+}
+
 TEST(BenchText, KnowsTheCommit) {
   EXPECT_THAT(build_commit(), ContainsRegex("^([0-9a-f]{9,40}[+]?|unknown)$"));
 }
@@ -205,6 +214,15 @@ TEST(BenchProgram, MarkdownIsTheUsualTable) {
   EXPECT_THAT(tests, ElementsAre("pp16", "tg4", "pp16 @ d8", "tg4 @ d8"));
   // All lines are equally long, but for the second byte of the sign in front of the deviation.
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].size(), rows[0].size() + (i < 2 ? 0 : 1)) << rows[i];
+}
+
+TEST(BenchProgram, MarkdownAlignsLongShares) {
+  const std::vector<std::string> rows =
+      lines(output("-dev CPU0;CPU0,CPU1 -ts 0.505986219,0.494013781;3,1 -p 16 -n 1 -r 1 --no-warmup"));
+  ASSERT_EQ(rows.size(), 8u);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].size(), rows[0].size() + (i < 2 ? 0 : 1)) << rows[i];
+  EXPECT_EQ(cells(rows[4])[4], "0.506,0.494");
+  EXPECT_EQ(cells(rows[6])[4], "3,1");
 }
 
 TEST(BenchProgram, MarkdownShowsWhatIsNotAsUsual) {

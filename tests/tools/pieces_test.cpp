@@ -88,9 +88,22 @@ TEST(RequireThreads, StartsThemAll) {
   EXPECT_NO_THROW(require_threads(50));
 }
 
-TEST(Progress, ShowsABarAPercentageAndBytes) {
-  EXPECT_EQ(ProgressBar::line("loading", 1 << 20, 4 << 20, 8), "loading  [##......]  25%  1.0 MiB of 4.0 MiB");
-  EXPECT_EQ(ProgressBar::line("loading", 0, 0, 4), "loading  [####] 100%  0 B of 0 B");
+TEST(Progress, ShowsABarAPercentageAndADetail) {
+  EXPECT_EQ(ProgressBar::line("loading", 1, 4, "a detail", 34), "loading  [##......]  25%  a detail");
+  EXPECT_EQ(ProgressBar::line("loading", 0, 0, "", 200), "loading  [" + std::string(30, '#') + "] 100%  ");
+  EXPECT_EQ(ProgressBar::line("loading", 9, 4, "\u00b5s", 28), "loading  [########] 100%  \u00b5s")
+      << "characters count";
+}
+
+TEST(Progress, ShowsWhatThereIsRoomFor) {
+  const auto line = [](size_t columns) { return ProgressBar::line("loading", 1, 4, "a detail", columns); };
+  EXPECT_EQ(line(33), "loading  [####.............]  25%") << "the detail goes first";
+  EXPECT_EQ(line(24), "loading  [##......]  25%");
+  EXPECT_EQ(line(23), "loading  25%");
+  EXPECT_EQ(line(12), "loading  25%");
+  EXPECT_EQ(line(11), " 25%");
+  EXPECT_EQ(line(3), "");
+  for (size_t columns = 0; columns < 100; ++columns) EXPECT_LE(line(columns).size(), columns);
 }
 
 TEST(Table, AlignsWordsLeftAndNumbersRight) {

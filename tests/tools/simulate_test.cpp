@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/models/hollow_model.h"
 #include "tests/support/temporary.h"
@@ -16,8 +17,10 @@ namespace {
 using nlohmann::json;
 using test::TemporaryFile;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 /// Files of Llama 3 shapes in Q4_K_M, without weights.
 struct Simulate : testing::Test {
@@ -122,11 +125,85 @@ TEST_F(Simulate, SaysWhatDoesNotFit) {
   text.insert(text.begin(), "simulate");
   const Finished finished = run(text);
   EXPECT_EQ(finished.code, 0);
-  EXPECT_THAT(finished.out, AllOf(HasSubstr("|    does not fit |"),
-                                  HasSubstr("tg16 on RTX4090.0 does not fit: RTX4090.0 would need")));
+  EXPECT_THAT(finished.out,
+              AllOf(HasSubstr("|    does not fit |"), HasSubstr("tg16 on RTX4090.0 does not fit: RTX4090.0 needs")));
   std::vector<std::string> long_context = args;
   long_context.insert(long_context.end(), {"-c", "131072", "--device-counts", "2"});
   EXPECT_FALSE(rows(long_context)[0]["fits"]) << "the cache takes what is left";
+}
+
+/// The line below the table about what does not fit.
+std::string remedy(std::vector<std::string> args) {
+  args.insert(args.begin(), "simulate");
+  const Finished finished = run(args);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  const size_t begin = finished.out.find(" does not fit: ");
+  return begin == std::string::npos ? "" : finished.out.substr(begin);
+}
+
+TEST_F(Simulate, SaysWhatWouldFit) {
+  // The weights alone are too many: no context and no cache helps, one more device does, as plan says.
+  const std::string weights = remedy({"-m", large_, "--machine", "RTX4090", "-p", "512", "-n", "0"});
+  EXPECT_THAT(weights, AllOf(HasSubstr("what would fit: 1 more device like RTX4090.0"), Not(HasSubstr("-c")),
+                             Not(HasSubstr("q8_0")), Not(HasSubstr("in all would fit")), Not(HasSubstr("-ts"))));
+  EXPECT_EQ(remedy({"-m", large_, "--machine", "RTX4090x2", "-p", "512", "-n", "0", "--device-counts", "2"}), "");
+  // A context asked for may be smaller; that of the test itself may not.
+  const std::vector<std::string> two{"-m", large_, "--machine", "RTX4090x2", "--device-counts", "2", "-p", "0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), two.begin(), two.end());
+    return more;
+  };
+  EXPECT_THAT(remedy(with({"-n", "16", "-c", "200000"})),
+              AllOf(ContainsRegex("a context of [0-9]+ [(]-c [0-9]+[)]"), Not(HasSubstr("tokens in all"))));
+  const std::string long_test = remedy(with({"-n", "200000"}));
+  EXPECT_THAT(long_test, AllOf(Not(HasSubstr("-c ")), HasSubstr("more devices like RTX4090.0")));
+  const size_t at = long_test.find(" tokens in all would fit (-p, -n, -d)");
+  ASSERT_NE(at, std::string::npos) << long_test;
+  const std::string most = long_test.substr(long_test.rfind(' ', at - 1) + 1, at - long_test.rfind(' ', at - 1) - 1);
+  EXPECT_EQ(remedy(with({"-n", most})), "");
+  EXPECT_NE(remedy(with({"-n", std::to_string(std::stoll(most) + 1000)})), "");
+  EXPECT_THAT(remedy(with({"-n", "30000"})), HasSubstr("a context of 30000 with a q8_0 cache (-c 30000 -ctk q8_0"));
+  // Memory is enough, but not where the shares want it.
+  EXPECT_THAT(remedy(with({"-n", "16", "-ts", "3,1"})), HasSubstr("; other shares may fit (-ts auto)"));
+  EXPECT_EQ(remedy(with({"-n", "16", "-ts", "auto"})), "");
+}
+
+TEST_F(Simulate, WarnsOfContextsBeyondTheTraining) {
+  const auto warning = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"simulate", "-m", small_, "--machine", "H200", "-n", "0"});
+    return run(more).err;
+  };
+  const std::string text = "shoal: warning: a context of 1000000 is more than the 8192 that the model was trained for";
+  EXPECT_THAT(warning({"-p", "512,1000000"}), StartsWith(text));
+  EXPECT_THAT(warning({"-p", "512", "-d", "0,999488"}), StartsWith(text));
+  EXPECT_THAT(warning({"-p", "512", "-c", "1000000"}), StartsWith(text));
+  const std::string one = warning({"-p", "512,9000,1000000", "--device-counts", "1"});
+  EXPECT_EQ(std::count(one.begin(), one.end(), '\n'), 1) << one;
+  EXPECT_EQ(warning({"-p", "8192"}), "");
+}
+
+TEST_F(Simulate, TablesAlign) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"-ts", "auto"},
+                                               {"-ts", "0.505986219,0.494013781;auto;3,1", "--device-counts", "2"},
+                                               {"-p", "1000000", "-n", "1000000", "-d", "1000000"}}) {
+    std::vector<std::string> args{"simulate", "-m", small_, "--machine", "RTX4090+L4-pcie"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Finished finished = run(args);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    std::istringstream lines(finished.out.substr(0, finished.out.find("\n\n")));
+    std::string first, line;
+    for (std::getline(lines, first); std::getline(lines, line);) {
+      EXPECT_EQ(line.size(), first.size()) << line;
+      for (size_t i = 0; i < std::min(line.size(), first.size()); ++i) {
+        EXPECT_EQ(line[i] == '|', first[i] == '|') << line;
+      }
+    }
+    EXPECT_THAT(finished.out, Not(ContainsRegex("[0-9][.][0-9]{4}"))) << "no more digits than anybody reads";
+  }
+  // The others have all of them.
+  const json found =
+      rows({"-m", small_, "--machine", "RTX4090+L4-pcie", "--device-counts", "2", "-ts", "0.505986219,0.494013781"});
+  EXPECT_EQ(found[0]["tensor_split"], "0.505986219,0.494013781");
 }
 
 TEST_F(Simulate, LayersCanBeSplitToo) {
@@ -167,6 +244,10 @@ TEST_F(Simulate, MachinesComeFromFilesToo) {
   // 4.6 GB of weights at 0.8 x 50 GB/s.
   EXPECT_NEAR(all[0]["avg_ts"].get<double>(), 8.5, 1);
   EXPECT_GT(all[1]["avg_ts"], 5 * all[0]["avg_ts"].get<double>());
+  // What they are is not said in the file: their names do.
+  EXPECT_EQ(all[1]["cpu_info"], "simulated CPU0, 59.6 GiB");
+  EXPECT_EQ(all[1]["gpu_info"], "simulated BOX, 14.9 GiB");
+  EXPECT_EQ(rows({"-m", small_, "--machine", "L4", "-p", "0"})[0]["gpu_info"], "simulated L4, 22.0 GiB");
 }
 
 TEST_F(Simulate, WritesAVirtualTimeline) {
@@ -186,6 +267,9 @@ TEST_F(Simulate, RefusesWhatMakesNoSense) {
   refuses({"-m", small_}, HasSubstr("--machine is required"));
   refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is none of the GPUs H200"));
   refuses({"-m", small_, "--machine", "nothing.json"}, HasSubstr("nothing.json: there is no such file"));
+  const TemporaryFile empty("empty.json", "");
+  refuses({"-m", small_, "--machine", empty.path}, HasSubstr("empty.json: is empty; name a JSON file"));
+  refuses({"-m", small_, "--machine", "/"}, HasSubstr("/: is a folder; name a JSON file"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "4"},
           HasSubstr("--device-counts 4: H200x2-nvlink4 has 2 device(s)"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "0"}, HasSubstr("--device-counts"));

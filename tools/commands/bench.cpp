@@ -77,7 +77,8 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
   columns.split_mode = flags.devices.mode != models::SplitMode::kTensor;
   columns.layers = flags.devices.device_layers >= 0;
   columns.devices_width = widest(setups, [](const BenchSetup& setup) { return setup.devices.text(); });
-  columns.ratio_width = std::max<size_t>(4, widest(setups, [](const BenchSetup& setup) { return setup.ratio; }));
+  columns.ratio_width = width_of_shares(setups);
+  columns.test_width = width_of_tests(tests);
   return columns;
 }
 

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "devices/params.h"
-#include "devices/sim/sim_device.h"
 #include "meta/machines.h"
 #include "models/best_shares.h"
+#include "models/fit.h"
 #include "models/predict.h"
 #include "tools/bench_report.h"
 #include "tools/bench_sweep.h"
@@ -18,6 +18,7 @@
 #include "tools/device_names.h"
 #include "tools/flags.h"
 #include "tools/interrupt.h"
+#include "tools/machine_choice.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
@@ -44,10 +45,7 @@ struct SimulateFlags {
 class SimulatedMachine {
  public:
   explicit SimulatedMachine(meta::MachineModel model) : model_(std::move(model)) {
-    for (const meta::DeviceModel& device : model_.devices) {
-      const std::string text = fmt::format("{}, {}", device.identity, format_bytes(device.memory));
-      devices_.push_back(&sim::family().provide({device.name, text, device.type, device.memory}));
-    }
+    for (const meta::DeviceModel& device : model_.devices) devices_.push_back(&simulated_device(device));
   }
   const meta::MachineModel& model() const { return model_; }
   std::span<Device* const> devices() const { return devices_; }
@@ -135,7 +133,7 @@ std::string short_devices(const DeviceList& list) {
 }
 
 BenchColumns columns_of(const SimulateFlags& flags, const std::vector<BenchSetup>& setups,
-                        std::span<const std::unique_ptr<models::Model>> opened) {
+                        const std::vector<BenchTest>& tests, std::span<const std::unique_ptr<models::Model>> opened) {
   BenchColumns columns;
   for (const auto& model : opened) columns.model_width = std::max(columns.model_width, describe_model(*model).size());
   const BenchOptions usual;
@@ -144,7 +142,10 @@ BenchColumns columns_of(const SimulateFlags& flags, const std::vector<BenchSetup
   columns.cache_types = flags.context.dtype_k != usual.dtype_k || flags.context.dtype_v != usual.dtype_v;
   columns.split_mode = flags.mode != models::SplitMode::kTensor;
   columns.devices_width = widest(setups, [](const BenchSetup& setup) { return short_devices(setup.devices); });
-  columns.ratio_width = std::max<size_t>(4, widest(setups, [](const BenchSetup& setup) { return setup.ratio; }));
+  columns.ratio_width = width_of_shares(setups);
+  columns.test_width = width_of_tests(tests);
+  columns.shares_follow =
+      std::any_of(setups.begin(), setups.end(), [](const BenchSetup& setup) { return setup.ratio == kAutoRatio; });
   return columns;
 }
 
@@ -188,10 +189,32 @@ nlohmann::ordered_json memory_json(const models::Prediction& prediction) {
 /// Goes through the setups and tests of a command line, and prints them.
 class Simulation {
  public:
-  Simulation(const SimulateFlags& flags, const SimulatedMachine& machine, const std::vector<BenchSetup>& setups)
+  Simulation(const SimulateFlags& flags, const SimulatedMachine& machine, const std::vector<BenchSetup>& setups,
+             const std::vector<BenchTest>& tests)
       : flags_(flags), machine_(machine) {
-    for (const std::string& path : flags.lists.models) models_.push_back(models::open_model(path));
-    report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, setups, models_));
+    const BenchTest& deepest = *std::max_element(
+        tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
+    for (const std::string& path : flags.lists.models) {
+      models_.push_back(models::open_model(path));
+      const models::Hparams& hparams = models_.back()->hparams;
+      warn_of_context(hparams, models::session_size(hparams, session_of(deepest)));
+    }
+    report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, setups, tests, models_));
+  }
+
+  /// Of all setups. What was simulated before a failure is printed.
+  void run(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) {
+    try {
+      for (const BenchSetup& setup : setups) {
+        for (const BenchTest& test : tests) {
+          if (interrupted()) throw Interrupted();
+          run(setup, test);
+        }
+      }
+    } catch (...) {
+      report_->print_rows();
+      throw;
+    }
   }
 
   void run(const BenchSetup& setup, const BenchTest& test) {
@@ -201,7 +224,7 @@ class Simulation {
     const models::Prediction prediction =
         search ? with_best_shares(scenario, candidate, objective_of(test)) : scenario.predict(candidate);
     report_->add(result_of(setup, test, prediction));
-    if (!prediction.fits) does_not_fit(setup, test, prediction);
+    if (!prediction.fits) does_not_fit(setup, test, scenario, prediction);
     latest_shares_ = prediction.candidate.shares;
   }
 
@@ -316,8 +339,8 @@ class Simulation {
     result.more_columns = {{"speed-up", compared ? fmt::format("{:.2f}", gain) : "-"},
                            {"collectives", percent(parts.communication)},
                            {"waiting", percent(parts.waiting)},
-                           {"memory", format_bytes(use.use.total())},
-                           {"of", format_bytes(use.memory.total)}};
+                           {"memory", format_bytes(use.use.total()), 10},
+                           {"of", format_bytes(use.memory.total), 10}};
     result.more_fields = {{"fits", prediction.fits},
                           {"context", prediction.context},
                           {"speed_up", compared ? nlohmann::ordered_json(gain) : nlohmann::ordered_json()},
@@ -333,13 +356,26 @@ class Simulation {
                           {"memory", memory_json(prediction)}};
   }
 
-  void does_not_fit(const BenchSetup& setup, const BenchTest& test, const models::Prediction& prediction) {
-    const models::DeviceUse& use = fullest(prediction);
-    remarks_ += fmt::format(
-        "{} on {} does not fit: {} would need {} and has {}; use more devices, another -ts, a smaller context (-c) or "
-        "batch (-ub), a quantised cache (-ctk q8_0 -ctv q8_0), or a smaller model\n",
-        test.name(), short_devices(setup.devices), use.device, format_bytes(use.use.total()),
-        format_bytes(use.memory.free));
+  void does_not_fit(const BenchSetup& setup, const BenchTest& test, const models::Scenario& scenario,
+                    const models::Prediction& prediction) {
+    models::Remedies remedies = models::remedies(scenario, prediction);
+    // The test needs its context: with less it is another test.
+    std::string fewer;
+    if (remedies.context && *remedies.context < test.context()) {
+      fewer = fmt::format("; {} tokens in all would fit (-p, -n, -d)", *remedies.context);
+      remedies.context.reset();
+    }
+    if (remedies.context_q8_0 && *remedies.context_q8_0 < test.context()) remedies.context_q8_0.reset();
+    remarks_ += fmt::format("{} on {} does not fit: {}{}{}\n", test.name(), short_devices(setup.devices),
+                            to_string(remedies), fewer, shares_remedy(setup, prediction));
+  }
+
+  /// Where all devices together have the memory, others may take what one of them has no room for.
+  static std::string shares_remedy(const BenchSetup& setup, const models::Prediction& prediction) {
+    int64_t margin = 0;
+    for (const models::DeviceUse& use : prediction.memory) margin += models::margin_bytes(use);
+    const bool may_help = margin >= 0 && prediction.memory.size() > 1 && setup.ratio != kAutoRatio;
+    return may_help ? "; other shares may fit (-ts auto)" : "";
   }
 
   const SimulateFlags& flags_;
@@ -359,13 +395,8 @@ int simulate(SimulateFlags flags) {
   const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   catch_interrupts();
-  Simulation simulation(flags, machine, setups);
-  for (const BenchSetup& setup : setups) {
-    for (const BenchTest& test : tests) {
-      if (interrupted()) throw Interrupted();
-      simulation.run(setup, test);
-    }
-  }
+  Simulation simulation(flags, machine, setups, tests);
+  simulation.run(setups, tests);
   simulation.finish();
   if (!flags.trace.empty()) simulation.trace(setups.back(), tests);
   return kSuccess;

@@ -1,0 +1,31 @@
+"""Flags of a script: what is wrong with them is one line on stderr and exit code 2, as in shoal itself.
+
+    parser = arguments.Parser(description=__doc__)
+    parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
+"""
+import argparse
+import shlex
+import sys
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Does without the usage, which is far longer than the error. A description is printed as it stands, and flags are
+    to be written out: a shortened one would mean something else once there is another that begins so."""
+
+    def __init__(self, *arguments, **options):
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **options)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {' '.join(message.split())}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def words(text: str) -> list[str]:
+    """As a shell takes them apart; for flags that take other programs' flags."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: a quotation is not closed, or a backslash is the last") from None
