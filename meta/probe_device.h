@@ -15,10 +15,15 @@ namespace shoal::meta {
 /// How much is measured.
 struct ProbeEffort {
   std::vector<int64_t> streamed_columns, cached_columns;
-  double budget;       ///< seconds for one figure
-  size_t working_set;  ///< bytes of weights that are looked at when caches are sought
+  double budget;  ///< seconds for one figure
+  size_t
+      working_set;  ///< bytes of weights that are looked at when caches are sought, if they are not known to be large
 };
 ProbeEffort probe_effort(bool quick);
+/// The caches of a device are no larger, as far as that is known without measuring.
+size_t most_cache(const Device& device);
+/// So many bytes are not read from its caches.
+size_t beyond_caches(const Device& device, double measured_cache);
 /// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
 size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "devices/cpu/cpu_device.h"
+#include "devices/cpu/topology.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
 #include "meta/probe_device.h"
@@ -201,6 +202,25 @@ TEST(Probe, NamesDevicesThatFailTogether) {
   unsetenv("SHOAL_COMM");
   EXPECT_THAT(text, HasSubstr("[CPU0,CPU1] cannot be measured: "));
   EXPECT_THAT(text, HasSubstr("SHOAL_COMM"));
+  cpu::configure("");
+}
+
+TEST(ProbeDevice, ReadsMoreThanCachesHold) {
+  cpu::configure("devices=1");
+  Device& all = Registry::instance().device("CPU0");
+  const size_t known = most_cache(all);
+  EXPECT_EQ(beyond_caches(all, 0), 4 * known);
+  EXPECT_EQ(beyond_caches(all, static_cast<double>(known + 1024)), 4 * (known + 1024)) << "however much it is";
+  EXPECT_LT(known, size_t{8} << 30);
+  const std::vector<int> cores = cpu::cores_of(all);
+  EXPECT_LE(cpu::cache_bytes(std::span(cores).first(1)), known);
+  EXPECT_EQ(cpu::cache_bytes({}), 0u);
+  EXPECT_EQ(cpu::cache_bytes(cores), known);
+
+  cpu::configure("devices=1,memory=1M");
+  Device& small = Registry::instance().device("CPU0");
+  EXPECT_EQ(probe_doubt(small).empty(), known == 0) << probe_doubt(small);
+  EXPECT_EQ(probe_doubt(Registry::instance().device("NULL0")), "");
   cpu::configure("");
 }
 

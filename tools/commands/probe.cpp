@@ -189,6 +189,9 @@ int probe(const ProbeFlags& flags) {
   }
   require_threads(threads_needed(devices, threads));
   meta::check_machine_file();
+  for (const Device* device : devices) {
+    if (const std::string doubt = meta::probe_doubt(*device); !doubt.empty()) warn(doubt);
+  }
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
