@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "collectives/json_text.h"
 #include "graph/error.h"
 #include "meta/machine.h"
 
@@ -15,7 +16,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 constexpr int kMostDevices = 4096;
-constexpr int kDeepest = 16;       ///< lists and objects in each other
 constexpr double kLargest = 1e30;  ///< and its inverse the smallest: nothing real is beyond, and sums stay finite
 
 /// A name that lists of devices ("CPU0,CPU1") can have.
@@ -144,18 +144,18 @@ std::string place_of(std::string_view text, size_t byte) {
 /// JSON in which no object has a key twice: the second would silently replace the first.
 Json parse_text(std::string_view text, std::string_view origin) {
   std::vector<std::set<std::string>> keys;
-  const auto see = [&](int depth, Json::parse_event_t event, Json& value) {
-    require<InvalidArgument>(depth <= kDeepest, "{}: lists and objects in each other, more than {} deep", origin,
-                             kDeepest);
+  const auto see = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      fail<InvalidArgument>("{}: the key {} is there twice in one object", origin, value.dump());
+      fail<InvalidArgument>("the key {} is there twice in one object", value.dump());
     }
     return true;
   };
   try {
-    return Json::parse(text, see);
+    return parse_json<Json>(text, see);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("{}: {}", origin, error.what());
   } catch (const Json::parse_error& error) {
     fail<InvalidArgument>("{}: no JSON, from {} on; see docs/simulation.md for the format", origin,
                           place_of(text, error.byte));

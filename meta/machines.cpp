@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "collectives/json_text.h"
 #include "devices/cache_file.h"
 #include "graph/error.h"
 
@@ -282,11 +283,11 @@ std::string read_text(const std::string& path) {
 /// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.
 std::string description_in(const std::string& text) {
   using Json = nlohmann::ordered_json;
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parse_json_or_nothing<Json>(text);
   if (!json.is_object()) return text;
   const Json* machine = &json;
   if (json.contains("machines") && json["machines"].is_array() && !json["machines"].empty()) {
-    machine = &json["machines"].back();
+    machine = &json["machines"].front();
   }
   if (machine->is_object() && machine->contains("machine")) machine = &(*machine)["machine"];
   return machine == &json ? text : machine->dump();

@@ -71,6 +71,7 @@ class Search {
     if (candidate.mode == SplitMode::kTensor && candidate.groups.size() == 1) {
       kinds_ = DeviceKinds(candidate.groups.front(), scenario.machine).exchangeable(candidate.groups.front());
     }
+    if (options_.all_take_part) least_ = least_share();
   }
 
   BestShares run() {
@@ -79,13 +80,13 @@ class Search {
     consider({});
     out.even = best_;
     if (names_.size() > 1) {
-      std::vector<double> shares = shares_by_speed(scenario_, candidate_, options_.objective);
+      std::vector<double> shares = raised(shares_by_speed(scenario_, candidate_, options_.objective));
       for (int i = 0; i < kClippings; ++i) {
         const Prediction one = consider(shares);
         if (one.fits) break;
-        shares = clipped_by_memory(one);
+        shares = raised(clipped_by_memory(one));
       }
-      if (!best_.fits) consider(clipped_by_memory(out.even));
+      if (!best_.fits) consider(raised(clipped_by_memory(out.even)));
       climb();
     }
     out.best = best_;
@@ -95,6 +96,31 @@ class Search {
   }
 
  private:
+  /// What one unit is, where there are most of them; an even share where there are fewer than sharers.
+  double least_share() const {
+    const Model& model = scenario_.model;
+    int64_t most = model.hparams.layers;
+    if (candidate_.mode == SplitMode::kTensor) {
+      most = 1;
+      for (const auto& [group, units] : split_units(model.hparams, model.split_tensors())) {
+        if (group != CutGroup::kVocabulary) most = std::max(most, units);
+      }
+    }
+    return 1 / std::max(static_cast<double>(most), static_cast<double>(names_.size()));
+  }
+
+  /// With at least the least share for each, which comes from those that have more.
+  std::vector<double> raised(std::vector<double> shares) const {
+    double more = 0, over = 0;
+    for (const double share : shares) {
+      more += std::max(0.0, least_ - share);
+      over += std::max(0.0, share - least_);
+    }
+    if (more <= 0 || over <= 0) return shares;
+    for (double& share : shares) share = std::max(least_, share - std::max(0.0, share - least_) * more / over);
+    return shares;
+  }
+
   bool exhausted() const { return static_cast<int>(known_.size()) >= options_.predictions; }
 
   bool is_better(const Prediction& one, const Prediction& other) const {
@@ -139,7 +165,7 @@ class Search {
     for (const auto& [from, to] : moves(from_shares)) {
       if (exhausted()) break;
       std::vector<double> shares = from_shares;
-      const double moved = std::min(part, shares[from]);
+      const double moved = std::min(part, shares[from] - least_);
       shares[from] -= moved;
       shares[to] += moved;
       if (shares[from] < 1e-9) shares[from] = 0;
@@ -154,7 +180,7 @@ class Search {
     std::vector<std::pair<size_t, size_t>> out;
     for (size_t from = 0; from < shares.size(); ++from) {
       for (size_t to = 0; to < shares.size(); ++to) {
-        if (from != to && shares[from] > 0) out.emplace_back(from, to);
+        if (from != to && shares[from] > least_ + 1e-9) out.emplace_back(from, to);
       }
     }
     std::stable_sort(out.begin(), out.end(), [&](const auto& a, const auto& b) {
@@ -194,6 +220,7 @@ class Search {
   std::vector<std::vector<std::string>> names_;
   std::vector<size_t> kinds_;  ///< of the devices, the same for those that may be exchanged; empty: none may
   std::map<std::string, Prediction> known_;  ///< by split key
+  double least_ = 0;                         ///< share of each
   Prediction best_;
 };
 

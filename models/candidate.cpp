@@ -112,6 +112,18 @@ Objective parse_objective(std::string_view text) {
   fail<InvalidArgument>("there is no objective '{}'; there are generation, prompt and mix", text);
 }
 
+void require_work(const Workload& workload, Objective objective) {
+  const bool prompt = workload.prompt > 0, generate = workload.generate > 0;
+  require<InvalidArgument>(objective != Objective::kGeneration || generate,
+                           "the objective generation needs tokens to generate: give -n above 0, or --objective prompt");
+  require<InvalidArgument>(objective != Objective::kPrompt || prompt,
+                           "the objective prompt needs a prompt: give -p above 0, or --objective generation");
+  require<InvalidArgument>(objective != Objective::kMix || (prompt && generate),
+                           "the objective mix needs a prompt and tokens to generate: give -p and -n above 0, or "
+                           "--objective {}",
+                           prompt ? "prompt" : "generation");
+}
+
 PlacementOptions placement_of(const Candidate& candidate, PlacementOptions options) {
   options.mode = candidate.mode;
   options.ratio = candidate.ratio();
@@ -145,6 +157,13 @@ std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& c
   for (int most = 1; most <= kMost; ++most) {
     Candidate simple = candidate;
     for (double& share : simple.shares) share = std::round(share / largest * most);
+    if (key_of(simple) == wanted) return simple.shares;
+  }
+  // Or the fewest decimals.
+  const double sum = std::accumulate(candidate.shares.begin(), candidate.shares.end(), 0.0);
+  for (double scale = 1e3; scale < 1e9; scale *= 10) {
+    Candidate simple = candidate;
+    for (double& share : simple.shares) share = std::round(share / sum * scale) / scale;
     if (key_of(simple) == wanted) return simple.shares;
   }
   return candidate.shares;

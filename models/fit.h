@@ -1,5 +1,5 @@
-// Making a model fit: the largest context for which there is memory, and what else would help. By ModelPlan, which
-// allocates nothing; memory grows with the context, so that a few plans find it.
+// Making a model fit: the largest context for which there is memory (fit.cpp), and what else would help (remedies.cpp).
+// By ModelPlan, which allocates nothing; memory grows with the context, so that a few plans find it.
 #pragma once
 
 #include <cstdint>
@@ -31,20 +31,34 @@ bool fits(std::span<const DeviceUse> uses, size_t margin);
 std::optional<int64_t> largest_context(const Model& model, const Placement& placement, const SessionOptions& session,
                                        const LoadOptions& load, const FitOptions& options);
 
-/// What would make a candidate fit that does not; each by itself.
+/// A context for which there is memory, and everything that a command has to say for it beside what it says already.
+struct ContextThatFits {
+  int64_t context = 0;
+  Candidate candidate;  ///< with the shares for it
+  std::string options;  ///< "-c 22432 -ts 6,11 -sm layer"
+};
+
+/// What would make a model fit that does not; each by itself.
 struct Remedies {
-  std::string problem;                     ///< "CPU0 needs 9.1 MiB and has 8.0 MiB free"
-  std::optional<int64_t> context;          ///< with everything else as asked for
-  std::optional<int64_t> context_q8_0;     ///< and with a q8_0 cache, where that is more
-  double bits = 0;                         ///< bits per weight of the file
-  std::optional<double> bits_that_fit;     ///< with the context asked for
-  std::vector<std::string> quantisations;  ///< with no more bits than that, and fewer than the file: "Q4_K_M"
-  std::optional<int> more_devices;         ///< so many like `device`
-  std::string device;                      ///< that has most memory
+  std::string problem;                          ///< "CPU0 needs 9.1 MiB and has 8.0 MiB free"
+  std::optional<ContextThatFits> context;       ///< the largest, with any shares in any of the ways
+  std::optional<ContextThatFits> context_q8_0;  ///< and with a q8_0 cache, where that is more
+  double bits = 0;                              ///< bits per weight of the file
+  std::optional<double> bits_that_fit;          ///< with the context asked for
+  std::string bits_options;                     ///< what else the command has to say then: "-ts 3,5", or nothing
+  std::vector<std::string> quantisations;       ///< with no more bits than that, and smaller than the file's: "Q4_K_M"
+  std::optional<int> more_devices;              ///< so many like `device`
+  std::string device;                           ///< that has most memory
+  std::string devices_options;                  ///< "-ts auto", or nothing
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
 };
 
-/// `asked`: a prediction of the candidate that does not fit.
+/// `asked`: a prediction that does not fit. `groups`: the devices as the command names them, `scenario.placement` its
+/// mode and ratio: options that say the same are left out. `ways`: devices and modes to look at, the ones that are
+/// liked best first; their shares do not count.
+Remedies remedies(const Scenario& scenario, const Prediction& asked, const DeviceGroups& groups,
+                  std::span<const Candidate> ways);
+/// For the devices of the candidate, in either mode.
 Remedies remedies(const Scenario& scenario, const Prediction& asked);
 /// One sentence: "CPU0 needs 9.1 MiB and has 8.0 MiB free; what would fit: a context of 256 (-c 256); ...".
 std::string to_string(const Remedies& remedies);

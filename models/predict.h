@@ -99,11 +99,13 @@ enum class Objective : uint8_t { kGeneration, kPrompt, kMix };
 std::string_view name_of(Objective objective);
 /// "generation", "prompt" or "mix". Throws InvalidArgument that lists them.
 Objective parse_objective(std::string_view text);
+/// Has the workload what the objective is about? Throws InvalidArgument with the remedy where it has not.
+void require_work(const Workload& workload, Objective objective);
 /// Seconds that the workload takes by the objective; of what there is where it has nothing of that kind.
 double seconds_of(const Prediction& prediction, Objective objective);
 
-/// The shares that are shortest to write and lead to the same split: 3,1 for {0.7512, 0.2488}; its own where there are
-/// none with numbers up to 99.
+/// The shares that are shortest to write and lead to the same split: 3,1 for {0.7512, 0.2488}; with few decimals where
+/// there are none with numbers up to 99.
 std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate);
 
 /// The options for a candidate's Placement.

@@ -18,6 +18,8 @@ constexpr size_t kMostDevicesForSets = 12;
 /// Of all sets together, and at least of each.
 constexpr int kManyPredictions = 640;
 constexpr int kFewPredictions = 16;
+/// Ways with fewer devices that are looked at where nothing fits: those with most memory.
+constexpr size_t kMostNarrowWays = 4;
 
 /// The first 1, 2, 3, ... devices by bandwidth.
 std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, const meta::MachineModel& machine) {
@@ -34,14 +36,56 @@ std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, c
   return sets;
 }
 
+Candidate acting_as_one(const std::vector<Device*>& set) {
+  return {{set}, SplitMode::kTensor, {}};
+}
+
+Candidate layers_of(const std::vector<Device*>& set) {
+  Candidate layers{{}, SplitMode::kLayer, {}};
+  for (Device* device : set) layers.groups.push_back({device});
+  return layers;
+}
+
+std::vector<Device*> all_of(const DeviceGroups& groups) {
+  std::vector<Device*> devices;
+  for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
+  return devices;
+}
+
+bool are_grouped(const DeviceGroups& groups) {
+  return groups.size() > 1 && groups.size() < all_of(groups).size();
+}
+
+/// Where nothing fits: all devices in every mode, the one of the command first, then sets of fewer of them.
+std::vector<Candidate> ways_of(const Scenario& scenario, const DeviceGroups& groups) {
+  const std::vector<Device*> devices = all_of(groups);
+  std::vector<Candidate> ways{acting_as_one(devices)};
+  if (devices.size() == 1) return ways;
+  if (are_grouped(groups)) ways.push_back({groups, SplitMode::kLayer, {}});
+  ways.push_back(layers_of(devices));
+  if (scenario.placement.mode == SplitMode::kLayer) std::rotate(ways.begin(), ways.begin() + 1, ways.end());
+  auto sets = useful_sets(devices, scenario.machine);
+  std::erase_if(sets, [&](const auto& set) { return set.size() == devices.size(); });
+  const auto free = [](const std::vector<Device*>& set) {
+    size_t bytes = 0;
+    for (const Device* device : set) bytes += device->memory().free;
+    return bytes;
+  };
+  std::stable_sort(sets.begin(), sets.end(), [&](const auto& a, const auto& b) { return free(a) > free(b); });
+  for (size_t i = 0; i < std::min(sets.size(), kMostNarrowWays); ++i) {
+    ways.push_back(acting_as_one(sets[i]));
+    if (sets[i].size() > 1) ways.push_back(layers_of(sets[i]));
+  }
+  return ways;
+}
+
 /// Predictions of everything that is worth looking at.
 class Comparison {
  public:
   Comparison(const Scenario& scenario, const RecommendOptions& options) : scenario_(scenario), options_(options) {}
 
   std::vector<Prediction> run(const DeviceGroups& groups) {
-    std::vector<Device*> devices;
-    for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
+    const std::vector<Device*> devices = all_of(groups);
     const auto sets = useful_sets(devices, scenario_.machine);
     // With many sets less is gained by looking closely at each.
     const int part = std::max(kFewPredictions, kManyPredictions / static_cast<int>(sets.size()));
@@ -51,30 +95,50 @@ class Comparison {
         if (options_.progress) options_.progress(static_cast<int>(i), static_cast<int>(sets.size()));
       };
       tell();
-      consider_set(sets[i], {options_.objective, predictions, [&](int, int) { tell(); }});
+      consider_set(sets[i], {options_.objective, predictions, false, [&](int, int) { tell(); }});
     }
-    const bool grouped = groups.size() > 1 && groups.size() < devices.size();
-    if (grouped) consider({groups, SplitMode::kLayer, {}});
+    if (are_grouped(groups)) consider({groups, SplitMode::kLayer, {}});
     if (found_.empty() && refusal_) std::rethrow_exception(refusal_);
+    return std::move(found_);
+  }
+
+  /// What using all devices costs is to be seen at the best of the splits in which every one of them does something.
+  std::vector<Prediction> all_taking_part(const DeviceGroups& groups) {
+    const std::vector<Device*> set = all_of(groups);
+    const ShareSearch search{options_.objective, options_.predictions, true, [&](int, int) {
+                               if (options_.progress) options_.progress(0, 1);
+                             }};
+    for (const Candidate& candidate : {acting_as_one(set), layers_of(set)}) {
+      if (candidate.mode == SplitMode::kLayer && !has_layers_for(set)) continue;
+      try {
+        const Prediction best = best_shares(scenario_, candidate, search).best;
+        if (has_all(best.candidate.shares)) add(best);
+      } catch (const InvalidArgument&) {
+        refusal_ = std::current_exception();
+      }
+    }
     return std::move(found_);
   }
 
  private:
   void consider_set(const std::vector<Device*>& set, const ShareSearch& search) {
-    if (set.size() == 1) return consider({{set}, SplitMode::kTensor, {}});
+    if (set.size() == 1) return consider(acting_as_one(set));
     try {
-      const BestShares shares = best_shares(scenario_, {{set}, SplitMode::kTensor, {}}, search);
+      const BestShares shares = best_shares(scenario_, acting_as_one(set), search);
       add(shares.even);
       if (has_all(shares.best.candidate.shares)) add(shares.best);
     } catch (const InvalidArgument&) {
       refusal_ = std::current_exception();
     }
-    if (static_cast<int64_t>(set.size()) > scenario_.model.hparams.layers) return;  // some would have none
-    Candidate layers{{}, SplitMode::kLayer, {}};
-    for (Device* device : set) layers.groups.push_back({device});
+    if (!has_layers_for(set)) return;
+    Candidate layers = layers_of(set);
     consider(layers);
     layers.shares = shares_of_layers(layers);
     if (!layers.shares.empty() && has_all(layers.shares)) consider(layers);
+  }
+
+  bool has_layers_for(const std::vector<Device*>& set) const {
+    return static_cast<int64_t>(set.size()) <= scenario_.model.hparams.layers;
   }
 
   /// A device without a share is no help; sets without it are looked at for themselves.
@@ -149,16 +213,21 @@ std::string costs_text(const Prediction& prediction, Objective objective) {
   return fmt::format("{}", fmt::join(parts, ", and "));
 }
 
-std::string faster_text(const Prediction& winner, const Prediction& other, Objective objective, bool why) {
+std::string name_in_text(const Prediction& one) {
+  return one.candidate.device_count() == 1 ? one.candidate.devices() + " alone" : one.candidate.name();
+}
+
+/// "1.20x faster than CPU0,CPU1 tensor even", "as fast as it".
+std::string than_text(const Prediction& winner, const Prediction& other, Objective objective, bool why = true) {
   const double factor = seconds_of(other, objective) / seconds_of(winner, objective);
-  const std::string name =
-      winner.candidate.device_count() == 1 ? winner.candidate.devices() + " alone" : winner.candidate.name();
-  const std::string rival =
-      other.candidate.device_count() == 1 ? other.candidate.devices() + " alone" : other.candidate.name();
-  std::string text = factor < 1.005 ? fmt::format("{} is predicted as fast as {}", name, rival)
-                                    : fmt::format("{} is predicted {:.2f}x faster than {}", name, factor, rival);
+  const std::string text = factor < 1.005 ? fmt::format("as fast as {}", name_in_text(other))
+                                          : fmt::format("{:.2f}x faster than {}", factor, name_in_text(other));
   const std::string costs = why ? costs_text(other, objective) : "";
   return costs.empty() ? text : text + ": " + costs;
+}
+
+std::string faster_text(const Prediction& winner, const Prediction& other, Objective objective, bool why) {
+  return fmt::format("{} is predicted {}", name_in_text(winner), than_text(winner, other, objective, why));
 }
 
 std::string reason_of(const std::vector<Prediction>& sorted, Objective objective) {
@@ -168,21 +237,38 @@ std::string reason_of(const std::vector<Prediction>& sorted, Objective objective
   if (most == 1)
     return sorted.size() == 1 ? best.candidate.devices() + " is the only device"
                               : faster_text(best, sorted[1], objective, false);
-  // Of what divides layers little is to be said: it is about as fast as one device.
-  const auto first_of = [&](size_t devices) -> const Prediction* {
-    const Prediction* first = nullptr;
+  const auto first_of = [&](size_t devices, std::optional<SplitMode> mode) -> const Prediction* {
     for (const Prediction& one : sorted) {
       if (!one.fits || one.candidate.device_count() != devices) continue;
-      if (one.candidate.mode == SplitMode::kTensor) return &one;
-      if (first == nullptr) first = &one;
+      if (!mode || one.candidate.mode == *mode) return &one;
     }
-    return first;
+    return nullptr;
   };
-  const Prediction* all = first_of(most);
-  if (best.candidate.device_count() < most && all != nullptr) return faster_text(best, *all, objective, true);
-  if (best.candidate.device_count() < most) return best.candidate.name() + " is the fastest that fits";
-  if (const Prediction* one = first_of(1)) return faster_text(best, *one, objective, false);
-  return best.candidate.name() + " is the fastest that fits; no device has enough memory alone";
+  if (best.candidate.device_count() == most) {
+    if (const Prediction* one = first_of(1, {})) return faster_text(best, *one, objective, false);
+    return best.candidate.name() + " is the fastest that fits; no device has enough memory alone";
+  }
+  const Prediction* all = first_of(most, {});
+  if (all == nullptr) return best.candidate.name() + " is the fastest that fits";
+  std::string text = faster_text(best, *all, objective, true);
+  // Layers divided are often about as fast as one device: what acting as one would cost is told too.
+  const Prediction* as_one = first_of(most, SplitMode::kTensor);
+  if (as_one != nullptr && as_one != all) text += "; " + than_text(best, *as_one, objective);
+  return text;
+}
+
+/// Those that fit by speed, the others by what they lack.
+void sort(std::vector<Prediction>& candidates, Objective objective) {
+  const auto lacking = [](const Prediction& one) {
+    int64_t bytes = 0;
+    for (const DeviceUse& use : one.memory) bytes += std::min<int64_t>(0, margin_bytes(use));
+    return -bytes;
+  };
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const Prediction& a, const Prediction& b) {
+    if (a.fits != b.fits) return a.fits;
+    if (!a.fits && lacking(a) != lacking(b)) return lacking(a) < lacking(b);
+    return seconds_of(a, objective) < seconds_of(b, objective);
+  });
 }
 
 }  // namespace
@@ -208,24 +294,24 @@ std::vector<std::vector<Device*>> useful_sets(std::span<Device* const> devices, 
 }
 
 Recommendation recommend(const Scenario& scenario, const DeviceGroups& groups, const RecommendOptions& options) {
+  require_work(scenario.workload, options.objective);
   Recommendation out;
-  out.candidates = Comparison(scenario, options).run(groups);
-  const auto lacking = [](const Prediction& one) {
-    int64_t bytes = 0;
-    for (const DeviceUse& use : one.memory) bytes += std::min<int64_t>(0, margin_bytes(use));
-    return -bytes;
+  Comparison comparison(scenario, options);
+  out.candidates = comparison.run(groups);
+  sort(out.candidates, options.objective);
+  const auto leaves_some_out = [&](const Prediction& best) {
+    return best.fits && best.candidate.device_count() < all_of(groups).size();
   };
-  std::stable_sort(out.candidates.begin(), out.candidates.end(), [&](const Prediction& a, const Prediction& b) {
-    if (a.fits != b.fits) return a.fits;
-    if (!a.fits && lacking(a) != lacking(b)) return lacking(a) < lacking(b);
-    return seconds_of(a, options.objective) < seconds_of(b, options.objective);
-  });
+  if (!out.candidates.empty() && leaves_some_out(out.candidates.front())) {
+    for (Prediction& one : comparison.all_taking_part(groups)) out.candidates.push_back(std::move(one));
+    sort(out.candidates, options.objective);
+  }
   if (out.candidates.empty()) return out;
   if (out.candidates.front().fits) {
     out.best = 0;
     out.reason = reason_of(out.candidates, options.objective);
   } else {
-    out.remedies = remedies(scenario, out.candidates.front());
+    out.remedies = remedies(scenario, out.candidates.front(), groups, ways_of(scenario, groups));
     out.reason = "nothing fits: " + to_string(*out.remedies);
   }
   return out;

@@ -9,17 +9,19 @@ unit away is significantly better. Each finished run is in the journal: the same
 docs/tuning.md says more. Exit code 1 when nothing could be measured, 130 or 143 when it was stopped.
 """
 import argparse
+import contextlib
+import os
 import pathlib
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from measuring import python  # noqa: E402
+from measuring import arguments, python  # noqa: E402
 
 python.use_packages("tune_split", "matplotlib", "numpy", "optuna", "rich", "scipy")
 
-from tuning.main import Failure, tune  # noqa: E402
+from tuning.main import Failure, tell, tune  # noqa: E402
 from tuning.optimiser import SAMPLERS  # noqa: E402
 
 MOST_UNITS = 4096  # that --units may ask for
@@ -71,7 +73,7 @@ def add_what(parser):
 def add_how(parser):
     how = parser.add_argument_group("how")
     how.add_argument("--trials", type=positive(int), metavar="N",
-                     help="splits to measure at most (4, and 8 for each device)")
+                     help="splits to measure at most (a third of all, but at least 8)")
     how.add_argument("--budget", type=positive(float), metavar="SECONDS", help="of measuring, earlier runs included")
     how.add_argument("-r", "--repetitions", type=positive(int), default=3, metavar="N", help="of each run (3)")
     how.add_argument("--tolerance", type=fraction, default=0.01, help="a difference that does not matter (0.01)")
@@ -97,28 +99,67 @@ def add_files(parser):
     files.add_argument("--output", choices=("text", "json"), default="text", help="of stdout")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+class Parser(arguments.Parser):
+    def print_help(self, file=None):
+        """Not argparse's, which passes over what goes wrong."""
+        with telling_stdout():
+            print(self.format_help(), end="", file=file, flush=True)
+
+
+@contextlib.contextmanager
+def telling_stdout():
+    """What goes wrong with it becomes a Failure, in the program's own words."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"cannot write to stdout: {error.strerror}; check the disk or pipe it goes to") from None
+
+
+def parsed():
+    parser = Parser(description=__doc__)
     for add in (add_what, add_how, add_files):
         add(parser)
-    arguments = parser.parse_args()
-    if arguments.n_depth < 0:
+    given = parser.parse_args()
+    check(parser, given)
+    return given
+
+
+def check(parser, given):
+    """What no flag can tell by itself."""
+    if given.n_depth < 0:
         parser.error("argument -d: a depth is not below 0")
-    if not 0.5 <= arguments.confidence < 1:
+    if not 0.5 <= given.confidence < 1:
         parser.error("argument --confidence: must be at least 0.5 and below 1")
-    devices = arguments.devices.split(",")
-    if len(devices) < 2 or not all(devices) or ";" in arguments.devices:
-        parser.error(f"argument --devices: '{arguments.devices}' is no list of two devices or more, such as CPU0,CPU1")
-    if arguments.simulate and arguments.objective == "context":
+    devices = given.devices.split(",")
+    if len(devices) < 2 or not all(devices) or ";" in given.devices:
+        parser.error(f"argument --devices: '{given.devices}' is no list of two devices or more, such as CPU0,CPU1")
+    if given.simulate and given.objective == "context":
         parser.error("argument --simulate: the context is found by plans alone; leave --simulate out")
+
+
+def drop_stdout():
+    """What cannot be written; the interpreter would try again when it ends."""
     try:
-        return tune(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> int:
+    try:
+        return tune(parsed())
     except Failure as failure:
-        print(f"tune_split: {failure}", file=sys.stderr)
-        return 1
+        tell(f"tune_split: {failure}")
     except BrokenPipeError:
-        sys.stderr.close()
+        drop_stdout()
         return 141
+    except OSError as error:
+        tell(f"tune_split: {error.filename or 'reading or writing'}: {error.strerror}")
+    drop_stdout()
+    return 1
 
 
 if __name__ == "__main__":

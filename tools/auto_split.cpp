@@ -72,6 +72,7 @@ bool choose_shares(const models::Model& model, const models::DeviceGroups& group
     scenario.load.repack = false;
     models::BestShares as_they_are = search_shares(scenario, candidate, goal.objective);
     if (as_they_are.best.fits) found = std::move(as_they_are);
+    scenario.load.repack = true;
   }
   placement.ratio = found.best.candidate.ratio();
   if (found.best.fits || !goal.fit_follows) write_err(fmt::format("shoal: {}\n", tell(scenario, found)));

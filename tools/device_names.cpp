@@ -96,14 +96,17 @@ std::vector<int> device_group_sizes(std::string_view text) {
 }
 
 std::vector<Device*> find_devices(const std::vector<std::string>& names) {
-  int needed = cpus_needed(names);
-  provide_cpus(needed);
-  std::vector<Device*> devices;
-  for (const std::string& name : names) {
-    Device* device = find_listed(name);
-    if (device == nullptr) fail_unknown(name, needed);
-    devices.push_back(device);
+  const std::vector<Device*> devices = find_known_devices(names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (devices[i] == nullptr) fail_unknown(names[i], cpus_needed(names));
   }
+  return devices;
+}
+
+std::vector<Device*> find_known_devices(const std::vector<std::string>& names) {
+  provide_cpus(cpus_needed(names));
+  std::vector<Device*> devices;
+  for (const std::string& name : names) devices.push_back(find_listed(name));
   return devices;
 }
 

@@ -19,5 +19,7 @@ std::vector<int> device_group_sizes(std::string_view text);
 /// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
 /// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are.
 std::vector<Device*> find_devices(const std::vector<std::string>& names);
+/// The same with nullptr in place of a device that is not listed.
+std::vector<Device*> find_known_devices(const std::vector<std::string>& names);
 
 }  // namespace shoal::tools

@@ -125,14 +125,13 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   if (machine.empty()) return flags.find_groups();
   const meta::MachineModel model = meta::find_machine(machine);
   flags.plugins.load();
-  std::vector<Device*> devices;
-  for (const std::string& name : flags.names) {
-    const meta::DeviceModel& described = model.devices[static_cast<size_t>(model.index(name))];
-    try {
-      devices.push_back(find_devices({name}).front());
-    } catch (const InvalidArgument&) {
-      devices.push_back(&simulated_device(described));
-    }
+  // All of them at once: another CPU device changes those that were there before.
+  std::vector<Device*> devices = find_known_devices(flags.names);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const meta::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];
+    // Names of this machine's devices match in any case, those of the description do not: there "cpu0" is not CPU0.
+    if (devices[i] != nullptr && devices[i]->name() == described.name) continue;
+    devices[i] = &simulated_device(described);
   }
   return flags.grouped(devices);
 }

@@ -119,8 +119,13 @@ Json to_json(const models::PhasePrediction& phase, int64_t tokens, int64_t depth
 
 Json to_json(const models::Remedies& remedies) {
   Json json{{"problem", remedies.problem}};
-  if (remedies.context) json["context"] = *remedies.context;
-  if (remedies.context_q8_0) json["context_q8_0"] = *remedies.context_q8_0;
+  const auto add = [&](const std::string& name, const std::optional<models::ContextThatFits>& found) {
+    if (!found) return;
+    json[name] = found->context;
+    json[name + "_options"] = found->options;
+  };
+  add("context", remedies.context);
+  add("context_q8_0", remedies.context_q8_0);
   if (remedies.bits_that_fit) {
     json["bits_per_weight"] = *remedies.bits_that_fit;
     json["bits_per_weight_of_file"] = remedies.bits;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "models/model_plan.h"
+#include "models/run_cost.h"
 
 namespace shoal::tools {
 namespace {
@@ -23,17 +24,14 @@ class Timeline {
       : placement_(placement), machine_(machine) {}
 
   void run(const models::PlannedGraph& planned, double rows, const std::string& name) {
-    double host = 0;
-    for (Device* member : placement_.members()) host = std::max(host, device(*member).run_seconds);
-    add("host", TraceKind::kHost, name, host, 0);
+    add("host", TraceKind::kHost, name, models::host_seconds(machine_, placement_), 0);
     for (size_t s = 0; s < planned.schedule.splits.size(); ++s) {
       const sched::Split& split = planned.schedule.splits[s];
       const auto members = placement_.members_of(split.backend);
       for (const sched::Copy& copy : split.copies) {
-        if (copy.from_split < 0 && copy.from_backend < 0 && !copy.streamed) continue;
-        const auto bytes = static_cast<double>(copy.bytes);
-        add(members.front()->name(), TraceKind::kCopy, "copy " + copy.tensor->name,
-            machine_.copy_latency + bytes / machine_.copy_bandwidth, copy.bytes);
+        const double seconds = models::copy_seconds(machine_, copy);
+        if (seconds == 0) continue;
+        add(members.front()->name(), TraceKind::kCopy, "copy " + copy.tensor->name, seconds, copy.bytes);
       }
       std::vector<int> devices;
       for (const Device* member : members) devices.push_back(machine_.index(member->name()));
@@ -47,14 +45,13 @@ class Timeline {
       }
       now_ += as_ns(estimate.seconds);
     }
+    const double output = models::output_seconds(machine_, placement_, planned);
+    if (output > 0) add("host", TraceKind::kCopy, "copy the results", output, 0);
   }
 
   std::vector<TraceEvent> take() { return std::move(events_); }
 
  private:
-  const meta::DeviceModel& device(const Device& member) const {
-    return machine_.devices[static_cast<size_t>(machine_.index(member.name()))];
-  }
   void add(const std::string& row, TraceKind kind, const std::string& name, double seconds, int64_t bytes) {
     const int64_t end = now_ + as_ns(seconds);
     events_.push_back({row, kind, name, now_, end, bytes});

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "collectives/json_text.h"
 #include "graph/error.h"
 #include "tools/bench_report.h"
 #include "tools/device_names.h"
@@ -51,7 +52,9 @@ class Reader {
  public:
   Reader(std::string_view text, std::string_view path) : path_(path) {
     try {
-      json_ = Json::parse(text);
+      json_ = parse_json(text);
+    } catch (const InvalidArgument& error) {
+      wrong("{}", error.what());
     } catch (const Json::parse_error& error) {
       wrong("it is no JSON (at byte {})", error.byte);
     } catch (const Json::exception& error) {
@@ -122,6 +125,21 @@ std::vector<double> read_shares(const Reader& reader, size_t devices) {
   return shares;
 }
 
+std::vector<std::string> read_descriptions(const Reader& reader, size_t devices) {
+  const auto list = reader.json().find("descriptions");
+  std::vector<std::string> descriptions;
+  if (list == reader.json().end()) return descriptions;
+  if (!list->is_array()) reader.wrong("\"descriptions\" is not a list of texts");
+  for (const Json& entry : *list) {
+    if (!entry.is_string()) reader.wrong("\"descriptions\" has {}, which is no text", entry.dump());
+    descriptions.push_back(entry.get<std::string>());
+  }
+  if (descriptions.size() != devices) {
+    reader.wrong("\"descriptions\" has {} texts for {} devices", descriptions.size(), devices);
+  }
+  return descriptions;
+}
+
 models::SplitMode read_mode(const Reader& reader) {
   const auto found = reader.json().find("split_mode");
   if (found == reader.json().end() || *found == "tensor") return models::SplitMode::kTensor;
@@ -168,9 +186,9 @@ SplitProfile parse_split_profile(std::string_view json, std::string_view path) {
   profile.model_type = reader.text_of("model", "type");
   profile.mode = read_mode(reader);
   profile.devices = read_devices(reader);
-  const size_t sharers = profile.mode == models::SplitMode::kLayer ? profile.devices.size()
-                                                                   : split_device_names(profile.device_list()).size();
-  profile.shares = read_shares(reader, sharers);
+  const size_t single = split_device_names(profile.device_list()).size();
+  profile.descriptions = read_descriptions(reader, single);
+  profile.shares = read_shares(reader, profile.mode == models::SplitMode::kLayer ? profile.devices.size() : single);
   return profile;
 }
 
@@ -201,9 +219,32 @@ std::string other_model(const SplitProfile& profile, const std::string& type, co
                      profile.path, escaped(made_for), used);
 }
 
-void warn_of_profile(const SplitProfile& profile, const models::Model& model) {
-  const std::string text = other_model(profile, describe_model(model), model.file.path());
-  if (!text.empty()) warn(text);
+std::string other_devices(const SplitProfile& profile, const std::vector<std::string>& descriptions) {
+  const std::vector<std::string>& made_for = profile.descriptions;
+  if (made_for.size() != descriptions.size()) return {};
+  const auto differs = [&](size_t d) { return made_for[d] != descriptions[d]; };
+  size_t first = 0, others = 0;
+  for (size_t d = made_for.size(); d-- > 0;) {
+    if (!differs(d)) continue;
+    first = d;
+    ++others;
+  }
+  if (others == 0) return {};
+  const std::string name = split_device_names(profile.device_list())[first];
+  const std::string more = others > 1 ? fmt::format(" (and {} more are others)", others - 1) : "";
+  return fmt::format(
+      "--tensor-split @{}: the profile was made where {} is {}, and here it is {}{}: other shares may be "
+      "faster",
+      profile.path, name, escaped(made_for[first]), escaped(descriptions[first]), more);
+}
+
+void warn_of_profile(const SplitProfile& profile, const models::Model& model, std::span<Device* const> devices) {
+  std::vector<std::string> descriptions;
+  for (const Device* device : devices) descriptions.push_back(device->description());
+  for (const std::string& text :
+       {other_model(profile, describe_model(model), model.file.path()), other_devices(profile, descriptions)}) {
+    if (!text.empty()) warn(text);
+  }
 }
 
 }  // namespace shoal::tools

@@ -7,16 +7,20 @@
 #include <CLI/CLI.hpp>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <unordered_map>
 
 #include "graph/error.h"
+#include "tools/interrupt.h"
 #include "tools/options.h"
+#include "tools/output.h"
 #include "tools/program.h"
 
 namespace shoal::tools {
@@ -31,32 +35,60 @@ constexpr size_t kWorthWriting = size_t{1} << 20;
                     std::strerror(error));
 }
 
-/// Pipes and devices are written to as they are; everything else is replaced when it is complete.
-bool is_replaced(const std::string& path) {
+/// What a link leads to, however many there are in between, where that is not there yet.
+fs::path end_of_links(fs::path path) {
+  constexpr int kMostLinks = 40;
   std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  return !fs::exists(status) || fs::is_regular_file(status);
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
+    path = path.parent_path() / fs::read_symlink(path, error);
+  }
+  return path;
 }
 
-/// Where a link leads.
-fs::path target_of(const std::string& path) {
+/// Where the file lies that is replaced when the trace is complete; "" for what is written to as it is: pipes, devices,
+/// and what is open here as /dev/stdout but has no name any more.
+fs::path replaced_by(const std::string& path) {
   std::error_code error;
-  const fs::path target = fs::canonical(path, error);
-  return error ? fs::path(path) : target;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) return end_of_links(path);
+  const fs::path file = fs::canonical(path, error);
+  return fs::is_regular_file(status) && !error ? file : fs::path();
+}
+
+/// Opens a named pipe when somebody reads it, as open() does, but an interrupt ends the waiting. -1 with errno.
+int open_in_place(const std::string& path) {
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  std::error_code error;
+  // Nobody can come to read a pipe without a name.
+  const bool can_wait = fs::is_fifo(path, error) && !fs::canonical(path, error).empty();
+  for (bool waited = false;; waited = true) {
+    const int file = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file >= 0) {
+      fcntl(file, F_SETFL, fcntl(file, F_GETFL) & ~O_NONBLOCK);
+      return file;
+    }
+    if (errno != ENXIO || !can_wait) return -1;
+    if (interrupted()) throw Interrupted();
+    if (!waited) write_err(fmt::format("shoal: the trace waits for somebody to read {}\n", escaped(path)));
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 /// A file that is being written, with the first failure.
 class Draft {
  public:
-  explicit Draft(const std::string& path) : name_(path), replaces_(is_replaced(path)) {
-    target_ = target_of(path);
-    draft_ = replaces_ ? fs::path(fmt::format("{}.{}", target_.string(), getpid())) : target_;
-    file_ = open(draft_.c_str(), O_WRONLY | O_CREAT | (replaces_ ? O_TRUNC : 0) | O_CLOEXEC, 0666);
+  explicit Draft(const std::string& path) : name_(path), target_(replaced_by(path)) {
+    if (target_.empty()) {
+      file_ = open_in_place(path);
+    } else {
+      draft_ = fmt::format("{}.{}", target_.string(), getpid());
+      file_ = open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    }
     if (file_ < 0) fail_to_write(name_, errno);
   }
   ~Draft() {
     if (file_ >= 0) close(file_);
-    if (replaces_ && !done_) unlink(draft_.c_str());
+    if (!draft_.empty() && !done_) unlink(draft_.c_str());
   }
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
@@ -71,14 +103,13 @@ class Draft {
   }
   void finish() {
     if (close(std::exchange(file_, -1)) != 0) fail_to_write(name_, errno);
-    if (replaces_ && std::rename(draft_.c_str(), target_.c_str()) != 0) fail_to_write(name_, errno);
+    if (!draft_.empty() && std::rename(draft_.c_str(), target_.c_str()) != 0) fail_to_write(name_, errno);
     done_ = true;
   }
 
  private:
   std::string name_;
-  bool replaces_;
-  fs::path target_, draft_;
+  fs::path target_, draft_;  ///< "": written in place
   int file_ = -1;
   bool done_ = false;
 };
@@ -116,7 +147,13 @@ void append_event(std::string& text, const TraceEvent& event, int row) {
 void require_writable(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) fail_to_write(path, EISDIR);
-  const Draft draft(path);  // removed again
+  if (fs::is_socket(path, error)) fail_to_write(path, ENXIO);
+  if (!replaced_by(path).empty()) {
+    const Draft draft(path);  // removed again
+    return;
+  }
+  // A pipe that is opened and closed has come to its end for who reads it.
+  if (access(path.c_str(), W_OK) != 0) fail_to_write(path, errno);
 }
 
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata) {
@@ -177,6 +214,7 @@ int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* trace
     try {
       const std::vector<TraceEvent> events = tracer.events();
       if (!events.empty()) write(events);
+    } catch (const Interrupted&) {  // nobody reads it, and nobody is to wait
     } catch (const std::exception& error) {
       warn(error.what());
     }

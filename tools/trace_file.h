@@ -19,11 +19,13 @@ namespace shoal::tools {
 /// What was run, for "otherData": {"command", "shoal run"}, ...
 using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Throws DeviceError that says why no such file can be written. Leaves no file behind that was not there.
+/// Throws DeviceError that says why no such file can be written. Leaves no file behind that was not there, and does not
+/// open a pipe.
 void require_writable(const std::string& path);
 
 /// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was
-/// before: throws DeviceError then.
+/// before: throws DeviceError then. Pipes and devices are written to as they are; a named pipe that nobody reads is
+/// waited for, which throws Interrupted after catch_interrupts().
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
 
 /// A flag --trace that takes the name of a file; an empty one is refused.

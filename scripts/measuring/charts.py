@@ -75,13 +75,13 @@ def save(made: "Figure", path: str | os.PathLike) -> None:
                 ".pdf": {"CreationDate": None, "Producer": None, "Creator": None}}[path.suffix]
     try:
         made.savefig(path, metadata=metadata, dpi=110)
+        if path.suffix == ".svg":
+            lines = path.read_text().splitlines()
+            path.write_text("\n".join(one.rstrip() for one in lines) + "\n")
     except OSError as error:
         raise ChartError(f"cannot write {path}: {error.strerror}") from None
     finally:
         _pyplot().close(made)
-    if path.suffix == ".svg":
-        lines = path.read_text().splitlines()
-        path.write_text("\n".join(one.rstrip() for one in lines) + "\n")
 
 
 def check(path: str | os.PathLike) -> None:

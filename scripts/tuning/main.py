@@ -1,5 +1,6 @@
 """scripts/tune_split.py behind its command line: puts the parts together, runs the search, writes what it found."""
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -8,6 +9,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TextIO
 
 from measuring import charts, files, text
 from measuring.journal import Journal, JournalError
@@ -15,10 +17,10 @@ from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
 from tuning.measure import Planner, Setup, by_bench, by_context, by_simulation, lacking
 from tuning.optimiser import Optimiser
-from tuning.search import End, Exhaustive, Limits, Search, Step
+from tuning.search import FAILURES, End, Exhaustive, Limits, Most, Search, Step
 from tuning.splits import Grid, Keys, Split, units_of
 from tuning.splits import text as split_text
-from tuning.trials import Objective, Trials
+from tuning.trials import Objective, Trials, level
 
 USAGE = 2  # exit code of the program for flags that it does not know: no trial would do better
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what is measured
@@ -26,6 +28,12 @@ OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what
 
 class Failure(Exception):
     """str() is one line for people."""
+
+
+def tell(line: str) -> None:
+    """On stderr, which nothing depends on: where it cannot be written to, measuring goes on."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -38,8 +46,10 @@ class Tuning:
     grid: Grid
     search: Search | Exhaustive | None = None
     predicted: dict | None = None
+    most: Most | None = None
     about: dict = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)  # seconds, by run
+    retried: set[Split] = field(default_factory=set)  # those that failed in an earlier run
 
     @property
     def even(self) -> Split:
@@ -76,6 +86,8 @@ def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
     journal = pathlib.Path(arguments.journal or beside.with_suffix(".journal.jsonl"))
     try:
         files.check(profile, "profile", devices=True)
+        if files.is_device(profile) and files.stream_of(profile) is None:
+            _check_device(profile)
         if chart is not None:
             charts.check(chart)
             files.check(chart, "chart")
@@ -90,10 +102,19 @@ def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
     return names
 
 
+def _check_device(path: pathlib.Path) -> None:
+    """That it can be opened; whether it takes what is written shows only then."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        raise Failure(f"cannot write the profile {path}: {error.strerror}; name another") from None
+
+
 def _prepared(arguments: argparse.Namespace) -> Tuning:
     objective = Objective(arguments.objective, arguments.weight if arguments.objective == "mix" else 1.0)
     setup = Setup(arguments.model, arguments.devices, objective, arguments.n_prompt, arguments.n_gen, arguments.n_depth,
-                  arguments.threads, arguments.split_mode, tuple(arguments.extra))
+                  arguments.threads, arguments.split_mode, tuple(arguments.extra),
+                  arguments.context_step if objective.name == "context" else 0)
     if not os.path.isfile(arguments.model):
         raise Failure(f"there is no model {arguments.model}; give a GGUF file with -m")
     shoal = Shoal(arguments.shoal)
@@ -102,10 +123,21 @@ def _prepared(arguments: argparse.Namespace) -> Tuning:
     machine = ["--machine", arguments.simulate] if arguments.simulate else []
     plan = planner.plan(None, more=machine)  # fails where every trial would
     units = arguments.units or units_of(plan, devices)
+    if units < devices:
+        raise Failure(f"--units {units} is less than the {devices} devices; give each at least one")
     if arguments.exhaustive and Grid(devices, units).count() > 5000:
         raise Failure(f"--exhaustive: there are {Grid(devices, units).count()} splits of {units} units over {devices} "
                       "devices; give fewer --units")
-    return Tuning(arguments, setup, shoal, planner, Grid(devices, units))
+    return Tuning(arguments, setup, shoal, planner, Grid(devices, units), about=_about(plan))
+
+
+def _about(plan: dict) -> dict:
+    """What goes into the profile for people, and to warn who uses it elsewhere; an older program says nothing."""
+    found = {"model_type": plan.get("model_type"), "commit": plan.get("build_commit")}
+    descriptions = plan.get("descriptions")
+    if isinstance(descriptions, list) and all(isinstance(one, str) for one in descriptions):
+        found["descriptions"] = descriptions
+    return {name: value for name, value in found.items() if value}
 
 
 def _settings(tuning: Tuning) -> dict:
@@ -119,6 +151,8 @@ def _settings(tuning: Tuning) -> dict:
         "environment": {name: value for name, value in sorted(os.environ.items())
                         if name.startswith("SHOAL_") and name not in OWN_VARIABLES},
     }
+    if tuning.about.get("descriptions"):
+        settings["descriptions"] = tuning.about["descriptions"]
     if setup.objective.name == "context":
         settings["context"] = [arguments.context_step, arguments.context_most]
     return settings
@@ -130,28 +164,48 @@ def _with_journal(tuning: Tuning, journal: Journal, names: dict) -> int:
     trials = Trials(tuning.setup.objective, exact, arguments.confidence)
     for record in journal.records:
         _take(tuning, trials, record, arguments.retry_failed)
+    tuning.most = _most(tuning)
     tuning.search = _search(tuning, trials)
     if journal.records:
-        print(f"tune_split: going on from {journal.path}: {trials.runs()} runs", file=sys.stderr)
+        tell(f"tune_split: going on from {journal.path}: {trials.runs()} runs")
     try:
         ended = _measure_all(tuning, journal)
     except Stopped as stopped:
         _show(tuning, End(f"stopped by {stopped}", complete=False))
-        print(f"tune_split: stopped; the same command goes on from {journal.path}", file=sys.stderr)
+        tell(f"tune_split: stopped; the same command goes on from {journal.path}")
         return stopped.code
     if tuning.search.best() is None:
         failures = [trial.failure for trial in trials if trial.failure]
         raise Failure(f"no split could be measured; the last failed with: {failures[-1] if failures else ended.why}")
-    _write(tuning, names)
-    _show(tuning, ended)
-    _tell_files(names)
+    _finish(tuning, ended, names, journal)
     return 0
+
+
+def _finish(tuning: Tuning, ended: End, names: dict, journal: Journal) -> None:
+    """Shows and writes what was found; what goes wrong with one of these does not keep the others from being done."""
+    failures, gone = [], None
+    for what, do in (("stdout", lambda: _show(tuning, ended, names["profile"])),
+                     ("profile", lambda: _write_profile(tuning, names["profile"], journal)),
+                     ("chart", lambda: _write_chart(tuning, names["chart"]))):
+        try:
+            do()
+        except BrokenPipeError as error:  # whoever read the table is gone
+            gone = error
+        except Failure as failure:
+            failures.append(str(failure))
+            names = {**names, what: None}
+    _tell_files(names)
+    if failures:
+        raise Failure("; ".join(failures))
+    if gone:
+        raise gone
 
 
 def _take(tuning: Tuning, trials: Trials, record: dict, retry_failed: bool) -> None:
     """A record of the journal."""
     tuning.spent += [record.get("seconds", 0.0)] if record.get("seconds") else []
     if "failed" in record and retry_failed:
+        tuning.retried.add(tuple(record.get("split", ())))
         return
     try:
         trials.add(record)
@@ -174,24 +228,45 @@ def _search(tuning: Tuning, trials: Trials) -> Search | Exhaustive:
     starts: list[tuple[Split, str]] = []
     if tuning.predicted_split is not None:
         starts.append((tuning.predicted_split, "prediction"))
-    starts.append((grid.even(), "even"))
-    room = _room(keys, grid)
+    by_memory = arguments.objective == "context"
+    starts.append((grid.even(), report.name_of_even(grid.even())))
+    room = _room(keys, grid, by_memory)
     if room is not None:
         starts.append((room, "memory"))
-    if tuning.predicted_split is None:
+    if tuning.predicted_split is None and not by_memory:
         starts += [(grid.alone(device), "alone") for device in range(grid.devices)]
-    limits = Limits(arguments.trials or 4 + 8 * grid.devices, arguments.tolerance, arguments.rounds)
-    return Search(grid, trials, keys, Optimiser(grid, arguments.sampler, arguments.seed), limits, starts)
+    if arguments.trials:
+        limits = Limits(arguments.trials, arguments.tolerance, arguments.rounds)
+    else:
+        again = sum(1 for split in tuning.retried if split not in trials)
+        limits = Limits(Limits.usual(grid) + again, arguments.tolerance, arguments.rounds, FAILURES * grid.devices,
+                        f"of {grid.count()}; --trials allows more")
+    return Search(grid, trials, keys, Optimiser(grid, arguments.sampler, arguments.seed), limits, starts, tuning.most)
 
 
-def _room(keys: Keys, grid: Grid) -> Split | None:
-    """Where even shares do not fit: shares as the devices have memory."""
+def _most(tuning: Tuning) -> Most | None:
+    """The largest context that there may be, where that is what is looked for."""
+    arguments = tuning.arguments
+    if arguments.objective != "context":
+        return None
+    if arguments.context_most:
+        most = Most(arguments.context_most, "as many as --context-most allows")
+    else:
+        most = Most(tuning.planner.plan(None, 0)["context"], "as many as the model was trained for")
+    if most.tokens < arguments.context_step:
+        raise Failure(f"--context-step {arguments.context_step} is more than the context may be, {most.tokens}")
+    return most
+
+
+def _room(keys: Keys, grid: Grid, always: bool) -> Split | None:
+    """Where even shares do not fit, or `always`: shares as the devices have memory."""
     try:
         plan = keys.plan(grid.even())
     except ProgramError:
         return None
     free = [row["free"] for row in plan.get("memory", [])]
-    return grid.rounded(free) if lacking(plan) and len(free) == grid.devices and sum(free) > 0 else None
+    wanted = (always or lacking(plan)) and len(free) == grid.devices and sum(free) > 0
+    return grid.rounded(free) if wanted else None
 
 
 def _prediction(tuning: Tuning) -> dict | None:
@@ -205,7 +280,7 @@ def _prediction(tuning: Tuning) -> dict | None:
                                                  sizes["generate"], "-d", sizes["depth"]])
         shares = [float(share) for share in plan["tensor_split"]]
     except ProgramError as error:
-        print(f"tune_split: no prediction: {error}", file=sys.stderr)
+        tell(f"tune_split: no prediction: {error}")
         return None
     except (KeyError, TypeError, ValueError):
         return None
@@ -230,12 +305,14 @@ def _measure_all(tuning: Tuning, journal: Journal) -> End:
             if isinstance(step, End):
                 return step
             if arguments.budget and step.failed is None and _would_exceed(tuning):
-                return End(f"{sum(tuning.spent):.0f} s have been measured (--budget)", complete=False)
+                return End(f"{_seconds(sum(tuning.spent))} s have been measured, and another run would take more than "
+                           f"the {_seconds(arguments.budget)} s allowed (--budget)", complete=False)
             progress.show(search.trials.runs(), f"{split_text(step.split)} ({step.origin}) {_standing(tuning)}")
             record = _measured(tuning, measure, step)
             journal.add(record)
             _take(tuning, search.trials, record, False)
-            progress.say(_line(tuning, step, record))
+            with contextlib.suppress(OSError):
+                progress.say(_line(tuning, step, record))
 
 
 def _would_exceed(tuning: Tuning) -> bool:
@@ -243,13 +320,14 @@ def _would_exceed(tuning: Tuning) -> bool:
     return sum(tuning.spent) + next_one > tuning.arguments.budget
 
 
+def _seconds(amount: float) -> str:
+    return f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
+
+
 def _measurer(tuning: Tuning):
     arguments, setup = tuning.arguments, tuning.setup
     if setup.objective.name == "context":
-        most = arguments.context_most or tuning.planner.plan(None, 0)["context"]
-        if most < arguments.context_step:
-            raise Failure(f"--context-step {arguments.context_step} is more than the context may be, {most}")
-        return by_context(tuning.planner, arguments.context_step, most)
+        return by_context(tuning.planner, arguments.context_step, tuning.most.tokens)
     if arguments.simulate:
         return by_simulation(tuning.shoal, setup, arguments.simulate, arguments.timeout)
     return by_bench(tuning.shoal, setup, arguments.repetitions, arguments.timeout)
@@ -280,40 +358,71 @@ def _line(tuning: Tuning, step: Step, record: dict) -> str:
     what = f"{split_text(step.split):>8}  {step.origin:<10}"
     if "failed" in record:
         return f"{what}  failed: {record['failed']}"
-    figures = [f"{report.mean_and_deviation(values)[0]:.2f} {report.UNITS[kind]}"
+    figures = [f"{level([values]).value:.{0 if kind == 'context' else 2}f} {report.UNITS[kind]}"
                for kind, values in record["samples"].items() if kind in report.UNITS]
     return f"{what}  {', '.join(figures)}"
 
 
-def _write(tuning: Tuning, names: dict) -> None:
-    search = tuning.search
-    profile = report.profile(search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
+def _write_profile(tuning: Tuning, path: pathlib.Path, journal: Journal) -> None:
+    profile = report.profile(tuning.search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
     if tuning.simulated:
         profile["simulated"] = tuning.simulated
     try:
-        report.write_json(names["profile"], profile)
+        report.write_json(path, profile)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise Failure(f"cannot write the profile {names['profile']}: {error.strerror}") from None
-    if names["chart"] is not None:
-        report.chart(names["chart"], search, tuning.setup, tuning.even, tuning.predicted_split,
-                     tuning.simulated)
+        raise Failure(f"cannot write the profile {path}: {error.strerror}; the same command with another -o and "
+                      f"--journal {journal.path} writes it without measuring again") from None
 
 
-def _show(tuning: Tuning, ended: End) -> None:
+def _write_chart(tuning: Tuning, path: pathlib.Path | None) -> None:
+    if path is None:
+        return
+    try:
+        report.chart(path, tuning.search, tuning.setup, tuning.even, tuning.predicted_split, tuning.simulated)
+    except charts.ChartError as error:
+        raise Failure(str(error)) from None
+    except OSError as error:
+        raise Failure(f"cannot write the chart {path}: {error.strerror}") from None
+
+
+def _show(tuning: Tuning, ended: End, profile: pathlib.Path | None = None) -> None:
+    """On stdout, or where that takes the profile on stderr."""
+    taken = profile is not None and sys.stdout is not None and files.stream_of(profile) is sys.stdout
+    stream = sys.stderr if taken else sys.stdout
+    try:
+        if stream is None:
+            raise OSError(0, "it is closed")
+        _show_on(stream, tuning, ended)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"cannot write to {'stderr' if taken else 'stdout'}: {error.strerror}; check the disk or pipe it "
+                      "goes to") from None
+
+
+def _show_on(stream: TextIO, tuning: Tuning, ended: End) -> None:
     search = tuning.search
     if tuning.arguments.output == "json":
         found = report.as_json(search, tuning.even, ended.why, ended.complete)
-        print(json.dumps({**found, "simulated": tuning.simulated} if tuning.simulated else found, indent=2), flush=True)
+        found = {**found, "simulated": tuning.simulated} if tuning.simulated else found
+        print(json.dumps(found, indent=2), file=stream)
         return
     if tuning.simulated:
-        print(f"{report.simulated_title(tuning.simulated)}:")
-    report.print_table(search, tuning.even, sys.stdout)
+        print(f"{report.simulated_title(tuning.simulated)}:", file=stream)
+    report.print_table(search, tuning.even, stream)
     best = search.best()
     if best is not None:
-        print(f"{ended.why}; {search.trials_run()} splits in {search.trials.runs()} runs, "
-              f"best: --tensor-split {split_text(best.split)}", flush=True)
+        print(f"{ended.why}; {_counted(search.trials_run(), 'split')} in {_counted(search.trials.runs(), 'run')}, "
+              f"best: --tensor-split {split_text(best.split)}", file=stream)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _tell_files(names: dict) -> None:
     written = [f"{name} {path}" for name, path in names.items() if path is not None]
-    print(f"tune_split: wrote {', '.join(written)}", file=sys.stderr)
+    tell(f"tune_split: wrote {', '.join(written)}")

@@ -20,6 +20,7 @@ class Setup:
     threads: int | None = None
     split_mode: str = "tensor"
     extra: tuple[str, ...] = ()
+    context: int = 0  # the smallest that is of use
 
     def names(self) -> list[str]:
         return self.devices.split(",")
@@ -46,7 +47,8 @@ class Planner:
 
     def plan(self, split: Split | str | None, context: int | None = None, more: Sequence[object] = ()) -> dict:
         setup, sizes = self._setup, self._setup.sizes()
-        tokens = context if context is not None else setup.depth + max(sizes["prompt"], sizes["generate"])
+        needed = max(setup.depth + max(sizes["prompt"], sizes["generate"]), setup.context)
+        tokens = context if context is not None else needed
         return self._shoal.plan(setup.model, setup.devices, tensor_split=split, context=tokens, threads=setup.threads,
                                 extra=[*mode_arguments(setup), *setup.extra, *more])
 
@@ -62,6 +64,14 @@ def lacking(plan: dict) -> str | None:
     lacks = [f"{row['device']} needs {size(row['total'])} and has {size(row['free'])}"
              for row in plan.get("memory", []) if row["total"] > row["free"]]
     return f"does not fit: {', '.join(lacks) or 'too little memory'}"
+
+
+def full_devices(plan: dict) -> list[int]:
+    """Numbers of the devices whose memory is too small; none where rows of memory are not one for each device."""
+    rows, shares = plan.get("memory", []), plan.get("devices", [])
+    if plan.get("fits", True) or len(rows) != len(shares):
+        return []
+    return [number for number, row in enumerate(rows) if row["total"] > row["free"]]
 
 
 def size(amount: float) -> str:
@@ -80,6 +90,8 @@ def _samples(rows: list[dict], setup: Setup) -> Measured:
         if not all(isinstance(value, (int, float)) and value > 0 and math.isfinite(value) for value in values):
             raise ProgramError(f"shoal gave no speed for {row.get('test', 'a test')}")
         found[kind] = [float(value) for value in values]
+    if len({len(values) for values in found.values()}) > 1:
+        raise ProgramError("shoal repeated one test more often than another")
     missing = [kind for kind in setup.objective.kinds() if kind not in found]
     if missing:
         raise ProgramError(f"shoal measured no {missing[0]}")
@@ -108,19 +120,21 @@ def by_simulation(shoal: Shoal, setup: Setup, machine: str, timeout: float) -> C
 
 
 def by_context(planner: Planner, step: int, most: int) -> Callable[[Split], Measured]:
-    """The largest context that fits, a multiple of `step` up to `most`; of splits with the same, the one that leaves
-    the larger part of the fullest device's memory free is better, by less than a step counts."""
+    """The largest context that fits, a multiple of `step` up to `most`, or `most` itself; of splits with the same, the
+    one that leaves the larger part of the fullest device's memory free is better, by less than a step counts."""
+    last = -(-most // step)  # steps to `most`
+
     def measure(split: Split) -> Measured:
         def fits(steps: int) -> dict | None:
-            plan = planner.plan(split, steps * step)
+            plan = planner.plan(split, min(steps * step, most))
             return None if lacking(plan) else plan
 
         fitting = fits(1)
         if fitting is None:
             raise ProgramError(lacking(planner.plan(split, step)) or "does not fit")
-        good, bad = 1, most // step + 1
+        good, bad = 1, last + 1
         while bad - good > 1:
-            middle = bad - 1 if good == 1 and bad == most // step + 1 else (good + bad) // 2
+            middle = last if good == 1 and bad > last else (good + bad) // 2
             plan = fits(middle)
             if plan is None:
                 bad = middle
@@ -128,5 +142,5 @@ def by_context(planner: Planner, step: int, most: int) -> Callable[[Split], Meas
                 good, fitting = middle, plan
         rows = [row for row in fitting.get("memory", []) if row.get("free")]
         left = min((1 - row["total"] / row["free"] for row in rows), default=0.0)
-        return Measured({"context": [float(good * step)], "left": [max(left, 0.0)]})
+        return Measured({"context": [float(min(good * step, most))], "left": [max(left, 0.0)]})
     return measure

@@ -6,17 +6,20 @@
     again        the best split once more, which tells how much runs differ
     round        the best and a contender in turn, until the contender is not better by more than the tolerance
 
+No more than Limits.trials splits are measured; what has been is told apart by further runs all the same.
+
 Decisions depend on the trials alone: a resumed search goes on as if it had not been interrupted.
 """
 import math
 from dataclasses import dataclass, field
 
 from measuring.program import ProgramError
-from tuning.measure import lacking
+from tuning.measure import full_devices, lacking
 from tuning.optimiser import Optimiser
 from tuning.splits import Grid, Keys, Split, text
 from tuning.trials import Trial, Trials
 
+FEWEST_TRIALS = 8
 FEW_DEVICES = 3  # up to so many, all neighbours are measured
 SMALL_CHANCE = 0.05
 FAILURES, UNFIT = 4, 20  # by device: after so many that fail, or do not fit, with none that works, it gives up
@@ -28,11 +31,19 @@ class Limits:
     trials: int
     tolerance: float = 0.01
     rounds: int = 4
+    failures: int = 0  # that are not counted among the trials
+    said: str = "--trials"  # of `trials`
+
+    @staticmethod
+    def usual(grid: Grid) -> int:
+        """Splits: a third of all; where these are few as many as are needed to fit the model, and where they are many
+        as many as it has use for."""
+        return min(4 + 8 * grid.devices, max(FEWEST_TRIALS, grid.count() // 3))
 
     @staticmethod
     def repeats(trials: int) -> int:
-        """How many runs may be spent on what has been measured already."""
-        return max(8, 2 * trials)
+        """How many runs may be spent on what has been measured already: as many again."""
+        return max(FEWEST_TRIALS, trials)
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,15 @@ class Step:
     key: str = ""
     round: dict | None = None
     failed: str | None = None  # known without a run
+    full: tuple[int, ...] = ()  # devices for which it is then too large
 
     def record(self) -> dict:
         """What the journal says of it, without the result."""
         made = {"split": list(self.split), "key": self.key, "origin": self.origin}
         if self.round:
             made["round"] = self.round
+        if self.full:
+            made["full"] = list(self.full)
         return made
 
 
@@ -55,6 +69,13 @@ class Step:
 class End:
     why: str
     complete: bool = True
+
+
+@dataclass(frozen=True)
+class Most:
+    """The largest context that there may be."""
+    tokens: int
+    why: str
 
 
 @dataclass
@@ -65,31 +86,45 @@ class Search:
     optimiser: Optimiser
     limits: Limits
     starts: list[tuple[Split, str]] = field(default_factory=list)
+    most: Most | None = None
 
     def next(self) -> Step | End:
-        step = self._start() or self._proposal() or self._neighbour()
-        if step is not None:
-            if self.trials_run() >= self.limits.trials:
-                return End(f"{self.trials_run()} splits have been measured (--trials)", complete=False)
+        step = self._start() or self._reached() or self._proposal() or self._neighbour()
+        counted = self._counted()
+        full = step is not None and counted >= self.limits.trials
+        if isinstance(step, End) or (step is not None and not full):
             return step
         if not self.trials.measured():
             return End("no split could be measured", complete=False)
+        unfinished = f"{counted} splits have been measured ({self.limits.said}); " if full else ""
         repeated = self._confirmation() or self._round()
         if repeated is None:
-            return End(self._settled())
-        if self.trials.runs() - len(self.trials) >= self.limits.repeats(len(self.trials)):
-            return End(f"the runs differ too much: {self._settled()}", complete=False)
+            return End(unfinished + self._settled(full), complete=not full)
+        if self.trials.repeats() >= self.limits.repeats(counted):
+            return End(f"{unfinished}the runs differ too much: {self._settled(full)}", complete=False)
         return repeated
 
-    def _settled(self) -> str:
+    def _settled(self, full: bool) -> str:
         undecided = [text(trial.split) for trial in self.contenders()]
         if not undecided:
-            return "no neighbour is significantly better"
+            return f"no {'other of them' if full else 'neighbour'} is significantly better"
         more = f" and {len(undecided) - 3} more" if len(undecided) > 3 else ""
         return f"no split is significantly better, but {', '.join(undecided[:3])}{more} may be"
 
+    def _reached(self) -> End | None:
+        """Whether nothing is left to be gained, after the first splits."""
+        best = self.best()
+        if self.most is None or best is None or round(best.level("context").value) < self.most.tokens:
+            return None
+        return End(f"{text(best.split)} has {self.most.tokens} tokens, {self.most.why}, and of the splits that were "
+                   "tried the most spare memory")
+
     def trials_run(self) -> int:
-        return sum(1 for trial in self.trials if trial.scores or not (trial.failure or "").startswith("does not fit"))
+        return sum(1 for trial in self.trials if trial.was_run)
+
+    def _counted(self) -> int:
+        """Splits, towards the limit: some may fail."""
+        return self.trials_run() - min(self.trials_run() - len(self.trials.measured()), self.limits.failures)
 
     def best(self) -> Trial | None:
         """The one with the best score, unless another has beaten it in rounds between the two."""
@@ -116,9 +151,17 @@ class Search:
 
     def _step(self, split: Split, origin: str) -> Step:
         try:
-            return Step(split, origin, self.keys[split], failed=lacking(self.keys.plan(split)))
+            plan = self.keys.plan(split)
         except ProgramError as error:
             return Step(split, origin, failed=str(error))
+        full = full_devices(plan) if len(plan.get("devices", [])) == self.grid.devices else []
+        return Step(split, origin, self.keys[split], failed=lacking(plan), full=tuple(full))
+
+    def _known(self, split: Split) -> Split | None:
+        """The tried split that tells what would become of this one: the same, or one that was too large for a device
+        which gets no less here."""
+        larger = (trial.split for trial in self.trials for d in trial.full if split[d] >= trial.split[d])
+        return next(larger, None) or self.same_as(split)
 
     def _start(self) -> Step | None:
         return next((self._step(split, origin) for split, origin in self.starts if self.same_as(split) is None), None)
@@ -127,7 +170,7 @@ class Search:
         if not self.trials.measured() and (self.trials_run() >= FAILURES * self.grid.devices or
                                            len(self.trials) >= UNFIT * self.grid.devices):
             return None
-        split, gain = self.optimiser.propose(self.trials, self.same_as)
+        split, gain = self.optimiser.propose(self.trials, self._known)
         if split is None or gain < 0.1 * math.log1p(self.limits.tolerance):
             return None
         return None if math.isinf(gain) and self.trials.measured() and self._idle() else self._step(split, "model")
@@ -146,7 +189,7 @@ class Search:
         best = self.best()
         if best is None:
             return None
-        untried = [split for split in self._distinct_neighbours(best) if self.same_as(split) is None]
+        untried = [split for split in self._distinct_neighbours(best) if self._known(split) is None]
         if not untried:
             return None
         surrogate = self.optimiser.surrogate(self.trials)

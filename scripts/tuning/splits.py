@@ -129,7 +129,7 @@ class Keys:
     def plan(self, split: Split) -> dict:
         if split not in self._plans:
             plan = self._plan(split)
-            kept = {name: plan[name] for name in ("fits", "memory", "context", "prediction") if name in plan}
+            kept = {name: plan[name] for name in ("devices", "fits", "memory", "context", "prediction") if name in plan}
             self._plans[split] = {**kept, "split_key": key_of(plan)}
         return self._plans[split]
 

@@ -16,7 +16,9 @@ from tuning.splits import Split
 
 # Before runs were repeated: that runs differ by half a per cent, weighing as much as four repeated runs.
 RUN_NOISE, RUN_NOISE_WEIGHT = 0.005, 4
-LEFT_COUNTS = 1e-6  # of the memory that a context leaves, so that it decides between equals only
+# Of the memory that a context leaves, so that it decides between equals only; in parts of which a system's own ups and
+# downs are fewer than one.
+LEFT_COUNTS, LEFT_DIGITS = 1e-6, 3
 
 Samples = dict[str, list[float]]  # by kind ("prompt", "generation"): of each repetition
 
@@ -31,11 +33,12 @@ class Objective:
         """Logarithms of the score of each repetition. A mix is generation^weight * prompt^(1 - weight): a gain of 1 %
         in one is worth as much whatever the units."""
         if self.name == "context":
-            return [math.log(tokens) + LEFT_COUNTS * left for tokens, left in zip(run["context"], run["left"])]
+            return [math.log(tokens) + LEFT_COUNTS * round(left, LEFT_DIGITS)
+                    for tokens, left in zip(run["context"], run["left"])]
         if self.name != "mix":
             return [math.log(value) for value in run[self.name]]
         return [self.weight * math.log(g) + (1 - self.weight) * math.log(p)
-                for g, p in zip(run["generation"], run["prompt"])]
+                for g, p in zip(run["generation"], run["prompt"], strict=True)]
 
     def kinds(self) -> tuple[str, ...]:
         return ("prompt", "generation") if self.name == "mix" else (self.name,)
@@ -49,14 +52,36 @@ class Trial:
     runs: list[Samples] = field(default_factory=list)
     scores: list[list[float]] = field(default_factory=list)  # by run
     failure: str | None = None
+    full: tuple[int, ...] = ()  # devices whose memory is too small for it
 
     @property
     def score(self) -> float:
         """Logarithm; the mean of the runs."""
         return math.fsum(_mean(one) for one in self.scores) / len(self.scores)
 
-    def values(self, kind: str) -> list[float]:
-        return [value for run in self.runs for value in run.get(kind, [])]
+    @property
+    def was_run(self) -> bool:
+        return bool(self.scores) or not (self.failure or "").startswith("does not fit")
+
+    def level(self, kind: str) -> "Level | None":
+        return level([run[kind] for run in self.runs if run.get(kind)])
+
+
+@dataclass(frozen=True)
+class Level:
+    """How fast a split is in one of the kinds, as people are told."""
+    value: float
+    deviation: float  # of single repetitions
+
+
+def level(runs: Sequence[Sequence[float]]) -> Level | None:
+    """The same statistic as the score's, so that figures and scores say the same: e to the mean of the runs' mean
+    logarithms, which is the geometric mean."""
+    if not runs:
+        return None
+    logs = [[math.log(value) for value in run] for run in runs]
+    value = math.exp(_mean([_mean(run) for run in logs]))
+    return Level(value, value * math.sqrt(_pooled([[one for run in logs for one in run]])[0]))
 
 
 @dataclass(frozen=True)
@@ -94,7 +119,12 @@ class Trials:
         return self._trials[split]
 
     def runs(self) -> int:
-        return sum(len(trial.runs) + (trial.failure is not None) for trial in self)
+        """What is known not to fit takes none."""
+        return sum(len(trial.runs) + (trial.failure is not None and trial.was_run) for trial in self)
+
+    def repeats(self) -> int:
+        """Runs of what had been measured already."""
+        return sum(max(len(trial.runs) - 1, 0) for trial in self)
 
     def add(self, record: Mapping) -> None:
         """A record of the journal."""
@@ -102,6 +132,7 @@ class Trials:
         trial = self._trials.setdefault(split, Trial(split, record["origin"], record.get("key", "")))
         if "failed" in record:
             trial.failure = record["failed"]
+            trial.full = tuple(record.get("full", ()))
             return
         run = record["samples"]
         scores = self.objective.scores(run)
@@ -121,6 +152,12 @@ class Trials:
 
     def with_key(self, key: str) -> Trial | None:
         return next((trial for trial in self if trial.key == key), None)
+
+    def gain(self, trial: Trial, other: Trial) -> float:
+        """How much better its score is: 0.1 is 10 %. Memory that is left only decides between equals."""
+        if self.objective.name == "context":
+            return trial.level("context").value / other.level("context").value - 1
+        return math.expm1(trial.score - other.score)
 
     # Noise.
 

@@ -8,6 +8,7 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "graph/error.h"
+#include "meta/machines.h"
 #include "meta/probe.h"
 #include "tests/support/temporary.h"
 
@@ -138,6 +139,15 @@ TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "nothing of the others is of use";
 }
 
+TEST_F(MachineFile, IsADescriptionOfTheLatest) {
+  MachineModel other = machine(2, 20e9);
+  other.devices.erase(other.devices.begin());
+  for (const MachineModel& latest : {machine(1, 30e9), other, machine(3, 10e9)}) {
+    save_machine(latest);
+    EXPECT_EQ(find_machine(machine_file().string()), latest);
+  }
+}
+
 TEST_F(MachineFile, TellsPlacesApart) {
   save_machine(machine(2, 30e9));
   nlohmann::json json = nlohmann::json::parse(text());
@@ -237,6 +247,13 @@ TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
     EXPECT_FALSE(find_machine(first(2), 0)) << bad;
     save_machine(machine(2, 30e9));
     EXPECT_TRUE(find_machine(first(2), 0)) << bad;
+  }
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& machines : {deep, R"([{"program": )" + deep + "}]", R"([{"machine": )" + deep + "}]"}) {
+    write(R"({"version": 1, "machines": )" + machines + "}");
+    EXPECT_FALSE(find_machine(first(2), 0)) << machines.substr(0, 20);
+    save_machine(machine(2, 30e9));
+    EXPECT_TRUE(find_machine(first(2), 0)) << machines.substr(0, 20);
   }
   nlohmann::json json = nlohmann::json::parse(good);
   json["machines"][0]["machine"]["devices"][0]["bandwidth"] = -3;

@@ -134,13 +134,19 @@ TEST(Machines, AreFoundInFilesToo) {
   // What is written is read.
   std::ofstream(path) << to_json(make_machine("RTX4090x2-pcie"));
   EXPECT_EQ(find_machine(path), make_machine("RTX4090x2-pcie"));
-  // So is what `shoal probe` prints, and the last machine of the file that it keeps.
+  // So is what `shoal probe` prints, and the first machine, which is the latest, of the file that it keeps.
   const std::string text = to_json(make_machine("L4")), other = to_json(make_machine("L40S"));
   std::ofstream(path) << R"({"file": "somewhere", "machine": )" << text << "}";
   EXPECT_EQ(find_machine(path), make_machine("L4"));
-  std::ofstream(path) << R"({"version": 1, "machines": [{"machine": )" << other << R"(}, {"machine": )" << text
+  std::ofstream(path) << R"({"version": 1, "machines": [{"machine": )" << text << R"(}, {"machine": )" << other
                       << "}]}";
   EXPECT_EQ(find_machine(path), make_machine("L4"));
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const char* key : {"machine", "machines", "devices"}) {
+    std::ofstream(path) << "{\"" << key << "\": [{\"machine\": " << deep << "}]}";
+    EXPECT_THAT([&] { find_machine(path); },
+                ThrowsMessage<InvalidArgument>(path + ": lists and objects in each other, more than 16 deep"));
+  }
   std::ofstream(path) << "{";
   EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(HasSubstr(path)));
   std::filesystem::remove(path);

@@ -109,6 +109,27 @@ TEST_F(BestSharesTest, ADeviceThatIsWorthNothingGetsNothing) {
   EXPECT_DOUBLE_EQ(share(found, 1), 0);
 }
 
+TEST_F(BestSharesTest, AllTakePartWhereTheyHaveTo) {
+  const meta::MachineModel machine = described_machine({1e-12, 1e-9, 1e-12});
+  for (const SplitMode mode : {SplitMode::kTensor, SplitMode::kLayer}) {
+    const Candidate devices{mode == SplitMode::kTensor ? cpu_groups({3}) : cpu_groups({1, 1, 1}), mode, {}};
+    ShareSearch search;
+    search.all_take_part = true;
+    const BestShares found = best_shares(scenario(machine), devices, search);
+    EXPECT_LT(share(found, 1), mode == SplitMode::kTensor ? 0.05 : 0.3);
+    ASSERT_EQ(found.best.memory.size(), 3u);
+    size_t least = found.best.memory[0].use.weights;
+    for (const DeviceUse& use : found.best.memory) least = std::min(least, use.use.weights);
+    // More than what every device has a copy of.
+    Candidate none = devices;
+    none.shares = {1, 0, 1};
+    const Prediction without = scenario(machine).predict(none);
+    const size_t copies = without.memory.size() == 3 ? without.memory[1].use.weights : 0;
+    EXPECT_GT(least, copies);
+    EXPECT_LT(found.best.generation->seconds, found.even.generation->seconds / (mode == SplitMode::kTensor ? 5 : 0.9));
+  }
+}
+
 TEST_F(BestSharesTest, ManyPredictionsAreNotNeeded) {
   const meta::MachineModel machine = described_machine({1e-12, 3e-12});
   const Candidate both{cpu_groups({2}), SplitMode::kTensor, {}};

@@ -94,10 +94,12 @@ TEST(Remedies, ContextsThatAreNamedFit) {
   EXPECT_FALSE(found.best);
   ASSERT_TRUE(found.remedies);
   const Remedies& remedies = *found.remedies;
-  EXPECT_EQ(remedies.context, 256);
+  ASSERT_TRUE(remedies.context);
+  EXPECT_EQ(remedies.context->context, 256);
+  EXPECT_EQ(remedies.context->options, "-c 256");
   ASSERT_TRUE(remedies.context_q8_0);
-  EXPECT_GT(*remedies.context_q8_0, 256);
-  EXPECT_TRUE(does_fit(*model, 1, {*remedies.context_q8_0, 32, DType::kQ8_0, DType::kQ8_0}));
+  EXPECT_GT(remedies.context_q8_0->context, 256);
+  EXPECT_TRUE(does_fit(*model, 1, {remedies.context_q8_0->context, 32, DType::kQ8_0, DType::kQ8_0}));
   EXPECT_THAT(found.reason, HasSubstr("nothing fits: CPU0 needs "));
   EXPECT_THAT(found.reason, HasSubstr("a context of 256 (-c 256)"));
   EXPECT_THAT(found.reason, HasSubstr("-ctk q8_0 -ctv q8_0"));
@@ -120,6 +122,18 @@ TEST(Remedies, QuantisationsThatAreNamedFit) {
   EXPECT_TRUE(does_fit(*smaller, 1, asked));
 }
 
+TEST(Remedies, WhatTheFileIsIsNoQuantisationThatHelps) {
+  // A little less than it needs: 8.5 bits are what it has.
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions asked{.context = 128, .batch = 32};
+  const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, asked) - 64));
+  const Recommendation found = too_little(*model, 1, asked);
+  ASSERT_TRUE(found.remedies);
+  ASSERT_TRUE(found.remedies->bits_that_fit);
+  EXPECT_THAT(found.remedies->quantisations, ::testing::Not(::testing::Contains("Q8_0")));
+  EXPECT_EQ(found.remedies->quantisations.front(), "Q6_K");
+}
+
 TEST(Remedies, SoManyMoreDevicesAreEnough) {
   auto model = open_model(tiny_model_path("f16"));
   const SessionOptions asked{.context = 512, .batch = 32};
@@ -139,12 +153,25 @@ TEST(Remedies, AreSaidInOneSentence) {
   remedies.problem = "CPU0 needs 2.0 GiB and has 1.0 GiB free";
   EXPECT_TRUE(remedies.none());
   EXPECT_EQ(to_string(remedies), "CPU0 needs 2.0 GiB and has 1.0 GiB free; use a smaller model");
-  remedies.context = 1024;
+  remedies.context = {1024, {}, "-c 1024 -ts 3,1 -sm layer"};
   remedies.more_devices = 2;
   remedies.device = "CPU0";
   EXPECT_EQ(to_string(remedies),
-            "CPU0 needs 2.0 GiB and has 1.0 GiB free; what would fit: a context of 1024 (-c 1024); or 2 more devices "
-            "like CPU0");
+            "CPU0 needs 2.0 GiB and has 1.0 GiB free; what would fit: a context of 1024 (-c 1024 -ts 3,1 "
+            "-sm layer); or 2 more devices like CPU0");
+}
+
+TEST(Remedies, BitsHaveAsManyDigitsAsTellThemApart) {
+  const auto text = [](double fit, double bits) {
+    Remedies remedies;
+    remedies.bits_that_fit = fit;
+    remedies.bits = bits;
+    remedies.quantisations = {"Q4_0"};
+    return to_string(remedies);
+  };
+  EXPECT_THAT(text(4.56, 8.5), HasSubstr("at most 4.5 bits instead of 8.5 (Q4_0)"));
+  EXPECT_THAT(text(4.813, 4.822), HasSubstr("at most 4.81 bits instead of 4.82 (Q4_0)"));
+  EXPECT_THAT(text(4.8219, 4.8223), HasSubstr("at most 4.821 bits instead of 4.822 (Q4_0)"));
 }
 
 }  // namespace

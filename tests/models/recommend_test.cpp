@@ -1,6 +1,7 @@
 // Which devices are recommended, on machines described by hand, and what is said of it.
 #include "models/recommend.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,6 +67,59 @@ TEST_F(RecommendTest, ASlowLinkMakesOneDeviceFaster) {
   EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0");
   EXPECT_THAT(found.reason, AllOf(StartsWith("CPU0 alone is predicted "), HasSubstr("x faster than CPU0,CPU1 tensor "),
                                   HasSubstr("8 all_reduce"), HasSubstr(" per token take ")));
+  // Dividing layers costs only copies: that is the rival, and named first.
+  EXPECT_THAT(found.reason, ::testing::ContainsRegex("x faster than CPU0,CPU1 layer .*copies between devices take .*; "
+                                                     ".*x faster than CPU0,CPU1 tensor "));
+}
+
+TEST_F(RecommendTest, TheRivalIsTheBestSplitInWhichAllTakePart) {
+  // Two devices are of no use, so that the best shares leave them out; even shares are the worst of all.
+  meta::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
+  machine.copy_latency = 1e-3;
+  const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, {64, 16, 0}};
+  const Candidate all{cpu_groups({4}), SplitMode::kTensor, {}};
+  const BestShares free = best_shares(scenario, all);
+  ASSERT_THAT(free.best.candidate.shares, ::testing::Contains(0.0)) << "else the machine shows nothing";
+  const Recommendation found = recommended(machine, 4);
+  ASSERT_EQ(found.best, 0u);
+  const Prediction& best = found.candidates[0];
+  EXPECT_EQ(best.candidate.name(), "CPU0,CPU1 tensor even");
+  const auto rival = std::find_if(found.candidates.begin(), found.candidates.end(),
+                                  [](const Prediction& one) { return one.candidate.device_count() == 4; });
+  ASSERT_NE(rival, found.candidates.end());
+  const std::vector<double>& shares = rival->candidate.shares;
+  ASSERT_EQ(shares.size(), 4u);
+  EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
+  const double seconds = rival->generation->seconds;
+  EXPECT_LT(seconds, free.even.generation->seconds / 4);
+  // As fast as any with small shares for the slow ones, of at least one of the 128 units.
+  for (const double share : {1.0, 2.0, 4.0, 8.0}) {
+    Candidate other = all;
+    other.shares = {64 - share, 64 - share, share, share};
+    EXPECT_LE(seconds, scenario.predict(other).generation->seconds * 1.02) << share;
+  }
+  const double factor = seconds / best.generation->seconds;
+  EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->candidate.name())));
+}
+
+TEST_F(RecommendTest, ObjectivesNeedTheirWork) {
+  const meta::MachineModel machine = described_machine({1e-12});
+  const auto refused = [&](const Workload& workload, Objective objective) {
+    const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, workload};
+    try {
+      recommend(scenario, cpu_groups({1}), {.objective = objective});
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused({0, 16, 0}, Objective::kPrompt), HasSubstr("the objective prompt needs a prompt: give -p above"));
+  EXPECT_THAT(refused({16, 0, 0}, Objective::kGeneration), HasSubstr("needs tokens to generate: give -n above 0"));
+  EXPECT_THAT(refused({16, 0, 0}, Objective::kMix), HasSubstr("or --objective prompt"));
+  EXPECT_THAT(refused({0, 16, 0}, Objective::kMix), HasSubstr("or --objective generation"));
+  EXPECT_EQ(refused({0, 16, 0}, Objective::kGeneration), "");
+  EXPECT_EQ(refused({16, 0, 0}, Objective::kPrompt), "");
+  EXPECT_EQ(refused({16, 16, 0}, Objective::kMix), "");
 }
 
 TEST_F(RecommendTest, APromptMayWantWhatATokenDoesNot) {

@@ -1,11 +1,13 @@
 """A program that answers `plan`, `bench` and `simulate` as shoal does, for devices of known speeds; for tests.
 
 $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
-"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A token
-takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
-exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log"; the
-line number is part of what seeds the noise. "simulated" are devices of --machine; `memory` is how many units fit
-into each device; a failure holds where a device's share is in [low, high) of "share", [device, low, high].
+"prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A
+token takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
+exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log";
+the line number is part of what seeds the noise. "simulated" are devices of --machine; `memory` is how many units fit
+into each device; "trained" is the context that the model was trained for; "descriptions" are those of the devices
+(null: a program that does not tell); the run of number "hangs_at" does not end; a failure holds where a device's share
+is in [low, high) of "share", [device, low, high].
 """
 import json
 import math
@@ -42,7 +44,7 @@ def seconds(config, units, phase="generation"):
 def plan(config, devices, shares):
     units = rounded(shares, config["units"])
     most = config.get("memory", [10**9] * len(devices))
-    context = int(flag("-c", "0")) or 4096
+    context = int(flag("-c", "0")) or config.get("trained", 4096)
     cells = [part * (1 + context / 65536) for part in units]
     runs = ", ".join(f"{part}:{{{d}}}" for d, part in enumerate(units))
     answer = {
@@ -52,6 +54,9 @@ def plan(config, devices, shares):
         "tensors": [{"name": "blk.0.ffn_down.weight", "dtype": "q8_0", "shape": [32 * config["units"], 256, 1, 1],
                      "layout": f"split 0 [{runs}]"}],
     }
+    described = config.get("descriptions", [f"fake, {name}" for name in devices])
+    if described is not None:
+        answer.update(descriptions=described, model_type="fake 1B Q8_0", build_commit="0123abc")
     if flag("--tensor-split") == "auto":
         answer["tensor_split"] = list(shares)
         answer["prediction"] = {"generation": {"tokens_per_second": 1 / seconds(config, units)}}
@@ -81,7 +86,7 @@ def bench(config, devices, shares):
         device, low, high = failure["share"]
         if low <= shares[device] / sum(shares) < high:
             fail(failure["how"])
-    time.sleep(config.get("seconds", 0))
+    time.sleep(600 if number == config.get("hangs_at") else config.get("seconds", 0))
     units = rounded(shares, config["units"])
     dice = random.Random(f"{config.get('seed', 0)} {number}")
     slower = dice.gauss(0, config.get("run_noise", 0)) + config.get("drift", 0) * number

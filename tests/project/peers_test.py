@@ -17,6 +17,7 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "benchmarks/peers"))
 

@@ -21,11 +21,13 @@ class ProgramTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.profile = self.folder / "tuned.json"
 
+    def environment(self, **changes):
+        return {**os.environ, "SHOAL_CPU_DEVICES": "2", "SHOAL_CPU_THREADS": "1", "SHOAL_CPU_SLOWDOWN": "9,1",
+                "SHOAL_PROGRAM": str(PROGRAM), "SHOAL_MACHINE_FILE": str(self.folder / "machine.json"), **changes}
+
     def call(self, *command):
-        environment = {**os.environ, "SHOAL_CPU_DEVICES": "2", "SHOAL_CPU_THREADS": "1", "SHOAL_CPU_SLOWDOWN": "9,1",
-                       "SHOAL_PROGRAM": str(PROGRAM), "SHOAL_MACHINE_FILE": str(self.folder / "machine.json")}
-        done = subprocess.run([str(one) for one in command], env=environment, cwd=self.folder, capture_output=True,
-                              text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run([str(one) for one in command], env=self.environment(), cwd=self.folder,
+                              capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, f"{command}: {done.stderr}")
         return done.stdout
 
@@ -69,6 +71,22 @@ class ProgramTest(unittest.TestCase):
     def test_the_largest_context(self):
         tuned = self.tune("--objective", "context", "--context-step", 128)
         self.assertEqual(tuned["best"]["context"], 512)  # what the model was trained for; it fits everywhere
+        self.assertIn("512 tokens, as many as the model was trained for", tuned["ended"])
+        self.assertLessEqual(tuned["trials"], 2)
+        profile = json.loads(self.profile.read_text())
+        self.assertEqual(profile["model"]["type"], "llama 5.2M Q8_0")
+        self.assertTrue(profile["shoal"]["commit"])
+        self.assertIn("slowed 9x", profile["descriptions"][0])
+        self.check_who_warns()
+
+    def check_who_warns(self):
+        """Only a machine of other devices."""
+        command = [PROGRAM, "plan", "-m", MODEL, "--tensor-split", f"@{self.profile}"]
+        for slowdown, warnings in ("9,1", 0), ("1,1", 1):
+            done = subprocess.run(command, env=self.environment(SHOAL_CPU_SLOWDOWN=slowdown), capture_output=True,
+                                  text=True, check=True)
+            self.assertEqual(done.stderr.count("the profile was made where CPU0 is"), warnings, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), warnings, done.stderr)
 
 
 if __name__ == "__main__":

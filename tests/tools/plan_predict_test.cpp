@@ -6,13 +6,16 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "tests/models/hollow_model.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
 namespace {
 
+using models::HollowModel;
 using nlohmann::json;
 using test::TemporaryFile;
 using ::testing::AllOf;
@@ -140,8 +143,9 @@ TEST_F(PlanPredict, AutoIsForTheWorkThatIsAskedFor) {
   EXPECT_THAT(mix.err, HasSubstr("predicted " + rate(mix, "prompt") + " tokens/s of prompt and " +
                                  rate(mix, "generation") + " generated"));
   for (const char* objective : {"prompt", "mix"}) {
-    const Finished without = chosen(objective, "0");  // then generation is all there is
-    EXPECT_THAT(without.err, HasSubstr("predicted " + rate(without, "generation") + " tokens/s"));
+    const Finished without = chosen(objective, "0");
+    EXPECT_EQ(without.code, 2);
+    EXPECT_THAT(without.err, HasSubstr(fmt::format("the objective {} needs a prompt", objective)));
   }
 }
 
@@ -271,6 +275,104 @@ TEST_F(PlanPredict, NothingFitsSaysWhatWould) {
   EXPECT_TRUE(plan["recommended"].is_null());
   EXPECT_THAT(plan["reason"], HasSubstr("nothing fits: TINY.0 needs "));
   EXPECT_GE(plan["remedies"]["more_devices"]["count"].get<int>(), 1);
+}
+
+/// What a plan needs of memory is planned by itself, without predictions, wherever it can be.
+class PlanRemedies : public PlanPredict {
+ protected:
+  PlanRemedies() { HollowModel(8, 1024, 4096, 16, 8, 8192).write(model_.path); }
+
+  static std::string machine(double first, double second) {
+    return fmt::format(R"({{"version": 1, "name": "two", "devices": [
+        {{"name": "REM.0", "memory": {}, "bandwidth": 1e9, "op_seconds": 1e-9, "rates": {{"default": 1e10}}}},
+        {{"name": "REM.1", "memory": {}, "bandwidth": 2e9, "op_seconds": 1e-9, "rates": {{"default": 2e10}}}}],
+        "algorithms": [{{"name": "x", "latency": 1e-6, "bandwidth": 1e10}}]}})",
+                       first, second);
+  }
+  json planned(const std::string& machine, const std::string& more) const {
+    std::vector<std::string> args{"plan", "-m", model_.path, "--machine", machine,    "-ub", "32",
+                                  "-p",   "0",  "-n",        "4",         "--output", "json"};
+    std::istringstream words(more);
+    for (std::string word; words >> word;) args.push_back(word);
+    const Finished finished = run(args);
+    EXPECT_EQ(finished.code, 0) << more << ": " << finished.err;
+    return json::parse(finished.out, nullptr, false);
+  }
+  /// Options take the place of those that the command has, as who reads them would write it.
+  static std::string changed(const std::string& command, const std::string& options) {
+    std::string text = options;
+    std::istringstream words(command);
+    for (std::string name, value; words >> name >> value;) {
+      if ((" " + options).find(" " + name + " ") == std::string::npos) text += " " + name + " " + value;
+    }
+    return text;
+  }
+  static std::string longer(std::string options, int64_t context, int64_t more) {
+    const std::string now = fmt::format("-c {}", context);
+    EXPECT_TRUE(options.starts_with(now + " ") || options == now) << options;
+    return options.replace(0, now.size(), fmt::format("-c {}", more));
+  }
+  void check(const std::string& machine, const std::string& command, const json& remedies, const std::string& name) {
+    ASSERT_TRUE(remedies.contains(name)) << command;
+    const int64_t context = remedies[name];
+    const std::string options = remedies[name + "_options"];
+    EXPECT_EQ(planned(machine, changed(command, options))["fits"], true) << command << " with " << options;
+    const std::string more = changed(command, longer(options, context, context + 32));
+    EXPECT_EQ(planned(machine, more)["fits"], false) << more;
+    // It is the largest of all ways.
+    const int64_t most = context + context / 40;
+    const std::string cache = name == "context" ? "" : " -ctk q8_0 -ctv q8_0";
+    for (const char* mode : {"tensor", "layer"}) {
+      const std::string other = fmt::format("-c {}{} -ts auto -sm {}", most, cache, mode);
+      EXPECT_EQ(planned(machine, other)["fits"], false) << other;
+    }
+  }
+
+  const TemporaryFile model_{"plan_hollow.gguf"};
+};
+
+TEST_F(PlanRemedies, ContextsThatAreNamedFitAndAreTheLargest) {
+  const TemporaryFile uneven("plan_uneven.json", machine(110e6, 260e6)), alike("plan_alike.json", machine(2e8, 2e8));
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {uneven.path, "-c 65536"}, {uneven.path, "-c 65536 -sm layer -ts 3,1"}, {alike.path, "-c 65536"}};
+  for (const auto& [path, command] : cases) {
+    const json plan = planned(path, command + " --recommend");
+    ASSERT_TRUE(plan["recommended"].is_null()) << command;
+    const json& remedies = plan["remedies"];
+    EXPECT_THAT(plan["reason"], HasSubstr("(" + remedies["context_options"].get<std::string>() + ")"));
+    check(path, command, remedies, "context");
+    check(path, command, remedies, "context_q8_0");
+  }
+  const json one = planned(uneven.path, "-c 65536 -dev REM.1 --recommend");
+  EXPECT_EQ(one["remedies"]["context_options"], fmt::format("-c {}", one["remedies"]["context"].get<int64_t>()));
+}
+
+TEST_F(PlanRemedies, SoDoThoseThatAutoNames) {
+  const TemporaryFile uneven("plan_uneven.json", machine(110e6, 260e6));
+  const Finished found = run({"plan", "-m", model_.path, "--machine", uneven.path, "-ub", "32", "-c", "65536", "-ts",
+                              "auto", "--output", "json"});
+  EXPECT_EQ(found.code, 0) << found.err;
+  const size_t begin = found.err.find("(-c "), end = found.err.find(')', begin);
+  ASSERT_NE(end, std::string::npos) << found.err;
+  const std::string options = found.err.substr(begin + 1, end - begin - 1);
+  EXPECT_EQ(planned(uneven.path, changed("-c 65536 -ts auto", options))["fits"], true) << options;
+}
+
+TEST_F(PlanPredict, ObjectivesNeedTheirWork) {
+  const auto expect = [&](std::vector<std::string> args, const std::string& message) {
+    args.insert(args.begin(), {"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path});
+    const Finished ended = run(args);
+    EXPECT_EQ(ended.code, message.empty() ? 0 : 2) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(message));
+    const auto lines = std::count(ended.err.begin(), ended.err.end(), '\n');
+    EXPECT_TRUE(message.empty() || lines == 1) << ended.err;
+  };
+  expect({"-p", "0", "--objective", "prompt", "--recommend"}, "the objective prompt needs a prompt: give -p above 0");
+  expect({"-n", "0", "--recommend"}, "the objective generation needs tokens to generate: give -n above 0");
+  expect({"-n", "0", "-ts", "auto"}, "the objective generation needs tokens to generate");
+  expect({"-n", "0", "--objective", "mix", "-ts", "auto"}, "the objective mix needs a prompt and tokens to generate");
+  expect({"-n", "0", "--objective", "prompt", "-ts", "auto", "-p", "16"}, "");
+  expect({"-n", "0", "-p", "16"}, "");  // nothing is chosen
 }
 
 TEST_F(PlanPredict, RefusesWhatMakesNoSense) {

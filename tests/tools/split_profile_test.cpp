@@ -20,6 +20,7 @@ using models::SplitMode;
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 const char* const kGood = R"({"version": 1, "model": {"file": "m.gguf", "type": "llama 5M Q8_0"},
@@ -58,6 +59,11 @@ TEST(SplitProfile, SaysWhatIsWrong) {
   expect("", "it is no JSON");
   expect("{\"version\": 1,", "it is no JSON (at byte ");
   expect("[1]", "it is not a JSON object");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& text : {R"({"version": )" + deep + "}", R"({"version": 1, "split_mode": )" + deep + "}",
+                                  with(deep, "[1]"), with(R"(["CPU0"])", "[" + deep + "]")}) {
+    expect(text, "lists and objects in each other, more than 16 deep; a profile is such as");
+  }
   expect("{}", "it has no \"version\"");
   expect(R"({"version": 2})", "its version is 2, and this program reads 1");
   expect(R"({"version": "1"})", "its version is \"1\"");
@@ -147,6 +153,57 @@ TEST(SplitProfile, SaysThatItIsForAnotherModel) {
   EXPECT_EQ(plan.code, 0);
   EXPECT_THAT(plan.err, HasSubstr("made for llama 7B Q4_0"));
   EXPECT_EQ(std::count(plan.err.begin(), plan.err.end(), '\n'), 1) << plan.err;
+}
+
+TEST(SplitProfile, SaysThatItIsForOtherDevices) {
+  const auto with = [](const json& descriptions) {
+    return json{{"version", 1}, {"devices", {"CPU0", "CPU1"}}, {"tensor_split", {3, 1}}, {"descriptions", descriptions}}
+        .dump();
+  };
+  SplitProfile profile = parse_split_profile(with({"X, 1 core, slowed 3x", "X, 1 core"}), "p.json");
+  EXPECT_EQ(other_devices(profile, {"X, 1 core, slowed 3x", "X, 1 core"}), "");
+  EXPECT_EQ(other_devices(profile, {}), "");
+  EXPECT_EQ(other_devices(profile, {"X, 1 core", "X, 1 core"}),
+            "--tensor-split @p.json: the profile was made where CPU0 is X, 1 core, slowed 3x, and here it is X, 1 "
+            "core: other shares may be faster");
+  EXPECT_THAT(other_devices(profile, {"X, 1 core, slowed 3x", "Y"}), HasSubstr("where CPU1 is X, 1 core, and here"));
+  EXPECT_THAT(other_devices(profile, {"Z", "Y"}), HasSubstr("here it is Z (and 1 more are others): other shares"));
+  EXPECT_EQ(other_devices(parse_split_profile(kGood, "p.json"), {"Z", "Y"}), "");
+  const auto expect_refused = [&](const json& descriptions, const std::string& message) {
+    EXPECT_THAT([&] { parse_split_profile(with(descriptions), "p.json"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(message)));
+  };
+  expect_refused("X", "\"descriptions\" is not a list of texts");
+  expect_refused({"X", 1}, "\"descriptions\" has 1, which is no text");
+  expect_refused({"X"}, "\"descriptions\" has 1 texts for 2 devices");
+}
+
+TEST(SplitProfile, OfOtherDevicesWarnsInEveryCommand) {
+  const File plain(kGood);
+  const Finished planned = run({"plan", "-m", kModel, "-ts", plain.argument(), "--output", "json"});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  json same = json::parse(kGood);
+  same["descriptions"] = json::parse(planned.out)["descriptions"];
+  ASSERT_EQ(same["descriptions"].size(), 2u);
+  EXPECT_EQ(json::parse(planned.out)["model_type"], "llama 5.2M Q8_0");
+  same["model"]["type"] = "llama 5.2M Q8_0";
+  json other = same;
+  other["descriptions"][0] = "another\nprocessor";
+  const File as_here(same.dump(), "here"), elsewhere(other.dump(), "elsewhere");
+  const std::vector<std::vector<std::string>> commands{
+      {"run", "-p", "In", "-n", "1"}, {"plan"}, {"bench", "-p", "0", "-n", "1", "-r", "1"}, {"compare", "-p", "In"}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.end(), {"-m", kModel, "-dev", "CPU0,CPU1", "-ts", as_here.argument()});
+    const Finished quiet = run(command);
+    EXPECT_EQ(quiet.code, 0) << quiet.err;
+    EXPECT_THAT(quiet.err, Not(HasSubstr("the profile was made"))) << command[0];
+    command.back() = elsewhere.argument();
+    const Finished warned = run(command);
+    EXPECT_EQ(warned.code, 0) << warned.err;
+    EXPECT_THAT(warned.err, HasSubstr("the profile was made where CPU0 is another\\nprocessor, and here it is "))
+        << command[0];
+    EXPECT_EQ(warned.err.find("the profile was made"), warned.err.rfind("the profile was made")) << command[0];
+  }
 }
 
 TEST(SplitProfile, SaysHowModelsAreSplit) {

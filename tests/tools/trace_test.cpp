@@ -1,6 +1,10 @@
 #include "tools/trace_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -18,6 +22,7 @@ using nlohmann::json;
 using test::temporary;
 using test::TemporaryFile;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
@@ -130,6 +135,19 @@ TEST(WriteTrace, WhatALinkLeadsToIsReplaced) {
   EXPECT_TRUE(json::accept(file.text()));
 }
 
+TEST(WriteTrace, ALinkToNothingStaysALink) {
+  const TemporaryFile file("later.json"), link("early.json"), lost("lost.json");
+  std::filesystem::create_symlink("later.json", link.path);
+  std::filesystem::create_symlink("/proc/self/fd/none", lost.path);
+  require_writable(link.path);
+  EXPECT_FALSE(file.exists());
+  write_trace(link.path, {}, {});
+  EXPECT_TRUE(std::filesystem::is_symlink(link.path));
+  EXPECT_TRUE(json::accept(file.text()));
+  EXPECT_THROW(require_writable(lost.path), DeviceError);
+  EXPECT_TRUE(std::filesystem::is_symlink(lost.path));
+}
+
 TEST(TraceFlag, FailuresAreTracedAndPassedOn) {
   const TemporaryFile file("failed.json");
   const TraceFlag flag{file.path};
@@ -236,6 +254,59 @@ TEST(TraceProgram, ATraceThatDoesNotArriveIsAFailure) {
   const Finished finished = run({"run", "-m", kModel, "--prompt-tokens", "1", "-n", "1", "--trace", "/dev/full"});
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, HasSubstr("cannot write the trace /dev/full: No space left on device"));
+}
+
+/// What somebody reads from a named pipe who has opened it before the program began, until its writer has gone.
+std::string read_pipe(int reader, const Child& child) {
+  std::string text(size_t{1} << 16, '\0'), read_text;
+  for (bool runs = true; runs;) {
+    runs = child.runs();
+    pollfd wanted{reader, POLLIN, 0};
+    poll(&wanted, 1, 100);
+    const ssize_t size = (wanted.revents & POLLIN) != 0 ? read(reader, text.data(), text.size()) : 0;
+    if (size > 0) {
+      read_text.append(text, 0, static_cast<size_t>(size));
+      runs = true;
+    } else if ((wanted.revents & POLLHUP) != 0) {
+      break;
+    }
+  }
+  return read_text;
+}
+
+const std::vector<std::string> kShortRun{"run", "-m", kModel, "--prompt-tokens", "1", "-n", "2", "--trace"};
+
+TEST(TraceProgram, WhoReadsANamedPipeGetsTheTrace) {
+  const TemporaryFile pipe("pipe");
+  ASSERT_EQ(mkfifo(pipe.path.c_str(), 0600), 0);
+  const int reader = open(pipe.path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  std::vector<std::string> args = kShortRun;
+  args.push_back(pipe.path);
+  Child child(args);
+  const std::string text = read_pipe(reader, child);
+  close(reader);
+  ASSERT_TRUE(json::accept(text)) << text.size() << " bytes";
+  EXPECT_GT(count(rows_of(json::parse(text)).at("host"), "evaluate "), 0);
+  EXPECT_EQ(child.wait(), 0) << child.err();
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe.path));
+}
+
+TEST(TraceProgram, ANamedPipeThatNobodyReadsIsWaitedForUntilASignal) {
+  const TemporaryFile pipe("unread");
+  ASSERT_EQ(mkfifo(pipe.path.c_str(), 0600), 0);
+  std::vector<std::string> args = kShortRun;
+  args.push_back(pipe.path);
+  Child child(args);
+  const std::string waits = "shoal: the trace waits for somebody to read " + pipe.path + "\n";
+  for (int i = 0; i < 1200 && child.runs() && child.err().find(waits) == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ASSERT_THAT(child.err(), HasSubstr(waits));
+  child.send(SIGTERM);
+  EXPECT_EQ(child.wait(), 143);
+  EXPECT_FALSE(child.killed());
+  EXPECT_THAT(child.err(), EndsWith(waits)) << "the rest says nothing new";
 }
 
 TEST(TraceProgram, CtrlCLeavesATraceOfWhatWasDone) {

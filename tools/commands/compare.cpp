@@ -66,7 +66,7 @@ int compare(CompareFlags& flags) {
   std::vector<models::Token> tokens = prompt_ids(flags);
   const std::vector<Device*> devices = flags.devices.find();
   models::PlacementOptions placement = flags.devices.placement();
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *models::open_model(flags.model.path));
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *models::open_model(flags.model.path), devices);
   choose_shares(*models::open_model(flags.model.path), {devices}, placement, flags.context.session(), {});
   std::vector<NodeError> errors = compare_nodes(flags.model.path, devices, placement, flags.context.session(), tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),

@@ -8,6 +8,8 @@
 #include "devices/params.h"
 #include "models/model_plan.h"
 #include "tools/auto_split.h"
+#include "tools/bench_report.h"
+#include "tools/bench_text.h"
 #include "tools/command.h"
 #include "tools/flags.h"
 #include "tools/interrupt.h"
@@ -39,8 +41,20 @@ struct PlanFlags {
 
   void check() {
     devices.check();
+    check_objective();
     if (rank < static_cast<int>(devices.names.size())) return;
     throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, devices.names.size() - 1));
+  }
+
+  void check_objective() const {
+    if (!recommend && devices.ratio != kAutoRatio) return;
+    const models::Workload usual;
+    try {
+      models::require_work({workload.prompt.value_or(usual.prompt), workload.generate.value_or(usual.generate), 0},
+                           objective);
+    } catch (const InvalidArgument& error) {
+      throw UsageError(error.what());
+    }
   }
 };
 
@@ -191,6 +205,18 @@ struct Planned {
     }
     return candidate;
   }
+
+  std::vector<Device*> devices() const {
+    std::vector<Device*> all;
+    for (const std::vector<Device*>& group : groups) all.insert(all.end(), group.begin(), group.end());
+    return all;
+  }
+
+  std::vector<std::string> descriptions() const {
+    std::vector<std::string> all;
+    for (const Device* device : devices()) all.push_back(device->description());
+    return all;
+  }
 };
 
 models::Recommendation recommend(const models::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
@@ -270,8 +296,8 @@ ShareGoal goal_of(const PlanFlags& flags, const Planned& planned) {
 Planned prepare(const PlanFlags& flags) {
   Planned planned;
   planned.model = models::open_model(flags.model.path);
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *planned.model);
   planned.groups = find_groups_on(flags.machine, flags.devices);
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *planned.model, planned.devices());
   planned.placement = flags.devices.placement();
   planned.session = flags.context.session();
   planned.session.candidates = flags.sampling.candidates();
@@ -304,6 +330,9 @@ int plan_model(PlanFlags& flags) {
   const Outlook outlook = look_ahead(planned, plan, flags);
   if (flags.output.json()) {
     nlohmann::json json = to_json(plan, flags);
+    json["build_commit"] = build_commit();
+    json["model_type"] = describe_model(*planned.model);
+    json["descriptions"] = planned.descriptions();
     json["units"] = units_json(*planned.model);
     json["split_key"] = models::split_key(*planned.model, *placement);
     json["tensor_split"] = shares_json(planned.candidate());

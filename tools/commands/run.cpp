@@ -148,7 +148,7 @@ int run(RunFlags& flags, Tracer* tracer) {
   if (flags.sampling.random_seed) flags.generation.sampler.seed = std::random_device()();
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model);
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, flags.devices.find());
   models::Tokenizer tokenizer(model->file);
   Outcome outcome;
   outcome.prompt = prompt_ids(flags, *model, tokenizer);

@@ -358,14 +358,22 @@ class Simulation {
 
   void does_not_fit(const BenchSetup& setup, const BenchTest& test, const models::Scenario& scenario,
                     const models::Prediction& prediction) {
-    models::Remedies remedies = models::remedies(scenario, prediction);
+    models::Scenario asked = scenario;
+    asked.placement.mode = prediction.candidate.mode;
+    if (setup.ratio != kAutoRatio) asked.placement.ratio = setup.ratio;
+    const std::vector<models::Candidate> ways{prediction.candidate};
+    models::Remedies remedies = models::remedies(asked, prediction, prediction.candidate.groups, ways);
     // The test needs its context: with less it is another test.
     std::string fewer;
-    if (remedies.context && *remedies.context < test.context()) {
-      fewer = fmt::format("; {} tokens in all would fit (-p, -n, -d)", *remedies.context);
+    if (remedies.context && remedies.context->context < test.context()) {
+      // "-c 22432 -ts 1,2": the rest is needed for fewer tokens too.
+      const std::string& options = remedies.context->options;
+      const size_t rest = std::min(options.find(" -", 1), options.size());
+      fewer = fmt::format("; {} tokens in all would fit (-p, -n, -d){}{}", remedies.context->context,
+                          rest < options.size() ? " with" : "", options.substr(rest));
       remedies.context.reset();
     }
-    if (remedies.context_q8_0 && *remedies.context_q8_0 < test.context()) remedies.context_q8_0.reset();
+    if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
     remarks_ += fmt::format("{} on {} does not fit: {}{}{}\n", test.name(), short_devices(setup.devices),
                             to_string(remedies), fewer, shares_remedy(setup, prediction));
   }
