@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "meta/cost.h"
+#include "meta/machine_sets.h"
 
 namespace shoal::meta {
 namespace {
@@ -38,6 +39,13 @@ double default_seconds(Op kind, int ranks, double bytes) {
   return phases * model.latency + traffic_of(kind, ranks) * bytes / model.link_bandwidth;
 }
 
+bool has_members(std::span<const std::string> names, std::span<const int> members,
+                 const std::vector<DeviceModel>& devices) {
+  return std::equal(
+      names.begin(), names.end(), members.begin(), members.end(),
+      [&](const std::string& name, int member) { return name == devices[static_cast<size_t>(member)].name; });
+}
+
 }  // namespace
 
 double ProductModel::seconds(double columns, bool in_cache) const {
@@ -66,39 +74,37 @@ int MachineModel::index(std::string_view device) const {
 double MachineModel::run_seconds(std::span<const int> members) const {
   double seconds = 0;
   for (const int member : members) seconds = std::max(seconds, devices[static_cast<size_t>(member)].run_seconds);
+  if (members.size() < 2) return seconds;
+  MeasuredSets sets(DeviceSet(*this, members));
   for (const RunCost& run : runs) {
-    const auto is_member = [&](const std::string& name, int member) {
-      return name == devices[static_cast<size_t>(member)].name;
-    };
-    if (std::equal(run.members.begin(), run.members.end(), members.begin(), members.end(), is_member)) {
-      return run.seconds;
-    }
+    if (has_members(run.members, members, devices)) return run.seconds;
+    if (const auto set = DeviceSet::of(*this, run.members)) sets.add(*set, run.seconds);
   }
-  return seconds;
+  if (const auto measured = sets.seconds()) return *measured;
+  return sets.seconds_of_any().value_or(seconds);
 }
 
 double MachineModel::collective_seconds(Op kind, std::span<const int> members, double bytes) const {
   const int ranks = static_cast<int>(members.size());
   if (ranks <= 1) return 0;
-  const CollectiveTable* other = nullptr;
+  MeasuredSets same(DeviceSet(*this, members)), other = same;
   for (const CollectiveTable& table : collectives) {
-    const auto is_member = [&](const std::string& name, int member) {
-      return name == devices[static_cast<size_t>(member)].name;
-    };
-    if (table.points.empty() ||
-        !std::equal(table.members.begin(), table.members.end(), members.begin(), members.end(), is_member)) {
-      continue;
-    }
-    if (table.kind == kind) return seconds_of(table, bytes);
-    other = &table;
+    if (table.points.empty()) continue;
+    const double seconds = seconds_of(table, bytes);
+    if (table.kind == kind && has_members(table.members, members, devices)) return seconds;
+    const auto set = DeviceSet::of(*this, table.members);
+    if (!set) continue;
+    const int others = static_cast<int>(set->size());
+    if (table.kind == kind) same.add(*set, seconds);
+    if (table.kind != kind) other.add(*set, seconds * traffic_of(kind, others) / traffic_of(table.kind, others));
   }
+  if (const auto seconds = same.seconds()) return *seconds;
   double best = std::numeric_limits<double>::infinity();
   for (const CollectiveAlgorithm& algorithm : algorithms) {
     best = std::min(best, seconds_of(algorithm, kind, ranks, bytes));
   }
   if (!algorithms.empty()) return best;
-  if (other == nullptr) return default_seconds(kind, ranks, bytes);
-  return seconds_of(*other, bytes) * traffic_of(kind, ranks) / traffic_of(other->kind, ranks);
+  return other.seconds().value_or(default_seconds(kind, ranks, bytes));
 }
 
 }  // namespace shoal::meta

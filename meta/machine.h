@@ -104,8 +104,8 @@ struct MachineModel {
   std::string name;
   std::vector<Domain> domains;
   std::vector<DeviceModel> devices;
-  std::vector<RunCost> runs;                    ///< measured; taken where there is one for the members
-  std::vector<CollectiveTable> collectives;     ///< measured; taken where there is one for the members
+  std::vector<RunCost> runs;                    ///< measured
+  std::vector<CollectiveTable> collectives;     ///< measured
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
   double copy_latency = 20e-6;  ///< seconds of passing a value from one device to another, as schedulers do
   double copy_bandwidth = 5e9;  ///< bytes/s
@@ -113,11 +113,13 @@ struct MachineModel {
   /// Index of a device, by name. Throws InvalidArgument that lists the devices.
   int index(std::string_view device) const;
   /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
-  /// of these members and this kind, if there is one: below its first point as there, between two by a straight line,
-  /// beyond the last as steep as between the last two. Otherwise of the fastest algorithm; where there is none, from
-  /// the members' table of another kind in proportion to the traffic; and without that from the figures of CostModel.
+  /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
+  /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
+  /// the tables of sets like theirs (meta/machine_sets.h). Otherwise of the fastest algorithm; where there is none, from
+  /// tables of another kind in proportion to the traffic; and without those from the figures of CostModel.
   double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
-  /// What a run on these devices (indices) costs: measured of all of them, or else the most that one of them has.
+  /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
+  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };

@@ -13,6 +13,7 @@
 #include "collectives/json_text.h"
 #include "devices/cache_file.h"
 #include "graph/error.h"
+#include "meta/machine_sets.h"
 #include "meta/probe.h"
 
 namespace shoal::meta {
@@ -111,17 +112,27 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
 }
 
 bool has_tables(const MachineModel& latest, const MachineModel& old) {
+  const auto same_set = [](const std::vector<std::string>& one, const std::vector<std::string>& other) {
+    return std::is_permutation(one.begin(), one.end(), other.begin(), other.end());
+  };
   const auto has_run = [&](const RunCost& run) {
     return std::any_of(latest.runs.begin(), latest.runs.end(),
-                       [&](const RunCost& other) { return other.members == run.members; });
+                       [&](const RunCost& other) { return same_set(other.members, run.members); });
   };
   const auto has_table = [&](const CollectiveTable& table) {
     return std::any_of(latest.collectives.begin(), latest.collectives.end(), [&](const CollectiveTable& other) {
-      return other.members == table.members && other.kind == table.kind;
+      return other.kind == table.kind && same_set(other.members, table.members);
     });
   };
   return std::all_of(old.runs.begin(), old.runs.end(), has_run) &&
          std::all_of(old.collectives.begin(), old.collectives.end(), has_table);
+}
+
+/// Were these devices, or sets from which they follow, measured together?
+bool knows_sets(const MachineModel& machine, std::span<Device* const> devices) {
+  std::vector<int> members;
+  for (const Device* device : devices) members.push_back(machine.index(device->name()));
+  return has_measured(machine, members);
 }
 
 /// Does `latest` have everything that `old` has, as thoroughly?
@@ -170,7 +181,7 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
     };
     std::vector<size_t> all(devices.size());
     std::iota(all.begin(), all.end(), size_t{0});
-    if (std::all_of(all.begin(), all.end(), is_there)) return found;
+    if (std::all_of(all.begin(), all.end(), is_there) && knows_sets(found->machine, devices)) return found;
   }
   return std::nullopt;
 }

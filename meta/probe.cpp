@@ -4,15 +4,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
+#include "devices/params.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "meta/probe_device.h"
 #include "meta/probe_links.h"
+#include "meta/probe_trial.h"
 
 namespace shoal::meta {
 namespace {
@@ -29,17 +32,37 @@ int threads_of(const Device& device, int threads) {
   return threads > 0 ? threads : cpu::default_threads(device);
 }
 
-/// A device's failure, with its name.
+std::string names_of(std::span<Device* const> devices) {
+  std::vector<std::string> names;
+  for (const Device* device : devices) names.push_back(device->name());
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+/// What helps a probe, in place of what helps a model.
+std::string without_remedy(const std::string& text) {
+  return text.substr(0, text.find(": use more devices"));
+}
+
+/// A failure of devices, with their names.
 template <class Work>
-auto on_device(const Device& device, const Work& work) {
+void on_devices(std::span<Device* const> devices, const Work& work) {
+  const auto named = [&](const std::string& text) {
+    const bool is_named = std::any_of(devices.begin(), devices.end(), [&](const Device* device) {
+      return text.find("[" + device->name() + "]") != std::string::npos;
+    });
+    return is_named ? text : fmt::format("[{}] cannot be measured: {}", names_of(devices), text);
+  };
   try {
-    return work();
+    work();
   } catch (const InternalError&) {
     throw;
+  } catch (const OutOfMemory& error) {
+    fail<OutOfMemory>("{}: free memory there, or leave the device out of those that are probed (--devices)",
+                      named(without_remedy(error.what())));
+  } catch (const InvalidArgument& error) {  // of the environment
+    fail<InvalidArgument>("{}", named(error.what()));
   } catch (const Error& error) {
-    const std::string text = error.what();
-    if (text.find(device.name()) != std::string::npos) throw;
-    fail<DeviceError>("[{}] cannot be measured: {}", device.name(), text);
+    fail<DeviceError>("{}", named(error.what()));
   }
 }
 
@@ -48,25 +71,24 @@ class Probe {
   Probe(std::span<Device* const> devices, const ProbeOptions& options)
       : devices_(devices), options_(options), effort_(probe_effort(options.quick)) {
     check_arguments();
-    domains_ = domain_names(devices_);
-    sets_ = member_sets(static_cast<int>(devices_.size()));
+    for (const Device* device : devices_) describe(*device);
+    find_domains();
+    sets_ = member_sets(machine_);
     total_ = static_cast<int>(devices_.size() * (3 + dtypes().size()) + 2 + sets_.size());
   }
 
   MachineModel run() {
+    for (Device* device : devices_) check_memory(*device);
     for (size_t i = 0; i < devices_.size(); ++i) {
-      on_device(*devices_[i], [&] { measure_device(i); });
+      on_devices(devices_.subspan(i, 1), [&] { measure_device(i); });
     }
     tell("devices together");
-    measure_domains();
+    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
     for (const std::vector<int>& set : sets_) measure_set(set);
     machine_.name = "local";
-    machine_.algorithms = fit_algorithms(machine_.collectives);
+    machine_.algorithms = fit_algorithms(machine_);
     tell("copies");
-    if (devices_.size() > 1) {
-      const auto from = make(0), to = make(1);
-      measure_copies(machine_, *from, *to, effort_.budget);
-    }
+    measure_all_copies();
     return machine_;
   }
 
@@ -99,14 +121,29 @@ class Probe {
     return devices_[index]->init(probe_params(*devices_[index], options_.threads));
   }
 
-  void measure_device(size_t index) {
-    Device& device = *devices_[index];
+  /// What a device says of itself.
+  void describe(const Device& device) {
     DeviceModel& model = machine_.devices.emplace_back();
     model.name = device.name();
     model.identity = probe_identity(device, options_.threads);
     model.type = device.type();
     model.memory = device.memory().total;
     model.cores = is_cpu(device) ? threads_of(device, options_.threads) : 1;
+  }
+
+  void find_domains() {
+    const std::vector<std::string> names = domain_names(devices_);
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const auto known = std::find_if(machine_.domains.begin(), machine_.domains.end(),
+                                      [&](const Domain& domain) { return domain.name == names[i]; });
+      machine_.devices[i].domain = static_cast<int>(known - machine_.domains.begin());
+      if (known == machine_.domains.end()) machine_.domains.push_back({names[i], 0, 0});
+    }
+  }
+
+  void measure_device(size_t index) {
+    Device& device = *devices_[index];
+    DeviceModel& model = machine_.devices[index];
     const auto backend = make(index);
     DeviceProbe probe(device, *backend, effort_);
     const std::vector<DType> types = supported_dtypes(device, dtypes());
@@ -135,6 +172,7 @@ class Probe {
       model = twin;
       model.name = own.name;
       model.memory = own.memory;
+      model.domain = own.domain;
       done_ += static_cast<int>(dtypes().size()) + 2;
       return true;
     }
@@ -142,16 +180,6 @@ class Probe {
   }
 
   /// What devices of one domain have together.
-  void measure_domains() {
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      const auto known = std::find_if(machine_.domains.begin(), machine_.domains.end(),
-                                      [&](const Domain& domain) { return domain.name == domains_[i]; });
-      machine_.devices[i].domain = static_cast<int>(known - machine_.domains.begin());
-      if (known == machine_.domains.end()) machine_.domains.push_back({domains_[i], 0, 0});
-    }
-    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
-  }
-
   void measure_domain(int number) {
     std::vector<size_t> members;
     for (size_t i = 0; i < devices_.size(); ++i) {
@@ -163,8 +191,12 @@ class Probe {
       domain.cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
-    domain.bandwidth /= together(members, false);
-    domain.cores /= together(members, true);
+    std::vector<Device*> devices;
+    for (const size_t i : members) devices.push_back(devices_[i]);
+    on_devices(devices, [&] {
+      domain.bandwidth /= together(members, false);
+      domain.cores /= together(members, true);
+    });
   }
 
   double together(const std::vector<size_t>& members, bool computes) {
@@ -196,24 +228,52 @@ class Probe {
   }
 
   void measure_set(const std::vector<int>& set) {
-    std::vector<std::unique_ptr<Backend>> backends;
-    std::vector<Backend*> pointers;
-    std::string names;
-    for (const int i : set) {
-      names += (names.empty() ? "" : ",") + devices_[static_cast<size_t>(i)]->name();
-      pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
+    std::vector<Device*> devices;
+    for (const int i : set) devices.push_back(devices_[static_cast<size_t>(i)]);
+    tell("collectives of " + names_of(devices));
+    on_devices(devices, [&] {
+      std::vector<std::unique_ptr<Backend>> backends;
+      std::vector<Backend*> pointers;
+      for (const int i : set) pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
+      // Collectives first: threads settle with them.
+      const auto tables = measure_collectives(pointers, effort_.budget / 2, largest_message());
+      machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
+      machine_.runs.push_back(measure_run(pointers, effort_.budget));
+    });
+  }
+
+  size_t largest_message() const { return options_.quick ? 4 * kMega : 16 * kMega; }
+
+  /// Better before anything has been measured than at the last set.
+  void check_memory(Device& device) const {
+    const size_t free = device.memory().free;
+    const size_t messages = devices_.size() > 1 ? 2 * largest_message() : 0;
+    const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
+    require<OutOfMemory>(
+        free >= least,
+        "[{}] cannot be measured: it takes {}, and {} are free: free memory there, or leave the device "
+        "out of those that are probed (--devices)",
+        device.name(), format_bytes(least), format_bytes(free));
+  }
+
+  /// One figure serves all copies. Between GPUs they are small and latency counts; what is large comes from the host.
+  void measure_all_copies() {
+    const auto pairs = copy_pairs(machine_);
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      CopyCost cost;
+      const std::array both{devices_[pairs[i].first], devices_[pairs[i].second]};
+      on_devices(both, [&] {
+        const auto from = make(pairs[i].first), to = make(pairs[i].second);
+        cost = measure_copies(*from, *to, effort_.budget);
+      });
+      if (i == 0) machine_.copy_latency = cost.latency;
+      machine_.copy_bandwidth = i == 0 ? cost.bandwidth : std::min(machine_.copy_bandwidth, cost.bandwidth);
     }
-    tell("collectives of " + names);
-    // Collectives first: threads settle with them.
-    const auto tables = measure_collectives(pointers, effort_.budget / 2, options_.quick ? 4 * kMega : 16 * kMega);
-    machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
-    machine_.runs.push_back(measure_run(pointers, effort_.budget));
   }
 
   std::span<Device* const> devices_;
   const ProbeOptions& options_;
   const ProbeEffort effort_;
-  std::vector<std::string> domains_;
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
   std::vector<double> signs_;  ///< by device
@@ -223,7 +283,16 @@ class Probe {
 }  // namespace
 
 MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options) {
+  const PollScope polled(options.poll);
   return Probe(devices, options).run();
+}
+
+std::string probe_doubt(const Device& device) {
+  const size_t wanted = 3 * beyond_caches(device, 0), free = device.memory().free;
+  if (free >= wanted) return "";
+  return fmt::format(
+      "{} of {} are free, and it takes {} to read more than caches may hold: its figures may be those of its caches",
+      format_bytes(free), device.name(), format_bytes(wanted));
 }
 
 std::string probe_params(const Device& device, int threads) {

@@ -23,11 +23,17 @@ struct ProbeOptions {
   bool quick = false;              ///< fewer points and repetitions, less memory
   /// Told before each part of the work: how many are done, of how many, and what comes. May throw to stop.
   std::function<void(int done, int total, const std::string& what)> progress = {};
+  /// Called between any two series of runs, and never while one is timed. May throw to stop. Quick, or figures suffer.
+  std::function<void()> poll = {};
 };
 
 /// Throws InvalidArgument for no devices, one named twice, one that stands for several, or a dtype that is not one of
 /// weights; DeviceError that names the device when it fails, lacks memory or does nothing that takes time.
 MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options = {});
+
+/// Why figures of a device may be wrong, as things are now: too little memory is free to read more than its caches
+/// hold. "" where there is no reason.
+std::string probe_doubt(const Device& device);
 
 /// What a device's backend is made with when `threads` are asked for: Device::init parameters with the number that it
 /// then has; "" for devices without threads of the host.

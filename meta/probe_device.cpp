@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "devices/cpu/cpu_device.h"
+#include "devices/cpu/topology.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "meta/estimate.h"
@@ -17,6 +19,8 @@ constexpr size_t kMega = size_t{1} << 20;
 /// Weights are read from memory when there are so many times more of them than the caches hold.
 constexpr size_t kBeyondCaches = 4;
 constexpr size_t kLeastStreamed = 128 * kMega;
+/// Devices other than CPUs do not say what they have: as much as the largest GPU.
+constexpr size_t kMostOfGpus = 128 * kMega;
 
 /// Rows and their length in models that fit into caches; the least that all types of weights can have.
 constexpr int64_t kSmall = 256;
@@ -64,6 +68,46 @@ void add_layer(Graph& g, TrialLeaves& leaves, DType dtype, int64_t tokens) {
 ProbeEffort probe_effort(bool quick) {
   if (quick) return {{1, 4, 32, 512}, {1, 4, 32, 512}, 6e-3, 128 * kMega};
   return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
+}
+
+size_t most_cache(const Device& device) {
+  if (device.type() == DeviceType::kCpu && device.reg().name() == "CPU") {
+    return cpu::cache_bytes(cpu::cores_of(device));
+  }
+  return device.type() == DeviceType::kCpu ? 0 : kMostOfGpus;
+}
+
+size_t beyond_caches(const Device& device, double measured_cache) {
+  return kBeyondCaches * std::max(most_cache(device), static_cast<size_t>(measured_cache));
+}
+
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes) {
+  const int64_t side = side_for(device);
+  size_t matrix = 0;
+  for (const DType dtype : dtypes) matrix = std::max(matrix, bytes_for(dtype, side * side));
+  return matrix + bytes_for(DType::kF32, side * effort.streamed_columns.back());
+}
+
+double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements) {
+  const double row = std::max(0.0, (more.seconds - few.seconds) / static_cast<double>(more.rows - few.rows));
+  return std::max(0.0, few.seconds - op_seconds - static_cast<double>(few.rows) * row) / elements;
+}
+
+void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows) {
+  const std::pair<std::vector<ProductPoint>*, int64_t> measured[] = {{&product.streamed, streamed_rows},
+                                                                     {&product.cached, cached_rows}};
+  // Columns for an element of the weights.
+  const auto share = [](const ProductPoint& point, int64_t rows) {
+    return static_cast<double>(point.columns) / static_cast<double>(rows);
+  };
+  for (const auto& [points, rows] : measured) {
+    for (const ProductPoint& point : *points) {
+      product.conversion = std::min(product.conversion, point.seconds / 2 / share(point, rows));
+    }
+  }
+  for (const auto& [points, rows] : measured) {
+    for (ProductPoint& point : *points) point.seconds -= share(point, rows) * product.conversion;
+  }
 }
 
 /// Weights of one type, and columns to multiply them with.
@@ -114,6 +158,7 @@ double DeviceProbe::sign(DType dtype) {
   trial.compile();
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTimes; ++i) {
+    poll();
     least = std::min(least, seconds_of([&] {
                        trial.start(1);
                        backend_.synchronize();
@@ -189,10 +234,11 @@ double DeviceProbe::step_cost() {
 /// Reads more and more weights again and again: where the rate falls to that of memory, caches end.
 void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
   const int64_t side = 1024;
-  const Matrices matrices = make_matrices(dtype, effort_.working_set, side, side);
+  const size_t most = std::max(effort_.working_set, beyond_caches(device_, 0));
+  const Matrices matrices = make_matrices(dtype, most, side, side);
   std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
-  for (size_t size = kMega; size <= effort_.working_set; size *= 2) {
-    const size_t count = matrices.count_for(size);
+  for (size_t size = kMega; size < 2 * most; size *= 2) {
+    const size_t count = matrices.count_for(std::min(size, most));
     const double bytes = static_cast<double>(count * matrices.bytes());
     const double measured = run_products(matrices, count, 1, effort_.budget);
     require<DeviceError>(measured > 0, "[{}] is done with {} bytes of weights before any time has passed; probe again",
@@ -233,41 +279,35 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
   ProductModel& product = model.products[std::string(name_of(dtype))];
   const int64_t side = side_for(device_);
   {
-    const size_t bytes = std::max(kLeastStreamed, kBeyondCaches * static_cast<size_t>(model.cache_bytes));
-    const Matrices matrices = make_matrices(dtype, std::min(bytes, effort_.working_set), side, side);
+    const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes));
+    const Matrices matrices = make_matrices(dtype, bytes, side, side);
     product.streamed = measure_points(matrices, model, effort_.streamed_columns);
     const double rate =
         static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
     model.bandwidth = std::max(model.bandwidth, rate);
   }
-  product.conversion = measure_conversion(dtype);
-  const auto elements = [&](int64_t columns, int64_t rows) {
-    return static_cast<double>(columns) / static_cast<double>(rows) * product.conversion;
-  };
-  for (ProductPoint& point : product.streamed) {
-    point.seconds = std::max(point.seconds - elements(point.columns, side), point.seconds / 2);
+  if (model.cache_bytes > 0) {
+    // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
+    // small as there.
+    const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
+    product.cached = measure_points(matrices, model, effort_.cached_columns);
   }
-  if (model.cache_bytes == 0) return;
-  // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
-  // small as there.
-  const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
-  product.cached = measure_points(matrices, model, effort_.cached_columns);
-  for (ProductPoint& point : product.cached) {
-    point.seconds = std::max(point.seconds - elements(point.columns, kSmall), point.seconds / 2);
-  }
+  product.conversion = measure_conversion(model, dtype);
+  take_out_conversion(product, side, kSmall);
 }
 
 /// Many columns with few rows and with more of them: what does not grow with the rows.
-double DeviceProbe::measure_conversion(DType dtype) {
-  constexpr int64_t kFew = 64, kMore = 512, kColumns = 256;
-  const auto seconds = [&](int64_t rows) {
-    const Matrices matrices = make_matrices(dtype, kMega, kSmall, rows);
+double DeviceProbe::measure_conversion(const DeviceModel& model, DType dtype) {
+  constexpr int64_t kFew = 64, kMore = 512;
+  // What a GPU does with small ones is all launches.
+  const bool is_small = device_.type() == DeviceType::kCpu;
+  const int64_t length = is_small ? kSmall : side_for(device_), columns = is_small ? 256 : 512;
+  const auto trial = [&](int64_t rows) {
+    const Matrices matrices = make_matrices(dtype, kMega, length, rows);
     const size_t count = std::min<size_t>(matrices.weights.size(), 8);
-    return run_products(matrices, count, kColumns, effort_.budget) / static_cast<double>(count);
+    return RowTrial{rows, run_products(matrices, count, columns, effort_.budget) / static_cast<double>(count)};
   };
-  const double few = seconds(kFew), more = seconds(kMore);
-  const double row = std::max(0.0, (more - few) / (kMore - kFew));
-  return std::max(0.0, few - kFew * row) / static_cast<double>(kSmall * kColumns);
+  return conversion_of(trial(kFew), trial(kMore), model.op_seconds, static_cast<double>(length * columns));
 }
 
 /// What a layer takes besides its products and its attention. Of a small model: in large ones this hardly counts.
@@ -320,14 +360,16 @@ void DeviceProbe::measure_attention(DeviceModel& model) {
   };
   constexpr int64_t kQueries = 256, kRows = 512, kSeen = kQueries * (kRows - kQueries) + kQueries * (kQueries + 1) / 2;
   model.attention_rate = static_cast<double>(4 * kHead * kHeads * kSeen) / seconds(kQueries, kRows, 1);
-  constexpr int64_t kDeep = 2048;
-  model.attention_bandwidth = static_cast<double>(2 * 2 * kHead * kKvHeads * kDeep) / seconds(1, kDeep, 8);
+  constexpr int64_t kDeep = 2048, kBytes = 2 * 2 * kHead * kKvHeads * kDeep;
+  constexpr size_t kFewest = 8;
+  const size_t caches = affordable(beyond_caches(device_, model.cache_bytes)) / kBytes;
+  model.attention_bandwidth = kBytes / seconds(1, kDeep, static_cast<int>(std::max(kFewest, caches)));
 }
 
 Load DeviceProbe::make_load(DType dtype, const DeviceModel& model, bool computes) {
   const int64_t side = side_for(device_);
-  const size_t bytes = std::max(kLeastStreamed, kBeyondCaches * static_cast<size_t>(model.cache_bytes));
-  Matrices matrices = make_matrices(dtype, computes ? 1 : std::min(bytes, effort_.working_set), side, side);
+  const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes));
+  Matrices matrices = make_matrices(dtype, computes ? 1 : bytes, side, side);
   Load load;
   load.trial = std::make_unique<Trial>(backend_);
   Graph& g = load.trial->graph();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -10,6 +11,7 @@
 #include "devices/allocate.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
+#include "meta/machine_sets.h"
 #include "meta/meta_functions.h"
 
 namespace shoal::meta {
@@ -106,6 +108,7 @@ class Collectives {
   }
 
   double series(int times) {
+    poll();
     return seconds_of([&] {
              std::vector<std::unique_ptr<HeldBackend>> held;
              for (Backend* backend : backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
@@ -147,25 +150,97 @@ std::vector<std::string> domain_names(std::span<Device* const> devices) {
   return names;
 }
 
-std::vector<std::vector<int>> member_sets(int devices) {
-  constexpr int kFew = 4;
-  std::vector<std::vector<int>> sets;
-  if (devices <= kFew) {
-    for (unsigned bits = 0; bits < 1u << devices; ++bits) {
-      std::vector<int> set;
-      for (int i = 0; i < devices; ++i) {
-        if ((bits >> i & 1u) != 0) set.push_back(i);
-      }
-      if (set.size() > 1) sets.push_back(set);
-    }
-    return sets;
+namespace {
+
+constexpr int kFew = 4;
+/// Sets of several kinds where there are many devices: as many as fit.
+constexpr size_t kMostSets = 16;
+
+class SetList {
+ public:
+  void add(std::vector<int> set) {
+    std::sort(set.begin(), set.end());
+    if (set.size() > 1 && std::find(sets_.begin(), sets_.end(), set) == sets_.end()) sets_.push_back(std::move(set));
   }
-  for (int size = 2; size < 2 * devices; size *= 2) {
+  /// The first so many of each group.
+  void add_first(std::span<const std::vector<int>* const> groups, size_t count) {
     std::vector<int> set;
-    for (int i = 0; i < std::min(size, devices); ++i) set.push_back(i);
-    sets.push_back(set);
+    for (const auto* group : groups) {
+      set.insert(set.end(), group->begin(),
+                 group->begin() + static_cast<std::ptrdiff_t>(std::min(count, group->size())));
+    }
+    add(std::move(set));
   }
-  return sets;
+  /// The first 1, 2, 4, ... of each, and all.
+  void add_powers(std::span<const std::vector<int>* const> groups) {
+    size_t most = 0;
+    for (const auto* group : groups) most = std::max(most, group->size());
+    for (size_t count = 1; count < 2 * most; count *= 2) add_first(groups, std::min(count, most));
+  }
+  size_t size() const { return sets_.size(); }
+  std::vector<std::vector<int>> take() { return std::move(sets_); }
+
+ private:
+  std::vector<std::vector<int>> sets_;
+};
+
+std::vector<std::vector<int>> all_sets(int devices) {
+  SetList sets;
+  for (unsigned bits = 0; bits < 1u << devices; ++bits) {
+    std::vector<int> set;
+    for (int i = 0; i < devices; ++i) {
+      if ((bits >> i & 1u) != 0) set.push_back(i);
+    }
+    sets.add(std::move(set));
+  }
+  return sets.take();
+}
+
+/// Where some devices of a kind share domains and others do not: two that do, and two that do not.
+void add_neighbours(SetList& sets, const MachineModel& machine, const std::vector<int>& group) {
+  const auto domain = [&](int index) { return machine.devices[static_cast<size_t>(index)].domain; };
+  std::vector<int> near, far;
+  for (const int a : group) {
+    for (const int b : group) {
+      if (a >= b) continue;
+      std::vector<int>& pair = domain(a) == domain(b) ? near : far;
+      if (pair.empty()) pair = {a, b};
+    }
+  }
+  if (near.empty() || far.empty()) return;
+  sets.add(near);
+  sets.add(far);
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> member_sets(const MachineModel& machine) {
+  const int devices = static_cast<int>(machine.devices.size());
+  if (devices <= kFew) return all_sets(devices);
+  std::vector<std::vector<int>> groups;
+  for (int i = 0; i < devices; ++i) {
+    const auto same = [&](const std::vector<int>& group) {
+      return DeviceSet(machine, {{i}}).has_same_kinds(DeviceSet(machine, {{group.front()}}));
+    };
+    const auto found = std::find_if(groups.begin(), groups.end(), same);
+    (found == groups.end() ? groups.emplace_back() : *found).push_back(i);
+  }
+  SetList sets;
+  std::vector<const std::vector<int>*> all;
+  for (const std::vector<int>& group : groups) {
+    all.push_back(&group);
+    sets.add_powers({{&group}});
+    add_neighbours(sets, machine, group);
+  }
+  sets.add_powers(all);
+  for (size_t a = 0; a < all.size(); ++a) {
+    for (size_t b = a + 1; b < all.size() && sets.size() + 2 <= kMostSets; ++b) {
+      const std::array pair{all[a], all[b]};
+      sets.add_first(pair, 1);
+      sets.add_first(pair, static_cast<size_t>(devices));
+    }
+  }
+  return sets.take();
 }
 
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least) {
@@ -282,13 +357,17 @@ RunCost measure_run(std::span<Backend* const> backends, double budget) {
   return cost;
 }
 
-std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable> tables) {
+std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine) {
   // seconds = latency + latency_per_rank * (n - 1) + traffic * bytes / bandwidth, from the smallest and largest sets.
   const CollectiveTable *small = nullptr, *large = nullptr;
-  for (const CollectiveTable& table : tables) {
+  const auto set_of = [&](const CollectiveTable& table) { return *DeviceSet::of(machine, table.members); };
+  for (const CollectiveTable& table : machine.collectives) {
     if (table.kind != Op::kAllReduce) continue;
-    if (small == nullptr || table.members.size() < small->members.size()) small = &table;
     if (large == nullptr || table.members.size() > large->members.size()) large = &table;
+  }
+  for (const CollectiveTable& table : machine.collectives) {
+    if (table.kind != Op::kAllReduce || !set_of(table).has_same_kinds(set_of(*large))) continue;
+    if (small == nullptr || table.members.size() < small->members.size()) small = &table;
   }
   if (small == nullptr) return {};
   CollectiveAlgorithm fitted;
@@ -306,7 +385,19 @@ std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable>
   return {fitted};
 }
 
-void measure_copies(MachineModel& machine, Backend& from, Backend& to, double budget) {
+std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine) {
+  std::vector<size_t> hosts, others;
+  for (size_t i = 0; i < machine.devices.size(); ++i) {
+    (machine.devices[i].type == DeviceType::kCpu ? hosts : others).push_back(i);
+  }
+  std::vector<std::pair<size_t, size_t>> pairs;
+  if (others.size() > 1) pairs.emplace_back(others[0], others[1]);
+  if (!others.empty() && !hosts.empty()) pairs.emplace_back(hosts[0], others[0]);
+  if (others.empty() && hosts.size() > 1) pairs.emplace_back(hosts[0], hosts[1]);
+  return pairs;
+}
+
+CopyCost measure_copies(Backend& from, Backend& to, double budget) {
   constexpr int64_t kSmall = 256, kLarge = 1 << 20;
   const auto seconds = [&](int64_t elements) {
     RankMemory source(from.device(), elements), target(to.device(), elements);
@@ -318,10 +409,9 @@ void measure_copies(MachineModel& machine, Backend& from, Backend& to, double bu
       });
     });
   };
-  machine.copy_latency = seconds(kSmall);
   const double bytes = sizeof(float) * static_cast<double>(kLarge);
-  const double large = seconds(kLarge);
-  machine.copy_bandwidth = bytes / std::max(large - machine.copy_latency, large / 2);
+  const double latency = seconds(kSmall), large = seconds(kLarge);
+  return {latency, bytes / std::max(large - latency, large / 2)};
 }
 
 }  // namespace shoal::meta

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "meta/machine.h"
@@ -14,9 +15,10 @@ namespace shoal::meta {
 /// domains, by device.
 std::vector<std::string> domain_names(std::span<Device* const> devices);
 
-/// Sets of devices (indices, ascending) that people use together: all of them, pairs and triples where there are few
-/// devices, and the first 2, 4, 8, ... of many.
-std::vector<std::vector<int>> member_sets(int devices);
+/// Sets of devices (indices, ascending) that people use together. Of few devices all sets. Of many: the first 2, 4, 8,
+/// ... and all of each kind (meta/machine_sets.h), two of a kind that share a domain and two that do not, and where
+/// there are several kinds 1, 2, 4, ... and all of each together.
+std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
 /// All loads at once, each as long as it would take alone: that long, in multiples of the time alone. `least`: of the
 /// quickest of several tries, for what only other programs can make longer (cores); otherwise the median (memory).
@@ -26,10 +28,19 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);
 /// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
 RunCost measure_run(std::span<Backend* const> backends, double budget);
-/// For members that have not been measured together: what the tables have in common.
-std::vector<CollectiveAlgorithm> fit_algorithms(std::span<const CollectiveTable> tables);
+/// For members that have not been measured together: what the tables have in common, of those with the same kinds of
+/// devices as the largest set. GPUs talk to each other as they do not with the host.
+std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine);
 
-/// Passing a value on: latency and bandwidth.
-void measure_copies(MachineModel& machine, Backend& from, Backend& to, double budget);
+/// Between which devices (indices) copies are measured: two GPUs, which is where layers lie if there are several, and
+/// the host and a GPU, for what stays in the host's memory; else the first two devices.
+std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine);
+
+struct CopyCost {
+  double latency = 0;    ///< seconds
+  double bandwidth = 0;  ///< bytes/s
+};
+/// Passing a value on.
+CopyCost measure_copies(Backend& from, Backend& to, double budget);
 
 }  // namespace shoal::meta

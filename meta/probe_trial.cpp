@@ -15,6 +15,10 @@ constexpr int kFewestSamples = 3, kMostSamples = 50;
 /// A series of runs takes at least this long, so that waking the device and reading the clock do not count.
 constexpr double kSeries = 2e-3;
 constexpr int kMostRuns = 4096;
+/// Seconds after which one sample is enough: what takes so long is hardly disturbed.
+constexpr double kLongest = 3;
+
+thread_local const std::function<void()>* current_poll = nullptr;
 
 /// In [-1, 1], a function of its place alone.
 float ordinary(size_t i) {
@@ -52,10 +56,24 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+PollScope::PollScope(const std::function<void()>& poll) : before_(std::exchange(current_poll, &poll)) {}
+PollScope::~PollScope() {
+  current_poll = before_;
+}
+
+void poll() {
+  if (current_poll != nullptr && *current_poll) (*current_poll)();
+}
+
 double repeat_for(double budget, const std::function<double()>& sample) {
   std::vector<double> samples;
   double spent = 0;
-  while (samples.size() < kFewestSamples || (samples.size() < kMostSamples && spent < budget)) {
+  const auto wants_more = [&] {
+    if (samples.size() < kFewestSamples) return samples.empty() || spent < kLongest;
+    return samples.size() < kMostSamples && spent < budget;
+  };
+  while (wants_more()) {
+    poll();
     spent += seconds_of([&] { samples.push_back(sample()); });
   }
   return median(std::move(samples));
@@ -94,6 +112,7 @@ void Trial::start(int times) {
 
 double Trial::measure(double budget) {
   const auto series = [&](int runs) {
+    poll();
     return seconds_of([&] {
              start(runs);
              backend_.synchronize();

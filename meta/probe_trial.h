@@ -22,7 +22,22 @@ namespace shoal::meta {
 
 /// The middle one. Not of nothing.
 double median(std::vector<double> values);
-/// Median of what `sample` returns, called for about `budget` seconds and at least three times.
+/// While it lives, poll() of this thread calls this, which may throw to end a probe.
+class PollScope {
+ public:
+  explicit PollScope(const std::function<void()>& poll);
+  ~PollScope();
+  PollScope(const PollScope&) = delete;
+  PollScope& operator=(const PollScope&) = delete;
+
+ private:
+  const std::function<void()>* before_;
+};
+/// Between runs, when nothing is queued and no clock runs.
+void poll();
+
+/// Median of what `sample` returns, called for about `budget` seconds and at least three times, or until seconds have
+/// passed.
 double repeat_for(double budget, const std::function<double()>& sample);
 /// Seconds that `work` takes.
 double seconds_of(const std::function<void()>& work);

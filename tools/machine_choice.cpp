@@ -85,6 +85,9 @@ KnownMachine require_machine(const MachineQuestion& question) {
   options.dtypes = dtypes_of(question.model);
   options.quick = true;
   ProgressBar bar("probing");
+  options.poll = [] {
+    if (interrupted()) throw Interrupted();
+  };
   options.progress = [&bar](int done, int total, const std::string& what) {
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);

@@ -237,6 +237,22 @@ std::span<const Node> machine_nodes() {
   return machine().nodes;
 }
 
+size_t cache_bytes(std::span<const int> cores) {
+  const hwloc_topology_t topology = machine().topology;
+  if (topology == nullptr) return 0;
+  const hwloc_bitmap_t set = hwloc_bitmap_alloc();
+  for (const int core : cores) hwloc_bitmap_set(set, static_cast<unsigned>(core));
+  size_t bytes = 0;
+  for (const hwloc_obj_type_t type : {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
+    if (bytes > 0) break;
+    for (hwloc_obj_t cache = nullptr; (cache = hwloc_get_next_obj_by_type(topology, type, cache)) != nullptr;) {
+      if (hwloc_bitmap_intersects(cache->cpuset, set) != 0) bytes += cache->attr->cache.size;
+    }
+  }
+  hwloc_bitmap_free(set);
+  return bytes;
+}
+
 int usable_cores() {
   static const int cores = [] {
     int count = 0;

@@ -40,6 +40,8 @@ std::vector<int> hardware_threads(std::span<const int> cores);
 std::vector<int> cores_of_team(const CoreSet& set, int threads);
 /// Cores that this process may keep busy at a time: a quota of a container may be less than the nodes have.
 int usable_cores();
+/// Bytes of the last caches that these cores have, some of which others may use too; 0 when unknown.
+size_t cache_bytes(std::span<const int> cores);
 /// "Intel(R) Xeon(R) Platinum 8480+"; "CPU" when unknown.
 const std::string& cpu_model();
 

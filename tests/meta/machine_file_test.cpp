@@ -193,14 +193,32 @@ TEST_F(MachineFile, KeepsWhatIsMoreThorough) {
   EXPECT_EQ(find_machine(first(2), 0), full) << "as thorough, and later";
 }
 
+TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
+  MachineModel known = machine(4, 30e9);
+  known.devices[0].identity += ", other";  // not what it is now
+  known.runs = {{{"CPU0", "CPU1"}, 1e-4}, {{"CPU0", "CPU1", "CPU2", "CPU3"}, 1e-4}};
+  save_machine(known);
+  const std::vector<Device*> two{devices_[1], devices_[2]}, three{devices_[3], devices_[2], devices_[1]};
+  EXPECT_TRUE(find_machine(std::vector<Device*>{devices_[3]}, 0));
+  EXPECT_FALSE(find_machine(two, 0)) << "only sets with another kind of device besides";
+  known.runs.push_back({{"CPU2", "CPU3"}, 1e-4});
+  save_machine(known);
+  EXPECT_TRUE(find_machine(two, 0)) << "others like them";
+  EXPECT_FALSE(find_machine(three, 0)) << "none is as large";
+  known.runs.push_back({{"CPU1", "CPU2", "CPU3"}, 1e-4});
+  save_machine(known);
+  EXPECT_TRUE(find_machine(three, 0)) << "in another order";
+}
+
 TEST_F(MachineFile, KeepsSetsOfMembersThatTheLatestLacks) {
   MachineModel pairs = machine(3, 30e9);
   pairs.runs = {{{"CPU0", "CPU2"}, 1e-4}};
   save_machine(pairs);
   save_machine(machine(3, 20e9));
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u);
+  std::swap(pairs.runs[0].members[0], pairs.runs[0].members[1]);
   save_machine(pairs);
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u);
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "sets have no order";
 }
 
 TEST_F(MachineFile, OfAnotherVersionIsNone) {

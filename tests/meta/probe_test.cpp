@@ -4,14 +4,17 @@
 #include <gmock/gmock.h>
 
 #include "devices/cpu/cpu_device.h"
+#include "devices/cpu/topology.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
+#include "meta/probe_device.h"
 #include "meta/probe_links.h"
 #include "meta/probe_trial.h"
 
 namespace shoal::meta {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -64,7 +67,19 @@ void expect_sane(const DeviceModel& device) {
 TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
   cpu::configure("devices=2,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
-  const MachineModel machine = probe(devices, quick());
+  ProbeOptions options = quick();
+  std::vector<int> seen;
+  int all = 0;
+  options.progress = [&](int done, int total, const std::string& what) {
+    EXPECT_FALSE(what.empty());
+    seen.push_back(done);
+    all = total;
+  };
+  const MachineModel machine = probe(devices, options);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), std::less_equal<>())) << "parts that a twin has are left out";
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.back() + 1, all);
+
   ASSERT_EQ(machine.devices.size(), 2u);
   for (const DeviceModel& device : machine.devices) expect_sane(device);
   EXPECT_EQ(machine.devices[1].name, "CPU1");
@@ -107,22 +122,10 @@ TEST(Probe, ToldThreadsAreUsed) {
   cpu::configure("");
 }
 
-TEST(Probe, SaysWhatComes) {
+TEST(Probe, StopsWhereItIsTold) {
   cpu::configure("devices=1,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0");
   ProbeOptions options = quick();
-  std::vector<int> seen;
-  int all = 0;
-  options.progress = [&](int done, int total, const std::string& what) {
-    EXPECT_FALSE(what.empty());
-    seen.push_back(done);
-    all = total;
-  };
-  probe(devices, options);
-  ASSERT_FALSE(seen.empty());
-  for (size_t i = 1; i < seen.size(); ++i) EXPECT_EQ(seen[i], seen[i - 1] + 1);
-  EXPECT_EQ(seen.back() + 1, all);
-
   struct Stop {};
   const int uses = devices[0]->reg().uses();
   options.progress = [](int done, int, const std::string&) {
@@ -130,6 +133,19 @@ TEST(Probe, SaysWhatComes) {
   };
   EXPECT_THROW(probe(devices, options), Stop);
   EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing is left behind
+
+  // Within the first part, too, which is one of many series.
+  int parts = 0, polls = 0;
+  options.progress = [&](int, int, const std::string&) { ++parts; };
+  options.poll = [&] {
+    if (++polls == 20) throw Stop{};
+  };
+  EXPECT_THROW(probe(devices, options), Stop);
+  EXPECT_EQ(parts, 1);
+  EXPECT_EQ(polls, 20);
+  EXPECT_EQ(devices[0]->reg().uses(), uses);
+  poll();
+  EXPECT_EQ(polls, 20) << "nobody asks any more";
   cpu::configure("");
 }
 
@@ -160,13 +176,101 @@ TEST(Probe, NamesADeviceThatFails) {
   cpu::configure("");
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
-  EXPECT_THAT(text, HasSubstr("NULL"));
+  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or leave the device out"));
+}
+
+TEST(Probe, LooksForMemoryBeforeItMeasures) {
+  cpu::configure("devices=1,threads=1,memory=7M");
+  Device& small = Registry::instance().device("CPU0");
+  const std::vector<Device*> devices{&Registry::instance().device("NULL0"), &small};
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) { FAIL() << what; };
+  EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
+            "[CPU0] cannot be measured: it takes 8.2 MiB, and 7.0 MiB are free: free memory there, or leave the device "
+            "out of those that are probed (--devices)");
+  cpu::configure("");
+}
+
+TEST(Probe, NamesDevicesThatFailTogether) {
+  cpu::configure("devices=2,threads=1");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) {
+    if (what.find("collectives") != std::string::npos) setenv("SHOAL_COMM", "nothing-like-it", 1);
+  };
+  const std::string text = message_of<InvalidArgument>([&] { probe(devices, options); });
+  unsetenv("SHOAL_COMM");
+  EXPECT_THAT(text, HasSubstr("[CPU0,CPU1] cannot be measured: "));
+  EXPECT_THAT(text, HasSubstr("SHOAL_COMM"));
+  cpu::configure("");
+}
+
+TEST(ProbeDevice, ReadsMoreThanCachesHold) {
+  cpu::configure("devices=1");
+  Device& all = Registry::instance().device("CPU0");
+  const size_t known = most_cache(all);
+  EXPECT_EQ(beyond_caches(all, 0), 4 * known);
+  EXPECT_EQ(beyond_caches(all, static_cast<double>(known + 1024)), 4 * (known + 1024)) << "however much it is";
+  EXPECT_LT(known, size_t{8} << 30);
+  const std::vector<int> cores = cpu::cores_of(all);
+  EXPECT_LE(cpu::cache_bytes(std::span(cores).first(1)), known);
+  EXPECT_EQ(cpu::cache_bytes({}), 0u);
+  EXPECT_EQ(cpu::cache_bytes(cores), known);
+
+  cpu::configure("devices=1,memory=1M");
+  Device& small = Registry::instance().device("CPU0");
+  EXPECT_EQ(probe_doubt(small).empty(), known == 0) << probe_doubt(small);
+  EXPECT_EQ(probe_doubt(Registry::instance().device("NULL0")), "");
+  cpu::configure("");
+}
+
+TEST(ProbeDevice, WhatEveryOpCostsIsNoConversion) {
+  // 3 us, 1 us a row, and 2 us for the columns.
+  EXPECT_NEAR(conversion_of({64, 3 + 64 + 2}, {512, 3 + 512 + 2}, 3, 100), 0.02, 1e-9);
+  EXPECT_EQ(conversion_of({64, 4}, {512, 4}, 4, 100), 0) << "all launch";
+  EXPECT_EQ(conversion_of({64, 4}, {512, 4}, 5, 100), 0);
+  EXPECT_EQ(conversion_of({64, 4}, {512, 3}, 4, 100), 0) << "noise";
+}
+
+TEST(ProbeDevice, AConversionIsTakenOutOfWholeProducts) {
+  ProductModel product{{{1, 1e-9}, {100, 20e-9}}, {{1, 0.5e-9}, {100, 40e-9}}, 10e-9};
+  take_out_conversion(product, 1000, 100);
+  EXPECT_NEAR(product.conversion, 10e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[1].seconds, 19e-9, 1e-15);
+  EXPECT_NEAR(product.cached[1].seconds, 30e-9, 1e-15);
+  EXPECT_NEAR(product.cached[0].seconds, 0.4e-9, 1e-15);
+
+  // So large that nothing would be left: both together are what was measured all the same.
+  product = {{{1, 1e-9}, {100, 20e-9}}, {}, 300e-9};
+  take_out_conversion(product, 1000, 100);
+  EXPECT_NEAR(product.conversion, 100e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[1].seconds + 0.1 * product.conversion, 20e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[0].seconds + 0.001 * product.conversion, 1e-9, 1e-15);
 }
 
 TEST(ProbeTrial, MedianIsTheMiddleOne) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({5}), 5);
   EXPECT_EQ(median({9, 1, 1, 1, 9}), 1);
+}
+
+TEST(ProbeTrial, PollsBeforeEverySample) {
+  int polls = 0, samples = 0;
+  const std::function<void()> outer = [&] { ++polls; }, none;
+  const PollScope polled(outer);
+  const auto sample = [&] {
+    EXPECT_EQ(++samples, polls);
+    return 1.0;
+  };
+  repeat_for(0, sample);
+  EXPECT_EQ(samples, 3);
+  {
+    const PollScope inner(none);
+    poll();
+  }
+  EXPECT_EQ(polls, 3);
+  poll();
+  EXPECT_EQ(polls, 4);
 }
 
 TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {
@@ -179,31 +283,100 @@ TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {
   EXPECT_LE(calls, 1000);
 }
 
+/// Devices of these identities, each with a domain of its own unless told otherwise.
+MachineModel devices_of(const std::vector<std::string>& identities, std::vector<int> domains = {}) {
+  MachineModel machine;
+  for (size_t i = 0; i < identities.size(); ++i) {
+    DeviceModel& device = machine.devices.emplace_back();
+    device.name = "D" + std::to_string(i);
+    device.identity = identities[i];
+    device.domain = domains.empty() ? static_cast<int>(i) : domains[i];
+  }
+  return machine;
+}
+
+MachineModel alike(size_t count) {
+  return devices_of(std::vector<std::string>(count, "alike"));
+}
+
 TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
-  EXPECT_TRUE(member_sets(1).empty());
-  EXPECT_THAT(member_sets(2), ElementsAre(ElementsAre(0, 1)));
-  EXPECT_THAT(member_sets(3),
+  EXPECT_TRUE(member_sets(alike(1)).empty());
+  EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(member_sets(alike(3)),
               ElementsAre(ElementsAre(0, 1), ElementsAre(0, 2), ElementsAre(1, 2), ElementsAre(0, 1, 2)));
-  EXPECT_EQ(member_sets(4).size(), 11u);
-  const auto six = member_sets(6);
+  EXPECT_EQ(member_sets(alike(4)).size(), 11u);
+  const auto six = member_sets(alike(6));
   EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
+}
+
+TEST(ProbeLinks, EveryKindHasSetsOfItsOwn) {
+  std::vector<std::string> identities(9, "gpu");
+  identities[0] = "host";
+  EXPECT_THAT(
+      member_sets(devices_of(identities)),
+      ElementsAre(ElementsAre(1, 2), ElementsAre(1, 2, 3, 4), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8), ElementsAre(0, 1),
+                  ElementsAre(0, 1, 2), ElementsAre(0, 1, 2, 3, 4), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8)));
+  EXPECT_THAT(member_sets(devices_of({"host", "a", "a", "b", "b"})),
+              ElementsAre(ElementsAre(1, 2), ElementsAre(3, 4), ElementsAre(0, 1, 3), ElementsAre(0, 1, 2, 3, 4),
+                          ElementsAre(0, 1), ElementsAre(0, 1, 2), ElementsAre(0, 3), ElementsAre(0, 3, 4),
+                          ElementsAre(1, 3), ElementsAre(1, 2, 3, 4)));
+}
+
+TEST(ProbeLinks, CopiesAreMeasuredWhereSplitsPassValues) {
+  using ::testing::Pair;
+  EXPECT_TRUE(copy_pairs(alike(1)).empty());
+  MachineModel machine = alike(4);
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 1)));
+  machine.devices[3].type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 3)));
+  machine.devices[2].type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(2, 3), Pair(0, 2)));
+  for (DeviceModel& device : machine.devices) device.type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 1)));
+}
+
+TEST(ProbeLinks, PairsWithinAndAcrossDomains) {
+  const auto node = [](int number) { return "4 cores, node " + std::to_string(number) + "; one of 6"; };
+  const MachineModel machine = devices_of({node(0), node(0), node(0), node(1), node(1), node(1)}, {0, 0, 0, 1, 1, 1});
+  EXPECT_THAT(member_sets(machine), ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3),
+                                                ElementsAre(0, 1, 2, 3, 4, 5), ElementsAre(0, 3)));
+}
+
+TEST(ProbeLinks, ManyKindsHaveNotEveryMixture) {
+  std::vector<std::string> identities;
+  for (int i = 0; i < 9; ++i) identities.push_back(std::to_string(i));
+  const auto sets = member_sets(devices_of(identities));
+  EXPECT_LE(sets.size(), 16u);
+  EXPECT_EQ(sets.front().size(), 9u);
 }
 
 TEST(ProbeLinks, TheFittedAlgorithmGivesTheMeasuredPoints) {
   // 2 us + 1 us for each other rank, 10 GB/s.
-  const auto table = [](int ranks) {
-    CollectiveTable table{std::vector<std::string>(static_cast<size_t>(ranks), "D"), Op::kAllReduce, {}};
+  MachineModel machine = alike(4);
+  const auto measure = [&](size_t ranks, double latency) {
+    CollectiveTable& table = machine.collectives.emplace_back();
+    const auto others = static_cast<double>(ranks - 1);
+    for (size_t i = 0; i < ranks; ++i) table.members.push_back(machine.devices[i].name);
     for (const double bytes : {0.0, 1e6}) {
-      table.points.push_back({bytes, 2e-6 + 1e-6 * (ranks - 1) + 2.0 * (ranks - 1) / ranks * bytes / 10e9});
+      table.points.push_back({bytes, latency + 1e-6 * others + 2.0 * others / (others + 1) * bytes / 10e9});
     }
-    return table;
   };
-  const std::vector<CollectiveTable> tables{table(2), table(4)};
-  const auto fitted = fit_algorithms(tables);
-  ASSERT_EQ(fitted.size(), 1u);
-  EXPECT_NEAR(fitted[0].latency, 2e-6, 1e-9);
-  EXPECT_NEAR(fitted[0].latency_per_rank, 1e-6, 1e-9);
-  EXPECT_NEAR(fitted[0].bandwidth, 10e9, 1e6);
+  measure(2, 2e-6);
+  measure(4, 2e-6);
+  const auto expect_figures = [&] {
+    const auto fitted = fit_algorithms(machine);
+    ASSERT_EQ(fitted.size(), 1u);
+    EXPECT_NEAR(fitted[0].latency, 2e-6, 1e-9);
+    EXPECT_NEAR(fitted[0].latency_per_rank, 1e-6, 1e-9);
+    EXPECT_NEAR(fitted[0].bandwidth, 10e9, 1e6);
+  };
+  expect_figures();
+  // A set without the host does not count where the largest has it.
+  machine.devices[0].identity = "host";
+  measure(3, 2e-6);
+  machine.collectives.front().members = {"D1", "D2"};
+  machine.collectives.front().points = {{0, 1e-7}, {1e6, 1e-6}};
+  expect_figures();
   EXPECT_TRUE(fit_algorithms({}).empty());
 }
 

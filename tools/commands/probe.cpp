@@ -153,8 +153,11 @@ std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* cons
 MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) {
   ProgressBar bar("probing");
   meta::ProbeOptions options = flags.options;
-  options.progress = [&](int done, int total, const std::string& what) {
+  options.poll = [] {
     if (interrupted()) throw Interrupted();
+  };
+  options.progress = [&](int done, int total, const std::string& what) {
+    options.poll();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
   };
   return meta::probe(devices, options);
@@ -186,6 +189,9 @@ int probe(const ProbeFlags& flags) {
   }
   require_threads(threads_needed(devices, threads));
   meta::check_machine_file();
+  for (const Device* device : devices) {
+    if (const std::string doubt = meta::probe_doubt(*device); !doubt.empty()) warn(doubt);
+  }
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
