@@ -169,7 +169,12 @@ class Search {
       shares[from] -= moved;
       shares[to] += moved;
       if (shares[from] < 1e-9) shares[from] = 0;
-      consider(normalised(shares));
+      try {
+        consider(normalised(shares));
+      } catch (const InvalidArgument&) {
+        if (scenario_.placement.overrides.empty()) throw;
+        continue;  // a device that tensors were put on has nothing left
+      }
       if (best_.split_key != before) return true;
     }
     return false;

@@ -368,8 +368,11 @@ TEST_F(PlanPredict, ObjectivesNeedTheirWork) {
     EXPECT_TRUE(message.empty() || lines == 1) << ended.err;
   };
   expect({"-p", "0", "--objective", "prompt", "--recommend"}, "the objective prompt needs a prompt: give -p above 0");
-  expect({"-n", "0", "--recommend"}, "the objective generation needs tokens to generate: give -n above 0");
-  expect({"-n", "0", "-ts", "auto"}, "the objective generation needs tokens to generate");
+  expect({"-n", "0", "--objective", "generation", "--recommend"},
+         "the objective generation needs tokens to generate: give -n above 0");
+  expect({"-n", "0", "--objective", "generation", "-ts", "auto"}, "the objective generation needs tokens to generate");
+  expect({"-n", "0", "-p", "16", "-ts", "auto"}, "");
+  expect({"-n", "0", "-p", "16", "--recommend"}, "");
   expect({"-n", "0", "--objective", "mix", "-ts", "auto"}, "the objective mix needs a prompt and tokens to generate");
   expect({"-n", "0", "--objective", "prompt", "-ts", "auto", "-p", "16"}, "");
   expect({"-n", "0", "-p", "16"}, "");  // nothing is chosen

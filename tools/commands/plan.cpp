@@ -33,7 +33,7 @@ struct PlanFlags {
   OutputFlag output;
   FitFlags fit;
   WorkloadFlags workload;
-  models::Objective objective = models::Objective::kGeneration;
+  std::optional<models::Objective> asked_objective;
   std::string machine;  ///< file
   bool recommend = false;
   int rank = -1;
@@ -46,15 +46,28 @@ struct PlanFlags {
     throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, devices.names.size() - 1));
   }
 
+  /// What there is to generate counts unless something else is asked for.
+  models::Objective objective() const {
+    const auto [prompt, generate] = asked_work();
+    const bool only_prompt = generate == 0 && prompt > 0;
+    return asked_objective.value_or(only_prompt ? models::Objective::kPrompt : models::Objective::kGeneration);
+  }
+
   void check_objective() const {
     if (!recommend && devices.ratio != kAutoRatio) return;
-    const models::Workload usual;
+    const auto [prompt, generate] = asked_work();
     try {
-      models::require_work({workload.prompt.value_or(usual.prompt), workload.generate.value_or(usual.generate), 0},
-                           objective);
+      models::require_work({prompt, generate, 0}, objective());
     } catch (const InvalidArgument& error) {
       throw UsageError(error.what());
     }
+  }
+
+ private:
+  /// Tokens of the prompt and to generate.
+  std::pair<int64_t, int64_t> asked_work() const {
+    const models::Workload usual;
+    return {workload.prompt.value_or(usual.prompt), workload.generate.value_or(usual.generate)};
   }
 };
 
@@ -222,7 +235,7 @@ struct Planned {
 models::Recommendation recommend(const models::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
   ProgressBar bar("comparing");
   models::RecommendOptions options;
-  options.objective = flags.objective;
+  options.objective = flags.objective();
   options.progress = [&bar](int done, int total) {
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), fmt::format("set {} of {}", done + 1, total));
@@ -287,7 +300,7 @@ std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
 
 /// With --fit the context is not yet what it will be.
 ShareGoal goal_of(const PlanFlags& flags, const Planned& planned) {
-  ShareGoal goal{flags.objective, {}, flags.machine, flags.fit.on};
+  ShareGoal goal{flags.objective(), {}, flags.machine, flags.fit.on};
   if (planned.placement.ratio != kAutoRatio) return goal;
   goal.workload = flags.workload.workload(models::session_size(planned.model->hparams, planned.session).context);
   return goal;
@@ -343,7 +356,7 @@ int plan_model(PlanFlags& flags) {
   std::string text = plan_text(plan, flags);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
-  if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective);
+  if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective());
   write_out(text);
   return kSuccess;
 }
@@ -356,11 +369,11 @@ void add_prediction(CLI::App& app, PlanFlags& flags) {
   const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
                              "{} must be generation, prompt or mix, got '{}'", flag, text);
-    flags.objective = models::parse_objective(text);
+    flags.asked_objective = models::parse_objective(text);
   };
   add_parsed(app, "--objective", "WHAT", read_objective,
              "What --recommend and --tensor-split auto make fast: generation, prompt, or a mix of -p and -n tokens")
-      ->default_str("generation");
+      ->default_str("generation, without it prompt");
   app.add_option("--machine", flags.machine,
                  "Predict for this machine instead of what `shoal probe` measured: a name such as H200x8-nvlink, or a "
                  "JSON file (docs/simulation.md); without --devices for all of its devices")
