@@ -232,26 +232,29 @@ class Search {
 }  // namespace
 
 std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective) {
-  Scenario alone = scenario;
-  const auto speed_of = [&](const std::vector<Device*>& devices) {
-    const Candidate one{{devices}, SplitMode::kTensor, {}};
-    try {
-      return 1 / seconds_of(alone.predict(one), objective);
-    } catch (const InvalidArgument&) {
-      if (alone.placement.overrides.empty()) throw;
-      alone.placement.overrides.clear();  // some name a device that this one is without
-      return 1 / seconds_of(alone.predict(one), objective);
+  const auto speeds_in = [&](const Scenario& alone) {
+    std::vector<double> speeds;
+    const auto add = [&](const std::vector<Device*>& devices) {
+      speeds.push_back(1 / seconds_of(alone.predict({{devices}, SplitMode::kTensor, {}}), objective));
+    };
+    for (const auto& group : candidate.groups) {
+      if (candidate.mode == SplitMode::kLayer) {
+        add(group);
+      } else {
+        for (Device* device : group) add({device});
+      }
     }
+    return normalised(speeds);
   };
-  std::vector<double> speeds;
-  for (const auto& group : candidate.groups) {
-    if (candidate.mode == SplitMode::kLayer) {
-      speeds.push_back(speed_of(group));
-    } else {
-      for (Device* device : group) speeds.push_back(speed_of({device}));
-    }
+  try {
+    return speeds_in(scenario);
+  } catch (const InvalidArgument&) {
+    if (scenario.placement.overrides.empty()) throw;
   }
-  return normalised(speeds);
+  // Some tensors were put on a device that another one by itself is without.
+  Scenario plain = scenario;
+  plain.placement.overrides.clear();
+  return speeds_in(plain);
 }
 
 // What a device has is fixed + share * V, where V is what all have together; so the share that it has room for differs

@@ -54,7 +54,7 @@ class RoomByContext {
 /// ends, all but a little; from there on in steps that grow.
 int64_t search_context(const RoomByContext& room, int64_t least, double least_room, int64_t most, double most_room) {
   auto next = least + static_cast<int64_t>(least_room / (least_room - most_room) * static_cast<double>(most - least));
-  for (int64_t reach = kContextStep; most - least > kContextStep; reach *= 4) {
+  for (int64_t reach = kContextStep; most - least > kContextStep; reach = std::min(4 * reach, most)) {
     if (next <= least || next >= most) next = least + (most - least) / 2;
     next = next / kContextStep * kContextStep;
     if (next <= least) next = (least / kContextStep + 1) * kContextStep;

@@ -234,9 +234,11 @@ std::string reason_of(const std::vector<Prediction>& sorted, Objective objective
   const Prediction& best = sorted.front();
   size_t most = 0;
   for (const Prediction& one : sorted) most = std::max(most, one.candidate.device_count());
-  if (most == 1)
-    return sorted.size() == 1 ? best.candidate.devices() + " is the only device"
-                              : faster_text(best, sorted[1], objective, false);
+  if (most == 1) {
+    const bool has_rival = sorted.size() > 1 && sorted[1].fits;
+    if (has_rival) return faster_text(best, sorted[1], objective, false);
+    return best.candidate.devices() + (sorted.size() == 1 ? " is the only device" : " is the only device that it fits");
+  }
   const auto first_of = [&](size_t devices, std::optional<SplitMode> mode) -> const Prediction* {
     for (const Prediction& one : sorted) {
       if (!one.fits || one.candidate.device_count() != devices) continue;
@@ -246,7 +248,7 @@ std::string reason_of(const std::vector<Prediction>& sorted, Objective objective
   };
   if (best.candidate.device_count() == most) {
     if (const Prediction* one = first_of(1, {})) return faster_text(best, *one, objective, false);
-    return best.candidate.name() + " is the fastest that fits; no device has enough memory alone";
+    return best.candidate.name() + " is the fastest that fits; no device can do it alone";
   }
   const Prediction* all = first_of(most, {});
   if (all == nullptr) return best.candidate.name() + " is the fastest that fits";

@@ -193,6 +193,12 @@ class Remedying {
     const RoomiestShares way(scenario_, candidate, scenario_.session);
     const std::vector<DeviceUse> uses = way.memory(asked_.context, {});
     const SplitMode mode = candidate.device_count() > 1 ? candidate.mode : scenario_.placement.mode;
+    const auto is_asked = [&](const DeviceUse& use) {
+      return std::any_of(candidate.groups.begin(), candidate.groups.end(), [&](const auto& group) {
+        return std::any_of(group.begin(), group.end(), [&](const Device* one) { return one->name() == use.device; });
+      });
+    };
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // what the host has is not divided
     const Divided divided = divided_bytes(mode);
     double all = 0;
     for (const DeviceUse& use : uses) all += static_cast<double>(use.use.total());

@@ -231,7 +231,7 @@ std::string other_devices(const SplitProfile& profile, const std::vector<std::st
   }
   if (others == 0) return {};
   const std::string name = split_device_names(profile.device_list())[first];
-  const std::string more = others > 1 ? fmt::format(" (and {} more are others)", others - 1) : "";
+  const std::string more = others > 1 ? fmt::format(" (and {} more differ)", others - 1) : "";
   return fmt::format(
       "--tensor-split @{}: the profile was made where {} is {}, and here it is {}{}: other shares may be "
       "faster",

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -45,6 +46,17 @@ fs::path end_of_links(fs::path path) {
   return path;
 }
 
+/// The number that a file has here as stdout or stderr, or -1.
+int standard_stream(const std::string& path) {
+  struct stat file {
+  }, stream{};
+  if (stat(path.c_str(), &file) != 0) return -1;
+  for (const int number : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (fstat(number, &stream) == 0 && stream.st_dev == file.st_dev && stream.st_ino == file.st_ino) return number;
+  }
+  return -1;
+}
+
 /// Where the file lies that is replaced when the trace is complete; "" for what is written to as it is: pipes, devices,
 /// and what is open here as /dev/stdout but has no name any more.
 fs::path replaced_by(const std::string& path) {
@@ -77,8 +89,12 @@ int open_in_place(const std::string& path) {
 /// A file that is being written, with the first failure.
 class Draft {
  public:
-  explicit Draft(const std::string& path) : name_(path), target_(replaced_by(path)) {
-    if (target_.empty()) {
+  explicit Draft(const std::string& path) : name_(path) {
+    const int stream = standard_stream(path);
+    if (stream < 0) target_ = replaced_by(path);
+    if (stream >= 0) {
+      file_ = fcntl(stream, F_DUPFD_CLOEXEC, 0);  // behind what is printed there
+    } else if (target_.empty()) {
       file_ = open_in_place(path);
     } else {
       draft_ = fmt::format("{}.{}", target_.string(), getpid());

@@ -167,7 +167,7 @@ TEST(SplitProfile, SaysThatItIsForOtherDevices) {
             "--tensor-split @p.json: the profile was made where CPU0 is X, 1 core, slowed 3x, and here it is X, 1 "
             "core: other shares may be faster");
   EXPECT_THAT(other_devices(profile, {"X, 1 core, slowed 3x", "Y"}), HasSubstr("where CPU1 is X, 1 core, and here"));
-  EXPECT_THAT(other_devices(profile, {"Z", "Y"}), HasSubstr("here it is Z (and 1 more are others): other shares"));
+  EXPECT_THAT(other_devices(profile, {"Z", "Y"}), HasSubstr("here it is Z (and 1 more differ): other shares"));
   EXPECT_EQ(other_devices(parse_split_profile(kGood, "p.json"), {"Z", "Y"}), "");
   const auto expect_refused = [&](const json& descriptions, const std::string& message) {
     EXPECT_THAT([&] { parse_split_profile(with(descriptions), "p.json"); },

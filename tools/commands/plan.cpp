@@ -310,7 +310,9 @@ Planned prepare(const PlanFlags& flags) {
   Planned planned;
   planned.model = models::open_model(flags.model.path);
   planned.groups = find_groups_on(flags.machine, flags.devices);
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *planned.model, planned.devices());
+  if (flags.devices.profile)
+    warn_of_profile(*flags.devices.profile, *planned.model,
+                    flags.machine.empty() ? planned.devices() : std::vector<Device*>());
   planned.placement = flags.devices.placement();
   planned.session = flags.context.session();
   planned.session.candidates = flags.sampling.candidates();
