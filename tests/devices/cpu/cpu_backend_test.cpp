@@ -13,6 +13,7 @@
 #include "graph/ops/ops.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/gate.h"
 
 namespace shoal::cpu {
 namespace {
@@ -214,26 +215,30 @@ TEST(CpuBackend, TooLittleMemoryIsAStatusOfItsOwn) {
 
 TEST(CpuBackend, TwoDevicesRunPlansAtTheSameTime) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
-  // A long plan on one device, a short one on the other: the short one is done while the long one still runs, whichever
-  // device has it.
+  // A plan on one device stops in its midst until that on the other is done, whichever device has it.
   for (int slow : {0, 1}) {
     const auto busy = cpu(slow).init();
     const auto quick = cpu(1 - slow).init();
-    Chain longer(400000, 400), shorter(1000, 1);
+    Chain longer(4000, 40), shorter(1000, 1);
     const auto long_plan = busy->create_plan(longer.graph);
     const auto short_plan = quick->create_plan(shorter.graph);
     tensor_set(*longer.x, longer.values.data(), 0, longer.values.size() * 4);
     tensor_set(*shorter.x, shorter.values.data(), 0, shorter.values.size() * 4);
-    std::atomic<bool> done{false};
+    test::Gate gate;
+    std::atomic<bool> begun{false};
+    busy->set_abort_callback([&, task = gate.task()] {
+      begun = true;
+      task.run(task.object, task.argument, false);
+      return false;
+    });
     busy->compute_async(*long_plan);
-    busy->enqueue(
-        {[](void* object, const void*, bool) { *static_cast<std::atomic<bool>*>(object) = true; }, &done, nullptr});
+    while (!begun) std::this_thread::yield();
     quick->compute_async(*short_plan);
     quick->synchronize();
-    EXPECT_FALSE(done) << "the short plan waited for the long one";
+    EXPECT_FALSE(gate.expired) << "the short plan waited for the long one";
+    gate.open = true;
     busy->synchronize();
-    EXPECT_TRUE(done);
-    longer.check(400);
+    longer.check(40);
     shorter.check(1);
   }
 }
