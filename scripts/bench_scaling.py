@@ -112,6 +112,7 @@ def parser_of() -> argparse.ArgumentParser:
         metavar="ARGUMENTS",
         help='more for `shoal bench` and `shoal plan`: "--comm host -ctk q8_0 -ctv q8_0"',
     )
+    add("--quick", action="store_true", help="measure the devices, for predictions, with `shoal probe --quick`")
     add("--timeout", type=seconds, default=1800, metavar="SECONDS", help="that a run may take (1800)")
     add(
         "--folder",
@@ -208,6 +209,7 @@ def setup_of(arguments: argparse.Namespace, shoal: Shoal) -> tuple[runs.Setup, d
         kept,
         runs.version_of(shoal),
         runs.build_of(shoal),
+        arguments.quick,
     )
     return setup, there
 
@@ -223,6 +225,7 @@ def show(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: r
         print(report.one_line_each(document), end="", flush=True)
     else:
         text.print_table(*report.terminal_table(rows), less_important=report.LESS_IMPORTANT)
+        print(report.SPEEDUP_NOTE)
         failures = [f"{model}, {name} failed: {error}" for (model, name), error in study.findings.failures.items()]
         for remark in [*failures, *able.remarks(), *study.findings.remarks]:
             print(remark)

@@ -5,6 +5,7 @@ import math
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from measuring.charts import STYLE
 from scaling.results import Row
@@ -13,21 +14,23 @@ WIDTH = 8.4  # inches; 806 pixels as SVG
 COLOURS = ["#1f5fa8", "#c2410c", "#15803d", "#7e3794", "#8a6d00", "#0e7490"]
 GREY = "#6b7280"
 BAR = "#a9c6ea"  # on which lines and marks are to be seen
-MOST_ROWS, ROW = 4, 12  # of values below an axis, and the points that one takes
+MOST_CURVES = 4  # whose values are written beside their points
+PLACES = [(0, 9), (0, -10), (17, 6), (-17, 6), (17, -7), (-17, -7), (0, 19), (0, -20)]  # of values, from their points
+COMPUTE, COMMUNICATION = "#1f5fa8", "#e2711d"  # in every chart
 TIME_PARTS = [
-    ("compute", "compute", "#1f5fa8", ""),
-    ("communication", "communication", "#e2711d", ""),
-    ("waiting", "waiting in collectives", "#f2c14e", ""),
-    ("copies", "copies", "#7e3794", ""),
-    ("blocked", "blocked", "#a8a29e", ""),
-    ("idle", "between runs", "#e5e7eb", ""),
+    ("compute", "compute", COMPUTE),
+    ("communication", "communication", COMMUNICATION),
+    ("waiting", "waiting in collectives", "#f2c14e"),
+    ("copies", "copies", "#7e3794"),
+    ("blocked", "blocked", "#a8a29e"),
+    ("idle", "between runs", "#e5e7eb"),
 ]
 MEMORY_PARTS = [
-    ("weights", "weights", "#1f5fa8"),
-    ("mapped", "weights in the mapped file", "#8fb3dd"),
-    ("kv", "KV cache", "#2f9e5f"),
-    ("compute", "compute", "#e2711d"),
-    ("communication", "communication", "#7e3794"),
+    ("weights", "weights", "#0f766e"),
+    ("mapped", "weights in the mapped file", "#8fc7c0"),
+    ("kv", "KV cache", "#b08900"),
+    ("compute", "compute", COMPUTE),
+    ("communication", "communication", COMMUNICATION),
 ]
 
 
@@ -126,36 +129,60 @@ def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None
         )
 
 
-def far_enough(counts: list[int], least: float) -> list[int]:
-    """Of numbers of devices those whose values can be written below the axis, the larger ones first."""
-    kept: list[int] = []
-    for count in reversed(counts):
-        if not kept or kept[-1] - count >= least:
-            kept.append(count)
-    return kept
+def box_around(x: float, y: float, width: float, height: float) -> Bbox:
+    return Bbox.from_extents(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
 
-def write_values(axes, curves: list[list[Row]], counts: list[int]) -> int:
-    """The medians in rows below the axis, where they cover nothing, a row for each curve in its colour; how many rows
-    that are. Of many curves they are in the table alone."""
-    if len(curves) > MOST_ROWS:
-        return 0
-    shown = far_enough(counts, 0.11 * (counts[-1] - counts[0]))
+def write_values(axes, curves: list[list[Row]]) -> None:
+    """The medians beside their points, where they cross the fewest lines and cover no point and no other value; where
+    there is no such place, and of many curves, they are in the table alone. To be called once the axes have their
+    size."""
+    if len(curves) > MOST_CURVES:
+        return
+    pixels = axes.figure.dpi / 72
+    inside = axes.get_window_extent()
+    lines = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
+    taken = [box_around(*axes.transData.transform(point), 7 * pixels, 7 * pixels) for point in points_of(curves)]
     for place, curve in enumerate(curves):
         for row in curve:
-            if row.speedup and row.configuration.count in shown and (place == 0 or row.configuration.count > 1):
-                axes.annotate(
-                    f"{row.speedup.median:.2f}",
-                    (row.configuration.count, 0),
-                    (0, -14 - ROW * (place + 1)),
-                    xycoords=axes.get_xaxis_transform(),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=9,
-                    fontweight="bold",
-                    color=COLOURS[place % len(COLOURS)],
-                )
-    return len(curves)
+            if not row.speedup or (place > 0 and row.configuration.count == 1):
+                continue
+            text = f"{row.speedup.median:.2f}"
+            x, y = axes.transData.transform((row.configuration.count, row.speedup.median))
+            size = (6.2 * len(text) * pixels, 10 * pixels)
+            boxes = {offset: box_around(x + offset[0] * pixels, y + offset[1] * pixels, *size) for offset in PLACES}
+            free = [at for at, box in boxes.items() if is_inside(box, inside) and not box.count_overlaps(taken)]
+            if free:
+                best = min(free, key=lambda at: sum(line.intersects_bbox(boxes[at], filled=False) for line in lines))
+                taken.append(boxes[best])
+                write_value(axes, row, text, best, COLOURS[place % len(COLOURS)])
+
+
+def points_of(curves: list[list[Row]]) -> list[tuple[int, float]]:
+    measured = [row for curve in curves for row in curve if row.speedup]
+    values = [(row.configuration.count, row.speedup.median) for row in measured]
+    return values + [(row.configuration.count, row.predicted_speedup) for row in measured if row.predicted_speedup]
+
+
+def is_inside(box: Bbox, whole: Bbox) -> bool:
+    return whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1)
+
+
+def write_value(axes, row: Row, text: str, offset: tuple[float, float], colour: str) -> None:
+    """On white, so that it can be read where it crosses a line."""
+    axes.annotate(
+        text,
+        (row.configuration.count, row.speedup.median),
+        offset,
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        fontsize=9,
+        fontweight="bold",
+        color=colour,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+        zorder=6,
+    )
 
 
 def highest(rows: list[Row]) -> float:
@@ -214,12 +241,14 @@ def draw_categories(axes, rows: list[Row]) -> None:
     axes.set_xlabel("speed-up", fontsize=9)
 
 
-def legend_below(figure: Figure, all_axes: list) -> None:
+def legend_below(figure: Figure, all_axes: list, parts: list[tuple]) -> None:
+    """parts: of stacked bars, whose order is that of the legend; else lines, what was measured first."""
     found = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels()):
             found.setdefault(label, handle)
-    order = sorted(found, key=lambda label: not label.startswith(("measured", "predicted")))
+    places = {part[1]: place for place, part in enumerate(parts)}
+    order = sorted(found, key=lambda label: places.get(label, not label.startswith(("measured", "predicted"))))
     figure.legend(
         [found[label] for label in order],
         order,
@@ -238,6 +267,7 @@ def speedup(rows: list[Row]) -> Figure | None:
     curve = all(is_curve(found) for found in tests.values())
     longest = max(len(found) for found in tests.values())
     figure, all_axes = panels(len(tests), 2.9 if curve else 0.7 + 0.36 * longest, 2 if curve else 1)
+    written = []
     for axes, (name, found) in zip(all_axes, tests.items()):
         plain(axes)
         axes.set_title(name, fontsize=10, fontweight="bold", loc="left")
@@ -249,13 +279,19 @@ def speedup(rows: list[Row]) -> Figure | None:
         curves = series_of(found)
         for place, (series, points) in enumerate(curves.items()):
             draw_curve(axes, points, place, len(curves), series)
-        axes.set_xticks(counts_of(found))
+        counts = counts_of(found)
+        axes.set_xticks(counts)
+        aside = 0.08 * (counts[-1] - counts[0])
+        axes.set_xlim(counts[0] - aside, counts[-1] + aside)  # no point at an edge
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
-        values = write_values(axes, list(curves.values()), counts_of(found))
-        below = "devices, and what was measured" if values else "devices"
-        axes.set_xlabel(below, fontsize=9, labelpad=4 + ROW * values)
+        axes.set_xlabel("devices", fontsize=9)
         axes.set_ylabel("speed-up over one device", fontsize=9)
-    legend_below(figure, all_axes)
+        written.append((axes, list(curves.values())))
+    legend_below(figure, all_axes, [])
+    if written:
+        figure.draw_without_rendering()  # gives the axes their size
+        for axes, points in written:
+            write_values(axes, points)
     return figure
 
 
@@ -264,7 +300,7 @@ def stacked(axes, labels: list[str], bars: list[dict], parts: list[tuple], ends:
     places = list(range(len(bars)))
     left = [0.0] * len(bars)
     longest = max(sum(bar.values()) for bar in bars)
-    for key, label, colour, *_ in parts:
+    for key, label, colour in parts:
         widths = [bar.get(key, 0.0) for bar in bars]
         if max(widths) > 0.002 * longest:
             axes.barh(places, widths, left=left, color=colour, height=0.72, label=label, clip_on=False)
@@ -314,7 +350,7 @@ def time_by_device(rows: list[Row]) -> Figure | None:
         separate(axes, [len(row.times) for row in found])
         axes.set_title(name, fontsize=10, fontweight="bold", loc="left")
         axes.set_xlabel(f"ms per {'prompt' if found[0].test.prompt else 'token'}; % in collectives", fontsize=9)
-    legend_below(figure, all_axes)
+    legend_below(figure, all_axes, TIME_PARTS)
     return figure
 
 
@@ -337,5 +373,5 @@ def memory_by_device(memory: list[tuple[str, list[dict]]]) -> Figure | None:
     )
     separate(axes, [len(devices) for _, devices in memory])
     axes.set_xlabel(unit, fontsize=9)
-    legend_below(figure, [axes])
+    legend_below(figure, [axes], MEMORY_PARTS)
     return figure

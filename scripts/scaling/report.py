@@ -105,10 +105,11 @@ def verdict(rows: list[Row]) -> str:
         return "nothing to compare"
     best = max(several, key=lambda row: row.speedup.median)
     told = f"{best.speedup.text(2)} times as fast as {best.baseline}"
+    others = f", the best of {len(several)}," if len(several) > 1 else ""
     if best.speedup.most < 1:
         return f"**{best.baseline} alone is fastest**; {best.configuration.name} is {told}"
     if best.speedup.least <= 1:
-        return f"no more than noise: {best.configuration.name}, the best of several, is {told}"
+        return f"no difference beyond noise: {best.configuration.name}{others} is {told}"
     return f"**{best.configuration.name}** is {told}, {percent(best.gain.efficiency.median)} of the ideal"
 
 
@@ -199,6 +200,8 @@ def section(title: str, text: list[str], lines: list[str]) -> list[str]:
     return [f"## {title}", "", *text, "", *lines] if lines else []
 
 
+# Why a row with fewer t/s may have the greater speed-up.
+SPEEDUP_NOTE = "t/s: median of the rounds; speed-up: median of each round's own ratio, not the ratio of these medians"
 SPEEDUP_TEXT = [
     "Medians of the rounds' own ratios to the baseline; thin lines reach from the smallest to the largest. *Ideal*:",
     "the sum of what the devices do alone. *Limit of the machine*: what its cores, and for generation the bandwidth of",
@@ -219,7 +222,7 @@ def markdown(rows: list[Row], found: Findings, facts: dict, made: dict[str, list
     lines += section("Speed-up", SPEEDUP_TEXT, images(made["speedup"], "speed-up"))
     lines += section("Where the time goes", TIME_TEXT, images(made["time"], "time by device"))
     lines += section("Memory", MEMORY_TEXT, images(made["memory"], "memory by device"))
-    lines += section("Figures", [facts["files"]], figures_lines(rows))
+    lines += section("Figures", [f"{SPEEDUP_NOTE}.", facts["files"]], figures_lines(rows))
     lines += ["## Predictions", "", *prediction_lines(rows, facts["remarks"]), *failure_lines(found)]
     lines += ["## Machine", "", markdown_table(["<what", "<value"], [list(pair) for pair in facts["host_lines"]]), ""]
     lines += ["## How it was made", "", *(f"    {line}" for line in facts["command"]), ""]

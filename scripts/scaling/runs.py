@@ -14,6 +14,7 @@ from measuring.program import ProgramError, Shoal
 from scaling import trace
 from scaling.configurations import Configuration, Test, order_of_round
 from scaling.results import Model
+from scaling.topology import counted
 
 ABOUT = ("build_version", "build_commit", "cpu_info", "gpu_info", "backends")
 TRACED_TOKENS = 32  # of a generation: enough for shares of the time
@@ -35,6 +36,7 @@ class Setup:
     kept_traces: pathlib.Path | None
     version: str
     build: str
+    quick: bool = False  # the probe
 
 
 @dataclasses.dataclass
@@ -69,6 +71,7 @@ class Job:
     fields: dict  # of the record
     needs: tuple  # what the result depends on
     what: str  # for people
+    stage: str  # of the study, for people
     run: Callable[[Shoal], dict]
 
     @property
@@ -209,12 +212,19 @@ def predicted_collectives(phase: dict, configuration: Configuration, test: Test,
 
 def probe(shoal: Shoal, setup: Setup, devices: list[str]) -> dict:
     threads = [] if setup.threads is None else ["-t", str(setup.threads)]
+    quick = ["--quick"] if setup.quick else []
     found = shoal.json(
-        ["probe", "--devices", ",".join(devices), *threads, "--output", "json"], environment=setup.environment
+        ["probe", "--devices", ",".join(devices), *threads, *quick, "--output", "json"], environment=setup.environment
     ).get("machine")
     if not isinstance(found, dict) or not isinstance(found.get("devices"), list):
         raise ProgramError("shoal probe told nothing about the devices; use a newer build")
     return {"machine": {key: found.get(key, []) for key in ("domains", "devices", "algorithms")}}
+
+
+def stage_of(setup: Setup, kind: str) -> str:
+    if kind == "bench":
+        return f"{counted(setup.rounds, 'round')} of {counted(len(setup.configurations), 'configuration')}"
+    return "where the time goes, memory and predictions"
 
 
 def job(setup: Setup, kind: str, model: Model, configuration: Configuration, more: dict, run: Callable) -> Job:
@@ -227,6 +237,7 @@ def job(setup: Setup, kind: str, model: Model, configuration: Configuration, mor
         {"model": model.label, "configuration": configuration.name, **more},
         needs_of(setup, model, configuration, *more.values(), *counts_of(setup.tests), setup.inside),
         f"{model.label}: {', '.join(words)} ({kind})",
+        f"{model.label}: {stage_of(setup, kind)}",
         run,
     )
 
@@ -282,7 +293,9 @@ def jobs_of(setup: Setup, able: Abilities) -> list[Job]:
     if able.probe:
         devices = sorted({device for one in setup.configurations for device in one.devices})
         needs = (setup.build, devices, setup.threads, settings_of_shoal(setup.environment))
-        found.append(Job("probe", {}, needs, "shoal probe", lambda shoal: probe(shoal, setup, devices)))
+        needs = (*needs, "quick") if setup.quick else needs
+        stage = f"measuring the devices (shoal probe), about {8 if setup.quick else 15} s on an idle machine"
+        found.append(Job("probe", {}, needs, "shoal probe", stage, lambda shoal: probe(shoal, setup, devices)))
     for model in setup.models:
         found += bench_jobs(setup, model) + other_jobs(setup, model, able)
     return found

@@ -59,11 +59,15 @@ class Study:
         return [job for job in self.jobs if job.key not in self.done and job.place not in self.failed]
 
     def run(self, shoal: Shoal, progress: Progress) -> None:
-        """Each record is on the disk before the next job begins."""
+        """Each record is on the disk before the next job begins. Says what each stage is when it begins."""
+        stage = ""
         for number, job in enumerate(self.jobs):
             progress.show(number, job.what, len(self.jobs))
             if job.key in self.done or job.place in self.failed:
                 continue
+            if job.stage != stage:
+                stage = job.stage
+                progress.say(f"bench_scaling: {stage}")
             record = record_of(job, shoal)
             self.journal.add(record)
             self.done[job.key] = record

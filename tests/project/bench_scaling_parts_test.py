@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -22,7 +23,7 @@ if MISSING := [name for name in PACKAGES if importlib.util.find_spec(name) is No
     print(f"skipped: no {' and '.join(MISSING)} (scripts/install_python)")
     sys.exit(77)
 
-from scaling import analysis, charts, configurations, devices, facts, results, runs, topology, trace  # noqa: E402
+from scaling import analysis, charts, configurations, devices, facts, report, results, runs, topology, trace  # noqa: E402
 from scaling.configurations import Configuration, ConfigurationError, Test  # noqa: E402
 
 
@@ -250,9 +251,9 @@ def row(name, speedup, ideal, predicted, groups=None, spread=0.4, **more):
 
 
 class ChartTest(unittest.TestCase):
-    """Values are where nothing else is drawn: outside the axes, and not on each other."""
+    """Values of bars are in a column of their own, those of curves beside their points; none covers another."""
 
-    def values(self, rows):
+    def values(self, rows, beside_points=True):
         with charts.style():
             figure = charts.speedup(rows)
             figure.draw_without_rendering()
@@ -260,19 +261,33 @@ class ChartTest(unittest.TestCase):
             inside = axes.get_window_extent()
             texts = [text for text in axes.texts if re.fullmatch(r"\d+\.\d\d", text.get_text())]
             boxes = [text.get_window_extent() for text in texts]
+            marks = [mark for line in axes.lines if line.get_marker() in ("o", "s") for mark in self.marks(line)]
             labels = [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label]
             others = [label.get_window_extent() for label in labels if label.get_text()]
             whole = figure.bbox
         for place, box in enumerate(boxes):
-            self.assertFalse(inside.overlaps(box), texts[place])
+            if beside_points:
+                self.assertTrue(inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1), texts[place])
+                self.assertFalse(any(box.contains(*mark) for mark in marks), f"{texts[place]} covers a point")
+                centre, near = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2), 25 * figure.dpi / 72
+                point = axes.transData.transform(texts[place].xy)
+                self.assertLess(math.dist(centre, point), near, f"{texts[place]} is not at its point")
+            else:
+                self.assertFalse(inside.overlaps(box), texts[place])
             self.assertFalse(any(box.overlaps(other) for other in boxes[place + 1 :] + others), texts[place])
             self.assertTrue(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0, texts[place])
+        if beside_points:
+            self.assertTrue(all(inside.x0 + 8 < x < inside.x1 - 8 for x, _ in marks), "a point touches an edge")
         return [text.get_text() for text in texts]
+
+    @staticmethod
+    def marks(line):
+        return line.get_transform().transform(line.get_xydata())
 
     def test_curves(self):
         rows = [row("CPU0", 1, 1, 1, spread=0)]
         rows += [row(",".join(f"CPU{i}" for i in range(n)), 0.9 * n, n, 0.88 * n) for n in (2, 4, 8, 16)]
-        self.assertEqual(self.values(rows), ["1.80", "3.60", "7.20", "14.40"], "1 is too close to 2")
+        self.assertEqual(self.values(rows), ["1.00", "1.80", "3.60", "7.20", "14.40"])
         layers = [row("CPU0,CPU1", 1.1, 2, 1.2, (("CPU0",), ("CPU1",)), mode="layer")]
         self.assertEqual(self.values(rows[:3] + layers), ["1.00", "1.80", "3.60", "1.10"])
 
@@ -284,7 +299,7 @@ class ChartTest(unittest.TestCase):
     def test_bars(self):
         rows = [row("CPU0", 1, 1, 1), row("CPU1", 1.46, 1.46, 0.5), row("CPU0,CPU1", 0.6, 2.46, 0.85)]
         self.assertFalse(charts.is_curve(rows))
-        self.assertEqual(self.values(rows), ["1.00", "1.46", "0.60"])
+        self.assertEqual(self.values(rows, beside_points=False), ["1.00", "1.46", "0.60"])
 
     def test_shares_in_collectives_are_of_devices_that_have_some(self):
         mixed = row("", 1, 1, 1, (("CPU0", "CPU1"), ("CPU2",)), mode="layer")
@@ -292,6 +307,33 @@ class ChartTest(unittest.TestCase):
         with charts.style():
             figure = charts.time_by_device([mixed])
         self.assertEqual([text.get_text() for text in figure.axes[0].texts], ["20%", "20%", ""])
+
+    def test_legends_list_parts_as_bars_do_and_a_part_has_one_colour(self):
+        without, with_copies = row("CPU0", 1, 1, 1), row("CPU0,CPU1", 1, 1, 1)
+        without.times = [trace.DeviceTime("CPU0", 0.9)]
+        with_copies.times = [trace.DeviceTime(f"CPU{i}", 0.5, 0.1, 0.1, copies=0.2) for i in range(2)]
+        memory = [("CPU0", [{"device": "CPU0", "total": 60, "weights": 40, "compute": 10, "communication": 10}])]
+        with charts.style():
+            figures = charts.time_by_device([without, with_copies]), charts.memory_by_device(memory)
+        colours = []
+        for figure in figures:
+            legend = figure.legends[0]
+            texts = [text.get_text() for text in legend.get_texts()]
+            colours.append(dict(zip(texts, (patch.get_facecolor() for patch in legend.get_patches()))))
+        self.assertEqual(
+            list(colours[0]), ["compute", "communication", "waiting in collectives", "copies", "between runs"]
+        )
+        for part in ("compute", "communication"):
+            self.assertEqual(colours[0][part], colours[1][part])
+        self.assertEqual(len(set(colours[0].values()) | set(colours[1].values())), 6)
+
+    def test_verdicts_name_what_was_compared(self):
+        noise = [row("CPU0", 1, 1, 1), row("CPU0,CPU1", 1.01, 2, 1)]
+        self.assertEqual(
+            report.verdict(noise),
+            "no difference beyond noise: CPU0,CPU1 is 1.01 (0.61 - 1.41) times as fast as CPU0",
+        )
+        self.assertIn(": CPU0,CPU1, the best of 2, is 1.01", report.verdict([*noise, row("CPU0,CPU2", 0.9, 2, 1)]))
 
 
 class ConfigurationTest(unittest.TestCase):

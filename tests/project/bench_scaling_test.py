@@ -76,6 +76,10 @@ class ScriptTest(unittest.TestCase):
         calls = [json.loads(line) for line in self.calls.read_text().splitlines()]
         return [call[2:] for call in calls if call[0] == "bench"]
 
+    def probes(self):
+        calls = [json.loads(line) for line in self.calls.read_text().splitlines()]
+        return [call[1] for call in calls if call[0] == "probe"]
+
     def rows(self):
         with open(self.output / "scaling.csv", newline="") as file:
             return {(row["test"], row["configuration"]): row for row in csv.DictReader(file)}
@@ -188,6 +192,26 @@ class ScriptTest(unittest.TestCase):
         self.run_script("--counts", "1,2,4", "-r", "2", "-d", "0,256")
         self.assertEqual(images, {path: path.read_bytes() for path in self.output.glob("*.svg")})
         self.assertEqual(len(self.benches()), 2 * 3 + 3 * 4, "nothing is run twice")
+
+    def test_says_what_it_is_doing(self):
+        """Where there is no terminal for a bar, too."""
+        told = self.run_script("-r", "2").stderr.splitlines()
+        self.assertEqual(
+            told,
+            [
+                "bench_scaling: measuring the devices (shoal probe), about 15 s on an idle machine",
+                "bench_scaling: model: 2 rounds of 2 configurations",
+                "bench_scaling: model: where the time goes, memory and predictions",
+            ],
+        )
+        self.assertEqual(self.run_script("-r", "2").stderr.splitlines(), ["bench_scaling: 13 of 13 runs are there already"])
+
+    def test_a_quick_probe(self):
+        self.assertIn("(shoal probe), about 8 s", self.run_script("--quick", "-r", "1").stderr)
+        self.assertEqual(self.probes(), ["--quick"])
+        self.run_script("--quick", "-r", "1")
+        self.run_script("-r", "1")
+        self.assertEqual(self.probes(), ["--quick", ""], "a thorough one is another")
 
     def test_kill_loses_nothing(self):
         child = subprocess.Popen(
