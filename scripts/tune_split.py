@@ -37,6 +37,13 @@ def positive(kind):
     return parse
 
 
+def count(text):
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
 def units(text):
     value = positive(int)(text)
     if value > MOST_UNITS:
@@ -56,12 +63,13 @@ def add_what(parser):
     what.add_argument("-m", "--model", required=True, metavar="FILE", help="GGUF file")
     what.add_argument("--devices", "-dev", required=True, metavar="NAMES", help="devices that act as one: CPU0,CPU1")
     what.add_argument("--split-mode", "-sm", choices=("tensor", "layer"), default="tensor", help="as of shoal run")
-    what.add_argument("--objective", choices=("generation", "prompt", "mix", "context"), default="generation",
-                      help="tokens/s of generation (default) or prompts, both, or the largest context that fits")
+    what.add_argument("--objective", choices=("generation", "prompt", "mix", "context"),
+                      help="tokens/s of generation (default; with -n 0 of prompts) or prompts, both, or the largest "
+                           "context that fits")
     what.add_argument("--weight", type=fraction, default=0.5, help="of generation in a mix (0.5)")
-    what.add_argument("-p", "--n-prompt", type=positive(int), default=512, metavar="N", help="tokens of prompts (512)")
-    what.add_argument("-n", "--n-gen", type=positive(int), default=128, metavar="N", help="tokens to generate (128)")
-    what.add_argument("-d", "--n-depth", type=int, default=0, metavar="N", help="tokens in the cache before (0)")
+    what.add_argument("-p", "--n-prompt", type=count, default=512, metavar="N", help="tokens of prompts (512)")
+    what.add_argument("-n", "--n-gen", type=count, default=128, metavar="N", help="tokens to generate (128)")
+    what.add_argument("-d", "--n-depth", type=count, default=0, metavar="N", help="tokens in the cache before (0)")
     what.add_argument("-t", "--threads", type=positive(int), metavar="N", help="threads of each CPU device")
     what.add_argument("--units", type=units, metavar="N",
                       help="into how many units the model is divided; default by its feed-forward blocks")
@@ -128,8 +136,11 @@ def parsed():
 
 def check(parser, given):
     """What no flag can tell by itself."""
-    if given.n_depth < 0:
-        parser.error("argument -d: a depth is not below 0")
+    if given.objective is None:
+        given.objective = "generation" if given.n_gen > 0 else "prompt"
+    for flag, tokens, objectives in (("-p", given.n_prompt, ("prompt", "mix")), ("-n", given.n_gen, ("generation", "mix"))):
+        if tokens == 0 and given.objective in objectives:
+            parser.error(f"argument {flag}: the objective {given.objective} needs more than 0 tokens")
     if not 0.5 <= given.confidence < 1:
         parser.error("argument --confidence: must be at least 0.5 and below 1")
     devices = given.devices.split(",")

@@ -4,6 +4,7 @@
     parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
 """
 import argparse
+import difflib
 import shlex
 import sys
 from typing import NoReturn
@@ -17,6 +18,19 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **options)
+
+    def parse_args(self, args=None, namespace=None):
+        """Tells of a flag that does not exist before one that is missing."""
+        required = [action for action in self._actions if action.required]
+        for action in required:
+            action.required = False
+        _, unknown = self.parse_known_args(args)
+        for action in required:
+            action.required = True
+        if unknown:
+            alike = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {alike[0]}?' if alike else ''}")
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {' '.join(message.split())}; see {self.prog} --help", file=sys.stderr)

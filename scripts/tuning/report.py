@@ -171,7 +171,7 @@ def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: S
         levels = [trial.level(kind) for trial in done]
         at = 100 / search.grid.units
         charts.series(one, number, [trial.split[0] * at for trial in done], [level.value for level in levels],
-                      "simulated" if simulated else "measured", error=[level.deviation for level in levels])
+                      "simulated" if simulated else "measured", error=[level.deviation for level in levels], nearest=at)
         one.plot([best.split[0] * at], [best.level(kind).value], marker="o", markersize=13, markerfacecolor="none",
                  linestyle="none", color=charts.COLOURS[1], label=f"best: {split_text(best.split)}")
         _references(charts, one, even[0] * at, predicted[0] * at if predicted else None, even)

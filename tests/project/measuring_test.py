@@ -48,7 +48,8 @@ class ArgumentsTest(unittest.TestCase):
         for line, message in (("", "are required: -r"), ("-r x", "argument -r/--rounds: invalid int value: 'x'"),
                               ("-r 3", "invalid choice: 3"), ("-r 1 --mo a", "unrecognized arguments: --mo a"),
                               ("-r 1 --more 'x", "argument --more: 'x: a quotation is not closed"),
-                              ("-r 1 a\nb", "unrecognized arguments: a")):
+                              ("-r 1 a\nb", "unrecognized arguments: a"),
+                              ("--round 1", "unrecognized arguments: --round 1; did you mean --rounds?")):
             stderr = io.StringIO()
             with self.subTest(line), contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit) as ended:
                 parser.parse_args(line.split(" ") if line else [])
@@ -322,6 +323,16 @@ class ChartsTest(InFolder):
             self.assertIn(f">{words}</text>", svg)
         self.assertNotIn("dc:date", svg)
         self.assertLess(len(svg), 30_000)
+
+    def test_lines_are_dashed_where_points_could_be(self):
+        from measuring import charts
+        _, axes = charts.figure("", "", "")
+        charts.series(axes, 0, [0, 1, 2, 12, 24], [5, 4, 3, 2, 1], "measured", nearest=1)
+        joined = [line for line in axes.lines if len(line.get_xdata()) == 2]
+        solid = [list(line.get_xdata()) for line in joined if line.get_linestyle() == "-"]
+        dashed = [list(line.get_xdata()) for line in joined if line.get_linestyle() == "--"]
+        self.assertEqual((solid, dashed), ([[0, 1], [1, 2]], [[2, 12], [12, 24]]))
+        self.assertEqual([line.get_linestyle() for line in axes.lines if len(line.get_xdata()) == 5], ["None"])
 
     def test_what_it_refuses(self):
         from measuring import charts

@@ -302,13 +302,24 @@ class FailureTest(TuneSplit):
                 (2, "4097 is more than 4096", ["--units", "4097"]),
                 (2, "invalid units value: 'x'", ["--units", "x"]),
                 (1, "--units 1 is less than the 2 devices", ["--units", "1"]),
-                (2, "unrecognized arguments: --trial; see tune_split", ["--trial", "5"]),
+                (2, "unrecognized arguments: --trial; did you mean --trials?; see tune_split", ["--trial", "5"]),
+                (2, "argument -p: the objective mix needs more than 0 tokens", ["--objective", "mix", "-p", "0"]),
+                (2, "argument -n: the objective generation needs", ["--objective", "generation", "-n", "0"]),
+                (2, "argument -p: the objective prompt needs", ["-p", "0", "-n", "0"]),
+                (2, "argument -p/--n-prompt: -1 is below 0", ["-p", "-1"]),
                 (2, "must be at least 0.5 and below 1", ["--confidence", "1"]),
                 (2, "leave --simulate out", ["--objective", "context", "--simulate", "x"])):
             with self.subTest(arguments):
                 done = self.fails(words, *arguments, code=code)
                 self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertEqual(self.log(), [])
+
+    def test_tests_that_are_left_out(self):
+        """As `shoal bench` does with -p 0 or -n 0."""
+        self.machine(speeds=[1, 3])
+        self.assertEqual(self.tune("-p", "0", "--trials", "2")["objective"], "generation")
+        self.again()
+        self.assertEqual(self.tune("-n", "0", "--trials", "2")["objective"], "prompt")
 
     def test_files_that_cannot_be_written_are_refused_at_once(self):
         os.mkfifo(self.folder / "pipe.svg")
@@ -498,6 +509,7 @@ class OutputTest(TuneSplit):
         svg = (self.folder / "model.split.svg").read_text()
         for words in ("best: 6,18", "even", "generation t/s"):
             self.assertIn(words, svg)
+        self.assertIn("stroke-dasharray: 3.6,2.7", svg, "between shares with others in between, which were not measured")
         self.run_script("--chart", "a.png", "--objective", "mix", "--journal", "b.jsonl")
         self.assertEqual((self.folder / "a.png").read_bytes()[1:4], b"PNG")
 
