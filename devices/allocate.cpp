@@ -69,6 +69,16 @@ void place_views(const GraphRange& range) {
   }
 }
 
+std::vector<int> input_segments(const GraphRange& range, const MemoryPlan& plan, const std::vector<int>& cuts) {
+  std::vector<int> segments;
+  for (const Tensor* input : range.graph->inputs()) {
+    const auto found = plan.tensors.find(input);
+    const int first = found != plan.tensors.end() ? found->second.first_step : range.begin;
+    segments.push_back(static_cast<int>(std::upper_bound(cuts.begin(), cuts.end(), first) - cuts.begin()));
+  }
+  return segments;
+}
+
 bool lies_in(const GraphBuffers& memory, const Buffer* buffer) {
   return std::any_of(memory.parts.begin(), memory.parts.end(), [&](const auto& part) { return part.get() == buffer; });
 }
@@ -202,11 +212,12 @@ GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanO
       memory_options(device, plan_options.arena != nullptr ? plan_options.arena->type() : device.buffer_type());
   options.cuts = plan_options.cuts;
   options.shown = plan_options.shown;
+  options.late = plan_options.late;
   options.workspace_size = [&device](const Tensor& node) {
     return node.workspace != nullptr ? 0 : device.workspace_size(node);
   };
   const MemoryPlan plan = plan_memory(range, options);
-  GraphBuffers memory{{}, plan.total_bytes()};
+  GraphBuffers memory{{}, plan.total_bytes(), input_segments(range, plan, options.cuts)};
   if (plan_options.arena != nullptr) {
     memory.parts = plan_options.arena->take(plan.chunk_sizes);
   } else {
@@ -261,6 +272,13 @@ GraphMemory::GraphMemory(const GraphRange& range, Device& device, const PlanOpti
 
 GraphMemory::~GraphMemory() {
   if (!claim_->graph_is_gone()) release_graph(claim_->range(), buffers_);
+}
+
+int GraphMemory::writable_from(const Tensor& input) const {
+  const auto number = static_cast<size_t>(input.id);
+  const bool is_input = input.is_leaf() && input.id >= 0 && number < buffers_.input_segments.size();
+  require<InvalidArgument>(is_input, "{} is no input of the plan's graph", describe(input));
+  return buffers_.input_segments[number];
 }
 
 bool GraphMemory::can_move_to(const Graph& graph) const {

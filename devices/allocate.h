@@ -56,11 +56,14 @@ class ComputeArena {
 struct GraphBuffers {
   std::vector<std::shared_ptr<Buffer>> parts;
   size_t bytes = 0;  ///< that the range needs
+  /// By number of an input: the segment from which on its memory is its own.
+  std::vector<int> input_segments = {};
 };
 
 /// Plans and allocates the compute tensors and inputs of a range that have no buffer yet, gives views their
 /// addresses and nodes without a workspace theirs. No parts when there was nothing to place. Of the options only cuts,
-/// shown nodes and the arena count. Throws InvalidArgument when a source that the range does not make has no memory.
+/// shown nodes, late inputs and the arena count. Throws InvalidArgument when a source that the range does not make has
+/// no memory.
 GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& options = {});
 
 /// Undoes allocate_graph before `memory`, its result, is freed: the range's tensors and workspaces in it are
@@ -91,6 +94,8 @@ class GraphMemory {
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
   size_t bytes() const { return buffers_.bytes; }
+  /// See GraphPlan.
+  int writable_from(const Tensor& input) const;
   const GraphRange& range() const { return claim_->range(); }
   /// False: something that the range of this graph of the same topology reads from outside has no memory yet, or what
   /// is to move there has some.

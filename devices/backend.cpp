@@ -128,6 +128,17 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     require<InvalidArgument>(inside, "{} is shown by a plan of nodes [{}, {}), but is none of them",
                              node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
   }
+  const auto inputs = range.graph->inputs();
+  for (const LateInput& late : options.late) {
+    const bool ours = late.input != nullptr && late.input->id >= 0 && late.input->is_leaf() &&
+                      static_cast<size_t>(late.input->id) < inputs.size() &&
+                      inputs[static_cast<size_t>(late.input->id)] == late.input;
+    require<InvalidArgument>(ours, "{} is a late input of a plan, but no input of graph '{}'",
+                             late.input != nullptr ? describe(*late.input) : "nothing", range.graph->name());
+    require<InvalidArgument>(late.segment >= 0 && static_cast<size_t>(late.segment) <= options.cuts.size(),
+                             "{} is written before segment {}, but the plan has {}", describe(*late.input),
+                             late.segment, options.cuts.size() + 1);
+  }
 }
 
 Status Backend::compute(GraphPlan& plan) {

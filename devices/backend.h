@@ -15,7 +15,7 @@
 #include "devices/buffer.h"
 #include "devices/plan_cache.h"
 #include "devices/trace.h"
-#include "graph/graph.h"
+#include "graph/memory_plan.h"
 
 namespace shoal {
 
@@ -41,12 +41,14 @@ class Event {
 /// How a plan is to be made.
 ///
 /// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
-/// between others may read what is shown, and write inputs that are copies (Graph::copy_of) and first used later on.
+/// between others may read what is shown, and write late inputs.
 struct PlanOptions {
   /// Nodes before which a run may pause: indices inside the range, ascending, without the first.
   std::vector<int> cuts = {};
   /// Nodes of the range whose values others read at the first cut after them (or at the end): until then they stay.
   std::vector<const Tensor*> shown = {};
+  /// Inputs that are written before a segment instead of before the run.
+  std::vector<LateInput> late = {};
   /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
   /// until another plan of the arena runs. Must outlive the plan.
   ComputeArena* arena = nullptr;
@@ -64,6 +66,12 @@ class GraphPlan {
   virtual size_t allocated_bytes() const = 0;
   /// Pieces that a run can be queued in: one more than there were cuts.
   virtual int segments() const { return 1; }
+  /// The first segment before which an input of the graph may be written, on every device that has a copy: until then
+  /// its memory serves others. 0 for all but late inputs.
+  virtual int writable_from(const Tensor& input) const {
+    (void)input;
+    return 0;
+  }
 };
 
 /// Work of one backend written down by start_recording() and stop_recording(): plans, and collectives between backends
@@ -161,9 +169,9 @@ class Backend {
   /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
   /// waits on such a backend waits on each of them.
   virtual std::span<Backend* const> members() const { return {}; }
-  /// From now on what the stream does is written down on a row of its own, named as the backend; nullptr: no more. Waits
-  /// for queued work, failures of which stay for synchronize(). The tracer must outlive the backend, or be taken away.
-  /// A backend that stands for several lets each of them have a row. Default: nothing is written.
+  /// From now on what the stream does is written down on a row of its own, named as the backend; nullptr: no more.
+  /// Waits for queued work, failures of which stay for synchronize(). The tracer must outlive the backend, or be taken
+  /// away. A backend that stands for several lets each of them have a row. Default: nothing is written.
   virtual void set_tracer(Tracer* tracer) { (void)tracer; }
   /// Queues a host function; what it points to must stay valid until synchronize(). No allocation.
   /// False when this backend cannot run host functions in stream order.

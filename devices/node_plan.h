@@ -23,6 +23,7 @@ class NodePlan final : public GraphPlan {
   Backend& backend() const override { return backend_; }
   size_t allocated_bytes() const override { return memory_.bytes(); }
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
+  int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
   /// Of the segments [first, last), views and empty ones too.
   std::span<Tensor* const> nodes(int first, int last) const;
 

@@ -178,31 +178,45 @@ class Planner {
   /// Weights and caches have memory of their own.
   static bool is_ours(const Tensor& tensor) { return !tensor.storage()->is_persistent(); }
 
-  /// The last cut at or before a step, and the first one after it; the ends of the range where there is none.
-  int segment_begin(int step) const {
-    const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
-    return after == options_.cuts.begin() ? range_.begin : std::max(range_.begin, *(after - 1));
+  int begin_of(int segment) const {
+    return segment == 0 ? range_.begin : options_.cuts[static_cast<size_t>(segment) - 1];
   }
+  /// The first cut after a step; the end of the range where there is none.
   int segment_end(int step) const {
     const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
     return after == options_.cuts.end() ? range_.end : std::min(range_.end, *after);
   }
 
-  // A range that is part of a graph places the inputs that its nodes use. A copy that nobody uses is written all the
-  // same.
+  // A range that is part of a graph places the inputs that its nodes use.
   void assign_inputs() {
+    for (const LateInput& late : options_.late) assign_late(late);
     const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
     for (Tensor* input : range_.graph->inputs()) {
-      const bool is_short = input->copied_from != nullptr && last_use(*input) >= 0;
-      if (is_whole && !is_short && needs_placement(*input)) assign_new(*input, range_.begin, range_.end);
+      if (is_whole && awaits_slot(*input)) assign_new(*input, range_.begin, range_.end);
     }
     for (int step = range_.begin; step < range_.end; ++step) {
       for (const Tensor* source : nodes_[step]->src) {
-        if (!source || !source->is_leaf() || !needs_placement(*source) || life(*source).slot >= 0) continue;
-        const bool is_copy = source->copied_from != nullptr;
-        assign_new(*source, is_copy ? segment_begin(step) : range_.begin, is_copy ? last_use(*source) : range_.end);
+        if (source == nullptr || source->role != Role::kInput) continue;
+        if (awaits_slot(*source)) assign_new(*source, range_.begin, range_.end);
+        if (life(*source).slot >= 0) check_written(step, *source);
       }
     }
+  }
+
+  bool awaits_slot(const Tensor& input) const { return needs_placement(input) && life(input).slot < 0; }
+
+  // One that no node reads is written all the same.
+  void assign_late(const LateInput& late) {
+    check(late.segment >= 0 && static_cast<size_t>(late.segment) <= options_.cuts.size(),
+          "{} is written before segment {} of {}", late.input->name, late.segment, options_.cuts.size() + 1);
+    const int first = begin_of(late.segment);
+    if (awaits_slot(*late.input)) assign_new(*late.input, first, std::max(first, last_use(*late.input)));
+  }
+
+  void check_written(int step, const Tensor& input) const {
+    const int first = slots_[static_cast<size_t>(life(input).slot)].first;
+    require<InvalidArgument>(step >= first, "[{} {}] node {} reads {}, which is written before node {} only",
+                             name_of(nodes_[step]->op), nodes_[step]->name, step, input.name, first);
   }
 
   void assign_node(int step, const Tensor& node) {
@@ -287,7 +301,8 @@ class Planner {
     plan.tensors.reserve(members_.size());
     for (const Member& member : members_) {
       const Slot& slot = slots_[member.slot];
-      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset, member.size};
+      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset, member.size,
+                                                                               slot.first};
     }
     return plan;
   }

@@ -3,9 +3,9 @@
 //
 // Which tensors are planned: nodes and inputs that own bytes (no views, no persistent leaves, no set_rows
 // results) and have no buffer yet. Inputs and outputs live over the whole graph; any other tensor from its
-// node to its last user (views of it included), a shown one at least past the next cut; a copy (Graph::copy_of)
-// from the cut before its first user to its last. A node may take over the memory of a source that dies there
-// (OpInfo::in_place_sources). A node's workspace lives only while the node runs.
+// node to its last user (views of it included), a shown one at least past the next cut; a late input from the
+// segment before which it is written to its last user. A node may take over the memory of a source that dies
+// there (OpInfo::in_place_sources). A node's workspace lives only while the node runs.
 //
 // Example, alignment 1, sizes in bytes: x(100, input) -> a = f(x) 40 -> b = g(a) 40 -> c = h(b) 40, output.
 // f, g, h cannot run in place: a at 100, b at 140, c at 100 again (a is dead): total 180, not 220.
@@ -21,6 +21,13 @@
 
 namespace shoal {
 
+/// An input that is not there when a run begins: it is written before each run of a segment, and no node of an earlier
+/// one reads it. Its memory serves others until then.
+struct LateInput {
+  const Tensor* input = nullptr;
+  int segment = 0;
+};
+
 struct MemoryPlanOptions {
   size_t alignment = 64;
   /// Bytes a tensor needs, padding included; default Tensor::bytes().
@@ -30,15 +37,18 @@ struct MemoryPlanOptions {
   /// Nodes before which a run may pause, ascending, and nodes that others read when it does (devices/backend.h).
   std::vector<int> cuts;
   std::vector<const Tensor*> shown;
+  std::vector<LateInput> late;
   /// No chunk grows past this unless one tensor alone is larger (BufferType::max_size).
   size_t max_chunk = std::numeric_limits<size_t>::max();
 };
 
-/// Where something lies: `offset` bytes into buffer number `chunk`.
+/// Where something lies: `offset` bytes into buffer number `chunk`, in the memory plan of a graph from node
+/// `first_step` on.
 struct Placement {
   int chunk = 0;
   size_t offset = 0;
   size_t size = 0;
+  int first_step = 0;
 };
 
 struct MemoryPlan {
@@ -48,6 +58,7 @@ struct MemoryPlan {
   size_t total_bytes() const;
 };
 
+/// Throws InvalidArgument for a late input that is read before it is written.
 MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options);
 /// Its chunk_sizes alone, in half the time.
 std::vector<size_t> plan_chunks(const GraphRange& range, const MemoryPlanOptions& options);

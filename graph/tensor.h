@@ -45,7 +45,7 @@ struct Tensor {
   bool is_output = false;  ///< kept until the caller has read it; never overwritten in place
   int id = -1;             ///< index in its graph's nodes or, for an input, inputs; else -1
   /// Of an input: what it is a copy of, in another graph or on another device (Graph::copy_of). Whoever runs the graph
-  /// writes it before each run of the segment that uses it first; its memory serves others before and after.
+  /// writes it.
   const Tensor* copied_from = nullptr;
 
   // Views: this tensor's bytes are view_base's bytes from view_offset on. view_base is never a view itself.

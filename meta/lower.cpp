@@ -62,8 +62,7 @@ class Lowering {
     Locals locals;
     for (int rank = 0; rank < ranks_; ++rank) {
       locals.push_back(builder_.graph(rank).input(input.name, input.dtype, layout.local_shape(input.shape, rank)));
-      // A copy that a later range reads stays, like any other input.
-      if (!used_later_.contains(&input)) locals.back()->copied_from = input.copied_from;
+      locals.back()->copied_from = input.copied_from;
     }
     remember(input, std::move(layout), std::move(locals));
   }
@@ -204,6 +203,12 @@ class Lowering {
   LocalGraph take_local(int rank) {
     LocalGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
+    for (const LateInput& late : options_.late) {
+      // One that a later range reads stays, like any other input; one of an earlier range lies there.
+      const auto found = shards_.find(late.input);
+      if (found == shards_.end() || used_later_.contains(late.input)) continue;
+      local.late.push_back({found->second.local[rank], late.segment});
+    }
     return local;
   }
 
@@ -218,7 +223,7 @@ class Lowering {
   LocalBuilder builder_;
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  std::unordered_set<const Tensor*> used_later_;  ///< by nodes behind the range
+  std::unordered_set<const Tensor*> used_later_;          ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;
 };
 

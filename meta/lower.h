@@ -23,11 +23,12 @@ namespace shoal::meta {
 /// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr when unknown.
 using ShardLookup = std::function<const Shards*(const Tensor&)>;
 
-/// One rank's graph, cut where the range is, and what of it is shown (PlanOptions).
+/// One rank's graph, cut where the range is, what of it is shown, and its late inputs (PlanOptions).
 struct LocalGraph {
   std::unique_ptr<Graph> graph;
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
+  std::vector<LateInput> late = {};
 };
 
 struct Lowered {
@@ -38,8 +39,8 @@ struct Lowered {
   std::unordered_map<const Tensor*, Shards> shards;
 };
 
-/// `inputs` says how inputs of the range lie; `model` and `rules` are those of the propagation. Of the options cuts and
-/// shown nodes count. Throws InvalidArgument when a persistent leaf has no shards.
+/// `inputs` says how inputs of the range lie; `model` and `rules` are those of the propagation. Of the options cuts,
+/// shown nodes and late inputs count. Throws InvalidArgument when a persistent leaf has no shards.
 Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
               const LeafLayout& inputs, const PlanOptions& options = {}, const CostModel& model = {},
               const RuleLookup& rules = rule_for);

@@ -66,9 +66,21 @@ void MetaGraphPlan::allocate(ComputeArena* arena) {
     const PlanOptions options = allocation_options(local, arena != nullptr ? &arena->member(rank) : nullptr);
     const GraphBuffers memory = allocate_graph(whole(*local.graph), backend_.members()[rank]->device(), options);
     bytes_.push_back(memory.bytes);
+    input_segments_.push_back(memory.input_segments);
     for (const auto& part : memory.parts) buffer_.keep(static_cast<int>(rank), part);
   }
   buffer_.set_usage(Usage::kCompute);
+}
+
+int MetaGraphPlan::writable_from(const Tensor& input) const {
+  const auto found = plan_.shards.find(&input);
+  require<InvalidArgument>(found != plan_.shards.end() && input.is_leaf(), "{} is no input of the plan's graph",
+                           describe(input));
+  int segment = 0;
+  for (size_t rank = 0; rank < input_segments_.size(); ++rank) {
+    segment = std::max(segment, input_segments_[rank][static_cast<size_t>(found->second.local[rank]->id)]);
+  }
+  return segment;
 }
 
 void MetaGraphPlan::compile() {

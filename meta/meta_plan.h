@@ -36,6 +36,7 @@ class MetaGraphPlan final : public GraphPlan {
   /// What the plan needs on each rank, its own or part of an arena.
   const std::vector<size_t>& bytes_per_rank() const { return bytes_; }
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
+  int writable_from(const Tensor& input) const override;
   /// As it runs: collectives have taken the nodes that they are joined with (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
@@ -92,6 +93,7 @@ class MetaGraphPlan final : public GraphPlan {
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;
+  std::vector<std::vector<int>> input_segments_;  ///< of each rank (GraphBuffers)
   std::vector<Tensor*> bound_;
   std::shared_ptr<const Topology> topology_;
   std::vector<const Tensor*> inputs_, nodes_;  ///< of the graph, which may be gone

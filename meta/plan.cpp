@@ -30,6 +30,7 @@ std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
   MemoryPlanOptions options = memory_options(device);
   options.cuts = rank.cuts;
   options.shown = rank.shown;
+  options.late = rank.late;
   std::vector<size_t> chunks = plan_chunks(whole(*rank.graph), options);
   const size_t most = device.buffer_type().max_size();
   if (std::all_of(chunks.begin(), chunks.end(), [&](size_t chunk) { return chunk <= most; })) return chunks;
@@ -80,7 +81,7 @@ int64_t Plan::collective_bytes() const {
 }
 
 PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena) {
-  return {rank.cuts, rank.shown, arena};
+  return {.cuts = rank.cuts, .shown = rank.shown, .late = rank.late, .arena = arena};
 }
 
 Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::span<Device* const> devices,
@@ -116,7 +117,7 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
       std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& s) { return s.kind == StepKind::kCollective; });
   for (int rank = 0; rank < ranks; ++rank) {
     LocalGraph& local = lowered.locals[rank];
-    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), {}};
+    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late), {}};
     part.chunks = compute_chunks(part, *devices[rank]);
     part.memory.compute = std::accumulate(part.chunks.begin(), part.chunks.end(), size_t{0});
     part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;

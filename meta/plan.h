@@ -31,9 +31,10 @@ struct MemoryUse {
 
 struct RankPlan {
   std::unique_ptr<Graph> graph;
-  /// Of the local graph: where it is cut, and nodes that others read (PlanOptions).
+  /// Of the local graph: where it is cut, nodes that others read, and late inputs (PlanOptions).
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
+  std::vector<LateInput> late = {};
   MemoryUse memory;
   std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of
 };

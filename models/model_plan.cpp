@@ -85,7 +85,7 @@ class Planner {
     surroundings.copied_weights = [&](const Tensor& weight) {
       return layout_on(placement_, static_cast<int>(device), weight);
     };
-    meta::Plan plan = meta::make_plan(whole(*local.graph), surroundings, members, {local.cuts, local.shown, nullptr});
+    meta::Plan plan = meta::make_plan(whole(*local.graph), surroundings, members, sched::plan_options(local));
     chunks_[device].resize(members.size());
     for (size_t rank = 0; rank < members.size(); ++rank) {
       const std::vector<size_t>& sizes = plan.ranks[rank].chunks;

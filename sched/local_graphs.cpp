@@ -42,6 +42,7 @@ class Builder {
     }
     for (const Copy& copy : split.copies) {
       place.copies.push_back(local.graph->copy_of(*copy.tensor));
+      local.late.push_back({place.copies.back(), place.segment});
       local.tensors[copy.tensor] = place.copies.back();
     }
     for (const int index : split.nodes) {
@@ -87,6 +88,18 @@ class Builder {
 };
 
 }  // namespace
+
+PlanOptions plan_options(const LocalGraph& local, ComputeArena* arena) {
+  return {.cuts = local.cuts, .shown = local.shown, .late = local.late, .arena = arena};
+}
+
+void check_writable(const LocalSplit& split, const GraphPlan& plan) {
+  for (const Tensor* copy : split.copies) {
+    const int from = plan.writable_from(*copy);
+    check(from <= split.segment, "the copy of {} is written before segment {}, but has no memory before segment {}",
+          copy->name, split.segment, from);
+  }
+}
 
 LocalGraphs make_local_graphs(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed) {
   return Builder(schedule, observed).run();

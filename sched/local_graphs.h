@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "graph/memory_plan.h"
 #include "sched/schedule.h"
 
 namespace shoal::sched {
@@ -19,6 +20,7 @@ struct LocalGraph {
   std::unique_ptr<Graph> graph;      ///< nullptr for a backend without splits
   std::vector<int> cuts;             ///< for PlanOptions
   std::vector<const Tensor*> shown;  ///< what other backends or the host read between segments
+  std::vector<LateInput> late;       ///< the copies, each written before the split that brings it
   /// By tensor of the schedule's graph: nodes that run here, views made here, and copies.
   std::unordered_map<const Tensor*, Tensor*> tensors;
 };
@@ -33,6 +35,12 @@ struct LocalGraphs {
   std::vector<LocalGraph> backends;
   std::vector<LocalSplit> splits;
 };
+
+/// How a backend is to plan its graph. `arena`: of that backend.
+PlanOptions plan_options(const LocalGraph& local, ComputeArena* arena = nullptr);
+
+/// Throws InternalError where a split would write a copy while its memory is another tensor's.
+void check_writable(const LocalSplit& split, const GraphPlan& plan);
 
 /// `observed`: nodes that the host looks at after their split.
 LocalGraphs make_local_graphs(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed = {});

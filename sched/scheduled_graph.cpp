@@ -100,7 +100,7 @@ void ScheduledGraph::make_plans(std::span<std::unique_ptr<ComputeArena>> arenas)
     LocalGraph& local = local_.backends[b];
     plans_.push_back(local.graph == nullptr
                          ? nullptr
-                         : backends_[b]->create_plan(*local.graph, {local.cuts, local.shown, arenas[b].get()}));
+                         : backends_[b]->create_plan(*local.graph, plan_options(local, arenas[b].get())));
   }
 }
 
@@ -111,6 +111,7 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
     action.backend = backends_[b];
     action.plan = plans_[b].get();
     action.segment = local_.splits[s].segment;
+    check_writable(local_.splits[s], *action.plan);
     action.written = action.backend->device().new_event();
     for (size_t slot = 0; slot < copies_; ++slot) action.read.push_back(action.backend->device().new_event());
     for (size_t slot = 0; slot < input_slots(); ++slot) action.taken.push_back(action.backend->device().new_event());

@@ -35,6 +35,7 @@ class CudaPlan final : public GraphPlan {
   Backend& backend() const override;
   size_t allocated_bytes() const override { return memory_.bytes(); }
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
+  int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
 
   bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory_.can_move_to(graph); }
   /// To a graph that fits; no run may be queued. CUDA graphs stay where no address has changed, and are updated in

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 
+#include "graph/error.h"
 #include "graph/memory_plan.h"
 #include "graph/ops/ops.h"
 
@@ -20,15 +21,15 @@ class Play {
 
   void run() {
     for (const Tensor* input : graph_.inputs()) {
-      if (input->copied_from == nullptr || !segment_of_use(*input)) write(*input);
+      if (!is_late(*input)) write(*input);
     }
     const int segments = static_cast<int>(options_.cuts.size()) + 1;
-    write_copies(0);
+    write_late(0);
     for (int segment = 0; segment < segments; ++segment) {
       for (const Tensor* node : graph_.nodes()) {
         if (segment_of(node->id) == segment) step(*node);
       }
-      write_copies(segment + 1);
+      write_late(segment + 1);
       for (const Tensor* node : options_.shown) {
         if (segment_of(node->id) == segment) expect_owned(*node, "is shown");
       }
@@ -37,7 +38,7 @@ class Play {
       if (node->is_output) expect_owned(*node, "is an output");
     }
     for (const Tensor* input : graph_.inputs()) {
-      if (input->copied_from == nullptr) expect_owned(*input, "is an input, which may be written once and for all");
+      if (!is_late(*input)) expect_owned(*input, "is an input, which may be written once and for all");
     }
   }
 
@@ -47,15 +48,13 @@ class Play {
   int segment_of(int node) const {
     return static_cast<int>(std::upper_bound(options_.cuts.begin(), options_.cuts.end(), node) - options_.cuts.begin());
   }
-  std::optional<int> segment_of_use(const Tensor& input) const {
-    for (const Tensor* node : graph_.nodes()) {
-      if (std::find(node->src.begin(), node->src.end(), &input) != node->src.end()) return segment_of(node->id);
-    }
-    return std::nullopt;
+  bool is_late(const Tensor& input) const {
+    return std::any_of(options_.late.begin(), options_.late.end(),
+                       [&](const LateInput& late) { return late.input == &input; });
   }
-  void write_copies(int segment) {
-    for (const Tensor* input : graph_.inputs()) {
-      if (input->copied_from != nullptr && segment_of_use(*input) == segment) write(*input);
+  void write_late(int segment) {
+    for (const LateInput& late : options_.late) {
+      if (late.segment == segment) write(*late.input);
     }
   }
   void step(const Tensor& node) {
@@ -96,7 +95,6 @@ struct RandomSegments {
     const int inputs = 1 + pick(5);
     for (int i = 0; i < inputs; ++i) {
       Tensor* input = graph.input("in" + std::to_string(i), DType::kF32, {4 << pick(3), 1, 1, 1});
-      if (pick(2) == 0) input->copied_from = &elsewhere;
       values.push_back(input);
     }
     const int nodes = 5 + pick(40);
@@ -106,12 +104,24 @@ struct RandomSegments {
       if (made->id > 0 && pick(rate) == 0) options.cuts.push_back(made->id);
       if (pick(4) == 0) options.shown.push_back(made);
     }
+    for (const Tensor* input : graph.inputs()) {
+      if (pick(2) == 0) options.late.push_back({input, pick(latest_segment(*input) + 1)});
+    }
     graph.output(graph.nodes().back());
     options.alignment = pick(2) == 0 ? 1 : 64;
     if (pick(2) == 0) options.max_chunk = 256;
     if (pick(2) == 0) {
       options.workspace_size = [](const Tensor& made) { return made.op == Op::kAdd ? size_t{24} : size_t{0}; };
     }
+  }
+  /// Before which it may be written: that of its first use, or any.
+  int latest_segment(const Tensor& input) const {
+    for (const Tensor* node : graph.nodes()) {
+      if (std::find(node->src.begin(), node->src.end(), &input) == node->src.end()) continue;
+      return static_cast<int>(std::upper_bound(options.cuts.begin(), options.cuts.end(), node->id) -
+                              options.cuts.begin());
+    }
+    return static_cast<int>(options.cuts.size());
   }
   int pick(int n) { return static_cast<int>(rng() % static_cast<uint64_t>(n)); }
   Tensor* any() { return values[static_cast<size_t>(pick(static_cast<int>(values.size())))]; }
@@ -133,7 +143,6 @@ struct RandomSegments {
   }
   std::mt19937_64 rng;
   Graph graph;
-  const Tensor elsewhere;
   std::vector<Tensor*> values;
   MemoryPlanOptions options;
 };
@@ -147,60 +156,73 @@ TEST(MemorySegments, NothingIsOverwrittenBeforeItIsRead) {
   }
 }
 
-/// a -> b -> c, and a copy that is used last.
+/// a -> b -> c, and an input that is used last and may come late.
 struct Line : testing::Test {
   Line() {
     x = graph.input("x", DType::kF32, {16, 1, 1, 1});
-    copy = graph.copy_of(elsewhere());
+    late = graph.input("late", DType::kF32, {16, 1, 1, 1});
     a = concat(graph, {x, x}, 0, "a");
     b = scale(graph, a, {2, 0}, "b");
     c = scale(graph, slice(graph, b, {0, 0, 16}), {2, 0}, "c");
-    d = graph.output(add(graph, c, copy, "d"));
+    d = graph.output(add(graph, c, late, "d"));
     options.alignment = 1;
-  }
-  static const Tensor& elsewhere() {
-    static const Tensor tensor = [] {
-      Tensor one;
-      one.shape = {16, 1, 1, 1};
-      return one;
-    }();
-    return tensor;
   }
   size_t bytes() { return plan_memory(whole(graph), options).total_bytes(); }
   Graph graph;
-  Tensor *x, *copy, *a, *b, *c, *d;
+  Tensor *x, *late, *a, *b, *c, *d;
   MemoryPlanOptions options;
 };
 
-TEST_F(Line, ACopyHoldsFromTheCutBeforeItsFirstUse) {
-  // x 64; a and b in the same 128; c, d 64. Without cuts the copy is written before the run.
+TEST_F(Line, ALateInputHoldsFromTheSegmentBeforeWhichItIsWritten) {
+  // x 64; a and b in the same 128; c, d 64. What is written before the run holds all through it.
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
   options.cuts = {4};  // before d: a and b are gone
-  EXPECT_EQ(bytes(), 64u + 128 + 64);
+  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
+  options.late = {{late, 0}};
+  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64) << "written early, though it is read in the last segment only";
   Play(graph, options).run();
+  options.late = {{late, 1}};
+  EXPECT_EQ(bytes(), 64u + 128 + 64);
+  EXPECT_EQ(plan_memory(whole(graph), options).tensors.at(late).first_step, 4);
+  Play(graph, options).run();
+}
+
+TEST_F(Line, ALateInputThatIsReadBeforeItIsWrittenIsRefused) {
+  options.cuts = {1, 4};
+  options.late = {{x, 1}};
+  try {
+    plan_memory(whole(graph), options);
+    FAIL() << "a reads x in the first segment";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "[concat a] node 0 reads x, which is written before node 1 only");
+  }
 }
 
 TEST_F(Line, AShownNodeIsNotTakenOverInItsSegment) {
   options.cuts = {4};
+  options.late = {{late, 1}};
   options.shown = {a};
   EXPECT_EQ(bytes(), 64u + 128 + 128 + 64) << "b has memory of its own";
   Play(graph, options).run();
   options.cuts = {1, 4};
+  options.late = {{late, 2}};
   EXPECT_EQ(bytes(), 64u + 128 + 64) << "behind the cut it may be taken over";
   Play(graph, options).run();
 }
 
-TEST_F(Line, ACopyThatNobodyUsesCanBeWritten) {
-  Tensor* unused = graph.copy_of(elsewhere(), "unused");
+TEST_F(Line, ALateInputThatIsNotUsedCanBeWritten) {
+  Tensor* unused = graph.input("unused", DType::kF32, {16, 1, 1, 1});
+  options.cuts = {4};
+  options.late = {{unused, 1}};
   EXPECT_TRUE(plan_memory(whole(graph), options).tensors.contains(unused));
   Play(graph, options).run();
 }
 
-TEST_F(Line, ACopyThatALaterRangeReadsStays) {
+TEST_F(Line, AnInputOfALaterRangeIsPlacedThere) {
   const MemoryPlan first = plan_memory({&graph, 0, 4}, options);
-  EXPECT_FALSE(first.tensors.contains(copy)) << "the range that uses it places it";
-  const MemoryPlan whole_range = plan_memory({&graph, 4, 5}, options);
-  EXPECT_TRUE(whole_range.tensors.contains(copy));
+  EXPECT_FALSE(first.tensors.contains(late)) << "the range that uses it places it";
+  const MemoryPlan last = plan_memory({&graph, 4, 5}, options);
+  EXPECT_TRUE(last.tensors.contains(late));
 }
 
 }  // namespace

@@ -93,8 +93,9 @@ class Pieces {
       // A later write would change a cache that is shown only by the time the reference is read.
       if (!node->storage()->is_persistent() && pick(3) == 0) options.shown.push_back(node);
     }
-    for (Tensor* input : graph.inputs()) {
-      if (pick(2) == 0) input->copied_from = &elsewhere_;
+    const auto uses = first_uses(graph, options);
+    for (const Tensor* input : graph.inputs()) {
+      if (pick(2) == 0) options.late.push_back({input, pick(uses.at(input) + 1)});
     }
     return options;
   }
@@ -111,10 +112,11 @@ class Pieces {
 
   void run_segments(const test::Loaded& loaded, Backend& backend, GraphPlan& plan, const PlanOptions& options,
                     test::Results& found) {
-    const auto uses = first_uses(loaded.graph, options);
     const auto write = [&](int segment) {
       for (Tensor* input : loaded.graph.inputs()) {
-        if (segment == (input->copied_from != nullptr ? uses.at(input) : 0)) loaded.fill(*input);
+        const auto late = std::find_if(options.late.begin(), options.late.end(),
+                                       [&](const LateInput& one) { return one.input == input; });
+        if (segment == (late != options.late.end() ? late->segment : 0)) loaded.fill(*input);
       }
     };
     ASSERT_EQ(plan.segments(), static_cast<int>(options.cuts.size()) + 1);
@@ -135,7 +137,6 @@ class Pieces {
   test::RandomCase one_;
   std::mt19937_64 rng_;
   test::Mesh mesh_;
-  Tensor elsewhere_;
 };
 
 TEST(Segments, ShowWhatOneDeviceComputes) {
@@ -214,11 +215,10 @@ TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
   }
   test::Loaded loaded(text + nodes + fmt::format("output %y{}\n", kSteps - 1), *mesh.device);
   const auto backend = mesh.device->init("threads=1");
-  const Tensor elsewhere;
   PlanOptions options;
   for (int i = 1; i < kSteps; ++i) options.cuts.push_back(i);
   options.shown.assign(loaded.graph.nodes().begin(), loaded.graph.nodes().end());
-  for (Tensor* input : loaded.graph.inputs()) input->copied_from = &elsewhere;
+  for (int i = 0; i < kSteps; ++i) options.late.push_back({loaded.graph.inputs()[static_cast<size_t>(i)], i});
   const auto plan = backend->create_plan(loaded.graph, options);
   for (const size_t bytes : allocated_per_rank(*plan)) EXPECT_LE(bytes, 4u * 4096) << "of 16 inputs and 16 nodes";
 }

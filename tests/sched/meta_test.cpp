@@ -89,6 +89,60 @@ TEST_F(MetaTest, TwoMetaDevicesWithALayerEach) {
   check({meta.get(), other_backend.get(), cpu.get()}, homes, 3);
 }
 
+/// o0 is a partial sum to which the first rank alone adds e, before `n`; behind it every rank uses e. `m` in between
+/// makes other tensors that could take e's place.
+const char* const kUsedByOneThenByAll = R"(
+input %x f32 [8, 2]
+input %e f32 [8, 2]
+weight %w0 f32 [8, 8]
+weight %wm f32 [8, 8]
+weight %wh f32 [8, 8]
+weight %w1 f32 [8, 8]
+%y = mul_mat(%w0, %x)
+%o0 = add(%y, %e)
+%m0 = mul_mat(%wm, %x)
+%m1 = mul_mat(%wm, %m0)
+%m2 = mul_mat(%wm, %m1)
+%n = rms_norm(%m2)
+%h = mul_mat(%wh, %n)
+%p = mul_mat(%w1, %h)
+%q = mul(%p, %e)
+output %o0
+output %q
+)";
+
+/// An input that some ranks use in a later segment than others is written before the first of them.
+struct MetaInputs : testing::Test {
+  void check(const Homes& homes, const EvalCallback& observer) {
+    World world(homes);
+    Graph& graph = world.add(kUsedByOneThenByAll);
+    Scheduler scheduler({meta.get(), cpu.get()});
+    if (observer) scheduler.set_eval_callback(observer);
+    scheduler.allocate(graph);
+    EXPECT_GT(scheduler.scheduled().plan(0)->segments(), 1) << to_string(scheduler.schedule());
+    for (int run = 0; run < 2; ++run) {
+      world.fill_inputs(graph);
+      ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
+      test::expect_close(test::outputs(graph), test::on_one(kUsedByOneThenByAll, Rig::cpu(3)));
+    }
+  }
+
+  Rig rig{4};
+  std::unique_ptr<meta::MetaDevice> mesh =
+      Rig::mesh({0, 1}, {{"w0", meta::Layout::split(0, meta::Partition::even(2, 8))},
+                         {"w1", meta::Layout::split(1, meta::Partition::even(2, 8))}});
+  std::unique_ptr<Backend> meta = mesh->init();
+  std::unique_ptr<Backend> cpu = Rig::cpu(2).init();
+};
+
+TEST_F(MetaInputs, ANodeInBetweenRunsElsewhere) {
+  check({{"wh", &Rig::cpu(2)}, {"*", mesh.get()}}, {});
+}
+
+TEST_F(MetaInputs, ANodeInBetweenIsObserved) {
+  check({{"*", mesh.get()}}, [](const Tensor& node, bool ask) { return !ask || node.name == "n"; });
+}
+
 TEST_F(MetaTest, AMemberThatCannotRunAnOperation) {
   ProxyDevice picky{Rig::cpu(1), "PICKY"};
   picky.reads_all = true;

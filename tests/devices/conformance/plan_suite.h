@@ -19,6 +19,7 @@ class PlanSuite : public DeviceFixture {
       for (int i = 0; i < segments; ++i) {
         if (i > 0) options.cuts.push_back(static_cast<int>(graph.nodes().size()));
         copies.push_back(graph.copy_of(elsewhere, "copy" + std::to_string(i)));
+        options.late.push_back({copies.back(), i});
         sums.push_back(add(graph, last, copies.back(), "sum" + std::to_string(i)));
         last = scale(graph, sums.back(), {2.0f, 0.0f}, "twice" + std::to_string(i));
       }
@@ -93,6 +94,8 @@ TEST_P(PlanSuite, SegmentsRunOneByOne) {
   Chain chain(6);
   const auto plan = backend->create_plan(chain.graph, chain.options);
   EXPECT_EQ(plan->segments(), 6);
+  EXPECT_EQ(plan->writable_from(*chain.graph.inputs()[0]), 0);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(plan->writable_from(*chain.copies[static_cast<size_t>(i)]), i);
   for (float round : {1.0f, 2.0f, 3.0f}) expect_sums(run(chain, *backend, *plan, round), round);
   // x, the output, one copy and what two segments work with.
   const size_t copies = std::max<size_t>(1, backend->members().size());
@@ -129,6 +132,10 @@ TEST_P(PlanSuite, BadPiecesAreRefused) {
   EXPECT_THROW(backend->create_plan(steps.graph, {{}, {other.y}}), InvalidArgument) << "of another graph";
   EXPECT_THROW(backend->create_plan(steps.graph, {{}, {steps.x}}), InvalidArgument) << "no node";
   EXPECT_THROW(backend->create_plan(steps.graph, {{}, {nullptr}}), InvalidArgument);
+  for (const LateInput& late : {LateInput{other.x, 0}, {steps.y, 0}, {nullptr, 0}, {steps.x, 2}, {steps.x, -1}}) {
+    EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {late}}), InvalidArgument);
+  }
+  EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 1}}}), InvalidArgument) << "read before";
   const auto plan = backend->create_plan(steps.graph, {{1, 4}, {steps.y}});
   for (const auto& [first, last] : {std::pair(-1, 1), {2, 1}, {0, 4}, {4, 4}}) {
     EXPECT_THROW(backend->compute_async(*plan, first, last), InvalidArgument) << first << " " << last;
@@ -143,9 +150,9 @@ TEST_P(PlanSuite, PlansTakeTurnsInAnArena) {
   Steps small(1000, 2), large(3000, 5);
   Chain chain(3);
   chain.options.arena = &arena;
-  const auto first = backend->create_plan(small.graph, {{}, {}, &arena});
+  const auto first = backend->create_plan(small.graph, {.arena = &arena});
   EXPECT_EQ(arena.bytes(), first->allocated_bytes());
-  const auto second = backend->create_plan(large.graph, {{}, {}, &arena});
+  const auto second = backend->create_plan(large.graph, {.arena = &arena});
   const auto third = backend->create_plan(chain.graph, chain.options);
   const size_t bytes = arena.bytes();
   EXPECT_GE(bytes, second->allocated_bytes());
@@ -162,9 +169,9 @@ TEST_P(PlanSuite, AnArenaMayGrowUnderItsPlans) {
   const auto backend = new_backend();
   ComputeArena arena(*backend);
   Steps small(100, 2), large(5000, 2);
-  auto first = backend->create_plan(small.graph, {{}, {}, &arena});
+  auto first = backend->create_plan(small.graph, {.arena = &arena});
   small.check(*backend, *first);
-  const auto second = backend->create_plan(large.graph, {{}, {}, &arena});
+  const auto second = backend->create_plan(large.graph, {.arena = &arena});
   small.check(*backend, *first);
   large.check(*backend, *second);
   first.reset();

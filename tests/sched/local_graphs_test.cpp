@@ -1,0 +1,37 @@
+// What the local graphs of a schedule ask of the plans that are made of them.
+#include "sched/local_graphs.h"
+
+#include <gmock/gmock.h>
+
+#include "graph/error.h"
+#include "tests/sched/rig.h"
+
+namespace shoal::sched {
+namespace {
+
+using test::Rig;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// Says of every input that it has its memory from a segment on.
+struct FakePlan final : GraphPlan {
+  FakePlan(Backend& backend, int from) : backend_(backend), from_(from) {}
+  Backend& backend() const override { return backend_; }
+  size_t allocated_bytes() const override { return 0; }
+  int writable_from(const Tensor&) const override { return from_; }
+  Backend& backend_;
+  int from_;
+};
+
+TEST(LocalGraphsTest, ACopyIsNotWrittenBeforeItHasItsMemory) {
+  const Rig rig(1);
+  const auto backend = Rig::cpu(0).init();
+  Graph graph;
+  const LocalSplit split{2, {graph.input("x", DType::kF32, {4, 1, 1, 1})}};
+  for (int from : {0, 1, 2}) EXPECT_NO_THROW(check_writable(split, FakePlan(*backend, from))) << from;
+  EXPECT_THAT([&] { check_writable(split, FakePlan(*backend, 3)); },
+              ThrowsMessage<InternalError>(HasSubstr("the copy of x is written before segment 2, but has no memory")));
+}
+
+}  // namespace
+}  // namespace shoal::sched
