@@ -82,26 +82,27 @@ class Lowering {
     }
     check(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks", tensor.name,
           shards->local.size(), ranks_);
-    known.push_back({shards->layout, tensor.is_persistent() ? shards->local : stand_ins(*shards)});
+    known.push_back({shards->layout, shards->local});
+    if (!tensor.is_persistent()) {
+      for (int rank = 0; rank < ranks_; ++rank) known.back().locals[rank] = stand_in(*shards->local[rank], rank);
+    }
     return known;
   }
 
-  /// What an earlier range made, as leaves of this one's local graphs that lie where it lies.
-  Locals stand_ins(const Shards& shards) {
-    Locals leaves;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const Tensor& made = *shards.local[rank];
-      Tensor* leaf = builder_.graph(rank).input(made.name, made.dtype, made.shape);
-      leaf->strides = made.strides;
-      if (made.storage()->role == Role::kWeight) {  // whose bytes may be in an order of their own
-        leaf->view_base = made.view_base;
-        leaf->view_offset = made.view_offset;
-      }
-      leaf->buffer = made.buffer;
-      leaf->data = made.data;
-      leaves.push_back(leaf);
-    }
-    return leaves;
+  /// What an earlier range made, as a leaf of this one's local graph that lies where it lies. A written cache is the
+  /// cache, which may be written again; a view stays one, so that views of it reach as far as they did there.
+  Tensor* stand_in(const Tensor& made, int rank) {
+    if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
+    Tensor*& leaf = stand_ins_[&made];
+    if (leaf != nullptr) return leaf;
+    leaf = builder_.graph(rank).input(made.name, made.dtype, made.shape);
+    leaf->strides = made.strides;
+    leaf->buffer = made.buffer;
+    leaf->data = made.data;
+    if (!made.is_view()) return leaf;
+    leaf->view_base = made.storage()->is_persistent() ? made.view_base : stand_in(*made.view_base, rank);
+    leaf->view_offset = made.view_offset;
+    return leaf;
   }
 
   /// The tensor's shards under `layout`, made now if nobody needed them before.
@@ -223,6 +224,7 @@ class Lowering {
   LocalBuilder builder_;
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
+  std::unordered_map<const Tensor*, Tensor*> stand_ins_;  ///< by a tensor of an earlier range's local graph
   std::unordered_set<const Tensor*> used_later_;          ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;
 };
