@@ -4,6 +4,7 @@
 
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_family.h"
+#include "devices/cuda/granule.h"
 #include "devices/host_buffer.h"
 #include "devices/params.h"
 #include "devices/strided.h"
@@ -101,7 +102,7 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   device_.take(size);
   void* data = nullptr;
   // In the order of the transfer stream, and visible to every other stream once that one is done.
-  cudaError_t status = cudaMallocAsync(&data, std::max<size_t>(size, 1), device_.gpu().transfers());
+  cudaError_t status = cudaMallocAsync(&data, whole_granules(size), device_.gpu().transfers());
   if (status == cudaSuccess) status = cudaStreamSynchronize(device_.gpu().transfers());
   if (status == cudaSuccess) {
     return std::make_unique<CudaBuffer>(*this, static_cast<std::byte*>(data), size);
@@ -123,7 +124,7 @@ Device& PinnedBufferType::device() const {
 std::unique_ptr<Buffer> PinnedBufferType::allocate(size_t size) {
   const CurrentGpu current(device_.gpu().traits.gpu);
   void* data = nullptr;
-  const cudaError_t status = cudaHostAlloc(&data, std::max<size_t>(size, 1), cudaHostAllocPortable);
+  const cudaError_t status = cudaHostAlloc(&data, whole_granules(size), cudaHostAllocPortable);
   if (status != cudaSuccess) {
     cudaGetLastError();
     fail<OutOfMemory>("[{}] cannot pin {} of host memory ({}): free memory, or raise the limit of locked memory",

@@ -119,7 +119,7 @@ TEST_P(MulMatVec, WeightsThatAreParts) {
   }
 }
 
-/// Weights at an address that only has the alignment of a block, and nothing readable around them.
+/// Weights at an address that only has the alignment of a block, and nothing allocated behind them.
 TEST_P(MulMatVec, WeightsAtOddAddresses) {
   for (const int64_t k : {whole(256), whole(2400)}) {
     for (const int64_t n : {1, 3}) {

@@ -26,10 +26,9 @@ inline constexpr int kTileThreads = 128;
 
 struct TileProduct {
   const std::byte* a = nullptr;
-  const std::byte* a_end = nullptr;  ///< nothing is read from there on
-  int64_t a_strides[3]{};            ///< bytes: rows, axis 2, axis 3
-  const uint16_t* b = nullptr;       ///< [axis 3][axis 2][n][term][k_padded]
-  const float* b_scales = nullptr;   ///< [axis 3][axis 2][n]: what the sums are multiplied by; nullptr: 1
+  int64_t a_strides[3]{};           ///< bytes: rows, axis 2, axis 3
+  const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
+  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: what the sums are multiplied by; nullptr: 1
   float* c = nullptr;
   int64_t c_strides[3]{};    ///< elements: columns, axis 2, axis 3
   int64_t split_stride = 0;  ///< elements from the sums of one part of k to those of the next
@@ -300,7 +299,7 @@ struct Dequantizer {
     return block.a + r * block.p.a_strides[0] + group_begin(group);
   }
 
-  /// The chunks that cover a group of all rows.
+  /// The chunks that cover a group of all rows; each has a byte of a, so all may be read (devices/cuda/granule.h).
   __device__ void copy_group(int group) const {
     if (group * kStepsPerGroup >= block.steps) return;
     uint8_t* to = staged(group);
@@ -316,19 +315,7 @@ struct Dequantizer {
       if (chunk * kChunkBytes >= offset + bytes) continue;
       const std::byte* chunk_from = from - offset + chunk * kChunkBytes;
       uint8_t* chunk_to = to + (r * Rows::kChunks + (chunk ^ chunk_swizzle(Rows::kChunks, r))) * kChunkBytes;
-      if (chunk_from >= block.p.a && chunk_from + kChunkBytes <= block.p.a_end) {
-        copy_async_16(chunk_to, chunk_from);
-      } else {
-        copy_piecewise(chunk_to, chunk_from);
-      }
-    }
-  }
-  /// The bytes of a chunk that belong to a.
-  __device__ void copy_piecewise(uint8_t* to, const std::byte* from) const {
-#pragma unroll 1
-    for (int i = 0; i < kChunkBytes; i += 2) {
-      if (from + i < block.p.a || from + i >= block.p.a_end) continue;
-      store_as<uint16_t>(to + i, load_as<uint16_t>(from + i));
+      copy_async_16(chunk_to, chunk_from);
     }
   }
 

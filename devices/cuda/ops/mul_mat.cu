@@ -30,8 +30,6 @@ void run_vec(const LaunchContext& context, const Tensor& node, const Tensor& out
   set_batches(product, a, *node.src[1], kernel.columns);
   if (up) {
     product.up = up->data;
-    product.begin[1] = up->data;
-    product.end[1] = up->data + up->span_bytes();
     product.glu = joined.glu;
   }
   product.addend = joined.addend;

@@ -158,7 +158,6 @@ TileProduct product_of(const Tensor& node, const TilePlan& plan) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
   TileProduct p;
   p.a = a.data;
-  p.a_end = a.data + a.span_bytes();
   p.b = reinterpret_cast<const uint16_t*>(node.workspace);
   if (a.dtype != DType::kBF16) p.b_scales = reinterpret_cast<const float*>(node.workspace + plan.scales_at);
   p.m = static_cast<int>(node.shape[0]);

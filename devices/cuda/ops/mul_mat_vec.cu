@@ -252,8 +252,6 @@ bool same_columns(const Tensor& a, const Tensor& other) {
 Product product_of(const Tensor& a, const Tensor& c, PreparedColumns columns) {
   Product p;
   p.a = a.data;
-  p.begin[0] = a.data;
-  p.end[0] = a.data + a.span_bytes();
   p.row_stride = static_cast<int64_t>(a.strides[1]);
   p.matrices2 = static_cast<int>(std::max<int64_t>(a.shape[2], 1));
   p.m = static_cast<int>(a.shape[1]);

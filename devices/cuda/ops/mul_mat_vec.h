@@ -35,9 +35,7 @@ struct PairGroup {
 struct Product {
   // Matrices: row r of matrix i is at a + r * row_stride + i % matrices2 * strides[0] + i / matrices2 * strides[1].
   const std::byte* a = nullptr;
-  const std::byte* up = nullptr;   ///< second matrix of a gated unit, laid out alike: act(a x) * (up x)
-  const std::byte* begin[2] = {};  ///< bytes of a and up, nothing outside is read
-  const std::byte* end[2] = {};
+  const std::byte* up = nullptr;  ///< second matrix of a gated unit, laid out alike: act(a x) * (up x)
   int64_t row_stride = 0, matrix_strides[2] = {};
   int matrices2 = 1;
   int m = 0, k = 0;

@@ -3,8 +3,7 @@
 // and rows at odd addresses cost only a vector more. Files that include this compile some of the formats each.
 #pragma once
 
-#include <cstring>
-
+#include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
@@ -24,32 +23,17 @@ struct Ring {
   static_assert(Format::kStepBytes % 16 == 0);
 };
 
-/// A row, and whether the vectors at its ends reach beyond the tensor, of which nothing outside is read.
-struct RowBytes {
-  const std::byte* data;
-  bool at_edge;
-  __device__ int before() const { return static_cast<int>(reinterpret_cast<uintptr_t>(data) % 16); }
-};
-
-__device__ inline RowBytes row_bytes_at(const std::byte* data, int64_t bytes, const std::byte* begin,
-                                        const std::byte* end) {
-  const auto first = reinterpret_cast<uintptr_t>(data) / 16 * 16;
-  const auto last = (reinterpret_cast<uintptr_t>(data) + bytes + 15) / 16 * 16;
-  return {data, first < reinterpret_cast<uintptr_t>(begin) || last > reinterpret_cast<uintptr_t>(end)};
+/// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
+/// may belong to anyone, or lie outside of the buffer (devices/cuda/granule.h).
+__device__ inline int bytes_before(const std::byte* row) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(row) % kGranule);
 }
 
-/// Starts copies of `bytes` bytes from `first` on, a multiple of 16; those at an edge are waited for.
+/// Starts copies of `bytes` bytes from `first` on, a multiple of 16.
 template <int kVectors>
-__device__ __forceinline__ void copy_step(std::byte* slot, const RowBytes& row, int64_t first, int bytes, int lane) {
-  const int before = row.before();
-  const std::byte* const from = row.data + first - before;
-  if (row.at_edge) {
-#pragma unroll 1
-    for (int i = 2 * lane; i < bytes; i += 2 * kWarp) {
-      memcpy(slot + before + i, from + before + i, 2);
-    }
-    return;
-  }
+__device__ __forceinline__ void copy_step(std::byte* slot, const std::byte* row, int64_t first, int bytes, int lane) {
+  const int before = bytes_before(row);
+  const std::byte* const from = row + first - before;
 #pragma unroll
   for (int i = 0; i < kVectors; i += kWarp) {
     if (16 * (i + lane) < before + bytes) copy_async_16(slot + 16 * (i + lane), from + 16 * (i + lane));
@@ -89,12 +73,9 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   const int units = (p.k + kUnitElements - 1) / kUnitElements;
   const int steps = (p.k + kStepElements - 1) / kStepElements;
   const int64_t row_bytes = static_cast<int64_t>(p.k / Quantized<kType>::kElements) * Format::kBlockBytes;
-  RowBytes rows[kRows];
+  const std::byte* rows[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int matrix = p.up ? r % 2 : 0;
-    rows[r] = row_bytes_at(at.row_of(p, job.matrix, r), row_bytes, p.begin[matrix], p.end[matrix]);
-  }
+  for (int r = 0; r < kRows; ++r) rows[r] = at.row_of(p, job.matrix, r);
   const auto copy = [&](int step, int slot) {
     const int64_t first = static_cast<int64_t>(step) * Format::kStepBytes, left = row_bytes - first;
     const int bytes = left < Format::kStepBytes ? static_cast<int>(left) : Format::kStepBytes;
@@ -128,7 +109,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
       for (int r = 0; r < kRows; ++r) {
         const auto* words = reinterpret_cast<const uint32_t*>(ring + (slot * kRows + r) * Slots::kSlotBytes);
         const int blocks = kShifted && (unit + 1) * kUnitElements > p.k ? 1 : 2;
-        Format::template decode<kShifted>({words, rows[r].before()}, at.lane, blocks, weights[r]);
+        Format::template decode<kShifted>({words, bytes_before(rows[r])}, at.lane, blocks, weights[r]);
       }
       // Many columns in turns, or the compiler would load them all at once; in the end all are in their places again.
 #pragma unroll 1

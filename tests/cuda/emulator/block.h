@@ -38,10 +38,12 @@ struct LaunchSize {
 
 struct Warp;
 
-/// An asynchronous copy of 16 bytes to shared memory; from == nullptr: zeros.
+/// An asynchronous copy of 16 bytes to shared memory, of which the first `bytes` are in an allocation; from == nullptr:
+/// zeros.
 struct PendingCopy {
   void* to;
   const void* from;
+  size_t bytes;
   unsigned group;
 };
 

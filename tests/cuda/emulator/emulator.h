@@ -29,4 +29,7 @@ void record_calls();
 /// the like) are left out.
 std::vector<std::string> take_calls();
 
+/// How many asynchronous copies of kernels since the last call read a vector that lies partly behind its allocation.
+uint64_t take_copies_over_edges();
+
 }  // namespace shoal::cuda::emulator

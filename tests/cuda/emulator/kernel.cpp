@@ -1,11 +1,23 @@
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/emulator/shoal_cuda_emulator.h"
 
 namespace shoal::cuda::emulator {
+namespace {
+
+std::atomic<uint64_t> g_copies_over_edges{0};
+
+}  // namespace
+
+uint64_t take_copies_over_edges() {
+  return g_copies_over_edges.exchange(0);
+}
 
 void missing_lane(unsigned lane, unsigned source) {
   g_runner->die(*g_thread,
@@ -26,9 +38,14 @@ void check_aligned(const void* address, size_t alignment) {
 void copy_16(void* shared, const void* global, bool valid) {
   check_aligned(shared, 16);
   check_aligned(global, 16);
-  // The bytes arrive when the thread waits for them; until then there is rubbish.
+  const size_t bytes = valid ? allocated_bytes(global, 16) : 0;
+  if (valid && bytes == 0) {
+    g_runner->die(*g_thread, fmt::format("copies 16 bytes from {}, none of which is in memory of CUDA", global));
+  }
+  if (valid && bytes < 16) ++g_copies_over_edges;
+  // The bytes arrive when the thread waits for them; until then, and where none are allocated, there is rubbish.
   std::memset(shared, 0xFF, 16);
-  g_thread->copies.push_back({shared, valid ? global : nullptr, g_thread->copy_groups});
+  g_thread->copies.push_back({shared, valid ? global : nullptr, bytes, g_thread->copy_groups});
 }
 
 void commit_copies() {
@@ -40,7 +57,7 @@ void wait_for_copies(unsigned pending_groups) {
   std::erase_if(thread.copies, [&](const PendingCopy& copy) {
     if (copy.group + pending_groups >= thread.copy_groups) return false;
     if (copy.from != nullptr) {
-      std::memcpy(copy.to, copy.from, 16);
+      std::memcpy(copy.to, copy.from, copy.bytes);
     } else {
       std::memset(copy.to, 0, 16);
     }

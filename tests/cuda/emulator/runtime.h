@@ -139,6 +139,7 @@ struct Runtime {
 
   std::mutex mutex;
   std::map<uintptr_t, Allocation> memory;  ///< by address
+  std::atomic<uint64_t> freed{0};          ///< allocations that are gone
   std::map<int, Gpu> gpus;
   std::map<const void*, int> dynamic_shared;  ///< what kernels were allowed, by cudaFuncSetAttribute
   std::set<Event*> events;
@@ -198,6 +199,9 @@ struct Place {
   bool pinned() const { return known && !on_gpu(); }
 };
 Place find_place(const void* address);
+/// How many of the `size` bytes from an address on are in its allocation; 0: it is in none. Quick where it was asked
+/// for the same allocation before.
+size_t allocated_bytes(const void* address, size_t size);
 /// An integer in an environment variable.
 size_t setting(const char* name, size_t otherwise);
 

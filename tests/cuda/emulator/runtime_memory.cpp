@@ -17,6 +17,22 @@ Place find_place(const void* address) {
   return {true, found->second, at - found->first};
 }
 
+size_t allocated_bytes(const void* address, size_t size) {
+  struct Known {
+    uintptr_t begin = 0, end = 0;
+    uint64_t freed = 0;
+  };
+  constinit static thread_local Known known;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const uint64_t freed = runtime().freed;
+  if (known.freed != freed || at < known.begin || at >= known.end) {
+    const Place place = find_place(address);
+    if (!place.known) return 0;
+    known = {at - place.offset, at - place.offset + place.allocation.size, freed};
+  }
+  return std::min<size_t>(size, known.end - at);
+}
+
 }  // namespace shoal::cuda::emulator
 
 using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's functions
@@ -62,6 +78,7 @@ cudaError_t release(void* address, MemoryKind kind, MemoryKind other) {
     all.gpus[allocation.gpu].used -= allocation.size;
   }
   all.memory.erase(found);
+  ++all.freed;
   std::free(address);
   return cudaSuccess;
 }
@@ -163,6 +180,7 @@ cudaError_t cudaHostUnregister(void* address) {
     synchronize_all();
     const std::lock_guard lock(runtime().mutex);
     runtime().memory.erase(reinterpret_cast<uintptr_t>(address));
+    ++runtime().freed;
     return cudaSuccess;
   });
 }

@@ -1,0 +1,105 @@
+// devices/cuda/granule.h: rows of quantised weights are read by whole vectors up to their ends, also where a tensor
+// ends inside of one, and buffers are whole vectors. The emulator lets asynchronous copies do that, and no more.
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "devices/cuda/granule.h"
+#include "devices/cuda/kernels/platform.h"
+#include "graph/ops/ops.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/device_memory.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/op_runner.h"
+
+namespace shoal::cuda {
+namespace {
+
+using test::CudaArray;
+using test::CudaMesh;
+using test::CudaStream;
+
+__global__ void copy_vector(const std::byte* in, uint8_t* out) {
+  __shared__ uint4 value;
+  copy_async_16(&value, in);
+  copy_async_commit();
+  copy_async_wait<0>();
+  std::memcpy(out, &value, 16);
+}
+
+void run_copy(const std::byte* in, uint8_t* out) {
+  const CudaStream stream;
+  launch(stream, copy_vector, dim3(1), dim3(1), 0, in, out);
+  stream.synchronize();
+}
+
+TEST(Granule, ACopyMayReadTheVectorThatHoldsAnAllocatedByte) {
+  const CudaArray<std::byte> in(std::vector<std::byte>(33, std::byte{7}));
+  const CudaArray<uint8_t> out(16);
+  emulator::take_copies_over_edges();
+  run_copy(in.data() + 16, out.data());
+  EXPECT_EQ(emulator::take_copies_over_edges(), 0u);
+  EXPECT_THAT(out.get(), testing::Each(7));
+  run_copy(in.data() + 32, out.data());
+  EXPECT_EQ(emulator::take_copies_over_edges(), 1u);
+  const std::vector<uint8_t> got = out.get();
+  EXPECT_EQ(got[0], 7);
+  for (size_t i = 1; i < got.size(); ++i) EXPECT_EQ(got[i], 0xFF) << "rubbish, byte " << i;
+}
+
+TEST(GranuleDeathTest, NoCopyReadsBeyondThatVector) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const CudaArray<uint8_t> out(16);
+  const auto read = [&](size_t at) {
+    const CudaArray<std::byte> in(std::vector<std::byte>(32, std::byte{7}));
+    run_copy(in.data() + at, out.data());
+  };
+  EXPECT_DEATH(read(32), "copies 16 bytes from .*, none of which is in memory of CUDA");
+}
+
+class RowsAtAnEdge : public ::testing::TestWithParam<DType> {};
+
+/// Five rows of an odd number of blocks, whose last byte is the first of a vector or in the middle of one.
+TEST_P(RowsAtAnEdge, AreReadByWholeVectors) {
+  const int64_t k = traits(GetParam()).block_elems * (traits(GetParam()).block_elems == 256 ? 3 : 13);
+  for (const int64_t columns : {1, 3, 20}) {
+    SCOPED_TRACE(columns);
+    Graph graph;
+    TensorContext weights;
+    Tensor* const a = weights.add("a", GetParam(), {k, 5, 1, 1});
+    ASSERT_NE(a->bytes() % kGranule, 0u);
+    emulator::take_copies_over_edges();
+    const auto build = [&](Graph& g, TensorContext& w) {
+      return mul_mat(g, w.add("a", GetParam(), {k, 5, 1, 1}), g.input("b", DType::kF32, {k, columns, 1, 1}));
+    };
+    test::check_case({Op::kMulMat, "rows at an edge", build, {1e-4}}, 5);
+    EXPECT_GT(emulator::take_copies_over_edges(), 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, RowsAtAnEdge,
+                         ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                           DType::kQ2_K, DType::kQ3_K, DType::kQ6_K),
+                         [](const auto& info) { return std::string(traits(info.param).name); });
+
+TEST(Granule, BuffersAreWholeVectors) {
+  CudaMesh mesh(1, 2);
+  for (Device* device : mesh.devices()) {
+    for (BufferType* type : {&device->buffer_type(), device->host_buffer_type()}) {
+      ASSERT_NE(type, nullptr);
+      for (const size_t size : {1, 34, 48}) {
+        const auto buffer = type->allocate(size);
+        const size_t whole = whole_granules(size);
+        EXPECT_EQ(buffer->size(), size);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->base()) % kGranule, 0u);
+        EXPECT_EQ(cudaMemset(buffer->base(), 0, whole), cudaSuccess) << type->name() << ", " << size << " bytes";
+        EXPECT_EQ(cudaMemset(buffer->base(), 0, whole + 1), cudaErrorInvalidValue);
+        cudaGetLastError();
+      }
+    }
+    EXPECT_FALSE(device->props().caps.buffer_from_host_ptr) << "memory of the caller would have no such edges";
+  }
+}
+
+}  // namespace
+}  // namespace shoal::cuda
