@@ -8,6 +8,7 @@
 
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
+#include "devices/cuda/driver_environment.h"
 #include "devices/functions.h"
 #include "devices/params.h"
 #include "graph/error.h"
@@ -150,12 +151,7 @@ CudaFamily::~CudaFamily() {
 }
 
 void CudaFamily::find_gpus() {
-  // Each stream has a queue of its own in the hardware only as far as this goes; kernels of two streams in one queue
-  // that wait for each other would never end. Read by the driver when it starts.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  // A kernel that is loaded at its first launch may have to wait until the GPU is idle, which it is not while a kernel
-  // of a collective waits there for another rank.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  set_driver_environment();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {

@@ -1,0 +1,35 @@
+// The test programs of tests/cuda make streams whose kernels wait for each other without a family of devices around
+// them, so they set by themselves what the plug-in sets when it is loaded.
+#include "devices/cuda/driver_environment.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace shoal::cuda {
+namespace {
+
+/// Before main() and any call of CUDA.
+const bool g_is_set = (set_driver_environment(), true);
+
+TEST(DriverEnvironment, IsSetBeforeAnyCallOfCuda) {
+  EXPECT_TRUE(g_is_set);
+  for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"}) {
+    EXPECT_NE(std::getenv(name), nullptr) << name;
+  }
+}
+
+TEST(DriverEnvironment, WhatIsSetStays) {
+  const std::string before = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "7", 1);
+  set_driver_environment();
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "7");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  set_driver_environment();
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", before.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace shoal::cuda
