@@ -2,11 +2,13 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
 
-from gpu.machine import library_in_packages
+from gpu.context import LONG_RUN
+from gpu.machine import cuda_tool, library_in_packages
 from gpu.report import MISSED, OK, Result
 from gpu.shell import CheckError, Outcome, Skip, end_group, require_success, run
 from gpu.steps import Step, good
@@ -62,10 +64,11 @@ def start_models(context, limit: float) -> Result:
     return good(f"8B in {' and '.join(begun)} to {context.models}" if begun else f"there already, in {context.models}")
 
 
-def wait_for_models(context, limit: float) -> Result:
+def wait_for_models(context, limit: float, kinds=TYPES) -> Result:
     end = time.monotonic() + limit
-    while context.background:
-        kind, process, log = context.background.pop(0)
+    for one in [one for one in context.background if one[0] in kinds]:
+        kind, process, log = one
+        context.background.remove(one)
         try:
             status = process.wait(max(end - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
@@ -74,10 +77,10 @@ def wait_for_models(context, limit: float) -> Result:
         if status != 0:
             raise CheckError(f"{kind}: {Outcome(status, 0, log.read_text(errors='replace')).last_line()}")
         model_path(context, kind).with_suffix(".part").rename(model_path(context, kind))
-    missing = [kind for kind in TYPES if not model_path(context, kind).is_file()]
+    missing = [kind for kind in kinds if not model_path(context, kind).is_file()]
     if missing:
         raise Skip(f"no {model_path(context, missing[0])}: run the step models-start first")
-    sizes = {kind: model_path(context, kind).stat().st_size for kind in TYPES}
+    sizes = {kind: model_path(context, kind).stat().st_size for kind in kinds}
     return good(", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in sizes.items()), **sizes)
 
 
@@ -103,37 +106,41 @@ def ceilings(context, limit: float) -> Result:
     return good(f"copy {copy / 1e12:.2f} TB/s, {matrix}", **found)
 
 
-def bench_model(context, kind: str, devices: str, env: dict, limit: float, step: str) -> Result:
+def bench_model(context, kind: str, devices: str, env: dict, limit: float, step: str, tokens: int) -> Result:
     path = model_path(context, kind)
     if not path.is_file():
         raise Skip(f"no {path}: run the steps models, too")
     command = [context.program("shoal"), "bench", "-m", path, "--plugin", context.plugin, "--devices", devices,
-               "-p", PROMPT, "-n", GENERATED, "-r", 3, "-o", "json"]  # fmt: skip
-    rows = parse_json(run(command, limit, context.log(step), context.environment(**env)), f"shoal bench on {devices}")
-    rates = rates_of(rows)
+               "-p", PROMPT, "-n", tokens, "-r", 1 if tokens < GENERATED else 3, "-o", "json"]  # fmt: skip
+    outcome = run(command, limit, context.log(step), context.environment(**LONG_RUN, **env))
+    rows = parse_json(outcome, f"shoal bench on {devices}")
+    rates = rates_of(rows, tokens)
     context.figures[step] = {**rates, "kind": kind}
     return good(f"prompt {rates['prompt']:.0f} tokens/s, generation {rates['generation']:.1f} tokens/s", rows=rows)
 
 
-def rates_of(rows: list[dict]) -> dict:
+def rates_of(rows: list[dict], tokens: int = GENERATED) -> dict:
     """From the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the model's size."""
     prompt = next((row for row in rows if row["n_prompt"] == PROMPT and row["n_gen"] == 0), None)
-    generation = next((row for row in rows if row["n_gen"] == GENERATED and row["n_prompt"] == 0), None)
+    generation = next((row for row in rows if row["n_gen"] == tokens and row["n_prompt"] == 0), None)
     if prompt is None or generation is None:
         raise CheckError(f"shoal bench measured {', '.join(row.get('test', '?') for row in rows) or 'nothing'}")
     return {"prompt": prompt["avg_ts"], "generation": generation["avg_ts"], "bytes": generation["model_size"],
             "parameters": generation["model_n_params"]}  # fmt: skip
 
 
-def bench_step(name: str, kind: str, devices: str, env: dict, limit: float) -> Step:
-    return Step(name, lambda context, left: bench_model(context, kind, devices, env, left, name), limit, ("models",))
+def bench_step(name: str, kind: str, devices: str, env: dict, limit: float, part=2, tokens=GENERATED) -> Step:
+    def work(context, left: float) -> Result:
+        return bench_model(context, kind, devices, env, left, name, tokens)
+
+    return Step(name, work, limit, ("models",) if kind == TYPES[0] else ("models-later",), part=part)
 
 
 def bench_comm(context, limit: float) -> Result:
     command = [context.program("shoal"), "bench-comm", "--plugin", context.plugin, "--devices", TWO, "--comm", "p2p",
                "-b", "16K", "-e", "64M", "-f", 16, "-n", 500, "-o", "json"]  # fmt: skip
     log = context.log("bench-comm")
-    found = parse_json(run(command, limit, log, context.environment(**{PER_GPU: "2"})), "shoal bench-comm")
+    found = parse_json(run(command, limit, log, context.environment(**LONG_RUN, **{PER_GPU: "2"})), "shoal bench-comm")
     if found["wrong"]:
         raise CheckError(f"{found['wrong']} elements are wrong")
     first = found["results"][0]
@@ -195,14 +202,47 @@ def add_ratios(context, report) -> None:
         report.add(judge(name, value))
 
 
-def steps() -> list[Step]:
+def kernel_profile(context, limit: float) -> Result:
+    """One launch of each kernel of a few tokens, with what bounds it: the lines of Nsight Compute are in log.txt."""
+    tool = cuda_tool("ncu")
+    if not tool:
+        raise Skip("no ncu (Nsight Compute) here")
+    path = model_path(context, TYPES[0])
+    if not path.is_file():
+        raise Skip(f"no {path}: run the steps models, too")
+    sections = [word for name in ("SpeedOfLight", "LaunchStats", "Occupancy") for word in ("--section", name)]
+    command = [tool, "--clock-control", "none", *sections, "--kernel-id", ":::3", context.program("shoal"), "bench",
+               "-m", path, "--plugin", context.plugin, "--devices", "CUDA0:graphs=0", "-p", 0, "-n", 2,
+               "-r", 1]  # fmt: skip
+    outcome = run(command, limit, context.log("ncu"), context.environment(**LONG_RUN))
+    if "ERR_NVGPUCTRPERM" in outcome.output:
+        raise Skip("no permission to read the GPU's performance counters")
+    kernels = len(set(PROFILED.findall(outcome.output)))
+    if kernels == 0:
+        raise CheckError(f"ncu: {outcome.ending()}; {outcome.last_line()}")
+    return good(f"{kernels} kernels, see log.txt", kernels=kernels)
+
+
+PROFILED = re.compile(r"^ {2}(\w\S*) ?.*\(\d+, \d+, \d+\)x\(\d+, \d+, \d+\)", re.MULTILINE)
+
+
+def first_steps() -> list[Step]:
+    """Of the first part: figures, should there be no second one."""
+    one = TYPES[:1]
+    return [
+        Step("models", lambda context, left: wait_for_models(context, left, one), 60),
+        bench_step("first-bench", TYPES[0], "CUDA0", {}, 30, part=1, tokens=32),
+        Step("bench-comm", bench_comm, 20, NEEDS, part=1),
+        Step("models-later", wait_for_models, 60),
+    ]
+
+
+def later_steps() -> list[Step]:
     two = {PER_GPU: "2"}
     return [
-        Step("models", wait_for_models, 60),
-        Step("ceilings", ceilings, 30, NEEDS),
+        Step("ceilings", ceilings, 30, NEEDS, part=2),
         bench_step("bench-q4_k_m", "q4_k_m", "CUDA0", {}, 40),
-        bench_step("bench-q8_0", "q8_0", "CUDA0", {}, 40),
         bench_step("bench-q4_k_m-meta", "q4_k_m", TWO, two, 40),
+        bench_step("bench-q8_0", "q8_0", "CUDA0", {}, 40),
         bench_step("bench-q8_0-meta", "q8_0", TWO, two, 40),
-        Step("bench-comm", bench_comm, 20, NEEDS),
     ]

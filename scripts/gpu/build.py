@@ -11,10 +11,11 @@ from gpu.shell import CheckError, Outcome, Skip, require_success, run
 from gpu.steps import good
 
 TESTS = ("test_devices", "test_ops", "test_collectives", "test_property", "test_models")
+ON_GPU = ("test_cuda_streams", "test_cuda_gpu", "cuda_ceilings")
 
 
 def targets(context) -> list[str]:
-    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ["test_cuda_gpu", "cuda_ceilings"])]
+    return ["shoal", context.plugin_target, *TESTS, *([] if context.emulated else ON_GPU)]
 
 
 def generator() -> list[str]:
@@ -23,6 +24,8 @@ def generator() -> list[str]:
 
 def build_googletest(context, limit: float) -> Result:
     """The step googletest."""
+    if context.carried:
+        return good("not needed, nothing is built")
     source = context.deps / "googletest" if context.deps else None
     if source is None or not (source / "CMakeLists.txt").is_file():
         return good("no sources given (--deps): that of the system is used")
@@ -62,6 +65,8 @@ def configure_command(context, arch: str | None) -> list[str]:
 
 def configure(context, limit: float) -> Result:
     """The step configure."""
+    if context.carried:
+        return good("not needed, nothing is built")
     gpus = context.machine.get("gpus")
     if not context.emulated and not gpus:
         gpus = find_gpus(limit, context.log("configure"))
@@ -89,6 +94,8 @@ def first_error(output: str) -> str:
 
 def build(context, limit: float) -> Result:
     """The step build. What it could not make is left in `context.broken`; steps that need nothing of it still run."""
+    if context.carried:
+        return good("not needed, the programs were carried here")
     log, names = context.log("build"), targets(context)
     end = time.monotonic() + limit
     outcome = run(build_command(context, names), limit, log, context.environment())

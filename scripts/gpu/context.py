@@ -6,6 +6,12 @@ import pathlib
 from gpu.shell import CheckError, Skip
 
 
+# For every program that uses a GPU: a collective that hangs says so before its step's time is over; and what the driver
+# reads when CUDA is first called (devices/cuda/driver_environment.h).
+GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
+LONG_RUN = {"SHOAL_COMM_TIMEOUT": "30"}  # of models: ranks begin at different times
+
+
 @dataclasses.dataclass
 class Context:
     root: pathlib.Path
@@ -16,6 +22,7 @@ class Context:
     models: pathlib.Path
     commit: str = "unknown"
     machine: dict = dataclasses.field(default_factory=dict)  # filled by the step environment
+    carried: bool = False  # the programs came with `deps`, nothing is built
     broken: set[str] = dataclasses.field(default_factory=set)  # targets that the step build could not make
     background: list = dataclasses.field(default_factory=list)
     figures: dict = dataclasses.field(default_factory=dict)  # of the benchmarks, for the ratios
@@ -49,7 +56,7 @@ class Context:
 
     def environment(self, **more: str) -> dict:
         """Of every program that is built here. Libraries from `deps` need others that they do not say the place of."""
-        env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **more}
+        env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **({} if self.emulated else GPU_ENVIRONMENT), **more}
         libraries = self.library_folders()
         if libraries:
             env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])

@@ -60,7 +60,7 @@ def package_folders() -> list[pathlib.Path]:
         python = shutil.which(name)
         if not python or pathlib.Path(python).resolve() == pathlib.Path(sys.executable).resolve():
             continue
-        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, timeout=30)
         folders |= set(json.loads(found.stdout)) if found.returncode == 0 else set()
     return sorted(pathlib.Path(folder) for folder in folders)
 
@@ -76,7 +76,12 @@ def library_in_packages(name: str, folders: list[pathlib.Path] | None = None) ->
 
 
 def nccl_version(file: str) -> int | None:
-    found = subprocess.run([sys.executable, "-c", VERSION_OF_NCCL, file], capture_output=True, text=True, check=False)
+    """By loading it; None: it cannot be."""
+    try:
+        found = subprocess.run([sys.executable, "-c", VERSION_OF_NCCL, file], capture_output=True, text=True,
+                               check=False, timeout=30)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
     return int(found.stdout) if found.returncode == 0 else None
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 
-from gpu import bench, build, machine, pack, tests
+from gpu import bench, build, machine, pack, programs, tests
 from gpu.context import Context
 from gpu.report import Report
 from gpu.shell import CheckError
@@ -14,21 +14,31 @@ from gpu.steps import Clock, Step, choose, run_all
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL_BYTES = 16_000_000_000
+PARTS = ("both parts", "part 1", "part 2")
 
 
 def all_steps(emulated: bool) -> list[Step]:
-    """Correctness first, so that what time runs out for is benchmarks."""
+    """The first part builds, tests what all else rests on and gives some figures; the second part is the rest."""
     long = 3600.0
-    first = [
+    prepare = [
         Step("environment", machine.examine, 30),
+        Step("programs", programs.unpack, 30, ("environment",)),
         Step("googletest", build.build_googletest, 120, ("environment",)),
         Step("configure", build.configure, 120, ("googletest",)),
         Step("build", build.build, long if emulated else 330, ("configure",)),
     ]
     if emulated:
-        return first + tests.steps(True)
-    first.insert(1, Step("models-start", bench.start_models, 10, ("environment",)))
-    return [*first, *tests.steps(False), *bench.steps(), Step("registers", build.kernel_resources, 30, ("configure",))]
+        return [step for step in prepare if step.name != "programs"] + tests.emulated_steps()
+    prepare.insert(1, Step("models-start", bench.start_models, 10, ("environment",)))
+    last = [
+        Step("registers", build.kernel_resources, 30, ("configure",), part=2),
+        Step("ncu", bench.kernel_profile, 60, ("models",), part=2),
+    ]
+    return [*prepare, *tests.first_steps(), *bench.first_steps(), *bench.later_steps(), *tests.later_steps(), *last]
+
+
+def of_part(steps: list[Step], part: int | None) -> list[Step]:
+    return [step for step in steps if part is None or step.part in (0, part)]
 
 
 def find_commit(root: pathlib.Path) -> str:
@@ -40,8 +50,10 @@ def find_commit(root: pathlib.Path) -> str:
     return found.stdout.strip() or "unknown"
 
 
-def models_folder() -> pathlib.Path:
-    """In memory where there is room, because disks may be slow; the folder of this run only."""
+def default_models(context: Context, part: int | None, needed: bool) -> pathlib.Path:
+    """In memory where there is room, because disks may be slow; the folder of this run only. Parts share theirs."""
+    if part or not needed:
+        return context.build / "models"
     memory = pathlib.Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > MODEL_BYTES
     return pathlib.Path(tempfile.mkdtemp(prefix="shoal-models-", dir=memory if roomy else None))
@@ -51,16 +63,20 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_check", description=text,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="collect what a bare machine lacks, and end")
+    parser.add_argument("--programs", metavar="ARCH", help="with --pack: build everything for this architecture "
+                        "(90) and pack that, too")  # fmt: skip
     parser.add_argument("--deps", type=pathlib.Path, metavar="DIR", help="what --pack collected")
     parser.add_argument("--emulated", action="store_true", help="test the emulated plug-in; no benchmarks")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="for gpu_check.json, summary.txt and log.txt "
                         "(default: gpu_check in the build folder)")  # fmt: skip
     parser.add_argument("--seconds", type=float, help="for everything (default: 560; emulated: 7200)")
+    parser.add_argument("--part", type=int, choices=(1, 2), help="the first or the second half of the steps, for "
+                        "machines that are lent for ten minutes at a time")  # fmt: skip
     parser.add_argument("--only", metavar="STEP,...", help="these steps; bench stands for all bench-..., and so on")
     parser.add_argument("--list", action="store_true", help="print the names of the steps, and end")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", help="default: build/gpu; emulated: build/release")
     parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="where the 8B models are, or are written "
-                        "and stay (default: a temporary folder)")  # fmt: skip
+                        "and stay (default: a temporary folder; with --part models in the build folder)")  # fmt: skip
     parser.add_argument("-j", "--jobs", type=int, default=build.jobs())
     parser.add_argument("--commit", help="what is tested, for machines without git")
     return parser.parse_args(arguments)
@@ -74,13 +90,21 @@ def make_context(args: argparse.Namespace, models: pathlib.Path) -> Context:
     return Context(ROOT, where.resolve(), deps, args.emulated, args.jobs, models, args.commit or find_commit(ROOT))
 
 
+def pack_all(args: argparse.Namespace) -> int:
+    pack.pack(args.pack)
+    if args.programs:
+        context = make_context(argparse.Namespace(**{**vars(args), "deps": None}), pathlib.Path("/nonexistent"))
+        programs.pack(context, args.programs, args.pack.resolve())
+    return pack.report_size(args.pack.resolve())
+
+
 def check(args: argparse.Namespace) -> int:
-    chosen = choose(all_steps(args.emulated), args.only)
-    needs_models = any(step.name == "models-start" or step.name.startswith("bench-q") for step in chosen)
-    keep = args.models or not needs_models
-    models = (args.models or (models_folder() if needs_models else pathlib.Path("/nonexistent"))).absolute()
+    chosen = choose(of_part(all_steps(args.emulated), args.part), args.only)
+    needs_models = any(step.name == "models-start" or step.name.startswith(("first-bench", "bench-q")) for step in chosen)
+    context = make_context(args, pathlib.Path("/nonexistent"))
+    keep = args.models or args.part or not needs_models
+    context.models = (args.models or default_models(context, args.part, needs_models)).absolute()
     try:
-        context = make_context(args, models)
         report = Report(args.out or context.build / "gpu_check", {"commit": context.commit, "emulated": args.emulated,
                                                                    "machine": context.machine})  # fmt: skip
         clock = Clock(args.seconds or (7200 if args.emulated else 560))
@@ -94,7 +118,7 @@ def check(args: argparse.Namespace) -> int:
         return report.exit_code()
     finally:
         if not keep:
-            shutil.rmtree(models, ignore_errors=True)
+            shutil.rmtree(context.models, ignore_errors=True)
 
 
 def stop(number, frame):
@@ -106,10 +130,11 @@ def main(arguments: list[str], text: str) -> int:
     args = parse_arguments(arguments, text)
     try:
         if args.list:
-            print("\n".join(f"{step.name:<24}{step.limit:6.0f} s" for step in all_steps(args.emulated)))
+            chosen = of_part(all_steps(args.emulated), args.part)
+            print("\n".join(f"{step.name:<24}{step.limit:6.0f} s  {PARTS[step.part]}" for step in chosen))
             return 0
         if args.pack:
-            return pack.pack(args.pack)
+            return pack_all(args)
         return check(args)
     except CheckError as error:
         print(f"gpu_check: {error}")

@@ -8,6 +8,9 @@ import pathlib
 
 OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a measured ratio below its target
 LOG_BYTES = 1_000_000  # of each step in log.txt
+ALL_LOG_BYTES = 8_000_000  # of log.txt: files above 16 MB may not travel
+LEAST_LOG_BYTES = 20_000  # of a step where that is used up
+MOST_NAMES = 200  # of a list or table in the JSON
 
 
 @dataclasses.dataclass
@@ -29,6 +32,13 @@ def table(results: list[Result]) -> str:
     return "\n".join([lines[0], "-" * min(120, max(map(len, lines))), *lines[1:]])
 
 
+def shortened(data):
+    """The first entries of lists and tables, at any depth."""
+    if isinstance(data, dict):
+        return {key: shortened(data[key]) for key in list(data)[:MOST_NAMES]}
+    return [shortened(one) for one in data[:MOST_NAMES]] if isinstance(data, list) else data
+
+
 class Report:
     """Collects results. Without a folder nothing is written."""
 
@@ -37,13 +47,20 @@ class Report:
         self.facts = {**facts, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
         self.results: list[Result] = []
         self.ratios: dict = {}
+        self.running: str | None = None
         self.out = out
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "log.txt").write_text("")
 
+    def begin(self, step: str) -> None:
+        """What is written says that it has begun, should nothing be written any more."""
+        self.running = step
+        self.write()
+
     def add(self, result: Result, log: pathlib.Path | None = None) -> None:
-        self.results.append(result)
+        self.running = None
+        self.results.append(dataclasses.replace(result, data=shortened(result.data)))
         self.out(f"{result.result:<8}{result.seconds:7.1f} s  {result.step}: {result.detail}")
         if self.folder and log and log.is_file():
             self.append_log(result.step, log)
@@ -51,16 +68,18 @@ class Report:
 
     def append_log(self, step: str, log: pathlib.Path) -> None:
         """The output of a step; the middle of a very long one is left out."""
+        written = (self.folder / "log.txt").stat().st_size
+        most = max(min(LOG_BYTES, ALL_LOG_BYTES - written), LEAST_LOG_BYTES)
         data = log.read_bytes()
-        if len(data) > LOG_BYTES:
-            half = LOG_BYTES // 2
-            data = data[:half] + b"\n[...]\n" + data[-half:]
+        if len(data) > most:
+            data = data[: most // 2] + b"\n[...]\n" + data[-most // 2 :]
         with (self.folder / "log.txt").open("ab") as file:
             file.write(f"\n===== {step}\n".encode() + data)
 
     def as_json(self) -> dict:
         steps = [dataclasses.asdict(one) for one in self.results]
-        return {**self.facts, "good": self.exit_code() == 0, "ratios": self.ratios, "steps": steps}
+        going_on = {"running": self.running} if self.running else {}
+        return {**self.facts, **going_on, "good": self.exit_code() == 0, "ratios": self.ratios, "steps": steps}
 
     def write(self) -> None:
         if not self.folder:
@@ -80,4 +99,6 @@ class Report:
     def summary(self) -> str:
         kinds = [(self.count(kind), kind) for kind in (OK, FAILED, MISSED, SKIPPED)]
         counts = ", ".join(f"{count} {kind}" for count, kind in kinds if count)
-        return f"{table(self.results)}\n\ncommit {self.facts.get('commit', 'unknown')}: {counts or 'nothing ran'}\n"
+        going_on = f"; was in {self.running} when this was written" if self.running else ""
+        commit = self.facts.get("commit", "unknown")
+        return f"{table(self.results)}\n\ncommit {commit}: {counts or 'nothing ran'}{going_on}\n"

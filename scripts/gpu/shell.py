@@ -45,13 +45,20 @@ def find_tool(name: str, *folders: str | pathlib.Path) -> str | None:
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
 
 
+KILL_SECONDS = 10.0
+
+
 def end_group(process: subprocess.Popen) -> None:
-    """Ends a program and what it has started, which share its process group."""
+    """Ends a program and what it has started, which share its process group. One that hangs in the driver cannot be
+    ended: it is left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    process.wait()
+    try:
+        process.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None, cwd=None, append=False) -> Outcome:

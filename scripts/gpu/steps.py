@@ -18,6 +18,7 @@ class Step:
     limit: float
     needs: tuple[str, ...] = ()  # steps that must not have failed
     reserve: float = 0.0  # seconds that are left to later steps
+    part: int = 0  # 1 or 2: of the two that --part chooses from; 0: of both
 
 
 class Clock:
@@ -53,6 +54,7 @@ def run_all(steps: list[Step], context, clock: Clock, report: Report) -> None:
     """Which steps fail or are skipped is in the report; the ones that need them are skipped."""
     bad: set[str] = set()
     for step in steps:
+        report.begin(step.name)
         result = run_step(step, context, clock, bad)
         if result.result in (FAILED, SKIPPED):
             bad.add(step.name)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bench, build, gtest, machine, main, pack, shell, steps, tests  # noqa: E402
+from gpu import bench, build, gtest, machine, main, pack, programs, shell, steps, tests, text  # noqa: E402
 from gpu.context import Context  # noqa: E402
 from gpu.report import FAILED, MISSED, OK, SKIPPED, Report, Result  # noqa: E402
 
@@ -96,6 +97,12 @@ class Shell(Folder):
         self.assertIn("time limit", outcome.ending())
         time.sleep(2.5)
         self.assertFalse(mark.exists())
+
+    def test_what_cannot_be_killed_is_left_behind(self):
+        process = mock.Mock(pid=0, wait=mock.Mock(side_effect=subprocess.TimeoutExpired("x", 1)))
+        with mock.patch("os.killpg", side_effect=ProcessLookupError):
+            shell.end_group(process)  # returns
+        process.wait.assert_called_once_with(shell.KILL_SECONDS)
 
     def test_a_signal_is_named(self):
         self.assertEqual(shell.run(["sh", "-c", "kill -SEGV $$"], 10, self.folder / "log").ending(), "ended by SIGSEGV")
@@ -208,10 +215,29 @@ class Steps(Folder):
                 self.assertNotIn(one.name, before)
                 before.add(one.name)
 
-    def test_correctness_comes_before_benchmarks(self):
-        names = [one.name for one in main.all_steps(False)]
-        self.assertLess(max(names.index(one.name) for one in tests.steps(False)), names.index("ceilings"))
-        self.assertTrue({one.name for one in tests.steps(True)} <= {one.name for one in tests.steps(False)})
+    def test_two_parts_have_all_steps(self):
+        def names(part):
+            return [one.name for one in main.of_part(main.all_steps(False), part)]
+
+        every, first, second = names(None), names(1), names(2)
+        self.assertEqual(set(first) | set(second), set(every))
+        both = {"environment", "models-start", "programs", "googletest", "configure", "build", "models", "models-later"}
+        self.assertEqual(set(first) & set(second), both)
+        tested = [name for name in first if name not in both and "bench" not in name]
+        self.assertEqual(tested, ["streams", "devices", "ops", "kernels", "collectives", "nccl-one-rank"])
+        self.assertEqual([name for name in first if "bench" in name], ["first-bench", "bench-comm"])
+        for name in ("ceilings", "registers", "meta", "sched", "reference", "bench-q8_0-meta", "ncu"):
+            self.assertIn(name, second)
+        emulated = {one.name for one in main.all_steps(True)}
+        self.assertLess(emulated, set(every))
+
+    def test_the_first_part_keeps_time_for_its_figures(self):
+        made = main.of_part(main.all_steps(False), 1)
+        at = [one.name for one in made].index("models")
+        figures = sum(one.limit for one in made[at:] if one.name in ("first-bench", "bench-comm"))
+        for one in made:
+            if one.name in ("devices", "ops", "kernels", "collectives", "nccl-one-rank"):
+                self.assertGreaterEqual(one.reserve, figures, one.name)
 
 
 class Reports(Folder):
@@ -251,6 +277,24 @@ class Reports(Folder):
         self.assertTrue(text.endswith("end"))
         self.assertLess(len(text), 1_100_000)
 
+    def test_all_logs_together_stay_below_what_travels(self):
+        report = self.report()
+        log = self.folder / "long.log"
+        log.write_text("x" * 3_000_000)
+        for i in range(40):
+            report.add(Result(f"long{i}", OK, data={"failed_tests": [str(n) for n in range(100_000)]}), log)
+        self.assertLess(sum(file.stat().st_size for file in self.folder.iterdir() if file != log), 12_000_000)
+        self.assertIn("===== long39\n", (self.folder / "log.txt").read_text())
+
+    def test_what_was_going_on_is_known_when_all_is_killed(self):
+        report = self.report()
+        report.begin("ops")
+        self.assertEqual(json.loads((self.folder / "gpu_check.json").read_text())["running"], "ops")
+        self.assertIn("was in ops when this was written", (self.folder / "summary.txt").read_text())
+        report.add(Result("ops", OK))
+        self.assertNotIn("running", json.loads((self.folder / "gpu_check.json").read_text()))
+        self.assertNotIn("was in", (self.folder / "summary.txt").read_text())
+
     def test_a_missed_target_fails_nothing(self):
         report = self.report()
         report.add(Result("ratio prompt q8_0", MISSED))
@@ -266,6 +310,35 @@ class Suites(Folder):
         result = tests.run_suite(one, suite, "ops", 20)
         self.assertEqual((result.result, result.detail), (OK, "1 passed"))
         self.assertIn(f"{one.plugin} 8 --gtest_filter=A.*", one.log("ops").read_text())
+
+    def test_collectives_that_hang_end_before_their_step_does(self):
+        one = self.built(test_ops='echo "$SHOAL_COMM_TIMEOUT $CUDA_DEVICE_MAX_CONNECTIONS $CUDA_MODULE_LOADING"; '
+                                  'echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n')  # fmt: skip
+        tests.run_suite(one, tests.Suite("test_ops", "*"), "ops", 20)
+        self.assertIn("\n5 32 EAGER\n", one.log("ops").read_text())
+        self.assertEqual(one.environment(SHOAL_COMM_TIMEOUT="30")["SHOAL_COMM_TIMEOUT"], "30")
+        self.assertNotIn("SHOAL_COMM_TIMEOUT", context(self.folder, True).environment())
+
+    def test_streams_that_do_not_run_at_once(self):
+        output = "at once: launches 2 of 2\nat once: launches 3 of 3\nat once: graphs 1 of 2\n"
+        one = self.built(test_cuda_streams=f"cat <<'X'\n{output}{FAILING}X\nexit 1\n")
+        one.plugin.unlink()  # is not needed
+        result = tests.run_streams(one, 20)
+        self.assertEqual(result.result, FAILED)
+        self.assertTrue(result.detail.startswith("at once: launches 3; 1 passed, 1 failed"), result.detail)
+
+    def test_nccl_with_one_rank_is_run_with_any_version(self):
+        one = self.built(test_cuda_gpu='echo "$1 $SHOAL_NCCL_LIBRARY"; '
+                                       'echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n')  # fmt: skip
+        one.machine["nccl"] = "/x/libnccl.so.2"
+        with mock.patch.object(tests, "nccl_version", return_value=22809):
+            result = tests.run_nccl_one_rank(one, 20)
+        self.assertEqual((result.result, result.detail), (OK, "NCCL 2.28.9: 1 passed"))
+        self.assertIn("--gtest_filter=NcclOneRank.* /x/libnccl.so.2", one.log("nccl-one-rank").read_text())
+        with mock.patch.object(tests, "library_in_packages", return_value=None):
+            one.machine["nccl"] = None
+            with self.assertRaisesRegex(shell.Skip, "^no libnccl.so.2 in Python's packages"):
+                tests.run_nccl_one_rank(one, 20)
 
     def test_what_did_not_pass_runs_alone(self):
         one = self.built(test_ops=f"""
@@ -310,14 +383,27 @@ sleep 60
 
     def test_the_text_of_devices_is_compared(self):
         same = 'echo "starting"; echo "{\\"tokens\\": [1, 2, 3]}"\n'
-        result = tests.same_text(self.built(True, shoal=same), 60)
+        result = text.same_text(self.built(True, shoal=same), 60)
         self.assertEqual(result.result, OK, result.detail)
         other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}"; exit;; esac\n' + same
-        result = tests.same_text(self.built(True, shoal=other), 60)
+        top = 'case "$*" in *--top-logits*) echo "{\\"top_logits\\": [[2, 5.0], [7, 4.9], [9, 4.5]]}"; exit;; esac\n'
+        result = text.same_text(self.built(True, shoal=top + other), 60)
         self.assertEqual(result.result, FAILED)
-        self.assertEqual(result.detail, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1")
+        self.assertEqual(result.detail, "differs from CPU0: q8_0 on CUDA0.0,CUDA0.1 from token 1, 0.500 apart")
         with self.assertRaisesRegex(shell.CheckError, "q8_0 on CPU0: exit status 2; no such device"):
-            tests.same_text(self.built(True, shoal="echo no such device; exit 2\n"), 60)
+            text.same_text(self.built(True, shoal="echo no such device; exit 2\n"), 60)
+
+    def test_ties_are_no_difference(self):
+        top = 'case "$*" in *--top-logits*) echo "{\\"top_logits\\": [[2, 5.0], [9, 4.995]]}"; exit;; esac\n'
+        other = 'case "$*" in *CUDA0.0,CUDA0.1*) echo "{\\"tokens\\": [1, 9, 3]}"; exit;; esac\n'
+        one = self.built(True, shoal=top + other + 'echo "{\\"tokens\\": [1, 2, 3]}"\n')
+        result = text.same_text(one, 60)
+        self.assertEqual(result.result, OK)
+        self.assertTrue(result.detail.endswith("; up to ties: q8_0 on CUDA0.0,CUDA0.1 from token 1, 0.0050 apart"))
+        # The prompt of the question ends with what both have written.
+        asked = next(line for line in one.log("text").read_text().splitlines() if "--top-logits" in line)
+        self.assertRegex(asked, r"--prompt-tokens [\d,]+,1 --temp")
+        self.assertIn("--devices CPU0", asked)
 
 
 class Sanitizer(unittest.TestCase):
@@ -349,6 +435,23 @@ class Sanitizer(unittest.TestCase):
         self.assertEqual(result.detail, "nothing found in the 2 tests that ended within the limit")
         with self.assertRaisesRegex(shell.Skip, "no test ended within 5 s"):
             self.judge("[ RUN      ] A.b\n", None)
+
+    def test_slow_collectives_are_not_what_is_looked_for(self):
+        late = FAILING + "CommError: [all_reduce x] rank 1 (CUDA0.1) of 2 did not arrive within 5.0 s\n"
+        with self.assertRaisesRegex(shell.Skip, "^nothing found, but collectives were too slow under compute-sanitizer"):
+            self.judge(late + "========= ERROR SUMMARY: 0 errors\n", 1)
+        self.assertEqual(self.judge(late + self.BROKEN, 1).result, FAILED)
+        self.assertEqual(self.judge(FAILING + "========= ERROR SUMMARY: 0 errors\n", 1).result, FAILED)
+        commands = []
+        with mock.patch.object(tests, "cuda_tool", return_value="sanitizer"), \
+             mock.patch.object(tests, "run_gtest", side_effect=lambda c, suite, *rest: commands.append((suite, rest)) or (
+                 ended("Unable to find injection library"), gtest.parse(""))):  # fmt: skip
+            for step in tests.later_steps():
+                if step.name.startswith("sanitizer"):
+                    with self.assertRaises(shell.Skip):
+                        step.work(context("/nonexistent"), 5)
+        raced = [suite.program for suite, rest in commands if "racecheck" in rest[-1]]
+        self.assertEqual((len(commands), raced), (3, ["test_ops"]))
 
     def test_it_must_have_looked(self):
         self.assertEqual(self.judge(PASSING, 0).result, FAILED)
@@ -472,7 +575,7 @@ class Machine(Folder):
             with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: .*$"):
                 machine.examine(one, 30)
         with mock.patch.object(tests, "cuda_tool", return_value=None):
-            step = next(step for step in tests.steps(False) if step.name == "sanitizer-ops")
+            step = next(step for step in tests.later_steps() if step.name == "sanitizer-ops")
             with self.assertRaisesRegex(shell.Skip, "^no compute-sanitizer here$"):
                 step.work(one, 5)
         with mock.patch.object(pack, "find_tool", return_value=None):
@@ -517,6 +620,73 @@ class Build(Folder):
         self.assertEqual(len(found), 2)
 
 
+class Programs(Folder):
+    """Carried from the machine that built them."""
+
+    def packed(self, commit="abc123"):
+        """A context like that of the other machine, and what was packed."""
+        self.root = self.folder / "tree"
+        (self.root / "data/models").mkdir(parents=True)
+        made = self.context(self.root, commit)
+        for name in build.targets(made):
+            fake_program(made.build / "bin" / name, "echo carried $0\n")
+        made.plugin.touch()
+        fake_program(made.build / "tests/models/x-q4_0.gguf", "")
+        tools = self.folder / "tools"
+        fake_program(tools / "cmake", "exit 0\n")
+        fake_program(tools / "strip", 'cp "$3" "$2"\n')
+        deps = self.folder / "deps"
+        deps.mkdir()
+        with mock.patch.dict(os.environ, {"PATH": f"{tools}:{os.environ['PATH']}"}):
+            programs.pack(made, "90", deps)
+        return deps
+
+    def context(self, root, commit, deps=None):
+        return Context(root, root / "build/gpu", deps, False, 2, self.folder / "models", commit,
+                       {"gpus": [{"compute_cap": "9.0"}]})  # fmt: skip
+
+    def other(self, deps, commit="abc123"):
+        root = self.folder / "other"
+        (root / "data/models").mkdir(parents=True, exist_ok=True)
+        return self.context(root, commit, deps)
+
+    def test_they_take_the_place_of_a_build(self):
+        one = self.other(self.packed())
+        result = programs.unpack(one, 30)
+        self.assertEqual(result.result, OK)
+        self.assertTrue(result.detail.startswith("of commit abc123"), result.detail)
+        for name in build.targets(one)[2:]:
+            self.assertTrue(os.access(one.program(name), os.X_OK), name)
+        self.assertTrue((one.build / "tests/models/x-q4_0.gguf").exists())
+        for step in (build.build_googletest, build.configure, build.build):
+            self.assertEqual(step(one, 5).result, OK)  # without cmake
+
+    def test_tests_find_their_data_where_they_were_built(self):
+        deps = self.packed()
+        self.root.rename(self.folder / "moved")
+        one = self.other(deps)
+        programs.unpack(one, 30)
+        self.assertEqual(self.root.resolve(), one.root.resolve())
+
+    def test_what_cannot_be_used_is_built(self):
+        deps = self.packed()
+        other = self.other(deps, "def456")
+        self.assertEqual(programs.unpack(other, 30).detail, "those carried are of commit abc123, not def456: they are built here")
+        other = self.other(deps)
+        other.machine["gpus"][0]["compute_cap"] = "8.0"
+        self.assertIn("are for sm_90, not sm_80", programs.unpack(other, 30).detail)
+        self.assertFalse(other.carried)
+        self.assertIn("none carried", programs.unpack(self.other(None), 30).detail)
+
+    def test_what_does_not_run_there_is_built(self):
+        deps = self.packed()
+        one = self.other(deps)
+        with mock.patch.object(programs, "run", return_value=ended("shoal: version `GLIBC_2.36' not found\n", 1)):
+            detail = programs.unpack(one, 30).detail
+        self.assertIn("those carried do not run (exit status 1; shoal: version `GLIBC_2.36' not found)", detail)
+        self.assertFalse(one.carried or (one.build / "bin").exists())
+
+
 class Program(Folder):
     def call(self, *arguments):
         out = io.StringIO()
@@ -527,7 +697,10 @@ class Program(Folder):
     def test_the_script_lists_its_steps(self):
         outcome = shell.run([sys.executable, SCRIPT, "--list"], 60, self.folder / "log")
         self.assertEqual(outcome.status, 0, outcome.output)
-        self.assertRegex(outcome.output, r"(?m)^sanitizer-races +30 s$")
+        self.assertRegex(outcome.output, r"(?m)^sanitizer-races +30 s  part 2$")
+        outcome = shell.run([sys.executable, SCRIPT, "--list", "--part", "1"], 60, self.folder / "log")
+        self.assertIn("streams", outcome.output)
+        self.assertNotIn("part 2", outcome.output)
         self.assertTrue(os.access(SCRIPT, os.X_OK))
 
     def test_without_a_gpu_all_is_said_in_one_table(self):

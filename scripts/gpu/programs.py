@@ -1,0 +1,101 @@
+"""Programs that are built on another machine and carried to the one with the GPU, which saves minutes there."""
+import io
+import json
+import os
+import pathlib
+import shutil
+import tarfile
+import tempfile
+import time
+
+from gpu.build import build_command, configure_command, targets
+from gpu.report import Result
+from gpu.shell import CheckError, find_tool, require_success, run
+from gpu.steps import good
+
+ARCHIVE = "programs.tar.xz"
+FACTS = "programs.json"
+HOUR = 3600.0
+MODELS = "tests/models"  # made while test_models is built
+
+
+def pack(context, arch: str, folder: pathlib.Path) -> None:
+    """Builds all targets, in context.build, and writes them stripped into the archive."""
+    log = context.log("programs")
+    require_success(run(configure_command(context, arch), HOUR, log), "configure")
+    outcome = run(build_command(context, targets(context)), HOUR, log, append=True)
+    if outcome.status != 0:
+        raise CheckError(f"--programs: not everything could be built, see {log}; {outcome.last_line()}")
+    strip = find_tool("strip")
+    if not strip:
+        raise CheckError("--programs needs strip (binutils)")
+    names = [name for name in targets(context) if name != context.plugin_target]
+    files = [*(context.build / "bin" / name for name in names), context.plugin]
+    facts = {"commit": context.commit, "architecture": arch, "root": str(context.root),
+             "build": str(context.build.relative_to(context.root))}  # fmt: skip
+    with tempfile.TemporaryDirectory() as work, tarfile.open(folder / ARCHIVE, "w:xz") as archive:
+        text = json.dumps(facts).encode()
+        entry = tarfile.TarInfo(FACTS)
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))  # first, so that it is found at once
+        for file in files:
+            stripped = pathlib.Path(work) / file.name
+            require_success(run([strip, "-o", stripped, file], HOUR, log, append=True), f"strip {file.name}")
+            archive.add(stripped, f"bin/{file.name}")
+        for model in sorted((context.build / MODELS).glob("*-q4_0.gguf")):  # others are in the tree
+            archive.add(model, f"{MODELS}/{model.name}")
+
+
+def unpack(context, limit: float) -> Result:
+    """The step programs. What cannot be used is built here."""
+    archive = context.deps / ARCHIVE if context.deps else None
+    if archive is None or not archive.is_file():
+        return good("none carried, they are built here")
+    started = time.monotonic()
+    with tarfile.open(archive) as packed:
+        facts = json.loads(packed.extractfile(packed.next()).read())
+        if why := why_not(context, facts):
+            return good(f"{why}: they are built here", **facts)
+        packed.extractall(context.build, filter="data")
+    extract_models(context)
+    stand_in = stand_in_for(facts["root"], context.root)
+    left = limit - (time.monotonic() - started)
+    tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], left, context.log("programs"),
+                context.environment())  # fmt: skip
+    if tried.status != 0:
+        shutil.rmtree(context.build / "bin")
+        return good(f"those carried do not run ({tried.ending()}; {tried.last_line()}): they are built here", **facts)
+    context.carried = True
+    return good(f"of commit {facts['commit']}{stand_in}", **facts)
+
+
+def why_not(context, facts: dict) -> str:
+    gpus = context.machine.get("gpus") or [{"compute_cap": ""}]
+    arch = gpus[0]["compute_cap"].replace(".", "")
+    a, b = facts["commit"], context.commit
+    if not (a.startswith(b) or b.startswith(a)):
+        return f"those carried are of commit {a}, not {b}"
+    if facts["architecture"] != arch:
+        return f"those carried are for sm_{facts['architecture']}, not sm_{arch}"
+    if context.build != context.root / facts["build"]:
+        return f"those carried belong into {facts['build']}"
+    return ""
+
+
+def extract_models(context) -> None:
+    """As configuring does."""
+    for packed in (context.root / "data/models").glob("*.gguf.tar.xz"):
+        with tarfile.open(packed) as archive:
+            archive.extractall(context.build / MODELS, filter="data")
+
+
+def stand_in_for(root: str, real: pathlib.Path) -> str:
+    """Tests find their data by the path of the tree that they were built in: a link to this one takes its place."""
+    if os.path.exists(root):
+        return "" if pathlib.Path(root).resolve() == real.resolve() else f"; test data of {root}"
+    try:
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        os.symlink(real, root)
+    except OSError as error:
+        return f"; tests do not find their data, because {root} cannot be made: {error.strerror}"
+    return ""
