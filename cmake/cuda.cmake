@@ -56,4 +56,3 @@ add_library(shoal_cuda MODULE $<TARGET_OBJECTS:shoal_cuda_objects>)
 set_target_properties(shoal_cuda PROPERTIES OUTPUT_NAME shoal-cuda LINKER_LANGUAGE CUDA
                                             LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 target_link_libraries(shoal_cuda PRIVATE shoal_plugin CUDA::cudart_static ${CMAKE_DL_LIBS})
-install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal)

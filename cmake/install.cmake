@@ -2,17 +2,22 @@
 # Headers go to include/shoal and are included by their paths here: #include "graph/graph.h".
 include(CMakePackageConfigHelpers)
 
+set(shoal_root ${CMAKE_CURRENT_LIST_DIR}/..)
+
 set(shoal_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
 foreach(folder graph devices collectives sched meta models)
   install(TARGETS shoal_${folder} EXPORT shoal-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY ${shoal_root}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
 endforeach()
 install(TARGETS shoal_plugin EXPORT shoal-targets)
+if(TARGET shoal_cuda)  # OPTIONAL: where only the program was built (--target shoal) there is no plug-in to install
+  install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
+endif()
 install(EXPORT shoal-targets NAMESPACE shoal:: DESTINATION ${shoal_package_dir})
 
-configure_package_config_file(cmake/shoal-config.cmake.in ${PROJECT_BINARY_DIR}/shoal-config.cmake
+configure_package_config_file(${shoal_root}/cmake/shoal-config.cmake.in ${PROJECT_BINARY_DIR}/shoal-config.cmake
                               INSTALL_DESTINATION ${shoal_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shoal-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shoal-config.cmake ${PROJECT_BINARY_DIR}/shoal-config-version.cmake
-              cmake/plugins.cmake
+              ${shoal_root}/cmake/plugins.cmake
         DESTINATION ${shoal_package_dir})

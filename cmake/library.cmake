@@ -13,6 +13,7 @@ function(shoal_library folder)
   add_library(${target} STATIC ${sources})
   add_library(shoal::${folder} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+  target_compile_features(${target} PUBLIC cxx_std_20)  # as the headers need it, also in projects that link it
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shoal>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_flags>)
