@@ -56,7 +56,8 @@ GgufMap::GgufMap(const std::string& path) {
   require<InvalidArgument>(status.st_size > 0, "{}: the file is empty; download or convert the model again", path);
 
   const auto size = static_cast<size_t>(status.st_size);
-  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value, 0);
+  // MAP_NORESERVE: a file larger than memory may become writable in unlock(), as only pages written to need memory.
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, file.value, 0);
   require<DeviceError>(address != MAP_FAILED, "{}: cannot map {} bytes: {}; check the address-space limit (ulimit -v)",
                        path, size, reason(errno));
   bytes_ = {static_cast<const std::byte*>(address), size};

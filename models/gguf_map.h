@@ -28,8 +28,8 @@ class GgufMap {
   /// pages. Any number of threads may. Throws as read() does.
   void fetch(size_t offset, size_t size, const std::string& path) const;
   /// Lets a part of the mapping be written: what is written is seen by this process alone, as copies of the pages
-  /// concerned, and never reaches the file. False where the system refuses, which may have to answer for so much
-  /// memory.
+  /// concerned, and never reaches the file. Parts larger than memory may be unlocked. False where the system refuses
+  /// (vm.overcommit_memory=2, ulimit -d).
   bool unlock(size_t offset, size_t size);
 
  private:

@@ -7,6 +7,7 @@
 
 #include "devices/allocate.h"
 #include "devices/cpu/topology.h"
+#include "devices/params.h"
 #include "graph/error.h"
 #include "meta/meta_device.h"
 #include "models/pieces.h"
@@ -107,6 +108,19 @@ std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span
   return buffer;
 }
 
+/// Throws where weights that were to be used in the mapping, and could not, do not fit into the device as a copy
+/// either.
+void require_room_for_copy(const Model& model, const Device& device, std::span<Tensor* const> tensors,
+                           const BufferType& type) {
+  size_t bytes = 0;
+  for (const Tensor* tensor : tensors) bytes += type.alloc_size(*tensor);
+  const size_t free = device.memory().free;
+  require<DeviceError>(bytes <= free,
+                       "{}: the system does not let {} of weights be used where the file is mapped, and {} has {} free "
+                       "for a copy; lift the limit (vm.overcommit_memory=2, ulimit -d), or use a smaller model",
+                       model.file.path(), format_bytes(bytes), device.name(), format_bytes(free));
+}
+
 using DeviceOf = std::function<int(const Tensor&)>;
 
 void place(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, const LoadOptions& options) {
@@ -118,7 +132,10 @@ void place(Model& model, std::span<Device* const> devices, const DeviceOf& devic
     }
     model.buffers.emplace_back();
     const WeightsHome home = weights_home(model, device, tensors, devices.first(d), options);
-    if (home.mapped) model.buffers.back() = place_in_mapping(model, device, tensors);
+    if (home.mapped) {
+      model.buffers.back() = place_in_mapping(model, device, tensors);
+      if (model.buffers.back() == nullptr) require_room_for_copy(model, device, tensors, *home.type);
+    }
     if (model.buffers.back() == nullptr) {
       model.buffers.back() = allocate_tensors(tensors, *home.type, Usage::kWeights);
     }

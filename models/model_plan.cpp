@@ -184,9 +184,10 @@ bool fits(std::span<const DeviceUse> uses) {
 void require_memory(std::span<const DeviceUse> uses) {
   for (const DeviceUse& use : uses) {
     require<DeviceError>(use.use.total() <= use.memory.free,
-                         "{} needs {} and has {} free; use more devices, a smaller share for it (--tensor-split), a "
-                         "smaller context (-c, or --fit on) or batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
-                         use.device, format_bytes(use.use.total()), format_bytes(use.memory.free));
+                         "{} needs {} and has {} free; use more devices, {}a smaller context (-c, or --fit on) or "
+                         "batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
+                         use.device, format_bytes(use.use.total()), format_bytes(use.memory.free),
+                         uses.size() > 1 ? "a smaller share for it (--tensor-split), " : "");
   }
 }
 
@@ -194,8 +195,8 @@ std::string mapping_warning(std::span<const DeviceUse> uses) {
   for (const DeviceUse& use : uses) {
     if (use.mapped == 0 || use.mapped <= use.memory.free - std::min(use.use.total(), use.memory.free)) continue;
     return fmt::format(
-        "{} has {} free for {} of weights and {} more: parts of the model file will be read again and again; use more "
-        "devices or a smaller model",
+        "{} has {} free for {} of weights and {} more: parts of the model file are read from the disk again for every "
+        "token; a smaller model, or devices with memory of their own, would be faster",
         use.device, format_bytes(use.memory.free), format_bytes(use.mapped), format_bytes(use.use.total()));
   }
   return {};

@@ -48,6 +48,20 @@ TEST(RequireMemory, OnAMetaDeviceNothingIsMapped) {
   }
 }
 
+TEST(RequireMemory, NamesSharesWhereThereAreOthers) {
+  const DeviceUse uses[] = {{"CPU0", {.cache = 2}, {1, 1}, 0}, {"CPU1", {.cache = 1}, {1, 1}, 0}};
+  const auto message = [](std::span<const DeviceUse> of) -> std::string {
+    try {
+      require_memory(of);
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message(uses), HasSubstr("use more devices, a smaller share for it (--tensor-split), a smaller context"));
+  EXPECT_THAT(message({uses, 1}), HasSubstr("use more devices, a smaller context"));
+}
+
 TEST(MappingWarning, SaysThatTheFileWillBeReadAgainAndAgain) {
   constexpr size_t kMiB = size_t{1} << 20;
   const auto warning = [](size_t cache, size_t free, size_t mapped) {
