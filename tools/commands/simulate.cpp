@@ -334,26 +334,29 @@ class Simulation {
     const bool compared = prediction.fits && slowest_.contains(key);
     const double gain = compared ? slowest_.at(key) / phase.seconds : 0;
     const Parts parts = parts_of(phase);
-    const auto percent = [](double part) { return fmt::format("{:.1f} %", 100 * part); };
+    using Json = nlohmann::ordered_json;
+    const auto percent = [&](double part) { return prediction.fits ? fmt::format("{:.1f} %", 100 * part) : "-"; };
+    const auto part_json = [&](double part) { return prediction.fits ? Json(part) : Json(); };
     const models::DeviceUse& use = fullest(prediction);
     result.more_columns = {{"speed-up", compared ? fmt::format("{:.2f}", gain) : "-"},
                            {"collectives", percent(parts.communication)},
                            {"waiting", percent(parts.waiting)},
                            {"memory", format_bytes(use.use.total()), 10},
                            {"of", format_bytes(use.memory.total), 10}};
-    result.more_fields = {{"fits", prediction.fits},
-                          {"context", prediction.context},
-                          {"speed_up", compared ? nlohmann::ordered_json(gain) : nlohmann::ordered_json()},
-                          {"part_compute", parts.compute},
-                          {"part_collectives", parts.communication},
-                          {"part_waiting", parts.waiting},
-                          {"part_host", std::max(0.0, 1 - parts.compute - parts.communication - parts.waiting)},
-                          {"collectives", phase.collective_count()},
-                          {"imbalance", phase.imbalance},
-                          {"copies_ns", std::llround(phase.copies * 1e9)},
-                          {"host_ns", std::llround(phase.host * 1e9)},
-                          {"memory_most", use.use.total()},
-                          {"memory", memory_json(prediction)}};
+    result.more_fields = {
+        {"fits", prediction.fits},
+        {"context", prediction.context},
+        {"speed_up", compared ? Json(gain) : Json()},
+        {"part_compute", part_json(parts.compute)},
+        {"part_collectives", part_json(parts.communication)},
+        {"part_waiting", part_json(parts.waiting)},
+        {"part_host", part_json(std::max(0.0, 1 - parts.compute - parts.communication - parts.waiting))},
+        {"collectives", phase.collective_count()},
+        {"imbalance", phase.imbalance},
+        {"copies_ns", std::llround(phase.copies * 1e9)},
+        {"host_ns", std::llround(phase.host * 1e9)},
+        {"memory_most", use.use.total()},
+        {"memory", memory_json(prediction)}};
   }
 
   void does_not_fit(const BenchSetup& setup, const BenchTest& test, const models::Scenario& scenario,
