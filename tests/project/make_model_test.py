@@ -1,5 +1,5 @@
 """scripts/make_model.py: types, sizes and what it refuses. Needs the packages of scripts/requirements.txt: in the
-Python that runs this or in .venv; without them it is skipped."""
+Python that runs this or in build/venv; without them it is skipped."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SCRIPT = ROOT / "scripts/make_model.py"
 
 
 def usable_python():
-    for python in (sys.executable, ROOT / ".venv/bin/python"):
+    for python in (sys.executable, ROOT / "build/venv/bin/python"):
         if pathlib.Path(python).exists():
             if subprocess.run([python, "-c", "import gguf, numpy"], capture_output=True, check=False).returncode == 0:
                 return python
@@ -181,6 +181,6 @@ class MakeModelTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if not PYTHON:
-        print("skipped: no Python with gguf and numpy; pip install -r scripts/requirements.txt into .venv")
+        print("skipped: no Python with gguf and numpy; run scripts/install_python")
         sys.exit(77)  # what CTest takes for skipped
     unittest.main()
