@@ -52,13 +52,14 @@ def prefix_path(context) -> str:
     return ";".join(str(folder) for folder in (context.prefix, usr, *libraries, usr / "share/cmake"))
 
 
-def configure_command(context, arch: str | None) -> list[str]:
+def configure_command(context, arch: str | None, strict=False) -> list[str]:
+    """`strict`: warnings are errors, as in every build but that on a machine with whatever compiler it has."""
     command = ["cmake", "-S", str(context.root), "-B", str(context.build), *generator(), "-DCMAKE_BUILD_TYPE=Release",
                f"-DCMAKE_PREFIX_PATH={prefix_path(context)}"]  # fmt: skip
     if context.emulated:
         return command
     command += ["-DSHOAL_CUDA=ON", f"-DSHOAL_CUDA_ARCHITECTURES={arch}", "-DSHOAL_CUDA_EMULATED=OFF",
-                "-DSHOAL_WERROR=OFF"]  # fmt: skip
+                f"-DSHOAL_WERROR={'ON' if strict else 'OFF'}"]  # fmt: skip
     nvcc = cuda_tool("nvcc")
     return command + ([f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else [])
 

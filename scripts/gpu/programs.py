@@ -22,7 +22,7 @@ MODELS = "tests/models"  # made while test_models is built
 def pack(context, arch: str, folder: pathlib.Path) -> None:
     """Builds all targets, in context.build, and writes them stripped into the archive."""
     log = context.log("programs")
-    require_success(run(configure_command(context, arch), HOUR, log), "configure")
+    require_success(run(configure_command(context, arch, strict=True), HOUR, log), "configure")
     outcome = run(build_command(context, targets(context)), HOUR, log, append=True)
     if outcome.status != 0:
         raise CheckError(f"--programs: not everything could be built, see {log}; {outcome.last_line()}")
