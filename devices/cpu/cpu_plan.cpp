@@ -9,7 +9,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Scalar operations below which waking the team and meeting it again costs more than it saves.
+/// Scalar operations below which sharing them with the team costs more than it saves.
 constexpr int64_t kAloneWork = 16 * 1024;
 
 bool runs(const Tensor& node) {
@@ -23,9 +23,9 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
 /// Lets a step use what the one before has left in their workspace.
 void follow(const Step& before, Step& step) {
   const OpKernel& kernel = kernel_for(step.node->op);
-  if (step.run != kernel.run || kernel.can_follow == nullptr || step.workspace == nullptr) return;
-  if (step.alone != before.alone) return;  // threads may have things of their own there
-  if (step.workspace == before.workspace && kernel.can_follow(*before.node, *step.node)) step.run = kernel.run_after;
+  if (kernel.can_follow == nullptr || step.workspace == nullptr) return;
+  if (step.alone != before.alone) return;  // parts may have things of their own there
+  step.follows = step.workspace == before.workspace && kernel.can_follow(*before.node, *step.node);
 }
 
 /// The range, when the device can run it.
@@ -41,11 +41,12 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
   for (Tensor* node : nodes_of(range)) {
     if (!runs(*node)) continue;
     const OpKernel& kernel = kernel_for(node->op);
-    steps.push_back({kernel.run, node, node->workspace, threads == 1 || work_of(kernel, *node) < kAloneWork, true});
-  }
-  // Between two steps that thread 0 does alone nobody else needs to see anything. The team meets after the last one.
-  for (size_t i = 0; i < steps.size(); ++i) {
-    steps[i].barrier = i + 1 < steps.size() && !(steps[i].alone && steps[i + 1].alone);
+    Step step{kernel.run, node, node->workspace, threads == 1 || work_of(kernel, *node) < kAloneWork};
+    if (kernel.prepare != nullptr && kernel.prepares(*node, threads)) {
+      steps.push_back(step);
+      steps.back().run = kernel.prepare;
+    }
+    steps.push_back(step);
   }
   return steps;
 }

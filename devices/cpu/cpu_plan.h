@@ -1,6 +1,6 @@
 // CpuPlan: a graph range compiled for one CPU backend. What does not change between runs is resolved once: which
 // nodes run (views and empty results do not), their kernels, workspaces, and whether the whole team works on a node.
-// The team walks the steps together (team.h), with a barrier where another thread must see a step's result.
+// The team does the steps together (team.h).
 #pragma once
 
 #include <vector>

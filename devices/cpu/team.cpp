@@ -3,15 +3,36 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <limits>
 
+#include "devices/cpu/cpu_device.h"
 #include "devices/cpu/slowdown.h"
 #include "devices/cpu/topology.h"
 
 namespace shoal::cpu {
 namespace {
 
-constexpr int kNever = std::numeric_limits<int>::max();
+// Team::open_ in one word.
+constexpr int kPartBits = 16;
+constexpr uint64_t kGoHome = (1 << kPartBits) - 1;
+uint64_t opened(uint64_t number, uint64_t parts) {
+  return number << kPartBits | parts;
+}
+uint64_t number_of(uint64_t open) {
+  return open >> kPartBits;
+}
+int parts_of(uint64_t open) {
+  return static_cast<int>(open & kGoHome);
+}
+static_assert(kMaxThreads < static_cast<int>(kGoHome));
+
+/// How long a thread that has done its part waits before it takes parts that others have not begun: on a quiet machine
+/// they are about to.
+constexpr std::chrono::microseconds kPatience{1};
+/// How long a thread waits for what others have begun before it parks. Shorter than between rounds, where the host has
+/// its turn: on a quiet machine threads that do a step together end within microseconds.
+constexpr std::chrono::microseconds kStepSpin{50};
+/// Most steps that a thread leaves to the others when it gets no core for what it waits for.
+constexpr uint64_t kLongestNap = 256;
 
 }  // namespace
 
@@ -28,8 +49,8 @@ void Team::lead(const std::function<void()>& body) {
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
-      steps_ = {};
-      rounds_.advance_to(rounds_.value() + 1);
+      number_ += kLongestNap + 1;  // those who sleep hear it, too
+      open_.advance_to(opened(number_, kGoHome));
     } else {
       help(thread);
     }
@@ -49,61 +70,90 @@ const Tensor* Team::run(std::span<const Step> steps, int threads) {
 }
 
 const Tensor* Team::run_steps(std::span<const Step> steps, int threads) {
-  active_ = std::min(threads, size_);
-  const bool alone = std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.alone; });
-  if (alone || active_ == 1) return run_alone(steps);
+  const auto shared = std::count_if(steps.begin(), steps.end(), [](const Step& step) { return !step.alone; });
+  parts_ = std::min(threads, size_);
+  if (shared == 0 || parts_ == 1) return run_alone(steps);
   steps_ = steps;
-  stop_after_ = kNever;
-  for (Taken& taken : taken_) taken.count.store(0, std::memory_order_relaxed);
-  rounds_.advance_to(rounds_.value() + 1);
-  walk(0);
-  return stop_after_ == kNever ? nullptr : steps[static_cast<size_t>(asked_at_)].node;
+  stopped_ = nullptr;
+  last_ = number_ + static_cast<uint64_t>(shared) + 1;
+  const uint64_t last = last_;
+  go_on(0);
+  for (uint64_t naps = 0;;) {
+    const uint64_t open = open_.value();
+    if (number_of(open) == last) return stopped_;
+    take_parts(0, open);
+    wait(open, last, naps);
+  }
 }
 
 const Tensor* Team::run_alone(std::span<const Step> steps) const {
   for (const Step& step : steps) {
     if (abort_ && abort_()) return step.node;
-    step.run({0, 1, step.workspace, nullptr}, *step.node);
+    step.run({.workspace = step.workspace, .follows = step.follows}, *step.node);
   }
   return nullptr;
 }
 
 void Team::help(int thread) {
-  for (uint64_t round = 1;; ++round) {
-    rounds_.wait_for(round, Waiter::kWorker);
-    if (steps_.empty()) return;
-    walk(thread);
+  for (uint64_t open = 0, naps = 0;;) {
+    wait(open, UINT64_MAX, naps);
+    open = open_.value();
+    if (parts_of(open) == static_cast<int>(kGoHome)) return;
+    take_parts(thread, open);
   }
 }
 
-// All threads must leave at the same step: the next one with a barrier, which orders what thread 0 has decided.
-void Team::ask(int index) {
-  if (stop_after_ != kNever || !abort_()) return;
-  asked_at_ = index;
-  const int count = static_cast<int>(steps_.size());
-  int last = index;
-  while (last < count && !steps_[static_cast<size_t>(last)].barrier) ++last;
-  stop_after_ = last;
+/// Does what there is to do of the step that was open.
+void Team::take_parts(int thread, uint64_t open) {
+  const int parts = parts_of(open);
+  const uint64_t number = number_of(open);
+  bool waited = false;
+  for (int i = 0; i < parts; ++i) {
+    const int part = (thread + i) % parts;
+    if (part != thread && !std::exchange(waited, true) && open_.spin_for(open + 1, Waiter::kWorker, kPatience)) return;
+    if (!claims_.claim(part, number)) continue;
+    const Step& step = steps_[index_];
+    step.run({part, parts, step.workspace, step.follows, &claims_, number}, *step.node);
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == parts) return go_on(index_ + 1);
+  }
 }
 
-void Team::walk(int thread) {
-  const int count = thread < active_ ? static_cast<int>(steps_.size()) : 0;
-  size_t phase = 0;
-  for (int i = 0; i < count; ++i) {
-    const Step& step = steps_[static_cast<size_t>(i)];
-    if (thread == 0 && abort_) ask(i);
-    if (!step.alone) {
-      step.run({thread, active_, step.workspace, &meeting_, &taken_[phase % 2].count}, *step.node);
-    } else if (thread == 0 && stop_after_ == kNever) {
-      step.run({0, 1, step.workspace, nullptr}, *step.node);
+/// By the thread that has finished the last part of a step, or begins a round: does steps that are not shared, from
+/// `index` on, and opens the next one that is, or ends the round.
+void Team::go_on(size_t index) {
+  done_.store(0, std::memory_order_relaxed);
+  for (; index < steps_.size() && stopped_ == nullptr; ++index) {
+    const Step& step = steps_[index];
+    if (abort_ && abort_()) {
+      stopped_ = step.node;
+    } else if (step.alone) {
+      step.run({.workspace = step.workspace, .follows = step.follows}, *step.node);
+    } else {
+      index_ = index;
+      ++number_;
+      return open_.advance_to(opened(number_, static_cast<uint64_t>(parts_)));
     }
-    if (!step.barrier) continue;
-    meeting_.meet(active_);
-    ++phase;
-    if (thread == 0) taken_[(phase + 1) % 2].count.store(0, std::memory_order_relaxed);
-    if (stop_after_.load(std::memory_order_relaxed) <= i) break;
   }
-  parting_.meet(size_);  // nobody looks at the steps after this
+  number_ = last_;
+  open_.advance_to(opened(last_, 0));
+}
+
+/// Returns when another step is open, at the latest when the round ends that has this number. A thread that had to
+/// sleep in the middle of a round waited for one that has lost its core, or shares its own with one: it sleeps through
+/// more and more steps, which are done without it, until it is back in time.
+void Team::wait(uint64_t open, uint64_t last, uint64_t& naps) const {
+  const uint64_t number = number_of(open);
+  const bool in_round = parts_of(open) > 0;
+  if (open_.spin_for(opened(number + 1, 0), Waiter::kWorker, in_round ? kStepSpin : kSpinTime)) {
+    naps = 0;
+    return;
+  }
+  uint64_t steps = 1;
+  if (in_round) {
+    steps = uint64_t{1} << naps;
+    if (steps < kLongestNap) ++naps;
+  }
+  open_.park(opened(std::min(number + steps, last), 0), Waiter::kWorker);
 }
 
 }  // namespace shoal::cpu

@@ -53,7 +53,7 @@ void UnpackedSources::insert_into(std::vector<Step>& steps) {
         storage->buffer = nullptr;
         storage->src = {const_cast<Tensor*>(source.storage())};
         storage->id = step.node->id;  // the same segment of the plan
-        all.push_back({unpack, storage, nullptr, false, true});
+        all.push_back({unpack, storage});
       }
       Tensor& view = copy_of(source);
       view.data = storage->data + source.view_offset;

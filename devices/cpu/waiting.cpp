@@ -1,6 +1,6 @@
 #include "devices/cpu/waiting.h"
 
-#include <chrono>
+#include <algorithm>
 #include <thread>
 
 #include "devices/cpu/futex.h"
@@ -13,15 +13,33 @@
 namespace shoal::cpu {
 namespace {
 
-/// A little more than parking and being woken costs. Longer would only help while nothing else runs on the machine:
-/// a thread that spins keeps its core from the one it waits for.
-constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kSpinsPerLook = 16;
 
 std::atomic<int> computing_threads{0};
 /// A host thread has been woken and does not run yet. Where every core has a thread that computes, it only runs when
 /// one of these lets it: those that spin would keep it waiting until they park. A hint, of no harm where it is late.
 std::atomic<bool> host_called{false};
+
+using Clock = std::chrono::steady_clock;
+
+/// Longer than the host needs between two tokens, and shorter than the time slices that systems give to others.
+constexpr std::chrono::microseconds kSlice{500};
+constexpr std::chrono::milliseconds kShortestRefusal{20}, kLongestRefusal{1000};
+
+/// Lets the host have this core. Where another program had it instead, that costs a whole time slice: it is not done
+/// again for some time, and for longer where it soon happens again.
+void give_way() {
+  thread_local Clock::time_point refused_until;
+  thread_local std::chrono::milliseconds refusal = kShortestRefusal;
+  const auto begin = Clock::now();
+  if (begin < refused_until) return;
+  std::this_thread::yield();
+  const auto end = Clock::now();
+  if (end - begin < kSlice) return;
+  if (begin - refused_until > kLongestRefusal) refusal = kShortestRefusal;
+  refused_until = end + refusal;
+  refusal = std::min(2 * refusal, kLongestRefusal);
+}
 
 void pause() {
 #if defined(__x86_64__)
@@ -54,17 +72,24 @@ void Counter::advance_to(uint64_t value) {
 }
 
 void Counter::wait_for(uint64_t target, Waiter waiter) const {
-  if (value() >= target) return;
-  if (may_spin(waiter)) {
-    const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
-    do {
-      for (int i = 0; i < kSpinsPerLook; ++i) {
-        pause();
-        if (value() >= target) return;
-      }
-      if (host_called.load(std::memory_order_relaxed)) std::this_thread::yield();
-    } while (std::chrono::steady_clock::now() < deadline);
-  }
+  if (!spin_for(target, waiter, kSpinTime)) park(target, waiter);
+}
+
+bool Counter::spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const {
+  if (value() >= target) return true;
+  if (!may_spin(waiter)) return false;
+  const auto deadline = Clock::now() + time;
+  do {
+    for (int i = 0; i < kSpinsPerLook; ++i) {
+      pause();
+      if (value() >= target) return true;
+    }
+    if (host_called.load(std::memory_order_relaxed)) give_way();
+  } while (Clock::now() < deadline);
+  return false;
+}
+
+void Counter::park(uint64_t target, Waiter waiter) const {
   for (;;) {
     const uint32_t calls = calls_.load();
     uint64_t wanted = wanted_.load();
@@ -75,13 +100,6 @@ void Counter::wait_for(uint64_t target, Waiter waiter) const {
     futex_wait(calls_, calls);
     if (waiter == Waiter::kHost) --hosts_, host_called = false;
   }
-}
-
-void TeamBarrier::meet(int threads) {
-  const uint64_t phase = phase_.value();
-  if (arrived_.fetch_add(1) + 1 < threads) return phase_.wait_for(phase + 1, Waiter::kWorker);
-  arrived_.store(0);
-  phase_.advance_to(phase + 1);
 }
 
 }  // namespace shoal::cpu

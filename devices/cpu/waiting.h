@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,6 +27,10 @@ enum class Waiter : uint8_t { kWorker, kHost };
 /// May a thread spin now? A host thread is one more than those counted.
 bool may_spin(Waiter waiter);
 
+/// A little more than parking and being woken costs. Longer would only help while nothing else runs on the machine:
+/// a thread that spins keeps its core from the one it waits for.
+inline constexpr std::chrono::microseconds kSpinTime{100};
+
 /// Bytes that a core takes from another one together. What different threads write at the same time lies this far
 /// apart.
 inline constexpr size_t kCacheLine = 64;
@@ -38,8 +43,11 @@ class Counter {
   /// Everything done before is visible to whoever sees the new value. No system call, and nobody is woken, before a
   /// value that a parked thread waits for.
   void advance_to(uint64_t value);
-  /// Returns when value() >= target.
+  /// Returns when value() >= target: spins for kSpinTime, then parks.
   void wait_for(uint64_t target, Waiter waiter) const;
+  /// Its two halves. True: value() >= target; false at once where threads may not spin.
+  bool spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
+  void park(uint64_t target, Waiter waiter) const;
 
  private:
   // Store value / load wanted on one side, lower wanted / load value on the other: both need sequential consistency,
@@ -49,17 +57,6 @@ class Counter {
   mutable std::atomic<uint64_t> wanted_{kNone};  ///< least value that a parked thread waits for
   std::atomic<uint32_t> calls_{0};               ///< the word that they sleep on; moves on whenever they are called
   mutable std::atomic<int> hosts_{0};            ///< host threads that sleep
-};
-
-/// Where the threads of a team meet. Reusable; every thread of the team calls with the same size. All of it lies in one
-/// cache line: whoever arrives last has the line already when it lets the others go.
-class alignas(kCacheLine) TeamBarrier {
- public:
-  void meet(int threads);
-
- private:
-  std::atomic<int> arrived_{0};
-  Counter phase_;
 };
 
 }  // namespace shoal::cpu

@@ -1,7 +1,7 @@
-// attention: tiles of (head, query) rows are dealt to the threads in turn, forwards and backwards, because causal tiles
+// attention: tiles of (head, query) rows are dealt to the parts in turn, forwards and backwards, because causal tiles
 // differ in length.
-// With fewer tiles than threads could use, the KV segments of a tile go to different threads, which leave their
-// partials in the workspace; these are merged in the order of segments, as one thread would.
+// With fewer tiles than parts could use, the KV segments of a tile go to different parts, which leave their partials in
+// the workspace (prepare()); these are merged in the order of segments, as one part would (run()).
 #include <limits>
 
 #include "devices/cpu/ops/attention_tile.h"
@@ -13,12 +13,12 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-bool splits_kv(const AttentionShape& shape, int threads) {
-  return shape.segments > 1 && shape.tiles < 2 * threads;
+bool splits_kv(const AttentionShape& shape, int parts) {
+  return shape.segments > 1 && shape.tiles < 2 * parts;
 }
 
-/// Per thread: the tile's scratch and one row of merged values per tile row.
-int64_t thread_floats(const AttentionShape& shape) {
+/// Per part: the tile's scratch and one row of merged values per tile row.
+int64_t part_floats(const AttentionShape& shape) {
   return (static_cast<int64_t>(shape.scratch_floats()) + shape.tile_rows() * shape.e + 15) / 16 * 16;
 }
 /// A partial in the workspace: top, sum, values.
@@ -32,8 +32,8 @@ float* result_row(Tensor& node, const Tile& tile, int64_t row) {
 
 void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, float* scratch) {
   float* values = scratch + shape.scratch_floats();
-  for (int64_t round = 0; round * ctx.threads < shape.tiles; ++round) {
-    const int64_t index = round * ctx.threads + (round % 2 ? ctx.threads - 1 - ctx.thread : ctx.thread);
+  for (int64_t round = 0; round * ctx.parts < shape.tiles; ++round) {
+    const int64_t index = round * ctx.parts + (round % 2 ? ctx.parts - 1 - ctx.part : ctx.part);
     if (index >= shape.tiles) continue;
     Tile tile(node, shape, index, scratch);
     Partial merged[kAttentionRows];
@@ -58,10 +58,10 @@ struct Split {
   }
 };
 
-/// First phase of a split over KV: this thread's (tile, segment) pairs.
+/// First phase of a split over KV: this part's (tile, segment) pairs.
 void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape, const Split& split,
                   float* scratch) {
-  for (int64_t item = ctx.thread; item < shape.tiles * split.count; item += ctx.threads) {
+  for (int64_t item = ctx.part; item < shape.tiles * split.count; item += ctx.parts) {
     const int64_t index = item / split.count, segment = split.first + item % split.count;
     Tile tile(node, shape, index, scratch);
     tile.run_segment(segment);
@@ -74,11 +74,11 @@ void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionSha
   }
 }
 
-/// Second phase: merges the partials of this thread's tiles.
+/// Second phase: merges the partials of this part's tiles.
 void merge_segments(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, const Split& split,
                     float* scratch) {
   float* values = scratch + shape.scratch_floats();
-  for (int64_t index = ctx.thread; index < shape.tiles; index += ctx.threads) {
+  for (int64_t index = ctx.part; index < shape.tiles; index += ctx.parts) {
     const Tile tile(node, shape, index, scratch);
     for (int64_t row = 0; row < tile.rows(); ++row) {
       Partial merged{kMinusInfinity, 0, values};
@@ -91,18 +91,34 @@ void merge_segments(const TeamContext& ctx, Tensor& node, const AttentionShape& 
   }
 }
 
-void run(const TeamContext& ctx, Tensor& node) {
-  const AttentionShape shape(node);
-  auto* floats = reinterpret_cast<float*>(ctx.workspace);
-  float* scratch = floats + ctx.thread * thread_floats(shape);
-  if (!splits_kv(shape, ctx.threads)) return run_whole_tiles(ctx, node, shape, scratch);
+float* scratch_of(const TeamContext& ctx, const AttentionShape& shape) {
+  return reinterpret_cast<float*>(ctx.workspace) + ctx.part * part_floats(shape);
+}
+
+/// No segments when tiles are done whole. What queries see may differ from run to run.
+Split split_of(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape) {
+  if (!splits_kv(shape, ctx.parts)) return {};
   const KvRange range = visible(node);
   const int64_t first = range.begin / shape.segment_rows;
   const int64_t end = (range.end + shape.segment_rows - 1) / shape.segment_rows;
-  if (end - first < 2) return run_whole_tiles(ctx, node, shape, scratch);
-  const Split split{first, end - first, floats + ctx.threads * thread_floats(shape)};
-  run_segments(ctx, node, shape, split, scratch);
-  ctx.barrier();
+  if (end - first < 2) return {};
+  return {first, end - first, reinterpret_cast<float*>(ctx.workspace) + ctx.parts * part_floats(shape)};
+}
+
+void prepare(const TeamContext& ctx, Tensor& node) {
+  const AttentionShape shape(node);
+  run_segments(ctx, node, shape, split_of(ctx, node, shape), scratch_of(ctx, shape));
+}
+
+bool prepares(const Tensor& node, int parts) {
+  return splits_kv(AttentionShape(node), parts);
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const AttentionShape shape(node);
+  const Split split = split_of(ctx, node, shape);
+  float* scratch = scratch_of(ctx, shape);
+  if (split.count == 0) return run_whole_tiles(ctx, node, shape, scratch);
   merge_segments(ctx, node, shape, split, scratch);
 }
 
@@ -119,10 +135,10 @@ bool supports(const Tensor& node) {
          (!sinks || sinks->dtype == DType::kF32);
 }
 
-size_t workspace(const Tensor& node, int threads) {
+size_t workspace(const Tensor& node, int parts) {
   const AttentionShape shape(node);
-  int64_t floats = threads * thread_floats(shape);
-  if (splits_kv(shape, threads)) floats += shape.tiles * shape.segments * shape.tile_rows() * partial_floats(shape);
+  int64_t floats = parts * part_floats(shape);
+  if (splits_kv(shape, parts)) floats += shape.tiles * shape.segments * shape.tile_rows() * partial_floats(shape);
   return floats * sizeof(float);
 }
 
@@ -133,6 +149,6 @@ int64_t work(const Tensor& node) {
 
 }  // namespace
 
-const OpKernel kAttentionKernel{run, supports, workspace, work};
+const OpKernel kAttentionKernel{run, supports, workspace, work, nullptr, prepare, prepares};
 
 }  // namespace shoal::cpu

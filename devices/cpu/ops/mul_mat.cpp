@@ -29,14 +29,14 @@ struct RowsOfB {
   int64_t shared2, shared3;
 };
 
-/// Does each thread convert and list the columns for itself?
+/// Does each part convert and list the columns for itself? Then nothing has to be made before.
 bool has_own_columns(const ProductShape& shape) {
   return shape.columns < kPanelColumns;
 }
 
-ProductMemory memory_of(const Tensor& node, const ProductShape& shape, int threads, int thread, std::byte* workspace) {
+ProductMemory memory_of(const Tensor& node, const ProductShape& shape, int parts, int part, std::byte* workspace) {
   const bool own = has_own_columns(shape);
-  return {shape, node.src[1]->rows(), threads, workspace, own ? threads : 1, own ? thread : 0};
+  return {shape, node.src[1]->rows(), parts, workspace, own ? parts : 1, own ? part : 0};
 }
 
 /// Writes entries [begin, end) of the list of columns.
@@ -57,28 +57,34 @@ void list_matrices(const ProductShape& shape, const ProductMemory& memory, const
   for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns;
 }
 
-void run(const TeamContext& ctx, Tensor& node, bool columns_are_there) {
+/// Converts and lists the columns: all of them, or those of this part.
+void make_columns(const TeamContext& ctx, const Tensor& node, const ProductShape& shape, const ProductMemory& memory) {
+  const Tensor& b = *node.src[1];
+  const bool own = has_own_columns(shape);
+  const auto part = [&](int64_t count) { return own ? std::pair<int64_t, int64_t>(0, count) : share(ctx, count); };
+  if (!ctx.follows) convert_columns(b, part(b.rows()), ctx.part, shape, memory);
+  list_columns(part(shape.columns), shape, memory, node);
+  if (own || ctx.part == 0) list_matrices(shape, memory, node);
+}
+
+void prepare(const TeamContext& ctx, Tensor& node) {
+  const ProductShape shape = shape_of(node);
+  if (shape.k > 0) make_columns(ctx, node, shape, memory_of(node, shape, ctx.parts, ctx.part, ctx.workspace));
+}
+
+bool prepares(const Tensor& node, int) {
+  return !has_own_columns(shape_of(node));
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
   const ProductShape shape = shape_of(node);
   if (shape.k == 0) {
     for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
     return;
   }
-  const Tensor& b = *node.src[1];
-  const ProductMemory memory = memory_of(node, shape, ctx.threads, ctx.thread, ctx.workspace);
-  const bool own = has_own_columns(shape);
-  const auto part = [&](int64_t count) { return own ? std::pair<int64_t, int64_t>(0, count) : share(ctx, count); };
-  if (!columns_are_there) convert_columns(b, part(b.rows()), ctx.thread, shape, memory);
-  list_columns(part(shape.columns), shape, memory, node);
-  if (own || ctx.thread == 0) list_matrices(shape, memory, node);
-  if (!own) ctx.barrier();
+  const ProductMemory memory = memory_of(node, shape, ctx.parts, ctx.part, ctx.workspace);
+  if (has_own_columns(shape)) make_columns(ctx, node, shape, memory);
   multiply(ctx, *node.src[0], shape, memory);
-}
-
-void run_whole(const TeamContext& ctx, Tensor& node) {
-  run(ctx, node, false);
-}
-void run_after(const TeamContext& ctx, Tensor& node) {
-  run(ctx, node, true);
 }
 
 /// Another product of the same columns, such as the keys' and the values' after the queries'.
@@ -88,8 +94,8 @@ bool can_follow(const Tensor& before, const Tensor& node) {
   return a.converted && b.converted && a.kind == b.kind && a.k == b.k;
 }
 
-size_t workspace(const Tensor& node, int threads) {
-  return memory_of(node, shape_of(node), threads, 0, nullptr).bytes;
+size_t workspace(const Tensor& node, int parts) {
+  return memory_of(node, shape_of(node), parts, 0, nullptr).bytes;
 }
 
 int64_t work(const Tensor& node) {
@@ -98,6 +104,6 @@ int64_t work(const Tensor& node) {
 
 }  // namespace
 
-const OpKernel kMulMatKernel{run_whole, supports_product, workspace, work, can_follow, run_after};
+const OpKernel kMulMatKernel{run, supports_product, workspace, work, can_follow, prepare, prepares};
 
 }  // namespace shoal::cpu

@@ -51,25 +51,33 @@ void list_columns(const ProductShape& shape, const ProductMemory& memory, const 
   memory.first[0] = 0;
 }
 
+void prepare(const TeamContext& ctx, Tensor& node) {
+  const ProductShape shape = shape_of(node);
+  if (shape.k == 0) return;
+  const ProductMemory memory(shape, node.src[1]->rows(), ctx.parts, ctx.workspace);
+  convert_columns(*node.src[1], share(ctx, node.src[1]->rows()), ctx.part, shape, memory);
+  if (ctx.part == 0) list_columns(shape, memory, node);
+}
+
+bool prepares(const Tensor&, int) {
+  return true;
+}
+
 void run(const TeamContext& ctx, Tensor& node) {
   const ProductShape shape = shape_of(node);
   if (shape.k == 0) {
     for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
     return;
   }
-  const ProductMemory memory(shape, node.src[1]->rows(), ctx.threads, ctx.workspace);
-  convert_columns(*node.src[1], share(ctx, node.src[1]->rows()), ctx.thread, shape, memory);
-  if (ctx.thread == 0) list_columns(shape, memory, node);
-  ctx.barrier();
-  multiply(ctx, *node.src[0], shape, memory);
+  multiply(ctx, *node.src[0], shape, ProductMemory(shape, node.src[1]->rows(), ctx.parts, ctx.workspace));
 }
 
 bool supports(const Tensor& node) {
   return supports_product(node) && node.src[2]->dtype == DType::kI32;
 }
 
-size_t workspace(const Tensor& node, int threads) {
-  return ProductMemory(shape_of(node), node.src[1]->rows(), threads, nullptr).bytes;
+size_t workspace(const Tensor& node, int parts) {
+  return ProductMemory(shape_of(node), node.src[1]->rows(), parts, nullptr).bytes;
 }
 
 int64_t work(const Tensor& node) {
@@ -78,6 +86,6 @@ int64_t work(const Tensor& node) {
 
 }  // namespace
 
-const OpKernel kMulMatIdKernel{run, supports, workspace, work};
+const OpKernel kMulMatIdKernel{run, supports, workspace, work, nullptr, prepare, prepares};
 
 }  // namespace shoal::cpu

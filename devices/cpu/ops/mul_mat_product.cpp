@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "devices/cpu/claims.h"
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/rows.h"
 #include "devices/cpu/packed_buffer.h"
@@ -9,14 +10,12 @@
 namespace shoal::cpu {
 namespace {
 
-// Rows of a that a thread does at a time, and columns they meet before the next rows: what is used again and again
-// stays in a cache of half a megabyte. Short matrices are cut finer, so that all threads have some.
+// Rows of a that are done at a time, and columns they meet before the next rows: what is used again and again
+// stays in a cache of half a megabyte. Short matrices are cut finer, so that all parts have some.
 constexpr int64_t kRowUnit = 64;
 constexpr int64_t kSmallRowUnit = 16;
 constexpr int64_t kColumnTile = 96;
-constexpr int64_t kUnitsPerThread = 4;
-// The part of the units that is not divided beforehand: one in so many.
-constexpr int64_t kTakenPart = 4;
+constexpr int64_t kUnitsPerPart = 4;
 
 /// Elements of a row in a panel, by the kind of its columns.
 constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
@@ -133,7 +132,7 @@ ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns
   column_bytes = kernels().columns[static_cast<size_t>(kind)].bytes(k);
 }
 
-ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int threads, std::byte* workspace, int copies,
+ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int parts, std::byte* workspace, int copies,
                              int copy) {
   const auto columns = static_cast<size_t>(shape.columns);
   size_t offset = 0;
@@ -157,14 +156,14 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int thre
   const bool panels = shape.panels_from != kNever;
   const size_t panel_bytes = panels ? panel * static_cast<size_t>(kRowUnit / kernels().panel_rows) : 0;
   scratch_bytes = rounded_up(std::max(gather_bytes(shape) + panel_bytes, static_cast<size_t>(shape.k) * sizeof(float)));
-  scratch = take(scratch_bytes * static_cast<size_t>(threads));
+  scratch = take(scratch_bytes * static_cast<size_t>(parts));
   bytes = offset;
 }
 
-void convert_columns(const Tensor& b, std::pair<int64_t, int64_t> rows, int thread, const ProductShape& shape,
+void convert_columns(const Tensor& b, std::pair<int64_t, int64_t> rows, int part, const ProductShape& shape,
                      const ProductMemory& memory) {
   if (!shape.converted) return;
-  auto* scratch = reinterpret_cast<float*>(memory.scratch + memory.scratch_bytes * static_cast<size_t>(thread));
+  auto* scratch = reinterpret_cast<float*>(memory.scratch + memory.scratch_bytes * static_cast<size_t>(part));
   for (int64_t row = rows.first; row < rows.second; ++row) {
     std::byte* to = memory.converted + static_cast<size_t>(row) * shape.column_bytes;
     if (shape.kind == Columns::kFloats) {
@@ -182,12 +181,12 @@ const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& sha
 
 void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory) {
   const int64_t all_rows = shape.m * shape.matrices;
-  const int64_t unit = all_rows >= kRowUnit * kUnitsPerThread * ctx.threads ? kRowUnit : kSmallRowUnit;
+  const int64_t unit = all_rows >= kRowUnit * kUnitsPerPart * ctx.parts ? kRowUnit : kSmallRowUnit;
   const PackedMatrices packed = packed_matrices(a).value_or(PackedMatrices{});
   const bool is_packed = packed.group_bytes > 0;
   // Units of all matrices in turn: matrices with many and with few columns are shared alike.
   const int64_t units = (shape.m + unit - 1) / unit * shape.matrices;
-  const auto run = [&](int64_t i) {
+  for_shared(ctx, units, [&](int64_t i) {
     const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;
     const int64_t first = memory.first[matrix], columns = memory.first[matrix + 1] - first;
     const std::byte* at = is_packed ? packed.first + static_cast<size_t>(matrix) * packed.matrix_bytes
@@ -202,20 +201,11 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
                   row,
                   std::min(unit, shape.m - row)};
     if (columns >= shape.panels_from && columns > 0) {
-      run_panels(job, memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.thread));
+      run_panels(job, memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.part));
     } else {
       run_dot(job);
     }
-  };
-  const int64_t divided = ctx.threads > 1 ? units - units / kTakenPart : units;
-  const auto [begin, end] = share(ctx, divided);
-  for (int64_t i = begin; i < end; ++i) run(i);
-  if (ctx.threads == 1) return;
-  for (;;) {
-    const int64_t i = divided + ctx.taken->fetch_add(1, std::memory_order_relaxed);
-    if (i >= units) return;
-    run(i);
-  }
+  });
 }
 
 bool supports_product(const Tensor& node) {

@@ -27,10 +27,10 @@ inline size_t whole_row_bytes(const Tensor& x) {
   return direct ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
 }
 
-/// A whole row as f32, in this thread's part of the workspace when it has to be converted.
+/// A whole row as f32, in this part's place in the workspace when it has to be converted.
 inline const float* whole_row(const TeamContext& ctx, const Tensor& x, const std::byte* row) {
   const size_t bytes = whole_row_bytes(x);
-  auto* scratch = reinterpret_cast<float*>(bytes ? ctx.workspace + ctx.thread * bytes : nullptr);
+  auto* scratch = reinterpret_cast<float*>(bytes ? ctx.workspace + ctx.part * bytes : nullptr);
   return load(x, row, 0, x.shape[0], scratch);
 }
 

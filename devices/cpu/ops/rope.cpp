@@ -47,14 +47,14 @@ int64_t padded_pairs(const RopeParams& p) {
   return (p.dims / 2 + kTurnStep - 1) / kTurnStep * kTurnStep;
 }
 
-/// What one thread has in the workspace.
+/// What one part has in the workspace.
 struct Table {
   double* quarters;  ///< angle per position of each pair, in quarters of a turn; as many as padded_pairs
   float* factors;    ///< of one position, see RowKernels::turn
 
   static size_t bytes(const RopeParams& p) { return padded_pairs(p) * (sizeof(double) + 4 * sizeof(float)); }
   Table(const TeamContext& ctx, const RopeParams& p)
-      : quarters(reinterpret_cast<double*>(ctx.workspace + ctx.thread * bytes(p))),
+      : quarters(reinterpret_cast<double*>(ctx.workspace + ctx.part * bytes(p))),
         factors(reinterpret_cast<float*>(quarters + padded_pairs(p))) {}
 };
 
@@ -130,8 +130,8 @@ bool supports(const Tensor& node) {
          p.dims <= node.shape[0] && p.mode < RopeMode::kCount;
 }
 
-size_t workspace(const Tensor& node, int threads) {
-  return Table::bytes(std::get<RopeParams>(node.params)) * static_cast<size_t>(threads);
+size_t workspace(const Tensor& node, int parts) {
+  return Table::bytes(std::get<RopeParams>(node.params)) * static_cast<size_t>(parts);
 }
 
 int64_t work(const Tensor& node) {

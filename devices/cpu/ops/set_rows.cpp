@@ -1,5 +1,5 @@
-// set_rows: rows converted to the cache's dtype and written in place. A row of the cache belongs to one thread
-// whatever the ids are, so that of equal ids the last always wins.
+// set_rows: rows converted to the cache's dtype and written in place. A row of the cache belongs to one part
+// of the op whatever the ids are, so that of equal ids the last always wins.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 #include "devices/cpu/ops/select.h"
@@ -26,7 +26,7 @@ void run(const TeamContext& ctx, Tensor& node) {
     for (int64_t i2 = 0; i2 < rows.shape[2]; ++i2) {
       for (int64_t i1 = 0; i1 < rows.shape[1]; ++i1) {
         const int64_t index = local_index(params, cache.shape[1], index_at(ids, i1));
-        if (index < 0 || (index + i2) % ctx.threads != ctx.thread) continue;
+        if (index < 0 || (index + i2) % ctx.parts != ctx.part) continue;
         write_row(rows, row_at(rows, {i1, i2, i3}), cache, row_at(cache, {index, i2, i3}));
       }
     }

@@ -267,24 +267,23 @@ TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
   chains[15]->check(10 * 16 * 5);
 }
 
-TEST(CpuBackend, ATeamMeetsBetweenSteps) {
-  // Every thread writes its number into its slot; the next step, on all threads, checks all slots of the one before.
+TEST(CpuBackend, AStepBeginsWhenTheOneBeforeIsDone) {
+  // Every part writes the number of its step into its slot; the parts of the next step check all slots.
   static std::atomic<int> wrong;
-  static std::atomic<int> largest_team;
+  static std::atomic<int> most_parts;
   wrong = 0;
-  largest_team = 0;
-  const auto step = [](const TeamContext& ctx, Tensor& node) {
-    auto* slots = reinterpret_cast<int*>(ctx.workspace);
-    largest_team = std::max(largest_team.load(), ctx.threads);
-    const int round = node.id;
-    for (int i = 0; i < ctx.threads; ++i) {
-      if (slots[i] != round) ++wrong;
+  most_parts = 0;
+  const auto check = [](const TeamContext& ctx, Tensor& node) {
+    most_parts = std::max(most_parts.load(), ctx.parts);
+    for (int i = 0; i < ctx.parts; ++i) {
+      if (reinterpret_cast<int*>(ctx.workspace)[i] != node.id) ++wrong;
     }
-    ctx.barrier();
-    slots[ctx.thread] = round + 1;
+  };
+  const auto write = [](const TeamContext& ctx, Tensor& node) {
+    reinterpret_cast<int*>(ctx.workspace)[ctx.part] = node.id + 1;
   };
   const auto reset = [](const TeamContext& ctx, Tensor&) {
-    if (ctx.threads != 1 || ctx.thread != 0) ++wrong;
+    if (ctx.parts != 1 || ctx.part != 0) ++wrong;
     for (int i = 0; i < 4; ++i) reinterpret_cast<int*>(ctx.workspace)[i] = 0;
   };
   int slots[4] = {};
@@ -293,15 +292,16 @@ TEST(CpuBackend, ATeamMeetsBetweenSteps) {
   std::vector<Step> steps;
   for (int i = 0; i < 30; ++i) {
     nodes[i].id = i % 10;
-    if (i % 10 == 0) steps.push_back({reset, &nodes[i], workspace, true, true});
-    steps.push_back({step, &nodes[i], workspace, false, true});
+    if (i % 10 == 0) steps.push_back({reset, &nodes[i], workspace, true});
+    steps.push_back({check, &nodes[i], workspace});
+    steps.push_back({write, &nodes[i], workspace});
   }
   Team team(4);
   team.lead([&] {
     for (int repeat = 0; repeat < 20; ++repeat) team.run(steps, 4);
   });
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(largest_team, 4);
+  EXPECT_EQ(most_parts, 4);
 }
 
 TEST(CpuBackend, SmallNodesAreDoneAlone) {
@@ -316,11 +316,9 @@ TEST(CpuBackend, SmallNodesAreDoneAlone) {
   scale(graph, x, {3, 0});
   const auto steps = compile_steps(whole(graph), 2);
   ASSERT_EQ(steps.size(), 4U) << "views and empty results are not run";
-  EXPECT_TRUE(steps[0].alone);
-  EXPECT_FALSE(steps[0].barrier) << "the next one is done by the same thread";
-  EXPECT_TRUE(steps[1].alone && steps[1].barrier);
-  EXPECT_TRUE(!steps[2].alone && steps[2].barrier);
-  EXPECT_TRUE(steps[3].alone && !steps[3].barrier);
+  EXPECT_TRUE(steps[0].alone && steps[1].alone);
+  EXPECT_FALSE(steps[2].alone);
+  EXPECT_TRUE(steps[3].alone);
   for (const Step& step : compile_steps(whole(graph), 1)) EXPECT_TRUE(step.alone);
 }
 

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "devices/cpu/topology.h"
@@ -47,11 +48,16 @@ bool binding_works() {
 /// For each thread of a team, where it may run.
 std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   static std::vector<Cores> seen;
+  static std::atomic<int> arrived;
   seen.assign(static_cast<size_t>(threads), {});
+  arrived = 0;
   Tensor node;
-  const Step step{
-      [](const TeamContext& ctx, Tensor&) { seen[static_cast<size_t>(ctx.thread)] = cores_of_this_thread(); }, &node,
-      nullptr, false, false};
+  const Step step{[](const TeamContext& ctx, Tensor&) {
+                    seen[static_cast<size_t>(ctx.part)] = cores_of_this_thread();
+                    ++arrived;
+                    while (arrived < ctx.parts) std::this_thread::yield();  // so that each thread does one part
+                  },
+                  &node};
   std::thread([&] {  // whose own cores do not matter any more
     Team team(threads, cores);
     team.lead([&] { team.run({&step, 1}, threads); });
