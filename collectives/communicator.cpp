@@ -4,7 +4,9 @@
 #include <array>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 
+#include "collectives/timeout_callback.h"
 #include "devices/params.h"
 #include "graph/error.h"
 
@@ -165,6 +167,23 @@ void Communicator::validate(int rank, const Call& call) const {
                            "[{} {}] rank {} has elements to send but `in` is null", kind.name, call.what, rank);
   require<InvalidArgument>(call.out != nullptr || kind.elements_out(rank, ranks, call) == 0,
                            "[{} {}] rank {} has elements to receive but `out` is null", kind.name, call.what, rank);
+}
+
+namespace {
+
+TimeoutCallback& callback_in_use() {
+  static TimeoutCallback callback;
+  return callback;
+}
+
+}  // namespace
+
+void set_timeout_callback(TimeoutCallback callback) {
+  callback_in_use() = std::move(callback);
+}
+
+const TimeoutCallback& timeout_callback() {
+  return callback_in_use();
 }
 
 }  // namespace shoal::collectives

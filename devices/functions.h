@@ -44,6 +44,11 @@ inline constexpr FunctionName<ExtraBufferTypes> kExtraBufferTypes{"extra_buffer_
 using SetAbortCallback = void (*)(Backend& backend, bool (*stop)(void*), void* data);
 inline constexpr FunctionName<SetAbortCallback> kSetAbortCallback{"set_abort_callback"};
 
+/// What is queued on the backend so far is not wanted any more: a run under way ends at the next node, and the first
+/// item that has not ended fails with CommError(reason). Any thread; does not wait.
+using GiveUp = void (*)(Backend& backend, std::string_view reason);
+inline constexpr FunctionName<GiveUp> kGiveUp{"give_up"};
+
 /// What the family was built with and what it uses of this machine, for listings.
 using Features = std::vector<Feature> (*)();
 inline constexpr FunctionName<Features> kFeatures{"features"};

@@ -14,6 +14,7 @@
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
+#include "tools/stuck_rank.h"
 
 namespace shoal::tools {
 namespace {
@@ -134,6 +135,7 @@ int report_current(int code) noexcept {
 
 int run_program(const std::vector<std::string>& args) noexcept {
   try {
+    const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
     int code = run_command(args);
     finish_out();
     return code;

@@ -8,6 +8,7 @@
 #include "collectives/communicator.h"
 #include "collectives/host/algorithms.h"
 #include "collectives/host/rendezvous.h"
+#include "devices/functions.h"
 #include "graph/error.h"
 
 namespace shoal::collectives {
@@ -27,7 +28,7 @@ class HostCommunicator final : public Communicator {
  private:
   /// One rank's own things; `scratch` and `calls` belong to its backend's thread.
   struct Rank {
-    Rendezvous& rendezvous;
+    HostCommunicator& communicator;
     int rank;
     Backend& backend;
     RankMemory* memory;  ///< of this rank; null in a mesh of one
@@ -39,6 +40,8 @@ class HostCommunicator final : public Communicator {
   static void touch_memory(void* object, const void*, bool failed);
   static void run(void* object, const void* argument, bool failed);
   static void run_together(Rank& rank, const Call& call);
+  void fail(const std::string& message);
+  void give_up(std::string_view reason);
 
   Rendezvous rendezvous_;
   std::vector<std::unique_ptr<RankMemory>> memory_;
@@ -55,8 +58,7 @@ HostCommunicator::HostCommunicator(std::span<Backend* const> backends, const Opt
     }
   }
   for (int rank = 0; rank < size(); ++rank) {
-    ranks_.push_back(
-        {rendezvous_, rank, *backends[rank], blocks.empty() ? nullptr : blocks[rank], RankScratch(blocks)});
+    ranks_.push_back({*this, rank, *backends[rank], blocks.empty() ? nullptr : blocks[rank], RankScratch(blocks)});
   }
   touch_all_memory();
 }
@@ -96,7 +98,20 @@ void HostCommunicator::enqueue(int rank, const Call& call) {
 }
 
 void HostCommunicator::abort(std::string_view reason) {
-  rendezvous_.fail(fmt::format("[host communicator] aborted: {}", reason));
+  fail(fmt::format("[host communicator] aborted: {}", reason));
+}
+
+void HostCommunicator::fail(const std::string& message) {
+  rendezvous_.fail(message);
+  give_up(message);
+}
+
+// What comes before the collective on a rank that is missing is of no use any more, and may take long.
+void HostCommunicator::give_up(std::string_view reason) {
+  for (Rank& rank : ranks_) {
+    const auto give_up = find_function(rank.backend.device().reg(), functions::kGiveUp);
+    if (give_up != nullptr) give_up(rank.backend, reason);
+  }
 }
 
 void HostCommunicator::run(void* object, const void* argument, bool failed) {
@@ -105,29 +120,31 @@ void HostCommunicator::run(void* object, const void* argument, bool failed) {
   describe_span(call);
   if (failed) {
     // The stream keeps its own, earlier error; here only the peers need to hear of it.
-    rank.rendezvous.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed",
-                                     name_of(call.kind), call.what, rank.rank, rank.backend.name()));
+    rank.communicator.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed",
+                                       name_of(call.kind), call.what, rank.rank, rank.backend.name()));
     return;
   }
-  rank.rendezvous.throw_if_failed();
+  rank.communicator.rendezvous_.throw_if_failed();
   try {
     run_together(rank, call);
-  } catch (const CommError&) {
+  } catch (const CommError& error) {
+    rank.communicator.give_up(error.what());
     throw;
   } catch (const std::exception& error) {
-    rank.rendezvous.fail(
+    rank.communicator.fail(
         fmt::format("[{} {}] rank {} failed: {}", name_of(call.kind), call.what, rank.rank, error.what()));
     throw;
   }
 }
 
 void HostCommunicator::run_together(Rank& rank, const Call& call) {
-  if (rank.rendezvous.size() == 1) {
+  Rendezvous& rendezvous = rank.communicator.rendezvous_;
+  if (rendezvous.size() == 1) {
     const int64_t count = call.counts.empty() ? call.count : call.counts[0];
     copy_bytes(static_cast<std::byte*>(call.out), static_cast<const std::byte*>(call.in), bytes_for(call.dtype, count));
     return;
   }
-  Exchange exchange(rank.rendezvous, rank.scratch, rank.rank, call, rank.calls++ & 1);
+  Exchange exchange(rendezvous, rank.scratch, rank.rank, call, rank.calls++ & 1);
   algorithm_for(call.kind)(exchange);
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "collectives/timeout_callback.h"
 #include "devices/cpu/futex.h"
 #include "devices/cpu/waiting.h"
 #include "graph/error.h"
@@ -41,6 +42,10 @@ Rendezvous::Rendezvous(int ranks, const Options& options)
       timeout_(options.timeout),
       spin_(spin_time(ranks, options)),
       seats_(std::make_unique<Seat[]>(ranks)) {}
+
+Rendezvous::~Rendezvous() {
+  if (has_timed_out_ && timeout_callback()) timeout_callback()("");
+}
 
 void Rendezvous::meet(int rank, const Call& call) {
   std::atomic<uint32_t>& own = seats_[rank].step;
@@ -106,10 +111,12 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call) {
   }
   // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
   const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
-  fail(
-      fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; look for what keeps its device busy or stopped "
-                  "it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-                  name_of(call.kind), call.what, who, ranks_, seconds(timeout_)));
+  const std::string message = fmt::format(
+      "[{} {}] {} of {} did not arrive within {:.3f} s; look for what keeps its device busy or stopped "
+      "it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+      name_of(call.kind), call.what, who, ranks_, seconds(timeout_));
+  fail(message);
+  if (!has_timed_out_.exchange(true) && timeout_callback()) timeout_callback()(message);
 }
 
 void Rendezvous::fail(std::string_view message) {

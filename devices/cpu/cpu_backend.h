@@ -45,6 +45,8 @@ class CpuBackend final : public Backend {
   void compute_async(GraphPlan& plan, int first, int last) override;
   bool set_abort_callback(AbortCallback callback) override;
   bool enqueue(const HostTask& task) override;
+  /// See functions::kGiveUp; not while threads are set.
+  void give_up(std::string_view reason) { worker_->give_up(reason); }
   void set_tracer(Tracer* tracer) override;
 
   /// Everything queued here before is finished when others get past this position.

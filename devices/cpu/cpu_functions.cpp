@@ -28,6 +28,12 @@ void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
   backend.set_abort_callback(stop == nullptr ? AbortCallback() : [stop, data] { return stop(data); });
 }
 
+void give_up(Backend& backend, std::string_view reason) {
+  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
+  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
+  cpu->give_up(reason);
+}
+
 std::string join(const std::vector<std::string_view>& names) {
   std::string text;
   for (const std::string_view name : names) text += (text.empty() ? "" : ",") + std::string(name);
@@ -54,6 +60,7 @@ void* CpuFamily::function(std::string_view name) const {
       {functions::kSetThreads, set_threads},
       {functions::kExtraBufferTypes, extra_buffer_types},
       {functions::kSetAbortCallback, set_abort_callback},
+      {functions::kGiveUp, give_up},
       {functions::kFeatures, features},
   };
   return find_in(table, name);

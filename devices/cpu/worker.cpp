@@ -79,7 +79,8 @@ void describe(const WaitWork& work, TraceSpan& span) {
 
 Worker::Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown)
     : team_(threads, std::move(cores), slowdown), timeline_(TimelinePool::instance().take()) {
-  queued_count_ = timeline_->finished.value();
+  queued_count_ = done_ = timeline_->finished.value();
+  team_.set_abort_callback([this] { return is_given_up() || (abort_ && abort_()); });
   queued_.advance_to(queued_count_);
   try {
     thread_ = std::thread([this] { team_.lead([this] { serve(); }); });
@@ -116,12 +117,20 @@ void Worker::synchronize() {
   std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+void Worker::give_up(std::string_view reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    reason_ = reason;
+  }
+  given_up_.store(queued_.value(), std::memory_order_release);
+}
+
 void Worker::serve() {
-  for (uint64_t done = timeline_->finished.value();;) {
-    const bool follows = queued_.value() > done;
-    queued_.wait_for(done + 1, Waiter::kWorker);
+  for (;;) {
+    const bool follows = queued_.value() > done_;
+    queued_.wait_for(done_ + 1, Waiter::kWorker);
     const bool more = trace_ == nullptr ? run(queue_.pop()) : run_traced(queue_.pop(), follows);
-    timeline_->finished.advance_to(++done);
+    timeline_->finished.advance_to(++done_);
     if (!more) return;
   }
 }
@@ -162,9 +171,23 @@ bool Worker::run(const Work& work) {
       task->run(task->object, task->argument, true);
     }
   } catch (...) {
-    if (failure_ == nullptr) failure_ = std::current_exception();
+    keep_failure();
   }
   return true;
+}
+
+/// Of the exception being handled.
+void Worker::keep_failure() {
+  if (failure_ != nullptr) return;
+  failure_ = std::current_exception();
+  if (!is_given_up()) return;
+  try {
+    throw;
+  } catch (const Aborted&) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::make_exception_ptr(CommError(reason_));
+  } catch (...) {
+  }
 }
 
 }  // namespace shoal::cpu

@@ -7,8 +7,11 @@
 // pooled and their counts never fall, so that a wait may outlive the backend it refers to.
 #pragma once
 
+#include <atomic>
 #include <exception>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -70,7 +73,9 @@ class Worker {
   uint64_t position() const { return queued_count_; }
   const Timeline& timeline() const { return *timeline_; }
   /// While nothing is queued.
-  void set_abort_callback(AbortCallback callback) { team_.set_abort_callback(std::move(callback)); }
+  void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
+  /// What is queued so far is not wanted any more: see functions::kGiveUp. Any thread.
+  void give_up(std::string_view reason);
   /// The row that what it does is written to; nullptr: none. While nothing is queued.
   void set_trace(TraceRow* row) { trace_ = row; }
   /// Waits for everything queued; throws the first failure and clears it.
@@ -80,6 +85,9 @@ class Worker {
   void serve();                ///< takes work until told to stop
   bool run(const Work& work);  ///< false: stop
   bool run_traced(const Work& work, bool follows);
+  void keep_failure();
+  /// Is the item that runs not wanted any more?
+  bool is_given_up() const { return done_ < given_up_.load(std::memory_order_acquire); }
 
   Team team_;
   Timeline* timeline_;
@@ -90,6 +98,11 @@ class Worker {
   /// Written by the worker; the host reads and clears it only when all queued work is finished.
   alignas(kCacheLine) std::exception_ptr failure_;
   TraceRow* trace_ = nullptr;
+  AbortCallback abort_;
+  uint64_t done_;                      ///< items finished; worker
+  std::atomic<uint64_t> given_up_{0};  ///< items up to this position are not wanted any more
+  std::mutex mutex_;
+  std::string reason_;        ///< guarded by mutex_
   int64_t traced_until_ = 0;  ///< the end of the latest span
   std::thread thread_;
 };

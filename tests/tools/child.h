@@ -65,6 +65,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
+  pid_t pid() const { return pid_; }
   void send(int signal) const { kill(pid_, signal); }
   /// Exit code; 128 + n when signal n ended it, which the program itself returns too where it ends by itself.
   int wait() {

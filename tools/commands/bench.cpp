@@ -17,6 +17,7 @@
 #include "tools/output.h"
 #include "tools/program.h"
 #include "tools/prompt.h"
+#include "tools/stuck_rank.h"
 #include "tools/trace_file.h"
 
 namespace shoal::tools {
@@ -178,6 +179,10 @@ int bench(BenchFlags flags, Tracer* tracer) {
   std::string error;
   bool stopped = false;
   try {
+    const StuckRankWatch watch([&report](const std::string& what) {
+      report.finish();
+      tools::report(what, kFailed);
+    });
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report);
   } catch (const OutputError&) {
     throw;

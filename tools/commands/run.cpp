@@ -17,6 +17,7 @@
 #include "tools/output.h"
 #include "tools/program.h"
 #include "tools/prompt.h"
+#include "tools/stuck_rank.h"
 #include "tools/trace_file.h"
 
 namespace shoal::tools {
@@ -116,7 +117,16 @@ void print_summary(const Outcome& outcome) {
                         outcome.generation.tokens.size(), outcome.generation_rate()));
 }
 
-/// Generates, and ends what was printed so far before a failure is reported.
+/// Ends what was printed so far before a failure is reported.
+int finish_printing(const RunFlags& flags, const Engine& engine, const Outcome& outcome) {
+  if (flags.output.json()) {
+    print_json(to_json(flags, engine, outcome));
+  } else if (outcome.error.empty() || !outcome.generation.text.empty()) {
+    write_out("\n");
+  }
+  return outcome.error.empty() ? kSuccess : report(outcome.error, kFailed);
+}
+
 int generate_and_print(const RunFlags& flags, const Engine& engine, const models::Tokenizer& tokenizer,
                        Outcome& outcome) {
   bool stream = !flags.output.json();
@@ -124,18 +134,17 @@ int generate_and_print(const RunFlags& flags, const Engine& engine, const models
     if (stream) write_out(text);
   };
   try {
+    const StuckRankWatch watch([&](const std::string& error) {
+      outcome.error = error;
+      finish_printing(flags, engine, outcome);
+    });
     generate(*engine.session, tokenizer, outcome.prompt, flags.generation, sink, outcome.generation);
   } catch (const OutputError&) {
     throw;
   } catch (...) {
     outcome.error = describe_current();
   }
-  if (!stream) {
-    print_json(to_json(flags, engine, outcome));
-  } else if (outcome.error.empty() || !outcome.generation.text.empty()) {
-    write_out("\n");
-  }
-  if (!outcome.error.empty()) return report(outcome.error, kFailed);
+  if (finish_printing(flags, engine, outcome) != kSuccess) return kFailed;
   if (stream) {
     print_top_logits(outcome.generation, tokenizer);
     print_summary(outcome);

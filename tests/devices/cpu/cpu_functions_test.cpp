@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/devices/conformance/case.h"
+#include "tests/support/gate.h"
 
 namespace shoal::cpu {
 namespace {
@@ -140,10 +141,36 @@ TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 
+TEST(CpuFunctions, WhatIsGivenUpFailsWithTheReason) {
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  Work work;
+  const auto plan = backend->create_plan(work.graph);
+  const std::vector<float> expected = work.run(*backend, *plan);
+  test::set_floats(*work.y, std::vector<float>(expected.size(), -1.0f));
+  test::Gate gate;
+  backend->enqueue(gate.task());
+  backend->compute_async(*plan);
+  find_function(family(), functions::kGiveUp)(*backend, "rank 3 did not come");
+  gate.open = true;
+  EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>("rank 3 did not come"));
+  EXPECT_THAT(test::get_floats(*work.y), testing::Each(-1.0f)) << "it has run all the same";
+  EXPECT_EQ(work.run(*backend, *plan), expected) << "what is queued later is wanted";
+}
+
+TEST(CpuFunctions, NothingIsLostThatEndsBeforeItIsGivenUp) {
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  Work work;
+  const auto plan = backend->create_plan(work.graph);
+  const std::vector<float> expected = work.run(*backend, *plan);
+  find_function(family(), functions::kGiveUp)(*backend, "too late");
+  EXPECT_EQ(work.run(*backend, *plan), expected);
+}
+
 TEST(CpuFunctions, OfOtherFamiliesBackendsAreRefused) {
   const auto other = Registry::instance().init("NULL0");
   EXPECT_THROW(find_function(family(), functions::kSetThreads)(*other, 2), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kExtraBufferTypes)(other->device()), InvalidArgument);
+  EXPECT_THROW(find_function(family(), functions::kGiveUp)(*other, "reason"), InvalidArgument);
 }
 
 }  // namespace

@@ -1,0 +1,19 @@
+// For programs that must end when a rank never comes back: a collective that fails frees the ranks that wait for it,
+// but a thread that is stuck cannot be stopped, and whoever synchronizes the backend of the missing rank waits for it.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+namespace shoal::collectives {
+
+/// Called when ranks of a host communicator have not come in time, with the message of the CommError, on a thread of a
+/// rank that waited; and with "" when that communicator goes, for which all ranks have been synchronized. Must not
+/// throw or wait. One for the process; empty: none.
+using TimeoutCallback = std::function<void(std::string_view message)>;
+/// Not while collectives run.
+void set_timeout_callback(TimeoutCallback callback);
+/// The one that is set.
+const TimeoutCallback& timeout_callback();
+
+}  // namespace shoal::collectives

@@ -1,0 +1,124 @@
+// A device that does not come to a collective: the program ends within the time-out and two seconds, with one message.
+#include <gmock/gmock.h>
+#include <sys/ptrace.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+constexpr auto kTimeOut = 1s, kMore = 2s;
+
+/// An environment variable, for programs that are started while this lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+std::vector<std::string> command(const std::string& more) {
+  std::string prompt = "In";
+  for (int i = 0; i < 300; ++i) prompt += " the beginning";
+  std::vector<std::string> args{"run", "-m", kModel, "-p", prompt, "--devices", "CPU0,CPU1", "-t", "1", "-c", "16384"};
+  for (const std::string& word : words(more)) args.push_back(word);
+  return args;
+}
+
+auto names_the_rank() {
+  return AllOf(HasSubstr("shoal: error: [all_reduce "), HasSubstr("rank 1 of 2 did not arrive within 1.000 s"),
+               EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
+}
+
+TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
+  const Surroundings two{.cpu_devices = "2"};
+  const Variable timeout("SHOAL_COMM_TIMEOUT", "1");
+  auto begin = Clock::now();
+  ASSERT_EQ(run(command("-n 1 -ub 2048"), two).code, 0);
+  const auto healthy = Clock::now() - begin;
+  const Variable slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
+  begin = Clock::now();
+  const Finished stalled = run(command("-n 3 -ub 2048"), two);
+  // The prompt takes the slow device hundreds of times as long.
+  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 2 * healthy);
+  EXPECT_EQ(stalled.code, 1);
+  EXPECT_THAT(stalled.err, names_the_rank());
+}
+
+/// The thread of a child with this name.
+std::filesystem::path thread_of(const Child& child, const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(child.pid()) + "/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string comm;
+    if (std::getline(file, comm) && comm == name) return task.path();
+  }
+  return {};
+}
+
+/// Waits until a thread has computed for some time, in hundredths of a second; more than loading takes.
+void wait_for_work(const Child& child, const std::string& name, long ticks) {
+  for (long used = 0; child.runs() && used < ticks; std::this_thread::sleep_for(10ms)) {
+    std::ifstream file(thread_of(child, name) / "stat");
+    std::string field;
+    for (int i = 0; i < 14 && file >> field; ++i) {
+    }
+    used = file ? std::stol(field) : 0;  // utime
+  }
+}
+
+/// Stops a thread of a child for good, as nothing in the program could; 0 where that is not permitted.
+pid_t stop_thread(const Child& child, const std::string& name) {
+  const std::filesystem::path found = thread_of(child, name);
+  if (found.empty()) return 0;
+  const pid_t thread = std::stoi(found.filename());
+  const bool stopped =
+      ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0 && ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0;
+  return stopped ? thread : 0;
+}
+
+/// Until the thread ends with its program.
+void wait_for_end_of(pid_t thread) {
+  for (int status = 0; waitpid(thread, &status, __WALL) == thread && !WIFEXITED(status) && !WIFSIGNALED(status);) {
+  }
+}
+
+class ADeviceThatNeverComesBack : public testing::TestWithParam<std::string> {};
+
+TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
+  const Variable timeout("SHOAL_COMM_TIMEOUT", "1");
+  Child child(command("-n -1 --ignore-eos --output " + GetParam()), {.cpu_devices = "2"});
+  wait_for_work(child, "CPU1", 30);
+  ASSERT_TRUE(child.runs()) << child.err();
+  const pid_t thread = stop_thread(child, "CPU1");
+  if (thread == 0) GTEST_SKIP() << "threads of others cannot be stopped here";
+  const auto begin = Clock::now();
+  wait_for_end_of(thread);
+  EXPECT_EQ(child.wait(), 1);
+  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore);
+  EXPECT_THAT(child.err(), names_the_rank());
+  const std::string out = child.out();
+  if (GetParam() == "json") {
+    const auto json = nlohmann::json::parse(out);
+    EXPECT_THAT(json["error"].get<std::string>(), HasSubstr("rank 1 of 2 did not arrive"));
+    EXPECT_GT(json["tokens"].size(), 0U);
+  } else {
+    EXPECT_THAT(out, EndsWith("\n"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Outputs, ADeviceThatNeverComesBack, testing::Values("text", "json"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace shoal::tools
