@@ -51,6 +51,14 @@ void describe(const ReplayWork&, TraceSpan& span) {
   span.describe(TraceKind::kCompute, {"recording"});
 }
 
+/// Is it done? "Not ready" stays as CUDA's last error, where the next launch would be taken for a failed one.
+template <class Handle>
+cudaError_t ask(cudaError_t (*query)(Handle), Handle handle) {
+  const cudaError_t status = query(handle);
+  if (status == cudaErrorNotReady) cudaGetLastError();
+  return status;
+}
+
 /// Of the stream: host tasks are shown by the host's clock, marks not at all.
 bool is_traced(const Work& work) {
   const auto is_described = [](const auto& item) {
@@ -132,7 +140,7 @@ void Progress::mark(cudaStream_t stream) {
 
 uint64_t Progress::passed() {
   if (marked_ > kMarks) passed_ = std::max(passed_, marked_ - kMarks);
-  while (passed_ < marked_ && cudaEventQuery(events_[passed_ % kMarks]) == cudaSuccess) ++passed_;
+  while (passed_ < marked_ && ask(cudaEventQuery, events_[passed_ % kMarks]) == cudaSuccess) ++passed_;
   return passed_;
 }
 
@@ -372,12 +380,11 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
   Clock::time_point moved = begin;
   std::exception_ptr problem;  // then the stream will end, but has not yet
   for (uint64_t passed = progress_.passed();;) {
-    const cudaError_t status = cudaStreamQuery(context_.stream);
+    const cudaError_t status = ask(cudaStreamQuery, context_.stream);
     if (status != cudaErrorNotReady || (stop && stop())) {
       if (problem != nullptr) std::rethrow_exception(problem);
       return status;
     }
-    cudaGetLastError();  // "not ready" is no error that others should find
     const Clock::time_point now = Clock::now();
     if (const uint64_t latest = progress_.passed(); latest != passed) passed = latest, moved = now;
     for (const auto& [owner, watch] : watches_) {

@@ -182,6 +182,7 @@ TEST(CudaCapture, ExternalEventsAreRecordedAndWaitedForWhenTheGraphRuns) {
   ASSERT_EQ(cudaEventRecord(before, other), cudaSuccess);
   ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  cudaGetLastError();
   const uint32_t two = 2;
   ASSERT_EQ(cudaMemcpy(flags.data(), &two, 4, cudaMemcpyHostToDevice), cudaSuccess);
   stream.synchronize();
@@ -219,6 +220,7 @@ TEST(CudaCapture, TheDriverWaitsForFlags) {
   launch(first, add, dim3(1), dim3(1), 0, value.data(), 4);
   first.synchronize();
   EXPECT_EQ(cudaStreamQuery(second), cudaErrorNotReady) << "2 is not enough";
+  cudaGetLastError();
   EXPECT_EQ(write(first, address, 3, CU_STREAM_WRITE_VALUE_DEFAULT), CUDA_SUCCESS);
   second.synchronize();
   EXPECT_EQ(value.get()[0], 15);

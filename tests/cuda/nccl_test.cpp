@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "collectives/nccl/nccl_communicator.h"
 #include "graph/error.h"
@@ -299,6 +301,31 @@ TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
     EXPECT_THAT(errors[rank], Optional(StartsWith("CommError: [all_reduce blk.0.ffn] rank 1 (CUDA1) cannot take part: "
                                                   "earlier work on it failed")));
   }
+}
+
+// The launcher keeps asking whether the stream is done, and "not ready" stays as CUDA's last error.
+TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
+  CudaMesh mesh(2);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  test::Loaded loaded("input %x f32 [8]\n%y = add(%x, %x)\noutput %y\n", *mesh.devices()[0]);
+  const auto plan = mesh.backend(0).create_plan(loaded.graph);
+  loaded.fill_inputs();
+  Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 100));
+  first.queue(*communicator, {0, 1});  // connects the ranks, for which rank 0 would wait
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  for (int i = 0; i < 3; ++i) {
+    first.queue(*communicator, {0});
+    Strings calls;
+    while (std::count(calls.begin(), calls.end(), "cudaStreamQuery") == 0) {
+      shoal::cuda::emulator::record_calls();
+      std::this_thread::sleep_for(milliseconds(1));
+      calls = shoal::cuda::emulator::take_calls();
+    }
+    mesh.backend(0).compute_async(*plan);
+    first.queue(*communicator, {1});
+    ASSERT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  }
+  first.test.verify();
 }
 
 TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {

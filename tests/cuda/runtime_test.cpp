@@ -51,6 +51,7 @@ TEST(CudaRuntime, StreamsRunInOrderAndTheHostGoesOn) {
   launch(stream, add, dim3(1), dim3(2), 0, values.data(), 5);
   ASSERT_EQ(cudaMemcpyAsync(out.data(), values.data(), 8, cudaMemcpyDeviceToHost, stream), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady) << "is kept as if it were an error";
   EXPECT_EQ(out[0], 0);
   in = {30, 40};  // too early: the copy has not happened yet
   gate.open();
@@ -72,6 +73,7 @@ TEST(CudaRuntime, EventsOrderStreams) {
   ASSERT_EQ(cudaStreamWaitEvent(second, event, 0), cudaSuccess);
   launch(second, copy_value, dim3(1), dim3(1), 0, static_cast<const int*>(value.data()), copy.data());
   EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   gate.open();
   ASSERT_EQ(cudaEventSynchronize(event), cudaSuccess);
   ASSERT_EQ(cudaEventRecord(later, second), cudaSuccess);
