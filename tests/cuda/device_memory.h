@@ -4,11 +4,23 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
+#include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace shoal::test {
+
+/// Polls; two minutes are too long.
+inline void wait_until(const std::function<bool()>& condition) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 /// A stream of the current GPU.
 class CudaStream {

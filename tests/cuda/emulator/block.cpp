@@ -13,6 +13,8 @@
 #include <string_view>
 #include <thread>
 
+#include "tests/cuda/emulator/residency.h"
+
 namespace shoal::cuda::emulator {
 namespace {
 
@@ -56,8 +58,12 @@ struct Launch::Helpers {
   int running = 0;
 };
 
-Launch::Launch(const LaunchSize& size, const std::function<void()>& kernel, Workers& workers)
-    : size_(size), kernel_(kernel), workers_(workers), blocks_(uint64_t{size.grid.x} * size.grid.y * size.grid.z) {}
+Launch::Launch(const LaunchSize& size, const std::function<void()>& kernel, int gpu, Workers& workers)
+    : size_(size),
+      kernel_(kernel),
+      gpu_(gpu),
+      workers_(workers),
+      blocks_(uint64_t{size.grid.x} * size.grid.y * size.grid.z) {}
 
 void Launch::run() {
   work();
@@ -74,6 +80,7 @@ void Launch::work() {
     if (next >= blocks_) return;
     const uint64_t block = reverse ? blocks_ - 1 - next : next;
     const uint64_t row = block / size_.grid.x;
+    const Seat seat(gpu_, size_);
     runner.run_block(*this,
                      uint3{static_cast<unsigned>(block % size_.grid.x), static_cast<unsigned>(row % size_.grid.y),
                            static_cast<unsigned>(row / size_.grid.y)});

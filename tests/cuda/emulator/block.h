@@ -84,7 +84,7 @@ struct Warp {
 /// One kernel being run by one or more OS threads.
 class Launch {
  public:
-  Launch(const LaunchSize& size, const std::function<void()>& kernel, Workers& workers);
+  Launch(const LaunchSize& size, const std::function<void()>& kernel, int gpu, Workers& workers);
 
   const LaunchSize& size() const { return size_; }
   const std::function<void()>& kernel() const { return kernel_; }
@@ -98,6 +98,7 @@ class Launch {
 
   const LaunchSize size_;
   const std::function<void()>& kernel_;
+  const int gpu_;
   Workers& workers_;
   const uint64_t blocks_;
   std::atomic<uint64_t> next_{0};

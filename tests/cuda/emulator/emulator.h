@@ -6,6 +6,8 @@
 //   SHOAL_EMULATED_PROCESSORS=132   multiprocessors of each (8)
 //   SHOAL_EMULATED_PEERS=0          GPUs do not reach each other (they do)
 //   SHOAL_EMULATED_LYING_PEERS=0>1  copies from GPU 0 to GPU 1 arrive changed; more pairs after commas
+//   SHOAL_EMULATED_RESIDENCY=1      blocks need room on a multiprocessor (residency.h)
+//   SHOAL_EMULATED_DRIVER_LOCK=1    calls that wait for a GPU keep other threads from launching there
 //   SHOAL_EMULATED_ORDER=reverse    in which the threads of a block start: forward, reverse, random
 //   SHOAL_EMULATED_BLOCKS=reverse   in which the blocks of a launch start: forward, reverse
 #pragma once
@@ -31,5 +33,9 @@ std::vector<std::string> take_calls();
 
 /// How many asynchronous copies of kernels since the last call read a vector that lies partly behind its allocation.
 uint64_t take_copies_over_edges();
+/// How many threads are inside of a call now.
+int calls_in_progress(const std::string& name);
+/// How many blocks are on a GPU now; with SHOAL_EMULATED_RESIDENCY only.
+int resident_blocks(int gpu);
 
 }  // namespace shoal::cuda::emulator

@@ -56,6 +56,7 @@ struct Graph {
 };
 struct GraphExec {
   std::shared_ptr<const Nodes> nodes;
+  bool uploaded = false;
 };
 
 /// A capture that goes on; guarded by Runtime::mutex.
@@ -132,6 +133,7 @@ struct Gpu {
   size_t used = 0;
   std::set<int> peers;  ///< whose memory it may use
   std::unique_ptr<Stream> default_stream;
+  std::mutex driver;  ///< see DriverLock
 };
 
 struct Runtime {
@@ -160,12 +162,12 @@ bool& in_host_function();
 /// What every call does around its own work: writes itself down, fails when a test asked for it, keeps the error.
 /// `keeps` = false for calls whose answer is no error that cudaGetLastError() tells.
 cudaError_t begin_call(const char* name);
-cudaError_t end_call(cudaError_t status);
+cudaError_t end_call(const char* name, cudaError_t status);
 
 template <class Function>
 cudaError_t api(const char* name, Function&& function) {
   const cudaError_t asked = begin_call(name);
-  return end_call(asked != cudaSuccess ? asked : function());
+  return end_call(name, asked != cudaSuccess ? asked : function());
 }
 /// The same for calls that must not be made while something is captured.
 cudaError_t spoil_captures();
@@ -187,6 +189,18 @@ cudaError_t add_node(Stream& stream, Operation operation);
 bool is_capturing(const Stream& stream);
 /// Waits for all streams of a GPU.
 void synchronize_gpu(int gpu);
+
+/// SHOAL_EMULATED_DRIVER_LOCK=1: a call of the driver that keeps its lock on a GPU while it waits, so that nothing can
+/// be launched there meanwhile. Without the mode nothing is locked.
+class DriverLock {
+ public:
+  explicit DriverLock(int gpu);
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+/// In that mode: waits for all that a GPU does while it holds the lock.
+void wait_in_driver(int gpu);
 
 /// The allocation that an address is in.
 struct Place {

@@ -49,9 +49,10 @@ void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* func
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     const cudaError_t status = check_size(size, allowed_shared_bytes(function));
     if (status != cudaSuccess) return status;
-    return submit(*stream, {OperationKind::kKernel, [size, kernel = std::move(kernel)](Workers& workers) {
-                              Launch(size, kernel, workers).run();
-                            }});
+    return submit(*stream,
+                  {OperationKind::kKernel, [size, kernel = std::move(kernel), gpu = stream->gpu()](Workers& workers) {
+                     Launch(size, kernel, gpu, workers).run();
+                   }});
   });
 }
 

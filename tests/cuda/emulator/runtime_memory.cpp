@@ -89,6 +89,8 @@ bool begins_allocation(const void* address, MemoryKind kind) {
 }
 
 void synchronize_all() {
+  std::vector<DriverLock> locks;
+  for (int gpu = 0; gpu < gpu_count(); ++gpu) locks.emplace_back(gpu);
   for (int gpu = 0; gpu < gpu_count(); ++gpu) synchronize_gpu(gpu);
 }
 
@@ -116,6 +118,7 @@ cudaError_t cudaFree(void* address) {
     if (address == nullptr) return cudaSuccess;
     const Place place = find_place(address);
     if (!place.on_gpu() || place.offset != 0) return cudaErrorInvalidValue;
+    const DriverLock lock(place.allocation.gpu);
     synchronize_gpu(place.allocation.gpu);
     return release(address, MemoryKind::kDevice, MemoryKind::kPool);
   });

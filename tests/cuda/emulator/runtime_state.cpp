@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,7 @@ struct Calls {
   std::vector<Fault> faults;
   bool recording = false;
   std::vector<std::string> names;
+  std::map<std::string_view, int> in_progress;
 };
 
 Calls& calls() {
@@ -73,6 +75,7 @@ cudaError_t begin_call(const char* name) {
   runtime();
   Calls& all = calls();
   const std::lock_guard lock(all.mutex);
+  ++all.in_progress[name];
   if (all.recording && std::find(kQuestions.begin(), kQuestions.end(), name) == kQuestions.end()) {
     all.names.emplace_back(name);
   }
@@ -88,7 +91,12 @@ cudaError_t begin_call(const char* name) {
   return g_in_host_function ? cudaErrorNotPermitted : cudaSuccess;
 }
 
-cudaError_t end_call(cudaError_t status) {
+cudaError_t end_call(const char* name, cudaError_t status) {
+  {
+    Calls& all = calls();
+    const std::lock_guard lock(all.mutex);
+    --all.in_progress[name];
+  }
   if (status != cudaSuccess) g_last_error = status;  // "not ready", too
   return status;
 }
@@ -117,6 +125,27 @@ std::vector<std::string> take_calls() {
   const std::lock_guard lock(all.mutex);
   all.recording = false;
   return std::move(all.names);
+}
+
+int calls_in_progress(const std::string& name) {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.in_progress.find(name);
+  return found == all.in_progress.end() ? 0 : found->second;
+}
+
+DriverLock::DriverLock(int gpu) {
+  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
+  std::unique_lock lock(runtime().mutex);
+  std::mutex& own = runtime().gpus[gpu].driver;
+  lock.unlock();
+  lock_ = std::unique_lock(own);
+}
+
+void wait_in_driver(int gpu) {
+  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
+  const DriverLock lock(gpu);
+  synchronize_gpu(gpu);
 }
 
 }  // namespace shoal::cuda::emulator
