@@ -13,6 +13,7 @@
 #include "collectives/nccl/nccl_api.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
+#include "devices/cuda/waiting_kernels.h"
 #include "graph/error.h"
 
 namespace shoal::collectives::nccl {
@@ -92,7 +93,7 @@ struct Rank {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::span<Backend* const> backends, const Options& options)
-      : api_(api()), timeout_(options.timeout) {
+      : waiting_(streams_of(backends)), api_(api()), timeout_(options.timeout) {
     for (Backend* backend : backends) {
       ranks_.emplace_back(new Rank{*this, static_cast<int>(ranks_.size()), dynamic_cast<CudaBackend&>(*backend)});
     }
@@ -130,6 +131,14 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  static std::vector<shoal::cuda::WaitingKernels::Stream> streams_of(std::span<Backend* const> backends) {
+    std::vector<shoal::cuda::WaitingKernels::Stream> streams;
+    for (Backend* backend : backends) {
+      const cuda::LaunchContext& context = dynamic_cast<CudaBackend&>(*backend).launcher().context();
+      streams.push_back({context.gpu.gpu, context.stream});
+    }
+    return streams;
+  }
   static std::string text_of(Collective kind, std::string_view what) {
     return fmt::format("{} {}", name_of(kind), what);
   }
@@ -146,6 +155,7 @@ class NcclCommunicator final : public Communicator {
     rank.arrived = number + 1;
     try {
       if (rank.comm == nullptr) connect(rank, call, context);
+      const auto gate = shoal::cuda::launch_waiting_kernels();
       queue(rank, call, context.stream);
       settle(rank, "be queued");
     } catch (const CommError&) {
@@ -377,6 +387,7 @@ class NcclCommunicator final : public Communicator {
   using Queue = void (NcclCommunicator::*)(Rank&, const Call&, cudaStream_t);
   static const std::array<Queue, static_cast<size_t>(Collective::kCount)> kCalls;
 
+  const shoal::cuda::WaitingKernels waiting_;
   const Api& api_;
   const std::chrono::milliseconds timeout_;
   std::mutex id_mutex_;

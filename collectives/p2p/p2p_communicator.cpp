@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <set>
 
 #include "devices/cuda/cuda_api.h"
@@ -16,21 +15,15 @@ namespace {
 constexpr std::string_view kNormName = "all_reduce_norm";
 constexpr uint32_t kNormKind = static_cast<uint32_t>(Collective::kCount);
 
-/// The blocks of all ranks must be able to run at the same time, or they would wait for blocks that wait for them.
-int blocks_for(std::span<const Place> places, int most) {
-  std::map<int, int> ranks_of_gpu;
-  for (const Place& place : places) ++ranks_of_gpu[place.gpu];
-  int blocks = std::clamp(most, 1, kMaxBlocks);
-  for (const auto& [gpu, ranks] : ranks_of_gpu) {
-    int processors = 0;
-    cuda::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu), fmt::format("GPU {}", gpu),
-                "ask for its processors");
-    blocks = std::min(blocks, std::max(processors / ranks, 1));
-  }
-  return blocks;
+/// Of each rank; none for a mesh of one, which launches no kernels.
+std::vector<int> gpus_of(std::span<const Place> places) {
+  std::vector<int> gpus;
+  if (places.size() == 1) return gpus;
+  for (const Place& place : places) gpus.push_back(place.gpu);
+  return gpus;
 }
 
-void require_places(std::span<const Place> places) {
+std::vector<Place> checked(std::span<const Place> places) {
   require<InvalidArgument>(!places.empty() && places.size() <= kMaxRanks,
                            "[p2p communicator] takes 1 to {} ranks, got {}", kMaxRanks, places.size());
   std::set<cudaStream_t> streams;
@@ -38,12 +31,11 @@ void require_places(std::span<const Place> places) {
   require<InvalidArgument>(streams.size() == places.size(),
                            "[p2p communicator] every rank needs a stream of its own, got {} for {} ranks",
                            streams.size(), places.size());
+  return {places.begin(), places.end()};
 }
 
 void require_peers(std::span<const Place> places, VerifyPeer verify) {
-  std::vector<int> gpus;
-  for (const Place& place : places) gpus.push_back(place.gpu);
-  const std::vector<std::string> problems = verify_peers(gpus, verify);
+  const std::vector<std::string> problems = verify_peers(gpus_of(places), verify);
   require<DeviceError>(problems.empty(),
                        "[p2p communicator] peer access does not work: {}; use another communicator (nccl, staged)",
                        fmt::join(problems, "; "));
@@ -83,12 +75,12 @@ bool is_written(const FailureRecord& record) {
 
 }  // namespace
 
+/// From the GPUs' pools: neither allocating there nor freeing waits for other communicators' kernels.
 class P2pCommunicator::Memory {
  public:
   Memory(std::span<const Place> places, size_t bytes) {
     void* host = nullptr;
-    cuda::check(cudaHostAlloc(&host, sizeof(HostWords), cudaHostAllocPortable | cudaHostAllocMapped),
-                "p2p communicator", "allocate pinned host memory");
+    cuda::check(cuda::allocate_pinned(&host, sizeof(HostWords)), "p2p communicator", "allocate pinned host memory");
     host_ = new (host) HostWords{};
     try {
       for (const Place& place : places) add(place, bytes);
@@ -106,25 +98,25 @@ class P2pCommunicator::Memory {
 
  private:
   struct Block {
-    int gpu;
+    Place place;
     uint8_t* memory;
   };
 
   void add(const Place& place, size_t bytes) {
     const cuda::CurrentGpu current(place.gpu);
     void* memory = nullptr;
-    cuda::check(cudaMalloc(&memory, bytes), place.device_name, "allocate memory for collectives");
-    blocks_.push_back({place.gpu, static_cast<uint8_t*>(memory)});
+    cuda::check(cudaMallocAsync(&memory, bytes, place.stream), place.device_name, "allocate memory for collectives");
+    blocks_.push_back({place, static_cast<uint8_t*>(memory)});
     // On the rank's stream, and waited for: other ranks may write there as soon as the constructor has returned.
     cuda::check(cudaMemsetAsync(memory, 0, bytes, place.stream), place.device_name, "clear memory for collectives");
     cuda::check(cudaStreamSynchronize(place.stream), place.device_name, "clear memory for collectives");
   }
   void release() {
     for (const Block& block : blocks_) {
-      const cuda::CurrentGpu current(block.gpu);
-      cudaFree(block.memory);
+      const cuda::CurrentGpu current(block.place.gpu);
+      cudaFreeAsync(block.memory, block.place.stream);
     }
-    cudaFreeHost(host_);
+    cuda::free_pinned(host_, sizeof(HostWords));
   }
 
   HostWords* host_ = nullptr;
@@ -132,13 +124,19 @@ class P2pCommunicator::Memory {
 };
 
 P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& options, const P2pOptions& p2p)
-    : places_(places.begin(), places.end()), options_(p2p), timeout_(options.timeout), names_(places.size()) {
-  require_places(places);
+    : places_(checked(places)),
+      options_(p2p),
+      timeout_(options.timeout),
+      share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks)),
+      layout_{size(), share_.blocks()},
+      names_(places.size()) {
   require_peers(places, p2p.verify_peer);
-  layout_ = {size(), blocks_for(places, p2p.max_blocks)};
   if (size() > 1) load_kernels(places);
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
+  std::vector<cuda::WaitingKernels::Stream> streams;
+  for (const Place& place : places) streams.push_back({place.gpu, place.stream});
+  waiting_.emplace(streams);
 }
 
 P2pCommunicator::~P2pCommunicator() = default;
@@ -180,6 +178,7 @@ void P2pCommunicator::launch(int rank, const Call& call) {
   require<InvalidArgument>(can(call), "[{} {}] p2p cannot run this", name_of(call.kind), call.what);
   const cuda::CurrentGpu current(places_[rank].gpu);
   if (size() == 1) return launch_alone(call);
+  const auto gate = cuda::launch_waiting_kernels();
   const cudaStream_t stream = places_[rank].stream;
   const uint32_t signature =
       sign(static_cast<uint32_t>(call.kind), {static_cast<int64_t>(call.dtype), call.count, call.root}, call.counts);
@@ -203,6 +202,7 @@ void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view
   const cuda::CurrentGpu current(places_[rank].gpu);
   reduction.element = element(DType::kF32);
   const uint32_t signature = sign(kNormKind, {reduction.row, reduction.rows});
+  const auto gate = cuda::launch_waiting_kernels();
   all_reduce_norm(places_[rank].stream, mesh(rank, what, signature), reduction);
   check_launch(rank, kNormName, what);
 }

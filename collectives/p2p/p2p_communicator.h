@@ -15,14 +15,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/p2p/block_share.h"
 #include "collectives/p2p/kernels.h"
 #include "collectives/p2p/peer_access.h"
+#include "devices/cuda/waiting_kernels.h"
 
 namespace shoal::collectives::p2p {
 
@@ -48,15 +51,16 @@ struct P2pOptions {
   /// f32 sums travel as bf16: every addend, and the result of all_reduce, are rounded to bf16; added in f32.
   bool bf16_wire = false;
   Thresholds thresholds = {};
-  int max_blocks = kMaxBlocks;  ///< of a rank's kernels; fewer where a GPU has fewer processors for each of its ranks
+  int max_blocks = kMaxBlocks;  ///< of a rank's kernels; fewer where ranks share a GPU (BlockShare)
   VerifyPeer verify_peer = p2p::verify_peer;
 };
 
 class P2pCommunicator {
  public:
   /// Allocates and clears the ranks' memory. Throws InvalidArgument for no ranks, too many, or a stream named twice;
-  /// DeviceError when a pair of GPUs has no peer access that works, or something cannot be allocated. The streams
-  /// must outlive the communicator's use and be synchronized before it is destroyed.
+  /// DeviceError when a pair of GPUs has no peer access that works, other communicators leave too few multiprocessors,
+  /// or something cannot be allocated. The streams must outlive the communicator and be synchronized before it is
+  /// destroyed.
   explicit P2pCommunicator(std::span<const Place> places, const Options& options = {}, const P2pOptions& p2p = {});
   ~P2pCommunicator();
   P2pCommunicator(const P2pCommunicator&) = delete;
@@ -106,8 +110,10 @@ class P2pCommunicator {
   const std::vector<Place> places_;
   const P2pOptions options_;
   const std::chrono::nanoseconds timeout_;
-  Layout layout_;
+  const BlockShare share_;
+  const Layout layout_;
   std::unique_ptr<Memory> memory_;
+  std::optional<shoal::cuda::WaitingKernels> waiting_;
   mutable std::mutex mutex_;  ///< of what follows
   std::vector<Names> names_;  ///< of each rank
   mutable std::string failure_;

@@ -15,21 +15,22 @@ void check(cudaError_t status, int gpu, std::string_view what) {
   cuda::check(status, fmt::format("GPU {}", gpu), what);
 }
 
-/// A stream and zeroed memory of one GPU.
+/// A stream and memory of one GPU, of the kind that communicators have: from its pool.
 class Probe {
  public:
   explicit Probe(int gpu) : gpu_(gpu) {
     const cuda::CurrentGpu current(gpu);
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), gpu, "create a stream");
     void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, kBytes + sizeof(uint32_t));
+    const cudaError_t status = cudaMallocAsync(&memory, kBytes + sizeof(uint32_t), stream_);
     if (status != cudaSuccess) cudaStreamDestroy(stream_);
     check(status, gpu, "allocate memory to verify peer access");
     words_ = static_cast<uint32_t*>(memory);
   }
   ~Probe() {
     const cuda::CurrentGpu current(gpu_);
-    cudaFree(words_);
+    cudaFreeAsync(words_, stream_);
+    cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
   }
   Probe(const Probe&) = delete;
@@ -85,9 +86,11 @@ std::string turn_on(int from, int to) {
   const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
   if (status == cudaErrorPeerAccessAlreadyEnabled) {
     cudaGetLastError();
-    return "";
+  } else {
+    check(status, from, fmt::format("turn on peer access to GPU {}", to));
   }
-  check(status, from, fmt::format("turn on peer access to GPU {}", to));
+  check(cuda::set_pool_access(to, from, cudaMemAccessFlagsProtReadWrite), from,
+        fmt::format("turn on access to the memory pool of GPU {}", to));
   return "";
 }
 

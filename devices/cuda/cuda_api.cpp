@@ -13,6 +13,14 @@ void check(cudaError_t status, std::string_view owner, std::string_view what) {
   fail<DeviceError>("[{}] cannot {}: {} ({})", owner, what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
+cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
+  cudaMemPool_t pool = nullptr;
+  const cudaError_t status = cudaDeviceGetDefaultMemPool(&pool, gpu);
+  if (status != cudaSuccess) return status;
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, peer}, flags};
+  return cudaMemPoolSetAccess(pool, &access, 1);
+}
+
 CurrentGpu::CurrentGpu(int gpu) : gpu_(gpu) {
   cudaGetDevice(&before_);
   if (before_ != gpu_) cudaSetDevice(gpu_);

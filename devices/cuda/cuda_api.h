@@ -11,6 +11,9 @@ namespace shoal::cuda {
 /// `what` completes "cannot ...".
 void check(cudaError_t status, std::string_view owner, std::string_view what);
 
+/// What `peer`, which has access to `gpu`, may do with memory that is allocated in the order of `gpu`'s streams.
+cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags);
+
 /// Calls of this thread are for this GPU while it lives, and for the one before afterwards.
 class CurrentGpu {
  public:

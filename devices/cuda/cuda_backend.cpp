@@ -87,6 +87,9 @@ void CudaBackend::write_bytes_async(void* to, const void* from, size_t size) {
 
 bool CudaBackend::start_recording() {
   if (!graphs_) return false;
+  // Making a graph may wait for the GPU, where no kernel must wait for what is launched behind that then: all members
+  // of a mesh are done here before any of them gets on.
+  launcher_.finish();
   launcher_.push(StartRecordingWork{});
   return true;
 }

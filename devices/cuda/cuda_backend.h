@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
   bool has_own_memory() const override { return true; }
   void read_bytes_async(const void* from, void* to, size_t size) override;
   void write_bytes_async(void* to, const void* from, size_t size) override;
+  /// Waits for queued work, failures of which stay.
   bool start_recording() override;
   std::unique_ptr<Recording> stop_recording() override;
   void replay_async(Recording& recording) override;

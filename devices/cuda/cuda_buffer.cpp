@@ -5,6 +5,7 @@
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_family.h"
 #include "devices/cuda/granule.h"
+#include "devices/cuda/waiting_kernels.h"
 #include "devices/host_buffer.h"
 #include "devices/params.h"
 #include "devices/strided.h"
@@ -73,7 +74,7 @@ class CudaBuffer final : public Buffer {
 class PinnedBuffer final : public HostBuffer {
  public:
   using HostBuffer::HostBuffer;
-  ~PinnedBuffer() override { cudaFreeHost(base()); }
+  ~PinnedBuffer() override { free_pinned(base(), size()); }
 };
 
 /// Calls copy(tensor address, host offset, length) for the gap-free pieces of all rows until one fails.
@@ -124,7 +125,7 @@ Device& PinnedBufferType::device() const {
 std::unique_ptr<Buffer> PinnedBufferType::allocate(size_t size) {
   const CurrentGpu current(device_.gpu().traits.gpu);
   void* data = nullptr;
-  const cudaError_t status = cudaHostAlloc(&data, whole_granules(size), cudaHostAllocPortable);
+  const cudaError_t status = allocate_pinned(&data, size);
   if (status != cudaSuccess) {
     cudaGetLastError();
     fail<OutOfMemory>("[{}] cannot pin {} of host memory ({}): free memory, or raise the limit of locked memory",

@@ -192,25 +192,60 @@ void CudaFamily::prepare(Gpu& gpu) {
 
 namespace {
 
+/// A stream of a GPU and memory from its pool, which is what buffers are made of, and what can be freed while a kernel
+/// waits on the GPU.
+class Scratch {
+ public:
+  Scratch(int gpu, size_t size) : gpu_(gpu) {
+    const CurrentGpu current(gpu);
+    if (cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess) return;
+    if (cudaMallocAsync(&memory_, size, stream_) != cudaSuccess) memory_ = nullptr;
+  }
+  ~Scratch() {
+    const CurrentGpu current(gpu_);
+    if (memory_ != nullptr) cudaFreeAsync(memory_, stream_);
+    finish();
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  int gpu() const { return gpu_; }
+  void* memory() const { return memory_; }
+  cudaStream_t stream() const { return stream_; }
+  bool finish() const { return stream_ != nullptr && cudaStreamSynchronize(stream_) == cudaSuccess; }
+
+ private:
+  const int gpu_;
+  cudaStream_t stream_ = nullptr;
+  void* memory_ = nullptr;
+};
+
 /// A pattern copied from one GPU to the other comes back as it was.
 bool copies_are_right(int from, int to) {
   std::array<uint32_t, 1024> sent{}, back{};
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint32_t>(i * 2654435761U + static_cast<uint32_t>(to));
-  void *source = nullptr, *target = nullptr;
-  bool right = false;
-  {
-    const CurrentGpu on(from);
-    right = cudaMalloc(&source, sizeof(sent)) == cudaSuccess &&
-            cudaMemcpy(source, sent.data(), sizeof(sent), cudaMemcpyHostToDevice) == cudaSuccess;
-  }
-  const CurrentGpu on(to);
-  right = right && cudaMalloc(&target, sizeof(sent)) == cudaSuccess &&
-          cudaMemcpyPeer(target, to, source, from, sizeof(sent)) == cudaSuccess &&
-          cudaMemcpy(back.data(), target, sizeof(back), cudaMemcpyDeviceToHost) == cudaSuccess && back == sent;
-  cudaFree(target);
-  const CurrentGpu first(from);
-  cudaFree(source);
-  return right;
+  const Scratch source(from, sizeof(sent)), target(to, sizeof(sent));
+  if (source.memory() == nullptr || target.memory() == nullptr) return false;
+  const auto run = [](const Scratch& on, auto copy) {
+    const CurrentGpu current(on.gpu());
+    return copy(on.stream()) == cudaSuccess && on.finish();
+  };
+  const size_t bytes = sizeof(sent);
+  return target.finish() &&
+         run(source,
+             [&](cudaStream_t stream) {
+               return cudaMemcpyAsync(source.memory(), sent.data(), bytes, cudaMemcpyHostToDevice, stream);
+             }) &&
+         run(target,
+             [&](cudaStream_t stream) {
+               return cudaMemcpyPeerAsync(target.memory(), to, source.memory(), from, bytes, stream);
+             }) &&
+         run(target,
+             [&](cudaStream_t stream) {
+               return cudaMemcpyAsync(back.data(), target.memory(), bytes, cudaMemcpyDeviceToHost, stream);
+             }) &&
+         back == sent;
 }
 
 }  // namespace
@@ -224,17 +259,15 @@ void CudaFamily::connect(const Gpu& from, const Gpu& to) {
                          cudaDeviceEnablePeerAccess(b, 0) == cudaSuccess;
   cudaGetLastError();  // not possible after all: copies go through the host then
   if (!connected) return;
+  // What is allocated in a stream's order has an access list of its own.
+  set_pool_access(b, a, cudaMemAccessFlagsProtReadWrite);
   if (!copies_are_right(b, a)) {
+    set_pool_access(b, a, cudaMemAccessFlagsProtNone);
     cudaDeviceDisablePeerAccess(b);
     cudaGetLastError();
     problems_ += fmt::format("{}direct copies from CUDA{} to CUDA{} are wrong and not used",
                              problems_.empty() ? "" : "; ", b, a);
-    return;
   }
-  // What is allocated in a stream's order has an access list of its own.
-  cudaMemPool_t pool = nullptr;
-  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, a}, cudaMemAccessFlagsProtReadWrite};
-  if (cudaDeviceGetDefaultMemPool(&pool, b) == cudaSuccess) cudaMemPoolSetAccess(pool, &access, 1);
   cudaGetLastError();
 }
 

@@ -5,6 +5,7 @@
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/fusion.h"
+#include "devices/cuda/waiting_kernels.h"
 #include "devices/node_plan.h"
 #include "graph/error.h"
 
@@ -45,7 +46,7 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
 CudaPlan::~CudaPlan() {
   if (was_queued_) backend_.finish();
   for (const Captured& part : captured_) {
-    if (part.exec != nullptr) cudaGraphExecDestroy(part.exec);
+    if (part.exec != nullptr) destroy_graph(backend_.cuda_device().gpu().traits.gpu, part.exec);
   }
 }
 
@@ -131,9 +132,10 @@ void CudaPlan::run(const LaunchContext& context, int first, int last, bool recor
   ++part.runs;
   const bool may_capture = backend_.uses_graphs() && !recording && !abort && range.size() > 1 && !part.broken;
   if (!may_capture || part.runs == 1) return launch(context, range, abort);
-  if ((part.exec == nullptr || part.stale) && !capture(context, range, part)) {
-    part.broken = true;
-    return launch(context, range, abort);
+  if (part.exec == nullptr || part.stale) {
+    const auto attempt = [&] { part.broken = !capture(context, range, part); };
+    const bool tried = run_while_none_waits(context.gpu.gpu, std::chrono::milliseconds(0), attempt);
+    if (!tried || part.broken) return launch(context, range, abort);
   }
   check(cudaGraphLaunch(part.exec, context.stream), backend_.name(), "launch a graph");
 }

@@ -10,10 +10,14 @@
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_buffer.h"
 #include "devices/cuda/cuda_plan.h"
+#include "devices/cuda/waiting_kernels.h"
 #include "graph/error.h"
 
 namespace shoal::cuda {
 namespace {
+
+/// How long a recording waits for other meshes on its GPU to be done.
+constexpr std::chrono::seconds kRecordingPatience{1};
 
 /// Marks that nobody uses now, for each GPU.
 struct MarkPool {
@@ -123,7 +127,7 @@ void Mark::synchronize() {
 }
 
 CudaRecording::~CudaRecording() {
-  cudaGraphExecDestroy(exec_);
+  destroy_graph(gpu_, exec_);
 }
 
 Progress::~Progress() {
@@ -344,10 +348,20 @@ void Launcher::start(const SetWork& work) {
   if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
 }
 
+// When host memory is not pinned, the driver waits for the stream inside of the copy. It looks at nothing then, and may
+// keep other threads from launching what the stream waits for.
+void Launcher::wait_before_reading(const void* to) {
+  cudaPointerAttributes host{};
+  const bool is_known = cudaPointerGetAttributes(&host, to) == cudaSuccess;
+  if (!is_known) cudaGetLastError();
+  if (has_polls() || !is_known || host.type == cudaMemoryTypeUnregistered) {
+    check(wait_for_stream(), name_, "finish its work");
+  }
+}
+
 void Launcher::start(const GetWork& work) {
   if (!may_wait()) return;
-  // The driver waits for the stream when host memory is not pinned, and looks at nothing meanwhile.
-  if (has_polls()) wait_for_stream();
+  wait_before_reading(work.data);
   const cudaError_t status = copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
   if (status != cudaSuccess) check(status, name_, "read " + work.tensor->name);
 }
@@ -360,6 +374,7 @@ void Launcher::start(const CopyWork& work) {
 
 void Launcher::start(const BytesWork& work) {
   if (!may_wait()) return;
+  if (work.kind == cudaMemcpyDeviceToHost) wait_before_reading(work.to);
   check(cudaMemcpyAsync(work.to, work.from, work.size, work.kind, context_.stream), name_, "copy bytes");
 }
 
@@ -400,6 +415,7 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
 }
 
 void Launcher::start(const StartRecordingWork&) {
+  const auto gate = launch_waiting_kernels();
   recording_ = true;
   capturing_ = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
   if (!capturing_) cudaGetLastError();
@@ -414,15 +430,18 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   cudaGraphExec_t exec = nullptr;
   const bool captured = cudaStreamEndCapture(context_.stream, &graph) == cudaSuccess && graph != nullptr;
   const bool usable = captured && !recording_spoilt_ && failure_ == nullptr;
-  if (usable && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess) {
+  const auto make = [&] {
+    if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return;
     cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
-    *work.result = std::make_unique<CudaRecording>(exec);
-  }
+    *work.result = std::make_unique<CudaRecording>(context_.gpu.gpu, exec);
+  };
+  if (usable) run_while_none_waits(context_.gpu.gpu, kRecordingPatience, make);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
 }
 
 void Launcher::start(const ReplayWork& work) {
+  const auto gate = launch_waiting_kernels();
   check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
   if (has_polls()) progress_.mark(context_.stream);
 }

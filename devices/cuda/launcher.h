@@ -116,12 +116,13 @@ using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, 
 /// What was captured of a stream, ready to be launched.
 class CudaRecording final : public Recording {
  public:
-  /// Takes over `exec`.
-  explicit CudaRecording(cudaGraphExec_t exec) : exec_(exec) {}
+  /// Takes over `exec`, of a stream of this GPU.
+  CudaRecording(int gpu, cudaGraphExec_t exec) : gpu_(gpu), exec_(exec) {}
   ~CudaRecording() override;
   cudaGraphExec_t exec() const { return exec_; }
 
  private:
+  const int gpu_;
   cudaGraphExec_t exec_;
 };
 
@@ -193,6 +194,7 @@ class Launcher {
   void start(const StartRecordingWork& work);
   void start(const ReplayWork& work);
   void stop_recording(const StopRecordingWork& work);
+  void wait_before_reading(const void* to);
   bool has_polls() const;
   /// False while a recording is made: what cannot be recorded spoils it.
   bool may_wait();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "devices/functions.h"
 #include "graph/error.h"
@@ -292,6 +294,7 @@ struct MetaPlan {
   explicit MetaPlan(CudaMesh& mesh, const std::string& comm) {
     meta::MetaOptions options;
     options.comm = comm;
+    options.comm_timeout = std::chrono::seconds(30);
     options.communicator = collectives::cuda::make_cuda_communicator;
     device = meta::MetaDevice::create({mesh.devices()[0], mesh.devices()[1]},
                                       test::callback_for(test::llama_layouts({3, 1})), options);
@@ -344,6 +347,53 @@ TEST_F(MetaHostTest, APlanWhoseCollectivesAreStagedIsNotRecorded) {
   for (int i = 0; i < 4; ++i) meta.run();
   EXPECT_EQ(meta.run()["cudaGraphLaunch"], meta.run()["cudaGraphLaunch"]);
   EXPECT_GT(meta.run()["cudaGraphLaunch"], 2u) << "each rank's parts between collectives are graphs";
+}
+
+// Making a graph may wait for the GPU (here it does), where a kernel of the run before waits for another rank's.
+TEST_F(MetaHostTest, ARecordingBeginsWhenEarlierRunsHaveEnded) {
+  const Environment mode("SHOAL_EMULATED_DRIVER_LOCK", "1");
+  MetaPlan meta(mesh_, "p2p");
+  meta.loaded->fill_inputs();
+  std::atomic<bool> held{false}, open{false};
+  const auto wait = [&] {
+    held = true;
+    open.wait(false);
+  };
+  const auto run = [](void* object, const void*, bool) { (*static_cast<const decltype(wait)*>(object))(); };
+  meta.backend->members()[1]->enqueue({run, const_cast<void*>(static_cast<const void*>(&wait)), nullptr});
+  std::thread opener([&] {
+    const auto in_call = [] {
+      return emulator::calls_in_progress("cudaGraphInstantiate") + emulator::calls_in_progress("cudaStreamSynchronize");
+    };
+    while (!held || in_call() == 0) std::this_thread::yield();
+    open = true;
+    open.notify_all();
+  });
+  while (!held) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) meta.backend->compute_async(*meta.plan);
+  EXPECT_NO_THROW(meta.backend->synchronize());
+  opener.join();
+  EXPECT_EQ(meta.run()["cudaGraphLaunch"], 2u);
+}
+
+TEST_F(MetaHostTest, NothingIsRecordedBesideAMeshThatWaits) {
+  const Environment mode("SHOAL_EMULATED_DRIVER_LOCK", "1");
+  MetaPlan meta(mesh_, "p2p"), other(mesh_, "p2p");
+  std::vector<Backend*> waiting = {&mesh_.backend(0), &mesh_.backend(1)};
+  collectives::Options options;
+  options.timeout = std::chrono::seconds(30);
+  const auto communicator = collectives::cuda::make_cuda_communicator(waiting, options);
+  const collectives::Call barrier{.kind = collectives::Collective::kBarrier, .what = "x"};
+  meta.run();
+  EXPECT_EQ(meta.run()["cudaGraphInstantiate"], 2u) << "the others do nothing";
+  communicator->enqueue(0, barrier);
+  const cudaStream_t stream = static_cast<CudaBackend&>(mesh_.backend(0)).launcher().context().stream;
+  while (cudaStreamQuery(stream) == cudaSuccess) std::this_thread::yield();
+  cudaGetLastError();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(other.run()["cudaGraphInstantiate"], 0u);
+  EXPECT_EQ(meta.run()["cudaGraphLaunch"], 2u);
+  communicator->enqueue(1, barrier);
+  EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt)));
 }
 
 TEST_F(MetaHostTest, ARecordingGoesWithItsCommunicator) {

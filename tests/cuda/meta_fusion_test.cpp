@@ -60,7 +60,7 @@ class MetaMesh {
   explicit MetaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
       : MetaMesh(ranks, test::norm_layouts(ranks), may_fuse, comm) {}
   MetaMesh(int ranks, test::Layouts layouts, bool may_fuse = true, const std::string& comm = "auto")
-      : processors_("SHOAL_EMULATED_PROCESSORS", "64"),
+      : processors_("SHOAL_EMULATED_PROCESSORS", "132"),
         gpus_("SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)),
         parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)),
         nccl_("SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so") {

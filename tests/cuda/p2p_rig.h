@@ -77,6 +77,7 @@ class Rig {
     p2p.max_blocks = std::min(p2p.max_blocks, most_blocks(ranks));
     // Read by the emulator; a machine with GPUs takes the ones it has.
     setenv("SHOAL_EMULATED_GPUS", std::to_string(gpus).c_str(), 1);
+    setenv("SHOAL_EMULATED_PROCESSORS", "132", 0);
     int count = 0;
     check_cuda(cudaGetDeviceCount(&count));
     for (int rank = 0; rank < ranks; ++rank) {

@@ -183,6 +183,7 @@ class RankGraph {
     for (const Case& test : cases) rig.communicator().launch(rank, test.call(rank));
     check_cuda(cudaStreamEndCapture(stream_, &graph_));
     check_cuda(cudaGraphInstantiate(&exec_, graph_, 0));
+    check_cuda(cudaGraphUpload(exec_, stream_));  // its first launch may wait for the GPU otherwise
   }
   ~RankGraph() {
     cudaGraphExecDestroy(exec_);

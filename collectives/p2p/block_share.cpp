@@ -1,0 +1,58 @@
+#include "collectives/p2p/block_share.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "devices/cuda/cuda_api.h"
+#include "graph/error.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+/// Blocks that communicators have, by GPU.
+struct Taken {
+  std::mutex mutex;
+  std::map<int, int> blocks;
+};
+
+Taken& taken() {
+  static Taken& taken = *new Taken;  // communicators may go after every static object
+  return taken;
+}
+
+int processors_of(int gpu) {
+  int processors = 0;
+  cuda::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu), fmt::format("GPU {}", gpu),
+              "ask for its processors");
+  return processors;
+}
+
+}  // namespace
+
+BlockShare::BlockShare(std::span<const int> gpus, int most) : blocks_(std::max(most, 1)) {
+  for (const int gpu : gpus) ++ranks_[gpu];
+  Taken& all = taken();
+  const std::lock_guard lock(all.mutex);
+  for (const auto& [gpu, ranks] : ranks_) {
+    const int processors = processors_of(gpu), left = processors - all.blocks[gpu];
+    if (left < ranks) {
+      fail<DeviceError>(
+          "[p2p communicator] GPU {} has {} multiprocessors, {} of them for other communicators: too few for {} more "
+          "ranks; put fewer devices on a GPU, or use another communicator (staged)",
+          gpu, processors, all.blocks[gpu], ranks);
+    }
+    blocks_ = std::min(blocks_, std::max(left / 2 / ranks, 1));
+  }
+  for (const auto& [gpu, ranks] : ranks_) all.blocks[gpu] += ranks * blocks_;
+}
+
+BlockShare::~BlockShare() {
+  Taken& all = taken();
+  const std::lock_guard lock(all.mutex);
+  for (const auto& [gpu, ranks] : ranks_) all.blocks[gpu] -= ranks * blocks_;
+}
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,31 @@
+// How many blocks a communicator's kernels may have. A block that waits must never keep away the one that it waits for:
+// the blocks of all ranks that share a GPU, of all communicators of the process, must fit there at the same time. So
+// each takes its share of the multiprocessors for as long as it lives; kThreads threads need up to a whole one.
+// Thread-safe.
+//
+//   132 processors:  8 ranks  8 blocks each, 68 left |  8 more ranks  4 blocks each, 36 left | 16 ranks  1 block each
+#pragma once
+
+#include <map>
+#include <span>
+
+namespace shoal::collectives::p2p {
+
+class BlockShare {
+ public:
+  /// gpus: of each rank. At most `most` blocks for each, and half of what is left of a GPU where that is enough. Throws
+  /// DeviceError when there is not even one block for each.
+  BlockShare(std::span<const int> gpus, int most);
+  ~BlockShare();
+  BlockShare(const BlockShare&) = delete;
+  BlockShare& operator=(const BlockShare&) = delete;
+
+  /// Of each rank.
+  int blocks() const { return blocks_; }
+
+ private:
+  std::map<int, int> ranks_;  ///< of each GPU
+  int blocks_;
+};
+
+}  // namespace shoal::collectives::p2p

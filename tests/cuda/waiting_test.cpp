@@ -1,0 +1,214 @@
+// What goes on beside kernels that wait for each other, on an emulator that is as bad as a GPU may be: blocks need room
+// (SHOAL_EMULATED_RESIDENCY), and calls that wait for the GPU keep others from launching there
+// (SHOAL_EMULATED_DRIVER_LOCK). A rank of a collective waits for one that is not queued yet; then something else is
+// done with the GPU, which must come to its end; then the collective must.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "graph/ops/ops.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/device_memory.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/p2p_rig.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::cuda {
+namespace {
+
+using collectives::Call;
+using collectives::Communicator;
+using collectives::p2p::all_reduce_case;
+using collectives::p2p::Case;
+using collectives::p2p::Layout;
+using emulator::calls_in_progress;
+using emulator::resident_blocks;
+using test::CudaMesh;
+using test::Environment;
+using test::Loaded;
+using test::wait_until;
+using testing::Each;
+using testing::Eq;
+
+/// Longer than anything takes here that does not wait for its own end.
+constexpr std::chrono::seconds kTimeout{30};
+
+constexpr const char* kText = R"(
+input %x f32 [8]
+weight %w f32 [8]
+%a = add(%x, %w)
+%y = mul(%a, %x)
+output %y
+)";
+
+/// A mesh of two devices of the GPU with a collective that its second rank has not queued.
+class Pair {
+ public:
+  Pair(const CudaMesh& mesh, int first, int64_t count = 300'000)
+      : backends_{&mesh.backend(first), &mesh.backend(first + 1)}, test_(all_reduce_case(2, DType::kF32, count)) {
+    collectives::Options options;
+    options.implementation = "p2p";
+    options.timeout = kTimeout;
+    communicator_ = collectives::cuda::make_cuda_communicator(backends_, options);
+    test_.prepare(*this);
+    for (int rank = 0; rank < 2; ++rank) calls_.push_back(test_.call(rank));
+  }
+  int size() const { return 2; }
+  int gpu(int) const { return 0; }
+  Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
+  /// Of each rank's kernels.
+  int blocks() const {
+    int blocks = 1;
+    while (Layout{2, blocks}.bytes() < communicator_->buffer_bytes(0)) ++blocks;
+    return blocks;
+  }
+  void enqueue(int rank) { communicator_->enqueue(rank, calls_[static_cast<size_t>(rank)]); }
+  /// All blocks of rank 0 wait for rank 1.
+  void begin() {
+    const int before = resident_blocks(0);
+    enqueue(0);
+    wait_until([&] { return resident_blocks(0) == before + blocks(); });
+  }
+  void end() {
+    enqueue(1);
+    expect_right();
+  }
+  void drop_communicator() { communicator_.reset(); }
+  void expect_right() {
+    for (Backend* backend : backends_) EXPECT_NO_THROW(backend->synchronize());
+    test_.verify();
+  }
+
+ private:
+  std::vector<Backend*> backends_;
+  std::unique_ptr<Communicator> communicator_;
+  Case test_;
+  std::vector<Call> calls_;
+};
+
+class WaitingTest : public testing::Test {
+ protected:
+  ~WaitingTest() override { EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt))); }
+
+  static size_t count(const std::vector<std::string>& calls, const char* name) {
+    return static_cast<size_t>(std::count(calls.begin(), calls.end(), name));
+  }
+  static void expect_right(const Loaded& on) {
+    const auto x = test::read_floats(*on.graph.find("x")), w = test::read_floats(*on.weights.tensors()[0]);
+    const auto y = test::read_floats(*on.graph.find("y"));
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_FLOAT_EQ(y[i], (x[i] + w[i]) * x[i]) << i;
+  }
+
+  const Environment modes_{
+      {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
+  CudaMesh mesh_{1, 4};
+};
+
+TEST_F(WaitingTest, TwoMeshesFitOnAGpu) {
+  const Environment small("SHOAL_EMULATED_PROCESSORS", "4");
+  Pair first(mesh_, 0), second(mesh_, 2);
+  first.begin();
+  second.begin();
+  first.enqueue(1);
+  second.enqueue(1);
+  first.expect_right();
+  second.expect_right();
+}
+
+TEST_F(WaitingTest, AMeshThatDoesNotFitIsRefused) {
+  const Environment small("SHOAL_EMULATED_PROCESSORS", "3");
+  std::optional<Pair> first(std::in_place, mesh_, 0);
+  EXPECT_THAT([&] { Pair(mesh_, 2); },
+              testing::ThrowsMessage<DeviceError>(testing::HasSubstr(
+                  "GPU 0 has 3 multiprocessors, 2 of them for other communicators: too few for 2 more ranks")));
+  first.reset();
+  Pair second(mesh_, 2);
+  second.begin();
+  second.end();
+}
+
+TEST_F(WaitingTest, PinnedMemoryIsFreedLater) {
+  BufferType& type = *mesh_.devices()[2]->host_buffer_type();
+  auto pinned = type.allocate(5000), other = type.allocate(5000);
+  Pair pair(mesh_, 0);
+  pair.begin();
+  const std::byte* const before = pinned->base();
+  pinned.reset();
+  pinned = type.allocate(5000);
+  EXPECT_EQ(pinned->base(), before) << "memory that is to be freed is used first";
+  pinned.reset();
+  pair.end();
+  emulator::record_calls();
+  other.reset();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaFreeHost"), 2u);
+}
+
+TEST_F(WaitingTest, AnotherMeshComesAndGoes) {
+  Pair pair(mesh_, 0);
+  pair.begin();
+  Pair other(mesh_, 2, 1000);
+  other.enqueue(0);
+  other.end();
+  other.drop_communicator();
+  pair.end();
+}
+
+TEST_F(WaitingTest, PageableMemoryIsReadWhenTheStreamIsDone) {
+  Loaded loaded(kText, *mesh_.devices()[0]);
+  const Tensor& w = *loaded.weights.tensors()[0];
+  std::vector<float> first(8), second(8);
+  const std::vector<std::function<void(Backend&)>> reads = {
+      [&](Backend& backend) { backend.get_async(w, first.data(), 0, w.bytes()); },
+      [&](Backend& backend) { backend.read_bytes_async(w.data, second.data(), w.bytes()); }};
+  for (const auto& read : reads) {
+    Pair pair(mesh_, 0);
+    pair.begin();
+    read(pair.backend(0));
+    wait_until([] { return calls_in_progress("cudaMemcpyAsync") + calls_in_progress("cudaStreamSynchronize") > 0; });
+    pair.end();
+  }
+  EXPECT_EQ(first, test::read_floats(w));
+  EXPECT_EQ(second, first);
+}
+
+TEST_F(WaitingTest, APlanIsNotCapturedBesideAMeshThatWaits) {
+  Loaded loaded(kText, *mesh_.devices()[2]);
+  const auto plan = mesh_.backend(2).create_plan(loaded.graph);
+  loaded.fill_inputs();
+  Pair pair(mesh_, 0);
+  pair.begin();
+  for (int i = 0; i < 3; ++i) {
+    mesh_.backend(2).compute_async(*plan);
+    mesh_.backend(2).synchronize();
+  }
+  expect_right(loaded);
+  pair.end();
+  emulator::record_calls();
+  mesh_.backend(2).compute_async(*plan);
+  mesh_.backend(2).synchronize();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphInstantiate"), 1u) << "now it can be";
+  expect_right(loaded);
+}
+
+TEST_F(WaitingTest, GraphsAreDestroyedLater) {
+  Loaded loaded(kText, *mesh_.devices()[2]);
+  auto plan = mesh_.backend(2).create_plan(loaded.graph);
+  loaded.fill_inputs();
+  emulator::record_calls();
+  for (int i = 0; i < 3; ++i) mesh_.backend(2).compute_async(*plan);
+  mesh_.backend(2).synchronize();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphInstantiate"), 1u);
+  Pair pair(mesh_, 0);
+  pair.begin();
+  plan.reset();
+  pair.end();
+  emulator::record_calls();
+  pair.drop_communicator();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphExecDestroy"), 1u);
+}
+
+}  // namespace
+}  // namespace shoal::cuda
