@@ -9,32 +9,70 @@
 namespace shoal {
 namespace {
 
-Buffer& buffer_of(const Tensor& tensor) {
-  require<InvalidArgument>(tensor.buffer != nullptr, "[{}] the tensor has no memory: place it in a buffer first",
-                           tensor.name);
-  return *tensor.buffer;
+/// Placed by others than plans, whose compute memory is theirs.
+bool is_placed_leaf(const Tensor& tensor) {
+  return tensor.is_leaf() && tensor.buffer != nullptr &&
+         (tensor.is_persistent() || tensor.buffer->usage() != Usage::kCompute);
 }
 
 }  // namespace
 
+GraphPlan::GraphPlan(Backend& backend) : backend_(backend), life_(backend.life()) {}
+
+void GraphPlan::note_memory(const GraphRange& range) {
+  reads_.clear();
+  std::vector<const Buffer*> known;
+  const auto note = [&](const Tensor& leaf) {
+    if (!is_placed_leaf(leaf) || std::find(known.begin(), known.end(), leaf.buffer) != known.end()) return;
+    known.push_back(leaf.buffer);
+    reads_.push_back({leaf.buffer->ref(), leaf.name});
+  };
+  for (const Tensor* node : nodes_of(range)) {
+    for (const Tensor* source : node->src) {
+      if (source != nullptr) note(*source->storage());
+    }
+  }
+}
+
+void GraphPlan::fail_without(const Memory& memory) const {
+  fail<InvalidArgument>(
+      "[{}] the buffer of {} has been freed or reset since the plan was made; place the tensor again and make a new "
+      "plan",
+      has_backend() ? backend_.name() : "plan", memory.tensor);
+}
+
+HeldMemory::HeldMemory(const GraphPlan& plan) : plan_(plan) {
+  for (size_t i = 0; i < plan.reads_.size(); ++i) {
+    if (plan.reads_[i].buffer.hold()) continue;
+    release(i);
+    plan.fail_without(plan.reads_[i]);
+  }
+}
+
+void HeldMemory::release(size_t count) const {
+  for (size_t i = 0; i < count; ++i) plan_.reads_[i].buffer.release();
+}
+
 void Backend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   synchronize();
-  buffer_of(tensor).set(tensor, data, offset, size);
+  tensor_set(tensor, data, offset, size);
 }
 
 void Backend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
   synchronize();
-  buffer_of(tensor).get(tensor, data, offset, size);
+  tensor_get(tensor, data, offset, size);
 }
 
 void Backend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   synchronize();
-  buffer_of(tensor).set_2d(tensor, data, host_stride, rows);
+  check_access("set", tensor, host_stride, rows);
+  tensor.buffer->set_2d(tensor, data, host_stride, rows);
 }
 
 void Backend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
   synchronize();
-  buffer_of(tensor).get_2d(tensor, data, host_stride, rows);
+  check_access("get", tensor, host_stride, rows);
+  tensor.buffer->get_2d(tensor, data, host_stride, rows);
 }
 
 void Backend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
@@ -101,6 +139,8 @@ void Backend::let_follow(Backend& to) {
 
 void Backend::check_owner(const GraphPlan& plan) const {
   // Names are made for the message alone: a run allocates nothing.
+  if (!plan.has_backend())
+    fail<InvalidArgument>("[{}] the backend that made the plan has gone; make a new one", name());
   if (&plan.backend() == this) return;
   fail<InvalidArgument>("[{}] the plan was made by another backend, of {}; run it there", name(),
                         plan.backend().name());
@@ -108,6 +148,7 @@ void Backend::check_owner(const GraphPlan& plan) const {
 
 void Backend::check_run(const GraphPlan& plan, int first, int last) const {
   check_owner(plan);
+  plan.check_memory();
   if (0 <= first && first <= last && last <= plan.segments()) return;
   fail<InvalidArgument>("[{}] expected a part of the plan's {} segments, got [{}, {})", name(), plan.segments(), first,
                         last);

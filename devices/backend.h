@@ -57,11 +57,17 @@ struct PlanOptions {
 };
 
 /// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.
-/// Owns the memory that it had to allocate. Must not outlive its backend; of its graph it is no use without.
+/// Owns the memory that it had to allocate. It may outlive its backend, its graph and what it reads, but is no use
+/// without: of these only the graph must be there when it runs, the lack of the others is noticed.
 class GraphPlan {
  public:
+  explicit GraphPlan(Backend& backend);
   virtual ~GraphPlan() = default;
-  virtual Backend& backend() const = 0;
+  GraphPlan(const GraphPlan&) = delete;
+  GraphPlan& operator=(const GraphPlan&) = delete;
+  Backend& backend() const { return backend_; }
+  /// False: it has been destroyed, after all work that was queued on it.
+  bool has_backend() const { return !life_.expired(); }
   /// Compute memory that this plan needs on its device(s), bytes.
   virtual size_t allocated_bytes() const = 0;
   /// Pieces that a run can be queued in: one more than there were cuts.
@@ -72,6 +78,44 @@ class GraphPlan {
     (void)input;
     return 0;
   }
+  /// Throws InvalidArgument, naming a tensor, when weights, caches or inputs that were placed before the plan was made
+  /// have lost their memory since.
+  void check_memory() const {
+    for (const Memory& memory : reads_) {
+      if (!memory.buffer.is_there()) fail_without(memory);
+    }
+  }
+
+ protected:
+  /// Notes where what the range reads lies. For constructors, when all of it is placed, and Backend::update_plan.
+  void note_memory(const GraphRange& range);
+
+ private:
+  friend class HeldMemory;
+  struct Memory {
+    BufferRef buffer;
+    std::string tensor;  ///< one of those in it
+  };
+  [[noreturn]] void fail_without(const Memory& memory) const;
+
+  Backend& backend_;
+  std::weak_ptr<const void> life_;
+  std::vector<Memory> reads_;
+};
+
+/// Holds the buffers that a plan reads (GraphPlan::check_memory) while it runs. Throws InvalidArgument when one has
+/// gone.
+class HeldMemory {
+ public:
+  explicit HeldMemory(const GraphPlan& plan);
+  ~HeldMemory() { release(plan_.reads_.size()); }
+  HeldMemory(const HeldMemory&) = delete;
+  HeldMemory& operator=(const HeldMemory&) = delete;
+
+ private:
+  void release(size_t count) const;
+
+  const GraphPlan& plan_;
 };
 
 /// Work of one backend written down by start_recording() and stop_recording(): plans, and collectives between backends
@@ -179,9 +223,11 @@ class Backend {
     (void)task;
     return false;
   }
+  /// Expires when the backend is destroyed: for those who keep something about it (plans).
+  std::weak_ptr<const void> life() const { return life_; }
 
  protected:
-  // Checks that every implementation shares; all throw InvalidArgument.
+  // Checks that every implementation shares; all throw InvalidArgument. check_run: of the plan's memory, too.
   void check_owner(const GraphPlan& plan) const;
   void check_run(const GraphPlan& plan, int first, int last) const;
   static void check_options(const GraphRange& range, const PlanOptions& options);
@@ -198,6 +244,7 @@ class Backend {
   /// What is queued on `to` from now on comes after what has been queued here.
   void let_follow(Backend& to);
 
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<Event> queued_;               ///< recorded here; made at first use
   std::vector<std::unique_ptr<Stage>> stages_;  ///< of copies to this backend
   // Implementations clear it in their destructors, after their last work is done: plans use the backend.

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -35,9 +39,13 @@ void check_rows(std::string_view what, const Tensor& tensor, size_t host_stride,
 }
 
 Buffer& buffer_of(std::string_view what, const Tensor& tensor) {
-  require<InvalidArgument>(tensor.buffer != nullptr, "[{} {}] the tensor has no memory: place it in a buffer first",
-                           what, tensor.name);
-  return *tensor.buffer;
+  if (tensor.buffer != nullptr) return *tensor.buffer;
+  if (tensor.storage()->is_persistent()) {
+    fail<InvalidArgument>("[{} {}] the tensor has no memory: place it in a buffer first (allocate_tensors)", what,
+                          tensor.name);
+  }
+  fail<InvalidArgument>("[{} {}] {} no memory before its graph has a plan (Backend::create_plan, Scheduler::allocate)",
+                        what, tensor.name, tensor.is_leaf() ? "an input has" : "a node has");
 }
 
 void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tensor) {
@@ -45,18 +53,40 @@ void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tens
                            "[{} {}] the tensor lies in another buffer", what, tensor.name);
 }
 
-/// The tensor is placed, or as it was when the buffer refuses it.
-void attach(Tensor& tensor, Buffer& buffer, std::byte* data) {
-  const auto before = std::pair(tensor.buffer, tensor.data);
-  tensor.buffer = &buffer;
-  tensor.data = data;
-  try {
-    buffer.init_tensor(tensor);
-  } catch (...) {
-    std::tie(tensor.buffer, tensor.data) = before;
-    throw;
+/// Places for all buffers that there are at a time.
+class LifePool {
+ public:
+  static LifePool& instance() {
+    static LifePool& pool = *new LifePool;
+    return pool;
   }
-}
+  BufferLife& take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(all_.size() + 1);
+      free_.push_back(&all_.emplace_back());
+    }
+    BufferLife& life = *free_.back();
+    free_.pop_back();
+    life.generation = ++generations_;
+    return life;
+  }
+  void give_back(BufferLife& life) noexcept {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&life);
+  }
+  /// Nothing is as it was in the buffer that has this place.
+  void advance(BufferLife& life) noexcept {
+    life.generation = ++generations_;
+    while (life.holds != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<uint64_t> generations_{0};
+  std::deque<BufferLife> all_;
+  std::vector<BufferLife*> free_;
+};
 
 /// Several buffers behind one face. Tensors are placed in the parts and know them, so that the multi-buffer
 /// itself only forwards.
@@ -102,14 +132,35 @@ class MultiBuffer final : public Buffer {
 
 }  // namespace
 
-uint64_t Buffer::next_generation() {
-  static std::atomic<uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
+Buffer::Buffer(BufferType& type, size_t size)
+    : use_(type), type_(type), size_(size), life_(LifePool::instance().take()) {}
+
+void Buffer::close() noexcept {
+  if (is_closed_) return;
+  is_closed_ = true;
+  LifePool::instance().advance(life_);
+  placed_.unplace_all(this);
+  LifePool::instance().give_back(life_);
 }
 
 void Buffer::reset() {
-  generation_ = next_generation();
+  LifePool::instance().advance(life_);
+  placed_.unplace_all(this);
   do_reset();
+}
+
+// The tensor is placed, or as it was when the buffer refuses it.
+void Buffer::attach(Tensor& tensor, std::byte* data) {
+  const auto before = std::pair(tensor.buffer, tensor.data);
+  tensor.buffer = this;
+  tensor.data = data;
+  try {
+    init_tensor(tensor);
+  } catch (...) {
+    std::tie(tensor.buffer, tensor.data) = before;
+    throw;
+  }
+  if (usage_ != Usage::kCompute) remember(tensor);  // plans of thousands of nodes are made and dropped
 }
 
 void Buffer::place(Tensor& tensor, size_t offset) {
@@ -123,7 +174,7 @@ void Buffer::place(Tensor& tensor, size_t offset) {
   require<InvalidArgument>(offset <= size_ && need <= size_ - offset,
                            "[place {}] {} bytes at offset {} do not fit in a buffer of {} bytes", tensor.name, need,
                            offset, size_);
-  attach(tensor, *this, base() + offset);
+  attach(tensor, base() + offset);
 }
 
 void Buffer::place_view(Tensor& view) {
@@ -134,7 +185,7 @@ void Buffer::place_view(Tensor& view) {
   require<InvalidArgument>(view.empty() || (view.view_offset <= bytes && view.span_bytes() <= bytes - view.view_offset),
                            "[place {}] the view reaches from byte {} over {} bytes, past the {} bytes of {}", view.name,
                            view.view_offset, view.span_bytes(), bytes, owner.name);
-  attach(view, buffer, owner.data + view.view_offset);
+  buffer.attach(view, owner.data + view.view_offset);
 }
 
 void Buffer::alias(Tensor& tensor, const Tensor& placed) {
@@ -144,11 +195,13 @@ void Buffer::alias(Tensor& tensor, const Tensor& placed) {
       tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
       "[alias {}] {} cannot be another name of {}", tensor.name, describe(tensor), describe(placed));
   placed.buffer->do_alias(tensor, placed);
+  placed.buffer->remember(tensor);
 }
 
 void Buffer::forget(Tensor& tensor) {
   check_holds("forget", *this, tensor);
   tensor.buffer->do_forget(tensor);
+  tensor.placement.leave();
   tensor.buffer = nullptr;
   tensor.data = nullptr;
 }
@@ -218,6 +271,12 @@ void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
 void check_access(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows) {
   buffer_of(what, tensor);
   check_rows(what, tensor, host_stride, rows);
+}
+
+void check_held(const HeldBuffer& held, std::string_view what) {
+  if (held) return;
+  fail<InvalidArgument>(
+      "[{}] a buffer was freed or reset while this was queued on a tensor in it; synchronize the backend before", what);
 }
 
 void check_copy(const Tensor& src, const Tensor& dst) {

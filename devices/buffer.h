@@ -1,9 +1,9 @@
 // Memory of a device: BufferType allocates, Buffer is one allocation (or several behind one face).
-// A Buffer frees its memory when destroyed; tensors placed in it must not be used after that. Queries are
-// thread-safe; set/get/copy are blocking and must not overlap with queued work on the same bytes (order it
-// with Backend::synchronize or events). Offsets and sizes are in bytes of the tensor's stored form, in the
-// order of a contiguous tensor of its shape: for every device, sharded ones included, byte i of a tensor
-// means the same thing.
+// A Buffer frees its memory when destroyed; tensors placed in it that are still there have no memory then, and can be
+// placed again. Tensors may also go before it. Queries are thread-safe; set/get/copy are blocking and must not overlap
+// with queued work on the same bytes (order it with Backend::synchronize or events). Offsets and sizes are in bytes of
+// the tensor's stored form, in the order of a contiguous tensor of its shape: for every device, sharded ones included,
+// byte i of a tensor means the same thing.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/buffer_life.h"
 #include "devices/family_use.h"
 #include "graph/tensor.h"
 
@@ -21,6 +22,7 @@ namespace shoal {
 class Buffer;
 class Device;
 
+/// kCompute: of plans, which unplace their tensors by themselves.
 enum class Usage : uint8_t { kAny, kWeights, kCompute };
 
 class BufferType {
@@ -52,8 +54,8 @@ struct Rows {
 
 class Buffer {
  public:
-  explicit Buffer(BufferType& type, size_t size) : use_(type), type_(type), size_(size) {}
-  virtual ~Buffer() = default;
+  Buffer(BufferType& type, size_t size);
+  virtual ~Buffer() { close(); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
@@ -102,11 +104,13 @@ class Buffer {
   }
   /// Sets every byte of the buffer.
   virtual void clear(uint8_t value) = 0;
-  /// Drops what init_tensor remembered.
+  /// Unplaces all tensors that lie here. Waits for those who hold the buffer.
   void reset();
   /// Never the same for two buffers, nor for one before and after reset(): who keeps something about placed tensors
   /// (plans) can tell that they have moved.
-  uint64_t generation() const { return generation_; }
+  uint64_t generation() const { return life_.generation; }
+  /// For those who may outlive the buffer, or see it reset.
+  BufferRef ref() const { return BufferRef(life_); }
   /// The buffers that a multi-buffer is made of; empty for any other.
   virtual std::span<const std::unique_ptr<Buffer>> parts() const { return {}; }
   bool is_multi() const { return !parts().empty(); }
@@ -123,15 +127,22 @@ class Buffer {
   virtual void do_alias(Tensor& tensor, const Tensor& placed);
   /// Whatever init_tensor or do_alias remembered. May refuse with InvalidArgument.
   virtual void do_forget(Tensor&) {}
+  /// The tensor, which lies here by now, is unplaced when the buffer goes. place() and the like do it.
+  void remember(Tensor& tensor) { placed_.add(tensor); }
+  /// Unplaces all tensors and waits for those who hold the buffer: the first thing that the destructor of a buffer with
+  /// memory of its own does.
+  void close() noexcept;
 
  private:
-  static uint64_t next_generation();
+  void attach(Tensor& tensor, std::byte* data);
 
   FamilyUse use_;
   BufferType& type_;
   size_t size_;
   Usage usage_ = Usage::kAny;
-  uint64_t generation_ = next_generation();
+  bool is_closed_ = false;
+  BufferLife& life_;
+  PlacedTensors placed_;
 };
 
 /// One Buffer made of several: usage, clear and reset reach all parts; tensors stay in the parts.
@@ -144,6 +155,8 @@ void tensor_get(const Tensor& tensor, void* data, size_t offset, size_t size);
 void tensor_copy(const Tensor& src, Tensor& dst);
 /// Throws InvalidArgument when set_2d or get_2d (`what`, for the message) would: before it is queued.
 void check_access(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows);
+/// Throws InvalidArgument when the buffer has gone while `what` on a tensor in it was queued.
+void check_held(const HeldBuffer& held, std::string_view what);
 /// Throws InvalidArgument when tensor_copy would: before a copy is queued.
 void check_copy(const Tensor& src, const Tensor& dst);
 

@@ -15,7 +15,10 @@ namespace {
 class HeapBuffer final : public HostBuffer {
  public:
   HeapBuffer(BufferType& type, std::byte* data, size_t size) : HostBuffer(type, data, size) {}
-  ~HeapBuffer() override { ::operator delete (base(), std::align_val_t{type().alignment()}); }
+  ~HeapBuffer() override {
+    close();
+    ::operator delete (base(), std::align_val_t{type().alignment()});
+  }
 };
 
 std::unique_ptr<Buffer> heap_buffer(BufferType& type, size_t size) {

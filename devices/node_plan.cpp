@@ -23,12 +23,13 @@ void check_supported(const Device& device, const GraphRange& range) {
 }
 
 NodePlan::NodePlan(Backend& backend, const GraphRange& range, const PlanOptions& options, std::function<void()> wait)
-    : backend_(backend), cuts_(options.cuts), memory_(range, backend.device(), options), wait_(std::move(wait)) {
+    : GraphPlan(backend), cuts_(options.cuts), memory_(range, backend.device(), options), wait_(std::move(wait)) {
+  note_memory(range);
   range.graph->freeze();
 }
 
 NodePlan::~NodePlan() {
-  if (wait_) wait_();
+  if (wait_ && has_backend()) wait_();
 }
 
 int NodePlan::begin_of(int segment) const {

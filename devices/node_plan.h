@@ -20,7 +20,6 @@ class NodePlan final : public GraphPlan {
   /// `wait` waits for queued runs, and is called before the memory goes; without it runs are not queued.
   NodePlan(Backend& backend, const GraphRange& range, const PlanOptions& options, std::function<void()> wait = {});
   ~NodePlan() override;
-  Backend& backend() const override { return backend_; }
   size_t allocated_bytes() const override { return memory_.bytes(); }
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
   int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
@@ -30,7 +29,6 @@ class NodePlan final : public GraphPlan {
  private:
   int begin_of(int segment) const;
 
-  Backend& backend_;
   std::vector<int> cuts_;
   GraphMemory memory_;
   std::function<void()> wait_;

@@ -16,10 +16,9 @@
 
 #include "graph/dtype.h"
 #include "graph/op.h"
+#include "graph/placement.h"
 
 namespace shoal {
-
-class Buffer;  // devices/buffer.h; opaque here
 
 inline constexpr int kMaxDims = 4;
 using Shape = std::array<int64_t, kMaxDims>;
@@ -56,6 +55,7 @@ struct Tensor {
   Buffer* buffer = nullptr;
   std::byte* data = nullptr;       ///< address in the buffer; for a non-host buffer not to be dereferenced
   std::byte* workspace = nullptr;  ///< scratch of this node while it runs (Device::workspace_size bytes)
+  PlacementLink placement;         ///< in the list of those that the buffer unplaces when it goes
 
   int64_t elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
   int64_t rows() const { return shape[1] * shape[2] * shape[3]; }

@@ -27,10 +27,9 @@ struct MetaBackend::PartialRead {
   std::atomic<bool> finished{false};
 };
 
-MetaBackend::MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
+MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Backend>> members,
                          collectives::CommunicatorFactory make_communicator, collectives::Options comm_options)
-    : device_(device),
-      type_(type),
+    : state_(std::move(state)),
       members_(std::move(members)),
       make_communicator_(std::move(make_communicator)),
       comm_options_(comm_options) {
@@ -46,10 +45,11 @@ MetaBackend::~MetaBackend() {
     }
   }
   plans().clear();
+  drop_communicator();  // before the streams, with what other plans have recorded
 }
 
 std::string MetaBackend::name() const {
-  return device_.name();
+  return state_->name;
 }
 
 void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
@@ -241,16 +241,17 @@ void MetaBackend::drop_communicator() {
 
 std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
   check_options(range, options);
-  auto claim = std::make_unique<GraphClaim>(range, device_);
-  const auto lookup = [this](const Tensor& tensor) {
+  const MetaDevice& device = state_->device();
+  auto claim = std::make_unique<GraphClaim>(range, device);
+  const auto lookup = [&](const Tensor& tensor) {
     const Shards* shards = find_shards(tensor);
-    require<InvalidArgument>(shards == nullptr || &tensor.buffer->type().device() == &device_,
+    require<InvalidArgument>(shards == nullptr || &tensor.buffer->type().device() == &device,
                              "{} lies on {}, another device than {}, which is to use it; copy it there",
-                             describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device_.name());
+                             describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device.name());
     return shards;
   };
-  const auto ask = [this](const Tensor& weight) { return device_.ask(weight); };
-  Plan plan = make_plan(range, {lookup, ask, device_.rules()}, device_.members(), options);
+  const auto ask = [&](const Tensor& weight) { return device.ask(weight); };
+  Plan plan = make_plan(range, {lookup, ask, device.rules()}, device.members(), options);
   return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan), options.arena);
 }
 

@@ -18,12 +18,13 @@ class MetaGraphPlan;
 
 class MetaBackend final : public Backend {
  public:
-  MetaBackend(MetaDevice& device, MetaBufferType& type, std::vector<std::unique_ptr<Backend>> members,
+  MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Backend>> members,
               collectives::CommunicatorFactory make_communicator, collectives::Options comm_options);
   ~MetaBackend() override;
 
   std::string name() const override;
-  Device& device() const override { return device_; }
+  /// Throws InvalidArgument when it has been destroyed.
+  Device& device() const override { return state_->device(); }
   std::string_view guid() const override { return "shoal-meta"; }
   std::span<Backend* const> members() const override { return streams_; }
 
@@ -56,7 +57,7 @@ class MetaBackend final : public Backend {
   /// The plan has recordings, which refer to the communicator; or is going.
   void remember(MetaGraphPlan& plan);
   void forget(MetaGraphPlan& plan) { std::erase(recorded_plans_, &plan); }
-  MetaBufferType& buffer_type() const { return type_; }
+  MetaBufferType& buffer_type() const { return state_->buffer_type; }
 
  private:
   /// A sum of addends that are still on their way.
@@ -72,9 +73,8 @@ class MetaBackend final : public Backend {
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
 
-  MetaDevice& device_;
-  FamilyUse use_{device_};
-  MetaBufferType& type_;
+  std::shared_ptr<MetaState> state_;
+  FamilyUse use_{state_->device()};
   std::vector<std::unique_ptr<Backend>> members_;
   std::vector<Backend*> streams_;
   collectives::CommunicatorFactory make_communicator_;

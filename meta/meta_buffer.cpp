@@ -17,16 +17,30 @@ constexpr uintptr_t kFakeBase = 0x1000'0000;
 
 }  // namespace
 
+MetaState::MetaState(MetaDevice& device, std::string name, std::vector<Device*> members)
+    : name(std::move(name)),
+      members(std::move(members)),
+      store(static_cast<int>(this->members.size())),
+      owner(&device) {}
+
+MetaDevice& MetaState::device() const {
+  if (owner == nullptr) {
+    fail<InvalidArgument>("the device {} has been destroyed; keep it as long as its backends and buffers are used",
+                          name);
+  }
+  return *owner;
+}
+
 std::string MetaBufferType::name() const {
-  return of_ == Of::kWeights ? device_.name() + "_Weights" : device_.name();
+  return of_ == Of::kWeights ? state_.name + "_Weights" : state_.name;
 }
 Device& MetaBufferType::device() const {
-  return device_;
+  return state_.device();
 }
 
 size_t MetaBufferType::alignment() const {
   size_t alignment = 1;
-  for (Device* member : device_.members()) alignment = std::max(alignment, of_member(*member).alignment());
+  for (Device* member : state_.members) alignment = std::max(alignment, of_member(*member).alignment());
   return alignment;
 }
 
@@ -37,9 +51,9 @@ size_t MetaBufferType::max_size() const {
 
 // Memory is taken when tensors are placed; what no placement can give is refused at once.
 std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
-  const size_t free = device_.memory().free;
+  const size_t free = device().memory().free;
   require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free on {} devices together", name(),
-                       format_bytes(size), format_bytes(free), device_.members().size());
+                       format_bytes(size), format_bytes(free), state_.members.size());
   return std::make_unique<MetaBuffer>(*this, size);
 }
 
@@ -50,20 +64,33 @@ std::unique_ptr<Buffer> MetaBufferType::allocate_tensors(std::span<Tensor* const
 }
 
 MetaBuffer::MetaBuffer(MetaBufferType& type, size_t size)
-    : Buffer(type, size), meta_type_(type), parts_(type.meta().members().size()) {}
+    : Buffer(type, size), state_(type.state().shared_from_this()), parts_(state_->members.size()) {}
 
 MetaBuffer::~MetaBuffer() {
-  for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
+  close();
+  drop_shards();
+}
+
+// The members' memory goes first: it waits for queued work on the shards, which go then.
+void MetaBuffer::drop_shards() {
+  for (auto& parts : parts_) parts.clear();
+  shards_.clear();
+  names_.clear();
+  forget_declared(0);
+}
+
+// The tensors may be gone: what others have declared for those at their addresses stays.
+void MetaBuffer::forget_declared(size_t first) {
+  for (size_t i = first; i < declared_.size(); ++i) {
+    const auto& [tensor, shards] = declared_[i];
+    if (state_->store.find(*tensor) == shards.get()) state_->store.forget(*tensor);
+  }
+  declared_.resize(first);
 }
 
 // A plan's tensors are bound, not declared: they stay as long as the plan.
 void MetaBuffer::do_reset() {
-  if (declared_.empty()) return;
-  for (const Tensor* tensor : declared_) meta_type_.store().forget(*tensor);
-  declared_.clear();
-  shards_.clear();
-  names_.clear();
-  for (auto& parts : parts_) parts.clear();
+  if (!declared_.empty()) drop_shards();
 }
 
 std::byte* MetaBuffer::base() const {
@@ -79,7 +106,6 @@ void MetaBuffer::set_usage(Usage usage) {
 
 void MetaBuffer::init_tensor(Tensor& tensor) {
   if (tensor.is_view()) return make_view(tensor);
-  if (meta_type_.store().find(tensor) != nullptr) return;
   shards_.erase(&tensor);  // of an earlier tensor at this address
   names_.erase(&tensor);
   if (!tensor.is_persistent()) return;
@@ -88,28 +114,34 @@ void MetaBuffer::init_tensor(Tensor& tensor) {
 }
 
 void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) {
-  MetaDevice& meta = meta_type_.meta();
-  ShardStore& store = meta_type_.store();
+  const MetaDevice& meta = state_->device();
+  auto& own_type = static_cast<MetaBufferType&>(type());
+  ShardStore& store = state_->store;
   const size_t before = declared_.size();
+  for (const Tensor* tensor : tensors) {
+    if (find_shards(*tensor) == nullptr) store.forget(*tensor);  // those of an earlier tensor at this address
+  }
   try {
     for (const Tensor* tensor : tensors) {
       store.declare(*tensor, meta.ask(*tensor));
-      declared_.push_back(tensor);
+      declared_.emplace_back(tensor, store.share(*tensor));
     }
     std::vector<std::unique_ptr<Buffer>> made;
     for (size_t rank = 0; rank < parts_.size(); ++rank) {
       std::vector<Tensor*> locals;
       for (const Tensor* tensor : tensors) locals.push_back(store.find(*tensor)->local[rank]);
-      made.push_back(shoal::allocate_tensors(locals, meta_type_.of_member(*meta.members()[rank]), usage));
+      made.push_back(shoal::allocate_tensors(locals, own_type.of_member(*state_->members[rank]), usage));
     }
     for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
   } catch (...) {
-    for (size_t i = before; i < declared_.size(); ++i) store.forget(*declared_[i]);
-    declared_.resize(before);
+    forget_declared(before);
     throw;
   }
   set_usage(usage);
-  for (Tensor* tensor : tensors) bind(*tensor, *store.find(*tensor));
+  for (Tensor* tensor : tensors) {
+    bind(*tensor, *store.find(*tensor));
+    remember(*tensor);
+  }
 }
 
 // From the base on, view by view: their sources need not be placed here.
@@ -150,7 +182,7 @@ void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
 }
 
 void MetaBuffer::do_forget(Tensor& tensor) {
-  require<InvalidArgument>(meta_type_.store().find(tensor) == nullptr,
+  require<InvalidArgument>(state_->store.find(tensor) == nullptr,
                            "[forget {}] the tensor was placed here and owns its shards; reset or free the buffer",
                            tensor.name);
   shards_.erase(&tensor);
@@ -187,10 +219,10 @@ void MetaBuffer::clear(uint8_t value) {
   for (const auto& parts : parts_) {
     for (const auto& part : parts) part->clear(value);
   }
-  // "Every byte is `value`" is about the tensor, which for a Partial one is the sum.
+  // "Every byte is `value`" is about the tensor, which for a Partial one is the sum. It may be gone.
   for (const auto& [tensor, shards] : shards_) {
-    if (names_.contains(tensor)) continue;  // may be gone
-    if (shards.layout.is_partial() && !tensor->is_view()) zero_other_addends(shards, 0, tensor->bytes());
+    if (names_.contains(tensor)) continue;
+    if (shards.layout.is_partial()) zero_other_addends(shards, 0, shards.local[0]->bytes());
   }
 }
 
@@ -265,6 +297,7 @@ const Shards* find_shards(const Tensor& tensor) {
 
 const Shards& shards_of(const Tensor& tensor) {
   const auto* buffer = dynamic_cast<const MetaBuffer*>(tensor.buffer);
+  if (tensor.buffer == nullptr) check_access("shards", tensor, 0, {});  // says what gives it memory
   if (buffer == nullptr) fail<InvalidArgument>("{} does not lie in a buffer of a meta device", describe(tensor));
   const Shards* shards = buffer->find(tensor);
   if (shards == nullptr)

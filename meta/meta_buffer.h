@@ -18,15 +18,16 @@
 namespace shoal::meta {
 
 class MetaDevice;
+struct MetaState;
 
 class MetaBufferType final : public BufferType {
  public:
   /// What the members' memory is of: their default type, or the one for weights.
   enum class Of : uint8_t { kDefault, kWeights };
-  /// `device` and `store` outlive the type and all its buffers.
-  MetaBufferType(MetaDevice& device, ShardStore& store, Of of = Of::kDefault)
-      : device_(device), store_(store), of_(of) {}
+  /// Part of the state.
+  MetaBufferType(MetaState& state, Of of) : state_(state), of_(of) {}
   std::string name() const override;
+  /// Throws InvalidArgument when the device has been destroyed.
   Device& device() const override;
   size_t alignment() const override;
   size_t max_size() const override;
@@ -36,13 +37,25 @@ class MetaBufferType final : public BufferType {
   BufferType& of_member(Device& member) const {
     return of_ == Of::kWeights ? member.weights_type() : member.buffer_type();
   }
-  MetaDevice& meta() const { return device_; }
-  ShardStore& store() const { return store_; }
+  MetaState& state() const { return state_; }
 
  private:
-  MetaDevice& device_;
-  ShardStore& store_;
+  MetaState& state_;
   Of of_;
+};
+
+/// What a meta device shares with its backends, buffers and events, which may outlive it.
+struct MetaState : std::enable_shared_from_this<MetaState> {
+  MetaState(MetaDevice& device, std::string name, std::vector<Device*> members);
+  /// Throws InvalidArgument when it has been destroyed.
+  MetaDevice& device() const;
+
+  const std::string name;
+  const std::vector<Device*> members;
+  ShardStore store;
+  MetaBufferType buffer_type{*this, MetaBufferType::Of::kDefault};
+  MetaBufferType weights_type{*this, MetaBufferType::Of::kWeights};
+  MetaDevice* owner;  ///< nullptr: destroyed
 };
 
 class MetaBuffer final : public Buffer {
@@ -87,13 +100,17 @@ class MetaBuffer final : public Buffer {
  private:
   /// Local views of one view; a graph for each rank owns them.
   void make_view(const Tensor& view);
+  void drop_shards();
+  /// From number `first` on.
+  void forget_declared(size_t first);
 
-  MetaBufferType& meta_type_;
+  std::shared_ptr<MetaState> state_;
   std::unordered_map<const Tensor*, Shards> shards_;
   /// Views and aliases of what lies here, with what was made for them; an alias shares what its view has. They may be
   /// gone, as the graph of a view may.
   std::unordered_map<const Tensor*, std::vector<std::shared_ptr<Graph>>> names_;
-  std::vector<const Tensor*> declared_;                      ///< in the store by us
+  /// In the store by us. The tensors may be gone, and others at their addresses be declared.
+  std::vector<std::pair<const Tensor*, std::shared_ptr<const Shards>>> declared_;
   std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< per rank
 };
 

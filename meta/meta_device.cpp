@@ -16,24 +16,25 @@
 namespace shoal::meta {
 namespace {
 
+std::string name_of(std::span<Device* const> members) {
+  std::vector<std::string> names;
+  for (const Device* member : members) names.push_back(member->name());
+  return fmt::format("META({})", fmt::join(names, ","));
+}
+
 class MetaDeviceImpl final : public MetaDevice {
  public:
   MetaDeviceImpl(std::vector<Device*> members, SplitStateCallback callback, MetaOptions options)
       : members_(std::move(members)),
         callback_(std::move(callback)),
         options_(std::move(options)),
-        store_(static_cast<int>(members_.size())),
-        buffer_type_(*this, store_),
-        weights_type_(*this, store_, MetaBufferType::Of::kWeights) {
+        state_(std::make_shared<MetaState>(*this, name_of(members_), members_)) {
     for (const Device* member : members_) uses_.emplace_back(*member);
     if (!options_.communicator) options_.communicator = communicator_for(members_);
   }
+  ~MetaDeviceImpl() override { state_->owner = nullptr; }
 
-  std::string name() const override {
-    std::vector<std::string> names;
-    for (const Device* member : members_) names.push_back(member->name());
-    return fmt::format("META({})", fmt::join(names, ","));
-  }
+  std::string name() const override { return state_->name; }
   std::string description() const override { return fmt::format("{} devices as one", members_.size()); }
   DeviceType type() const override { return DeviceType::kMeta; }
 
@@ -67,14 +68,14 @@ class MetaDeviceImpl final : public MetaDevice {
     collectives::Options comm;
     comm.implementation = options_.comm;
     comm.timeout = options_.comm_timeout;
-    return std::make_unique<MetaBackend>(*this, buffer_type_, std::move(backends), options_.communicator, comm);
+    return std::make_unique<MetaBackend>(state_, std::move(backends), options_.communicator, comm);
   }
 
-  BufferType& buffer_type() override { return buffer_type_; }
+  BufferType& buffer_type() override { return state_->buffer_type; }
   BufferType& weights_type() override {
     const bool same = std::all_of(members_.begin(), members_.end(),
                                   [](Device* member) { return &member->weights_type() == &member->buffer_type(); });
-    return same ? buffer_type_ : weights_type_;
+    return same ? state_->buffer_type : state_->weights_type;
   }
 
   bool supports_op(const Tensor& node) const override {
@@ -84,10 +85,10 @@ class MetaDeviceImpl final : public MetaDevice {
     if (options_.offload_op) return options_.offload_op(node);
     return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->offload_op(node); });
   }
-  std::unique_ptr<Event> new_event() override { return make_event(*this); }
+  std::unique_ptr<Event> new_event() override { return make_event(state_); }
 
   std::span<Device* const> members() const override { return members_; }
-  const ShardStore& shards() const override { return store_; }
+  const ShardStore& shards() const override { return state_->store; }
 
   Layout ask(const Tensor& tensor) const override {
     Layout layout = to_layout(callback_(tensor), tensor, static_cast<int>(members_.size()));
@@ -100,8 +101,7 @@ class MetaDeviceImpl final : public MetaDevice {
   std::deque<FamilyUse> uses_;  ///< of the members' families
   SplitStateCallback callback_;
   MetaOptions options_;
-  ShardStore store_;
-  MetaBufferType buffer_type_, weights_type_;
+  std::shared_ptr<MetaState> state_;
 };
 
 const MetaGraphPlan& as_meta(const GraphPlan& plan) {

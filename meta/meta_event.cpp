@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "meta/meta_buffer.h"
 #include "meta/meta_device.h"
 
 namespace shoal::meta {
@@ -10,13 +11,13 @@ namespace {
 
 class MetaEvent final : public Event {
  public:
-  MetaEvent(MetaDevice& device, std::vector<std::unique_ptr<Event>> parts)
-      : device_(device), parts_(std::move(parts)) {}
+  MetaEvent(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Event>> parts)
+      : state_(std::move(state)), parts_(std::move(parts)) {}
 
-  Device& device() const override { return device_; }
+  Device& device() const override { return state_->device(); }
 
   void record(Backend& backend) override {
-    require<InvalidArgument>(&backend.device() == &device_, "an event of {} cannot be recorded on {}", device_.name(),
+    require<InvalidArgument>(&backend.device() == &device(), "an event of {} cannot be recorded on {}", state_->name,
                              backend.name());
     for (size_t rank = 0; rank < parts_.size(); ++rank) parts_[rank]->record(*backend.members()[rank]);
   }
@@ -31,21 +32,21 @@ class MetaEvent final : public Event {
   }
 
  private:
-  MetaDevice& device_;
-  FamilyUse use_{device_};
+  std::shared_ptr<MetaState> state_;
+  FamilyUse use_{state_->device()};
   std::vector<std::unique_ptr<Event>> parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<Event> make_event(MetaDevice& device) {
+std::unique_ptr<Event> make_event(std::shared_ptr<MetaState> state) {
   std::vector<std::unique_ptr<Event>> parts;
-  for (Device* member : device.members()) {
+  for (Device* member : state->members) {
     auto part = member->new_event();
     if (part == nullptr) return nullptr;
     parts.push_back(std::move(part));
   }
-  return std::make_unique<MetaEvent>(device, std::move(parts));
+  return std::make_unique<MetaEvent>(std::move(state), std::move(parts));
 }
 
 }  // namespace shoal::meta

@@ -7,9 +7,9 @@
 
 namespace shoal::meta {
 
-class MetaDevice;
+struct MetaState;
 
 /// nullptr when a member has no events.
-std::unique_ptr<Event> make_event(MetaDevice& device);
+std::unique_ptr<Event> make_event(std::shared_ptr<MetaState> state);
 
 }  // namespace shoal::meta

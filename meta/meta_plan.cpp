@@ -30,7 +30,8 @@ collectives::Collective kind_of(Op op) {
 }  // namespace
 
 MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena)
-    : backend_(backend),
+    : GraphPlan(backend),
+      backend_(backend),
       plan_(std::move(plan)),
       claim_(std::move(claim)),
       buffer_(backend.buffer_type(), 0),
@@ -43,17 +44,13 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
 
 // Queued collectives refer to the calls kept here.
 MetaGraphPlan::~MetaGraphPlan() {
-  wait();
+  if (has_backend()) wait();
   unbind();
-  backend_.forget(*this);
+  if (has_backend()) backend_.forget(*this);
 }
 
 void MetaGraphPlan::wait() const {
-  finish_queued(backend_);
-}
-
-Backend& MetaGraphPlan::backend() const {
-  return backend_;
+  for (Backend* member : backend_.members()) finish_queued(*member);  // the meta device may be gone
 }
 
 size_t MetaGraphPlan::allocated_bytes() const {
@@ -126,6 +123,7 @@ collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step)
 
 void MetaGraphPlan::bind() {
   const GraphRange& range = claim_->range();
+  note_memory(range);
   const auto bind_one = [&](Tensor* tensor) {
     const auto it = plan_.shards.find(tensor);
     if (it == plan_.shards.end()) return;

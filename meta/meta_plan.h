@@ -31,7 +31,6 @@ class MetaGraphPlan final : public GraphPlan {
   MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena);
   ~MetaGraphPlan() override;
 
-  Backend& backend() const override;
   size_t allocated_bytes() const override;
   /// What the plan needs on each rank, its own or part of an arena.
   const std::vector<size_t>& bytes_per_rank() const { return bytes_; }
@@ -88,7 +87,7 @@ class MetaGraphPlan final : public GraphPlan {
   bool record(Recorded& into);
   void queue_steps(int first, int last);
 
-  MetaBackend& backend_;
+  MetaBackend& backend_;  ///< see has_backend()
   Plan plan_;
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;

@@ -26,6 +26,8 @@ class ShardStore {
   const Shards& declare(const Tensor& tensor, Layout layout);
   /// nullptr when not declared.
   const Shards* find(const Tensor& tensor) const;
+  /// The same, for who needs them even after they are forgotten.
+  std::shared_ptr<const Shards> share(const Tensor& tensor) const;
   void forget(const Tensor& tensor);
 
  private:
@@ -34,7 +36,7 @@ class ShardStore {
     std::vector<std::unique_ptr<Tensor>> owned;
   };
   int ranks_;
-  std::unordered_map<const Tensor*, Entry> entries_;
+  std::unordered_map<const Tensor*, std::shared_ptr<Entry>> entries_;
 };
 
 }  // namespace shoal::meta

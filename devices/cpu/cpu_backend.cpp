@@ -40,12 +40,12 @@ void CpuBackend::get_async(const Tensor& tensor, void* data, size_t offset, size
 
 void CpuBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
-  worker_->push(SetWork{&tensor, data, host_stride, rows});
+  worker_->push(SetWork{&tensor, tensor.buffer->ref(), data, host_stride, rows});
 }
 
 void CpuBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
   check_access("get", tensor, host_stride, rows);
-  worker_->push(GetWork{&tensor, data, host_stride, rows});
+  worker_->push(GetWork{&tensor, tensor.buffer->ref(), data, host_stride, rows});
 }
 
 void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
@@ -54,7 +54,7 @@ void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   check_copy(src, dst);
   // Earlier work of the other backend may still use dst; its later work must see the copy.
   if (other != this) wait(other->here());
-  worker_->push(CopyWork{&src, &dst});
+  worker_->push(CopyWork{&src, &dst, src.buffer->ref(), dst.buffer->ref()});
   if (other != this) other->wait(here());
 }
 

@@ -15,6 +15,7 @@ class OwnedBuffer final : public HostBuffer {
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {
+    close();
     free_memory(base(), size());
     device_.give_back(size());
   }
@@ -28,6 +29,7 @@ class WrappedBuffer final : public HostBuffer {
  public:
   WrappedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), use_(device) {}
+  ~WrappedBuffer() override { close(); }
 
  private:
   DeviceUse use_;

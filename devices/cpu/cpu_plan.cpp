@@ -52,7 +52,8 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
 }
 
 CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options)
-    : backend_(backend),
+    : GraphPlan(backend),
+      backend_(backend),
       threads_(backend.threads()),
       cuts_(options.cuts),
       label_(options.label),
@@ -67,6 +68,7 @@ CpuPlan::~CpuPlan() {
 
 void CpuPlan::compile() {
   const GraphRange& range = memory_.range();
+  note_memory(range);
   steps_ = compile_steps(range, threads_);
   unpacked_.insert_into(steps_);
   begins_ = {0};
@@ -89,6 +91,7 @@ void CpuPlan::move_to(Graph& graph) {
 
 void CpuPlan::run(Team& team, int first, int last) {
   const size_t begin = begins_[static_cast<size_t>(first)], end = begins_[static_cast<size_t>(last)];
+  const HeldMemory held(*this);
   const Tensor* stopped = team.run(std::span(steps_).subspan(begin, end - begin), threads_);
   if (stopped == nullptr) return;
   fail<Aborted>("[{}] stopped by the abort callback before node {} ({})", backend_.name(), stopped->name,
@@ -106,11 +109,7 @@ void CpuPlan::describe(int first, int last, TraceSpan& span) const {
 }
 
 void CpuPlan::wait() const {
-  backend_.wait_for(last_run_);
-}
-
-Backend& CpuPlan::backend() const {
-  return backend_;
+  if (has_backend()) backend_.wait_for(last_run_);
 }
 
 }  // namespace shoal::cpu

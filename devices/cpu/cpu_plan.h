@@ -26,7 +26,6 @@ class CpuPlan final : public GraphPlan {
   /// Waits until the last queued run is finished.
   ~CpuPlan() override;
 
-  Backend& backend() const override;
   size_t allocated_bytes() const override { return memory_.bytes() + unpacked_.bytes(); }
 
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
@@ -47,8 +46,8 @@ class CpuPlan final : public GraphPlan {
  private:
   void compile();
 
-  CpuBackend& backend_;
-  int threads_;  ///< that the workspaces are large enough for; a run uses no more
+  CpuBackend& backend_;  ///< see has_backend()
+  int threads_;          ///< that the workspaces are large enough for; a run uses no more
   std::vector<int> cuts_;
   std::string label_;
   std::shared_ptr<const Topology> topology_;

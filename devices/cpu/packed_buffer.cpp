@@ -65,6 +65,7 @@ class PackedBuffer final : public HostBuffer {
   PackedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~PackedBuffer() override {
+    close();
     free_memory(base(), size());
     device_.give_back(size());
   }

@@ -46,12 +46,19 @@ void run_item(const ComputeWork& work, Team& team) {
   work.plan->run(team, work.first, work.last);
 }
 void run_item(const SetWork& work, Team&) {
+  const HeldBuffer held(work.memory);
+  check_held(held, "set");
   work.tensor->buffer->set_2d(*work.tensor, work.data, work.host_stride, work.rows);
 }
 void run_item(const GetWork& work, Team&) {
+  const HeldBuffer held(work.memory);
+  check_held(held, "get");
   work.tensor->buffer->get_2d(*work.tensor, work.data, work.host_stride, work.rows);
 }
 void run_item(const CopyWork& work, Team&) {
+  const HeldBuffer from(work.from), to(work.to);
+  check_held(from, "copy");
+  check_held(to, "copy");
   tensor_copy(*work.src, *work.dst);
 }
 
@@ -60,14 +67,20 @@ void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
 void describe(const SetWork& work, TraceSpan& span) {
+  const HeldBuffer held(work.memory);
+  if (!held) return;
   span.describe(TraceKind::kCopy, {"set ", work.tensor->name},
                 static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
 }
 void describe(const GetWork& work, TraceSpan& span) {
+  const HeldBuffer held(work.memory);
+  if (!held) return;
   span.describe(TraceKind::kCopy, {"get ", work.tensor->name},
                 static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
 }
 void describe(const CopyWork& work, TraceSpan& span) {
+  const HeldBuffer held(work.from);
+  if (!held) return;
   span.describe(TraceKind::kCopy, {"copy ", work.src->name}, static_cast<int64_t>(work.src->bytes()));
 }
 void describe(const WaitWork& work, TraceSpan& span) {

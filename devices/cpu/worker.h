@@ -35,12 +35,14 @@ struct ComputeWork {
 };
 struct SetWork {
   Tensor* tensor;
+  BufferRef memory;  ///< the tensor may go with it
   const void* data;
   size_t host_stride;
   Rows rows;
 };
 struct GetWork {
   const Tensor* tensor;
+  BufferRef memory;
   void* data;
   size_t host_stride;
   Rows rows;
@@ -48,6 +50,7 @@ struct GetWork {
 struct CopyWork {
   const Tensor* src;
   Tensor* dst;
+  BufferRef from, to;
 };
 struct WaitWork {
   const Timeline* timeline;

@@ -18,12 +18,14 @@ void CudaBackend::get_async(const Tensor& tensor, void* data, size_t offset, siz
 
 void CudaBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
-  if (rows.rows != 0 && rows.row_bytes != 0) launcher_.push(SetWork{&tensor, data, host_stride, rows});
+  if (rows.rows != 0 && rows.row_bytes != 0)
+    launcher_.push(SetWork{&tensor, tensor.buffer->ref(), data, host_stride, rows});
 }
 
 void CudaBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
   check_access("get", tensor, host_stride, rows);
-  if (rows.rows != 0 && rows.row_bytes != 0) launcher_.push(GetWork{&tensor, data, host_stride, rows});
+  if (rows.rows != 0 && rows.row_bytes != 0)
+    launcher_.push(GetWork{&tensor, tensor.buffer->ref(), data, host_stride, rows});
 }
 
 void CudaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
@@ -35,7 +37,7 @@ void CudaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   if (src.empty()) return;
   // Earlier work of the other backend may still use dst; its later work must see the copy.
   if (other != this) wait(other->here());
-  launcher_.push(CopyWork{&src, &dst});
+  launcher_.push(CopyWork{&src, &dst, src.buffer->ref(), dst.buffer->ref()});
   if (other != this) other->wait(here());
 }
 

@@ -19,6 +19,7 @@ class CudaBuffer final : public Buffer {
   CudaBuffer(CudaBufferType& type, std::byte* data, size_t size)
       : Buffer(type, size), device_(type.cuda_device()), data_(data) {}
   ~CudaBuffer() override {
+    close();
     const CurrentGpu current(device_.gpu().traits.gpu);
     cudaFreeAsync(data_, device_.gpu().transfers());
     device_.give_back(size());
@@ -74,7 +75,10 @@ class CudaBuffer final : public Buffer {
 class PinnedBuffer final : public HostBuffer {
  public:
   using HostBuffer::HostBuffer;
-  ~PinnedBuffer() override { free_pinned(base(), size()); }
+  ~PinnedBuffer() override {
+    close();
+    free_pinned(base(), size());
+  }
 };
 
 /// Calls copy(tensor address, host offset, length) for the gap-free pieces of all rows until one fails.

@@ -34,7 +34,8 @@ const GraphRange& checked(const Device& device, const GraphRange& range) {
 }  // namespace
 
 CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options)
-    : backend_(backend),
+    : GraphPlan(backend),
+      backend_(backend),
       cuts_(options.cuts),
       shown_(shown_ids(options)),
       label_(options.label),
@@ -44,18 +45,15 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
 }
 
 CudaPlan::~CudaPlan() {
-  if (was_queued_) backend_.finish();
+  if (was_queued_ && has_backend()) backend_.finish();
   for (const Captured& part : captured_) {
     if (part.exec != nullptr) destroy_graph(backend_.cuda_device().gpu().traits.gpu, part.exec);
   }
 }
 
-Backend& CudaPlan::backend() const {
-  return backend_;
-}
-
 void CudaPlan::compile() {
   const GraphRange& range = memory_.range();
+  note_memory(range);
   const auto all = range.graph->nodes();
   std::vector<const Tensor*> shown;
   for (const int id : shown_) shown.push_back(all[static_cast<size_t>(id)]);
@@ -128,6 +126,7 @@ CudaPlan::Captured& CudaPlan::captured(int first, int last) {
 void CudaPlan::run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort) {
   const auto range = steps(first, last);
   if (range.empty()) return;
+  const HeldMemory held(*this);
   Captured& part = captured(first, last);
   ++part.runs;
   const bool may_capture = backend_.uses_graphs() && !recording && !abort && range.size() > 1 && !part.broken;

@@ -32,7 +32,6 @@ class CudaPlan final : public GraphPlan {
   /// Waits until the last queued run is finished.
   ~CudaPlan() override;
 
-  Backend& backend() const override;
   size_t allocated_bytes() const override { return memory_.bytes(); }
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
   int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
@@ -68,7 +67,7 @@ class CudaPlan final : public GraphPlan {
   /// False: it cannot be captured.
   bool capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
-  CudaBackend& backend_;
+  CudaBackend& backend_;  ///< see has_backend()
   std::vector<int> cuts_, shown_;
   std::string label_;
   std::shared_ptr<const Topology> topology_;

@@ -34,14 +34,20 @@ void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
 void describe(const SetWork& work, TraceSpan& span) {
+  const HeldBuffer held(work.memory);
+  if (!held) return;
   span.describe(TraceKind::kCopy, {"set ", work.tensor->name},
                 static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
 }
 void describe(const GetWork& work, TraceSpan& span) {
+  const HeldBuffer held(work.memory);
+  if (!held) return;
   span.describe(TraceKind::kCopy, {"get ", work.tensor->name},
                 static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
 }
 void describe(const CopyWork& work, TraceSpan& span) {
+  const HeldBuffer held(work.from);
+  if (!held) return;
   span.describe(TraceKind::kCopy, {"copy ", work.src->name}, static_cast<int64_t>(work.src->bytes()));
 }
 void describe(const BytesWork& work, TraceSpan& span) {
@@ -344,6 +350,8 @@ void Launcher::start(const ComputeWork& work) {
 
 void Launcher::start(const SetWork& work) {
   if (!may_wait()) return;
+  const HeldBuffer held(work.memory);
+  check_held(held, "set");
   const cudaError_t status = copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
   if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
 }
@@ -361,6 +369,8 @@ void Launcher::wait_before_reading(const void* to) {
 
 void Launcher::start(const GetWork& work) {
   if (!may_wait()) return;
+  const HeldBuffer held(work.memory);
+  check_held(held, "get");
   wait_before_reading(work.data);
   const cudaError_t status = copy_rows_from_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
   if (status != cudaSuccess) check(status, name_, "read " + work.tensor->name);
@@ -368,6 +378,9 @@ void Launcher::start(const GetWork& work) {
 
 void Launcher::start(const CopyWork& work) {
   if (!may_wait()) return;
+  const HeldBuffer from(work.from), to(work.to);
+  check_held(from, "copy");
+  check_held(to, "copy");
   const cudaError_t status = copy_contiguous(*work.src, *work.dst, context_.stream);
   if (status != cudaSuccess) check(status, name_, "copy " + work.src->name);
 }

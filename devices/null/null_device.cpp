@@ -35,7 +35,10 @@ class NullBuffer final : public HostBuffer {
     size_t room = room_.size();
     data_ = static_cast<std::byte*>(std::align(type.alignment(), size, start, room));
   }
-  ~NullBuffer() override { device_.give_back(size()); }
+  ~NullBuffer() override {
+    close();
+    device_.give_back(size());
+  }
 
  private:
   NullDevice& device_;

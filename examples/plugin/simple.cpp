@@ -170,19 +170,19 @@ class SimpleBackend final : public Backend {
 
   void set_async(Tensor& x, const void* data, size_t offset, size_t size) override {
     check_access("set", x, size, {offset, size, 1, size});
-    push([=, &x] { x.buffer->set(x, data, offset, size); });
+    access("set", x, [=, &x] { x.buffer->set(x, data, offset, size); });
   }
   void get_async(const Tensor& x, void* data, size_t offset, size_t size) override {
     check_access("get", x, size, {offset, size, 1, size});
-    push([=, &x] { x.buffer->get(x, data, offset, size); });
+    access("get", x, [=, &x] { x.buffer->get(x, data, offset, size); });
   }
   void set_2d_async(Tensor& x, const void* data, size_t host_stride, const Rows& rows) override {
     check_access("set", x, host_stride, rows);
-    push([=, &x] { x.buffer->set_2d(x, data, host_stride, rows); });
+    access("set", x, [=, &x] { x.buffer->set_2d(x, data, host_stride, rows); });
   }
   void get_2d_async(const Tensor& x, void* data, size_t host_stride, const Rows& rows) override {
     check_access("get", x, host_stride, rows);
-    push([=, &x] { x.buffer->get_2d(x, data, host_stride, rows); });
+    access("get", x, [=, &x] { x.buffer->get_2d(x, data, host_stride, rows); });
   }
   bool has_own_memory() const override { return true; }
   void read_bytes_async(const void* from, void* to, size_t size) override { copy_bytes(to, from, size); }
@@ -204,7 +204,8 @@ class SimpleBackend final : public Backend {
   }
   void compute_async(GraphPlan& plan, int first, int last) override {
     check_run(plan, first, last);
-    push([this, nodes = static_cast<NodePlan&>(plan).nodes(first, last)] {
+    push([this, &plan, nodes = static_cast<NodePlan&>(plan).nodes(first, last)] {
+      const HeldMemory held(plan);
       for (Tensor* node : nodes) {
         if (stop_ && stop_()) fail<Aborted>("[{}] stopped before {}", name(), node->name);
         if (!is_view(node->op) && !node->empty()) kKernels.at(node->op)(*node);
@@ -215,6 +216,14 @@ class SimpleBackend final : public Backend {
  private:
   void copy_bytes(void* to, const void* from, size_t size) {
     if (size > 0) push([=] { std::memcpy(to, from, size); });
+  }
+  /// The buffer, and with it the tensor, may go before it is the work's turn.
+  void access(const char* what, const Tensor& x, std::function<void()> work) {
+    push([what, memory = x.buffer->ref(), work = std::move(work)] {
+      const HeldBuffer held(memory);
+      check_held(held, what);
+      work();
+    });
   }
   void push(std::function<void()> work) {
     stream_.push([work = std::move(work)](bool failed) { failed ? void() : work(); });  // failures skip it

@@ -13,11 +13,13 @@
 #include "tests/devices/conformance/buffer_suite.h"
 #include "tests/devices/conformance/device_suite.h"
 #include "tests/devices/conformance/event_suite.h"
+#include "tests/devices/conformance/lifetime_suite.h"
 #include "tests/devices/conformance/plan_suite.h"
 
-#define SHOAL_INSTANTIATE_DEVICE_SUITES(prefix, cases)                                 \
-  INSTANTIATE_TEST_SUITE_P(prefix, BufferSuite, testing::ValuesIn(cases), case_name);  \
-  INSTANTIATE_TEST_SUITE_P(prefix, BackendSuite, testing::ValuesIn(cases), case_name); \
-  INSTANTIATE_TEST_SUITE_P(prefix, PlanSuite, testing::ValuesIn(cases), case_name);    \
-  INSTANTIATE_TEST_SUITE_P(prefix, EventSuite, testing::ValuesIn(cases), case_name);   \
+#define SHOAL_INSTANTIATE_DEVICE_SUITES(prefix, cases)                                  \
+  INSTANTIATE_TEST_SUITE_P(prefix, BufferSuite, testing::ValuesIn(cases), case_name);   \
+  INSTANTIATE_TEST_SUITE_P(prefix, BackendSuite, testing::ValuesIn(cases), case_name);  \
+  INSTANTIATE_TEST_SUITE_P(prefix, PlanSuite, testing::ValuesIn(cases), case_name);     \
+  INSTANTIATE_TEST_SUITE_P(prefix, EventSuite, testing::ValuesIn(cases), case_name);    \
+  INSTANTIATE_TEST_SUITE_P(prefix, LifetimeSuite, testing::ValuesIn(cases), case_name); \
   INSTANTIATE_TEST_SUITE_P(prefix, DeviceSuite, testing::ValuesIn(cases), case_name)

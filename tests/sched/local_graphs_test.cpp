@@ -15,11 +15,9 @@ using testing::ThrowsMessage;
 
 /// Says of every input that it has its memory from a segment on.
 struct FakePlan final : GraphPlan {
-  FakePlan(Backend& backend, int from) : backend_(backend), from_(from) {}
-  Backend& backend() const override { return backend_; }
+  FakePlan(Backend& backend, int from) : GraphPlan(backend), from_(from) {}
   size_t allocated_bytes() const override { return 0; }
   int writable_from(const Tensor&) const override { return from_; }
-  Backend& backend_;
   int from_;
 };
 

@@ -220,6 +220,72 @@ TEST_P(BufferSuite, AnAliasOfAView) {
   EXPECT_EQ(get_floats(*turned), expected);
 }
 
+TEST_P(BufferSuite, ABufferThatGoesUnplacesItsTensors) {
+  TensorContext context;
+  Tensor* x = context.add("x", DType::kF32, {3, 4, 1, 1});
+  Tensor* name = context.add("name", DType::kF32, {3, 4, 1, 1});
+  Tensor* kept = context.add("kept", DType::kF32, {3, 4, 1, 1});
+  Graph graph;
+  Tensor* view = transpose(graph, x);
+  const std::vector<Tensor*> both{x, kept};
+  for (const bool is_reset : {true, false}) {
+    auto buffer = allocate_tensors({&x, 1}, type(), Usage::kWeights);
+    ASSERT_NE(buffer, nullptr);
+    const auto other = allocate_tensors({&kept, 1}, type(), Usage::kWeights);
+    Buffer::place_view(*view);
+    x->buffer->alias(*name, *x);
+    set_floats(*x, ramp(12));
+    set_floats(*kept, ramp(12, 3.0f));
+    is_reset ? buffer->reset() : buffer.reset();
+    for (const Tensor* tensor : {x, name, view}) {
+      EXPECT_EQ(tensor->buffer, nullptr) << tensor->name;
+      EXPECT_EQ(tensor->data, nullptr) << tensor->name;
+    }
+    EXPECT_THROW(get_floats(*x), InvalidArgument);
+    const auto again = allocate_tensors(both, type(), Usage::kWeights);
+    ASSERT_NE(again, nullptr);
+    set_floats(*x, ramp(12, 2.0f));
+    Buffer::place_view(*view);
+    EXPECT_EQ(get_floats(*view), (std::vector<float>{0, 6, 12, 18, 2, 8, 14, 20, 4, 10, 16, 22}));
+    EXPECT_EQ(get_floats(*kept), ramp(12, 3.0f));
+    buffer.reset();  // must not touch what lies elsewhere by now
+    EXPECT_EQ(get_floats(*x), ramp(12, 2.0f));
+  }
+}
+
+TEST_P(BufferSuite, TensorsMayGoBeforeTheirBuffer) {
+  std::unique_ptr<Buffer> buffer;
+  {
+    TensorContext context;
+    context.add("x", DType::kF32, {3, 4, 1, 1});
+    buffer = allocate_tensors(context.tensors(), type(), Usage::kWeights);
+    Graph graph;
+    Tensor* view = transpose(graph, context.find("x"));
+    Buffer::place_view(*view);
+  }
+  buffer->clear(1);
+  buffer->reset();
+  // Most likely at the same addresses.
+  TensorContext context;
+  Tensor* x = context.add("x", DType::kF32, {5, 4, 1, 1});
+  const auto other = allocate_tensors({&x, 1}, type(), Usage::kWeights);
+  set_floats(*x, ramp(20));
+  buffer.reset();
+  EXPECT_EQ(get_floats(*x), ramp(20));
+}
+
+TEST_P(BufferSuite, ACopyOfATensorIsNotUnplaced) {
+  Tensor copy;
+  {
+    TensorContext context;
+    Tensor* x = context.add("x", DType::kF32, {3, 4, 1, 1});
+    const auto buffer = allocate_tensors({&x, 1}, type(), Usage::kWeights);
+    copy = *x;
+    EXPECT_EQ(copy.buffer, buffer.get());
+  }
+  EXPECT_NE(copy.data, nullptr) << "it is the business of who made it";
+}
+
 TEST_P(BufferSuite, NothingIsWrittenOutsideTheTensor) {
   TensorContext context;
   std::vector<Tensor*> tensors;

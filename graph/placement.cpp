@@ -1,0 +1,52 @@
+#include "graph/placement.h"
+
+#include <mutex>
+
+#include "graph/tensor.h"
+
+namespace shoal {
+namespace {
+
+constinit std::mutex lists;
+
+}  // namespace
+
+void PlacementLink::unlink() noexcept {
+  const std::lock_guard lock(lists);
+  PlacementLink* next = next_.load(std::memory_order_relaxed);
+  if (next == nullptr) return;  // the buffer has gone in the meantime
+  previous_->next_.store(next, std::memory_order_relaxed);
+  next->previous_ = previous_;
+  next_.store(nullptr, std::memory_order_relaxed);
+}
+
+PlacedTensors::PlacedTensors() {
+  end_.previous_ = &end_;
+  end_.next_ = &end_;
+}
+
+void PlacedTensors::add(Tensor& tensor) {
+  PlacementLink& link = tensor.placement;
+  link.leave();
+  const std::lock_guard lock(lists);
+  link.tensor_ = &tensor;
+  link.previous_ = end_.previous_;
+  link.next_.store(&end_, std::memory_order_relaxed);
+  end_.previous_->next_.store(&link, std::memory_order_relaxed);
+  end_.previous_ = &link;
+}
+
+void PlacedTensors::unplace_all(const Buffer* buffer) noexcept {
+  const std::lock_guard lock(lists);
+  for (PlacementLink* link = end_.next_.load(std::memory_order_relaxed); link != &end_;) {
+    PlacementLink* next = link->next_.load(std::memory_order_relaxed);
+    link->next_.store(nullptr, std::memory_order_relaxed);
+    Tensor& tensor = *link->tensor_;
+    if (tensor.buffer == buffer) tensor.buffer = nullptr, tensor.data = nullptr;
+    link = next;
+  }
+  end_.previous_ = &end_;
+  end_.next_.store(&end_, std::memory_order_relaxed);
+}
+
+}  // namespace shoal
