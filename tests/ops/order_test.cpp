@@ -38,6 +38,19 @@ TEST(Order, EqualsKeepTheirOrder) {
   EXPECT_EQ(largest(x), Values{0});
 }
 
+/// Rows of one element are without gaps, whatever their stride says.
+TEST(Order, RowsOfOneElement) {
+  const Values x{3, 1, 2, 5, 4};
+  const Values first(5, 0);
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    Eval sorts, selects, finds;
+    const auto column = [&](Eval& eval) { return transpose(eval.graph, eval.input(dtype, row_of(x), x)); };
+    EXPECT_EQ(sorts.run(argsort(sorts.graph, column(sorts), true)), first);
+    EXPECT_EQ(selects.run(top_k(selects.graph, column(selects), 1)), first);
+    EXPECT_EQ(finds.run(argmax(finds.graph, column(finds))), first);
+  }
+}
+
 TEST(Order, LongRowsOfEqualsKeepTheirOrder) {
   const Values zeros(5000, 0);
   EXPECT_EQ(sorted(zeros, false), counting(5000));

@@ -107,10 +107,6 @@ const float* row_as_f32(const Tensor& tensor, int64_t row, float* scratch) {
   return load(tensor, row_at(tensor, row_index(tensor.shape, row)), 0, tensor.shape[0], scratch);
 }
 
-bool is_plain_f32(const Tensor& tensor) {
-  return tensor.dtype == DType::kF32 && tensor.is_row_contiguous();
-}
-
 }  // namespace
 
 ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from)
@@ -127,7 +123,7 @@ ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns
     this->panels_from = columns >= kPanelColumns ? kAlways : kNever;
   }
   kind = this->panels_from == kNever ? weights.dot_columns : weights.panels.columns;
-  converted = kind != Columns::kFloats || !is_plain_f32(*node.src[1]);
+  converted = kind != Columns::kFloats || !is_direct(*node.src[1]);
   k_step = std::min(std::max<int64_t>(k, 1), kSteps[static_cast<size_t>(kind)]);
   column_bytes = kernels().columns[static_cast<size_t>(kind)].bytes(k);
 }

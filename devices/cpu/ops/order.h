@@ -23,8 +23,7 @@ struct Before {
 
 /// Scratch for whole_row: none when rows can be used where they are.
 inline size_t whole_row_bytes(const Tensor& x) {
-  const bool direct = x.dtype == DType::kF32 && x.is_row_contiguous();
-  return direct ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
+  return is_direct(x) ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
 }
 
 /// A whole row as f32, in this part's place in the workspace when it has to be converted.
