@@ -1,19 +1,12 @@
 #include "devices/cpu/unpacked.h"
 
 #include "devices/cpu/packed_buffer.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {
 
 bool is_unreadable(const Tensor& node, size_t i) {
   return node.src[i] != nullptr && is_packed(*node.src[i]) && !reads_packed(node, i);
-}
-
-void check_reads_only(const Tensor& node) {
-  if (info(node.op).alias != Alias::kWrites || !is_packed(*node.src[0])) return;
-  fail<InvalidArgument>("[{} {}] {} lies packed and is only read: place what is written in another buffer type",
-                        name_of(node.op), node.name, describe(*node.src[0]));
 }
 
 /// The source, a packed weight, into the memory of the node.
@@ -40,7 +33,6 @@ void UnpackedSources::insert_into(std::vector<Step>& steps) {
   unpacked_.clear();
   std::vector<Step> all;
   for (const Step& step : steps) {
-    check_reads_only(*step.node);
     Step changed = step;
     for (size_t i = 0; i < step.node->src.size(); ++i) {
       if (!is_unreadable(*step.node, i)) continue;

@@ -14,8 +14,7 @@ namespace shoal::cpu {
 class UnpackedSources {
  public:
   /// Puts a step that unpacks before each step whose node needs it, and lets that one work on a copy. The steps are
-  /// valid while this lives; what an earlier call made is dropped. Throws InvalidArgument where a node would write into
-  /// a packed weight.
+  /// valid while this lives; what an earlier call made is dropped.
   void insert_into(std::vector<Step>& steps);
   /// Of the memory for what is unpacked.
   size_t bytes() const;

@@ -11,6 +11,8 @@ void infer::set_rows(Tensor& node) {
   const Tensor& rows = *node.src[1];
   expect((cache.is_leaf() && cache.is_persistent()) || cache.op == Op::kSetRows,
          "a cache that is persistent or the result of another set_rows, got {}", name_of(cache.op));
+  expect(cache.storage()->role != Role::kWeight,
+         "a cache, got a weight, which graphs only read: add it as Role::kCache");
   expect.dtype(1, {DType::kF32});
   expect.dtype(2, {DType::kI32, DType::kI64});
   expect.shape(1, {cache.shape[0], rows.shape[1], cache.shape[2], cache.shape[3]});

@@ -396,23 +396,5 @@ TEST(UnpackedPlans, MoveToAnotherGraph) {
   }
 }
 
-/// What is written into a packed weight would be lost, or not be packed.
-TEST(UnpackedPlans, NobodyWritesIntoPackedWeights) {
-  const Build writes = [](Graph& g, TensorContext& w) {
-    Tensor* weight = w.add("w", DType::kF16, {64, 40, 1, 1});
-    return set_rows(g, weight, g.input("rows", DType::kF32, {64, 3, 1, 1}), g.input("ids", DType::kI32, {3, 1, 1, 1}));
-  };
-  Placed placed(writes, device().weights_type());
-  const auto backend = device().init();
-  try {
-    backend->create_plan(placed.graph());
-    ADD_FAILURE() << "a plan was made";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("set_rows"), std::string::npos) << error.what();
-  }
-  Placed plain(writes, device().buffer_type());
-  EXPECT_NE(backend->create_plan(plain.graph()), nullptr);
-}
-
 }  // namespace
 }  // namespace shoal::cpu

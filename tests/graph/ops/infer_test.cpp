@@ -152,6 +152,9 @@ const Case kErrors[] = {
     {"input %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected a cache that is persistent or the result of another set_rows, got none "
      "(cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
+    {"weight %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
+     "[set_rows y] expected a cache, got a weight, which graphs only read: add it as Role::kCache "
+     "(cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"cache %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [2]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected ids of shape [3], got [2] (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [2])"},
     {"weight %w q4_0 [64, 2]\ninput %x f32 [32, 3]\n%y = mul_mat(%w, %x)",
