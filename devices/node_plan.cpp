@@ -7,6 +7,12 @@ namespace shoal {
 void check_supported(const Device& device, const GraphRange& range) {
   check_range(range);
   for (const Tensor* node : nodes_of(range)) {
+    if (is_collective(node->op)) {
+      fail<InvalidArgument>(
+          "[{}] '{}' is a collective, which no single device runs: leave it out, a meta device puts collectives where "
+          "the graph needs them",
+          device.name(), to_string(*node));
+    }
     if (!device.supports_op(*node)) {
       fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
                         to_string(*node));

@@ -91,6 +91,9 @@ class MetaDeviceImpl final : public MetaDevice {
   const ShardStore& shards() const override { return state_->store; }
 
   Layout ask(const Tensor& tensor) const override {
+    const bool is_here = find_shards(tensor) != nullptr && &tensor.buffer->type().device() == this;
+    const Shards* placed = is_here ? state_->store.find(tensor) : nullptr;
+    if (placed != nullptr) return placed->layout;
     Layout layout = to_layout(callback_(tensor), tensor, static_cast<int>(members_.size()));
     return members_.size() == 1 ? Layout::mirrored() : layout;
   }
@@ -118,6 +121,10 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
   require<InvalidArgument>(callback != nullptr, "a meta device needs a split-state callback");
   for (size_t i = 0; i < members.size(); ++i) {
     require<InvalidArgument>(members[i] != nullptr, "device {} of the meta device is missing", i);
+    require<InvalidArgument>(members[i]->type() != DeviceType::kMeta,
+                             "{} is a meta device and cannot be a member of another one; make one meta device of all "
+                             "simple devices, or give several to a scheduler (sched/scheduler.h)",
+                             members[i]->name());
     for (size_t j = 0; j < i; ++j) {
       require<InvalidArgument>(members[i] != members[j], "{} is listed twice; name each device once",
                                members[i]->name());
@@ -135,6 +142,10 @@ const Tensor& shard(const Tensor& tensor, int rank) {
   require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(shards.local.size()), "{} has no rank {}",
                            describe(tensor), rank);
   return *shards.local[rank];
+}
+
+Tensor& shard(Tensor& tensor, int rank) {
+  return const_cast<Tensor&>(shard(std::as_const(tensor), rank));
 }
 
 const Layout& layout_of(const Tensor& tensor) {

@@ -38,12 +38,13 @@ struct MetaOptions {
 
 class MetaDevice : public Device {
  public:
-  /// Members keep their order: rank i is members[i]. Throws InvalidArgument for no members or one listed twice.
+  /// Members keep their order: rank i is members[i]. Throws InvalidArgument for no members, one listed twice, or one
+  /// that is a meta device itself: all simple devices make one, and several are for a scheduler (sched/scheduler.h).
   static std::unique_ptr<MetaDevice> create(std::vector<Device*> members, SplitStateCallback callback,
                                             MetaOptions options = {});
   virtual std::span<Device* const> members() const = 0;
   virtual const ShardStore& shards() const = 0;
-  /// The callback's word on a tensor, checked.
+  /// The callback's word on a tensor, checked. Of a tensor that is placed here: how it lies, the callback's first word.
   virtual Layout ask(const Tensor& tensor) const = 0;
   /// The rules by which graphs are planned here.
   virtual const RuleLookup& rules() const = 0;
@@ -51,6 +52,9 @@ class MetaDevice : public Device {
 
 /// Rank `rank`'s shard of a tensor placed in a meta buffer (weights, caches, or a planned graph's tensors).
 const Tensor& shard(const Tensor& tensor, int rank);
+/// The same to write to. What tensor_set writes to a partial tensor goes to rank 0's addend, with zeros for the others;
+/// addends of one's own are set one by one: tensor_set(shard(bias, 1), data, 0, bytes).
+Tensor& shard(Tensor& tensor, int rank);
 /// How a tensor in a meta buffer lies.
 const Layout& layout_of(const Tensor& tensor);
 

@@ -19,6 +19,14 @@ std::string sums_of(const std::vector<std::vector<int64_t>>& segments) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+SplitAxis axis_of(int axis) {
+  require<InvalidArgument>(axis >= 0 && axis < kMaxDims,
+                           "split state: there is no axis {} to split; give 0 to 3, or SplitState::mirrored() or "
+                           "partial()",
+                           axis);
+  return static_cast<SplitAxis>(axis);
+}
+
 Partition partition_of(const SplitState& state, const Tensor& tensor, int devices) {
   const int axis = static_cast<int>(state.axis);
   const int64_t length = tensor.shape[axis];
@@ -49,12 +57,13 @@ std::string_view name_of(SplitAxis axis) {
   return kAxisNames.at(static_cast<size_t>(axis));
 }
 
+// What is no axis must not become "mirrored" or "partial" by its number.
 SplitState SplitState::split(int axis, std::vector<std::vector<int64_t>> segments) {
-  return {static_cast<SplitAxis>(axis), std::move(segments), {}};
+  return {axis_of(axis), std::move(segments), {}};
 }
 
 SplitState SplitState::split(int axis, Partition partition) {
-  return {static_cast<SplitAxis>(axis), {}, std::move(partition)};
+  return {axis_of(axis), {}, std::move(partition)};
 }
 
 std::string SplitState::to_string() const {

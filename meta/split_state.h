@@ -1,6 +1,6 @@
 // The split-state callback: the user's word on how each statically allocated tensor (weights, KV cache) lies.
-// It is asked once for each such tensor. The plain answer is an axis and a list of segments, each with one
-// length per device; a richer answer gives the runs with their owners.
+// It is asked when the tensor is placed, and its answer holds as long as the tensor lies there. The plain answer is an
+// axis and a list of segments, each with one length per device; a richer answer gives the runs with their owners.
 //
 //   attn_q [256, 256] over 2 devices, 3:1 in heads of 32 rows:  axis 1, segments {{192, 64}}
 //   fused qkv [256, 512] (256 + 128 + 128 rows), even:          axis 1, segments {{128,128}, {64,64}, {64,64}}
@@ -32,6 +32,7 @@ struct SplitState {
 
   static SplitState mirrored() { return {}; }
   static SplitState partial() { return {SplitAxis::kPartial, {}, {}}; }
+  /// Throws InvalidArgument when the axis is none of 0 to 3.
   static SplitState split(int axis, std::vector<std::vector<int64_t>> segments);
   static SplitState split(int axis, Partition partition);
   /// "axis 1 {128, 128} {64, 64}", "axis 1 [32:{0,1} 32:{2,3}]", "mirrored".

@@ -15,6 +15,7 @@ namespace shoal::meta {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -211,6 +212,17 @@ TEST_F(MetaBackendTest, RefusesTensorsOfAnotherMetaDevice) {
       ThrowsMessage<InvalidArgument>(HasSubstr("lies on META(CPU0,CPU1), another device than META(CPU1,CPU2)")));
   plan = backend->create_plan(loaded.graph);
   expect_recovered();
+}
+
+TEST_F(MetaBackendTest, CollectivesAreNotForUsersGraphs) {
+  const auto refused =
+      ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("sum"), HasSubstr("is a collective"), HasSubstr("leave it out")));
+  const auto single = mesh.other().init("threads=1");
+  for (Backend* each : {backend.get(), single.get()}) {
+    Graph graph("own");
+    graph.output(all_reduce(graph, graph.input("x", DType::kF32, {8, 1, 1, 1}), {}, "sum"));
+    EXPECT_THAT([&] { each->create_plan(graph); }, refused);
+  }
 }
 
 TEST_F(MetaBackendTest, AGraphHasOnePlanAtATime) {

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 
+#include "devices/functions.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "meta/meta_backend.h"
@@ -90,6 +92,73 @@ TEST(MetaDevice, CreateChecksItsArguments) {
         MetaDevice::create({device}, callback, {{"threads=1", "threads=1"}, {}});
       },
       message("parameters are given for 2 devices"));
+}
+
+TEST(MetaDevice, IsNoMemberOfAnother) {
+  const test::Mesh mesh(3);
+  const auto callback = test::callback_for({});
+  const auto pair = MetaDevice::create({mesh.members[0], mesh.members[1]}, callback);
+  const auto refused =
+      ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("META(CPU0,CPU1) is a meta device"),
+                                           HasSubstr("one meta device of all simple devices"), HasSubstr("scheduler")));
+  EXPECT_THAT([&] { MetaDevice::create({pair.get()}, callback); }, refused);
+  EXPECT_THAT([&] { MetaDevice::create({mesh.members[2], pair.get()}, callback); }, refused);
+  const auto split = find_function(family(), functions::kSplitBufferType);
+  const std::vector<Device*> both{mesh.members[2], pair.get()};
+  const std::vector<double> shares{1, 1};
+  EXPECT_THAT([&] { split(both, shares); }, refused);
+}
+
+/// Found by name, as one that a program has registered.
+TEST(MetaDevice, IsNoMemberOfAnotherByName) {
+  const test::Mesh mesh(2);
+  struct Named final : Device {
+    std::string name() const override { return "PAIR"; }
+    std::string description() const override { return "a meta device of somebody else"; }
+    DeviceType type() const override { return DeviceType::kMeta; }
+    DeviceMemory memory() const override { return {}; }
+    DeviceProps props() const override { return {}; }
+    BackendReg& reg() const override { return family(); }
+    std::unique_ptr<Backend> init(std::string_view) override { return nullptr; }
+    BufferType& buffer_type() override { return Registry::instance().device("CPU0").buffer_type(); }
+    bool supports_op(const Tensor&) const override { return true; }
+  };
+  static Named named;  // the registry keeps it
+  Registry::instance().add_device(named);
+  family();  // is registered at its first use
+  EXPECT_THAT([&] { Registry::instance().init("META:devices=CPU0,PAIR split=1,1"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("PAIR is a meta device")));
+}
+
+/// The callback's first word on a tensor holds as long as the tensor is placed.
+TEST(MetaDevice, RemembersWhatTheCallbackSaid) {
+  const test::Mesh mesh(2);
+  int asked = 0;
+  const auto device = MetaDevice::create(mesh.members, [&](const Tensor&) {
+    return asked++ % 2 == 0 ? SplitState::split(1, Partition::even(2, 8)) : SplitState::mirrored();
+  });
+  TensorContext context;
+  Tensor* w = context.add("w", DType::kF32, {4, 8, 1, 1});
+  auto memory = allocate_tensors(context.tensors(), device->buffer_type(), Usage::kWeights);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(device->ask(*w), layout_of(*w)) << i;
+  EXPECT_EQ(layout_of(*w).to_string(), "split 1 [4:{0} 4:{1}]");
+  EXPECT_EQ(asked, 1);
+  memory.reset();
+  EXPECT_TRUE(device->ask(*w).is_mirrored()) << "asked anew";
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(MetaDevice, AddendsOfAPartialWeightAreSetOneByOne) {
+  const test::Mesh mesh(3, {{"bias", Layout::partial()}});
+  TensorContext context;
+  Tensor* bias = context.add("bias", DType::kF32, {4, 1, 1, 1});
+  const auto memory = allocate_tensors(context.tensors(), mesh.device->buffer_type(), Usage::kWeights);
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::vector<float> addend(4, std::pow(10.0f, static_cast<float>(rank)));
+    tensor_set(shard(*bias, rank), addend.data(), 0, 16);
+  }
+  EXPECT_EQ(test::read_floats(*bias), std::vector<float>(4, 111));
+  EXPECT_EQ(test::read_floats(shard(*bias, 2)), std::vector<float>(4, 100));
 }
 
 struct MetaFamily : testing::Test {

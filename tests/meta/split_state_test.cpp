@@ -53,7 +53,9 @@ TEST(SplitState, BadAnswersAreNamed) {
   EXPECT_THAT(refusal(SplitState::split(1, {{128, 128}}), q, 3), testing::HasSubstr("2 lengths for 3 devices"));
   EXPECT_THAT(refusal(SplitState::split(1, {{300, -44}}), q, 2), testing::HasSubstr("300"));
   EXPECT_THAT(refusal(SplitState::split(1, {{256, -1}, {0, 1}}), q, 2), testing::HasSubstr("-1"));
-  EXPECT_THAT(refusal(SplitState::split(7, {{128, 128}}), q, 2), testing::HasSubstr("no axis 7"));
+  SplitState no_axis = SplitState::split(1, {{128, 128}});
+  no_axis.axis = static_cast<SplitAxis>(7);
+  EXPECT_THAT(refusal(no_axis, q, 2), testing::HasSubstr("no axis 7"));
   EXPECT_THAT(refusal(SplitState::split(1, Partition::even(3, 256)), q, 2), testing::HasSubstr("3 devices"));
   EXPECT_THAT(refusal(SplitState::split(1, Partition::even(2, 250)), q, 2), testing::HasSubstr("250, expected 256"));
   EXPECT_THAT(refusal(SplitState::split(0, {{100, 156}}), weight(DType::kQ4_0, {256, 2, 1, 1}), 2),
@@ -64,6 +66,18 @@ TEST(SplitState, BadAnswersAreNamed) {
   SplitState mirrored = SplitState::mirrored();
   mirrored.segments = {{128, 128}};
   EXPECT_THAT(refusal(mirrored, q, 2), testing::HasSubstr("takes no segments"));
+}
+
+/// The numbers of "mirrored" and "partial" are no axes.
+TEST(SplitState, OnlyAxesAreSplit) {
+  const auto no_axis = [](int axis) {
+    return testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("no axis " + std::to_string(axis)));
+  };
+  for (const int axis : {-1, 4, 5, 6, 256 + 1}) {
+    EXPECT_THAT([&] { SplitState::split(axis, std::vector<std::vector<int64_t>>{}); }, no_axis(axis));
+    EXPECT_THAT([&] { SplitState::split(axis, {{128, 128}}); }, no_axis(axis));
+    EXPECT_THAT([&] { SplitState::split(axis, Partition::even(2, 256)); }, no_axis(axis));
+  }
 }
 
 TEST(SplitState, NamesOfAxes) {
