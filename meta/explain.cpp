@@ -50,6 +50,9 @@ std::string step_text(const Plan& plan, const Step& step) {
   return text;
 }
 
+constexpr std::string_view kRepeated =
+    "  of weights alone, repeated in each run: cut the weight otherwise, or mirror it";
+
 nlohmann::json step_json(const Plan& plan, const Step& step) {
   nlohmann::json json;
   auto& ranges = json["nodes"] = nlohmann::json::array();
@@ -107,12 +110,14 @@ std::string layouts_text(const Plan& plan) {
 
 std::string steps_text(const Plan& plan) {
   std::string text = "steps (nodes of the local graphs)\n";
+  const std::vector<int> repeated = plan.repeated();
   for (size_t segment = 0; segment < plan.segments.size(); ++segment) {
     const bool last = segment + 1 == plan.segments.size();
     const int end = last ? static_cast<int>(plan.steps.size()) : plan.segments[segment + 1];
     if (plan.segments.size() > 1) text += fmt::format("  segment {}\n", segment);
     for (int i = plan.segments[segment]; i < end; ++i) {
-      text += fmt::format("  {:>4}  {}\n", i, step_text(plan, plan.steps[i]));
+      const bool again = std::binary_search(repeated.begin(), repeated.end(), i);
+      text += fmt::format("  {:>4}  {}{}\n", i, step_text(plan, plan.steps[i]), again ? kRepeated : "");
     }
   }
   return text;
@@ -161,6 +166,7 @@ std::string to_json(const Plan& plan) {
   }
   auto& steps = json["steps"] = nlohmann::json::array();
   for (const Step& step : plan.steps) steps.push_back(step_json(plan, step));
+  for (const int i : plan.repeated()) steps[static_cast<size_t>(i)]["repeated"] = true;
   if (plan.segments.size() > 1) json["segments"] = plan.segments;
   auto& memory = json["memory"] = nlohmann::json::array();
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {

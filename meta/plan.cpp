@@ -59,6 +59,18 @@ std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
   return found;
 }
 
+/// Adds what a weight or cache that is placed takes, alignment included.
+void add_placed(const Shards& shards, Role role, std::vector<RankPlan>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Tensor& local = *shards.local[rank];
+    if (local.buffer == nullptr) continue;
+    const BufferType& type = local.buffer->type();
+    const size_t alignment = type.alignment();
+    size_t& sum = role == Role::kWeight ? ranks[rank].memory.weights : ranks[rank].memory.cache;
+    sum += (type.alloc_size(local) + alignment - 1) / alignment * alignment;
+  }
+}
+
 }  // namespace
 
 const Layout& Plan::layout(const Tensor& tensor) const {
@@ -72,6 +84,25 @@ int Plan::count(Op collective) const {
   return static_cast<int>(std::count_if(steps.begin(), steps.end(), [&](const Step& step) {
     return step.kind == StepKind::kCollective && step.collective == collective;
   }));
+}
+
+std::vector<int> Plan::repeated() const {
+  // By what the first rank does: of a node whether all that it is made of are weights.
+  const auto nodes = ranks[0].graph->nodes();
+  std::vector<bool> fixed(nodes.size());
+  const auto is_fixed = [&](const Tensor* source) {
+    if (source == nullptr) return true;
+    return source->is_leaf() ? source->storage()->role == Role::kWeight : fixed[static_cast<size_t>(source->id)];
+  };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    fixed[i] = !nodes[i]->src.empty() && std::all_of(nodes[i]->src.begin(), nodes[i]->src.end(), is_fixed);
+  }
+  std::vector<int> found;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind != StepKind::kCollective) continue;
+    if (fixed[static_cast<size_t>(steps[i].ranges[0].begin)]) found.push_back(static_cast<int>(i));
+  }
+  return found;
 }
 
 int64_t Plan::collective_bytes() const {
@@ -88,6 +119,7 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
                const PlanOptions& options) {
   check_range(range);
   const int ranks = static_cast<int>(devices.size());
+  std::unordered_map<const Tensor*, Layout> asked;  // once for each weight, however often the layout is needed
   const LeafLayout leaf_layout = [&](const Tensor& tensor) {
     const Shards* shards = surroundings.shards(tensor);
     if (shards == nullptr && tensor.role != Role::kInput) {
@@ -96,7 +128,10 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
     }
     if (shards != nullptr) return shards->layout;
     const bool asks = is_weight(tensor) && surroundings.copied_weights != nullptr;
-    return asks ? surroundings.copied_weights(*tensor.copied_from) : Layout::mirrored();
+    if (!asks) return Layout::mirrored();
+    const auto known = asked.find(&tensor);
+    if (known != asked.end()) return known->second;
+    return asked.emplace(&tensor, surroundings.copied_weights(*tensor.copied_from)).first->second;
   };
   const Propagation propagation = propagate(range, ranks, leaf_layout, {}, surroundings.rules);
   Lowered lowered = lower(range, ranks, propagation, surroundings.shards, leaf_layout, options, {}, surroundings.rules);
@@ -123,6 +158,10 @@ Plan make_plan(const GraphRange& range, const Surroundings& surroundings, std::s
     part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
     plan.devices.push_back(devices[rank]->name());
     plan.ranks.push_back(std::move(part));
+  }
+  for (const auto& [tensor, layout] : plan.layouts) {
+    const Shards* shards = tensor->is_leaf() && tensor->is_persistent() ? surroundings.shards(*tensor) : nullptr;
+    if (shards != nullptr) add_placed(*shards, tensor->role, plan.ranks);
   }
   range.graph->freeze();
   return plan;

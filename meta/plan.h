@@ -22,7 +22,7 @@ namespace shoal::meta {
 
 /// Bytes on one device. Totals of what is allocated, alignment included.
 struct MemoryUse {
-  size_t weights = 0;
+  size_t weights = 0;  ///< those that the graph uses, where they are placed or declared in a store
   size_t cache = 0;
   size_t compute = 0;
   size_t communication = 0;
@@ -54,6 +54,9 @@ struct Plan {
   const Layout& layout(const Tensor& tensor) const;
   int count(Op collective) const;  ///< steps of one kind, e.g. kAllReduce
   int64_t collective_bytes() const;
+  /// Collectives of what weights alone determine, so that every run repeats them: a weight was cut in a way that an op
+  /// or a reshape cannot keep. Indices of steps.
+  std::vector<int> repeated() const;
 };
 
 /// What a plan is made from besides the graph and the devices.

@@ -391,6 +391,54 @@ TEST(PlanMemory, IsWhatTheDevicesGive) {
   }
 }
 
+TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
+  const test::Mesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "24:{0} 8:{1}"))},
+                            {"k", Layout::split(0, Partition::parse(2, "16:{0} 48:{1}"))}});
+  test::Loaded model(
+      "weight %w f32 [64, 32]\nweight %n f32 [3]\ncache %k f32 [64, 6]\ninput %x f32 [64, 2]\ninput %i i32 [2]\n"
+      "%y = mul_mat(%w, %x)\n%m = scale(%n)\n%s = set_rows(%k, %x, %i)\noutput %y\noutput %m\n",
+      *mesh.device);
+  const auto backend = mesh.device->init();
+  const auto plan = backend->create_plan(model.graph);
+  const Plan& made = plan_of(*plan);
+  EXPECT_EQ(made.ranks[0].memory.weights, 24u * 256 + 64) << "w, and n rounded up";
+  EXPECT_EQ(made.ranks[1].memory.weights, 8u * 256 + 64);
+  EXPECT_EQ(made.ranks[0].memory.cache, 16u * 6 * 4);
+  EXPECT_EQ(made.ranks[1].memory.cache, 48u * 6 * 4);
+  std::vector<size_t> both;
+  for (const RankPlan& rank : made.ranks) both.push_back(rank.memory.weights + rank.memory.cache);
+  EXPECT_EQ(both, allocated_per_rank(*model.memory));
+  EXPECT_THAT(to_string(made), testing::HasSubstr(std::to_string(24 * 256 + 64)));
+}
+
+/// A reshape that cannot keep the cut of a weight: the text says that every run gathers it.
+TEST(Plan, CollectivesOfWeightsAloneAreNamed) {
+  const auto plan_with = [](const Layout& layout) {
+    const test::Mesh mesh(2, {{"w", layout}});
+    test::Loaded model(
+        "weight %w f32 [6, 4]\nweight %v f32 [3, 8]\ninput %x f32 [8, 2]\n%r = reshape(%w) {shape=[8,3,1,1]}\n"
+        "%y = mul_mat(%r, %x)\n%z = mul_mat(%v, %y)\noutput %z\n",
+        *mesh.device);
+    const auto backend = mesh.device->init();
+    const auto plan = backend->create_plan(model.graph);
+    const Plan& made = plan_of(*plan);
+    std::string lines;
+    for (const int step : made.repeated()) lines += made.steps[static_cast<size_t>(step)].tensor + "\n";
+    const auto json = nlohmann::json::parse(to_json(made));
+    for (size_t i = 0; i < made.steps.size(); ++i) {
+      const auto repeated = made.repeated();
+      EXPECT_EQ(json["steps"][i].contains("repeated"), std::count(repeated.begin(), repeated.end(), i) > 0);
+    }
+    return std::pair(lines, steps_text(made));
+  };
+  const auto [gathered, text] = plan_with(Layout::split(1, Partition::parse(2, "1:{0} 3:{1}")));
+  EXPECT_EQ(gathered, "w\n");
+  EXPECT_THAT(text, testing::HasSubstr("of weights alone, repeated in each run"));
+  const auto [nothing, without] = plan_with(Layout::mirrored());
+  EXPECT_EQ(nothing, "");
+  EXPECT_THAT(without, testing::Not(testing::HasSubstr("repeated")));
+}
+
 TEST(PlanMemory, WeightsAndCachesTogetherAreTheSameBytes) {
   const test::Mesh mesh(3, test::llama_layouts({2, 1, 1}));
   test::Loaded loaded(test::llama_graph(2), *mesh.device);
