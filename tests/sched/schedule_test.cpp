@@ -81,6 +81,28 @@ TEST_F(ScheduleTest, TwoLayersOnTwoDevices) {
             "  node y mul_mat  weight\n");
 }
 
+TEST_F(ScheduleTest, TheLargestOfSeveralWeightsSaysWhere) {
+  constexpr const char* kPair = R"(
+weight %large f32 [64, 96]
+weight %small f32 [64, 8]
+weight %long f32 [96, 512]
+weight %short f32 [96, 1]
+%y = mul_mat(%large, %small)
+%z = mul_mat(%short, %long)
+output %y
+output %z
+)";
+  for (const bool swapped : {false, true}) {
+    Device *large = swapped ? &host : &a, *small = swapped ? &a : &host;
+    const Schedule schedule = make(kPair, {{"large", large}, {"small", small}, {"long", large}, {"short", small}});
+    for (const char* name : {"y", "z"}) {
+      const Assignment& assigned = schedule.nodes[static_cast<size_t>(graph->find(name)->id)];
+      EXPECT_EQ(devices[static_cast<size_t>(assigned.backend)], large) << name << " swapped " << swapped;
+      EXPECT_EQ(assigned.reason, Reason::kWeight);
+    }
+  }
+}
+
 TEST_F(ScheduleTest, AnotherDirection) {
   EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &host}, {"w1", &a}})),
             "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"
