@@ -19,6 +19,7 @@ class OwnedBuffer final : public HostBuffer {
     free_memory(base(), size());
     device_.give_back(size());
   }
+  void clear(uint8_t value) override { value == 0 ? zero_memory(base(), size()) : HostBuffer::clear(value); }
 
  private:
   CpuDevice& device_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
@@ -299,6 +300,11 @@ void free_memory(void* data, size_t size) noexcept {
   } else if (data != nullptr) {
     munmap(data, round_up(size, kPage));
   }
+}
+
+void zero_memory(void* data, size_t size) noexcept {
+  const bool released = is_mapped(size) && madvise(data, round_up(size, kPage), MADV_DONTNEED) == 0;
+  if (!released) std::memset(data, 0, size);
 }
 
 }  // namespace shoal::cpu

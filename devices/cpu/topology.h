@@ -59,5 +59,8 @@ bool bind_thread(std::span<const int> cores) noexcept;
 void* allocate_on_node(size_t size, int node) noexcept;
 /// Of the same size as it was allocated with.
 void free_memory(void* data, size_t size) noexcept;
+/// Zeros in all of it. Mapped memory goes back to the system, which gives zeros where it is touched again: what is not
+/// used, such as a KV cache's rows for tokens that never come, takes no memory.
+void zero_memory(void* data, size_t size) noexcept;
 
 }  // namespace shoal::cpu

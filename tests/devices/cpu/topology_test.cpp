@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -209,6 +210,17 @@ TEST(ProcessOf, DISABLED_TwoNodesWithTwoThreadsPerCore) {
   EXPECT_EQ(cores_of_team(sets[1], 4), all);
   EXPECT_EQ(cores_of_team(sets[1], 6), all);
   EXPECT_EQ(cores_of_team(sets[1], 7).size(), 12U);
+}
+
+TEST(Memory, IsZeroAfterwardsWhateverItsSize) {
+  for (const size_t size : {size_t{1}, size_t{5000}, (size_t{8} << 20) + 3, kOdd}) {
+    auto* data = static_cast<std::byte*>(allocate_on_node(size, 0));
+    ASSERT_NE(data, nullptr);
+    std::memset(data, 7, size);
+    zero_memory(data, size);
+    EXPECT_TRUE(std::all_of(data, data + size, [](std::byte byte) { return byte == std::byte{0}; })) << size;
+    free_memory(data, size);
+  }
 }
 
 TEST(CoresOfTeam, UseTheOtherHardwareThreadsOfACoreForMoreThreads) {
