@@ -17,7 +17,7 @@ constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
 
 /// The meshes of the file, or an empty object.
 nlohmann::json read_meshes() {
-  const auto found = parse_json_or_nothing(read_cache_file(thresholds_file()));
+  const auto found = parse_json_or_nothing(read_cache_file(thresholds_file(), kVariable));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
                       found.contains("meshes") && found["meshes"].is_object();
   return usable ? found["meshes"] : nlohmann::json::object();

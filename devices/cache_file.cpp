@@ -1,8 +1,10 @@
 #include "devices/cache_file.h"
 
 #include <fmt/format.h>
+#include <pwd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -31,6 +33,20 @@ void remove_draft(const std::filesystem::path& draft, const std::filesystem::pat
   if (draft != path) std::filesystem::remove(draft, ignored);
 }
 
+/// Opening a pipe waits for its other end.
+void refuse_pipe(const std::filesystem::path& path, const char* variable) {
+  std::error_code none;
+  const auto status = std::filesystem::status(path, none);
+  require<InvalidArgument>(!std::filesystem::is_fifo(status) && !std::filesystem::is_socket(status),
+                           "{}: is no regular file; name one in {}", path.string(), variable);
+}
+
+void require_place(const std::filesystem::path& path, const char* variable) {
+  require<DeviceError>(!path.empty(),
+                       "there is no folder to write to, as HOME is not set; set it, or name a file in {}", variable);
+  refuse_pipe(path, variable);
+}
+
 /// A file beside the one at `path`, or this one if it is not replaced, with the text; "" with the reason in errno when
 /// it cannot be written.
 std::filesystem::path write_draft(const std::filesystem::path& path, std::string_view text) {
@@ -50,6 +66,16 @@ std::filesystem::path write_draft(const std::filesystem::path& path, std::string
   return {};
 }
 
+/// Of HOME, else of the user; "" where there is neither.
+std::string home_folder() {
+  if (std::string home = value_of("HOME"); !home.empty()) return home;
+  std::array<char, 4096> text{};
+  passwd entry{};
+  passwd* found = nullptr;
+  const bool known = getpwuid_r(getuid(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr;
+  return known && found->pw_dir != nullptr ? found->pw_dir : "";
+}
+
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, const std::error_code& error, const char* variable) {
   fail<DeviceError>("{}: cannot be written{}; name another file in {}", path.string(),
                     error ? ": " + error.message() : "", variable);
@@ -61,10 +87,16 @@ std::filesystem::path cache_file(const char* variable, std::string_view name) {
   if (const std::string own = value_of(variable); !own.empty()) return own;
   if (const std::string cache = value_of("XDG_CACHE_HOME"); !cache.empty())
     return cache + fmt::format("/shoal/{}", name);
-  return value_of("HOME") + fmt::format("/.cache/shoal/{}", name);
+  const std::string home = home_folder();
+  return home.empty() ? "" : home + fmt::format("/.cache/shoal/{}", name);
 }
 
-std::string read_cache_file(const std::filesystem::path& path) {
+std::string read_cache_file(const std::filesystem::path& path, const char* variable) {
+  refuse_pipe(path, variable);
+  return read_whole_file(path);
+}
+
+std::string read_whole_file(const std::filesystem::path& path) {
   std::error_code none;
   std::ostringstream text;
   // A folder can be opened like a file, and fails when it is read; a device such as /dev/full has no end.
@@ -74,12 +106,14 @@ std::string read_cache_file(const std::filesystem::path& path) {
 }
 
 void check_cache_file(const std::filesystem::path& path, const char* variable) {
+  require_place(path, variable);
   const std::filesystem::path draft = write_draft(path, "");
   if (draft.empty()) fail_to_write(path, std::error_code(errno, std::generic_category()), variable);
   remove_draft(draft, path);
 }
 
 void write_cache_file(const std::filesystem::path& path, std::string_view text, const char* variable) {
+  require_place(path, variable);
   const std::filesystem::path draft = write_draft(path, text);
   if (draft.empty()) fail_to_write(path, std::error_code(errno, std::generic_category()), variable);
   if (draft == path) return;

@@ -56,6 +56,8 @@ auto call(const char* what, F&& function) {
 PluginFile::PluginFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code ignored;
   require<InvalidArgument>(std::filesystem::exists(path_, ignored), "there is no such file");
+  // Opening a pipe waits for its other end.
+  require<DeviceError>(!std::filesystem::is_fifo(path_, ignored), "it is no shared object but a pipe");
   library_.reset(dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library_ == nullptr) fail_open(dlerror());
   const auto entry = reinterpret_cast<decltype(&shoal_plugin)>(dlsym(library_.get(), kEntry));

@@ -28,7 +28,7 @@ using Json = nlohmann::json;
 
 /// The file's machines as they are written, the latest first; empty where there is no file of ours.
 std::vector<Json> read_entries() {
-  const Json found = parse_json_or_nothing(read_cache_file(machine_file()));
+  const Json found = parse_json_or_nothing(read_cache_file(machine_file(), kVariable));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
                       found.contains("machines") && found["machines"].is_array();
   return usable ? found["machines"].get<std::vector<Json>>() : std::vector<Json>();

@@ -275,7 +275,7 @@ std::string fault_of(const std::string& path) {
 }
 
 std::string read_text(const std::string& path) {
-  std::string text = read_cache_file(path);
+  std::string text = read_whole_file(path);
   if (text.find_first_not_of(" \t\r\n") != std::string::npos) return text;
   fail<InvalidArgument>("{}: {}; name a JSON file such as docs/simulation.md shows", path, fault_of(path));
 }

@@ -1,8 +1,14 @@
 #include "devices/cache_file.h"
 
 #include <gmock/gmock.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <string>
 
 #include "graph/error.h"
 #include "tests/support/temporary.h"
@@ -30,6 +36,46 @@ TEST(CacheFile, WhatIsNoFileIsNotReplaced) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
   EXPECT_THAT([] { write_cache_file("/proc/nothing/file.json", "text", "VARIABLE"); },
               ThrowsMessage<DeviceError>(HasSubstr("name another file in VARIABLE")));
+}
+
+/// Sets or unsets a variable while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    value != nullptr ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST(CacheFile, IsInTheHomeOfTheUserWhereNoneIsSet) {
+  const passwd* user = getpwuid(getuid());
+  if (user == nullptr) GTEST_SKIP() << "the user has no entry";
+  const Variable cache("XDG_CACHE_HOME", nullptr);
+  for (const char* home : {static_cast<const char*>(nullptr), ""}) {
+    const Variable unset("HOME", home);
+    EXPECT_EQ(cache_file("SHOAL_NO_SUCH_FILE", "file.json"), std::string(user->pw_dir) + "/.cache/shoal/file.json");
+  }
+}
+
+TEST(CacheFile, WithoutAHomeIsNotWritten) {
+  EXPECT_EQ(read_cache_file("", "VARIABLE"), "");
+  EXPECT_THAT([] { write_cache_file("", "text", "VARIABLE"); },
+              ThrowsMessage<DeviceError>(HasSubstr("HOME is not set; set it, or name a file in VARIABLE")));
+}
+
+TEST(CacheFile, APipeIsRefusedAndNotWaitedFor) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path pipe = folder.path() / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const auto refused = ThrowsMessage<InvalidArgument>(HasSubstr("pipe: is no regular file; name one in VARIABLE"));
+  EXPECT_THAT([&] { read_cache_file(pipe, "VARIABLE"); }, refused);
+  EXPECT_THAT([&] { check_cache_file(pipe, "VARIABLE"); }, refused);
+  EXPECT_THAT([&] { write_cache_file(pipe, "text", "VARIABLE"); }, refused);
 }
 
 }  // namespace
