@@ -36,8 +36,11 @@ void GgufCursor::skip(uint64_t count, size_t size, std::string_view what) {
 }
 
 void GgufCursor::reject(size_t at, const std::string& what) const {
-  fail<InvalidArgument>("{}: {}{} (at byte {}); the file is damaged or no valid GGUF: download or convert it again",
-                        path_, subject_.empty() ? "" : subject_ + ": ", what, at);
+  refuse(at, what, "the file is damaged or no valid GGUF: download or convert it again");
+}
+
+void GgufCursor::refuse(size_t at, const std::string& what, const std::string& remedy) const {
+  fail<InvalidArgument>("{}: {}{} (at byte {}); {}", path_, subject_.empty() ? "" : subject_ + ": ", what, at, remedy);
 }
 
 void GgufCursor::cut_short(std::string_view what) const {

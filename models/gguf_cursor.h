@@ -42,6 +42,8 @@ class GgufCursor {
 
   /// Throws "path: <what> of <subject> at byte <at>; <remedy>".
   [[noreturn]] void reject(size_t at, const std::string& what) const;
+  /// The same with another remedy, for a file that is sound and has something that is not supported.
+  [[noreturn]] void refuse(size_t at, const std::string& what, const std::string& remedy) const;
 
  private:
   void need(size_t bytes, std::string_view what) const {

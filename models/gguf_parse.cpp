@@ -171,7 +171,8 @@ DType read_dtype(GgufCursor& cursor) {
   std::string supported;
   for (int i = 0; i < kDTypeCount; ++i) supported += fmt::format(" {}", name_of(static_cast<DType>(i)));
   if (foreign != std::end(kForeignTypes)) {
-    cursor.reject(start, fmt::format("type {} is not supported, only{}", foreign->name, supported));
+    cursor.refuse(start, fmt::format("type {} is not supported", foreign->name),
+                  fmt::format("quantise the model to another one, such as q4_K_M: types can be{}", supported));
   }
   cursor.reject(start, fmt::format("unknown tensor type {}, supported are{}", number, supported));
 }

@@ -14,6 +14,7 @@ namespace shoal::models {
 namespace {
 
 constexpr std::string_view kSupported[] = {"llama"};
+constexpr std::string_view kEosKey = "tokenizer.ggml.eos_token_id";
 constexpr std::string_view kEndKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
 
 // A stretch of the text; neighbours as indices, kNone at the ends. A symbol that was merged away has length 0.
@@ -34,9 +35,11 @@ struct Pair {
 
 void require_supported(const GgufFile& file) {
   const auto model = file.get<std::string>("tokenizer.ggml.model");
-  require<InvalidArgument>(std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported),
-                           "{}: tokenizer '{}' is not supported; use a model with one of: {}", file.path(),
-                           printable(model), fmt::join(kSupported, ", "));
+  require<InvalidArgument>(
+      std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported),
+      "{}: tokenizer '{}' is not supported; use a model with one of: {} (SentencePiece, as of Llama 1 and "
+      "2, Mistral 7B, Mixtral)",
+      file.path(), printable(model), fmt::join(kSupported, ", "));
 }
 
 // An id from the metadata, checked against the vocabulary. Files without the key mean `fallback`.
@@ -136,7 +139,7 @@ void append_ids(std::string_view symbol, const TokenizerVocabulary& vocabulary, 
 
 Tokenizer::Tokenizer(const GgufFile& file) : vocabulary_((require_supported(file), file)) {
   bos_ = read_id(file, "tokenizer.ggml.bos_token_id", 1, vocabulary_.size());
-  eos_ = read_id(file, "tokenizer.ggml.eos_token_id", 2, vocabulary_.size());
+  eos_ = read_id(file, kEosKey, 2, vocabulary_.size());
   ends_.push_back(eos_);
   for (const std::string_view key : kEndKeys) {
     if (file.has(key)) ends_.push_back(read_id(file, key, 0, vocabulary_.size()));
@@ -144,6 +147,15 @@ Tokenizer::Tokenizer(const GgufFile& file) : vocabulary_((require_supported(file
   add_bos_ = file.get_or<bool>("tokenizer.ggml.add_bos_token", true);
   add_eos_ = file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
   add_space_prefix_ = file.get_or<bool>("tokenizer.ggml.add_space_prefix", true);
+}
+
+std::vector<Token> end_tokens(const GgufFile& file) {
+  std::vector<Token> ends;
+  if (file.has(kEosKey)) ends.push_back(static_cast<Token>(file.get<uint32_t>(kEosKey)));
+  for (const std::string_view key : kEndKeys) {
+    if (file.has(key)) ends.push_back(static_cast<Token>(file.get<uint32_t>(key)));
+  }
+  return ends;
 }
 
 bool Tokenizer::is_end(Token id) const {

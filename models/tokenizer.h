@@ -57,6 +57,10 @@ class Tokenizer {
   bool add_bos_ = true, add_eos_ = false, add_space_prefix_ = true;
 };
 
+/// The tokens that end a text as the file names them, whatever kind of tokenizer it has: EOS, end of turn, end of
+/// message.
+std::vector<Token> end_tokens(const GgufFile& file);
+
 /// Decodes a stream of tokens into text that can be shown at once: bytes that begin an incomplete UTF-8 sequence are
 /// held back until it is complete. push() and finish() together give what Tokenizer::decode() gives.
 class StreamDecoder {
