@@ -121,9 +121,14 @@ class Assigner {
       if (abilities_.runs(b, node)) return b;
     }
     std::string names;
-    for (int b = 0; b < abilities_.backends(); ++b) names += (b > 0 ? ", " : "") + abilities_.device(b).name();
-    fail<DeviceError>("none of the devices ({}) can run '{}'; add a CPU device as the last one, or cast its sources",
-                      names, to_string(node));
+    bool several_as_one = false;
+    for (int b = 0; b < abilities_.backends(); ++b) {
+      names += (b > 0 ? ", " : "") + abilities_.device(b).name();
+      several_as_one |= abilities_.device(b).type() == DeviceType::kMeta;
+    }
+    fail<DeviceError>("none of the devices ({}) can run '{}'; {}", names, to_string(node),
+                      several_as_one ? "of devices that act as one each must be able to: leave out those that are not"
+                                     : "add a CPU device as the last one, or cast its sources");
   }
 
   Abilities& abilities_;

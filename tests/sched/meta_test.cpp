@@ -152,6 +152,19 @@ TEST_F(MetaTest, AMemberThatCannotRunAnOperation) {
   check({backend.get(), cpu.get()}, {{"*", mixed.get()}}, 3);
 }
 
+TEST_F(MetaTest, AMemberThatCannotRunAnOperationThatNoOtherCan) {
+  ProxyDevice picky{Rig::cpu(1), "PICKY"};
+  picky.refuses = [](const Tensor& node) { return node.op == Op::kGlu; };
+  const auto mixed = meta::MetaDevice::create({&Rig::cpu(0), &picky}, test::callback_for(test::llama_layouts({2, 2})));
+  const auto backend = mixed->init();
+  EXPECT_THAT(
+      [&] {
+        check({backend.get()}, {{"*", mixed.get()}}, 1);
+      },
+      ThrowsMessage<DeviceError>(
+          HasSubstr("; of devices that act as one each must be able to: leave out those that are not")));
+}
+
 TEST_F(MetaTest, LargeBatchesAreRunOnTheMetaDevice) {
   ProxyDevice first{Rig::cpu(0), "FIRST"}, second{Rig::cpu(1), "SECOND"};
   first.wants = second.wants = [](const Tensor& node) { return node.op == Op::kMulMat && node.shape[1] >= 4; };
