@@ -18,6 +18,7 @@ struct FitOptions {
   /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, where that is less) stay free: what runs beside
   /// the plan, here and in other programs, takes from the same memory, and the system kills whoever takes too much.
   bool spare_host = false;
+  bool required = true;  ///< where not even the least context fits, that is an error
 };
 
 /// What has to stay free on a device.

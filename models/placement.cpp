@@ -66,6 +66,10 @@ std::regex regex_of(const std::string& pattern) {
 
 }  // namespace
 
+void check_pattern(const std::string& pattern) {
+  regex_of(pattern);
+}
+
 Placement::Placement(const Model& model, std::vector<Device*> devices, const PlacementOptions& options)
     : Placement(model, groups_of(std::move(devices), options.mode), options) {}
 

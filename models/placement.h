@@ -35,6 +35,8 @@ struct TensorOverride {
   std::string pattern;  ///< regular expression (ECMAScript), found anywhere in the name
   std::string device;   ///< "CPU0", "META(CPU0,CPU1)"
 };
+/// Throws InvalidArgument for what is no regular expression.
+void check_pattern(const std::string& pattern);
 
 struct PlacementOptions {
   std::string ratio;  ///< as parse_ratio reads it, of the devices (kTensor) or groups (kLayer); empty: even

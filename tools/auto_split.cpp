@@ -55,6 +55,24 @@ models::BestShares search_shares(const models::Scenario& scenario, const models:
   return models::best_shares(scenario, candidate, search);
 }
 
+[[noreturn]] void fail_to_fit(const models::Model& model, const models::Placement& placement,
+                              models::SessionOptions session, const models::LoadOptions& load,
+                              const models::FitOptions& options, int64_t least) {
+  session.context = least;
+  const auto memory = models::ModelPlan(model, placement, session, load).memory;
+  const auto room = [&options](const models::DeviceUse& use) {
+    return models::margin_bytes(use) - static_cast<int64_t>(models::margin_of(use, options));
+  };
+  const auto tightest = std::min_element(memory.begin(), memory.end(),
+                                         [&room](const auto& a, const auto& b) { return room(a) < room(b); });
+  fail<DeviceError>(
+      "not even a context of {} fits (--fit-ctx {}): {} needs {}, must keep {} free (--fit-target) and has {} free; "
+      "use "
+      "more devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
+      least, options.least_context, tightest->device, format_bytes(tightest->use.total()),
+      format_bytes(models::margin_of(*tightest, options)), format_bytes(tightest->memory.free));
+}
+
 }  // namespace
 
 bool choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
@@ -100,25 +118,18 @@ void fit_context(const models::Model& model, const models::Placement& placement,
                  const models::LoadOptions& load, const models::FitOptions& options) {
   const int64_t wanted = models::session_size(model.hparams, session).context;
   const std::optional<int64_t> context = models::largest_context(model, placement, session, load, options);
-  if (!context) {
-    models::SessionOptions least = session;
-    least.context = std::min(wanted, options.least_context);
-    const auto memory = models::ModelPlan(model, placement, least, load).memory;
-    const auto room = [&options](const models::DeviceUse& use) {
-      return models::margin_bytes(use) - static_cast<int64_t>(models::margin_of(use, options));
-    };
-    const auto tightest = std::min_element(memory.begin(), memory.end(),
-                                           [&room](const auto& a, const auto& b) { return room(a) < room(b); });
-    fail<DeviceError>(
-        "not even a context of {} fits (--fit-ctx {}): {} needs {}, is to keep {} (--fit-target) and has {} free; use "
-        "more devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
-        least.context, options.least_context, tightest->device, format_bytes(tightest->use.total()),
-        format_bytes(models::margin_of(*tightest, options)), format_bytes(tightest->memory.free));
+  const int64_t least = std::min(wanted, options.least_context);
+  if (!context && options.required) fail_to_fit(model, placement, session, load, options, least);
+  session.context = context.value_or(least);
+  if (session.context == wanted) return;
+  if (!context && !models::largest_context(model, placement, session, load, {.least_context = least})) {
+    return;  // it is no remedy, and what is missing is said as an error
   }
-  session.context = *context;
-  if (*context == wanted) return;
-  write_err(fmt::format("shoal: context {} instead of {}: what fits, with at least {} left free on each device\n",
-                        *context, wanted, format_bytes(options.margin)));
+  write_err(fmt::format(
+      "shoal: context {} instead of {}: {}\n", session.context, wanted,
+      context ? fmt::format("what fits, with at least {} left free on each device (--fit-target)",
+                            format_bytes(options.margin))
+              : fmt::format("more would leave less than {} free (--fit-target)", format_bytes(options.margin))));
 }
 
 }  // namespace shoal::tools

@@ -28,7 +28,8 @@ bool choose_again(const models::Model& model, const models::DeviceGroups& groups
                   const models::FitOptions& fit);
 
 /// `--fit`: makes the context of `session` as large as memory allows, and says in a line on stderr what it did.
-/// Throws DeviceError, with the remedies, where not even the smallest context fits.
+/// Where not even the smallest context fits and `options` requires it, throws DeviceError with the remedies; else that
+/// one is taken, though it leaves less free than asked for.
 void fit_context(const models::Model& model, const models::Placement& placement, models::SessionOptions& session,
                  const models::LoadOptions& load, const models::FitOptions& options);
 

@@ -120,6 +120,13 @@ models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode us
   return profiles.empty() ? usual : profiles.front().mode;
 }
 
+void spell_out_devices(BenchLists& lists) {
+  lists.devices = split_lists(lists.devices);
+  for (std::string& list : lists.devices) {
+    if (names_all(list)) list = all_devices();
+  }
+}
+
 void take_devices_of_profiles(BenchLists& lists) {
   std::vector<std::string> devices;
   for (const SplitProfile& profile : profiles_of(lists)) devices.push_back(profile.device_list());
@@ -144,10 +151,10 @@ void add_test_counts(CLI::App& app, BenchLists& lists) {
   add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
              "Tokens of prompts to process; several with commas, 0 for none");
   add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
-  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens that are in the cache before");
+  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens in the cache before");
   add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens,
              "Most tokens computed at once, where it is less than -ub");
-  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once (-ub)");
+  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once");
 }
 
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {

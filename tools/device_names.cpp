@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <thread>
@@ -14,6 +15,9 @@
 
 namespace shoal::tools {
 namespace {
+
+constexpr std::array kFastestFirst{DeviceType::kGpu, DeviceType::kIntegratedGpu, DeviceType::kAccelerator,
+                                   DeviceType::kCpu};
 
 std::string upper(std::string_view name) {
   std::string out(name);
@@ -93,6 +97,30 @@ std::vector<int> device_group_sizes(std::string_view text) {
     sizes.push_back(1 + static_cast<int>(std::count(group.begin(), group.end(), '+')));
   }
   return sizes;
+}
+
+bool names_all(std::string_view text) {
+  return upper(text) == "ALL";
+}
+
+std::string names_of_first(std::span<Device* const> listed, std::span<const DeviceType> types) {
+  for (const DeviceType type : types) {
+    std::string names;
+    for (const Device* device : listed) {
+      if (device->type() == type) names += (names.empty() ? "" : ",") + device->name();
+    }
+    if (!names.empty()) return names;
+  }
+  return {};
+}
+
+std::string all_devices() {
+  return names_of_first(Registry::instance().devices(), kFastestFirst);
+}
+
+std::string default_devices() {
+  const std::string gpus = names_of_first(Registry::instance().devices(), std::span(kFastestFirst).first(2));
+  return gpus.empty() ? "CPU0" : gpus;
 }
 
 std::vector<Device*> find_devices(const std::vector<std::string>& names) {

@@ -30,7 +30,11 @@ void add_cache_type(CLI::App& app, const std::string& names, DType& dtype, const
 }  // namespace
 
 void ModelFlags::add_to(CLI::App& app) {
-  app.add_option("-m,--model", path, "GGUF file")->required();
+  const auto read = [this](const std::string& flag, const std::string& text) {
+    check_file_name(flag, text);
+    path = text;
+  };
+  add_parsed(app, "-m,--model", "FILE", read, "GGUF file")->required();
 }
 
 void PluginFlags::add_to(CLI::App& app) {
@@ -56,22 +60,24 @@ void LoadFlags::add_to(CLI::App& app) {
                "default with --no-repack), or copy them into memory");
 }
 
-void DeviceFlags::add_to(CLI::App& app, bool required) {
+void DeviceFlags::take(const std::string& devices) {
+  names = split_device_names(devices);
+  group_sizes = device_group_sizes(devices);
+}
+
+void DeviceFlags::add_to(CLI::App& app) {
   auto read = [this](const std::string&, const std::string& text) {
     list = text;
-    names = split_device_names(text);
-    group_sizes = device_group_sizes(text);
+    if (!names_all(text)) take(text);
   };
-  CLI::Option* option =
-      add_parsed(app, "--devices", "NAMES", read, "Devices that act as one, such as CPU0,CPU1 (-dev); see -sm");
-  if (required) {
-    option->required();
-  } else {
-    option->default_str(names.front());
-  }
+  add_parsed(app, "--devices", "NAMES", read,
+             "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; see -sm")
+      ->default_str("all GPUs, or CPU0");
   app.add_option("--tensor-split", ratio,
                  "Share of each device (with -sm layer: of each group), such as 3,1; auto: those predicted to be "
-                 "fastest; @FILE: a profile of scripts/tune_split.py; default even (-ts)");
+                 "fastest; @FILE: a profile of scripts/tune_split.py")
+      ->type_name("SHARES")
+      ->default_str("even");
   add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
   plugins.add_to(app);
 }
@@ -84,36 +90,47 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
   };
   add_parsed(app, "--split-mode", "MODE", read_mode,
              "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
-             "layers (-sm)")
+             "layers")
       ->default_str("tensor");
-  const auto read_comm = [](const std::string& flag, const std::string& name) {
+  const auto read_comm = [this](const std::string& flag, const std::string& name) {
     try {
       collectives::check_implementation(name);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
     }
+    comm = name;
     setenv("SHOAL_COMM", name.c_str(), 1);  // what every mesh of this run starts from
   };
-  add_parsed(app, "--comm", "NAME", read_comm, "Collectives by auto, host, p2p, nccl or staged; default SHOAL_COMM")
-      ->default_str("auto");
+  add_parsed(app, "--comm", "NAME", read_comm, "Collectives by auto, host, p2p, nccl or staged")
+      ->default_str("SHOAL_COMM, or auto");
   add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
-              "So many of the last layers on the devices, the rest on the host's CPU; -1: everything (-ngl)");
-  app.add_flag("--no-kv-offload", cache_on_host, "Keep the KV cache on the host's CPU (-nkvo)");
+              "Put the last N layers on the devices and the rest on the host's CPU; -1: everything");
+  app.add_flag("--no-kv-offload", cache_on_host, "Keep the KV cache on the host's CPU");
   const auto read_override = [this](const std::string& flag, const std::string& text) {
     for (const std::string& part : split_list(text)) {
       const size_t equals = part.rfind('=');
       require<InvalidArgument>(equals != std::string::npos && equals > 0 && equals + 1 < part.size(),
                                "{}: '{}' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU", flag, part);
       overrides.push_back({part.substr(0, equals), part.substr(equals + 1)});
+      models::check_pattern(overrides.back().pattern);
     }
   };
   add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,
-             "Put the weights whose names a regular expression matches on a device; CPU: the host's (-ot)");
+             "Put the weights whose names a regular expression matches on a device; CPU: the host's");
   add_integer(
       app, "--offload-batch", offload_batch, 0, kMostTokens,
-      "From so many tokens on, devices that act as one are sent weights that lie on the host, instead of the host "
-      "computing with them; 0: where the devices themselves say so");
-  app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU (-cmoe)");
+      "For batches of N tokens and more, send weights that lie on the host to the devices instead of computing on the "
+      "host; 0: where the devices themselves say so");
+  app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU");
+}
+
+void check_comm(const std::string& comm, size_t devices) {
+  const bool needs_several = !comm.empty() && comm != "auto" && comm != "host";
+  if (devices > 1 || !needs_several) return;
+  throw UsageError(
+      fmt::format("--comm {}: a single device has none to exchange data with; name several with --devices, or leave "
+                  "--comm out",
+                  comm));
 }
 
 models::PlacementOptions DeviceFlags::placement() const {
@@ -137,16 +154,22 @@ models::DeviceGroups DeviceFlags::grouped(std::span<Device* const> devices) cons
 }
 
 void DeviceFlags::check() {
+  if (names_all(list) && names.empty()) {
+    plugins.load();
+    take(list = all_devices());
+  }
   if (names_profile(ratio)) {
     profile = read_split_profile(ratio);
-    if (list.empty()) {
-      names = split_device_names(profile->device_list());
-      group_sizes = device_group_sizes(profile->device_list());
-    }
+    if (list.empty()) take(profile->device_list());
     if (!mode_given) mode = profile->mode;
     check_profile(*profile, list.empty() ? profile->device_list() : list, mode);
     ratio = profile->ratio();
   }
+  if (names.empty()) {
+    plugins.load();
+    take(default_devices());
+  }
+  check_comm(comm, names.size());
   if (ratio == kAutoRatio) return;
   try {
     models::parse_ratio(ratio, static_cast<int>(mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));
@@ -162,20 +185,20 @@ std::vector<Device*> DeviceFlags::find() const {
 
 void ContextFlags::add_to(CLI::App& app) {
   add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
-              "Tokens that fit into the KV cache; 0: as many as the model or the command needs");
+              "Tokens that fit into the KV cache; 0: as many as the model was trained for (see --fit), or as the "
+              "command needs");
   add_types_to(app);
 }
 
 void ContextFlags::add_types_to(CLI::App& app) {
-  add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: f16, f32, q8_0 (-ctk)");
-  add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: f16, f32, q8_0 (-ctv)");
+  add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: f16, f32, q8_0");
+  add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: f16, f32, q8_0");
 }
 
 void ContextFlags::add_batches_to(CLI::App& app) {
-  app.add_flag("!--no-op-offload", op_offload,
-               "Do not bring weights from the host to a device for large batches, where the device would");
+  app.add_flag("!--no-op-offload", op_offload, "Do not send weights from the host to a device for large batches");
   add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
-  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once (-ub)");
+  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once");
 }
 
 void FitFlags::add_to(CLI::App& app) {
@@ -183,11 +206,12 @@ void FitFlags::add_to(CLI::App& app) {
     require<InvalidArgument>(text == "on" || text == "off", "{} must be on or off, got '{}'", flag, text);
     on = text == "on";
   };
-  add_parsed(app, "--fit", "on|off", read, "Make the context as small as the memory asks for (-fit)")
-      ->default_str("off");
-  add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, "The smallest context that --fit may choose (-fitc)");
+  add_parsed(app, "--fit", "on|off", read,
+             "Shrink the context until the model fits; without --fit only where -c leaves it to the model")
+      ->default_str("on where -c is 0");
+  add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, "The smallest context that --fit may choose");
   add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30,
-              "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB (-fitt)");
+              "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
 }
 
 void WorkloadFlags::add_to(CLI::App& app) {
@@ -201,7 +225,7 @@ void WorkloadFlags::add_to(CLI::App& app) {
   const models::Workload usual;
   add("-p,--n-prompt", prompt, usual.prompt, "Tokens of the prompt to predict; 0: none");
   add("-n,--n-gen", generate, usual.generate, "Tokens to generate in the prediction; 0: none");
-  add("-d,--n-depth", depth, usual.depth, "Tokens that are in the cache before");
+  add("-d,--n-depth", depth, usual.depth, "Tokens in the cache before");
 }
 
 models::Workload WorkloadFlags::workload(int64_t context) const {
@@ -229,13 +253,15 @@ void SamplingFlags::add_to(CLI::App& app) {
   add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
   add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: always the best token");
   add_candidates_to(app);
-  add_number(app, "--top-p", sampler.top_p, 0.0, 1.0, "... whose probabilities add up to p");
-  add_number(app, "--min-p", sampler.min_p, 0.0, 1.0, "... at least p times as probable as the best");
+  add_number(app, "--top-p", sampler.top_p, 0.0, 1.0,
+             "Sample from the most probable tokens that together have this probability; 1: all");
+  add_number(app, "--min-p", sampler.min_p, 0.0, 1.0,
+             "Sample from tokens at least this many times as probable as the best; 0: all");
 }
 
 void SamplingFlags::add_candidates_to(CLI::App& app) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k best; 0: all");
+  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k most probable tokens; 0: all");
   app.add_flag("--sample-on-host", on_host,
                "Bring all logits to the host, where the devices would select the k best of at most 256");
 }

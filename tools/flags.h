@@ -42,16 +42,17 @@ struct PluginFlags {
 /// -dev -ts -t --plugin, and where the parts of a model go: -sm -ngl -nkvo -ot -cmoe
 struct DeviceFlags {
   PluginFlags plugins;
-  std::vector<std::string> names{"CPU0"};
-  std::vector<int> group_sizes{1};  ///< of the names: those of a group act as one
-  std::string ratio;                ///< "auto" until auto_split.h has chosen
+  std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"
+  std::vector<int> group_sizes;    ///< of the names: those of a group act as one
+  std::string ratio;               ///< "auto" until auto_split.h has chosen
   int threads = 0;
-  /// `required`: the command makes no sense without --devices.
-  void add_to(CLI::App& app, bool required = false);
+  void add_to(CLI::App& app);
   /// Reads the profile that the ratio may name (split_profile.h), and takes devices and mode from there where the user
-  /// has not given them.
+  /// has not given them. Where there is none either, the devices are default_devices(), and all_devices() in place of
+  /// "all": plug-ins are loaded for that.
   /// Throws UsageError for a ratio that is none, or one for another number of devices.
   void check();
+  void take(const std::string& devices);
   void add_layers_to(CLI::App& app);
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
@@ -61,6 +62,7 @@ struct DeviceFlags {
   models::PlacementOptions placement() const;
 
   std::string list;  ///< of devices, as the user has named them; "": not named
+  std::string comm;  ///< of --comm; "": not given
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
   std::optional<SplitProfile> profile;  ///< that check() has read
@@ -70,6 +72,9 @@ struct DeviceFlags {
   bool experts_on_host = false;
   std::vector<models::TensorOverride> overrides;
 };
+
+/// Throws UsageError where --comm asks for what a single device has no use of.
+void check_comm(const std::string& comm, size_t devices);
 
 /// --mmap --no-mmap --repack --no-repack
 struct LoadFlags {
@@ -98,12 +103,16 @@ struct ContextFlags {
 
 /// --fit --fit-ctx --fit-target
 struct FitFlags {
-  bool on = false;
+  std::optional<bool> on;  ///< as the user says
   int64_t least_context = models::FitOptions().least_context;
   int64_t margin_mib = 1024;
   void add_to(CLI::App& app);
-  std::optional<models::FitOptions> asked() const { return on ? std::optional(options()) : std::nullopt; }
-  models::FitOptions options() const { return {least_context, static_cast<size_t>(margin_mib) << 20, true}; }
+  /// What to do about a context of -c: by itself nothing but that one for which the model was trained (0) becomes
+  /// smaller, as far as it goes; with --fit on any does, and must fit.
+  std::optional<models::FitOptions> asked(int64_t context) const {
+    if (!on.value_or(context == 0)) return std::nullopt;
+    return models::FitOptions{least_context, static_cast<size_t>(margin_mib) << 20, true, on.has_value()};
+  }
 };
 
 /// -p -n -d, of predictions

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "graph/error.h"
 #include "tools/interrupt.h"
@@ -25,22 +26,18 @@ class Stopwatch {
 /// One run of the loop.
 class Generator {
  public:
-  Generator(models::Session& session, const models::Tokenizer& tokenizer, const GenerationOptions& options,
+  Generator(models::Session& session, const models::Tokenizer* tokenizer, const GenerationOptions& options,
             const TextSink& sink, Generation& out)
-      : session_(session),
-        tokenizer_(tokenizer),
-        options_(options),
-        sink_(sink),
-        sampler_(options.sampler),
-        decoder_(tokenizer),
-        out_(out) {}
+      : session_(session), tokenizer_(tokenizer), options_(options), sink_(sink), sampler_(options.sampler), out_(out) {
+    if (tokenizer != nullptr) decoder_.emplace(*tokenizer);
+  }
 
   void run(std::span<const int32_t> prompt) {
     evaluate_prompt(prompt);
     if (options_.top_logits > 0) list_top_logits();
     Stopwatch watch(out_.generation_ms);
     while (out_.stop.empty()) step();
-    emit(decoder_.finish());
+    if (decoder_) emit(decoder_->finish());
   }
 
  private:
@@ -85,12 +82,17 @@ class Generator {
     if (!out_.stop.empty()) return;
     if (!out_.tokens.empty()) evaluate({&out_.tokens.back(), 1}, out_.evaluated);
     int32_t token = session_.selects() ? sampler_.sample_best(candidates_) : sampler_.sample(logits_);
-    if (!options_.ignore_end && tokenizer_.is_end(token)) {
+    if (!options_.ignore_end && is_end(token)) {
       out_.stop = "end_of_text";
       return;
     }
     out_.tokens.push_back(token);
-    emit(decoder_.push(token));
+    if (decoder_) emit(decoder_->push(token));
+  }
+
+  bool is_end(int32_t token) const {
+    if (tokenizer_ != nullptr) return tokenizer_->is_end(token);
+    return std::find(options_.ends.begin(), options_.ends.end(), token) != options_.ends.end();
   }
 
   void emit(const std::string& text) {
@@ -99,11 +101,11 @@ class Generator {
   }
 
   models::Session& session_;
-  const models::Tokenizer& tokenizer_;
+  const models::Tokenizer* tokenizer_;  // nullptr: no text
   const GenerationOptions& options_;
   const TextSink& sink_;
   models::Sampler sampler_;
-  models::StreamDecoder decoder_;
+  std::optional<models::StreamDecoder> decoder_;
   std::span<const float> logits_;
   std::span<const models::TokenLogit> candidates_;  // in place of logits, where the devices select
   Generation& out_;
@@ -111,7 +113,7 @@ class Generator {
 
 }  // namespace
 
-void generate(models::Session& session, const models::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out) {
   try {
     Generator(session, tokenizer, options, sink, out).run(prompt);

@@ -19,6 +19,7 @@ struct GenerationOptions {
   bool ignore_end = false;
   int top_logits = 0;  ///< how many of the last prompt position to keep
   models::SamplerParams sampler;
+  std::vector<int32_t> ends;  ///< tokens that end the text, where there is no tokenizer to say so
 };
 
 struct Generation {
@@ -35,9 +36,10 @@ struct Generation {
 /// Told each piece of text as soon as it is complete.
 using TextSink = std::function<void(std::string_view text)>;
 
-/// Evaluates the prompt and goes on from it until a stop, Ctrl-C or SIGTERM. Fills `out` as it goes: when something
-/// throws, the sink for instance, it has what there is by then, and stop is "error".
-void generate(models::Session& session, const models::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+/// `tokenizer`: nullptr makes tokens without text. Evaluates the prompt and goes on from it until a stop, Ctrl-C or
+/// SIGTERM. Fills `out` as it goes: when something throws, the sink for instance, it has what there is by then, and
+/// stop is "error".
+void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out);
 
 }  // namespace shoal::tools

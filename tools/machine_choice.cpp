@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "devices/params.h"
 #include "devices/sim/sim_device.h"
@@ -35,6 +36,13 @@ std::vector<DType> dtypes_of(const models::Model& model) {
   return dtypes;
 }
 
+/// The machine of --machine, read once: a pipe has nothing more to give then.
+const meta::MachineModel& named_machine(const std::string& name) {
+  static std::map<std::string, meta::MachineModel> known;
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, meta::find_machine(name)).first->second;
+}
+
 }  // namespace
 
 MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
@@ -65,7 +73,7 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
 }
 
 std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
-  if (!question.machine.empty()) return KnownMachine{meta::find_machine(question.machine), question.machine};
+  if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
   auto found = meta::find_measured(question.devices, question.threads, dtypes_of(question.model));
   if (!found) return std::nullopt;
   return KnownMachine{std::move(found->machine), "measured " + found->measured};
@@ -115,15 +123,16 @@ Device& simulated_device(const meta::DeviceModel& described) {
 }
 
 void take_devices_of(const std::string& machine, DeviceFlags& flags) {
-  if (machine.empty() || !flags.list.empty()) return;
+  if (machine.empty() || !(flags.list.empty() || names_all(flags.list))) return;
   flags.names.clear();
-  for (const meta::DeviceModel& device : meta::find_machine(machine).devices) flags.names.push_back(device.name);
+  for (const meta::DeviceModel& device : named_machine(machine).devices) flags.names.push_back(device.name);
   flags.group_sizes.assign(flags.names.size(), 1);
+  if (!flags.list.empty()) flags.list = fmt::format("{}", fmt::join(flags.names, ","));
 }
 
 models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags) {
   if (machine.empty()) return flags.find_groups();
-  const meta::MachineModel model = meta::find_machine(machine);
+  const meta::MachineModel& model = named_machine(machine);
   flags.plugins.load();
   // All of them at once: another CPU device changes those that were there before.
   std::vector<Device*> devices = find_known_devices(flags.names);

@@ -22,7 +22,9 @@ void hold_standard_streams() {
 
 int main(int argc, char** argv) {
   hold_standard_streams();
-  std::signal(SIGPIPE, SIG_IGN);  // writing to a pipe without a reader is an error like others
+  // Writing to a pipe without a reader, and beyond the largest file allowed (ulimit -f), are errors like others.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   shoal::tools::report_lost_files();
   return shoal::tools::run_program(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -66,6 +66,10 @@ std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text) {
   return ids;
 }
 
+void check_file_name(std::string_view flag, std::string_view name) {
+  require<InvalidArgument>(!name.empty(), "{}: a file has no empty name; give the path of a file", flag);
+}
+
 CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                         const std::string& help) {
   std::string flag = names.substr(names.rfind(',') + 1);

@@ -1,9 +1,60 @@
 #include "tools/prompt.h"
 
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "devices/params.h"
 #include "graph/error.h"
+#include "tools/options.h"
 #include "tools/program.h"
 
 namespace shoal::tools {
+namespace {
+
+/// More tokens than any context has; a file such as /dev/zero has no end.
+constexpr size_t kLongestPrompt = size_t{64} << 20;
+
+std::string read_text(std::FILE* file, const std::string& name) {
+  std::string text;
+  std::array<char, 1 << 16> part;
+  errno = 0;
+  while (const size_t count = std::fread(part.data(), 1, part.size(), file)) {
+    text.append(part.data(), count);
+    require<InvalidArgument>(text.size() <= kLongestPrompt, "{}: has more than {}, which no prompt can have", name,
+                             format_bytes(kLongestPrompt));
+  }
+  require<InvalidArgument>(std::ferror(file) == 0, "{}: cannot be read: {}; name a file with text", name,
+                           std::strerror(errno));
+  // The end of the last line is the editor's, not the prompt's.
+  if (text.ends_with('\n')) text.pop_back();
+  require<InvalidArgument>(!text.empty(), "{}: there is no text in it; an empty prompt is -p \"\"", name);
+  return text;
+}
+
+}  // namespace
+
+void PromptFlags::add_to(CLI::App& app) {
+  const auto read_prompt = [this](const std::string&, const std::string& value) { text = value; };
+  const auto read_name = [this](const std::string& flag, const std::string& value) {
+    check_file_name(flag, value);
+    file = value;
+  };
+  CLI::Option* prompt = add_parsed(app, "-p,--prompt", "TEXT", read_prompt, "Prompt text; -: standard input");
+  add_parsed(app, "-f,--file", "FILE", read_name, "File with the prompt text; one newline at its end does not count")
+      ->excludes(prompt);
+}
+
+std::string PromptFlags::read() const {
+  if (!file) return text == "-" ? read_text(stdin, "standard input") : text.value_or("");
+  const auto close = [](std::FILE* opened) { std::fclose(opened); };
+  const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(file->c_str(), "rb"), close);
+  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; check the path and its permissions",
+                           *file, std::strerror(errno));
+  return read_text(opened.get(), *file);
+}
 
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer) {
   require<InvalidArgument>(tokenizer.vocabulary().size() == model.hparams.vocab,
@@ -26,10 +77,10 @@ void check_length(std::span<const int32_t> tokens, const models::SessionSize& si
                            count + more);
 }
 
-void warn_of_context(const models::Hparams& hparams, const models::SessionSize& size) {
-  if (size.context <= hparams.context) return;
+void warn_of_context(const models::Hparams& hparams, int64_t context) {
+  if (context <= hparams.context) return;
   warn(fmt::format("a context of {} is more than the {} that the model was trained for; expect poor text beyond that",
-                   size.context, hparams.context));
+                   context, hparams.context));
 }
 
 }  // namespace shoal::tools

@@ -15,6 +15,7 @@
 #include "collectives/json_text.h"
 #include "graph/error.h"
 #include "tools/bench_report.h"
+#include "tools/command.h"
 #include "tools/device_names.h"
 #include "tools/output.h"
 #include "tools/program.h"
@@ -28,6 +29,9 @@ constexpr int64_t kVersion = 1;
 constexpr std::streamsize kMostBytes = 1 << 20;
 
 std::string read_file(const std::string& path) {
+  std::error_code none;
+  require<InvalidArgument>(!std::filesystem::is_fifo(path, none) && !std::filesystem::is_socket(path, none),
+                           "--tensor-split @{}: is no regular file, and is read more than once; name one", path);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text;
@@ -172,7 +176,7 @@ bool names_profile(std::string_view ratio) {
 
 SplitProfile read_split_profile(std::string_view ratio) {
   const std::string path(ratio.substr(1));
-  require<InvalidArgument>(!path.empty(), "--tensor-split @: a name of a profile follows, such as @profile.json");
+  if (path.empty()) throw UsageError("--tensor-split @: a name of a profile follows, such as @profile.json");
   return parse_split_profile(read_file(path), path);
 }
 

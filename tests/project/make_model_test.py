@@ -150,7 +150,7 @@ class MakeModelTest(unittest.TestCase):
             self.assertAlmostEqual(file.stat().st_size, 42_520_395_552, delta=20_000_000)
             self.assertLess(file.stat().st_blocks * 512, 20_000_000)
             if PROGRAM:
-                command = [PROGRAM, "plan", "-m", file, "-c", "512", "--no-repack", "--output", "json"]
+                command = [PROGRAM, "plan", "-m", file, "--devices", "CPU0", "-c", "512", "--no-repack", "--output", "json"]
                 plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
                 self.assertGreater(plan["memory"][0]["mapped"], 42e9)
 

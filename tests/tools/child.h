@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -27,11 +28,14 @@ inline const std::string kClosed = "-";
 
 /// What a program finds when it starts.
 struct Surroundings {
-  std::optional<std::string> cpu_devices = "4";  ///< SHOAL_CPU_DEVICES; nullopt: not set
-  std::string out = {}, err = {};                ///< files that stdout and stderr go to, or kClosed; "": kept
-  int out_pipe = -1;                             ///< instead of `out`: the end of a pipe to write to
-  size_t address_space = 0;                      ///< bytes that it may map; 0: any
-  bool ignores_interrupts = false;               ///< as jobs in the background of scripts do
+  std::optional<std::string> cpu_devices = "4";       ///< SHOAL_CPU_DEVICES; nullopt: not set
+  std::string in = "/dev/null";                       ///< file that stdin comes from
+  std::string out = {}, err = {};                     ///< files that stdout and stderr go to, or kClosed; "": kept
+  int out_pipe = -1;                                  ///< instead of `out`: the end of a pipe to write to
+  size_t address_space = 0;                           ///< bytes that it may map; 0: any
+  bool ignores_interrupts = false;                    ///< as jobs in the background of scripts do
+  size_t largest_file = 0;                            ///< bytes that a file it writes may have; 0: any
+  std::map<std::string, std::string> variables = {};  ///< more of the environment
 };
 
 class Child {
@@ -45,13 +49,21 @@ class Child {
     pid_ = fork();
     if (pid_ != 0) return;
     around.cpu_devices ? setenv("SHOAL_CPU_DEVICES", around.cpu_devices->c_str(), 1) : unsetenv("SHOAL_CPU_DEVICES");
+    // The tests are about CPU devices, on machines with GPUs too.
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    for (const auto& [name, value] : around.variables) setenv(name.c_str(), value.c_str(), 1);
     std::signal(SIGINT, around.ignores_interrupts ? SIG_IGN : SIG_DFL);
     std::signal(SIGPIPE, SIG_DFL);
+    const int in = open(around.in.c_str(), O_RDONLY);
+    if (dup2(in, STDIN_FILENO) != STDIN_FILENO) _exit(126);
+    close(in);
     redirect(STDOUT_FILENO, around.out, out_);
     redirect(STDERR_FILENO, around.err, err_);
     if (around.out_pipe >= 0) dup2(around.out_pipe, STDOUT_FILENO);
     rlimit limit{around.address_space, around.address_space};
     if (around.address_space > 0 && setrlimit(RLIMIT_AS, &limit) != 0) _exit(126);
+    rlimit file{around.largest_file, around.largest_file};
+    if (around.largest_file > 0 && setrlimit(RLIMIT_FSIZE, &file) != 0) _exit(126);
     if (around.out == kClosed) close(STDOUT_FILENO);
     if (around.err == kClosed) close(STDERR_FILENO);
     execv(SHOAL_PROGRAM, argv.data());
@@ -70,7 +82,9 @@ class Child {
   /// Exit code; 128 + n when signal n ended it, which the program itself returns too where it ends by itself.
   int wait() {
     int status = 0;
-    waitpid(pid_, &status, 0);
+    rusage used{};
+    wait4(pid_, &status, 0, &used);
+    most_memory_ = static_cast<size_t>(used.ru_maxrss) << 10;
     waited_ = true;
     killed_ = WIFSIGNALED(status);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -89,6 +103,8 @@ class Child {
     }
     return false;
   }
+  /// Bytes that were in use at the same time. After wait().
+  size_t most_memory() const { return most_memory_; }
   /// Did a signal end it? After wait().
   bool killed() const { return killed_; }
   std::string out() const { return test::text_of(out_); }
@@ -106,6 +122,7 @@ class Child {
   pid_t pid_ = -1;
   bool waited_ = false;
   bool killed_ = false;
+  size_t most_memory_ = 0;
 };
 
 /// What a finished run printed and returned.

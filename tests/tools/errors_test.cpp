@@ -7,25 +7,13 @@
 
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
+#include "tests/tools/sanitized.h"
 
 namespace shoal::tools {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SHOAL_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SHOAL_SANITIZED 1
-#endif
-#endif
-#ifdef SHOAL_SANITIZED
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Case {
   const char* name;
@@ -38,7 +26,6 @@ struct Case {
 /// What only the model or the machine can tell: exit code 1.
 const Case kFailures[] = {
     {"UnknownDevice", "run -m MODEL -p x -dev GPU7", 1, "there is no device 'GPU7'; there are: CPU0, CPU1, CPU2, CPU3"},
-    {"OverridePattern", "run -m MODEL -p x -ot (=CPU", 1, "'(' is no regular expression for names of tensors"},
     {"OverrideOfNothing", "run -m MODEL -p x -ot no_such=CPU", 1, "matches 'no_such'; names are such as"},
     {"OverrideToNowhere", "run -m MODEL -p x -ot ffn=GPU0", 1, "tensors 'ffn' cannot be put on GPU0; there are CPU0"},
     {"UnknownCpu", "run -m MODEL -p x -dev CPU0,CPU9", 1, "SHOAL_CPU_DEVICES=10 makes that many"},
@@ -66,7 +53,6 @@ const Case kFailures[] = {
      "the prompt has 4 tokens and the context holds 3; use -c 4 or more"},
     {"PromptTooLongForComparing", "compare -m MODEL -p In~the -dev CPU0,CPU1 -c 3", 1,
      "4 tokens of the prompt and one more do not fit into a context of 3; use -c 5 or more"},
-    {"NoPromptTokens", "run -m MODEL --prompt-tokens EMPTY", 1, "the prompt is empty; give a text with -p"},
     {"TokenOutside", "run -m MODEL --prompt-tokens 1,1024", 1,
      "--prompt-tokens: token 1024 is not in the vocabulary; use ids from 0 to 1023"},
     {"IdsOutside", "detokenize -m MODEL --ids 1,99999", 1, "--ids: token 99999 is not in the vocabulary; use ids from"},
@@ -87,7 +73,17 @@ const Case kUsageErrors[] = {
     {"RatioIsNegative", "run -m MODEL -p x -dev CPU0,CPU1 -ts 3,-1", 2, "'-1' is no number >= 0"},
     {"RatioIsAllZero", "plan -m MODEL -dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0"},
     {"RatioHasTooFew", "plan -m MODEL -dev CPU0,CPU1,CPU2 -ts 3,1", 2, "2 numbers for 3 devices; give one for each"},
-    {"NoPrompt", "run -m MODEL", 2, "no prompt; give a text with -p or ids with --prompt-tokens"},
+    {"NoPrompt", "run -m MODEL", 2, "no prompt; give a text with -p, a file with -f, standard input with -p -, or ids"},
+    {"NoPromptTokens", "run -m MODEL --prompt-tokens EMPTY", 2, "--prompt-tokens: no ids; give some, such as 1,527"},
+    {"NoText", "tokenize -m MODEL", 2, "no text; give one with -p, a file with -f, or standard input with -p -"},
+    {"OverridePattern", "run -m MODEL -p x -ot (=CPU", 2, "'(' is no regular expression for names of tensors"},
+    {"ProfileWithoutName", "run -m MODEL -p x -ts @", 2, "--tensor-split @: a name of a profile follows"},
+    {"ProfileWithoutNameOfBench", "bench -m MODEL -ts @", 2, "--tensor-split @: a name of a profile follows"},
+    {"ModelWithoutName", "run -m EMPTY -p x", 2, "--model: a file has no empty name; give the path of a file"},
+    {"ModelWithoutNameOfBench", "bench -m EMPTY", 2, "--model: a file has no empty name; give the path of"},
+    {"PeersOfOne", "run -m MODEL -p x --comm p2p", 2, "--comm p2p: a single device has none to exchange data with"},
+    {"PeersOfOneInPlans", "plan -m MODEL --comm nccl", 2, "--comm nccl: a single device has none to exchange data"},
+    {"PeersOfOneInBench", "bench -m MODEL --comm staged", 2, "--comm staged: a single device has none to exchange"},
     {"TwoPrompts", "run -m MODEL -p x --prompt-tokens 1", 2, "excludes"},
     {"TokenIsNoNumber", "run -m MODEL --prompt-tokens 1,x", 2, "--prompt-tokens: 'x' is no token id; give whole"},
     {"TokenIsNothing", "detokenize -m MODEL --ids 1,", 2, "--ids: '' is no token id; give whole numbers"},
@@ -112,7 +108,7 @@ const Case kUsageErrors[] = {
     {"Threads", "run -m MODEL -p x -t -1", 2, "--threads must be a whole number from 0 to 1024, got '-1'"},
     {"ThreadsTooMany", "run -m MODEL -p x -t 1025", 2, "--threads must be a whole number from 0 to 1024"},
     {"CompareOfOne", "compare -m MODEL -dev CPU0", 2, "comparing needs at least two devices"},
-    {"CompareOfNone", "compare -m MODEL", 2, "--devices is required; see shoal compare --help"},
+    {"CompareOfNone", "compare -m MODEL", 2, "comparing needs at least two devices; name them with --devices"},
     {"CompareInBatches", "compare -m MODEL -dev CPU0,CPU1 -ub 4", 2, "there is no flag -ub; see shoal compare --help"},
     {"Threshold", "compare -m MODEL -dev CPU0,CPU1 --threshold inf", 2,
      "--threshold must be a finite number of at least 0, got 'inf'"},
@@ -123,7 +119,7 @@ const Case kUsageErrors[] = {
     {"UnknownCommand", "generate", 2, "there is no command 'generate'; there are run,"},
     {"FlagBeforeTheCommand", "-m MODEL run -p x", 2, "-m comes before the command; name one of run, tokenize,"},
     {"UnknownFlag", "run -m MODEL -p x --bogus 3", 2, "there is no flag --bogus; see shoal run --help"},
-    {"UnknownShortFlag", "run -m MODEL -p x -nkv", 2, "there is no flag -nkv; see shoal run --help"},
+    {"UnknownShortFlag", "run -m MODEL -p x -nkv", 2, "there is no flag -nkv (did you mean -nkvo?); see shoal"},
     {"UnknownShortFlagOfThreads", "run -m MODEL -p x -tb 3", 2, "there is no flag -tb; see shoal run --help"},
     {"UnknownShortFlagLikeModel", "run -m MODEL -p x -mg 0", 2, "there is no flag -mg; see shoal run --help"},
     {"NoFlag", "run -m MODEL -p x more", 2, "not expected: more; see shoal run --help"},

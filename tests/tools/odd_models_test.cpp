@@ -98,6 +98,55 @@ TEST(OddModels, AFailureDuringGenerationLeavesWhatThereIs) {
   EXPECT_THAT(text.err, HasSubstr(result["error"].get<std::string>()));
 }
 
+/// A tokenizer of another kind, or none ("").
+models::SyntheticModel model_with_other_tokenizer(const std::string& kind) {
+  models::SyntheticModel model;
+  model.keys = [kind](test::GgufWriter& writer) {
+    if (!kind.empty()) writer.add("tokenizer.ggml.model", kind);
+    writer.add<uint32_t>("tokenizer.ggml.eos_token_id", 17);
+  };
+  return model;
+}
+
+TEST(OddModels, IdsNeedNoTokenizer) {
+  for (const char* kind : {"gpt2", ""}) {
+    const std::string path = model_with_other_tokenizer(kind).write();
+    const Finished ids =
+        run({"run", "-m", path, "--prompt-tokens", "1,2", "-n", "5", "--temp", "0", "--output", "json"});
+    ASSERT_EQ(ids.code, 0) << ids.err;
+    const auto result = nlohmann::json::parse(ids.out);
+    EXPECT_TRUE(result["text"].is_null());
+    EXPECT_GT(result["tokens"].size(), 0u);
+    const Finished text = run({"run", "-m", path, "-p", "x", "-n", "5"});
+    EXPECT_EQ(text.code, 1);
+    EXPECT_THAT(text.err, EndsWith("; token ids need no tokenizer: --prompt-tokens with --output json\n"));
+  }
+  const std::string path = model_with_other_tokenizer("gpt2").write();
+  EXPECT_THAT(
+      run({"tokenize", "-m", path, "-p", "x"}).err,
+      EndsWith("tokenizer 'gpt2' is not supported; use a model with one of: llama (SentencePiece, as of Llama 1 "
+               "and 2, Mistral 7B, Mixtral)\n"));
+}
+
+TEST(OddModels, WithoutATokenizerTheFileNamesTheEnd) {
+  models::SyntheticModel model = model_with_other_tokenizer("gpt2");
+  const std::vector<std::string> args{"-n", "40", "--temp", "0", "--prompt-tokens", "1,2", "--output", "json"};
+  const auto generated = [&](const std::string& path) {
+    std::vector<std::string> all{"run", "-m", path};
+    all.insert(all.end(), args.begin(), args.end());
+    return nlohmann::json::parse(run(all).out);
+  };
+  std::string path = model.write();
+  const int32_t first = generated(path)["tokens"][0];
+  model.keys = [first](test::GgufWriter& writer) {
+    writer.add<uint32_t>("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(first));
+  };
+  path = model.write();
+  const auto ended = generated(path);
+  EXPECT_EQ(ended["stop"], "end_of_text");
+  EXPECT_EQ(ended["tokens"].size(), 0u);
+}
+
 TEST(OddModels, ComparingTellsDamagedWeightsFromDevicesThatDisagree) {
   std::string path = model_with_tokenizer().write();
   poison(path, "output.weight", 7, 8);

@@ -170,6 +170,19 @@ TEST(Run, StopsWhenTheContextIsFull) {
   EXPECT_EQ(result["tokens"].size(), 5u);
 }
 
+TEST(Run, TextSaysWhyItEndedEarly) {
+  const auto err = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "--temp", "0"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args).err;
+  };
+  EXPECT_THAT(err({"-n", "9", "-c", "6", "--ignore-eos"}),
+              HasSubstr("; generated 1 token; stopped: the context of 6 tokens is full (-c)\n"));
+  EXPECT_THAT(err({"-n", "-1", "-c", "10", "--ignore-eos"}), HasSubstr("; stopped: the context of 10 tokens is full"));
+  EXPECT_THAT(err({"-n", "1"}), ::testing::EndsWith("; generated 1 token\n"));
+  EXPECT_THAT(err({"-n", "4"}), Not(HasSubstr("stopped")));
+}
+
 TEST(Run, GeneratesNothingWhenAskedTo) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "0", "--top-logits", "1"});
   EXPECT_EQ(result["tokens"].size(), 0u);
@@ -378,14 +391,6 @@ TEST(Compare, AgreesNodeByNodeAndFailsAboveTheThreshold) {
 TEST(Compare, TakesQuantisedCaches) {
   json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-ctk", "q8_0", "-ctv", "q8_0"});
   EXPECT_LE(result["worst"]["nmse"].get<double>(), 1e-4);
-}
-
-TEST(Help, OfTheProgramAndOfACommand) {
-  Finished help = run({"--help"});
-  EXPECT_EQ(help.code, 0);
-  EXPECT_THAT(help.out, HasSubstr("tokenize"));
-  EXPECT_THAT(run({"run", "--help"}).out, HasSubstr("--tensor-split"));
-  EXPECT_THAT(run({"--version"}).out, HasSubstr("shoal 0."));
 }
 
 }  // namespace

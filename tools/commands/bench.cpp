@@ -43,8 +43,7 @@ DeviceFlags flags_of(const BenchFlags& flags, const BenchSetup& setup) {
 }
 
 /// All at once: how many CPU devices there are must not change between two setups.
-void find_all(const BenchFlags& flags, const std::vector<BenchSetup>& setups) {
-  flags.devices.plugins.load();
+void find_all(const std::vector<BenchSetup>& setups) {
   std::vector<std::string> names;
   for (const BenchSetup& setup : setups)
     names.insert(names.end(), setup.devices.names.begin(), setup.devices.names.end());
@@ -72,7 +71,7 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     const auto deepest = std::max_element(
         tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
-    warn_of_context(model->hparams, models::session_size(model->hparams, flags.options.session(*deepest)));
+    warn_of_context(model->hparams, models::session_size(model->hparams, flags.options.session(*deepest)).context);
   }
   const BenchOptions usual;
   columns.threads = flags.lists.threads != std::vector<int64_t>{0};
@@ -166,14 +165,22 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
 
 /// Prints what was measured before a failure is reported.
 int bench(BenchFlags flags, Tracer* tracer) {
-  if (flags.devices.list.empty()) take_devices_of_profiles(flags.lists);
+  flags.devices.plugins.load();
+  if (flags.devices.list.empty()) {
+    flags.lists.devices = {default_devices()};
+    take_devices_of_profiles(flags.lists);
+  }
+  spell_out_devices(flags.lists);
   if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
+  size_t most = 0;
+  for (const BenchSetup& setup : setups) most = std::max(most, setup.devices.names.size());
+  check_comm(flags.devices.comm, most);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;
   flags.options.dtype_v = flags.context.dtype_v;
   flags.options.tracer = tracer;
-  find_all(flags, setups);
+  find_all(setups);
   for (BenchSetup& setup : setups) choose_ratio(flags, setup, tests);
   BenchReport report(flags.format, columns_of(flags, setups, tests));
   std::string error;
@@ -198,20 +205,22 @@ int bench(BenchFlags flags, Tracer* tracer) {
 
 void add_lists(CLI::App& app, BenchFlags& flags) {
   app.add_option("-m,--model", flags.lists.models, "GGUF file; may be repeated")
+      ->each([](const std::string& text) { check_file_name("--model", text); })
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->required();
   app.add_option("--devices", flags.lists.devices,
-                 "Devices that act as one, such as CPU0,CPU1; several lists with semicolons, or repeated (-dev)")
+                 "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; several "
+                 "lists with semicolons, or repeated")
       ->type_name("NAMES")
       ->allow_extra_args(false)
       ->each([&flags](const std::string& text) { flags.devices.list = text; })
-      ->default_str("CPU0");
+      ->default_str("all GPUs, or CPU0");
   app.add_option(
          "--tensor-split", flags.lists.ratios,
-         "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
+         "Share of each device, such as 3,1; several with semicolons, or repeated: each for the lists with as "
          "many devices; auto: those predicted to be fastest; @FILE: a profile of scripts/tune_split.py; default "
-         "even (-ts)")
+         "even")
       ->type_name("SHARES")
       ->allow_extra_args(false);
   flags.devices.plugins.add_to(app);
@@ -228,7 +237,7 @@ CommandBody define_bench(CLI::App& app) {
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");
   app.add_flag("!--no-warmup", flags->options.warmup, "Start the clock with the first run");
   app.add_flag("!--no-op-offload", flags->options.op_offload,
-               "Do not bring weights from the host to a device for large batches, where the device would");
+               "Do not send weights from the host to a device for large batches");
   flags->devices.add_layers_to(app);
   flags->context.add_types_to(app);
   flags->load.add_to(app);

@@ -206,8 +206,7 @@ CommandBody define_bench_comm(CLI::App& app) {
                              text);
     flags->names = split_device_names(text);
   };
-  add_parsed(app, "--devices", "NAMES", read_names, "Devices, each of them a rank, such as CPU0,CPU1 (-dev)")
-      ->required();
+  add_parsed(app, "--devices", "NAMES", read_names, "Devices, each of them a rank, such as CPU0,CPU1")->required();
   add_sizes(app, *flags);
   add_choices(app, *flags);
   constexpr int64_t kMostRuns = 1'000'000;

@@ -18,12 +18,14 @@
 namespace shoal::tools {
 namespace {
 
+constexpr const char* kUsualPrompt = "In the beginning was the word";
+
 struct CompareFlags {
   ModelFlags model;
   DeviceFlags devices;
   ContextFlags context;
   OutputFlag output;
-  std::string prompt = "In the beginning was the word";
+  PromptFlags prompt;
   double threshold = 1e-4;
 
   void check() {
@@ -55,7 +57,7 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags) {
   auto model = models::open_model(flags.model.path);
   models::Tokenizer tokenizer(model->file);
   check_tokenizer(*model, tokenizer);
-  std::vector<models::Token> tokens = tokenizer.encode(flags.prompt);
+  std::vector<models::Token> tokens = tokenizer.encode(flags.prompt.given() ? flags.prompt.read() : kUsualPrompt);
   require<InvalidArgument>(!tokens.empty(),
                            "the prompt is empty, and there is nothing to compare; give a text with -p");
   return tokens;
@@ -97,9 +99,10 @@ int compare(CompareFlags& flags) {
 CommandBody define_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   flags->model.add_to(app);
-  flags->devices.add_to(app, true);
+  flags->devices.add_to(app);
   flags->context.add_to(app);
-  app.add_option("-p,--prompt", flags->prompt, "The text to run")->capture_default_str();
+  flags->prompt.add_to(app);
+  app.get_option("--prompt")->default_str(kUsualPrompt);
   add_number(app, "--threshold", flags->threshold, 0.0, std::numeric_limits<double>::max(),
              "Largest normalised mean squared error allowed");
   flags->output.add_to(app);

@@ -300,7 +300,8 @@ std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
 
 /// With --fit the context is not yet what it will be.
 ShareGoal goal_of(const PlanFlags& flags, const Planned& planned) {
-  ShareGoal goal{flags.objective(), {}, flags.machine, flags.fit.on};
+  const bool fits_context = flags.fit.asked(flags.context.context).has_value();
+  ShareGoal goal{flags.objective(), {}, flags.machine, fits_context};
   if (planned.placement.ratio != kAutoRatio) return goal;
   goal.workload = flags.workload.workload(models::session_size(planned.model->hparams, planned.session).context);
   return goal;
@@ -334,14 +335,14 @@ int plan_model(PlanFlags& flags) {
     require_threads(threads_needed(placement->members(), flags.devices.threads));
     placement->init();
   }
-  if (flags.fit.on) fit_context(*planned.model, *placement, planned.session, planned.load, flags.fit.options());
-  if (!has_room && flags.fit.on &&
-      choose_again(*planned.model, planned.groups, planned.placement, planned.session, planned.load, goal,
-                   flags.fit.options())) {
+  const auto fit = flags.fit.asked(flags.context.context);
+  if (fit) fit_context(*planned.model, *placement, planned.session, planned.load, *fit);
+  if (!has_room && fit &&
+      choose_again(*planned.model, planned.groups, planned.placement, planned.session, planned.load, goal, *fit)) {
     placement = std::make_unique<models::Placement>(*planned.model, planned.groups, planned.placement);
   }
   models::ModelPlan plan(*planned.model, *placement, planned.session, planned.load);
-  warn_of_context(planned.model->hparams, plan.size);
+  warn_of_context(planned.model->hparams, plan.size.context);
   const Outlook outlook = look_ahead(planned, plan, flags);
   if (flags.output.json()) {
     nlohmann::json json = to_json(plan, flags);

@@ -219,9 +219,9 @@ CommandBody define_probe(CLI::App& app) {
   const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; name single devices", flag,
                              text);
-    flags->names = split_device_names(text);
+    flags->names = names_all(text) ? std::vector<std::string>() : split_device_names(text);
   };
-  add_parsed(app, "--devices", "NAMES", read_names, "Devices, such as CPU0,CPU1 (-dev)")->default_str("all");
+  add_parsed(app, "--devices", "NAMES", read_names, "Devices, such as CPU0,CPU1")->default_str("all");
   add_integer(app, "-t,--threads", flags->options.threads, 0, cpu::kMaxThreads,
               "Threads of each CPU device; 0: its cores");
   const auto read_dtypes = [flags = flags.get()](const std::string& flag, const std::string& text) {

@@ -33,23 +33,37 @@ struct RunFlags {
   SamplingFlags sampling;
   GenerationOptions generation;
   TraceFlag trace;
-  std::optional<std::string> prompt;
+  PromptFlags prompt;
+  std::string text;  ///< of the prompt
   std::optional<std::vector<int32_t>> prompt_tokens;
 
   void check() {
     devices.check();
-    if (!prompt && !prompt_tokens) throw UsageError("no prompt; give a text with -p or ids with --prompt-tokens");
+    if (prompt.given() || prompt_tokens) return;
+    throw UsageError(
+        "no prompt; give a text with -p, a file with -f, standard input with -p -, or ids with --prompt-tokens");
   }
 };
 
+/// The model's tokenizer. Where ids come and go none is needed: nullopt for one that is not supported, or missing.
+std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const models::Model& model) {
+  std::optional<models::Tokenizer> tokenizer;
+  try {
+    tokenizer.emplace(model.file);
+  } catch (const InvalidArgument& error) {
+    if (flags.prompt_tokens && flags.output.json()) return std::nullopt;
+    fail<InvalidArgument>("{}; token ids need no tokenizer: --prompt-tokens with --output json", error.what());
+  }
+  check_tokenizer(model, *tokenizer);
+  return tokenizer;
+}
+
 /// The prompt, fit for the model.
-std::vector<int32_t> prompt_ids(const RunFlags& flags, const models::Model& model, const models::Tokenizer& tokenizer) {
-  check_tokenizer(model, tokenizer);
-  std::vector<int32_t> ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer.encode(*flags.prompt);
+std::vector<int32_t> prompt_ids(const RunFlags& flags, const models::Model& model,
+                                const std::optional<models::Tokenizer>& tokenizer) {
+  std::vector<int32_t> ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer->encode(flags.text);
   check_ids("--prompt-tokens", ids, model.hparams.vocab);
-  models::SessionSize size = models::session_size(model.hparams, flags.context.session());
-  check_length(ids, size);
-  warn_of_context(model.hparams, size);
+  check_length(ids, models::session_size(model.hparams, flags.context.session()));
   return ids;
 }
 
@@ -79,7 +93,7 @@ nlohmann::json timings(const Outcome& outcome) {
           {"generation_tokens_per_second", outcome.generation_rate()}};
 }
 
-nlohmann::json to_json(const RunFlags& flags, const Engine& engine, const Outcome& outcome) {
+nlohmann::json to_json(const RunFlags& flags, const Engine& engine, bool has_text, const Outcome& outcome) {
   const Generation& g = outcome.generation;
   nlohmann::json devices = nlohmann::json::array();
   for (const Device* device : engine.placement->members()) devices.push_back(device->name());
@@ -89,7 +103,7 @@ nlohmann::json to_json(const RunFlags& flags, const Engine& engine, const Outcom
                       {"seed", flags.generation.sampler.seed},
                       {"prompt_tokens", outcome.prompt},
                       {"tokens", g.tokens},
-                      {"text", g.text},
+                      {"text", has_text ? nlohmann::json(g.text) : nlohmann::json()},
                       {"stop", g.stop},
                       {"timings", timings(outcome)}};
   if (!outcome.error.empty()) json["error"] = outcome.error;
@@ -111,23 +125,38 @@ void print_top_logits(const Generation& generation, const models::Tokenizer& tok
   write_err(format_table(rows));
 }
 
-void print_summary(const Outcome& outcome) {
-  write_err(fmt::format("\nload {:.0f} ms; prompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s\n",
-                        outcome.load_ms, outcome.generation.prompt_evaluated, outcome.prompt_rate(),
-                        outcome.generation.tokens.size(), outcome.generation_rate()));
+/// "5 tokens, 310.2 tokens/s"; the rate is of those evaluated, and there is none where none were.
+std::string count_text(int64_t tokens, int64_t evaluated, double rate) {
+  const std::string count = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
+  return evaluated > 0 ? fmt::format("{}, {:.1f} tokens/s", count, rate) : count;
+}
+
+/// Why there are not as many tokens as were asked for; "" where there are.
+std::string why_stopped(const std::string& stop, int64_t context) {
+  if (stop == "end_of_text") return "; stopped: end of text";
+  if (stop == "interrupted") return "; stopped: interrupted";
+  return stop == "context" ? fmt::format("; stopped: the context of {} tokens is full (-c)", context) : "";
+}
+
+void print_summary(const Outcome& outcome, int64_t context) {
+  const Generation& g = outcome.generation;
+  write_err(fmt::format("\nload {:.0f} ms; prompt {}; generated {}{}\n", outcome.load_ms,
+                        count_text(g.prompt_evaluated, g.prompt_evaluated, outcome.prompt_rate()),
+                        count_text(static_cast<int64_t>(g.tokens.size()), g.evaluated, outcome.generation_rate()),
+                        why_stopped(g.stop, context)));
 }
 
 /// Ends what was printed so far before a failure is reported.
-int finish_printing(const RunFlags& flags, const Engine& engine, const Outcome& outcome) {
+int finish_printing(const RunFlags& flags, const Engine& engine, bool has_text, const Outcome& outcome) {
   if (flags.output.json()) {
-    print_json(to_json(flags, engine, outcome));
+    print_json(to_json(flags, engine, has_text, outcome));
   } else if (outcome.error.empty() || !outcome.generation.text.empty()) {
     write_out("\n");
   }
   return outcome.error.empty() ? kSuccess : report(outcome.error, kFailed);
 }
 
-int generate_and_print(const RunFlags& flags, const Engine& engine, const models::Tokenizer& tokenizer,
+int generate_and_print(const RunFlags& flags, const Engine& engine, const std::optional<models::Tokenizer>& tokenizer,
                        Outcome& outcome) {
   bool stream = !flags.output.json();
   TextSink sink = [&](std::string_view text) {
@@ -136,18 +165,19 @@ int generate_and_print(const RunFlags& flags, const Engine& engine, const models
   try {
     const StuckRankWatch watch([&](const std::string& error) {
       outcome.error = error;
-      finish_printing(flags, engine, outcome);
+      finish_printing(flags, engine, tokenizer.has_value(), outcome);
     });
-    generate(*engine.session, tokenizer, outcome.prompt, flags.generation, sink, outcome.generation);
+    generate(*engine.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation, sink,
+             outcome.generation);
   } catch (const OutputError&) {
     throw;
   } catch (...) {
     outcome.error = describe_current();
   }
-  if (finish_printing(flags, engine, outcome) != kSuccess) return kFailed;
+  if (finish_printing(flags, engine, tokenizer.has_value(), outcome) != kSuccess) return kFailed;
   if (stream) {
-    print_top_logits(outcome.generation, tokenizer);
-    print_summary(outcome);
+    print_top_logits(outcome.generation, *tokenizer);
+    print_summary(outcome, engine.session->context());
   }
   return outcome.generation.stop == "interrupted" ? interrupt_code() : kSuccess;
 }
@@ -158,7 +188,8 @@ int run(RunFlags& flags, Tracer* tracer) {
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, flags.devices.find());
-  models::Tokenizer tokenizer(model->file);
+  const std::optional<models::Tokenizer> tokenizer = find_tokenizer(flags, *model);
+  if (!tokenizer) flags.generation.ends = models::end_tokens(model->file);
   Outcome outcome;
   outcome.prompt = prompt_ids(flags, *model, tokenizer);
   models::SessionOptions session = flags.context.session();
@@ -167,18 +198,21 @@ int run(RunFlags& flags, Tracer* tracer) {
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   session.tracer = tracer;
   Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
-                              flags.load.load(session.op_offload), flags.fit.asked());
+                              flags.load.load(session.op_offload), flags.fit.asked(session.context));
+  warn_of_context(engine.model->hparams, engine.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
 }
 
 void add_prompt(CLI::App& app, RunFlags& flags) {
-  auto read_text = [&flags](const std::string&, const std::string& text) { flags.prompt = text; };
+  flags.prompt.add_to(app);
   auto read_ids = [&flags](const std::string& flag, const std::string& text) {
     flags.prompt_tokens = parse_ids(flag, text);
+    require<InvalidArgument>(!flags.prompt_tokens->empty(), "{}: no ids; give some, such as 1,527,261", flag);
   };
-  CLI::Option* text = add_parsed(app, "-p,--prompt", "TEXT", read_text, "Text to go on from");
-  add_parsed(app, "--prompt-tokens", "IDS", read_ids, "Token ids instead of a text, such as 1,527,261")->excludes(text);
+  add_parsed(app, "--prompt-tokens", "IDS", read_ids, "Token ids instead of a text, such as 1,527,261")
+      ->excludes("--prompt")
+      ->excludes("--file");
 }
 
 void add_sampling(CLI::App& app, RunFlags& flags) {
@@ -208,6 +242,7 @@ CommandBody define_run(CLI::App& app) {
   flags->trace.add_to(app);
   return [flags] {
     flags->check();
+    flags->text = flags->prompt.read();
     catch_interrupts();
     return flags->trace.run({{"command", "shoal run"}, {"model", flags->model.path}},
                             [&flags](Tracer* tracer) { return run(*flags, tracer); });

@@ -197,7 +197,7 @@ class Simulation {
     for (const std::string& path : flags.lists.models) {
       models_.push_back(models::open_model(path));
       const models::Hparams& hparams = models_.back()->hparams;
-      warn_of_context(hparams, models::session_size(hparams, session_of(deepest)));
+      warn_of_context(hparams, models::session_size(hparams, session_of(deepest)).context);
     }
     report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, setups, tests, models_));
   }
@@ -416,6 +416,7 @@ int simulate(SimulateFlags flags) {
 void add_machine(CLI::App& app, SimulateFlags& flags) {
   app.add_option("-m,--model", flags.lists.models,
                  "GGUF file; may be repeated. One without weights will do: make_model.py --sparse")
+      ->each([](const std::string& text) { check_file_name("--model", text); })
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->required();
@@ -429,12 +430,12 @@ void add_machine(CLI::App& app, SimulateFlags& flags) {
   app.add_option(
          "--devices", flags.lists.devices,
          "Instead of counts: devices of the machine by name, such as H200.0,H200.1; several lists with semicolons, "
-         "or repeated (-dev)")
+         "or repeated")
       ->type_name("NAMES")
       ->allow_extra_args(false);
   app.add_option("--tensor-split", flags.lists.ratios,
                  "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
-                 "many devices; auto: the fastest that is found; default even (-ts)")
+                 "many devices; auto: the fastest that is found; default even")
       ->type_name("SHARES")
       ->allow_extra_args(false);
 }
@@ -454,7 +455,7 @@ CommandBody define_simulate(CLI::App& app) {
   add_parsed(
       app, "--split-mode", "MODE", read_mode,
       "tensor: all devices work on each layer; layer: each device, or group such as H200.0+H200.1, has some of the "
-      "layers (-sm)")
+      "layers")
       ->default_str("tensor");
   flags->context.add_to(app);
   add_trace(app, flags->trace,

@@ -18,17 +18,21 @@ namespace {
 struct TokenizeFlags {
   ModelFlags model;
   OutputFlag output;
-  std::string text;
+  PromptFlags prompt;
   std::vector<int32_t> ids;
 };
 
 int tokenize(const TokenizeFlags& flags) {
+  if (!flags.prompt.given()) {
+    throw UsageError("no text; give one with -p, a file with -f, or standard input with -p -");
+  }
+  const std::string prompt = flags.prompt.read();
   models::Tokenizer tokenizer(models::GgufFile(flags.model.path));
-  std::vector<models::Token> tokens = tokenizer.encode(flags.text);
+  std::vector<models::Token> tokens = tokenizer.encode(prompt);
   if (flags.output.json()) {
     nlohmann::json pieces = nlohmann::json::array();
     for (models::Token token : tokens) pieces.push_back(tokenizer.vocabulary().piece(token));
-    print_json({{"prompt", flags.text}, {"tokens", tokens}, {"pieces", pieces}});
+    print_json({{"prompt", prompt}, {"tokens", tokens}, {"pieces", pieces}});
     return kSuccess;
   }
   std::string text;
@@ -56,7 +60,7 @@ int detokenize(const TokenizeFlags& flags) {
 CommandBody define_tokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
   flags->model.add_to(app);
-  app.add_option("-p,--prompt", flags->text, "The text")->required();
+  flags->prompt.add_to(app);
   flags->output.add_to(app);
   return [flags] { return tokenize(*flags); };
 }
