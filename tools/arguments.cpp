@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "tools/help.h"
+#include "tools/suggest.h"
 
 namespace shoal::tools {
 namespace {
@@ -40,6 +42,16 @@ bool is_number_attached(std::string_view arg) {
   return arg.find_first_not_of("0123456789+-.", 2) == std::string_view::npos;
 }
 
+/// All names of the command's flags, those of kShortFlags included.
+std::vector<std::string> all_names(const CLI::App& command) {
+  std::vector<std::string> all;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::vector<std::string> names = names_of(*option);
+    all.insert(all.end(), names.begin(), names.end());
+  }
+  return all;
+}
+
 /// The name that CLI11 knows for an argument in the place of a flag, "=value" cut off.
 std::string full_name(const CLI::App& command, const std::string& flag, bool has_value) {
   for (const ShortFlag& known : kShortFlags) {
@@ -47,11 +59,18 @@ std::string full_name(const CLI::App& command, const std::string& flag, bool has
   }
   bool attached = flag.size() > 2 && !flag.starts_with("--") && !has_value && is_number_attached(flag);
   std::string name = attached ? flag.substr(0, 2) : flag;
-  require<InvalidArgument>(command.get_option_no_throw(name) != nullptr, "there is no flag {}", flag);
-  return flag;
+  if (command.get_option_no_throw(name) != nullptr) return flag;
+  fail<InvalidArgument>("there is no flag {}{}", flag, did_you_mean(flag, all_names(command)));
 }
 
 }  // namespace
+
+std::string short_form(const std::string& flag) {
+  for (const ShortFlag& known : kShortFlags) {
+    if (flag == known.full) return std::string(known.brief);
+  }
+  return {};
+}
 
 std::vector<std::string> spell_out(const CLI::App& command, const std::vector<std::string>& args) {
   std::vector<std::string> out;

@@ -15,7 +15,10 @@ namespace shoal::tools {
 ///   -p -ts     -p -ts                   --prompt= --prompt ""
 ///
 /// A number may be attached to a flag of one letter: -c64. Throws InvalidArgument for a flag that the command does not
-/// have; -ngl is one flag, never -n with the value "gl".
+/// have, with the one that may be meant; -ngl is one flag, never -n with the value "gl".
 std::vector<std::string> spell_out(const CLI::App& command, const std::vector<std::string>& args);
+
+/// "-ts" for "--tensor-split"; "" for a flag without a short form of several letters.
+std::string short_form(const std::string& flag);
 
 }  // namespace shoal::tools

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -12,9 +13,13 @@
 #include "meta/meta_family.h"
 #include "tools/arguments.h"
 #include "tools/command.h"
+#include "tools/environment.h"
+#include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
 #include "tools/stuck_rank.h"
+#include "tools/suggest.h"
+#include "tools/version.h"
 
 namespace shoal::tools {
 namespace {
@@ -28,7 +33,7 @@ constexpr std::array<Command, 10> kCommands{{
     {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},
     {"bench", "Measure how fast models process prompts and generate", define_bench},
     {"probe", "Measure what the devices can do, for predictions", define_probe},
-    {"simulate", "Predict what bench would measure on a machine that is not at hand", define_simulate},
+    {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
     {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm},
 }};
 
@@ -48,7 +53,10 @@ void check_command(const std::vector<std::string>& args) {
   if (args.front().starts_with("-")) {
     throw UsageError(fmt::format("{} comes before the command; name one of {} first", args.front(), known));
   }
-  throw UsageError(fmt::format("there is no command '{}'; there are {}", args.front(), known));
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  throw UsageError(
+      fmt::format("there is no command '{}'{}; there are {}", args.front(), did_you_mean(args.front(), names), known));
 }
 
 /// The command line for CLI11, which takes arguments from the back.
@@ -66,7 +74,9 @@ int run_command(const std::vector<std::string>& args) {
   check_command(args);
   meta::family();
   CLI::App app("Runs language models on several devices that act as one.", "shoal");
-  app.set_version_flag("--version", "shoal " SHOAL_VERSION);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", version_text, "Print version, commit, compiler, instruction sets and CUDA");
+  app.set_help_flag("-h,--help", "Print this help");
   app.require_subcommand(1);
   CommandBody chosen;
   for (const Command& command : kCommands) {
@@ -85,6 +95,7 @@ int run_command(const std::vector<std::string>& args) {
   } catch (const InvalidArgument& error) {
     throw UsageError(fmt::format("{}; see {}", error.what(), help));
   }
+  warn_of_unknown_variables();
   return chosen();
 }
 

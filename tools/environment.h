@@ -1,0 +1,18 @@
+// The environment variables of the project: those that nothing reads are most likely misspelt.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shoal::tools {
+
+/// Is the variable read by the program, its libraries and plug-ins, or by scripts and tests?
+bool is_known_variable(const std::string& name);
+
+/// A line for each SHOAL_... in this environment (entries "NAME=value", nullptr at the end) that is not known.
+std::vector<std::string> unknown_variables(const char* const* environment);
+
+/// Warns of those of this process.
+void warn_of_unknown_variables();
+
+}  // namespace shoal::tools

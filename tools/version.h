@@ -1,0 +1,12 @@
+// What `shoal --version` prints.
+#pragma once
+
+#include <string>
+
+namespace shoal::tools {
+
+/// Version, commit, compiler, instruction sets of the CPU kernels, and whether CUDA devices can be had, a line each.
+/// Loads the plug-ins that are found.
+std::string version_text();
+
+}  // namespace shoal::tools
