@@ -74,7 +74,9 @@ std::vector<int> input_segments(const GraphRange& range, const MemoryPlan& plan,
   for (const Tensor* input : range.graph->inputs()) {
     const auto found = plan.tensors.find(input);
     const int first = found != plan.tensors.end() ? found->second.first_step : range.begin;
-    segments.push_back(static_cast<int>(std::upper_bound(cuts.begin(), cuts.end(), first) - cuts.begin()));
+    // The first that begins there or later: of segments without nodes, which begin at the same step, the first.
+    const auto cut = std::lower_bound(cuts.begin(), cuts.end(), first) - cuts.begin();
+    segments.push_back(first <= range.begin ? 0 : static_cast<int>(cut) + 1);
   }
   return segments;
 }

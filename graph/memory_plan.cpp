@@ -155,7 +155,7 @@ class Planner {
   const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
   // Uses count for the tensor that owns the bytes. What an output shows, what a later node outside the range reads
-  // and the inputs hold until range_.end, a step past the last node.
+  // and the inputs (late ones that are outputs, too) hold until range_.end, a step past the last node.
   void find_last_uses() {
     const int count = static_cast<int>(nodes_.size());
     for (int step = range_.begin; step < count; ++step) {
@@ -166,6 +166,9 @@ class Planner {
     for (int step = range_.begin; step < count; ++step) {
       const Tensor& node = *nodes_[step];
       if (node.is_output && is_ours(node)) life(*node.storage()).last_use = range_.end;
+    }
+    for (const Tensor* input : range_.graph->inputs()) {
+      if (input->is_output) life(*input).last_use = range_.end;
     }
     for (const Tensor* node : options_.shown) {
       // Past the cut itself: what runs last before it must not take the memory over.

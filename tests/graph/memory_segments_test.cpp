@@ -38,6 +38,7 @@ class Play {
       if (node->is_output) expect_owned(*node, "is an output");
     }
     for (const Tensor* input : graph_.inputs()) {
+      if (input->is_output) expect_owned(*input, "is an input and an output");
       if (!is_late(*input)) expect_owned(*input, "is an input, which may be written once and for all");
     }
   }
@@ -104,8 +105,9 @@ struct RandomSegments {
       if (made->id > 0 && pick(rate) == 0) options.cuts.push_back(made->id);
       if (pick(4) == 0) options.shown.push_back(made);
     }
-    for (const Tensor* input : graph.inputs()) {
+    for (Tensor* input : graph.inputs()) {
       if (pick(2) == 0) options.late.push_back({input, pick(latest_segment(*input) + 1)});
+      if (pick(4) == 0) graph.output(input);  // as a rank's addend of a sum may be
     }
     graph.output(graph.nodes().back());
     options.alignment = pick(2) == 0 ? 1 : 64;

@@ -223,6 +223,24 @@ TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
   for (const size_t bytes : allocated_per_rank(*plan)) EXPECT_LE(bytes, 4u * 4096) << "of 16 inputs and 16 nodes";
 }
 
+/// The second rank has no node in the first segment, so that both segments begin there with the same node.
+TEST(Segments, ALateInputBeforeASegmentWithoutNodes) {
+  const test::Mesh mesh(2, {{"w", Layout::partial()}});
+  test::Loaded loaded(R"(
+input %x f32 [8]
+weight %w f32 [8]
+%s = add(%w, %x)
+%y = unary(%s) {kind=relu}
+output %y
+)",
+                      *mesh.device);
+  const auto backend = mesh.device->init("threads=1");
+  const Tensor* x = loaded.graph.inputs()[0];
+  const auto plan = backend->create_plan(loaded.graph, {.cuts = {1}, .late = {{x, 0}}});
+  EXPECT_EQ(plan_of(*plan).ranks[1].cuts, std::vector<int>{0});
+  EXPECT_EQ(plan->writable_from(*x), 0);
+}
+
 /// The value of an addition to a partial sum is, on all ranks but one, the sum itself, which is older.
 TEST(Segments, AShownSumOutlivesItsAddend) {
   const test::Mesh mesh(2, {{"w", Layout::split(0, Partition::parse(2, "3:{0} 5:{1}"))}});

@@ -143,6 +143,29 @@ TEST_F(MetaInputs, ANodeInBetweenIsObserved) {
   check({{"*", mesh.get()}}, [](const Tensor& node, bool ask) { return !ask || node.name == "n"; });
 }
 
+/// The second rank's addend of the sum is the copy of w1 itself, which stays although no node there reads it.
+TEST(MetaCopies, AnAddendThatIsAnOutputStays) {
+  const std::string text = R"(
+weight %w1 f32 [64]
+weight %w2 f32 [64]
+%s = add(%w2, %w1)
+%m0 = scale(%w2) {scale=2}
+%m1 = scale(%m0) {scale=3}
+output %s
+output %m1
+)";
+  const Rig rig{4};
+  const auto mesh = Rig::mesh({0, 1}, {{"w1", meta::Layout::partial()}});
+  const auto meta = mesh->init(), cpu = Rig::cpu(2).init();
+  World world({{"w1", &Rig::cpu(2)}, {"*", mesh.get()}});
+  Graph& graph = world.add(text);
+  Scheduler scheduler({meta.get(), cpu.get()});
+  scheduler.set_backend(*graph.find("s"), meta.get());
+  ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
+  EXPECT_TRUE(meta::layout_of(*graph.find("s")).is_partial()) << to_string(scheduler.schedule());
+  test::expect_close(test::outputs(graph), test::on_one(text, Rig::cpu(3)));
+}
+
 TEST_F(MetaTest, AMemberThatCannotRunAnOperation) {
   ProxyDevice picky{Rig::cpu(1), "PICKY"};
   picky.reads_all = true;
