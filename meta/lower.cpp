@@ -158,7 +158,8 @@ class Lowering {
     return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
   }
 
-  /// add(mirrored, partial): rank 0 adds, the others' addend is the partial source as it is. Saves the zeros.
+  /// add(mirrored, partial): rank 0 adds, the others' addend is the partial source as it is (a cache: as it is now).
+  /// Saves the zeros.
   bool add_to_partial(const Tensor& node, const NodeChoice& choice) {
     if (node.op != Op::kAdd || !choice.result.is_partial()) return false;
     const int partial = has_version(*node.src[0], Layout::partial()) ? 0 : 1;
@@ -170,9 +171,14 @@ class Lowering {
     Locals locals = locals_of(addend, Layout::partial());
     std::vector<Tensor*> sources(2);
     sources[partial] = locals[0];
-    // What is shown stays from the node on: the addend must not go by its own place in the graph.
-    for (int rank = 1; rank < ranks_ && shown_.contains(&node); ++rank) {
-      locals[rank] = slice(builder_.graph(rank), locals[rank], {0, 0, node.shape[0]});
+    for (int rank = 1; rank < ranks_; ++rank) {
+      Graph& graph = builder_.graph(rank);
+      if (locals[rank]->storage()->role == Role::kCache) {
+        locals[rank] = contiguous(graph, locals[rank]);  // later writes must not reach the sum
+      } else if (shown_.contains(&node)) {
+        // What is shown stays from the node on: the addend must not go by its own place in the graph.
+        locals[rank] = slice(graph, locals[rank], {0, 0, node.shape[0]});
+      }
     }
     sources[1 - partial] = locals_of(other, Layout::mirrored())[0];
     locals[0] = builder_.graph(0).add_node(Op::kAdd, node.params, std::move(sources), node.name);

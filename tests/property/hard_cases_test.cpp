@@ -386,6 +386,14 @@ TEST(HardCases, APartialCacheTakesAddends) {
               {{"c", Layout::partial()}});
 }
 
+TEST(HardCases, ASumWithRowsOfAPartialCacheThatAreWrittenLater) {
+  expect_same(2,
+              "input %x f32 [8]\ninput %y f32 [8, 2]\ninput %slots3.i i32 [2]\ncache %c f32 [8, 3]\n"
+              "%r = slice(%c) {axis=1, length=2}\n%s = add(%r, %x)\n%w = set_rows(%c, %y, %slots3.i)\n"
+              "%z = mul(%s, %x)\noutput %s\noutput %w\noutput %z\n",
+              {{"c", Layout::partial()}});
+}
+
 /// As an evaluation callback would look: the host reads each node, partial sums as what they add up to.
 TEST(HardCases, EveryNodeIsRead) {
   const auto members = devices();
