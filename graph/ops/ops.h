@@ -15,7 +15,7 @@ namespace shoal {
 Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params = {}, std::string name = {});
 /// cache [x, r, h, z], rows f32 [x, i, h, z], ids i32 or i64 [i] -> the cache's own storage with row
 /// ids[j] of each (h, z) replaced by rows[:, j], converted to its dtype. cache must be a persistent
-/// tensor or the result of another set_rows on it. Negative or too large ids are skipped.
+/// tensor or the result of another set_rows on it, rows no part of it. Negative or too large ids are skipped.
 Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params = {}, std::string name = {});
 
 /// a [k, m, C, D] (any float or quantised dtype), b [k, n, c, d] (f32, f16, bf16), C divides c, D divides d

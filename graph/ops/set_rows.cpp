@@ -15,6 +15,8 @@ void infer::set_rows(Tensor& node) {
          "a cache, got a weight, which graphs only read: add it as Role::kCache");
   expect.dtype(1, {DType::kF32});
   expect.dtype(2, {DType::kI32, DType::kI64});
+  expect(rows.storage() != cache.storage(),
+         "rows from elsewhere, got a part of the cache, which changes while it is read: copy it first (contiguous)");
   expect.shape(1, {cache.shape[0], rows.shape[1], cache.shape[2], cache.shape[3]});
   expect.shape(2, {rows.shape[1], 1, 1, 1});
   expect.select(params_of<SelectParams>(node), 1);

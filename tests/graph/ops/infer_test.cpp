@@ -149,6 +149,9 @@ const Case kErrors[] = {
      "[get_rows y] expected ranges that add up to 9, got 8 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[-1:9]}",
      "[get_rows y] expected ranges of indices >= 0, got -1:9 (table: t f32 [4, 9], ids: i i32 [3])"},
+    {"cache %c f32 [8, 4]\ninput %i i32 [3]\n%r = slice(%c) {axis=1, length=3}\n%y = set_rows(%c, %r, %i)",
+     "[set_rows y] expected rows from elsewhere, got a part of the cache, which changes while it is read: copy "
+     "it first (contiguous) (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"input %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected a cache that is persistent or the result of another set_rows, got none "
      "(cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
