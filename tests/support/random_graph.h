@@ -25,7 +25,8 @@ struct RandomCase {
   std::map<std::string, meta::Layout> layouts;  ///< of the persistent leaves; absent = mirrored
   /// Where the callback answers in this form: lengths that make the same layout.
   std::map<std::string, std::vector<std::vector<int64_t>>> segments;
-  double tolerance = kTight;  ///< relative, see difference() in run_case.h; 0 = equal
+  double tolerance = kTight;  ///< relative, see difference() in case_leaves.h; 0 = equal
+  bool whole = false;         ///< floats of leaves are small whole numbers
 };
 
 RandomCase random_case(uint64_t seed);

@@ -475,10 +475,10 @@ class Evaluation {
  public:
   explicit Evaluation(TensorValues leaves) : values_(std::move(leaves)) {}
 
-  void run(const Tensor& node) {
+  const Values& run(const Tensor& node) {
     Values result = stored(node, evaluate(node));
     if (node.op == Op::kSetRows) values_.at(node.storage()) = result;
-    values_[&node] = std::move(result);
+    return values_[&node] = std::move(result);
   }
 
   TensorValues finish(const Graph& graph) {
@@ -515,9 +515,12 @@ class Evaluation {
 
 }  // namespace
 
-TensorValues reference_eval(const Graph& graph, TensorValues leaves) {
+TensorValues reference_eval(const Graph& graph, TensorValues leaves, const SeenNode& seen) {
   Evaluation evaluation(std::move(leaves));
-  for (const Tensor* node : graph.nodes()) evaluation.run(*node);
+  for (const Tensor* node : graph.nodes()) {
+    const Values& values = evaluation.run(*node);
+    if (seen) seen(*node, values);
+  }
   return evaluation.finish(graph);
 }
 

@@ -53,19 +53,7 @@ class Placed {
     for (Tensor* input : graph.inputs()) fill(*input, run);
   }
 
-  Results results() const {
-    Results found;
-    const auto add = [&](const Tensor& tensor) {
-      found[tensor.name] = {read_values(tensor), tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64};
-    };
-    for (const Tensor* node : graph.nodes()) {
-      if (node->is_output) add(*node);
-    }
-    for (const Tensor* leaf : weights.tensors()) {
-      if (leaf->role == Role::kCache) add(*leaf);
-    }
-    return found;
-  }
+  Results results() const { return read_results(one_, graph, weights); }
 
   TensorContext weights;
   Graph graph{"random"};
@@ -79,10 +67,7 @@ class Placed {
     });
   }
   size_t draw(size_t count) { return static_cast<size_t>(random_() % count); }
-  void fill(Tensor& leaf, uint64_t run) const {
-    const auto bytes = leaf_data(leaf, one_.seed + 1000003 * run);
-    tensor_set(leaf, bytes.data(), 0, bytes.size());
-  }
+  void fill(Tensor& leaf, uint64_t run) const { write_leaf(one_, leaf, leaf_values(one_, leaf, run)); }
 
   const RandomCase& one_;
   std::span<Backend* const> backends_;

@@ -1,0 +1,33 @@
+// Random graphs of whole numbers on one CPU device and on a meta device, planned as a whole, by segments, by ranges, by
+// kept plans and in arenas, with weights that move and caches that last: the results of the float64 reference, to the
+// last bit.
+#include <gtest/gtest.h>
+
+#include "tests/support/device_session.h"
+#include "tests/support/integer_graph.h"
+#include "tests/support/plugin.h"
+#include "tests/support/property.h"
+#include "tests/support/run_case.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr int kParts = 4;  // so that ctest can run parts at the same time
+
+std::string check(const RandomCase& one) {
+  std::vector<Device*> members;
+  for (int i = 0; i < one.ranks; ++i) members.push_back(&test_device(i));
+  const std::string alone = check_on_device(one, *members[0]);
+  return alone.empty() ? check_on_device(one, *meta_device(one, members)) : alone;
+}
+
+class RangesProperty : public testing::TestWithParam<int> {};
+
+TEST_P(RangesProperty, EqualTheReference) {
+  check_property({.draw = integer_case, .check = check, .cases = 4000}, GetParam(), kParts);
+}
+
+INSTANTIATE_TEST_SUITE_P(Random, RangesProperty, testing::Range(0, kParts));
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,37 @@
+#include "tests/support/placed_weights.h"
+
+#include <map>
+
+#include "devices/allocate.h"
+#include "graph/text.h"
+
+namespace shoal::test {
+
+PlacedWeights::PlacedWeights(const RandomCase& one) : one_(one) {
+  Graph graph;
+  parse_graph(one.graph, graph, weights_);
+}
+
+PlacedWeights::~PlacedWeights() {
+  unplace();
+}
+
+void PlacedWeights::place(const std::function<Device&(const Tensor&)>& home) {
+  unplace();
+  std::map<Device*, std::vector<Tensor*>> homes;
+  for (Tensor* tensor : weights_.tensors()) homes[&home(*tensor)].push_back(tensor);
+  for (const auto& [device, tensors] : homes) {
+    memory_.push_back(allocate_tensors(tensors, device->buffer_type(), Usage::kWeights));
+  }
+}
+
+void PlacedWeights::write(const CaseModel& model) {
+  for (Tensor* tensor : weights_.tensors()) write_leaf(one_, *tensor, model.leaf(tensor->name));
+}
+
+void PlacedWeights::unplace() {
+  memory_.clear();
+  for (Tensor* tensor : weights_.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
+}
+
+}  // namespace shoal::test

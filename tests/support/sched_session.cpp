@@ -1,0 +1,195 @@
+#include "tests/support/sched_session.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <stdexcept>
+
+#include "graph/text.h"
+#include "sched/scheduler.h"
+#include "tests/support/dice.h"
+#include "tests/support/placed_weights.h"
+#include "tests/support/run_case.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr int kRuns = 5;
+
+/// What callbacks throw.
+struct Thrown : std::runtime_error {
+  Thrown() : std::runtime_error("thrown by the callback") {}
+};
+
+/// One or two meta devices, then a simple device.
+class Machine {
+ public:
+  Machine(const RandomCase& one, std::span<Device* const> devices, const Dice& dice) {
+    const auto ranks = static_cast<size_t>(one.ranks);
+    metas_.push_back(meta_device(one, devices));
+    if (dice.one_in(3, "second")) metas_.push_back(meta_device(one, devices.subspan(ranks)));
+    for (const auto& meta : metas_) add(*meta, "");
+    Device& last = *devices[2 * ranks];
+    add(last, last.type() == DeviceType::kCpu ? "threads=1" : "");
+  }
+  const std::vector<Backend*>& backends() const { return backends_; }
+
+ private:
+  void add(Device& device, const std::string& params) {
+    owned_.push_back(device.init(params));
+    backends_.push_back(owned_.back().get());
+  }
+
+  std::vector<std::unique_ptr<meta::MetaDevice>> metas_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+};
+
+class Session {
+ public:
+  Session(const RandomCase& one, std::span<Device* const> devices)
+      : one_(one), dice_(one.seed), machine_(one, devices, dice_), model_(one), weights_(one) {
+    place(dice_);
+    const bool shared = dice_.one_in(2, "one scheduler");
+    for (size_t i = 0; i < graphs_.size(); ++i) {
+      graphs_[i] = std::make_unique<Graph>(fmt::format("seed {} graph {}", one.seed, i));
+      parse_graph(one.graph, *graphs_[i], weights_.context());
+      schedulers_[i] = shared && i > 0 ? schedulers_[0] : new_scheduler(i);
+      set_nodes(i);
+    }
+  }
+
+  /// Throws when something is wrong.
+  void run_all() {
+    for (int run = 0; run < kRuns; ++run) {
+      run_ = dice_.of(fmt::format("run {}", run));
+      const Observer& observer = kObservers[run_.draw("observer", kObservers.size())];
+      try {
+        if (run > 0 && run_.one_in(5, "place")) place(run_);
+        model_.evaluate(static_cast<uint64_t>(run));
+        one_run(observer);
+      } catch (const std::exception& error) {
+        throw std::runtime_error(fmt::format("run {}, {}: {}{}", run, observer.name, error.what(), where()));
+      }
+    }
+  }
+
+ private:
+  enum class Act { kNothing, kLook, kStop, kThrow };
+  struct Observer {
+    std::string_view name;
+    size_t every;  ///< of so many nodes it asks for one
+    Act act;
+  };
+  static constexpr std::array<Observer, 7> kObservers = {{{"no callback", 0, Act::kNothing},
+                                                          {"no callback", 0, Act::kNothing},
+                                                          {"looks at all nodes", 1, Act::kLook},
+                                                          {"looks at some nodes", 3, Act::kLook},
+                                                          {"looks at few nodes", 6, Act::kLook},
+                                                          {"stops", 3, Act::kStop},
+                                                          {"throws", 3, Act::kThrow}}};
+
+  std::shared_ptr<sched::Scheduler> new_scheduler(size_t number) const {
+    sched::SchedulerOptions options;
+    options.copies = 1 + static_cast<int>(dice_.draw(fmt::format("copies {}", number), 3));
+    return std::make_shared<sched::Scheduler>(machine_.backends(), options);
+  }
+
+  /// Sets some nodes to backends that can run them.
+  void set_nodes(size_t number) {
+    for (const Tensor* node : graphs_[number]->nodes()) {
+      const bool free = !is_view(node->op) && info(node->op).alias != Alias::kWrites;
+      if (!free || !dice_.one_in(5, fmt::format("set {} {}", number, node->name))) continue;
+      Backend* backend = machine_.backends()[dice_.draw("at " + node->name, machine_.backends().size())];
+      if (backend->device().supports_op(*node)) schedulers_[number]->set_backend(*node, backend);
+    }
+  }
+
+  /// Mostly on the first device, so that what is elsewhere has neighbours there.
+  void place(const Dice& dice) {
+    const auto& backends = machine_.backends();
+    weights_.place([&](const Tensor& tensor) -> Device& {
+      const bool first = !dice.one_in(3, "away " + tensor.name);
+      return backends[first ? 0 : dice.draw("home " + tensor.name, backends.size())]->device();
+    });
+    written_ = false;
+  }
+
+  void one_run(const Observer& observer) {
+    const size_t number = run_.draw("graph", graphs_.size());
+    Graph& graph = *graphs_[number];
+    sched::Scheduler& scheduler = *schedulers_[number];
+    observe(scheduler, observer);
+    scheduled_ = nullptr;
+    scheduler.allocate(graph);
+    scheduled_ = &scheduler;
+    if (!written_) weights_.write(model_);
+    written_ = true;
+    for (Tensor* input : graph.inputs()) write_leaf(one_, *input, model_.leaf(input->name));
+    bool finished = false;
+    try {
+      finished = scheduler.compute_async(graph);
+    } catch (const Thrown&) {
+    }
+    scheduler.synchronize();
+    if (!wrong_.empty()) throw std::runtime_error("looked at " + wrong_);
+    written_ = finished;  // who knows what is in the caches otherwise
+    if (finished) compare(graph);
+  }
+
+  void compare(const Graph& graph) {
+    const std::string what =
+        difference(model_.results(), read_results(one_, graph, weights_.context()), one_.tolerance);
+    if (!what.empty()) throw std::runtime_error(what);
+    model_.done();
+  }
+
+  /// What ran where.
+  std::string where() const {
+    return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::summary(scheduled_->schedule()));
+  }
+
+  void observe(sched::Scheduler& scheduler, const Observer& observer) {
+    if (observer.act == Act::kNothing) return scheduler.set_eval_callback({});
+    scheduler.set_eval_callback([this, &observer](const Tensor& node, bool ask) {
+      if (ask) return run_.one_in(observer.every, "look at " + node.name);
+      if (wrong_.empty()) wrong_ = wrong_value(node);
+      const bool here = run_.one_in(4, "act at " + node.name);
+      if (here && observer.act == Act::kThrow) throw Thrown();
+      return !here || observer.act != Act::kStop;
+    });
+  }
+
+  /// "" when the node that has been computed has the values of the reference.
+  std::string wrong_value(const Tensor& node) const {
+    const bool integers = node.dtype == DType::kI32 || node.dtype == DType::kI64;
+    const Results want{{node.name, {model_.node(node.name), integers}}},
+        got{{node.name, {read_values(node), integers}}};
+    return difference(want, got, one_.tolerance);
+  }
+
+  const RandomCase& one_;
+  const Dice dice_;
+  Dice run_{0};
+  Machine machine_;
+  CaseModel model_;
+  PlacedWeights weights_;
+  bool written_ = false;
+  std::string wrong_;  ///< of what callbacks looked at
+  std::array<std::unique_ptr<Graph>, 2> graphs_;
+  std::array<std::shared_ptr<sched::Scheduler>, 2> schedulers_;
+  const sched::Scheduler* scheduled_ = nullptr;  ///< ran last
+};
+
+}  // namespace
+
+std::string check_schedulers(const RandomCase& one, std::span<Device* const> devices) {
+  try {
+    Session(one, devices).run_all();
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace shoal::test
