@@ -112,7 +112,9 @@ def run_round(runner, arguments, samples):
     probed = set()
     for case in arguments.cases:
         if (case.count, case.threads) not in probed:
-            runner.probe(case)
+            disturbance = runner.probe(case)["machine"].get("disturbance")
+            if disturbance:
+                print(f"{case.count} x {case.threads}: {disturbance} during the probe", file=sys.stderr, flush=True)
             probed.add((case.count, case.threads))
         for model in arguments.models:
             predicted, measured = runner.predict(case, model), runner.measure(case, model)

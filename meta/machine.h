@@ -102,6 +102,7 @@ struct CollectiveAlgorithm {
 
 struct MachineModel {
   std::string name;
+  std::string disturbance;  ///< what went on while it was measured and may have spoilt the figures; mostly empty
   std::vector<Domain> domains;
   std::vector<DeviceModel> devices;
   std::vector<RunCost> runs;                    ///< measured
@@ -115,8 +116,8 @@ struct MachineModel {
   /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
   /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
   /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
-  /// the tables of sets like theirs (meta/machine_sets.h). Otherwise of the fastest algorithm; where there is none, from
-  /// tables of another kind in proportion to the traffic; and without those from the figures of CostModel.
+  /// the tables of sets like theirs (meta/machine_sets.h). Otherwise of the fastest algorithm; where there is none,
+  /// from tables of another kind in proportion to the traffic; and without those from the figures of CostModel.
   double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
   /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
   /// like theirs, or of as many devices; where no sets were measured, the most that one of them has.
@@ -131,6 +132,7 @@ struct MachineModel {
 ///    "devices": [{"name": "GPU", "count": 8, "memory": 80e9, "bandwidth": 2e12, "rates": {"default": 200e12}}]}
 /// What may be left out, and what it is then:
 ///   name                  the origin
+///   disturbance           ""
 ///   domain                one of the device's own, without limits
 ///   count                 1; otherwise "name" becomes "name.0", "name.1", ...
 ///   type, cores           "CPU", 1

@@ -68,7 +68,13 @@ size_t points_of(const MachineModel& machine) {
   return least;
 }
 
-/// Those measured where these devices are now, with their collectives; the thorough ones first, then the latest.
+/// Did other programs disturb it?
+bool is_disturbed(const Json& entry) {
+  return entry.is_object() && entry.contains("machine") && !text_of(entry["machine"], "disturbance").empty();
+}
+
+/// Those measured where these devices are now, with their collectives; those first that nothing disturbed, of these the
+/// thorough ones, then the latest.
 std::vector<Json> entries_for(std::span<Device* const> devices) {
   std::vector<Json> entries = read_entries();
   const std::string collectives = collectives_of(devices.size());
@@ -84,8 +90,9 @@ std::vector<Json> entries_for(std::span<Device* const> devices) {
     const auto found = entry.find("points");
     return found != entry.end() && found->is_number_unsigned() ? found->get<size_t>() : 0;
   };
+  const auto rank = [&](const Json& entry) { return std::pair(!is_disturbed(entry), points(entry)); };
   std::stable_sort(entries.begin(), entries.end(),
-                   [&](const Json& one, const Json& other) { return points(one) > points(other); });
+                   [&](const Json& one, const Json& other) { return rank(one) > rank(other); });
   return entries;
 }
 
@@ -135,8 +142,9 @@ bool knows_sets(const MachineModel& machine, std::span<Device* const> devices) {
   return has_measured(machine, members);
 }
 
-/// Does `latest` have everything that `old` has, as thoroughly?
+/// Does `latest` have everything that `old` has, as thoroughly, and as good?
 bool replaces(const MachineModel& latest, const MachineModel& old) {
+  if (!latest.disturbance.empty() && old.disturbance.empty()) return false;
   const auto has_device = [&](const DeviceModel& device) {
     const DeviceModel* again = find_device(latest, device.name, device.identity);
     return again != nullptr && std::all_of(device.products.begin(), device.products.end(), [&](const auto& product) {

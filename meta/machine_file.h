@@ -26,11 +26,12 @@ struct MeasuredMachine {
 
 /// SHOAL_MACHINE_FILE, or shoal/machine.json in XDG_CACHE_HOME, or in ~/.cache.
 std::filesystem::path machine_file();
-/// The most thorough one (shoal probe --quick is less so), then the latest, measured with all of the devices as they
-/// are now (it may have more of them), with `threads` for each CPU device (0: its default) and products of all the
-/// dtypes that a device multiplies with; several devices of one kind only where sets of such were measured from which
-/// theirs follows. Domains, tables and everything else are as measured. nullopt when there is
-/// none; a file that cannot be read, is damaged or is not ours counts as none.
+/// One that nothing disturbed (MachineModel::disturbance) before others; of these the most thorough one (shoal probe
+/// --quick is less so), then the latest, measured with all of the devices as they are now (it may have more of them),
+/// with `threads` for each CPU device (0: its default) and products of all the dtypes that a device multiplies with;
+/// several devices of one kind only where sets of such were measured from which theirs follows. Domains, tables and
+/// everything else are as measured. nullopt when there is none; a file that cannot be read, is damaged or is not ours
+/// counts as none.
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes = {});
 std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads,

@@ -417,13 +417,14 @@ CollectiveAlgorithm read_algorithm(const Value& value) {
 MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const Json text = parse_text(json, origin);
   const Value value(text, origin);
-  value.object(
-      {"version", "name", "domains", "devices", "runs", "collectives", "algorithms", "copy_latency", "copy_bandwidth"});
+  value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
+                "copy_latency", "copy_bandwidth"});
   if (const Value version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
   MachineModel machine;
   machine.name = value.has("name") ? value.at("name").text() : std::string(origin);
+  if (const auto disturbance = value.find("disturbance")) machine.disturbance = disturbance->text();
   if (const auto domains = value.find("domains")) machine.domains = read_domains(*domains);
   read_devices(value.at("devices"), machine);
   if (const auto runs = value.find("runs")) read_runs(*runs, machine);

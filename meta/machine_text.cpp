@@ -82,6 +82,7 @@ Json table_json(const CollectiveTable& table) {
 
 std::string to_json(const MachineModel& machine) {
   Json json = {{"version", 1}, {"name", machine.name}};
+  if (!machine.disturbance.empty()) json["disturbance"] = machine.disturbance;
   for (const Domain& domain : machine.domains) {
     json["domains"].push_back({{"name", domain.name}, {"bandwidth", domain.bandwidth}, {"cores", domain.cores}});
   }

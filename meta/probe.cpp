@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <limits>
+#include <optional>
 #include <set>
 
 #include "devices/cpu/cpu_device.h"
@@ -14,6 +15,7 @@
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "meta/probe_device.h"
+#include "meta/probe_interference.h"
 #include "meta/probe_links.h"
 #include "meta/probe_trial.h"
 
@@ -21,8 +23,10 @@ namespace shoal::meta {
 namespace {
 
 constexpr size_t kMega = size_t{1} << 20;
-/// Two devices that say the same of themselves are alike when they do the same work in times that differ by less.
-constexpr double kAlike = 0.15;
+/// How often a part of the work is done when other programs disturb it, and how many parts are done again at all.
+constexpr int kTries = 2, kMostAgain = 8;
+/// Rounds in which devices are compared that say the same of themselves and seem to differ.
+constexpr int kTwinRounds = 3;
 
 bool is_cpu(const Device& device) {
   return device.type() == DeviceType::kCpu && device.reg().name() == "CPU";
@@ -69,7 +73,10 @@ void on_devices(std::span<Device* const> devices, const Work& work) {
 class Probe {
  public:
   Probe(std::span<Device* const> devices, const ProbeOptions& options)
-      : devices_(devices), options_(options), effort_(probe_effort(options.quick)) {
+      : devices_(devices),
+        options_(options),
+        effort_(probe_effort(options.quick)),
+        others_(options.others ? options.others : other_programs) {
     check_arguments();
     for (const Device* device : devices_) describe(*device);
     find_domains();
@@ -83,13 +90,19 @@ class Probe {
       on_devices(devices_.subspan(i, 1), [&] { measure_device(i); });
     }
     tell("devices together");
-    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
-    for (const std::vector<int>& set : sets_) measure_set(set);
+    for (size_t d = 0; d < machine_.domains.size(); ++d) {
+      part([&] { measure_domain(static_cast<int>(d)); });
+    }
+    for (const std::vector<int>& set : sets_) {
+      tell("collectives of " + names_of(devices_of(set)));
+      part([&] { measure_set(set); });
+    }
     machine_.name = "local";
     machine_.algorithms = fit_algorithms(machine_);
     tell("copies");
-    measure_all_copies();
-    return machine_;
+    part([&] { measure_all_copies(); });
+    machine_.disturbance = disturbance();
+    return std::move(machine_);
   }
 
  private:
@@ -141,42 +154,101 @@ class Probe {
     }
   }
 
-  void measure_device(size_t index) {
-    Device& device = *devices_[index];
-    DeviceModel& model = machine_.devices[index];
-    const auto backend = make(index);
-    DeviceProbe probe(device, *backend, effort_);
-    const std::vector<DType> types = supported_dtypes(device, dtypes());
-    require<DeviceError>(!types.empty(), "[{}] multiplies with none of the types of weights asked for", device.name());
-    tell(fmt::format("{} caches and costs", device.name()));
-    if (take_from_twin(index, probe, types.back())) return;
-    probe.measure_basics(model, types.back());
-    for (const DType dtype : types) {
-      tell(fmt::format("{} {}", device.name(), name_of(dtype)));
-      probe.measure_products(model, dtype);
+  /// A part of the work, done again where other programs disturb it: the try counts that they disturbed least.
+  void part(const std::function<void()>& work) {
+    const MachineModel before = machine_;
+    MachineModel best;
+    double least = std::numeric_limits<double>::infinity();
+    for (int tries = 1;; ++tries) {
+      const StretchClock clock(others_);
+      work();
+      const Stretch stretch = clock.stop();
+      const double cores = stretch.is_disturbed() ? stretch.cores() : 0;
+      if (cores < least) {
+        least = cores;
+        best = std::move(machine_);
+      }
+      if (cores == 0 || tries == kTries || again_ == kMostAgain) break;
+      ++again_;
+      machine_ = before;
     }
-    tell(fmt::format("{} attention", device.name()));
-    probe.measure_attention(model);
-    tell(fmt::format("{} activations", device.name()));
-    probe.measure_activations(model, types.back());
+    machine_ = std::move(best);
+    busiest_ = std::max(busiest_, least);
   }
 
-  /// Is there one measured that says the same of itself, and is as fast as this one at the same work?
-  bool take_from_twin(size_t index, DeviceProbe& probe, DType dtype) {
-    signs_.push_back(probe.sign(dtype));
-    DeviceModel& model = machine_.devices[index];
-    for (size_t other = 0; other < index; ++other) {
-      const DeviceModel& twin = machine_.devices[other];
-      if (twin.identity != model.identity || std::abs(signs_[index] / signs_[other] - 1) > kAlike) continue;
-      const DeviceModel own = model;
-      model = twin;
-      model.name = own.name;
-      model.memory = own.memory;
-      model.domain = own.domain;
+  /// Why the figures may be wrong.
+  std::string disturbance() const {
+    if (busiest_ == 0) return unlike_;
+    const std::string others = fmt::format("other programs kept {:.1f} cores busy", busiest_);
+    return unlike_.empty() ? others : others + ", and " + unlike_;
+  }
+
+  void measure_device(size_t index) {
+    Device& device = *devices_[index];
+    const std::vector<DType> types = supported_dtypes(device, dtypes());
+    require<DeviceError>(!types.empty(), "[{}] multiplies with none of the types of weights asked for", device.name());
+    const DType last = types.back();
+    tell(fmt::format("{} caches and costs", device.name()));
+    signs_.push_back(sign(index, last));
+    const std::optional<size_t> twin = find_twin(index, last);
+    if (twin && !is_slower(*twin, index)) {
+      take_figures(*twin, index);
       done_ += static_cast<int>(dtypes().size()) + 2;
-      return true;
+      return;
     }
-    return false;
+    const auto backend = make(index);
+    DeviceProbe probe(device, *backend, effort_);
+    const auto model = [&]() -> DeviceModel& { return machine_.devices[index]; };
+    part([&] { probe.measure_basics(model(), last); });
+    for (const DType dtype : types) {
+      tell(fmt::format("{} {}", device.name(), name_of(dtype)));
+      part([&] { probe.measure_products(model(), dtype); });
+    }
+    tell(fmt::format("{} attention", device.name()));
+    part([&] { probe.measure_attention(model()); });
+    tell(fmt::format("{} activations", device.name()));
+    part([&] { probe.measure_activations(model(), last); });
+    if (twin) take_figures(index, *twin);
+  }
+
+  double sign(size_t index, DType dtype) const {
+    const auto backend = make(index);
+    return DeviceProbe(*devices_[index], *backend, effort_).sign(dtype);
+  }
+
+  /// Was it slower when its turn came?
+  bool is_slower(size_t one, size_t other) const {
+    return compare_twins({{{signs_[one], signs_[other]}}}) != Likeness::kAlike && signs_[one] > signs_[other];
+  }
+
+  /// Is there one measured that says the same of itself, and is as fast as this one, as far as that can be known now?
+  std::optional<size_t> find_twin(size_t index, DType dtype) {
+    for (size_t other = 0; other < index; ++other) {
+      if (machine_.devices[other].identity != machine_.devices[index].identity) continue;
+      std::vector<TwinRound> rounds{{signs_[other], signs_[index]}};
+      if (compare_twins(rounds) == Likeness::kAlike) return other;
+      rounds.clear();
+      for (int i = 0; i < kTwinRounds; ++i) {
+        const StretchClock clock(others_);
+        TwinRound& round = rounds.emplace_back(TwinRound{sign(other, dtype), sign(index, dtype)});
+        round.is_disturbed = clock.stop().is_disturbed();
+      }
+      const Likeness likeness = compare_twins(rounds);
+      if (likeness == Likeness::kAlike) return other;
+      const std::string both = devices_[other]->name() + " and " + devices_[index]->name();
+      unlike_ = fmt::format("{}, which are described alike, took different times for the same work", both);
+      if (likeness == Likeness::kUncertain) return other;
+    }
+    return std::nullopt;
+  }
+
+  void take_figures(size_t from, size_t to) {
+    DeviceModel& model = machine_.devices[to];
+    const DeviceModel own = model;
+    model = machine_.devices[from];
+    model.name = own.name;
+    model.memory = own.memory;
+    model.domain = own.domain;
   }
 
   /// What devices of one domain have together.
@@ -227,11 +299,14 @@ class Probe {
     return best;
   }
 
-  void measure_set(const std::vector<int>& set) {
+  std::vector<Device*> devices_of(const std::vector<int>& set) const {
     std::vector<Device*> devices;
     for (const int i : set) devices.push_back(devices_[static_cast<size_t>(i)]);
-    tell("collectives of " + names_of(devices));
-    on_devices(devices, [&] {
+    return devices;
+  }
+
+  void measure_set(const std::vector<int>& set) {
+    on_devices(devices_of(set), [&] {
       std::vector<std::unique_ptr<Backend>> backends;
       std::vector<Backend*> pointers;
       for (const int i : set) pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
@@ -274,9 +349,13 @@ class Probe {
   std::span<Device* const> devices_;
   const ProbeOptions& options_;
   const ProbeEffort effort_;
+  const std::function<double()> others_;  ///< CPU seconds of other programs
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
   std::vector<double> signs_;  ///< by device
+  int again_ = 0;              ///< parts done again
+  double busiest_ = 0;         ///< cores that other programs kept busy in a part that was disturbed
+  std::string unlike_;         ///< devices that should be alike
   int done_ = 0, total_ = 0;
 };
 

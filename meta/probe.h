@@ -1,6 +1,7 @@
 // Measures what devices can do: the figures of a MachineModel (meta/machine.h). Works through Device, Backend and
-// Communicator only, so that any devices will do. Blocking, one thread; nothing else should run meanwhile. Each figure
-// is the median of several runs within a small budget of time. What is measured, and how: docs/prediction.md.
+// Communicator only, so that any devices will do. Blocking, one thread; nothing else should run meanwhile: what other
+// programs disturb is measured again, and MachineModel::disturbance says what remains. Each figure is the median of
+// several runs within a small budget of time. What is measured, and how: docs/prediction.md.
 //
 //   ProbeOptions options;
 //   options.dtypes = {DType::kQ4_0, DType::kF32};
@@ -25,6 +26,8 @@ struct ProbeOptions {
   std::function<void(int done, int total, const std::string& what)> progress = {};
   /// Called between any two series of runs, and never while one is timed. May throw to stop. Quick, or figures suffer.
   std::function<void()> poll = {};
+  /// CPU seconds that other programs have used so far (meta/probe_interference.h); empty: as the system says.
+  std::function<double()> others = {};
 };
 
 /// Throws InvalidArgument for no devices, one named twice, one that stands for several, or a dtype that is not one of

@@ -43,6 +43,18 @@ const meta::MachineModel& named_machine(const std::string& name) {
   return found != known.end() ? found->second : known.emplace(name, meta::find_machine(name)).first->second;
 }
 
+std::string names_of(std::span<Device* const> devices) {
+  std::string names;
+  for (const Device* device : devices) names += (names.empty() ? "" : ",") + device->name();
+  return names;
+}
+
+/// The command that measures these devices better.
+std::string remedy_for(const MachineQuestion& question) {
+  return fmt::format("`shoal probe --force --devices {}{}`", names_of(question.devices),
+                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+}
+
 }  // namespace
 
 MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
@@ -76,6 +88,7 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
   if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
   auto found = meta::find_measured(question.devices, question.threads, dtypes_of(question.model));
   if (!found) return std::nullopt;
+  warn_of_disturbance(found->machine, remedy_for(question));
   return KnownMachine{std::move(found->machine), "measured " + found->measured};
 }
 
@@ -107,6 +120,8 @@ KnownMachine require_machine(const MachineQuestion& question) {
     bar.clear();
     warn(error.what());  // what was measured serves this time
   }
+  bar.clear();
+  warn_of_disturbance(machine, remedy_for(question));
   return {std::move(machine), "measured just now"};
 }
 
@@ -146,10 +161,16 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
 }
 
 std::string probe_command(const MachineQuestion& question) {
-  std::string names;
-  for (const Device* device : question.devices) names += (names.empty() ? "" : ",") + device->name();
-  return fmt::format("`shoal probe --devices {}{}`", names,
+  return fmt::format("`shoal probe --devices {}{}`", names_of(question.devices),
                      question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+}
+
+void warn_of_disturbance(const meta::MachineModel& machine, const std::string& remedy) {
+  static std::string said;
+  if (machine.disturbance.empty() || machine.disturbance == said) return;
+  said = machine.disturbance;
+  warn(fmt::format("figures of the devices may be wrong, as {} while they were measured: run {} on a quiet machine",
+                   said, remedy));
 }
 
 }  // namespace shoal::tools

@@ -30,8 +30,8 @@ struct MachineQuestion {
   std::string machine;  ///< name or file, to take instead of a probe
 };
 
-/// The machine named; where none is, what is kept of a probe. nullopt where there is none. Throws what
-/// meta::find_machine throws.
+/// The machine named; where none is, what is kept of a probe, with a warning where that was disturbed. nullopt where
+/// there is none. Throws what meta::find_machine throws.
 std::optional<KnownMachine> find_machine(const MachineQuestion& question);
 /// The same; where there is none, the devices are probed quickly and the figures kept, which a line on stderr says.
 /// Throws InvalidArgument with lack_of() of a machine that is named.
@@ -47,5 +47,8 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
 Device& simulated_device(const meta::DeviceModel& described);
 /// The command that makes predictions possible: "shoal probe --devices CPU0,CPU1 -t 2".
 std::string probe_command(const MachineQuestion& question);
+/// Where other programs disturbed the probe of a machine, a warning that says so and names the `remedy`; once, however
+/// often it is asked for.
+void warn_of_disturbance(const meta::MachineModel& machine, const std::string& remedy);
 
 }  // namespace shoal::tools

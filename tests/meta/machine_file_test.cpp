@@ -139,6 +139,19 @@ TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "nothing of the others is of use";
 }
 
+TEST_F(MachineFile, WhatNothingDisturbedCountsFirst) {
+  MachineModel noisy = machine(2, 20e9);
+  noisy.disturbance = "other programs kept 1.4 cores busy";
+  save_machine(noisy);
+  EXPECT_EQ(find_machine(first(2), 0), noisy) << "better than nothing";
+  save_machine(machine(2, 30e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "the noisy one is of no use any more";
+  save_machine(noisy);
+  EXPECT_EQ(find_machine(first(2), 0), machine(2, 30e9)) << "although it is older";
+  save_machine(machine(2, 40e9));
+  EXPECT_EQ(find_machine(first(2), 0), machine(2, 40e9));
+}
+
 TEST_F(MachineFile, IsADescriptionOfTheLatest) {
   MachineModel other = machine(2, 20e9);
   other.devices.erase(other.devices.begin());

@@ -160,6 +160,7 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
     }
     machine.collectives = {{{"dev2", "dev0"}, Op::kBroadcast, {{0, 0}, {figure(), figure()}}}};
     machine.algorithms = {{"", true, figure(), 0, figure()}};
+    machine.disturbance = "a \"build\" of 1.5 cores";
     EXPECT_EQ(parse_machine(to_json(machine), "x"), machine);
   }
 }
@@ -177,7 +178,7 @@ const Mistake kMistakes[] = {
     {"\"version\": 1,", "", "version: expected a value, got nothing"},
     {"\"name\": \"desk\"", "\"name\": 3", "name: expected text, got 3"},
     {"\"name\": \"desk\"", "\"nane\": 3",
-     "nane: unknown key; there are version, name, domains, devices, runs, collectives, algorithms, "
+     "nane: unknown key; there are version, name, disturbance, domains, devices, runs, collectives, algorithms, "
      "copy_latency, copy_bandwidth"},
     {"\"name\": \"desk\"", "\"version\": 1", "the key \"version\" is there twice in one object"},
     {"\"bandwidth\": 66e9", "\"bandwidth\": -66e9",

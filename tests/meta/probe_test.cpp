@@ -1,7 +1,14 @@
 // Figures of real devices: what physics says of them, not how large they are.
 #include "meta/probe.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+
+#include <array>
+#include <chrono>
+#include <climits>
+#include <functional>
+#include <utility>
 
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/topology.h"
@@ -32,6 +39,7 @@ ProbeOptions quick() {
   ProbeOptions options;
   options.quick = true;
   options.dtypes = {DType::kQ8_0};
+  options.others = [] { return 0.0; };  // whatever runs beside the tests
   return options;
 }
 
@@ -203,6 +211,118 @@ TEST(Probe, NamesDevicesThatFailTogether) {
   EXPECT_THAT(text, HasSubstr("[CPU0,CPU1] cannot be measured: "));
   EXPECT_THAT(text, HasSubstr("SHOAL_COMM"));
   cpu::configure("");
+}
+
+/// Other programs, as they are told: `busy` cores from the first call up to call `last`.
+struct Others {
+  double cores = 0;
+  int last = 0, calls = 0;
+  double seconds = 0;
+  std::chrono::steady_clock::time_point before = std::chrono::steady_clock::now();
+
+  double operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (calls++ < last) seconds += cores * std::chrono::duration<double>(now - std::exchange(before, now)).count() + 1;
+    return seconds;
+  }
+};
+
+class ProbeBesideOthers : public ::testing::Test {
+ protected:
+  void SetUp() override { cpu::configure("devices=1,threads=1,memory=96M"); }
+  void TearDown() override { cpu::configure(""); }
+
+  /// One device while other programs run.
+  static MachineModel probe_beside(Others& others) {
+    ProbeOptions options = quick();
+    options.others = std::ref(others);
+    Device* device = &Registry::instance().device("CPU0");
+    return probe({&device, 1}, options);
+  }
+};
+
+TEST_F(ProbeBesideOthers, WhatIsDisturbedForAWhileIsMeasuredAgain) {
+  Others none;
+  EXPECT_EQ(probe_beside(none).disturbance, "");
+  Others some{1.5, 3};  // the first part, and the begin of its second try
+  EXPECT_EQ(probe_beside(some).disturbance, "");
+  EXPECT_EQ(some.calls, none.calls + 2);
+}
+
+TEST_F(ProbeBesideOthers, WhatStaysDisturbedIsSaid) {
+  Others none, always{1.5, INT_MAX};
+  probe_beside(none);
+  const MachineModel machine = probe_beside(always);
+  EXPECT_THAT(machine.disturbance, ContainsRegex("^other programs kept [0-9.]+ cores busy$"));
+  EXPECT_LE(always.calls, 2 * none.calls) << "each part twice at most";
+  EXPECT_EQ(parse_machine(to_json(machine), "the probe"), machine);
+  expect_sane(machine.devices[0]);
+}
+
+class TwinFamily final : public BackendReg {
+ public:
+  std::string name() const override { return "TWIN"; }
+  std::span<Device* const> devices() const override { return {}; }
+};
+
+/// A CPU device that says of itself what all of them say.
+class Twin final : public Device {
+ public:
+  explicit Twin(Device& inner) : inner_(inner) {}
+  std::string name() const override { return inner_.name(); }
+  std::string description() const override { return "one of several that are alike"; }
+  DeviceType type() const override { return DeviceType::kCpu; }
+  DeviceMemory memory() const override { return inner_.memory(); }
+  DeviceProps props() const override { return {}; }
+  BackendReg& reg() const override {
+    static TwinFamily family;
+    return family;
+  }
+  std::unique_ptr<Backend> init(std::string_view params) override { return inner_.init(params); }
+  BufferType& buffer_type() override { return inner_.buffer_type(); }
+  BufferType& weights_type() override { return inner_.weights_type(); }
+  bool supports_op(const Tensor& node) const override { return inner_.supports_op(node); }
+
+ private:
+  Device& inner_;
+};
+
+/// Two devices described alike, of which one is slowed.
+class ProbeOfTwins : public ::testing::TestWithParam<const char*> {
+ protected:
+  void TearDown() override { cpu::configure(""); }
+
+  static MachineModel probe_twins(double busy) {
+    cpu::configure(fmt::format("threads=1+1,memory=96M,slowdown={}", GetParam()));
+    Twin one(Registry::instance().device("CPU0")), two(Registry::instance().device("CPU1"));
+    Others others{busy, busy > 0 ? INT_MAX : 0};
+    ProbeOptions options = quick();
+    options.others = std::ref(others);
+    const std::array<Device*, 2> both{&one, &two};
+    return probe(both, options);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(OneIsSlowed, ProbeOfTwins, ::testing::Values("1+5", "5+1"));
+
+TEST_P(ProbeOfTwins, NoiseMakesThemNoLessAlike) {
+  const MachineModel machine = probe_twins(1);
+  const auto rate = [&](size_t i) { return machine.devices[i].products.at("q8_0").streamed.back().seconds; };
+  EXPECT_EQ(machine.devices[0].products, machine.devices[1].products);
+  EXPECT_EQ(machine.devices[0].op_seconds, machine.devices[1].op_seconds);
+  EXPECT_EQ(machine.devices[1].name, "CPU1");
+  EXPECT_THAT(machine.disturbance, HasSubstr("other programs kept"));
+  EXPECT_THAT(machine.disturbance, HasSubstr("CPU0 and CPU1, which are described alike, took different times"));
+  const MachineModel quiet = probe_twins(0);
+  const auto& points = quiet.devices[GetParam()[0] == '1' ? 1 : 0].products.at("q8_0").streamed;
+  EXPECT_LT(rate(0), points.back().seconds / 2) << "both have the figures of the quicker one";
+}
+
+TEST_P(ProbeOfTwins, ADifferenceThatStaysWhenAllIsQuietIsKept) {
+  const MachineModel machine = probe_twins(0);
+  const auto seconds = [&](size_t i) { return machine.devices[i].products.at("q8_0").streamed.back().seconds; };
+  const bool first_is_slow = GetParam()[0] == '5';
+  EXPECT_GT(seconds(first_is_slow ? 0 : 1), 2 * seconds(first_is_slow ? 1 : 0));
+  EXPECT_EQ(machine.disturbance, "CPU0 and CPU1, which are described alike, took different times for the same work");
 }
 
 TEST(ProbeDevice, ReadsMoreThanCachesHold) {

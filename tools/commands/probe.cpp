@@ -15,6 +15,7 @@
 #include "tools/device_names.h"
 #include "tools/flags.h"
 #include "tools/interrupt.h"
+#include "tools/machine_choice.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/program.h"
@@ -35,6 +36,8 @@ struct ProbeFlags {
   bool force = false;
   OutputFlag output;
 };
+
+constexpr const char* kRemedy = "`shoal probe --force`";
 
 using Rows = std::vector<std::vector<std::string>>;
 
@@ -184,6 +187,7 @@ int probe(const ProbeFlags& flags) {
   if (!flags.force) {
     if (const auto found = meta::find_measured(devices, threads, wanted_dtypes(flags, devices))) {
       show(*found, true, 0, flags);
+      warn_of_disturbance(found->machine, kRemedy);
       return kSuccess;
     }
   }
@@ -196,6 +200,7 @@ int probe(const ProbeFlags& flags) {
   const MachineModel machine = measure(flags, devices);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   save_and_show(machine, time.count(), flags);
+  warn_of_disturbance(machine, kRemedy);
   return kSuccess;
 }
 
