@@ -120,7 +120,7 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
                              device.name, name_of(weight.dtype), node.name);
     cost.seconds = product.elements * model->seconds(product.columns, in_cache);
     cost.seconds += as_double(node.src[1]->elements()) * model->conversion;
-    cost.bytes = in_cache ? 0 : product.elements * element_bytes(weight.dtype);
+    cost.bytes = in_cache ? 0 : product.elements * element_bytes(weight.dtype) * model->contention;
   } else if (node.op == Op::kAttention) {
     cost = attention_cost(device, node, kv_rows, in_cache);
   } else {

@@ -196,10 +196,11 @@ std::vector<ProductPoint> product_points(const Value& value) {
 void read_products(const Value& value, DeviceModel& device) {
   for (const auto& [name, item] : value.members()) {
     const std::string dtype(name_of(dtype_of(name, item)));
-    item.object({"streamed", "cached", "conversion"});
+    item.object({"streamed", "cached", "conversion", "contention"});
     ProductModel model;
     model.streamed = product_points(item.at("streamed"));
     if (const auto conversion = item.find("conversion")) model.conversion = conversion->not_negative();
+    if (const auto contention = item.find("contention")) model.contention = contention->positive();
     if (const auto cached = item.find("cached")) model.cached = product_points(*cached);
     if (!device.products.emplace(dtype, std::move(model)).second) item.refuse("each dtype once", name + " again");
   }

@@ -50,6 +50,7 @@ Json products(const DeviceModel& device) {
     Json& product = all[dtype] = {{"streamed", product_points(model.streamed)}};
     if (!model.cached.empty()) product["cached"] = product_points(model.cached);
     if (model.conversion > 0) product["conversion"] = model.conversion;
+    if (model.contention != 1) product["contention"] = model.contention;
   }
   return all;
 }

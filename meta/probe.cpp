@@ -90,9 +90,7 @@ class Probe {
       on_devices(devices_.subspan(i, 1), [&] { measure_device(i); });
     }
     tell("devices together");
-    for (size_t d = 0; d < machine_.domains.size(); ++d) {
-      part([&] { measure_domain(static_cast<int>(d)); });
-    }
+    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
     for (const std::vector<int>& set : sets_) {
       tell("collectives of " + names_of(devices_of(set)));
       part([&] { measure_set(set); });
@@ -257,46 +255,62 @@ class Probe {
     for (size_t i = 0; i < devices_.size(); ++i) {
       if (machine_.devices[i].domain == number) members.push_back(i);
     }
-    Domain& domain = machine_.domains[static_cast<size_t>(number)];
+    const auto domain = [&]() -> Domain& { return machine_.domains[static_cast<size_t>(number)]; };
     for (const size_t i : members) {
-      domain.bandwidth += machine_.devices[i].bandwidth;
-      domain.cores += machine_.devices[i].cores;
+      domain().bandwidth += machine_.devices[i].bandwidth;
+      domain().cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
+    const std::vector<std::string> types = common_types(members);
+    if (types.empty()) return;
+    std::vector<SharedReads> reads;
+    for (const std::string& type : types) {
+      part([&] { machine_.devices[members[0]].products.at(type).contention = together(members, type, false); });
+      const double slowdown = machine_.devices[members[0]].products.at(type).contention;
+      reads.push_back({type, read_rate(members, type), slowdown});
+    }
+    std::vector<DeviceModel*> models;
+    const auto fastest = std::max_element(reads.begin(), reads.end(),
+                                          [](const auto& one, const auto& other) { return one.alone < other.alone; });
+    part([&] { domain().cores /= together(members, fastest->dtype, true); });
+    for (const size_t i : members) models.push_back(&machine_.devices[i]);
+    domain().bandwidth = share_reads(reads, models);
+  }
+
+  /// Types of weights that all of them multiply with.
+  std::vector<std::string> common_types(const std::vector<size_t>& members) const {
+    std::vector<std::string> types;
+    for (const auto& [name, product] : machine_.devices[members[0]].products) {
+      const auto has_it = [&, &name = name](size_t i) { return machine_.devices[i].products.contains(name); };
+      if (std::all_of(members.begin(), members.end(), has_it)) types.push_back(name);
+    }
+    return types;
+  }
+
+  /// Bytes/s that they read of such weights, each by itself.
+  double read_rate(const std::vector<size_t>& members, const std::string& type) const {
+    const DTypeTraits& t = traits(*dtype_from_name(type));
+    const double bytes = static_cast<double>(t.block_bytes) / static_cast<double>(t.block_elems);
+    double rate = 0;
+    for (const size_t i : members) rate += bytes / machine_.devices[i].products.at(type).streamed[0].seconds;
+    return rate;
+  }
+
+  double together(const std::vector<size_t>& members, const std::string& type, bool computes) {
     std::vector<Device*> devices;
     for (const size_t i : members) devices.push_back(devices_[i]);
+    double factor = 1;
     on_devices(devices, [&] {
-      domain.bandwidth /= together(members, false);
-      domain.cores /= together(members, true);
+      std::vector<std::unique_ptr<Backend>> backends;
+      std::vector<Backend*> pointers;
+      std::vector<Load> loads;
+      for (const size_t i : members) {
+        DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
+        loads.push_back(probe.make_load(*dtype_from_name(type), machine_.devices[i], computes));
+      }
+      factor = slowdown(loads, pointers, effort_.budget, computes);
     });
-  }
-
-  double together(const std::vector<size_t>& members, bool computes) {
-    std::vector<std::unique_ptr<Backend>> backends;
-    std::vector<Backend*> pointers;
-    std::vector<Load> loads;
-    for (const size_t i : members) {
-      DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
-      const DType dtype = *dtype_from_name(fastest_reader(machine_.devices[i]));
-      loads.push_back(probe.make_load(dtype, machine_.devices[i], computes));
-    }
-    const double factor = slowdown(loads, pointers, effort_.budget, computes);
-    loads.clear();
     return factor;
-  }
-
-  /// The type whose weights a device reads fastest, in bytes.
-  static std::string fastest_reader(const DeviceModel& model) {
-    std::string best;
-    double most = 0;
-    for (const auto& [name, product] : model.products) {
-      const DTypeTraits& t = traits(*dtype_from_name(name));
-      const double rate =
-          static_cast<double>(t.block_bytes) / static_cast<double>(t.block_elems) / product.streamed[0].seconds;
-      if (rate > most) best = name;
-      most = std::max(most, rate);
-    }
-    return best;
   }
 
   std::vector<Device*> devices_of(const std::vector<int>& set) const {

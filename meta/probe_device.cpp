@@ -368,7 +368,7 @@ void DeviceProbe::measure_attention(DeviceModel& model) {
 
 Load DeviceProbe::make_load(DType dtype, const DeviceModel& model, bool computes) {
   const int64_t side = side_for(device_);
-  const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes));
+  const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes)) / 2;  // of several devices
   Matrices matrices = make_matrices(dtype, computes ? 1 : bytes, side, side);
   Load load;
   load.trial = std::make_unique<Trial>(backend_);
@@ -376,7 +376,6 @@ Load DeviceProbe::make_load(DType dtype, const DeviceModel& model, bool computes
   Tensor* x = slice(g, matrices.columns, {.axis = 1, .begin = 0, .length = computes ? matrices.columns->shape[1] : 1});
   for (Tensor* weights : matrices.weights) mul_mat(g, weights, x);
   load.trial->compile();
-  load.bytes = static_cast<double>(matrices.bytes() * matrices.weights.size());
   load.seconds = load.trial->measure(effort_.budget);
   load.leaves = std::move(matrices.leaves);
   return load;

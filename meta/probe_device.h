@@ -41,7 +41,6 @@ void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t c
 struct Load {
   std::unique_ptr<TrialLeaves> leaves;
   std::unique_ptr<Trial> trial;
-  double bytes = 0;    ///< of weights in a run
   double seconds = 0;  ///< of a run alone
 };
 
@@ -58,7 +57,7 @@ class DeviceProbe {
   void measure_attention(DeviceModel& model);
   /// Once products of the dtype and attention are known.
   void measure_activations(DeviceModel& model, DType dtype);
-  /// One that reads weights from memory, or one that computes.
+  /// One that reads weights from memory, beside another one that does, or one that computes.
   Load make_load(DType dtype, const DeviceModel& model, bool computes);
 
  private:

@@ -244,23 +244,37 @@ std::vector<std::vector<int>> member_sets(const MachineModel& machine) {
 }
 
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least) {
+  constexpr int kTimes = 4;
   const double wanted = std::max(budget, 10e-3);
-  double alone = 0;
   std::vector<int> runs;
-  for (const Load& load : loads) {
-    runs.push_back(std::max(1, static_cast<int>(std::lround(wanted / load.seconds))));
-    alone = std::max(alone, runs.back() * load.seconds);
-  }
-  double quickest = std::numeric_limits<double>::infinity();
-  const double middle = repeat_for(6 * wanted, [&] {
-    const double seconds = seconds_of([&] {
-      for (size_t i = 0; i < loads.size(); ++i) loads[i].trial->start(runs[i]);
-      synchronize_all(backends);
+  for (const Load& load : loads) runs.push_back(std::max(1, static_cast<int>(std::lround(wanted / load.seconds))));
+  const auto seconds = [&](size_t first, size_t last) {
+    return seconds_of([&] {
+      for (size_t i = first; i < last; ++i) loads[i].trial->start(runs[i]);
+      synchronize_all(backends.subspan(first, last - first));
     });
-    quickest = std::min(quickest, seconds);
-    return seconds;
+  };
+  double alone = std::numeric_limits<double>::infinity(), together = alone;
+  const double middle = repeat_for(kTimes * wanted * static_cast<double>(loads.size() + 1), [&] {
+    double longest = 0;
+    for (size_t i = 0; i < loads.size(); ++i) longest = std::max(longest, seconds(i, i + 1));
+    const double all = seconds(0, loads.size());
+    alone = std::min(alone, longest);
+    together = std::min(together, all);
+    return all / longest;
   });
-  return std::max(1.0, (least ? quickest : middle) / alone);
+  return std::max(1.0, least ? together / alone : middle);
+}
+
+double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices) {
+  double most = 0;
+  for (const SharedReads& read : reads) most = std::max(most, read.alone / read.slowdown);
+  for (const SharedReads& read : reads) {
+    // Nobody takes from others what does not make them slower.
+    const double contention = read.slowdown > 1 ? most * read.slowdown / read.alone : 1;
+    for (DeviceModel* device : devices) device->products.at(read.dtype).contention = contention;
+  }
+  return most;
 }
 
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,20 @@ std::vector<std::string> domain_names(std::span<Device* const> devices);
 /// there are several kinds 1, 2, 4, ... and all of each together.
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
-/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone. `least`: of the
-/// quickest of several tries, for what only other programs can make longer (cores); otherwise the median (memory).
+/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone, which is taken
+/// in turn with it. `least`: of the quickest tries, for what only other programs can make longer (cores); otherwise the
+/// median (memory).
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least);
+
+/// Where devices read weights of a type, and what they take from each other then.
+struct SharedReads {
+  std::string dtype;
+  double alone = 0;     ///< bytes/s of all, each by itself
+  double slowdown = 1;  ///< of all at once
+};
+/// What a domain gives its devices together, from the type with which that is most: 0 of none. Sets `contention` of
+/// each type in `devices`: as much as makes predictions of all at once what was measured.
+double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices);
 
 /// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);

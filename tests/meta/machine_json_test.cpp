@@ -155,7 +155,7 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
         *value = figure();
       }
       device.products = {{"q6_K", {{{1, figure()}, {1 + static_cast<int64_t>(rng() % 99) + 1, figure()}}, {}}},
-                         {"f32", {{{3, figure()}}, {{4, figure()}}}}};
+                         {"f32", {{{3, figure()}}, {{4, figure()}}, figure(), figure()}}};
       machine.devices.push_back(device);
     }
     machine.collectives = {{{"dev2", "dev0"}, Op::kBroadcast, {{0, 0}, {figure(), figure()}}}};

@@ -419,6 +419,22 @@ MachineModel alike(size_t count) {
   return devices_of(std::vector<std::string>(count, "alike"));
 }
 
+TEST(ProbeLinks, TypesTakeFromEachOtherAsTheyWereMeasured) {
+  DeviceModel one, other;
+  for (DeviceModel* device : {&one, &other}) device->products = {{"q4_0", {}}, {"q4_K", {}}, {"q6_K", {}}};
+  const std::array<DeviceModel*, 2> both{&one, &other};
+  // Of q4_0 all of memory is read, of q4_K less, and yet one is in the way of the other; of q6_K neither.
+  EXPECT_DOUBLE_EQ(
+      share_reads(std::array{SharedReads{"q4_K", 21.6, 1.3}, SharedReads{"q4_0", 32, 1.25}, SharedReads{"q6_K", 20, 1}},
+                  both),
+      25.6);
+  EXPECT_DOUBLE_EQ(one.products.at("q4_0").contention, 1);
+  EXPECT_DOUBLE_EQ(one.products.at("q4_K").contention, 1.3 * 25.6 / 21.6);
+  EXPECT_DOUBLE_EQ(one.products.at("q6_K").contention, 1);
+  EXPECT_EQ(other, one);
+  EXPECT_EQ(share_reads({}, both), 0);
+}
+
 TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
   EXPECT_TRUE(member_sets(alike(1)).empty());
   EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
