@@ -94,6 +94,7 @@ TEST(Granule, BuffersAreWholeVectors) {
         EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->base()) % kGranule, 0u);
         EXPECT_EQ(cudaMemset(buffer->base(), 0, whole), cudaSuccess) << type->name() << ", " << size << " bytes";
         EXPECT_EQ(cudaMemset(buffer->base(), 0, whole + 1), cudaErrorInvalidValue);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "the buffer does not wait for it when it goes";
         cudaGetLastError();
       }
     }

@@ -92,7 +92,7 @@ TEST(P2pFailure, AbortEndsAWait) {
     for (int rank : {0, 1}) rig.communicator().launch(rank, test.call(rank));
     std::this_thread::sleep_for(milliseconds(20));
     EXPECT_EQ(cudaStreamQuery(rig.stream(0)), cudaErrorNotReady);
-    EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
+    cudaGetLastError();
     EXPECT_NO_THROW(rig.communicator().check(0));
     const Stopwatch stopwatch;
     rig.communicator().abort("enough");
