@@ -1,11 +1,7 @@
-// Devices of the emulated GPUs with their backends, for tests of the plug-in's host side in one process; and
-// environment variables for the length of a test.
+// Devices of the emulated GPUs with their backends, for tests of the plug-in's host side in one process.
 #pragma once
 
-#include <cstdlib>
 #include <exception>
-#include <initializer_list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,32 +12,9 @@
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/cuda_family.h"
 #include "graph/error.h"
+#include "tests/support/environment.h"
 
 namespace shoal::test {
-
-class Environment {
- public:
-  Environment(const std::string& name, const std::string& value) { set(name, value); }
-  explicit Environment(std::initializer_list<std::pair<std::string, std::string>> all) {
-    for (const auto& [name, value] : all) set(name, value);
-  }
-  ~Environment() {
-    for (const auto& [name, value] : before_) {
-      value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
-    }
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
-  void set(const std::string& name, const std::string& value) {
-    const char* before = std::getenv(name.c_str());
-    before_.emplace(name, before != nullptr ? std::optional<std::string>(before) : std::nullopt);
-    setenv(name.c_str(), value.c_str(), 1);
-  }
-
- private:
-  std::map<std::string, std::optional<std::string>> before_;
-};
 
 /// A rank on each device.
 class CudaMesh {

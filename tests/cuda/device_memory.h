@@ -68,23 +68,4 @@ class CudaArray {
   size_t size_;
 };
 
-/// An environment variable for the time of a scope.
-class Setting {
- public:
-  Setting(const char* name, const char* value);
-  ~Setting();
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-
- private:
-  const char* name_;
-};
-
-inline Setting::Setting(const char* name, const char* value) : name_(name) {
-  setenv(name, value, 1);
-}
-inline Setting::~Setting() {
-  unsetenv(name_);
-}
-
 }  // namespace shoal::test

@@ -7,13 +7,14 @@
 
 #include "devices/cuda/kernels/platform.h"
 #include "tests/cuda/device_memory.h"
+#include "tests/support/environment.h"
 
 namespace shoal::cuda {
 namespace {
 
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
-using shoal::test::Setting;
+using shoal::test::Environment;
 using testing::Each;
 
 constexpr uint32_t kAll = 0xffffffff;
@@ -30,7 +31,7 @@ TEST(Emulator, ABarrierShowsWhatOtherThreadsWrote) {
   std::vector<int> in(kBlocks * kThreads);
   std::iota(in.begin(), in.end(), 0);
   for (const char* order : {"forward", "reverse", "random"}) {
-    const Setting setting("SHOAL_EMULATED_ORDER", order);
+    const Environment setting("SHOAL_EMULATED_ORDER", order);
     const CudaStream stream;
     const CudaArray<int> from(in), to(in.size());
     launch(stream, reverse, dim3(kBlocks), dim3(kThreads), 0, from.data(), to.data());
@@ -53,7 +54,7 @@ __global__ void reverse_without_barrier(int* out) {
 TEST(Emulator, TheOrderOfThreadsShowsAMissingBarrier) {
   std::vector<std::vector<int>> results;
   for (const char* order : {"forward", "reverse"}) {
-    const Setting setting("SHOAL_EMULATED_ORDER", order);
+    const Environment setting("SHOAL_EMULATED_ORDER", order);
     const CudaStream stream;
     const CudaArray<int> out(size_t{64});
     launch(stream, reverse_without_barrier, dim3(1), dim3(64), 0, out.data());

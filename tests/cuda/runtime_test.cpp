@@ -8,13 +8,14 @@
 #include "devices/cuda/kernels/platform.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/support/environment.h"
 
 namespace shoal::cuda {
 namespace {
 
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
-using shoal::test::Setting;
+using shoal::test::Environment;
 using testing::ElementsAre;
 
 /// Holds a stream back until it is opened.
@@ -104,7 +105,7 @@ TEST(CudaRuntime, TheDefaultStreamWaitsForBlockingOnes) {
 }
 
 TEST(CudaRuntime, MemoryIsLimitedAndCounted) {
-  const Setting memory("SHOAL_EMULATED_MEMORY", "1000000");
+  const Environment memory("SHOAL_EMULATED_MEMORY", "1000000");
   size_t free = 0, total = 0, before = 0;
   ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
   EXPECT_EQ(total, 1'000'000u);
@@ -182,7 +183,7 @@ TEST(CudaRuntime, PinnedMemoryIsSeenFromBothSides) {
 }
 
 TEST(CudaRuntime, GpusAndPeers) {
-  const Setting gpus("SHOAL_EMULATED_GPUS", "2"), lies("SHOAL_EMULATED_LYING_PEERS", "0>1");
+  const Environment gpus("SHOAL_EMULATED_GPUS", "2"), lies("SHOAL_EMULATED_LYING_PEERS", "0>1");
   int count = 0, can = 0;
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
   EXPECT_EQ(count, 2);
@@ -210,12 +211,12 @@ TEST(CudaRuntime, GpusAndPeers) {
   }
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   {
-    const Setting without("SHOAL_EMULATED_PEERS", "0");
+    const Environment without("SHOAL_EMULATED_PEERS", "0");
     EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
     EXPECT_EQ(can, 0);
     EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessUnsupported);
   }
-  const Setting none("SHOAL_EMULATED_GPUS", "0");
+  const Environment none("SHOAL_EMULATED_GPUS", "0");
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
   cudaGetLastError();
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "graph/error.h"
+#include "tests/support/environment.h"
 #include "tests/support/temporary.h"
 
 namespace shoal {
@@ -38,26 +39,12 @@ TEST(CacheFile, WhatIsNoFileIsNotReplaced) {
               ThrowsMessage<DeviceError>(HasSubstr("name another file in VARIABLE")));
 }
 
-/// Sets or unsets a variable while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    value != nullptr ? setenv(name, value, 1) : unsetenv(name);
-  }
-  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
 TEST(CacheFile, IsInTheHomeOfTheUserWhereNoneIsSet) {
   const passwd* user = getpwuid(getuid());
   if (user == nullptr) GTEST_SKIP() << "the user has no entry";
-  const Variable cache("XDG_CACHE_HOME", nullptr);
-  for (const char* home : {static_cast<const char*>(nullptr), ""}) {
-    const Variable unset("HOME", home);
+  const test::Environment cache("XDG_CACHE_HOME", std::nullopt);
+  for (const test::Environment::Value& home : {test::Environment::Value{}, test::Environment::Value{""}}) {
+    const test::Environment environment("HOME", home);
     EXPECT_EQ(cache_file("SHOAL_NO_SUCH_FILE", "file.json"), std::string(user->pw_dir) + "/.cache/shoal/file.json");
   }
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/environment.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
@@ -17,16 +18,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 constexpr auto kTimeOut = 1s, kMore = 2s;
-
-/// An environment variable, for programs that are started while this lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 std::vector<std::string> command(const std::string& more) {
   std::string prompt = "In";
@@ -43,11 +34,11 @@ auto names_the_rank() {
 
 TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
   const Surroundings two{.cpu_devices = "2"};
-  const Variable timeout("SHOAL_COMM_TIMEOUT", "1");
+  const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
   auto begin = Clock::now();
   ASSERT_EQ(run(command("-n 1 -ub 2048"), two).code, 0);
   const auto healthy = Clock::now() - begin;
-  const Variable slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
+  const test::Environment slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
   begin = Clock::now();
   const Finished stalled = run(command("-n 3 -ub 2048"), two);
   // The prompt takes the slow device hundreds of times as long.
@@ -96,7 +87,7 @@ void wait_for_end_of(pid_t thread) {
 class ADeviceThatNeverComesBack : public testing::TestWithParam<std::string> {};
 
 TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
-  const Variable timeout("SHOAL_COMM_TIMEOUT", "1");
+  const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
   Child child(command("-n -1 --ignore-eos --output " + GetParam()), {.cpu_devices = "2"});
   wait_for_work(child, "CPU1", 30);
   ASSERT_TRUE(child.runs()) << child.err();

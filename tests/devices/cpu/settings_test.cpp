@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <optional>
 
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
 #include "graph/error.h"
+#include "tests/support/environment.h"
 
 namespace shoal::cpu {
 namespace {
@@ -17,29 +17,14 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
 
-/// An environment variable for the length of a test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    value != nullptr ? setenv(name, value, 1) : unsetenv(name);
-  }
-  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
 /// All of them, so that whatever they are outside does not matter.
 struct Variables {
-  Variable devices, threads, slowdown;
-  explicit Variables(const char* threads = nullptr, const char* slowdown = nullptr, const char* devices = nullptr)
-      : devices("SHOAL_CPU_DEVICES", devices),
-        threads("SHOAL_CPU_THREADS", threads),
-        slowdown("SHOAL_CPU_SLOWDOWN", slowdown) {}
+  using Value = test::Environment::Value;
+
+  explicit Variables(const Value& threads = {}, const Value& slowdown = {}, const Value& devices = {})
+      : environment{{"SHOAL_CPU_DEVICES", devices}, {"SHOAL_CPU_THREADS", threads}, {"SHOAL_CPU_SLOWDOWN", slowdown}} {}
+
+  test::Environment environment;
 };
 
 std::string refusal_of(const std::string& params) {
@@ -87,7 +72,7 @@ TEST(CpuSettings, AListSaysHowManyDevices) {
     EXPECT_EQ(devices_from_environment(), 2);
   }
   {
-    const Variables variables(nullptr, "1,2,3");
+    const Variables variables(std::nullopt, "1,2,3");
     EXPECT_EQ(devices_from_environment(), 3);
   }
   {
@@ -100,7 +85,7 @@ TEST(CpuSettings, AListSaysHowManyDevices) {
 
 TEST(CpuSettings, CountsMustAgree) {
   {
-    const Variables variables("1,3", nullptr, "3");
+    const Variables variables("1,3", std::nullopt, "3");
     EXPECT_EQ(refusal_of(""),
               "environment variable SHOAL_CPU_THREADS has 2 numbers for 3 CPU devices: give one for each, "
               "or one for all");
@@ -130,7 +115,7 @@ TEST(CpuSettings, ThreadsAreCounted) {
 
 TEST(CpuSettings, FactorsAreFiniteAndNotBelowOne) {
   for (const char* bad : {"0.5", "0", "-3", "nan", "inf", "1e400", "2x", "fast", "1001", "1,0.99", "1,", ",1"}) {
-    const Variables variables(nullptr, bad);
+    const Variables variables(std::nullopt, bad);
     EXPECT_THAT(refusal_of(""), HasSubstr("environment variable SHOAL_CPU_SLOWDOWN")) << bad;
     EXPECT_THAT(refusal_of(""), HasSubstr("must be a number from 1 to 1000")) << bad;
   }
@@ -143,7 +128,7 @@ TEST(CpuSettings, FactorsAreFiniteAndNotBelowOne) {
 TEST(CpuSettings, DevicesAreMadeSo) {
   std::string plain;
   {
-    const Variables variables(nullptr, nullptr, "2");
+    const Variables variables(std::nullopt, std::nullopt, "2");
     configure({});
     plain = Registry::instance().device("CPU1").description();
   }
