@@ -40,9 +40,9 @@ void PlacedTensors::unplace_all(const Buffer* buffer) noexcept {
   const std::lock_guard lock(lists);
   for (PlacementLink* link = end_.next_.load(std::memory_order_relaxed); link != &end_;) {
     PlacementLink* next = link->next_.load(std::memory_order_relaxed);
-    link->next_.store(nullptr, std::memory_order_relaxed);
     Tensor& tensor = *link->tensor_;
     if (tensor.buffer == buffer) tensor.buffer = nullptr, tensor.data = nullptr;
+    link->next_.store(nullptr, std::memory_order_release);  // at last: then the tensor may go
     link = next;
   }
   end_.previous_ = &end_;

@@ -18,14 +18,15 @@ class PlacementLink {
   PlacementLink& operator=(const PlacementLink&) noexcept { return *this; }
   ~PlacementLink() { leave(); }
   void leave() noexcept {
-    if (next_.load(std::memory_order_relaxed) != nullptr) unlink();
+    if (next_.load(std::memory_order_acquire) != nullptr) unlink();
   }
 
  private:
   friend class PlacedTensors;
   void unlink() noexcept;
 
-  std::atomic<PlacementLink*> next_{nullptr};  ///< nullptr: in no list
+  /// nullptr: in no list, and no list is at this tensor.
+  std::atomic<PlacementLink*> next_{nullptr};
   PlacementLink* previous_ = nullptr;
   Tensor* tensor_ = nullptr;
 };
