@@ -212,12 +212,14 @@ bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> wo
   return true;
 }
 
+// A backend with members may outlive its device.
 void finish_queued(Backend& backend) {
+  for (Backend* member : backend.members()) finish_queued(*member);
+  if (!backend.members().empty()) return;
   if (const auto queued = backend.device().new_event()) {
     queued->record(backend);
-    return queued->synchronize();
+    queued->synchronize();
   }
-  for (Backend* member : backend.members()) finish_queued(*member);
 }
 
 Status status_of(const std::function<void()>& work) {

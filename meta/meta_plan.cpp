@@ -44,13 +44,9 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
 
 // Queued collectives refer to the calls kept here.
 MetaGraphPlan::~MetaGraphPlan() {
-  if (has_backend()) wait();
+  if (has_backend()) finish_queued(backend_);
   unbind();
   if (has_backend()) backend_.forget(*this);
-}
-
-void MetaGraphPlan::wait() const {
-  for (Backend* member : backend_.members()) finish_queued(*member);  // the meta device may be gone
 }
 
 size_t MetaGraphPlan::allocated_bytes() const {
@@ -182,7 +178,7 @@ bool MetaGraphPlan::fits(const Graph& graph) const {
 void MetaGraphPlan::move_to(Graph& graph) {
   const GraphRange& from = claim_->range();
   auto claim = std::make_unique<GraphClaim>(GraphRange{&graph, from.begin, from.end}, backend_.device());
-  wait();
+  finish_queued(backend_);
   unbind();
   claim_ = std::move(claim);
   std::unordered_map<const Tensor*, Tensor*> heir;

@@ -78,7 +78,6 @@ class MetaGraphPlan final : public GraphPlan {
   void unbind();
   void remember_graph();
   static std::vector<const std::byte*> places_of(const Tensor& tensor);
-  void wait() const;
   void compile();
   std::unique_ptr<GraphPlan> compile(size_t rank, const NodeRange& range, size_t step) const;
   collectives::Call make_call(const Tensor& node, const Step& step) const;

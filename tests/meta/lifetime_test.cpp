@@ -68,6 +68,7 @@ TEST_F(Lifetime, ADeviceMayGoBeforeItsPlanItsBackendAndItsBuffer) {
   inputs();
   EXPECT_EQ(result(), expected);
   EXPECT_EQ(backend->name(), "META(CPU0,CPU1)");
+  finish_queued(*backend);
   EXPECT_EQ(test::read_floats(*model.weights.find("up")).size(), 96u);
   // What would need the device says so.
   EXPECT_THAT([&] { backend->device(); }, says_device_has_gone());
