@@ -7,25 +7,19 @@
 #include "graph/error.h"
 
 namespace shoal {
-namespace {
-
-/// Placed by others than plans, whose compute memory is theirs.
-bool is_placed_leaf(const Tensor& tensor) {
-  return tensor.is_leaf() && tensor.buffer != nullptr &&
-         (tensor.is_persistent() || tensor.buffer->usage() != Usage::kCompute);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 GraphPlan::GraphPlan(Backend& backend) : backend_(backend), life_(backend.life()) {}
 
 void GraphPlan::note_memory(const GraphRange& range) {
   reads_.clear();
   std::vector<const Buffer*> known;
-  const auto note = [&](const Tensor& leaf) {
-    if (!is_placed_leaf(leaf) || std::find(known.begin(), known.end(), leaf.buffer) != known.end()) return;
-    known.push_back(leaf.buffer);
-    reads_.push_back({leaf.buffer->ref(), leaf.name});
+  const auto note = [&](const Tensor& tensor) {
+    const bool is_made_here = !tensor.is_leaf() && tensor.id >= range.begin && tensor.id < range.end;
+    if (is_made_here || tensor.buffer == nullptr) return;
+    if (std::find(known.begin(), known.end(), tensor.buffer) != known.end()) return;
+    known.push_back(tensor.buffer);
+    reads_.push_back({tensor.buffer->ref(), tensor.name});
   };
   for (const Tensor* node : nodes_of(range)) {
     for (const Tensor* source : node->src) {

@@ -60,6 +60,22 @@ TEST_P(LifetimeSuite, APlanSaysThatItsWeightsHaveGone) {
   }
 }
 
+TEST_P(LifetimeSuite, APlanSaysThatTheRangeBeforeHasGone) {
+  const auto backend = new_backend();
+  Graph graph;
+  Tensor* x = graph.input("x", DType::kF32, {kLength, 1, 1, 1});
+  Tensor* h = scale(graph, x, {2.0f, 0.0f}, "h");
+  graph.output(scale(graph, h, {2.0f, 0.0f}, "y"));
+  auto first = backend->create_plan({&graph, 0, 1});
+  const auto second = backend->create_plan({&graph, 1, 2});
+  set_floats(*x, ramp(kLength));
+  backend->compute_async(*first);
+  backend->compute_async(*second);
+  backend->synchronize();
+  first.reset();
+  expect_refusal([&] { backend->compute_async(*second); }, {"h", "freed or reset", "new plan"});
+}
+
 TEST_P(LifetimeSuite, APlanThatIsKeptIsMadeAnewForWeightsPlacedAnew) {
   const auto backend = new_backend();
   Sum sum(device());
