@@ -164,15 +164,19 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
                              node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
   }
   const auto inputs = range.graph->inputs();
-  for (const LateInput& late : options.late) {
+  for (size_t i = 0; i < options.late.size(); ++i) {
+    const LateInput& late = options.late[i];
     const bool ours = late.input != nullptr && late.input->id >= 0 && late.input->is_leaf() &&
                       static_cast<size_t>(late.input->id) < inputs.size() &&
                       inputs[static_cast<size_t>(late.input->id)] == late.input;
     require<InvalidArgument>(ours, "{} is a late input of a plan, but no input of graph '{}'",
                              late.input != nullptr ? describe(*late.input) : "nothing", range.graph->name());
     require<InvalidArgument>(late.segment >= 0 && static_cast<size_t>(late.segment) <= options.cuts.size(),
-                             "{} is written before segment {}, but the plan has {}", describe(*late.input),
-                             late.segment, options.cuts.size() + 1);
+                             "{} is late for segment {}, but the segments of the plan are 0 to {}",
+                             describe(*late.input), late.segment, options.cuts.size());
+    const auto same = [&](const LateInput& other) { return other.input == late.input; };
+    require<InvalidArgument>(std::none_of(options.late.begin(), options.late.begin() + static_cast<ptrdiff_t>(i), same),
+                             "{} is a late input twice; name its first segment only", describe(*late.input));
   }
 }
 

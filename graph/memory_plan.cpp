@@ -218,7 +218,7 @@ class Planner {
 
   void check_written(int step, const Tensor& input) const {
     const int first = slots_[static_cast<size_t>(life(input).slot)].first;
-    require<InvalidArgument>(step >= first, "[{} {}] node {} reads {}, which is written before node {} only",
+    require<InvalidArgument>(step >= first, "[{} {}] node {} reads {}, a late input that is not written until node {}",
                              name_of(nodes_[step]->op), nodes_[step]->name, step, input.name, first);
   }
 

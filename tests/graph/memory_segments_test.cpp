@@ -196,7 +196,7 @@ TEST_F(Line, ALateInputThatIsReadBeforeItIsWrittenIsRefused) {
     plan_memory(whole(graph), options);
     FAIL() << "a reads x in the first segment";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "[concat a] node 0 reads x, which is written before node 1 only");
+    EXPECT_STREQ(error.what(), "[concat a] node 0 reads x, a late input that is not written until node 1");
   }
 }
 

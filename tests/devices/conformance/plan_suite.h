@@ -136,6 +136,7 @@ TEST_P(PlanSuite, BadPiecesAreRefused) {
     EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {late}}), InvalidArgument);
   }
   EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 1}}}), InvalidArgument) << "read before";
+  EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 0}, {steps.x, 0}}}), InvalidArgument) << "twice";
   const auto plan = backend->create_plan(steps.graph, {{1, 4}, {steps.y}});
   for (const auto& [first, last] : {std::pair(-1, 1), {2, 1}, {0, 4}, {4, 4}}) {
     EXPECT_THROW(backend->compute_async(*plan, first, last), InvalidArgument) << first << " " << last;
