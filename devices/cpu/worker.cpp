@@ -48,11 +48,13 @@ void run_item(const ComputeWork& work, Team& team) {
 void run_item(const SetWork& work, Team&) {
   const HeldBuffer held(work.memory);
   check_held(held, "set");
+  check_access("set", *work.tensor, work.host_stride, work.rows);
   work.tensor->buffer->set_2d(*work.tensor, work.data, work.host_stride, work.rows);
 }
 void run_item(const GetWork& work, Team&) {
   const HeldBuffer held(work.memory);
   check_held(held, "get");
+  check_access("get", *work.tensor, work.host_stride, work.rows);
   work.tensor->buffer->get_2d(*work.tensor, work.data, work.host_stride, work.rows);
 }
 void run_item(const CopyWork& work, Team&) {

@@ -362,6 +362,26 @@ TEST(CpuBackend, APlanMayGoWhileItIsQueued) {
   backend->synchronize();
 }
 
+TEST(CpuBackend, QueuedWorkSaysThatThePlanOfItsTensorHasGone) {
+  const auto backend = cpu(0).init();
+  ComputeArena arena(*backend);  // whose memory stays
+  Chain chain(100, 2);
+  for (const bool writes : {false, true}) {
+    auto plan = backend->create_plan(chain.graph, {.arena = &arena});
+    test::Gate gate;
+    ASSERT_TRUE(backend->enqueue(gate.task()));
+    if (writes) {
+      backend->set_async(*chain.x, chain.values.data(), 0, 400);
+    } else {
+      backend->get_async(*chain.y, chain.values.data(), 0, 400);
+    }
+    plan.reset();
+    gate.open = true;
+    EXPECT_THAT([&] { backend->synchronize(); },
+                testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("no memory")));
+  }
+}
+
 TEST(CpuBackend, AWaitMayOutliveTheStreamItWaitsFor) {
   const auto event = cpu(0).new_event();
   const auto second = cpu(0).init();
