@@ -160,7 +160,7 @@ void Buffer::attach(Tensor& tensor, std::byte* data) {
     std::tie(tensor.buffer, tensor.data) = before;
     throw;
   }
-  if (usage_ != Usage::kCompute) remember(tensor);  // plans of thousands of nodes are made and dropped
+  remember(tensor);
 }
 
 void Buffer::place(Tensor& tensor, size_t offset) {

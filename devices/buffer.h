@@ -127,8 +127,11 @@ class Buffer {
   virtual void do_alias(Tensor& tensor, const Tensor& placed);
   /// Whatever init_tensor or do_alias remembered. May refuse with InvalidArgument.
   virtual void do_forget(Tensor&) {}
-  /// The tensor, which lies here by now, is unplaced when the buffer goes. place() and the like do it.
-  void remember(Tensor& tensor) { placed_.add(tensor); }
+  /// The tensor, which lies here by now, is unplaced when the buffer goes. place() and the like do it. Compute memory
+  /// leaves it to its plans, which have thousands of nodes and come and go.
+  void remember(Tensor& tensor) {
+    if (usage_ != Usage::kCompute) placed_.add(tensor);
+  }
   /// Unplaces all tensors and waits for those who hold the buffer: the first thing that the destructor of a buffer with
   /// memory of its own does.
   void close() noexcept;

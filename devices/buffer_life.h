@@ -8,8 +8,9 @@
 
 namespace shoal {
 
-/// What a BufferRef looks at: of a pool, never freed, so that it may always look. Buffers have it in turn.
-struct BufferLife {
+/// What a BufferRef looks at: of a pool, never freed, so that it may always look. Buffers have it in turn. Every run
+/// writes to those of its buffers: no two share a cache line.
+struct alignas(64) BufferLife {
   std::atomic<uint64_t> generation{0};  ///< a number of its own for each buffer, and another one after each reset
   std::atomic<int> holds{0};
 };
