@@ -189,7 +189,9 @@ class Probe {
     tell(fmt::format("{} caches and costs", device.name()));
     signs_.push_back(sign(index, last));
     const std::optional<size_t> twin = find_twin(index, last);
+    figures_of_.push_back(index);
     if (twin && !is_slower(*twin, index)) {
+      figures_of_[index] = figures_of_[*twin];
       take_figures(*twin, index);
       done_ += static_cast<int>(dtypes().size()) + 2;
       return;
@@ -206,7 +208,16 @@ class Probe {
     part([&] { probe.measure_attention(model()); });
     tell(fmt::format("{} activations", device.name()));
     part([&] { probe.measure_activations(model(), last); });
-    if (twin) take_figures(index, *twin);
+    if (twin) replace_figures(figures_of_[*twin], index);
+  }
+
+  /// Of all devices that have those of `from`.
+  void replace_figures(size_t from, size_t by) {
+    for (size_t i = 0; i < by; ++i) {
+      if (figures_of_[i] != from) continue;
+      figures_of_[i] = by;
+      take_figures(by, i);
+    }
   }
 
   double sign(size_t index, DType dtype) const {
@@ -366,10 +377,11 @@ class Probe {
   const std::function<double()> others_;  ///< CPU seconds of other programs
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
-  std::vector<double> signs_;  ///< by device
-  int again_ = 0;              ///< parts done again
-  double busiest_ = 0;         ///< cores that other programs kept busy in a part that was disturbed
-  std::string unlike_;         ///< devices that should be alike
+  std::vector<double> signs_;       ///< by device
+  std::vector<size_t> figures_of_;  ///< by device: the one that was measured for it
+  int again_ = 0;                   ///< parts done again
+  double busiest_ = 0;              ///< cores that other programs kept busy in a part that was disturbed
+  std::string unlike_;              ///< devices that should be alike
   int done_ = 0, total_ = 0;
 };
 

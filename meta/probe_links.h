@@ -32,8 +32,8 @@ struct SharedReads {
   double alone = 0;     ///< bytes/s of all, each by itself
   double slowdown = 1;  ///< of all at once
 };
-/// What a domain gives its devices together, from the type with which that is most: 0 of none. Sets `contention` of
-/// each type in `devices`: as much as makes predictions of all at once what was measured.
+/// The bandwidth of a domain in bytes/s: that of the type with which its devices read most together, 0 without types.
+/// Sets each type's `contention` in `devices` so that the prediction for all of them at once equals the measurement.
 double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices);
 
 /// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
