@@ -121,14 +121,24 @@ class Assigner {
       if (abilities_.runs(b, node)) return b;
     }
     std::string names;
-    bool several_as_one = false;
-    for (int b = 0; b < abilities_.backends(); ++b) {
-      names += (b > 0 ? ", " : "") + abilities_.device(b).name();
-      several_as_one |= abilities_.device(b).type() == DeviceType::kMeta;
+    for (int b = 0; b < abilities_.backends(); ++b) names += (b > 0 ? ", " : "") + abilities_.device(b).name();
+    fail<DeviceError>("none of the devices ({}) can run '{}'; {}", names, to_string(node), remedy_for(node));
+  }
+
+  std::string remedy_for(const Tensor& node) const {
+    bool has_mesh = false;
+    for (int b = 0; b < abilities_.backends(); ++b) has_mesh |= abilities_.device(b).type() == DeviceType::kMeta;
+    if (has_mesh) {
+      return "every member of a meta device must be able to run it: leave out those that cannot, or add a CPU device "
+             "as "
+             "the last one";
     }
-    fail<DeviceError>("none of the devices ({}) can run '{}'; {}", names, to_string(node),
-                      several_as_one ? "of devices that act as one each must be able to: leave out those that are not"
-                                     : "add a CPU device as the last one, or cast its sources");
+    if (abilities_.device(abilities_.backends() - 1).type() != DeviceType::kCpu)
+      return "add a CPU device as the last one, or cast its sources";
+    if (!writes(node)) return "cast its sources";
+    const Tensor& written = *node.storage();
+    return fmt::format("{} lies on {}, which cannot write to it: place it on another device, or leave that one out",
+                       written.name, written.buffer->type().device().name());
   }
 
   Abilities& abilities_;

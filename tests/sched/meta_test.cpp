@@ -185,7 +185,7 @@ TEST_F(MetaTest, AMemberThatCannotRunAnOperationThatNoOtherCan) {
         check({backend.get()}, {{"*", mixed.get()}}, 1);
       },
       ThrowsMessage<DeviceError>(
-          HasSubstr("; of devices that act as one each must be able to: leave out those that are not")));
+          HasSubstr("; every member of a meta device must be able to run it: leave out those that cannot, or add")));
 }
 
 TEST_F(MetaTest, LargeBatchesAreRunOnTheMetaDevice) {
