@@ -84,13 +84,13 @@ TEST(Disagreement, OfCopiesAndOfOwnersIsFound) {
     write_values(*tensor, decode(tensor->dtype, leaf_data(*tensor, 1), tensor->elements()));
     EXPECT_EQ(disagreement(*tensor, 0.0), "");
   }
-  auto& copy = const_cast<Tensor&>(meta::shard(*copies, 2));
+  Tensor& copy = meta::shard(*copies, 2);
   Values values = read_values(copy);
   values[5] += 0.01;
   write_values(copy, values);
   EXPECT_EQ(disagreement(*copies, 1.0), "%copies, mirrored: rank 2 differs from rank 0 at byte 10");
 
-  auto& part = const_cast<Tensor&>(meta::shard(*shared, 2));  // rows 1 and 2 of both matrices
+  Tensor& part = meta::shard(*shared, 2);  // rows 1 and 2 of both matrices
   values = read_values(part);
   values[8] += 0.5;
   write_values(part, values);

@@ -12,12 +12,8 @@ PlacedWeights::PlacedWeights(const RandomCase& one) : one_(one) {
   parse_graph(one.graph, graph, weights_);
 }
 
-PlacedWeights::~PlacedWeights() {
-  unplace();
-}
-
 void PlacedWeights::place(const std::function<Device&(const Tensor&)>& home) {
-  unplace();
+  memory_.clear();  // which unplaces them
   std::map<Device*, std::vector<Tensor*>> homes;
   for (Tensor* tensor : weights_.tensors()) homes[&home(*tensor)].push_back(tensor);
   for (const auto& [device, tensors] : homes) {
@@ -27,11 +23,6 @@ void PlacedWeights::place(const std::function<Device&(const Tensor&)>& home) {
 
 void PlacedWeights::write(const CaseModel& model) {
   for (Tensor* tensor : weights_.tensors()) write_leaf(one_, *tensor, model.leaf(tensor->name));
-}
-
-void PlacedWeights::unplace() {
-  memory_.clear();
-  for (Tensor* tensor : weights_.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
 }
 
 }  // namespace shoal::test

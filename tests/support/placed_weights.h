@@ -13,7 +13,7 @@ namespace shoal::test {
 class PlacedWeights {
  public:
   explicit PlacedWeights(const RandomCase& one);
-  ~PlacedWeights();
+  ~PlacedWeights() = default;
   PlacedWeights(const PlacedWeights&) = delete;
   PlacedWeights& operator=(const PlacedWeights&) = delete;
 
@@ -26,8 +26,6 @@ class PlacedWeights {
   TensorContext& context() { return weights_; }
 
  private:
-  void unplace();
-
   const RandomCase& one_;
   TensorContext weights_;
   std::vector<std::unique_ptr<Buffer>> memory_;

@@ -163,7 +163,7 @@ std::string LayoutTrials::try_one(const std::string& text, const Named& leaves, 
       const Values& values = leaves.at(leaf->name);
       if (!layouts_.at(leaf->name).is_partial()) write_values(*leaf, values);
       for (int rank = 0; rank < ranks_ && layouts_.at(leaf->name).is_partial(); ++rank) {
-        write_values(const_cast<Tensor&>(meta::shard(*leaf, rank)), addend(values, leaf->dtype, ranks_, rank));
+        write_values(meta::shard(*leaf, rank), addend(values, leaf->dtype, ranks_, rank));
       }
     }
     backend_->compute_async(*plan);
