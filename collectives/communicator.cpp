@@ -78,6 +78,11 @@ void validate_count(std::string_view name, const Call& call, int64_t count) {
                            call.what, count, block, name_of(call.dtype));
 }
 
+TimeoutCallback& callback_in_use() {
+  static TimeoutCallback callback;
+  return callback;
+}
+
 }  // namespace
 
 std::chrono::milliseconds default_timeout() {
@@ -168,15 +173,6 @@ void Communicator::validate(int rank, const Call& call) const {
   require<InvalidArgument>(call.out != nullptr || kind.elements_out(rank, ranks, call) == 0,
                            "[{} {}] rank {} has elements to receive but `out` is null", kind.name, call.what, rank);
 }
-
-namespace {
-
-TimeoutCallback& callback_in_use() {
-  static TimeoutCallback callback;
-  return callback;
-}
-
-}  // namespace
 
 void set_timeout_callback(TimeoutCallback callback) {
   callback_in_use() = std::move(callback);

@@ -54,8 +54,8 @@ class Graph {
   /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
   /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
-  /// Keeps the tensor until the caller has read it. For a view, its base is kept. Returns its argument. Throws
-  /// InvalidArgument once the graph is frozen: its plans may have given the memory to somebody else.
+  /// Keeps the tensor until the caller has read it; of a view its base, and a view of a cache shows it before or after
+  /// later writes. Returns its argument. Throws InvalidArgument once the graph is frozen: plans may reuse the memory.
   Tensor* output(Tensor* tensor);
   /// After this nothing can be added.
   void freeze() { frozen_ = true; }

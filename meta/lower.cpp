@@ -62,7 +62,6 @@ class Lowering {
     Locals locals;
     for (int rank = 0; rank < ranks_; ++rank) {
       locals.push_back(builder_.graph(rank).input(input.name, input.dtype, layout.local_shape(input.shape, rank)));
-      locals.back()->copied_from = input.copied_from;
     }
     remember(input, std::move(layout), std::move(locals));
   }

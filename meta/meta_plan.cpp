@@ -190,9 +190,6 @@ void MetaGraphPlan::move_to(Graph& graph) {
   decltype(plan_.shards) shards;
   for (auto& [tensor, own] : plan_.shards) {
     Tensor* next = heir.at(tensor);
-    for (Tensor* local : own.local) {
-      if (local->copied_from != nullptr) local->copied_from = next;
-    }
     shards.emplace(next, std::move(own));
   }
   plan_.shards = std::move(shards);

@@ -11,9 +11,12 @@
 // one that is. So a thread that has lost its core to another program holds up what it is at, and no more; and the
 // others can do without it.
 //
-//   step 1, shared    |part 0|  |part 1|      open_: number of the step that is open, and its parts; 0 of them: no
-//   round step 2, not                 |======|      is under way. Threads that find nothing to do wait for it to move
-//   on. step 3, shared    |part 0|  |part 1|
+//   step 1, shared    |part 0|  |part 1|
+//   step 2, not                         |======|
+//   step 3, shared                              |part 0|  |part 1|
+//
+// open_ has the number of the step that is open, and how many parts it has; 0 parts: no round is under way. Threads
+// that find nothing to do wait for it to move on.
 #pragma once
 
 #include <atomic>
