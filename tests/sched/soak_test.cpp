@@ -13,21 +13,15 @@
 #include "sched/scheduler.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/sched/rig.h"
+#include "tests/support/sanitized.h"
 
 namespace shoal::sched {
 namespace {
 
+using test::kSanitized;
 using test::Rig;
 using test::World;
 using namespace std::chrono_literals;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
 
 int runs() {
   const char* text = std::getenv("SHOAL_SOAK_RUNS");

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/synthetic_model.h"
+#include "tests/support/sanitized.h"
 #include "tests/tools/child.h"
-#include "tests/tools/sanitized.h"
 
 namespace shoal::tools {
 namespace {
@@ -72,7 +72,7 @@ TEST(Context, IsTheLeastWhereTheMarginCannotBeHad) {
 }
 
 TEST(Context, TakesNoMemoryForTokensThatDoNotCome) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own";
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers have memory of their own";
   constexpr int64_t kCache = int64_t{1} << 30;
   const std::string model = model_trained_for(kCache);
   Child child({"run", "-m", model, "--prompt-tokens", "1,2,3", "-n", "2", "--output", "json", "--fit", "off"});

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
-#include "tests/tools/sanitized.h"
 
 namespace shoal::tools {
 namespace {
@@ -177,7 +177,7 @@ TEST(ErrorsOfMemory, NameDeviceNeedAndRemedy) {
 }
 
 TEST(ErrorsOfTheSystem, ThreadsThatCannotBeHad) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers need all of the address space";
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers need all of the address space";
   // A stack of a thread has some megabytes.
   Finished finished = run({"run", "-m", kModel, "-p", "x", "-t", "1000"}, {.address_space = size_t{1} << 30});
   EXPECT_EQ(finished.code, 1);

@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
-#include "tests/tools/sanitized.h"
 
 namespace shoal::tools {
 namespace {
@@ -65,7 +65,7 @@ TEST(Files, AMachineIsReadOnceFromAPipe) {
 }
 
 TEST(Files, LargerThanAllowedAreAnError) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers write files too";
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers write files too";
   const test::TemporaryFile trace("trace.json");
   Child child({"run", "-m", kModel, "-p", "In the", "-n", "30", "--temp", "0", "--trace", trace.path},
               {.largest_file = 10 << 10});

@@ -12,18 +12,12 @@
 #include "devices/cpu/claims.h"
 #include "devices/cpu/team.h"
 #include "devices/cpu/topology.h"
+#include "tests/support/sanitized.h"
 
 namespace shoal::cpu {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kThreadSanitizer = true;
-#elif defined(__has_feature)
-constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-
+using test::kThreadSanitizer;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
