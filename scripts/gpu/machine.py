@@ -21,6 +21,7 @@ number = ctypes.c_int()
 assert ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number)) == 0
 print(number.value)
 """
+PYTHON_SECONDS = 10.0  # that one may take to name its folders
 NCCL_FOR_SHARED_GPUS = 23000  # from here on several ranks may be on one GPU
 
 
@@ -60,8 +61,12 @@ def package_folders() -> list[pathlib.Path]:
         python = shutil.which(name)
         if not python or pathlib.Path(python).resolve() == pathlib.Path(sys.executable).resolve():
             continue
-        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, timeout=30)
-        folders |= set(json.loads(found.stdout)) if found.returncode == 0 else set()
+        try:
+            found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True,
+                                   timeout=PYTHON_SECONDS)  # fmt: skip
+            folders |= set(json.loads(found.stdout))
+        except (OSError, ValueError, subprocess.SubprocessError):  # a Python that does not work has no packages
+            continue
     return sorted(pathlib.Path(folder) for folder in folders)
 
 

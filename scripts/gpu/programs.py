@@ -11,7 +11,7 @@ import time
 
 from gpu.build import build_command, configure_command, targets
 from gpu.report import Result
-from gpu.shell import CheckError, find_tool, require_success, run
+from gpu.shell import CheckError, describe, find_tool, require_success, run
 from gpu.steps import good
 
 ARCHIVE = "programs.tar.xz"
@@ -56,11 +56,14 @@ def unpack(context, limit: float) -> Result:
     if archive is None or not archive.is_file():
         return good("none carried, they are built here")
     started = time.monotonic()
-    with tarfile.open(archive) as packed:
-        facts = json.loads(packed.extractfile(packed.next()).read())
-        if why := why_not(context, facts):
-            return good(f"{why}: they are built here", **facts)
-        packed.extractall(context.build, filter="data")
+    try:
+        with tarfile.open(archive, "r:xz") as packed:
+            facts = json.loads(packed.extractfile(packed.next()).read())
+            if why := why_not(context, facts):
+                return good(f"{why}: they are built here", **facts)
+            extract(context, packed)
+    except Exception as error:  # of tarfile, lzma, json and the disk
+        return good(f"those carried cannot be read ({describe(error)}): they are built here")
     extract_models(context)
     stand_in = stand_in_for(facts["root"], context.root)
     left = limit - (time.monotonic() - started)
@@ -71,6 +74,15 @@ def unpack(context, limit: float) -> Result:
         return good(f"those carried do not run ({tried.ending()}; {tried.last_line()}): they are built here", **facts)
     context.carried = True
     return good(f"of commit {facts['commit']}{stand_in}", **facts)
+
+
+def extract(context, packed: tarfile.TarFile) -> None:
+    """All or none of the programs."""
+    try:
+        packed.extractall(context.build, filter="data")
+    except Exception:
+        shutil.rmtree(context.build / "bin", ignore_errors=True)
+        raise
 
 
 def why_not(context, facts: dict) -> str:

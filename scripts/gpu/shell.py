@@ -16,6 +16,11 @@ class Skip(Exception):
     """A step has nothing to do here; the message says why."""
 
 
+def describe(error: Exception) -> str:
+    """Type and text in one line for the table."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 @dataclasses.dataclass
 class Outcome:
     """How a program ended. `status` is negative where a signal ended it, and None where the time limit did."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from gpu.report import FAILED, OK, SKIPPED, Report, Result
-from gpu.shell import CheckError, Skip
+from gpu.shell import CheckError, Skip, describe
 
 LEAST_SECONDS = 3.0  # a step with less is not begun
 
@@ -45,8 +45,8 @@ def run_step(step: Step, context, clock: Clock, failed: set[str]) -> Result:
         result = Result(step.name, SKIPPED, detail=str(reason))
     except CheckError as error:
         result = Result(step.name, FAILED, detail=str(error))
-    except (OSError, ValueError, KeyError) as error:  # a file that cannot be written, JSON that is none
-        result = Result(step.name, FAILED, detail=f"{type(error).__name__}: {error}")
+    except Exception as error:  # a full disk, JSON without what is looked for: later steps still run
+        result = Result(step.name, FAILED, detail=describe(error))
     return dataclasses.replace(result, step=step.name, seconds=clock.now() - started)
 
 

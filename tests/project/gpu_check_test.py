@@ -141,6 +141,12 @@ class Steps(Folder):
         report = self.run_steps([self.step("a", fails=json.JSONDecodeError("bad", "x", 0)), self.step("b")])
         self.assertEqual([one.result for one in report.results], [FAILED, OK])
 
+    def test_no_error_ends_the_other_steps(self):
+        fails = (IndexError("no row"), EOFError("cut off"), subprocess.TimeoutExpired("python3", 30), TypeError("None"))
+        report = self.run_steps([self.step(str(i), fails=error) for i, error in enumerate(fails)] + [self.step("last")])
+        self.assertEqual([one.result for one in report.results], [FAILED] * 4 + [OK])
+        self.assertEqual(report.results[0].detail, "IndexError: no row")
+
     def test_chosen_by_name(self):
         made = [self.step(name) for name in ("build", "bench-a", "bench-b", "benchmark")]
         self.assertEqual([one.name for one in steps.choose(made, "bench,build")], ["build", "bench-a", "bench-b"])
@@ -498,6 +504,12 @@ class Machine(Folder):
         self.assertEqual(machine.library_in_packages("libnccl.so.2", [self.folder]), str(file))
         self.assertIsNone(machine.library_in_packages("libcublas.so.13", [self.folder]))
 
+    def test_a_python_that_hangs_has_no_packages(self):
+        python = fake_program(self.folder / "python3", "sleep 60\n")
+        with mock.patch.object(machine.shutil, "which", return_value=str(python)), \
+             mock.patch.object(machine, "PYTHON_SECONDS", 0.1):  # fmt: skip
+            self.assertIsNone(machine.library_in_packages("libnone.so.1"))
+
     def test_old_nccl_is_left_out(self):
         one = context(self.folder)
         one.machine["nccl"] = "/x/libnccl.so.2"
@@ -618,6 +630,18 @@ class Programs(Folder):
         self.assertIn("are for sm_90, not sm_80", programs.unpack(other, 30).detail)
         self.assertFalse(other.carried)
         self.assertIn("none carried", programs.unpack(self.other(None), 30).detail)
+
+    def test_a_broken_archive_is_no_reason_not_to_build(self):
+        deps = self.packed()
+        whole = (deps / programs.ARCHIVE).read_bytes()
+        broken = {"cut": whole[: len(whole) // 2], "empty": b"", "other": b"not an archive",
+                  "changed": whole[:-80] + b"x" * 80}  # fmt: skip
+        for name, data in broken.items():
+            (deps / programs.ARCHIVE).write_bytes(data)
+            one = self.other(deps)
+            detail = programs.unpack(one, 30).detail
+            self.assertRegex(detail, r"^those carried cannot be read \(.+\): they are built here$", name)
+            self.assertFalse(one.carried or (one.build / "bin").exists(), name)
 
     def test_what_does_not_run_there_is_built(self):
         deps = self.packed()
