@@ -16,6 +16,7 @@ from gpu.steps import good
 
 ARCHIVE = "programs.tar.xz"
 FACTS = "programs.json"
+STAMP = "programs.stamp"  # in the build folder: what came of an archive
 HOUR = 3600.0
 # Far enough back for the kernels, 50 MB, that the plug-in and test_cuda_gpu both have.
 COMPRESSION = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}
@@ -51,33 +52,72 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
 
 
 def unpack(context, limit: float) -> Result:
-    """The step programs. What cannot be used is built here."""
+    """The step programs. What cannot be used is built here. An archive that was tried by an earlier run is not tried
+    again: its programs may still be running, or others have been built since."""
     archive = context.deps / ARCHIVE if context.deps else None
     if archive is None or not archive.is_file():
         return good("none carried, they are built here")
-    started = time.monotonic()
+    end, known = time.monotonic() + limit, read_stamp(context, archive)
+    if "unusable" in known:
+        return good(f"{known['unusable']}: they are built here")
+    in_place = "files" in known and known["files"] == tried_files(context)
     try:
         with tarfile.open(archive, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
             if why := why_not(context, facts):
                 return good(f"{why}: they are built here", **facts)
-            extract(context, packed)
+            if not in_place:
+                extract(context, packed)
     except Exception as error:  # of tarfile, lzma, json and the disk
-        return good(f"those carried cannot be read ({describe(error)}): they are built here")
-    extract_models(context)
+        return unusable(context, archive, f"those carried cannot be read ({describe(error)})")
     stand_in = stand_in_for(facts["root"], context.root)
-    left = limit - (time.monotonic() - started)
-    tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], left, context.log("programs"),
-                context.environment())  # fmt: skip
-    if tried.status != 0:
-        shutil.rmtree(context.build / "bin")
-        return good(f"those carried do not run ({tried.ending()}; {tried.last_line()}): they are built here", **facts)
+    if not in_place:
+        extract_models(context)
+        tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], end - time.monotonic(),
+                    context.log("programs"), context.environment())  # fmt: skip
+        if tried.status != 0:
+            shutil.rmtree(context.build / "bin")
+            return unusable(context, archive, f"those carried do not run ({tried.ending()}; {tried.last_line()})")
+        write_stamp(context, archive, files=tried_files(context))
     context.carried = True
-    return good(f"of commit {facts['commit']}{stand_in}", **facts)
+    return good(f"of commit {facts['commit']}{', unpacked before' if in_place else ''}{stand_in}", **facts)
+
+
+def unusable(context, archive: pathlib.Path, why: str) -> Result:
+    write_stamp(context, archive, unusable=why)
+    return good(f"{why}: they are built here")
+
+
+def identity(file: pathlib.Path) -> list | None:
+    """Name, size and time of a file that is there."""
+    if not file.is_file():
+        return None
+    facts = file.stat()
+    return [file.name, facts.st_size, facts.st_mtime_ns]
+
+
+def tried_files(context) -> list:
+    """Of the programs that were tried: a build would change them."""
+    return [identity(context.build / "bin/shoal"), identity(context.plugin)]
+
+
+def read_stamp(context, archive: pathlib.Path) -> dict:
+    """What write_stamp has written about this archive."""
+    try:
+        found = json.loads((context.build / STAMP).read_text())
+        return found if found["archive"] == identity(archive) else {}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def write_stamp(context, archive: pathlib.Path, **facts) -> None:
+    context.build.mkdir(parents=True, exist_ok=True)
+    (context.build / STAMP).write_text(json.dumps({"archive": identity(archive), **facts}))
 
 
 def extract(context, packed: tarfile.TarFile) -> None:
-    """All or none of the programs."""
+    """All or none of the programs; not into files that may be running."""
+    shutil.rmtree(context.build / "bin", ignore_errors=True)
     try:
         packed.extractall(context.build, filter="data")
     except Exception:

@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -643,6 +644,31 @@ class Programs(Folder):
             self.assertRegex(detail, r"^those carried cannot be read \(.+\): they are built here$", name)
             self.assertFalse(one.carried or (one.build / "bin").exists(), name)
 
+    def test_a_second_run_leaves_them_as_they_are(self):
+        deps = self.packed()
+        one = self.other(deps)
+        programs.unpack(one, 30)
+        mark, shoal = one.build / "bin/mark", one.build / "bin/shoal"
+        mark.touch()
+        again = self.other(deps)
+        self.assertTrue(programs.unpack(again, 30).detail.startswith("of commit abc123, unpacked before"))
+        self.assertTrue(again.carried and mark.exists())
+        shoal.write_text("built here")  # and those of another archive
+        for change in (lambda: None, lambda: os.utime(deps / programs.ARCHIVE, (1, 1))):
+            change()
+            self.assertNotIn("before", programs.unpack(self.other(deps), 30).detail)
+            self.assertIn("carried", shoal.read_text())
+
+    def test_programs_that_still_run_are_no_hindrance(self):
+        deps = self.packed()
+        one = self.other(deps)
+        one.plugin.parent.mkdir(parents=True)
+        shutil.copy(shutil.which("sleep"), one.plugin)
+        with subprocess.Popen([one.plugin, "60"]) as left_behind:
+            result = programs.unpack(one, 30)
+            left_behind.kill()
+        self.assertTrue(one.carried, result.detail)
+
     def test_what_does_not_run_there_is_built(self):
         deps = self.packed()
         one = self.other(deps)
@@ -650,6 +676,9 @@ class Programs(Folder):
             detail = programs.unpack(one, 30).detail
         self.assertIn("those carried do not run (exit status 1; shoal: version `GLIBC_2.36' not found)", detail)
         self.assertFalse(one.carried or (one.build / "bin").exists())
+        built = fake_program(one.build / "bin/shoal", "echo built\n")
+        self.assertEqual(programs.unpack(one, 30).detail, detail)  # without another try
+        self.assertTrue(built.exists() and not one.carried)
 
 
 class Program(Folder):
