@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 
-from gpu.machine import architecture, cuda_tool, find_gpus
+from gpu.machine import architecture, cuda_tool, find_gpus, require_build_tools
 from gpu.report import FAILED, Result
 from gpu.shell import CheckError, Outcome, Skip, require_success, run
 from gpu.steps import good
@@ -26,6 +26,7 @@ def build_googletest(context, limit: float) -> Result:
     """The step googletest."""
     if context.carried:
         return good("not needed, nothing is built")
+    require_build_tools(context)
     source = context.deps / "googletest" if context.deps else None
     if source is None or not (source / "CMakeLists.txt").is_file():
         return good("no sources given (--deps): that of the system is used")

@@ -95,32 +95,43 @@ def version_text(number: int) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+MISSING_TOOLS = {"compiler": "no C++ compiler (c++ or g++) in PATH", "cmake": "no cmake in PATH",
+                 "nvcc": "no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: install the CUDA Toolkit"}  # fmt: skip
+
+
+def build_tools(context) -> dict:
+    """By name: the program, None where it is missing, and the pattern of its version."""
+    tools = {"compiler": (shutil.which("c++") or shutil.which("g++"), r"\A(.*)"),
+             "cmake": (shutil.which("cmake"), r"version (\S+)")}  # fmt: skip
+    return tools if context.emulated else {**tools, "nvcc": (cuda_tool("nvcc"), r"release [\d.]+, (\S+)")}
+
+
+def require_build_tools(context) -> None:
+    for name, (file, _) in build_tools(context).items():
+        if not file:
+            raise CheckError(MISSING_TOOLS[name])
+
+
 def examine(context, limit: float) -> Result:
     """The step environment."""
     log = context.log("environment")
     machine = context.machine
     machine["cores"] = context.jobs
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if not compiler or not shutil.which("cmake"):
-        raise CheckError(f"no {'cmake' if compiler else 'C++ compiler (c++ or g++)'} in PATH")
-    machine["compiler"] = version_line(compiler, limit, log, r"\A(.*)")
-    machine["cmake"] = version_line("cmake", limit, log, r"version (\S+)")
+    for name, (file, pattern) in build_tools(context).items():
+        machine[name] = version_line(file, limit, log, pattern) if file else None
     if context.emulated:
-        return good(f"emulated, no GPU; {machine['compiler']}", **machine)
+        return good(f"emulated, no GPU; {machine['compiler'] or 'no compiler'}", **machine)
     gpus = find_gpus(limit, log)
     if not gpus:
         raise CheckError("nvidia-smi lists no GPU")
-    nvcc = cuda_tool("nvcc")
-    if not nvcc:
-        raise CheckError("no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: install the CUDA Toolkit")
-    machine["nvcc"] = version_line(nvcc, limit, log, r"release [\d.]+, (\S+)")
     machine["gpus"] = gpus
     machine["nccl"] = library_in_packages("libnccl.so.2")
     machine["cublas"] = library_in_packages("libcublas.so.13")
     first = gpus[0]
     count = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    nvcc = f"nvcc {machine['nvcc']}" if machine["nvcc"] else "no nvcc"
     return good(f"{count}{first['name']}, {first['memory.total']}, sm_{architecture(gpus)}, driver "
-                f"{first['driver_version']}, {first['clocks.max.sm']}; nvcc {machine['nvcc']}", **machine)  # fmt: skip
+                f"{first['driver_version']}, {first['clocks.max.sm']}; {nvcc}", **machine)  # fmt: skip
 
 
 def architecture(gpus: list[dict]) -> str:

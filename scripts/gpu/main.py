@@ -133,6 +133,8 @@ def main(arguments: list[str], text: str) -> int:
             chosen = of_part(all_steps(args.emulated), args.part)
             print("\n".join(f"{step.name:<24}{step.limit:6.0f} s  {PARTS[step.part]}" for step in chosen))
             return 0
+        if args.programs is not None and not args.pack:
+            raise CheckError("--programs goes with --pack DIR, which it adds to; a run finds them in the DIR of --deps")
         if args.pack:
             return pack_all(args)
         return check(args)

@@ -524,10 +524,16 @@ class Machine(Folder):
             with self.assertRaisesRegex(shell.CheckError, "^no nvidia-smi: there is no NVIDIA driver here; .*$"):
                 machine.examine(one, 30)
         smi = fake_program(self.folder / "smi", 'echo "A GPU, 1, 2 MiB, 9.0, 1 MHz, 1 MHz, 1 MHz, 1 W"\n')
-        only_smi = {"nvidia-smi": str(smi)}
-        with mock.patch.object(machine, "cuda_tool", side_effect=only_smi.get):
+        with mock.patch.object(machine, "cuda_tool", side_effect={"nvidia-smi": str(smi)}.get):
+            self.assertTrue(machine.examine(one, 30).detail.endswith("; no nvcc"))
             with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: .*$"):
+                build.build_googletest(one, 30)
+            with mock.patch.object(machine.shutil, "which", return_value=None):
                 machine.examine(one, 30)
+                with self.assertRaisesRegex(shell.CheckError, r"^no C\+\+ compiler \(c\+\+ or g\+\+\) in PATH$"):
+                    build.build_googletest(one, 30)
+                one.carried = True
+                self.assertEqual(build.build_googletest(one, 30).result, OK)
         with mock.patch.object(tests, "cuda_tool", return_value=None):
             step = next(step for step in tests.later_steps() if step.name == "sanitizer-ops")
             with self.assertRaisesRegex(shell.Skip, "^no compute-sanitizer here$"):
@@ -711,6 +717,9 @@ class Program(Folder):
         self.assertEqual(self.call("--only", "nonsense")[0], 2)
         status, out = self.call("--deps", self.folder / "none", "--only", "environment")
         self.assertEqual((status, out), (2, f"gpu_check: --deps: there is no folder {self.folder / 'none'}\n"))
+        status, out = self.call("--programs", "90", "--only", "nonsense")
+        self.assertEqual(status, 2)
+        self.assertRegex(out, r"^gpu_check: --programs goes with --pack DIR, .*\n$")
         (self.folder / "full").mkdir()
         (self.folder / "full/file").touch()
         out = self.call("--pack", self.folder / "full")[1]
