@@ -572,6 +572,23 @@ class Build(Folder):
         self.assertEqual((result.result, one.broken), (FAILED, {"test_ops"}))
         self.assertIn("not built: test_ops; ops.cpp:1: error: bad", result.detail)
 
+    def test_what_is_there_when_the_time_is_over_is_used(self):
+        cmake = fake_program(self.folder / "tools/cmake", f"""
+case "$*" in
+*test_ops*) touch {self.folder}/build/bin/test_devices; sleep 60;;
+*) cd {self.folder}/build; mkdir bin; touch bin/shoal bin/libshoal-cuda.so bin/test_cuda_streams;;
+esac
+""")  # fmt: skip
+        one = context(self.folder / "build")
+        with mock.patch.dict(os.environ, {"PATH": f"{cmake.parent}:{os.environ['PATH']}"}):
+            result = build.build(one, 4)
+        self.assertEqual(result.result, FAILED)
+        made = {"shoal", "shoal_cuda", "test_cuda_streams", "test_devices"}
+        self.assertEqual(set(build.targets(one)) - one.broken, made)
+        words = [line.split() for line in one.log("build").read_text().splitlines() if "--target" in line]
+        self.assertEqual(words[0][words[0].index("--target") + 1 :][:3], ["shoal", "shoal_cuda", "test_cuda_streams"])
+        self.assertRegex(result.detail, r"^time limit of \d+ s reached; not built: cuda_ceilings, .*test_cuda_gpu")
+
     def test_resources_of_kernels(self):
         text = ("Resource usage:\n Common:\n  GLOBAL:0\n Function _Z1av:\n  REG:40 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:560\n"
                 " Function _Z1bv:\n  REG:255 STACK:16 SHARED:0 LOCAL:0 CONSTANT[0]:560\n")  # fmt: skip
