@@ -37,6 +37,13 @@ def parse(output: str) -> Tests:
     return tests
 
 
+def own_text(output: str, name: str) -> str:
+    """What is written between the beginning of a test and its end, or that of the output."""
+    text = output.partition(f"[ RUN      ] {name}\n")[2]
+    end = next((found for found in ENDED.finditer(text) if found.group(2) == name), None)
+    return text[: end.start()] if end else text
+
+
 def names_in_list(output: str) -> list[str]:
     """Full names from --gtest_list_tests."""
     names, suite = [], ""

@@ -126,6 +126,12 @@ SANITIZER_SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$",
 LATE = "did not arrive within"
 
 
+def failed_late(outcome: Outcome, tests: gtest.Tests) -> bool:
+    """That is all that went wrong, in every test that did not pass."""
+    broken = [*tests.failed, *([tests.unfinished] if tests.unfinished and not outcome.timed_out else [])]
+    return bool(tests.failed) and all(LATE in gtest.own_text(outcome.output, name) for name in broken)
+
+
 def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
     """One that the time limit ended is good where it had found nothing in at least one test."""
     errors = SANITIZER_ERROR.findall(outcome.output)
@@ -138,7 +144,7 @@ def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
     if outcome.timed_out and not tests.failed:
         raise Skip(f"no test ended within {outcome.seconds:.0f} s")
     passed, detail = gtest.verdict(tests, outcome)
-    if tests.failed and LATE in outcome.output:
+    if failed_late(outcome, tests):
         raise Skip(f"nothing found, but collectives were too slow under compute-sanitizer: {detail}")
     if passed and summary is None:
         return Result("", FAILED, detail=f"no summary of compute-sanitizer; {detail}", data=data)

@@ -385,11 +385,18 @@ class Sanitizer(unittest.TestCase):
             self.judge("[ RUN      ] A.b\n", None)
 
     def test_slow_collectives_are_not_what_is_looked_for(self):
-        late = FAILING + "CommError: [all_reduce x] rank 1 (CUDA0.1) of 2 did not arrive within 5.0 s\n"
+        error = "CommError: [all_reduce x] rank 1 (CUDA0.1) of 2 did not arrive within 5.0 s\n"
+        late = "".join(f"[ RUN      ] C.{name}\n{error}[  FAILED  ] C.{name} (9 ms)\n" for name in "ab")
         with self.assertRaisesRegex(shell.Skip, "^nothing found, but collectives were too slow under compute-sanitizer"):
             self.judge(late + "========= ERROR SUMMARY: 0 errors\n", 1)
         self.assertEqual(self.judge(late + self.BROKEN, 1).result, FAILED)
-        self.assertEqual(self.judge(FAILING + "========= ERROR SUMMARY: 0 errors\n", 1).result, FAILED)
+        for other in (FAILING, FAILING + error, "[ RUN      ] C.c\na.cpp:3: Failure\n[  FAILED  ] C.c (1 ms)\n"):
+            self.assertEqual(self.judge(late + other + "========= ERROR SUMMARY: 0 errors\n", 1).result, FAILED)
+            self.assertEqual(self.judge(other + late + "========= ERROR SUMMARY: 0 errors\n", 1).result, FAILED)
+        died = late + "[ RUN      ] C.c\n========= ERROR SUMMARY: 0 errors\n"
+        self.assertEqual(self.judge(died, -11).result, FAILED)
+        with self.assertRaises(shell.Skip):
+            self.judge(died, None)
         commands = []
         with mock.patch.object(tests, "cuda_tool", return_value="sanitizer"), \
              mock.patch.object(tests, "run_gtest", side_effect=lambda c, suite, *rest: commands.append((suite, rest)) or (
