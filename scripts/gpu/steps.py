@@ -19,6 +19,7 @@ class Step:
     needs: tuple[str, ...] = ()  # steps that must not have failed
     reserve: float = 0.0  # seconds that are left to later steps
     part: int = 0  # 1 or 2: of the two that --part chooses from; 0: of both
+    doubts: tuple[str, ...] = ()  # steps that are named beside the result where they failed
 
 
 class Clock:
@@ -53,12 +54,22 @@ def run_step(step: Step, context, clock: Clock, failed: set[str]) -> Result:
 def run_all(steps: list[Step], context, clock: Clock, report: Report) -> None:
     """Which steps fail or are skipped is in the report; the ones that need them are skipped."""
     bad: set[str] = set()
+    failed: set[str] = set()
     for step in steps:
         report.begin(step.name)
         result = run_step(step, context, clock, bad)
         if result.result in (FAILED, SKIPPED):
             bad.add(step.name)
-        report.add(result, context.log(step.name))
+        if result.result == FAILED:
+            failed.add(step.name)
+        report.add(with_doubts(result, step, failed), context.log(step.name))
+
+
+def with_doubts(result: Result, step: Step, failed: set[str]) -> Result:
+    if result.result == SKIPPED:
+        return result
+    notes = "".join(f"; note that the step {name} failed" for name in step.doubts if name in failed)
+    return dataclasses.replace(result, detail=result.detail + notes)
 
 
 def choose(steps: list[Step], only: str | None) -> list[Step]:

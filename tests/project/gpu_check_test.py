@@ -148,6 +148,17 @@ class Steps(Folder):
         self.assertEqual([one.result for one in report.results], [FAILED] * 4 + [OK])
         self.assertEqual(report.results[0].detail, "IndexError: no row")
 
+    def test_failed_streams_are_named_beside_what_rests_on_them(self):
+        for error in (shell.CheckError("1 of 2"), None):
+            report = self.run_steps([self.step("a", fails=error), self.step("d", doubts=("a", "e")),
+                                     self.step("b", fails=shell.CheckError("c"), doubts=("a",)),
+                                     self.step("f", fails=shell.Skip("g"), doubts=("a",))])  # fmt: skip
+            note = "; note that the step a failed" if error else ""
+            self.assertEqual([one.detail for one in report.results[1:]], [f"limit 50{note}", f"c{note}", "g"])
+        made = {one.name: one for one in main.all_steps(False)}
+        self.assertEqual([name for name in made if "streams" in made[name].doubts], ["kernels", "collectives"])
+        self.assertGreaterEqual(made["streams"].limit, 3 * 6.75 + 3 + 15)  # kernels that all wait in vain, and loading
+
     def test_chosen_by_name(self):
         made = [self.step(name) for name in ("build", "bench-a", "bench-b", "benchmark")]
         self.assertEqual([one.name for one in steps.choose(made, "bench,build")], ["build", "bench-a", "bench-b"])
