@@ -64,23 +64,37 @@ def start_models(context, limit: float) -> Result:
     return good(f"8B in {' and '.join(begun)} to {context.models}" if begun else f"there already, in {context.models}")
 
 
-def wait_for_models(context, limit: float, kinds=TYPES) -> Result:
-    end = time.monotonic() + limit
-    for one in [one for one in context.background if one[0] in kinds]:
-        kind, process, log = one
-        context.background.remove(one)
+def is_written(context, kind: str, limit: float) -> bool:
+    """Waits for what writes the model, and leaves it alone where that takes longer than the limit."""
+    for one in [one for one in context.background if one[0] == kind]:
+        _, process, log = one
         try:
-            status = process.wait(max(end - time.monotonic(), 0.1))
+            status = process.wait(max(limit, 0.1))
         except subprocess.TimeoutExpired:
-            end_group(process)
-            raise CheckError(f"{kind}: not written in time") from None
+            return False
+        context.background.remove(one)
         if status != 0:
             raise CheckError(f"{kind}: {Outcome(status, 0, log.read_text(errors='replace')).last_line()}")
         model_path(context, kind).with_suffix(".part").rename(model_path(context, kind))
-    missing = [kind for kind in kinds if not model_path(context, kind).is_file()]
-    if missing:
-        raise Skip(f"no {model_path(context, missing[0])}: run the step models-start first")
-    sizes = {kind: model_path(context, kind).stat().st_size for kind in kinds}
+    return True
+
+
+def find_model(context, kind: str) -> pathlib.Path:
+    """For a step that needs it now."""
+    path = model_path(context, kind)
+    if not is_written(context, kind, 0):
+        raise Skip(f"{path} is still being written")
+    if not path.is_file():
+        raise Skip(f"no {path}, which the step models-start writes")
+    return path
+
+
+def wait_for_models(context, limit: float, kinds=TYPES) -> Result:
+    end = time.monotonic() + limit
+    late = [kind for kind in kinds if not is_written(context, kind, end - time.monotonic())]
+    if late:
+        raise Skip(f"{' and '.join(late)} still being written; steps that need them ask again")
+    sizes = {kind: find_model(context, kind).stat().st_size for kind in kinds}
     return good(", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in sizes.items()), **sizes)
 
 
@@ -107,9 +121,7 @@ def ceilings(context, limit: float) -> Result:
 
 
 def bench_model(context, kind: str, devices: str, env: dict, limit: float, step: str, tokens: int) -> Result:
-    path = model_path(context, kind)
-    if not path.is_file():
-        raise Skip(f"no {path}: run the steps models, too")
+    path = find_model(context, kind)
     command = [context.program("shoal"), "bench", "-m", path, "--plugin", context.plugin, "--devices", devices,
                "-p", PROMPT, "-n", tokens, "-r", 1 if tokens < GENERATED else 3, "-o", "json"]  # fmt: skip
     outcome = run(command, limit, context.log(step), context.environment(**LONG_RUN, **env))
@@ -133,7 +145,7 @@ def bench_step(name: str, kind: str, devices: str, env: dict, limit: float, part
     def work(context, left: float) -> Result:
         return bench_model(context, kind, devices, env, left, name, tokens)
 
-    return Step(name, work, limit, ("models",) if kind == TYPES[0] else ("models-later",), part=part)
+    return Step(name, work, limit, NEEDS, part=part)
 
 
 def bench_comm(context, limit: float) -> Result:
@@ -207,9 +219,7 @@ def kernel_profile(context, limit: float) -> Result:
     tool = cuda_tool("ncu")
     if not tool:
         raise Skip("no ncu (Nsight Compute) here")
-    path = model_path(context, TYPES[0])
-    if not path.is_file():
-        raise Skip(f"no {path}: run the steps models, too")
+    path = find_model(context, TYPES[0])
     sections = [word for name in ("SpeedOfLight", "LaunchStats", "Occupancy") for word in ("--section", name)]
     command = [tool, "--clock-control", "none", *sections, "--kernel-id", ":::3", context.program("shoal"), "bench",
                "-m", path, "--plugin", context.plugin, "--devices", "CUDA0:graphs=0", "-p", 0, "-n", 2,
@@ -230,17 +240,18 @@ def first_steps() -> list[Step]:
     """Of the first part: figures, should there be no second one."""
     one = TYPES[:1]
     return [
-        Step("models", lambda context, left: wait_for_models(context, left, one), 60),
+        Step("models", lambda context, left: wait_for_models(context, left, one), 60, part=1),
         bench_step("first-bench", TYPES[0], "CUDA0", {}, 30, part=1, tokens=32),
         Step("bench-comm", bench_comm, 20, NEEDS, part=1),
-        Step("models-later", wait_for_models, 60),
     ]
 
 
 def later_steps() -> list[Step]:
+    """The models are waited for at the end of the first part, too: the second one finds them."""
     two = {PER_GPU: "2"}
     return [
         Step("ceilings", ceilings, 30, NEEDS, part=2),
+        Step("models-later", wait_for_models, 60),
         bench_step("bench-q4_k_m", "q4_k_m", "CUDA0", {}, 40),
         bench_step("bench-q4_k_m-meta", "q4_k_m", TWO, two, 40),
         bench_step("bench-q8_0", "q8_0", "CUDA0", {}, 40),

@@ -1,5 +1,6 @@
 """Arguments, and the order of the steps."""
 import argparse
+import os
 import pathlib
 import shutil
 import signal
@@ -13,6 +14,7 @@ from gpu.shell import CheckError
 from gpu.steps import Clock, Step, choose, run_all
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+MEMORY = pathlib.Path("/dev/shm")
 MODEL_BYTES = 16_000_000_000
 PARTS = ("both parts", "part 1", "part 2")
 
@@ -32,9 +34,10 @@ def all_steps(emulated: bool) -> list[Step]:
     prepare.insert(1, Step("models-start", bench.start_models, 10, ("environment",)))
     last = [
         Step("registers", build.kernel_resources, 30, ("configure",), part=2),
-        Step("ncu", bench.kernel_profile, 60, ("models",), part=2),
+        Step("ncu", bench.kernel_profile, 60, ("configure",), part=2),
     ]
-    return [*prepare, *tests.first_steps(), *bench.first_steps(), *bench.later_steps(), *tests.later_steps(), *last]
+    return [*prepare, *tests.first_steps(), *bench.first_steps(), *tests.later_steps(), *bench.later_steps(),
+            *tests.last_steps(), *last]  # fmt: skip
 
 
 def of_part(steps: list[Step], part: int | None) -> list[Step]:
@@ -52,11 +55,14 @@ def find_commit(root: pathlib.Path) -> str:
 
 def default_models(context: Context, part: int | None, needed: bool) -> pathlib.Path:
     """In memory where there is room, because disks may be slow; the folder of this run only. Parts share theirs."""
+    shared = MEMORY / f"shoal-models-{os.getuid()}"
+    kept = pack.size_of(shared) if part else 0  # by an earlier part
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free + kept > MODEL_BYTES
+    if part and roomy:
+        return shared
     if part or not needed:
         return context.build / "models"
-    memory = pathlib.Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > MODEL_BYTES
-    return pathlib.Path(tempfile.mkdtemp(prefix="shoal-models-", dir=memory if roomy else None))
+    return pathlib.Path(tempfile.mkdtemp(prefix="shoal-models-", dir=MEMORY if roomy else None))
 
 
 def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
@@ -76,7 +82,8 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the names of the steps, and end")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", help="default: build/gpu; emulated: build/release")
     parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="where the 8B models are, or are written "
-                        "and stay (default: a temporary folder; with --part models in the build folder)")  # fmt: skip
+                        "and stay (default: a temporary folder; with --part one that stays, in /dev/shm or else in the "
+                        "build folder)")  # fmt: skip
     parser.add_argument("-j", "--jobs", type=int, default=build.jobs())
     parser.add_argument("--commit", help="what is tested, for machines without git")
     return parser.parse_args(arguments)

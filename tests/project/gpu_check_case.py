@@ -1,14 +1,16 @@
 """What the tests of scripts/gpu_check share: output of GoogleTest, programs that are shell scripts, a folder."""
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import shell  # noqa: E402
+from gpu import build, programs, shell  # noqa: E402
 from gpu.context import Context  # noqa: E402
 
 PASSING = """\
@@ -46,6 +48,12 @@ def fake_program(path: pathlib.Path, text: str) -> pathlib.Path:
     return path
 
 
+def row(prompt, generated, rate):
+    """As in the JSON of `shoal bench`, of an 8B model in q8_0."""
+    return {"test": f"pp{prompt}" if prompt else f"tg{generated}", "n_prompt": prompt, "n_gen": generated,
+            "avg_ts": rate, "model_size": 8_532_934_656, "model_n_params": 8_030_261_248}  # fmt: skip
+
+
 def ended(output, status=0):
     return shell.Outcome(status, 5.0, output)
 
@@ -66,3 +74,34 @@ class Folder(unittest.TestCase):
         for name, text in programs.items():
             fake_program(one.build / "bin" / name, text)
         return one
+
+
+class Carried(Folder):
+    """Programs, carried from the machine that built them."""
+
+    def packed(self, commit="abc123"):
+        """A context like that of the other machine, and what was packed."""
+        self.root = self.folder / "tree"
+        (self.root / "data/models").mkdir(parents=True)
+        made = self.context(self.root, commit)
+        for name in build.targets(made):
+            fake_program(made.build / "bin" / name, "echo carried $0\n")
+        made.plugin.touch()
+        fake_program(made.build / "tests/models/x-q4_0.gguf", "")
+        tools = self.folder / "tools"
+        fake_program(tools / "cmake", "exit 0\n")
+        fake_program(tools / "strip", 'cp "$3" "$2"\n')
+        deps = self.folder / "deps"
+        deps.mkdir()
+        with mock.patch.dict(os.environ, {"PATH": f"{tools}:{os.environ['PATH']}"}):
+            programs.pack(made, "90", deps)
+        return deps
+
+    def context(self, root, commit, deps=None):
+        return Context(root, root / "build/gpu", deps, False, 2, self.folder / "models", commit,
+                       {"gpus": [{"compute_cap": "9.0"}]})  # fmt: skip
+
+    def other(self, deps, commit="abc123"):
+        root = self.folder / "other"
+        (root / "data/models").mkdir(parents=True, exist_ok=True)
+        return self.context(root, commit, deps)

@@ -12,9 +12,8 @@ from unittest import mock
 
 sys.dont_write_bytecode = True
 
-from gpu_check_case import FAILING, PASSING, ROOT, Folder, context, ended, fake_program  # noqa: E402
+from gpu_check_case import FAILING, PASSING, ROOT, Carried, Folder, context, ended, fake_program, row  # noqa: E402
 from gpu import bench, build, gtest, machine, main, pack, programs, shell, steps, tests, text  # noqa: E402
-from gpu.context import Context  # noqa: E402
 from gpu.report import FAILED, MISSED, OK, SKIPPED, Report, Result  # noqa: E402
 
 SCRIPT = ROOT / "scripts/gpu_check"
@@ -180,13 +179,17 @@ class Steps(Folder):
 
         every, first, second = names(None), names(1), names(2)
         self.assertEqual(set(first) | set(second), set(every))
-        both = {"environment", "models-start", "programs", "googletest", "configure", "build", "models", "models-later"}
+        both = {"environment", "models-start", "programs", "googletest", "configure", "build", "models-later"}
         self.assertEqual(set(first) & set(second), both)
-        tested = [name for name in first if name not in both and "bench" not in name]
+        tested = [name for name in first if name not in both and "bench" not in name and name != "models"]
         self.assertEqual(tested, ["streams", "devices", "ops", "kernels", "collectives", "nccl-one-rank"])
         self.assertEqual([name for name in first if "bench" in name], ["first-bench", "bench-comm"])
         for name in ("ceilings", "registers", "meta", "sched", "reference", "bench-q8_0-meta", "ncu"):
             self.assertIn(name, second)
+        self.assertEqual(first[-1], "models-later")  # for the second part
+        # On another machine the second part begins to write the models anew.
+        order = ["models-start", "text", "reference", "meta", "sched", "ceilings", "models-later", "bench-q4_k_m"]
+        self.assertEqual([name for name in second if name in order], order)
         emulated = {one.name for one in main.all_steps(True)}
         self.assertLess(emulated, set(every))
 
@@ -197,6 +200,7 @@ class Steps(Folder):
         for one in made:
             if one.name in ("devices", "ops", "kernels", "collectives", "nccl-one-rank"):
                 self.assertGreaterEqual(one.reserve, figures, one.name)
+        self.assertEqual({one.reserve for one in tests.later_steps()}, {120.0})  # and the second part
 
 
 class Reports(Folder):
@@ -412,7 +416,7 @@ class Sanitizer(unittest.TestCase):
         with mock.patch.object(tests, "cuda_tool", return_value="sanitizer"), \
              mock.patch.object(tests, "run_gtest", side_effect=lambda c, suite, *rest: commands.append((suite, rest)) or (
                  ended("Unable to find injection library"), gtest.parse(""))):  # fmt: skip
-            for step in tests.later_steps():
+            for step in tests.last_steps():
                 if step.name.startswith("sanitizer"):
                     with self.assertRaises(shell.Skip):
                         step.work(context("/nonexistent"), 5)
@@ -421,12 +425,6 @@ class Sanitizer(unittest.TestCase):
 
     def test_it_must_have_looked(self):
         self.assertEqual(self.judge(PASSING, 0).result, FAILED)
-
-
-def row(prompt, generated, rate):
-    """As in the JSON of `shoal bench`, of an 8B model in q8_0."""
-    return {"test": f"pp{prompt}" if prompt else f"tg{generated}", "n_prompt": prompt, "n_gen": generated, "avg_ts": rate,
-            "model_size": 8_532_934_656, "model_n_params": 8_030_261_248}  # fmt: skip
 
 
 class Ratios(Folder):
@@ -486,6 +484,38 @@ class Ratios(Folder):
         one = self.built(shoal="""echo '{"wrong": 3, "results": []}'; exit 0\n""")
         with self.assertRaisesRegex(shell.CheckError, "3 elements are wrong"):
             bench.bench_comm(one, 10)
+
+    def test_models_that_are_late_are_asked_for_again(self):
+        rows = json.dumps(self.ROWS)
+        one = self.built(shoal=f"cat <<'X'\n[\n{rows[1:]}\nX\n")
+        one.root = self.folder
+        (self.folder / "scripts").mkdir()
+        (self.folder / "scripts/make_model.py").write_text(
+            "import os, sys, time\nwhile not os.path.exists(sys.path[0] + '/go'): time.sleep(0.02)\n"
+            "open(sys.argv[-1], 'w').write('model')")  # fmt: skip
+        bench.start_models(one, 10)
+        self.addCleanup(bench.stop_background, one)
+        step = next(step for step in bench.later_steps() if step.name == "bench-q8_0")
+        with self.assertRaisesRegex(shell.Skip, "^q4_k_m and q8_0 still being written; .* ask again$"):
+            bench.wait_for_models(one, 0.2)
+        with self.assertRaisesRegex(shell.Skip, "q8_0.gguf is still being written$"):
+            step.work(one, 20)
+        (self.folder / "scripts/go").touch()
+        next(process for kind, process, _ in one.background if kind == "q8_0").wait(30)
+        self.assertEqual(step.work(one, 20).detail, "prompt 20000 tokens/s, generation 300.0 tokens/s")
+        self.assertFalse([one.name for one in main.all_steps(False) if any("models" in name for name in one.needs)])
+
+    def test_where_the_models_of_parts_are(self):
+        one = context(self.folder / "build")
+        with mock.patch.multiple(main, MEMORY=self.folder, MODEL_BYTES=1000):
+            shared = main.default_models(one, 1, True)
+            self.assertEqual((shared.parent, shared), (self.folder, main.default_models(one, 2, False)))
+            shared.mkdir()
+            (shared / "model.gguf").write_bytes(bytes(600))
+            with mock.patch.object(main.shutil, "disk_usage", return_value=mock.Mock(free=500)):
+                self.assertEqual(main.default_models(one, 2, True), shared)
+                (shared / "model.gguf").unlink()
+                self.assertEqual(main.default_models(one, 2, True), one.build / "models")
 
     def test_models_are_written_beside_the_other_steps(self):
         one = context(self.folder)
@@ -553,7 +583,7 @@ class Machine(Folder):
                 one.carried = True
                 self.assertEqual(build.build_googletest(one, 30).result, OK)
         with mock.patch.object(tests, "cuda_tool", return_value=None):
-            step = next(step for step in tests.later_steps() if step.name == "sanitizer-ops")
+            step = next(step for step in tests.last_steps() if step.name == "sanitizer-ops")
             with self.assertRaisesRegex(shell.Skip, "^no compute-sanitizer here$"):
                 step.work(one, 5)
         with mock.patch.object(pack, "find_tool", return_value=None):
@@ -615,36 +645,7 @@ esac
         self.assertEqual(len(found), 2)
 
 
-class Programs(Folder):
-    """Carried from the machine that built them."""
-
-    def packed(self, commit="abc123"):
-        """A context like that of the other machine, and what was packed."""
-        self.root = self.folder / "tree"
-        (self.root / "data/models").mkdir(parents=True)
-        made = self.context(self.root, commit)
-        for name in build.targets(made):
-            fake_program(made.build / "bin" / name, "echo carried $0\n")
-        made.plugin.touch()
-        fake_program(made.build / "tests/models/x-q4_0.gguf", "")
-        tools = self.folder / "tools"
-        fake_program(tools / "cmake", "exit 0\n")
-        fake_program(tools / "strip", 'cp "$3" "$2"\n')
-        deps = self.folder / "deps"
-        deps.mkdir()
-        with mock.patch.dict(os.environ, {"PATH": f"{tools}:{os.environ['PATH']}"}):
-            programs.pack(made, "90", deps)
-        return deps
-
-    def context(self, root, commit, deps=None):
-        return Context(root, root / "build/gpu", deps, False, 2, self.folder / "models", commit,
-                       {"gpus": [{"compute_cap": "9.0"}]})  # fmt: skip
-
-    def other(self, deps, commit="abc123"):
-        root = self.folder / "other"
-        (root / "data/models").mkdir(parents=True, exist_ok=True)
-        return self.context(root, commit, deps)
-
+class Programs(Carried):
     def test_they_take_the_place_of_a_build(self):
         one = self.other(self.packed())
         result = programs.unpack(one, 30)
