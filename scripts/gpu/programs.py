@@ -4,6 +4,7 @@ import json
 import lzma
 import os
 import pathlib
+import re
 import shutil
 import tarfile
 import tempfile
@@ -11,7 +12,7 @@ import time
 
 from gpu.build import build_command, configure_command, targets
 from gpu.report import Result
-from gpu.shell import CheckError, describe, find_tool, require_success, run
+from gpu.shell import CheckError, Outcome, describe, find_tool, require_success, run
 from gpu.steps import good
 
 ARCHIVE = "programs.tar.xz"
@@ -75,12 +76,19 @@ def unpack(context, limit: float) -> Result:
         extract_models(context)
         tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], end - time.monotonic(),
                     context.log("programs"), context.environment())  # fmt: skip
-        if tried.status != 0:
+        if why := why_not_working(tried):
             shutil.rmtree(context.build / "bin")
-            return unusable(context, archive, f"those carried do not run ({tried.ending()}; {tried.last_line()})")
+            return unusable(context, archive, f"those carried {why}")
         write_stamp(context, archive, files=tried_files(context))
     context.carried = True
     return good(f"of commit {facts['commit']}{', unpacked before' if in_place else ''}{stand_in}", **facts)
+
+
+def why_not_working(tried: Outcome) -> str:
+    """From `shoal devices`, which is content with a plug-in that the machine's driver is too old for."""
+    if tried.status != 0:
+        return f"do not run ({tried.ending()}; {tried.last_line()})"
+    return "" if re.search(r"^CUDA0 ", tried.output, re.MULTILINE) else f"do not find the GPU ({tried.last_line()})"
 
 
 def unusable(context, archive: pathlib.Path, why: str) -> Result:

@@ -85,7 +85,7 @@ class Carried(Folder):
         (self.root / "data/models").mkdir(parents=True)
         made = self.context(self.root, commit)
         for name in build.targets(made):
-            fake_program(made.build / "bin" / name, "echo carried $0\n")
+            fake_program(made.build / "bin" / name, "echo CUDA0 carried $0\n")
         made.plugin.touch()
         fake_program(made.build / "tests/models/x-q4_0.gguf", "")
         tools = self.folder / "tools"

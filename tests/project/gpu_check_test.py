@@ -711,6 +711,13 @@ class Programs(Carried):
             left_behind.kill()
         self.assertTrue(one.carried, result.detail)
 
+    def test_what_does_not_find_the_gpu_is_built(self):
+        one = self.other(self.packed())
+        with mock.patch.object(programs, "run", return_value=ended("CPU0  CPU\nCUDA: no_devices=old driver\n")):
+            detail = programs.unpack(one, 30).detail
+        self.assertEqual(detail, "those carried do not find the GPU (CUDA: no_devices=old driver): they are built here")
+        self.assertFalse(one.carried)
+
     def test_what_does_not_run_there_is_built(self):
         deps = self.packed()
         one = self.other(deps)
