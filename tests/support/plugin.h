@@ -10,11 +10,14 @@
 
 namespace shoal::test {
 
+inline bool plugin_is_named() {
+  const char* file = std::getenv("SHOAL_TEST_PLUGIN");
+  return file != nullptr && *file != '\0';
+}
 /// None when SHOAL_TEST_PLUGIN is not set. A plug-in that is named and cannot be loaded is an error.
 inline std::span<Device* const> plugin_devices() {
-  const char* file = std::getenv("SHOAL_TEST_PLUGIN");
-  if (file == nullptr || *file == '\0') return {};
-  return Registry::instance().load(file).devices();
+  if (!plugin_is_named()) return {};
+  return Registry::instance().load(std::getenv("SHOAL_TEST_PLUGIN")).devices();
 }
 /// The first of them, or nullptr.
 inline Device* plugin_device() {

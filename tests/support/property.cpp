@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "devices/cpu/cpu_device.h"
+#include "tests/support/plugin.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {
@@ -19,7 +20,11 @@ constexpr std::array kDeadly{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
 
 class EnoughDevices : public testing::Environment {
  public:
-  void SetUp() override { cpu::configure("devices=20,threads=1"); }
+  void SetUp() override {
+    cpu::configure("devices=20,threads=1");
+    if (!plugin_is_named()) return;
+    ASSERT_NE(plugin_device(), nullptr) << "the plug-in has no device";
+  }
 };
 [[maybe_unused]] const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new EnoughDevices);
 
