@@ -36,6 +36,7 @@ const GraphRange& checked(const Device& device, const GraphRange& range) {
 CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options)
     : GraphPlan(backend),
       backend_(backend),
+      gpu_(backend.cuda_device().gpu().traits.gpu),
       cuts_(options.cuts),
       shown_(shown_ids(options)),
       label_(options.label),
@@ -47,7 +48,7 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
 CudaPlan::~CudaPlan() {
   if (was_queued_ && has_backend()) backend_.finish();
   for (const Captured& part : captured_) {
-    if (part.exec != nullptr) destroy_graph(backend_.cuda_device().gpu().traits.gpu, part.exec);
+    if (part.exec != nullptr) destroy_graph(gpu_, part.exec);
   }
 }
 

@@ -68,6 +68,7 @@ class CudaPlan final : public GraphPlan {
   bool capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
   CudaBackend& backend_;  ///< see has_backend()
+  const int gpu_;         ///< its
   std::vector<int> cuts_, shown_;
   std::string label_;
   std::shared_ptr<const Topology> topology_;
