@@ -19,7 +19,6 @@ constexpr int kAnyGpu = -1;
 struct Rank {
   const WaitingKernels* mesh;
   WaitingKernels::Stream stream;
-  bool shares_gpu;  ///< with others of the mesh
 };
 
 struct Pinned {
@@ -50,10 +49,10 @@ bool is_done(cudaStream_t stream) {
   return status == cudaSuccess;
 }
 
-/// The gate is closed. On one GPU only a mesh that has several ranks there can wait for a launch on this very GPU.
+/// The gate is closed, for all GPUs: what a kernel on this one waits for cannot be launched on another one either.
 bool none_waits(const State& all, int gpu) {
   return std::all_of(all.ranks.begin(), all.ranks.end(), [gpu](const Rank& rank) {
-    const bool matters = gpu == kAnyGpu || (rank.stream.gpu == gpu && rank.shares_gpu);
+    const bool matters = gpu == kAnyGpu || rank.stream.gpu == gpu;
     return !matters || is_done(rank.stream.stream);
   });
 }
@@ -87,11 +86,7 @@ WaitingKernels::WaitingKernels(std::span<const Stream> ranks) {
   if (ranks.size() < 2) return;
   State& all = state();
   const std::lock_guard lock(all.gate);
-  for (const Stream& rank : ranks) {
-    const auto there =
-        std::count_if(ranks.begin(), ranks.end(), [&](const Stream& one) { return one.gpu == rank.gpu; });
-    all.ranks.push_back({this, rank, there > 1});
-  }
+  for (const Stream& rank : ranks) all.ranks.push_back({this, rank});
 }
 
 WaitingKernels::~WaitingKernels() {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -44,11 +45,14 @@ weight %w f32 [8]
 output %y
 )";
 
-/// A mesh of two devices of the GPU with a collective that its second rank has not queued.
+/// A mesh of two devices with a collective that its second rank has not queued; the first one is of GPU 0.
 class Pair {
  public:
-  Pair(const CudaMesh& mesh, int first, int64_t count = 300'000)
-      : backends_{&mesh.backend(first), &mesh.backend(first + 1)}, test_(all_reduce_case(2, DType::kF32, count)) {
+  Pair(const CudaMesh& mesh, int first, int64_t count = 300'000) : Pair(mesh, first, first + 1, count) {}
+  Pair(const CudaMesh& mesh, int first, int second, int64_t count)
+      : backends_{&mesh.backend(first), &mesh.backend(second)},
+        gpus_{mesh.gpu(first), mesh.gpu(second)},
+        test_(all_reduce_case(2, DType::kF32, count)) {
     collectives::Options options;
     options.implementation = "p2p";
     options.timeout = kTimeout;
@@ -57,7 +61,7 @@ class Pair {
     for (int rank = 0; rank < 2; ++rank) calls_.push_back(test_.call(rank));
   }
   int size() const { return 2; }
-  int gpu(int) const { return 0; }
+  int gpu(int rank) const { return gpus_[static_cast<size_t>(rank)]; }
   Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
   /// Of each rank's kernels.
   int blocks() const {
@@ -84,6 +88,7 @@ class Pair {
 
  private:
   std::vector<Backend*> backends_;
+  std::vector<int> gpus_;
   std::unique_ptr<Communicator> communicator_;
   Case test_;
   std::vector<Call> calls_;
@@ -208,6 +213,24 @@ TEST_F(WaitingTest, GraphsAreDestroyedLater) {
   emulator::record_calls();
   pair.drop_communicator();
   EXPECT_EQ(count(emulator::take_calls(), "cudaGraphExecDestroy"), 1u);
+}
+
+// Each GPU has one rank of the mesh: what waits for a GPU keeps the rank of another one from being launched.
+TEST(WaitingOnTwoGpus, APlanIsNotCapturedBesideARankThatWaits) {
+  const Environment modes{{"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}};
+  CudaMesh mesh(2, 2);
+  Loaded loaded(kText, *mesh.devices()[1]);
+  const auto plan = mesh.backend(1).create_plan(loaded.graph);
+  loaded.fill_inputs();
+  Pair pair(mesh, 0, 2, 300'000);
+  pair.begin();
+  for (int i = 0; i < 2; ++i) mesh.backend(1).compute_async(*plan);
+  std::atomic<bool> done{false};
+  const auto tell = [](void* object, const void*, bool) { *static_cast<std::atomic<bool>*>(object) = true; };
+  mesh.backend(1).enqueue({tell, &done, nullptr});
+  wait_until([&] { return done || calls_in_progress("cudaGraphInstantiate") > 0; });
+  pair.end();
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
 }
 
 }  // namespace
