@@ -185,6 +185,7 @@ bool CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps
     }
   }
   if (done && into.exec == nullptr) done = cudaGraphInstantiate(&into.exec, graph, 0) == cudaSuccess;
+  if (done) cudaGraphUpload(into.exec, context.stream);  // now, rather than while others wait for what is launched
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
   into.stale = false;

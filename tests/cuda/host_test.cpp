@@ -147,6 +147,7 @@ TEST_F(HostTest, AMovedPlanKeepsItsGraphWhereNoAddressChanges) {
   loaded_.fill(*x3);
   const Calls moved(backend_, [&] { backend_.compute_async(*plan_); });
   EXPECT_EQ(moved["cudaGraphExecUpdate"], 1u);
+  EXPECT_EQ(moved["cudaGraphUpload"], 1u);
   EXPECT_EQ(moved["cudaGraphInstantiate"], 0u);
   EXPECT_EQ(moved["cudaGraphLaunch"], 1u);
   const auto in = test::read_floats(*x3), out = test::read_floats(*third.find("y"));

@@ -179,6 +179,25 @@ TEST_F(WaitingTest, PageableMemoryIsReadWhenTheStreamIsDone) {
   EXPECT_EQ(second, first);
 }
 
+TEST_F(WaitingTest, APlanIsUploadedBeforeItIsLaunched) {
+  Loaded loaded(kText, *mesh_.devices()[0]);
+  const auto plan = mesh_.backend(0).create_plan(loaded.graph);
+  loaded.fill_inputs();
+  const auto graph_calls = [&] {
+    emulator::record_calls();
+    mesh_.backend(0).compute_async(*plan);
+    mesh_.backend(0).synchronize();
+    std::vector<std::string> calls = emulator::take_calls();
+    std::erase_if(calls, [](const std::string& name) {
+      return !name.starts_with("cudaGraph") || name == "cudaGraphDestroy";
+    });
+    return calls;
+  };
+  EXPECT_THAT(graph_calls(), testing::IsEmpty());
+  EXPECT_THAT(graph_calls(), testing::ElementsAre("cudaGraphInstantiate", "cudaGraphUpload", "cudaGraphLaunch"));
+  EXPECT_THAT(graph_calls(), testing::ElementsAre("cudaGraphLaunch"));
+}
+
 TEST_F(WaitingTest, APlanIsNotCapturedBesideAMeshThatWaits) {
   Loaded loaded(kText, *mesh_.devices()[2]);
   const auto plan = mesh_.backend(2).create_plan(loaded.graph);

@@ -219,6 +219,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec_handle, cudaGraph_t graph_h
     if (info != nullptr) *info = {result, nullptr, nullptr};
     if (result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
     exec->nodes = std::make_shared<const Nodes>(graph->nodes);
+    exec->uploaded = false;
     return cudaSuccess;
   });
 }
