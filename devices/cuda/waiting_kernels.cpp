@@ -40,13 +40,13 @@ State& state() {
   return state;
 }
 
-/// A stream that is captured was done before.
+/// A stream that is captured was done before; one with an error runs nothing any more.
 bool is_done(cudaStream_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaError_t status = cudaStreamIsCapturing(stream, &capture);
   if (status == cudaSuccess && capture == cudaStreamCaptureStatusNone) status = cudaStreamQuery(stream);
   if (status != cudaSuccess) cudaGetLastError();
-  return status == cudaSuccess;
+  return status != cudaErrorNotReady;
 }
 
 /// The gate is closed, for all GPUs: what a kernel on this one waits for cannot be launched on another one either.

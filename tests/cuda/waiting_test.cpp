@@ -151,6 +151,17 @@ TEST_F(WaitingTest, PinnedMemoryIsFreedLater) {
   EXPECT_EQ(count(emulator::take_calls(), "cudaFreeHost"), 2u);
 }
 
+// Nothing runs in a broken stream, now or later.
+TEST_F(WaitingTest, AStreamWithAnErrorKeepsNothingFromBeingFreed) {
+  auto pinned = mesh_.devices()[2]->host_buffer_type()->allocate(9000);
+  const Pair pair(mesh_, 0);
+  emulator::fail_call("cudaStreamQuery", 1, cudaErrorLaunchFailure, 1000);
+  emulator::record_calls();
+  pinned.reset();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaFreeHost"), 1u);
+  emulator::clear_faults();
+}
+
 TEST_F(WaitingTest, AnotherMeshComesAndGoes) {
   Pair pair(mesh_, 0);
   pair.begin();
