@@ -105,10 +105,16 @@ class NcclCommunicator final : public Communicator {
   }
   ~NcclCommunicator() override {
     for (const auto& rank : ranks_) rank->backend.launcher().remove_watch(this);
+    shoal::cuda::free_what_is_left(kEndTime);
     // Destroying one waits for its peers, aborting does not; nothing is queued any more.
     for (const auto& rank : ranks_) abandon(*rank);
     for (const auto& rank : ranks_) {
-      if (rank->aborting.joinable()) rank->aborting.join();
+      if (!rank->aborting.joinable()) continue;
+      while (!rank->ended) {
+        shoal::cuda::free_what_is_left(std::chrono::milliseconds(0));  // graphs of the rank
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      rank->aborting.join();
     }
   }
 

@@ -124,6 +124,18 @@ void destroy_graph(int gpu, cudaGraphExec_t exec) {
   try_to_free(all);
 }
 
+void free_what_is_left(std::chrono::milliseconds patience) {
+  State& all = state();
+  for (const Clock::time_point end = Clock::now() + patience;;) {
+    try_to_free(all);
+    {
+      const std::lock_guard lock(all.mutex);
+      if ((all.graphs.empty() && all.pinned.empty()) || Clock::now() >= end) return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 cudaError_t allocate_pinned(void** data, size_t size) {
   State& all = state();
   {

@@ -38,6 +38,9 @@ bool run_while_none_waits(int gpu, std::chrono::milliseconds patience, const std
 
 /// Destroys a graph that no stream runs, now or later.
 void destroy_graph(int gpu, cudaGraphExec_t exec);
+/// Frees what was left for later, as far as that can be done within `patience`. For who waits for it, as NCCL does for
+/// the graphs of a rank. Not between launches of a mesh.
+void free_what_is_left(std::chrono::milliseconds patience);
 
 /// Host memory that is pinned for all GPUs; its contents are those of an earlier use, or nothing. Leaves CUDA's last
 /// error.

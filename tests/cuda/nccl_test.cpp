@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "collectives/nccl/nccl_communicator.h"
+#include "devices/cuda/kernels/platform.h"
+#include "devices/cuda/waiting_kernels.h"
 #include "graph/error.h"
 #include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/device_memory.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/nccl_standin/standin.h"
 #include "tests/cuda/p2p_rig.h"
@@ -104,6 +108,47 @@ class Stopwatch {
  private:
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+/// Waits for the host.
+__global__ void hold_stream(const uint32_t* flag) {
+  while (shoal::cuda::load_acquire(flag) == 0) shoal::cuda::spin_pause();
+}
+
+// NCCL ends a rank only when no graph refers to it, so graphs must not be left for later then.
+TEST_F(NcclTest, EndsWhenARecordingWentBesideAMeshThatWaited) {
+  CudaMesh mesh(1);
+  auto communicator = mesh.communicator("nccl", kLong);
+  run(mesh, *communicator, p2p::all_reduce_case(1, DType::kF32, 10));
+  Case test = p2p::all_reduce_case(1, DType::kF32, 10);
+  test.prepare(mesh);
+  const Call call = test.call(0);
+  ASSERT_TRUE(mesh.backend(0).start_recording());
+  communicator->enqueue(0, call);
+  auto recording = mesh.backend(0).stop_recording();
+  ASSERT_NE(recording, nullptr);
+
+  const test::CudaStream first, second;
+  const shoal::cuda::WaitingKernels::Stream streams[] = {{0, first}, {0, second}};
+  const shoal::cuda::WaitingKernels others(streams);
+  const test::CudaArray<uint32_t> flag(std::vector<uint32_t>{0});
+  shoal::cuda::launch(first, hold_stream, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(flag.data()));
+  recording.reset();
+  __atomic_store_n(flag.data(), 1, __ATOMIC_RELEASE);
+  first.synchronize();
+
+  std::atomic<bool> ended{false};
+  std::thread watchdog([&] {
+    for (int i = 0; i < 1000 && !ended; ++i) std::this_thread::sleep_for(milliseconds(10));
+    if (ended) return;
+    ADD_FAILURE() << "waits for a graph that nobody destroys";
+    void* memory = nullptr;
+    shoal::cuda::allocate_pinned(&memory, 16);
+    shoal::cuda::free_pinned(memory, 16);  // with all that waits to be freed
+  });
+  communicator.reset();
+  ended = true;
+  watchdog.join();
+}
 
 TEST_F(NcclTest, EveryCollectiveOnOneToFourRanks) {
   for (int ranks = 1; ranks <= 4; ++ranks) {
