@@ -83,6 +83,7 @@ class P2pCommunicator::Memory {
     cuda::check(cuda::allocate_pinned(&host, sizeof(HostWords)), "p2p communicator", "allocate pinned host memory");
     host_ = new (host) HostWords{};
     try {
+      for (const Place& place : places) cuda::keep_pool_memory(place.gpu);
       for (const Place& place : places) add(place, bytes);
     } catch (...) {
       release();
@@ -115,6 +116,14 @@ class P2pCommunicator::Memory {
     for (const Block& block : blocks_) {
       const cuda::CurrentGpu current(block.place.gpu);
       cudaFreeAsync(block.memory, block.place.stream);
+    }
+    std::set<int> gpus;
+    for (const Block& block : blocks_) {
+      cudaStreamSynchronize(block.place.stream);
+      gpus.insert(block.place.gpu);
+    }
+    for (const int gpu : gpus) {
+      cuda::run_while_none_waits(gpu, std::chrono::milliseconds(0), [gpu] { cuda::trim_pool(gpu); });
     }
     cuda::free_pinned(host_, sizeof(HostWords));
   }

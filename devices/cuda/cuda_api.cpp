@@ -1,5 +1,7 @@
 #include "devices/cuda/cuda_api.h"
 
+#include <limits>
+
 #include "graph/error.h"
 
 namespace shoal::cuda {
@@ -19,6 +21,31 @@ cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
   if (status != cudaSuccess) return status;
   const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, peer}, flags};
   return cudaMemPoolSetAccess(pool, &access, 1);
+}
+
+void keep_pool_memory(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  uint64_t threshold = std::numeric_limits<uint64_t>::max();
+  const bool done = cudaDeviceGetDefaultMemPool(&pool, gpu) == cudaSuccess &&
+                    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold) == cudaSuccess;
+  if (!done) cudaGetLastError();
+}
+
+size_t kept_pool_memory(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  uint64_t reserved = 0, used = 0;
+  const bool known = cudaDeviceGetDefaultMemPool(&pool, gpu) == cudaSuccess &&
+                     cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) == cudaSuccess &&
+                     cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) == cudaSuccess;
+  if (!known) cudaGetLastError();
+  return known && reserved > used ? reserved - used : 0;
+}
+
+void trim_pool(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  if (cudaDeviceGetDefaultMemPool(&pool, gpu) != cudaSuccess || cudaMemPoolTrimTo(pool, 0) != cudaSuccess) {
+    cudaGetLastError();
+  }
 }
 
 CurrentGpu::CurrentGpu(int gpu) : gpu_(gpu) {

@@ -14,6 +14,14 @@ void check(cudaError_t status, std::string_view owner, std::string_view what);
 /// What `peer`, which has access to `gpu`, may do with memory that is allocated in the order of `gpu`'s streams.
 cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags);
 
+/// Lets the GPU's pool keep what is freed. By default it gives everything back whenever the host waits for a stream, in
+/// a call that may wait for all that the GPU does.
+void keep_pool_memory(int gpu);
+/// Bytes that the GPU's pool keeps and nobody uses.
+size_t kept_pool_memory(int gpu);
+/// Gives them back. May wait for the GPU: see run_while_none_waits().
+void trim_pool(int gpu);
+
 /// Calls of this thread are for this GPU while it lives, and for the one before afterwards.
 class CurrentGpu {
  public:

@@ -1,6 +1,7 @@
 #include "devices/cuda/cuda_buffer.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_family.h"
@@ -13,6 +14,9 @@
 
 namespace shoal::cuda {
 namespace {
+
+/// How long an allocation that has failed waits for meshes to be done before it fails for good.
+constexpr std::chrono::milliseconds kTrimPatience{100};
 
 class CudaBuffer final : public Buffer {
  public:
@@ -106,9 +110,16 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   const CurrentGpu current(device_.gpu().traits.gpu);
   device_.take(size);
   void* data = nullptr;
+  const cudaStream_t stream = device_.gpu().transfers();
   // In the order of the transfer stream, and visible to every other stream once that one is done.
-  cudaError_t status = cudaMallocAsync(&data, whole_granules(size), device_.gpu().transfers());
-  if (status == cudaSuccess) status = cudaStreamSynchronize(device_.gpu().transfers());
+  cudaError_t status = cudaMallocAsync(&data, whole_granules(size), stream);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    const int gpu = device_.gpu().traits.gpu;
+    const auto trim = [gpu, stream] { cudaStreamSynchronize(stream), trim_pool(gpu); };
+    if (run_while_none_waits(gpu, kTrimPatience, trim)) status = cudaMallocAsync(&data, whole_granules(size), stream);
+  }
+  if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
   if (status == cudaSuccess) {
     return std::make_unique<CudaBuffer>(*this, static_cast<std::byte*>(data), size);
   }

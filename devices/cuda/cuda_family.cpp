@@ -79,6 +79,7 @@ DeviceMemory CudaDevice::memory() const {
   const CurrentGpu current(gpu_.traits.gpu);
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), name_, "read how much memory is free");
+  free = std::min(free + kept_pool_memory(gpu_.traits.gpu), total);
   const size_t share = total / static_cast<size_t>(parts_);
   return {std::min(free, share - std::min(used_.load(), share)), share};
 }
@@ -182,6 +183,7 @@ void CudaFamily::prepare(Gpu& gpu) {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), fmt::format("CUDA{}", gpu.traits.gpu),
         "make a stream");
+  keep_pool_memory(gpu.traits.gpu);
   for (const auto& other : gpus_) {
     if (other.get() == &gpu || other->stream == nullptr) continue;
     connect(gpu, *other);

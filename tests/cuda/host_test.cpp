@@ -203,7 +203,7 @@ TEST_F(HostTest, AllocationsThatFailSayWhatWasAskedForAndWhatIsLeft) {
   };
   const size_t free = device_.memory().free;
   refused(device_.memory().total + 1, "asked for");
-  fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
+  fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation, 2);
   refused(4096, "4.0 KiB asked for");
   EXPECT_EQ(device_.memory().free, free) << "is given back";
   EXPECT_NO_THROW(device_.buffer_type().allocate(4096));
@@ -431,6 +431,32 @@ TEST(CudaFamilyTest, VirtualDevicesShareTheMemory) {
   EXPECT_NO_THROW(devices[0]->buffer_type().allocate(1u << 20));
   const Environment bad("SHOAL_CUDA_DEVICES_PER_GPU", "65");
   EXPECT_THAT([] { CudaFamily(); }, ThrowsMessage<InvalidArgument>(HasSubstr("SHOAL_CUDA_DEVICES_PER_GPU")));
+}
+
+TEST(CudaFamilyTest, WhatItsPoolKeepsIsFree) {
+  const Environment environment("SHOAL_EMULATED_MEMORY", "4194304");
+  CudaMesh mesh(1);
+  Device& device = *mesh.devices()[0];
+  const size_t before = device.memory().free;
+  device.buffer_type().allocate(1u << 20).reset();
+  device.buffer_type().allocate(16).reset();
+  uint64_t reserved = 0;
+  cudaMemPool_t pool = nullptr;
+  ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
+  ASSERT_EQ(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved), cudaSuccess);
+  EXPECT_GE(reserved, 1u << 20) << "is not given back at every synchronize";
+  EXPECT_EQ(device.memory().free, before);
+}
+
+TEST(CudaFamilyTest, WhatItsPoolKeepsIsGivenBackBeforeAnAllocationFails) {
+  CudaMesh mesh(1);
+  mesh.backend(0).synchronize();
+  fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
+  emulator::record_calls();
+  EXPECT_NE(mesh.devices()[0]->buffer_type().allocate(1000), nullptr);
+  const auto calls = emulator::take_calls();
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaMemPoolTrimTo"), 1);
+  emulator::clear_faults();
 }
 
 TEST(CudaFamilyTest, WithoutAGpuThereAreNoDevicesAndAReason) {

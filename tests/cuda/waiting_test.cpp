@@ -162,14 +162,30 @@ TEST_F(WaitingTest, AStreamWithAnErrorKeepsNothingFromBeingFreed) {
   emulator::clear_faults();
 }
 
+TEST_F(WaitingTest, MemoryComesAndGoesBesideAMeshThatWaits) {
+  BufferType& type = mesh_.devices()[2]->buffer_type();
+  auto memory = type.allocate(5000), other = type.allocate(5000);
+  Pair pair(mesh_, 0);
+  pair.begin();
+  memory.reset();
+  memory = type.allocate(1000);  // waits for the stream in which the other was freed
+  other.reset();
+  pair.end();
+}
+
 TEST_F(WaitingTest, AnotherMeshComesAndGoes) {
   Pair pair(mesh_, 0);
   pair.begin();
   Pair other(mesh_, 2, 1000);
   other.enqueue(0);
   other.end();
+  emulator::record_calls();
   other.drop_communicator();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 0u);
   pair.end();
+  emulator::record_calls();
+  pair.drop_communicator();
+  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 1u);
 }
 
 TEST_F(WaitingTest, PageableMemoryIsReadWhenTheStreamIsDone) {
@@ -199,9 +215,8 @@ TEST_F(WaitingTest, APlanIsUploadedBeforeItIsLaunched) {
     mesh_.backend(0).compute_async(*plan);
     mesh_.backend(0).synchronize();
     std::vector<std::string> calls = emulator::take_calls();
-    std::erase_if(calls, [](const std::string& name) {
-      return !name.starts_with("cudaGraph") || name == "cudaGraphDestroy";
-    });
+    std::erase_if(calls,
+                  [](const std::string& name) { return !name.starts_with("cudaGraph") || name == "cudaGraphDestroy"; });
     return calls;
   };
   EXPECT_THAT(graph_calls(), testing::IsEmpty());

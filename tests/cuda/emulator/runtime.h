@@ -129,8 +129,16 @@ struct Allocation {
   MemoryKind kind;
 };
 
-struct Gpu {
+/// Memory that is allocated in the order of streams.
+struct Pool {
   size_t used = 0;
+  size_t reserved = 0;   ///< `used`, and what was and is kept
+  size_t threshold = 0;  ///< of cudaMemPoolAttrReleaseThreshold
+};
+
+struct Gpu {
+  size_t used = 0;  ///< the pool's, too
+  Pool pool;
   std::set<int> peers;  ///< whose memory it may use
   std::unique_ptr<Stream> default_stream;
   std::mutex driver;  ///< see DriverLock
@@ -201,6 +209,10 @@ class DriverLock {
 };
 /// In that mode: waits for all that a GPU does while it holds the lock.
 void wait_in_driver(int gpu);
+/// Gives back what the GPU's pool keeps but `kept` bytes of it: unmapping memory may wait for all that the GPU does.
+void trim_pool(int gpu, size_t kept);
+/// The host has waited for something of the GPU: its pool gives back what is above its threshold.
+void trim_at_synchronize(int gpu);
 
 /// The allocation that an address is in.
 struct Place {

@@ -209,6 +209,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int gpu) {
 cudaError_t cudaDeviceSynchronize() {
   return api_outside_capture("cudaDeviceSynchronize", [&] {
     synchronize_gpu(current_gpu());
+    trim_at_synchronize(current_gpu());
     return cudaSuccess;
   });
 }

@@ -33,6 +33,25 @@ size_t allocated_bytes(const void* address, size_t size) {
   return std::min<size_t>(size, known.end - at);
 }
 
+void trim_pool(int gpu, size_t kept) {
+  {
+    const std::lock_guard lock(runtime().mutex);
+    Pool& pool = runtime().gpus[gpu].pool;
+    if (pool.reserved <= std::max(pool.used, kept)) return;
+    pool.reserved = std::max(pool.used, kept);
+  }
+  wait_in_driver(gpu);
+}
+
+void trim_at_synchronize(int gpu) {
+  size_t kept = 0;
+  {
+    const std::lock_guard lock(runtime().mutex);
+    kept = runtime().gpus[gpu].pool.threshold;
+  }
+  trim_pool(gpu, kept);
+}
+
 }  // namespace shoal::cuda::emulator
 
 using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's functions
@@ -61,6 +80,10 @@ cudaError_t allocate(void** address, size_t size, MemoryKind kind) {
   if (posix_memalign(&memory, kAlignment, size) != 0) return cudaErrorMemoryAllocation;
   std::memset(memory, 0xFF, size);
   if (on_gpu) gpu.used += size;
+  if (kind == MemoryKind::kPool) {
+    gpu.pool.used += size;
+    gpu.pool.reserved = std::max(gpu.pool.reserved, gpu.pool.used);
+  }
   all.memory[reinterpret_cast<uintptr_t>(memory)] = {size, current_gpu(), kind};
   *address = memory;
   return cudaSuccess;
@@ -76,6 +99,7 @@ cudaError_t release(void* address, MemoryKind kind, MemoryKind other) {
   if (allocation.kind != kind && allocation.kind != other) return cudaErrorInvalidValue;
   if (allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kPool) {
     all.gpus[allocation.gpu].used -= allocation.size;
+    if (allocation.kind == MemoryKind::kPool) all.gpus[allocation.gpu].pool.used -= allocation.size;
   }
   all.memory.erase(found);
   ++all.freed;
@@ -105,7 +129,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     if (current_gpu() >= gpu_count()) return cudaErrorNoDevice;
     const std::lock_guard lock(runtime().mutex);
     *total = gpu_memory();
-    *free = *total - std::min(*total, runtime().gpus[current_gpu()].used);
+    const Gpu& gpu = runtime().gpus[current_gpu()];
+    *free = *total - std::min(*total, gpu.used - gpu.pool.used + gpu.pool.reserved);
     return cudaSuccess;
   });
 }
@@ -210,6 +235,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 // There is one pool for each GPU; its handle is the GPU's number plus one.
+static int gpu_of(cudaMemPool_t pool) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1;
+}
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int gpu) {
   return api("cudaDeviceGetDefaultMemPool", [&] {
     if (gpu < 0 || gpu >= gpu_count()) return cudaErrorInvalidDevice;
@@ -217,12 +245,42 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int gpu) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void*) {
-  return api("cudaMemPoolSetAttribute", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
+  return api("cudaMemPoolSetAttribute", [&] {
+    if (handle == nullptr || attribute != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
+    const std::lock_guard lock(runtime().mutex);
+    runtime().gpus[gpu_of(handle)].pool.threshold = *static_cast<const uint64_t*>(value);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
+  return api("cudaMemPoolGetAttribute", [&] {
+    if (handle == nullptr) return cudaErrorInvalidValue;
+    const std::lock_guard lock(runtime().mutex);
+    const Pool& pool = runtime().gpus[gpu_of(handle)].pool;
+    auto& found = *static_cast<uint64_t*>(value);
+    switch (attribute) {
+      case cudaMemPoolAttrReleaseThreshold:
+        found = pool.threshold;
+        return cudaSuccess;
+      case cudaMemPoolAttrReservedMemCurrent:
+        found = pool.reserved;
+        return cudaSuccess;
+      case cudaMemPoolAttrUsedMemCurrent:
+        found = pool.used;
+        return cudaSuccess;
+      default:
+        return cudaErrorInvalidValue;
+    }
+  });
 }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
   return api("cudaMemPoolSetAccess", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
 }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
-  return api("cudaMemPoolTrimTo", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t kept) {
+  return api("cudaMemPoolTrimTo", [&] {
+    if (handle == nullptr) return cudaErrorInvalidValue;
+    trim_pool(gpu_of(handle), kept);
+    return cudaSuccess;
+  });
 }

@@ -252,8 +252,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return with_stream("cudaStreamSynchronize", handle, [&](Stream& stream) {
     const cudaError_t status = refuse_capturing(stream);
-    if (status == cudaSuccess) stream.synchronize();
-    return status;
+    if (status != cudaSuccess) return status;
+    stream.synchronize();
+    trim_at_synchronize(stream.gpu());
+    return cudaSuccess;
   });
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
@@ -350,13 +352,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t handle, unsigned fl
 
 namespace {
 
-/// What an event last recorded; an error for one that is not there or was captured.
-cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record) {
+/// What an event last recorded, and on which GPU; an error for one that is not there or was captured.
+cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record, int* gpu = nullptr) {
   const std::lock_guard lock(runtime().mutex);
   const Event* const event = find_event(handle);
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
   if (event->capture != nullptr) return cudaErrorCapturedEvent;
   record = event->record;
+  if (gpu != nullptr) *gpu = event->gpu;
   return cudaSuccess;
 }
 
@@ -365,9 +368,12 @@ cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return api("cudaEventSynchronize", [&] {
     std::shared_ptr<Record> record;
-    const cudaError_t status = recorded(event, record);
-    if (status == cudaSuccess && record != nullptr) record->wait();
-    return status;
+    int gpu = 0;
+    const cudaError_t status = recorded(event, record, &gpu);
+    if (status != cudaSuccess || record == nullptr) return status;
+    record->wait();
+    trim_at_synchronize(gpu);
+    return cudaSuccess;
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
