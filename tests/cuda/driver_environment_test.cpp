@@ -7,6 +7,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "devices/cuda/cuda_family.h"
+#include "tests/support/environment.h"
+
 namespace shoal::cuda {
 namespace {
 
@@ -29,6 +32,13 @@ TEST(DriverEnvironment, WhatIsSetStays) {
   set_driver_environment();
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", before.c_str(), 1);
+}
+
+TEST(DriverEnvironment, IsSetByTheFamily) {
+  const test::Environment without{{"CUDA_DEVICE_MAX_CONNECTIONS", std::nullopt}, {"CUDA_MODULE_LOADING", std::nullopt}};
+  const CudaFamily family;
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
 }
 
 }  // namespace
