@@ -19,6 +19,11 @@ namespace {
 /// How long a recording waits for other meshes on its GPU to be done.
 constexpr std::chrono::seconds kRecordingPatience{1};
 
+/// Copies of up to 64 KB from the host are asynchronous (CUDA C++ Programming Guide, Asynchronous Concurrent
+/// Execution); for more the driver stages pageable memory, and may wait for the stream (CUDA Driver API, API
+/// synchronization behavior).
+constexpr size_t kMostUnstaged = 64 * 1024;
+
 /// Marks that nobody uses now, for each GPU.
 struct MarkPool {
   std::mutex mutex;
@@ -67,6 +72,14 @@ cudaError_t ask(cudaError_t (*query)(Handle), Handle handle) {
   const cudaError_t status = query(handle);
   if (status == cudaErrorNotReady) cudaGetLastError();
   return status;
+}
+
+/// Host memory that is not pinned.
+bool is_pageable(const void* address) {
+  cudaPointerAttributes host{};
+  const bool is_known = cudaPointerGetAttributes(&host, address) == cudaSuccess;
+  if (!is_known) cudaGetLastError();
+  return !is_known || host.type == cudaMemoryTypeUnregistered;
 }
 
 /// Of the stream: host tasks are shown by the host's clock, marks not at all.
@@ -352,6 +365,7 @@ void Launcher::start(const SetWork& work) {
   if (!may_wait()) return;
   const HeldBuffer held(work.memory);
   check_held(held, "set");
+  wait_before_writing(work.data, work.rows.rows * work.rows.row_bytes);
   const cudaError_t status = copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
   if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
 }
@@ -359,12 +373,12 @@ void Launcher::start(const SetWork& work) {
 // When host memory is not pinned, the driver waits for the stream inside of the copy. It looks at nothing then, and may
 // keep other threads from launching what the stream waits for.
 void Launcher::wait_before_reading(const void* to) {
-  cudaPointerAttributes host{};
-  const bool is_known = cudaPointerGetAttributes(&host, to) == cudaSuccess;
-  if (!is_known) cudaGetLastError();
-  if (has_polls() || !is_known || host.type == cudaMemoryTypeUnregistered) {
-    check(wait_for_stream(), name_, "finish its work");
-  }
+  if (has_polls() || is_pageable(to)) check(wait_for_stream(), name_, "finish its work");
+}
+
+// The same where the driver stages what it copies. A little goes into its queue instead.
+void Launcher::wait_before_writing(const void* from, size_t size) {
+  if (size > kMostUnstaged && is_pageable(from)) check(wait_for_stream(), name_, "finish its work");
 }
 
 void Launcher::start(const GetWork& work) {
@@ -388,6 +402,7 @@ void Launcher::start(const CopyWork& work) {
 void Launcher::start(const BytesWork& work) {
   if (!may_wait()) return;
   if (work.kind == cudaMemcpyDeviceToHost) wait_before_reading(work.to);
+  if (work.kind == cudaMemcpyHostToDevice) wait_before_writing(work.from, work.size);
   check(cudaMemcpyAsync(work.to, work.from, work.size, work.kind, context_.stream), name_, "copy bytes");
 }
 

@@ -198,6 +198,7 @@ class Launcher {
   void start(const ReplayWork& work);
   void stop_recording(const StopRecordingWork& work);
   void wait_before_reading(const void* to);
+  void wait_before_writing(const void* from, size_t size);
   bool has_polls() const;
   /// False while a recording is made: what cannot be recorded spoils it.
   bool may_wait();

@@ -206,6 +206,27 @@ TEST_F(WaitingTest, PageableMemoryIsReadWhenTheStreamIsDone) {
   EXPECT_EQ(second, first);
 }
 
+// The driver copies it into memory of its own, and may wait for room there.
+TEST_F(WaitingTest, MuchPageableMemoryIsWrittenWhenTheStreamIsDone) {
+  const std::vector<float> source(20'000, 3.0f);
+  const size_t bytes = source.size() * sizeof(float);
+  TensorContext context;
+  Tensor& tensor = *context.add("x", DType::kF32, {20'000, 1, 1, 1});
+  const auto memory = allocate_tensors(context.tensors(), mesh_.devices()[0]->buffer_type(), Usage::kWeights);
+  const std::vector<std::function<void(Backend&)>> writes = {
+      [&](Backend& backend) { backend.set_async(tensor, source.data(), 0, bytes); },
+      [&](Backend& backend) { backend.write_bytes_async(tensor.data, source.data(), bytes); }};
+  for (const auto& write : writes) {
+    tensor_set(tensor, std::vector<float>(20'000).data(), 0, bytes);
+    Pair pair(mesh_, 0);
+    pair.begin();
+    write(pair.backend(0));
+    wait_until([] { return calls_in_progress("cudaMemcpyAsync") + calls_in_progress("cudaStreamSynchronize") > 0; });
+    pair.end();
+    EXPECT_EQ(test::read_floats(tensor), source);
+  }
+}
+
 TEST_F(WaitingTest, APlanIsUploadedBeforeItIsLaunched) {
   Loaded loaded(kText, *mesh_.devices()[0]);
   const auto plan = mesh_.backend(0).create_plan(loaded.graph);

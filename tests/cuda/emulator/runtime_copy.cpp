@@ -10,14 +10,17 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
+/// What is copied from pageable memory goes into the command itself up to here, and through a pinned buffer above.
+constexpr size_t kMostInCommand = 64 * 1024;
+
 struct Copy {
   std::byte* to;
   size_t to_pitch;
   const std::byte* from;
   size_t from_pitch;
   size_t width, height;
-  bool lies = false;        ///< the bytes change on their way
-  bool to_process = false;  ///< from a GPU to pageable memory
+  bool lies = false;    ///< the bytes change on their way
+  bool staged = false;  ///< by the driver: to pageable memory, or more than a little from it
 
   size_t to_bytes() const { return (height - 1) * to_pitch + width; }
   size_t from_bytes() const { return (height - 1) * from_pitch + width; }
@@ -69,7 +72,8 @@ cudaError_t check_copy(Copy& copy, cudaMemcpyKind kind, bool captured) {
   if (copy.to == nullptr || copy.from == nullptr || !kind_fits(kind, to, from)) return cudaErrorInvalidValue;
   if (!is_inside(to, copy.to_bytes()) || !is_inside(from, copy.from_bytes())) return cudaErrorInvalidValue;
   if (captured && (!to.known || !from.known)) return cudaErrorStreamCaptureUnsupported;
-  copy.to_process = from.on_gpu() && !to.known;
+  copy.staged =
+      (from.on_gpu() && !to.known) || (to.on_gpu() && !from.known && copy.width * copy.height > kMostInCommand);
   copy.lies = to.on_gpu() && from.on_gpu() && pair_lies(from.allocation.gpu, to.allocation.gpu);
   return cudaSuccess;
 }
@@ -85,9 +89,9 @@ void run_copy(const Copy& copy) {
   if (copy.lies) copy.to[0] ^= std::byte{0x10};
 }
 
-/// What a driver may do for copies to pageable memory: it waits for the stream, and lets none launch meanwhile.
+/// What a driver may do for copies that it stages: it waits for the stream, and lets none launch meanwhile.
 void wait_for_copy(const Copy& copy, Stream& stream) {
-  if (!copy.to_process || setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
+  if (!copy.staged || setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
   const DriverLock lock(stream.gpu());
   stream.synchronize();
 }
