@@ -25,6 +25,8 @@ class CudaBufferType final : public BufferType {
   CudaDevice& device_;
 };
 
+/// A buffer's memory may be another's as soon as it has gone: backends that copy from or to it by its address have to
+/// be synchronized before, as for all host memory (Backend).
 class PinnedBufferType final : public BufferType {
  public:
   explicit PinnedBufferType(CudaDevice& device) : device_(device) {}

@@ -15,6 +15,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kAnyGpu = -1;
+/// How long pinned memory that is asked for waits for meshes to be done. Without it nothing goes on, so then it is
+/// allocated all the same.
+constexpr std::chrono::milliseconds kPinPatience{50};
 
 struct Rank {
   const WaitingKernels* mesh;
@@ -148,7 +151,12 @@ cudaError_t allocate_pinned(void** data, size_t size) {
       return cudaSuccess;
     }
   }
-  return cudaHostAlloc(data, whole_granules(size), cudaHostAllocPortable | cudaHostAllocMapped);
+  cudaError_t status = cudaSuccess;
+  const auto allocate = [&] {
+    status = cudaHostAlloc(data, whole_granules(size), cudaHostAllocPortable | cudaHostAllocMapped);
+  };
+  if (!run_while_none_waits(kAnyGpu, kPinPatience, allocate)) allocate();
+  return status;
 }
 
 void free_pinned(void* data, size_t size) {

@@ -42,10 +42,11 @@ void destroy_graph(int gpu, cudaGraphExec_t exec);
 /// the graphs of a rank. Not between launches of a mesh.
 void free_what_is_left(std::chrono::milliseconds patience);
 
-/// Host memory that is pinned for all GPUs; its contents are those of an earlier use, or nothing. Leaves CUDA's last
-/// error.
+/// Host memory that is pinned for all GPUs; its contents are those of an earlier use, or nothing. Allocated while no
+/// kernel waits for one that is not launched yet, if that comes soon. Leaves CUDA's last error.
 cudaError_t allocate_pinned(void** data, size_t size);
-/// Nothing may use it any more. Given back now or later, or to the next who asks for as much.
+/// Nothing may use it any more: backends that copy from or to it were synchronized, and streams are done. Given back
+/// now or later, or at once to the next who asks for as much.
 void free_pinned(void* data, size_t size);
 
 }  // namespace shoal::cuda

@@ -151,6 +151,16 @@ TEST_F(WaitingTest, PinnedMemoryIsFreedLater) {
   EXPECT_EQ(count(emulator::take_calls(), "cudaFreeHost"), 2u);
 }
 
+TEST_F(WaitingTest, PinnedMemoryIsAllocatedBesideAMeshThatWaitsIfItMustBe) {
+  BufferType& type = *mesh_.devices()[2]->host_buffer_type();
+  Pair pair(mesh_, 0);
+  pair.begin();
+  const auto before = std::chrono::steady_clock::now();
+  const auto pinned = type.allocate(7000);
+  EXPECT_GE(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(50)) << "not before it has waited";
+  pair.end();
+}
+
 // Nothing runs in a broken stream, now or later.
 TEST_F(WaitingTest, AStreamWithAnErrorKeepsNothingFromBeingFreed) {
   auto pinned = mesh_.devices()[2]->host_buffer_type()->allocate(9000);
