@@ -48,8 +48,10 @@ class CudaArray {
   explicit CudaArray(size_t size) : size_(size) {
     EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), cudaSuccess);
   }
+  /// Streams of all kinds see them: cudaMemcpy() may return before values that were staged have arrived.
   explicit CudaArray(const std::vector<T>& values) : CudaArray(values.size()) {
     EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   }
   ~CudaArray() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
   CudaArray(const CudaArray&) = delete;

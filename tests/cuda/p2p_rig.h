@@ -45,8 +45,12 @@ class DeviceBytes {
   DeviceBytes& operator=(DeviceBytes&&) = delete;
 
   std::byte* data() const { return data_; }
+  /// Streams of all kinds see it afterwards: cudaMemcpy() may return before bytes that were staged have arrived.
   void set(const Bytes& bytes, size_t offset = 0) const {
-    if (!bytes.empty()) check_cuda(cudaMemcpy(data_ + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    if (bytes.empty()) return;
+    const shoal::cuda::CurrentGpu current(gpu_);
+    check_cuda(cudaMemcpy(data_ + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    check_cuda(cudaStreamSynchronize(nullptr));
   }
   Bytes get(size_t offset, size_t size) const {
     Bytes bytes(size);
