@@ -1,6 +1,7 @@
 // Devices of the emulated GPUs with their backends, for tests of the plug-in's host side in one process.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -15,6 +16,15 @@
 #include "tests/support/environment.h"
 
 namespace shoal::test {
+
+/// For what must not fail by time: longer than any test takes on the emulator, what SHOAL_COMM_TIMEOUT says on a GPU.
+inline std::chrono::milliseconds long_timeout() {
+#ifdef SHOAL_CUDA_EMULATED
+  return std::chrono::minutes(5);
+#else
+  return collectives::default_timeout();
+#endif
+}
 
 /// A rank on each device.
 class CudaMesh {
@@ -37,7 +47,7 @@ class CudaMesh {
   Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
   int gpu(int rank) const { return static_cast<cuda::CudaBackend&>(backend(rank)).cuda_device().gpu().traits.gpu; }
   std::unique_ptr<collectives::Communicator> communicator(const std::string& implementation,
-                                                          std::chrono::milliseconds timeout = std::chrono::minutes(5)) {
+                                                          std::chrono::milliseconds timeout = long_timeout()) {
     collectives::Options options;
     options.implementation = implementation;
     options.timeout = timeout;

@@ -21,7 +21,7 @@ using test::Environment;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr milliseconds kShort{300}, kLong{300'000};
+constexpr milliseconds kShort{300};
 
 class NcclOneRank : public testing::Test {
  public:
@@ -46,7 +46,7 @@ class NcclOneRank : public testing::Test {
   shoal::cuda::CudaBackend& backend() const {
     return static_cast<shoal::cuda::CudaBackend&>(mesh_.backend(0));
   }
-  std::unique_ptr<Communicator> communicator(milliseconds timeout = kLong) const {
+  std::unique_ptr<Communicator> communicator(milliseconds timeout = test::long_timeout()) const {
     Options options;
     options.timeout = timeout;
     return nccl::make_nccl_communicator(std::span(mesh_.backends()).first(1), options);
