@@ -168,7 +168,6 @@ cudaError_t& last_error();
 bool& in_host_function();
 
 /// What every call does around its own work: writes itself down, fails when a test asked for it, keeps the error.
-/// `keeps` = false for calls whose answer is no error that cudaGetLastError() tells.
 cudaError_t begin_call(const char* name);
 cudaError_t end_call(const char* name, cudaError_t status);
 
