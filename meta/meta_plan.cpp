@@ -237,11 +237,12 @@ MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
   if (!backend_.may_record() || (communicates_ && !backend_.communicator().can_be_recorded())) return nullptr;
   const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
   auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
-  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, false, {}});
-  if (++found->runs == 1 || found->impossible) return nullptr;
+  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, 2, {}});
+  ++found->runs;
   if (!found->ranks.empty()) return &*found;
-  found->impossible = !record(*found);
-  return found->impossible ? nullptr : &*found;
+  if (found->runs != found->next_try) return nullptr;
+  found->next_try *= 2;
+  return record(*found) ? &*found : nullptr;
 }
 
 bool MetaGraphPlan::record(Recorded& into) {

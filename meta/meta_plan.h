@@ -69,7 +69,7 @@ class MetaGraphPlan final : public GraphPlan {
   struct Recorded {
     int first, last;
     int runs = 0;
-    bool impossible = false;
+    int next_try;  ///< run that is recorded: 2, 4, 8 and so on until that succeeds; what it waits for may have gone
     std::vector<std::unique_ptr<Recording>> ranks;
   };
 

@@ -16,8 +16,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// How long a recording waits for other meshes on its GPU to be done.
-constexpr std::chrono::seconds kRecordingPatience{1};
+/// How long a recording waits for other meshes on its GPU to be done. Who records tries again later.
+constexpr std::chrono::milliseconds kRecordingPatience{200};
 
 /// Copies of up to 64 KB from the host are asynchronous (CUDA C++ Programming Guide, Asynchronous Concurrent
 /// Execution); for more the driver stages pageable memory, and may wait for the stream (CUDA Driver API, API

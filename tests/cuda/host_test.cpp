@@ -395,6 +395,9 @@ TEST_F(MetaHostTest, NothingIsRecordedBesideAMeshThatWaits) {
   EXPECT_EQ(meta.run()["cudaGraphLaunch"], 2u);
   communicator->enqueue(1, barrier);
   EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt)));
+  // It is tried again in run 4, 8, 16 and so on.
+  EXPECT_EQ(other.run()["cudaGraphInstantiate"], 2u);
+  EXPECT_EQ(other.run()["cudaGraphLaunch"], 2u);
 }
 
 TEST_F(MetaHostTest, ARecordingGoesWithItsCommunicator) {
