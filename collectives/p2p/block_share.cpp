@@ -12,6 +12,9 @@
 namespace shoal::collectives::p2p {
 namespace {
 
+/// Of each rank where several share a GPU.
+constexpr int kMostShared = 8;
+
 /// Blocks that communicators have, by GPU.
 struct Taken {
   std::mutex mutex;
@@ -44,7 +47,7 @@ BlockShare::BlockShare(std::span<const int> gpus, int most) : blocks_(std::max(m
           "ranks; put fewer devices on a GPU, or use another communicator (staged)",
           gpu, processors, all.blocks[gpu], ranks);
     }
-    blocks_ = std::min(blocks_, std::max(left / 2 / ranks, 1));
+    blocks_ = std::min(blocks_, ranks > 1 ? std::clamp(left / 4 / ranks, 1, kMostShared) : std::max(left / 2, 1));
   }
   for (const auto& [gpu, ranks] : ranks_) all.blocks[gpu] += ranks * blocks_;
 }

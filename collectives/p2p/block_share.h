@@ -3,7 +3,7 @@
 // each takes its share of the multiprocessors for as long as it lives; kThreads threads need up to a whole one.
 // Thread-safe.
 //
-//   132 processors:  8 ranks  8 blocks each, 68 left |  8 more ranks  4 blocks each, 36 left | 16 ranks  1 block each
+//   132 processors:  8 ranks  4 blocks each, 100 left |  8 more ranks  3 blocks each, 76 left | 16 ranks  1 block each
 #pragma once
 
 #include <map>
@@ -13,8 +13,9 @@ namespace shoal::collectives::p2p {
 
 class BlockShare {
  public:
-  /// gpus: of each rank. At most `most` blocks for each, and half of what is left of a GPU where that is enough. Throws
-  /// DeviceError when there is not even one block for each.
+  /// gpus: of each rank. At most `most` blocks for each, and half of what is left of a GPU; where ranks share it, at
+  /// most 8, and a quarter for all, so that others find room; at least one. Throws DeviceError when there is no room
+  /// for one block each.
   BlockShare(std::span<const int> gpus, int most);
   ~BlockShare();
   BlockShare(const BlockShare&) = delete;

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <list>
 #include <thread>
 
+#include "collectives/p2p/block_share.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/device_memory.h"
@@ -133,6 +135,20 @@ TEST_F(WaitingTest, AMeshThatDoesNotFitIsRefused) {
   Pair second(mesh_, 2);
   second.begin();
   second.end();
+}
+
+TEST(BlockShare, LeavesRoomForOtherMeshes) {
+  const Environment gpus{{"SHOAL_EMULATED_GPUS", "2"}, {"SHOAL_EMULATED_PROCESSORS", "132"}};
+  const auto blocks_of_meshes = [](const std::vector<int>& gpus, int meshes) {
+    std::list<collectives::p2p::BlockShare> shares;
+    std::vector<int> blocks;
+    for (int i = 0; i < meshes; ++i) blocks.push_back(shares.emplace_back(gpus, 16).blocks());
+    return blocks;
+  };
+  EXPECT_THAT(blocks_of_meshes({0, 1}, 3), testing::ElementsAre(16, 16, 16));
+  EXPECT_THAT(blocks_of_meshes({0, 0}, 3), testing::ElementsAre(8, 8, 8));
+  EXPECT_THAT(blocks_of_meshes(std::vector<int>(8, 0), 5), testing::ElementsAre(4, 3, 2, 1, 1));
+  EXPECT_THAT(blocks_of_meshes(std::vector<int>(16, 0), 7), testing::ElementsAre(2, 1, 1, 1, 1, 1, 1));
 }
 
 TEST_F(WaitingTest, PinnedMemoryIsFreedLater) {
