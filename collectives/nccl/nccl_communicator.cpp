@@ -105,13 +105,13 @@ class NcclCommunicator final : public Communicator {
   }
   ~NcclCommunicator() override {
     for (const auto& rank : ranks_) rank->backend.launcher().remove_watch(this);
-    shoal::cuda::free_what_is_left(kEndTime);
+    cuda::free_what_is_left(kEndTime);
     // Destroying one waits for its peers, aborting does not; nothing is queued any more.
     for (const auto& rank : ranks_) abandon(*rank);
     for (const auto& rank : ranks_) {
       if (!rank->aborting.joinable()) continue;
       while (!rank->ended) {
-        shoal::cuda::free_what_is_left(std::chrono::milliseconds(0));  // graphs of the rank
+        cuda::free_what_is_left(std::chrono::milliseconds(0));  // graphs of the rank
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       rank->aborting.join();
@@ -137,8 +137,8 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  static std::vector<shoal::cuda::WaitingKernels::Stream> streams_of(std::span<Backend* const> backends) {
-    std::vector<shoal::cuda::WaitingKernels::Stream> streams;
+  static std::vector<cuda::WaitingKernels::Stream> streams_of(std::span<Backend* const> backends) {
+    std::vector<cuda::WaitingKernels::Stream> streams;
     for (Backend* backend : backends) {
       const cuda::LaunchContext& context = dynamic_cast<CudaBackend&>(*backend).launcher().context();
       streams.push_back({context.gpu.gpu, context.stream});
@@ -161,7 +161,7 @@ class NcclCommunicator final : public Communicator {
     rank.arrived = number + 1;
     try {
       if (rank.comm == nullptr) connect(rank, call, context);
-      const auto gate = shoal::cuda::launch_waiting_kernels();
+      const auto gate = cuda::launch_waiting_kernels();
       queue(rank, call, context.stream);
       settle(rank, "be queued");
     } catch (const CommError&) {
@@ -393,7 +393,7 @@ class NcclCommunicator final : public Communicator {
   using Queue = void (NcclCommunicator::*)(Rank&, const Call&, cudaStream_t);
   static const std::array<Queue, static_cast<size_t>(Collective::kCount)> kCalls;
 
-  const shoal::cuda::WaitingKernels waiting_;
+  const cuda::WaitingKernels waiting_;
   const Api& api_;
   const std::chrono::milliseconds timeout_;
   std::mutex id_mutex_;
