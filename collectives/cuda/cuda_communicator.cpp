@@ -20,7 +20,8 @@ using shoal::cuda::LaunchContext;
 class PeerCommunicator final : public Communicator {
  public:
   PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options)
-      : peers_(places(backends), options, {.bf16_wire = options.wire == DType::kBF16}),
+      : peers_(shoal::cuda::places_of(std::vector<Backend*>(backends.begin(), backends.end())), options,
+               {.bf16_wire = options.wire == DType::kBF16}),
         backends_(backends.begin(), backends.end()) {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
@@ -52,15 +53,6 @@ class PeerCommunicator final : public Communicator {
     PeerCommunicator* owner;
     int rank;
   };
-
-  static std::vector<p2p::Place> places(std::span<CudaBackend* const> backends) {
-    std::vector<p2p::Place> found;
-    for (CudaBackend* backend : backends) {
-      const LaunchContext& context = backend->launcher().context();
-      found.push_back({context.gpu.gpu, context.stream, backend->name()});
-    }
-    return found;
-  }
 
   static p2p::NormReduction reduction_of(const FusedNorm& norm) {
     return {.in = norm.in,

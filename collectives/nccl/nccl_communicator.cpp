@@ -93,7 +93,7 @@ struct Rank {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::span<Backend* const> backends, const Options& options)
-      : waiting_(streams_of(backends)), api_(api()), timeout_(options.timeout) {
+      : waiting_(cuda::places_of(backends)), api_(api()), timeout_(options.timeout) {
     for (Backend* backend : backends) {
       ranks_.emplace_back(new Rank{*this, static_cast<int>(ranks_.size()), dynamic_cast<CudaBackend&>(*backend)});
     }
@@ -137,14 +137,6 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  static std::vector<cuda::WaitingKernels::Stream> streams_of(std::span<Backend* const> backends) {
-    std::vector<cuda::WaitingKernels::Stream> streams;
-    for (Backend* backend : backends) {
-      const cuda::LaunchContext& context = dynamic_cast<CudaBackend&>(*backend).launcher().context();
-      streams.push_back({context.gpu.gpu, context.stream});
-    }
-    return streams;
-  }
   static std::string text_of(Collective kind, std::string_view what) {
     return fmt::format("{} {}", name_of(kind), what);
   }

@@ -143,9 +143,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
   if (size() > 1) load_kernels(places);
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
-  std::vector<cuda::WaitingKernels::Stream> streams;
-  for (const Place& place : places) streams.push_back({place.gpu, place.stream});
-  waiting_.emplace(streams);
+  waiting_.emplace(places_);
 }
 
 P2pCommunicator::~P2pCommunicator() = default;

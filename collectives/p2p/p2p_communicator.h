@@ -29,12 +29,7 @@
 
 namespace shoal::collectives::p2p {
 
-/// Where a rank runs.
-struct Place {
-  int gpu = 0;  ///< CUDA's number
-  cudaStream_t stream = nullptr;
-  std::string device_name = "";  ///< for messages
-};
+using shoal::cuda::Place;
 
 /// Up to which message all_reduce is one-shot, by the number of ranks; bytes on the wire. One-shot sends 2 (n - 1) S
 /// bytes in one latency, two-shot 2 (n - 1) / n S in two; with 3 us a latency and 300 GB/s out of a GPU they break even

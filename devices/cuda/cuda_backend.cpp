@@ -118,6 +118,15 @@ void CudaBackend::wait(Mark* mark) {
   launcher_.push(WaitWork{mark});
 }
 
+std::vector<Place> places_of(std::span<Backend* const> backends) {
+  std::vector<Place> places;
+  for (Backend* backend : backends) {
+    const LaunchContext& context = dynamic_cast<CudaBackend&>(*backend).launcher().context();
+    places.push_back({context.gpu.gpu, context.stream, backend->name()});
+  }
+  return places;
+}
+
 CudaEvent::~CudaEvent() {
   if (recorded_ != nullptr) recorded_->drop();
 }

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "devices/backend.h"
 #include "devices/cuda/cuda_family.h"
 #include "devices/cuda/launcher.h"
+#include "devices/cuda/waiting_kernels.h"
 
 namespace shoal::cuda {
 
@@ -63,6 +66,9 @@ class CudaBackend final : public Backend {
   TraceRowUse trace_;
   Launcher launcher_;  ///< writes to the row
 };
+
+/// Of the backends of a mesh, all of CUDA devices.
+std::vector<Place> places_of(std::span<Backend* const> backends);
 
 class CudaEvent final : public Event {
  public:

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kPinPatience{50};
 
 struct Rank {
   const WaitingKernels* mesh;
-  WaitingKernels::Stream stream;
+  Place place;
 };
 
 struct Pinned {
@@ -55,8 +55,8 @@ bool is_done(cudaStream_t stream) {
 /// The gate is closed, for all GPUs: what a kernel on this one waits for cannot be launched on another one either.
 bool none_waits(const State& all, int gpu) {
   return std::all_of(all.ranks.begin(), all.ranks.end(), [gpu](const Rank& rank) {
-    const bool matters = gpu == kAnyGpu || rank.stream.gpu == gpu;
-    return !matters || is_done(rank.stream.stream);
+    const bool matters = gpu == kAnyGpu || rank.place.gpu == gpu;
+    return !matters || is_done(rank.place.stream);
   });
 }
 
@@ -85,11 +85,11 @@ void try_to_free(State& all) {
 
 }  // namespace
 
-WaitingKernels::WaitingKernels(std::span<const Stream> ranks) {
+WaitingKernels::WaitingKernels(std::span<const Place> ranks) {
   if (ranks.size() < 2) return;
   State& all = state();
   const std::lock_guard lock(all.gate);
-  for (const Stream& rank : ranks) all.ranks.push_back({this, rank});
+  for (const Place& place : ranks) all.ranks.push_back({this, place});
 }
 
 WaitingKernels::~WaitingKernels() {

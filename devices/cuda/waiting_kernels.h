@@ -12,18 +12,22 @@
 #include <functional>
 #include <shared_mutex>
 #include <span>
+#include <string>
 
 namespace shoal::cuda {
+
+/// Where a rank of a mesh runs.
+struct Place {
+  int gpu = 0;  ///< CUDA's number
+  cudaStream_t stream = nullptr;
+  std::string device_name = "";  ///< for messages
+};
 
 /// The streams of a mesh: while it lives, kernels on them may wait for each other.
 class WaitingKernels {
  public:
-  struct Stream {
-    int gpu;
-    cudaStream_t stream;
-  };
-  /// Of each rank. They must outlive this, and be done before.
-  explicit WaitingKernels(std::span<const Stream> ranks);
+  /// The streams must outlive this, and be done before.
+  explicit WaitingKernels(std::span<const Place> ranks);
   ~WaitingKernels();
   WaitingKernels(const WaitingKernels&) = delete;
   WaitingKernels& operator=(const WaitingKernels&) = delete;

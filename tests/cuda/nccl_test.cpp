@@ -128,7 +128,7 @@ TEST_F(NcclTest, EndsWhenARecordingWentBesideAMeshThatWaited) {
   ASSERT_NE(recording, nullptr);
 
   const test::CudaStream first, second;
-  const shoal::cuda::WaitingKernels::Stream streams[] = {{0, first}, {0, second}};
+  const shoal::cuda::Place streams[] = {{0, first}, {0, second}};
   const shoal::cuda::WaitingKernels others(streams);
   const test::CudaArray<uint32_t> flag(std::vector<uint32_t>{0});
   shoal::cuda::launch(first, hold_stream, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(flag.data()));
