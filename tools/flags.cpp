@@ -206,12 +206,18 @@ void FitFlags::add_to(CLI::App& app) {
     require<InvalidArgument>(text == "on" || text == "off", "{} must be on or off, got '{}'", flag, text);
     on = text == "on";
   };
-  add_parsed(app, "--fit", "on|off", read,
-             "Shrink the context until the model fits; without --fit only where -c leaves it to the model")
-      ->default_str("on where -c is 0");
-  add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, "The smallest context that --fit may choose");
-  add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30,
-              "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
+  add_parsed(app, "--fit", "on|off", read, "Shrink the context until the model fits")
+      ->default_str("on without -c, or with --fit-ctx or --fit-target");
+  const auto add = [&app](const std::string& name, std::optional<int64_t>& value, int64_t least, int64_t most,
+                          int64_t usual, const std::string& help) {
+    const auto read_value = [&value, least, most](const std::string& flag, const std::string& text) {
+      value = parse_integer(flag, text, least, most);
+    };
+    add_parsed(app, name, "INT", read_value, help)->default_str(fmt::format("{}", usual));
+  };
+  add("--fit-ctx", least_context, 1, kMostTokens, kLeastContext, "The smallest context that --fit may choose");
+  add("--fit-target", margin_mib, 0, int64_t{1} << 30, kMarginMib,
+      "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
 }
 
 void WorkloadFlags::add_to(CLI::App& app) {

@@ -103,15 +103,19 @@ struct ContextFlags {
 
 /// --fit --fit-ctx --fit-target
 struct FitFlags {
-  std::optional<bool> on;  ///< as the user says
-  int64_t least_context = models::FitOptions().least_context;
-  int64_t margin_mib = 1024;
+  static constexpr int64_t kLeastContext = 4096, kMarginMib = 1024;
+  std::optional<bool> on;                            ///< as the user says
+  std::optional<int64_t> least_context, margin_mib;  ///< as the user says
   void add_to(CLI::App& app);
   /// What to do about a context of -c: by itself nothing but that one for which the model was trained (0) becomes
-  /// smaller, as far as it goes; with --fit on any does, and must fit.
+  /// smaller, as far as it goes; with --fit on any does, and must fit. Whoever names a limit for a context of -c means
+  /// that.
   std::optional<models::FitOptions> asked(int64_t context) const {
-    if (!on.value_or(context == 0)) return std::nullopt;
-    return models::FitOptions{least_context, static_cast<size_t>(margin_mib) << 20, true, on.has_value()};
+    if (!on.value_or(context == 0 || least_context || margin_mib)) return std::nullopt;
+    return models::FitOptions{.least_context = least_context.value_or(kLeastContext),
+                              .margin = static_cast<size_t>(margin_mib.value_or(kMarginMib)) << 20,
+                              .spare_host = true,
+                              .required = on.has_value() || context > 0};
   }
 };
 

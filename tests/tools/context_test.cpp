@@ -58,6 +58,22 @@ TEST(Context, ThatIsAskedForIsNotChanged) {
   EXPECT_EQ(possible.err, "");
 }
 
+TEST(Context, ThatIsAskedForWithALimitIsFitted) {
+  const std::string model = model_trained_for(kTooMuch);
+  const std::string most = fmt::format("{}", kTooMuch / 256);
+  for (const std::vector<std::string>& limit :
+       {std::vector<std::string>{"--fit-ctx", "100"}, std::vector<std::string>{"--fit-target", "100"}}) {
+    std::vector<std::string> args{"-c", most};
+    args.insert(args.end(), limit.begin(), limit.end());
+    const Finished fitted = run_of(model, args);
+    ASSERT_EQ(fitted.code, 0) << fitted.err;
+    EXPECT_THAT(fitted.err, HasSubstr(" instead of " + most));
+  }
+  const Finished refused = run_of(model, {"-c", "5000", "--fit-ctx", "100", "--fit-target", "1000000000"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
+}
+
 TEST(Context, IsTheLeastWhereTheMarginCannotBeHad) {
   const std::string model = model_trained_for(kTooMuch);
   const std::vector<std::string> margin{"--fit-target", "1000000000", "--fit-ctx", "100"};
