@@ -86,7 +86,7 @@ size_t margin_of(const DeviceUse& use, const FitOptions& options) {
 std::optional<int64_t> largest_context(const Model& model, const Placement& placement, const SessionOptions& session,
                                        const LoadOptions& load, const FitOptions& options) {
   const int64_t wanted = session_size(model.hparams, session).context;
-  const int64_t least = std::clamp<int64_t>(options.least_context, 1, wanted);
+  const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
   const RoomByContext room(model, placement, session, load, options);
   const double at_wanted = room(wanted);
   if (at_wanted >= 0) return wanted;

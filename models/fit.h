@@ -2,6 +2,7 @@
 // By ModelPlan, which allocates nothing; memory grows with the context, so that a few plans find it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,11 +15,14 @@ namespace shoal::models {
 /// What `--fit` is told.
 struct FitOptions {
   int64_t least_context = 4096;  ///< not smaller than this, nor than what was asked for where that is less
+  int64_t prompt = 0;            ///< tokens that the context has to hold besides one more
   size_t margin = 0;             ///< bytes that stay free on every device
   /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, where that is less) stay free: what runs beside
   /// the plan, here and in other programs, takes from the same memory, and the system kills whoever takes too much.
   bool spare_host = false;
   bool required = true;  ///< where not even the least context fits, that is an error
+
+  int64_t least() const { return std::max(least_context, prompt + 1); }
 };
 
 /// What has to stay free on a device.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "devices/params.h"
 #include "graph/error.h"
@@ -65,12 +66,33 @@ models::BestShares search_shares(const models::Scenario& scenario, const models:
   };
   const auto tightest = std::min_element(memory.begin(), memory.end(),
                                          [&room](const auto& a, const auto& b) { return room(a) < room(b); });
+  const bool for_prompt = options.least() > options.least_context;
+  const std::string why = for_prompt ? fmt::format("the prompt has {} tokens", options.prompt)
+                                     : fmt::format("--fit-ctx {}", options.least_context);
   fail<DeviceError>(
-      "not even a context of {} fits (--fit-ctx {}): {} needs {}, must keep {} free (--fit-target) and has {} free; "
-      "use "
-      "more devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
-      least, options.least_context, tightest->device, format_bytes(tightest->use.total()),
+      "not even a context of {} fits ({}): {} needs {}, must keep {} free (--fit-target) and has {} free; use more "
+      "devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
+      least, why, tightest->device, format_bytes(tightest->use.total()),
       format_bytes(models::margin_of(*tightest, options)), format_bytes(tightest->memory.free));
+}
+
+/// Where it is the prompt that does not fit, and a shorter one would.
+void require_room_for_prompt(const models::Model& model, const models::Placement& placement,
+                             const models::SessionOptions& session, const models::LoadOptions& load,
+                             models::FitOptions options) {
+  const int64_t prompt = std::exchange(options.prompt, 0);
+  options.least_context = 1;
+  if (!options.required) options.margin = 0, options.spare_host = false;
+  const std::optional<int64_t> possible = models::largest_context(model, placement, session, load, options);
+  const bool is_short = !possible || *possible < 2 || *possible > prompt;
+  require<DeviceError>(is_short,
+                       "the prompt has {} tokens and the largest context that fits is {}{}; use a prompt of at most {} "
+                       "tokens, more devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model",
+                       prompt, possible.value_or(0),
+                       options.margin > 0 ? fmt::format(", with {} left free on each device (--fit-target)",
+                                                        format_bytes(options.margin))
+                                          : "",
+                       possible.value_or(0) - 1);
 }
 
 }  // namespace
@@ -118,11 +140,16 @@ void fit_context(const models::Model& model, const models::Placement& placement,
                  const models::LoadOptions& load, const models::FitOptions& options) {
   const int64_t wanted = models::session_size(model.hparams, session).context;
   const std::optional<int64_t> context = models::largest_context(model, placement, session, load, options);
-  const int64_t least = std::min(wanted, options.least_context);
-  if (!context && options.required) fail_to_fit(model, placement, session, load, options, least);
+  const int64_t least = std::min(wanted, options.least());
+  const auto check_prompt = [&] { require_room_for_prompt(model, placement, session, load, options); };
+  if (!context && options.required) {
+    check_prompt();
+    fail_to_fit(model, placement, session, load, options, least);
+  }
   session.context = context.value_or(least);
   if (session.context == wanted) return;
   if (!context && !models::largest_context(model, placement, session, load, {.least_context = least})) {
+    check_prompt();
     return;  // it is no remedy, and what is missing is said as an error
   }
   write_err(fmt::format(

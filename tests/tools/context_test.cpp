@@ -1,13 +1,17 @@
-// The context that nobody asked for by a number: as large as memory allows, and no memory for what is not used.
+// The context where no number says how large: as large as memory allows, and no memory for what is not used.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "graph/error.h"
+#include "models/model_plan.h"
 #include "tests/models/synthetic_model.h"
+#include "tests/models/tiny_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/tools/child.h"
+#include "tools/auto_split.h"
 
 namespace shoal::tools {
 namespace {
@@ -85,6 +89,57 @@ TEST(Context, IsTheLeastWhereTheMarginCannotBeHad) {
   EXPECT_EQ(asked_for.code, 1);
   EXPECT_THAT(asked_for.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
   EXPECT_THAT(asked_for.err, HasSubstr("must keep 953.7 TiB free (--fit-target)"));
+}
+
+TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
+  std::string prompt = "1";
+  for (int i = 1; i < 80; ++i) prompt += ",5";
+  const std::vector<std::string> args{
+      "run",          "-m",        kModel, "--prompt-tokens", prompt, "-n",   "3",  "--output",
+      "json",         "--fit-ctx", "20",   "--ignore-eos",    "-dev", "CPU0", "-t", "1",
+      "--fit-target", "100000000"};
+  const Finished finished = run(args);
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const json outcome = json::parse(finished.out);
+  EXPECT_EQ(outcome["context"], 81);
+  EXPECT_EQ(outcome["tokens"].size(), 2u);  // and one for which there is no room in the cache
+  EXPECT_THAT(finished.err, HasSubstr("shoal: context 81 instead of 512: "));
+  std::vector<std::string> required = args;
+  required.insert(required.end(), {"--fit", "on"});
+  const Finished refused = run(required);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("not even a context of 81 fits (the prompt has 80 tokens): CPU0 needs "));
+}
+
+/// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.
+std::string error_of_prompt(int64_t room, models::FitOptions fit) {
+  const auto model = models::open_model(kModel);
+  models::SessionOptions session{.context = room, .batch = 32};
+  const models::LoadOptions load{.use_mapping = false, .repack = false};
+  const auto placement = [&model] { return models::Placement(*model, models::cpu_groups({1}), {{}, 1}); };
+  const size_t needed = models::ModelPlan(*model, placement(), session, load).memory.front().use.total();
+  const models::LimitedCpuDevices limited(fmt::format("memory={}", needed + 1000));
+  session.context = 512;
+  try {
+    fit_context(*model, placement(), session, load, fit);
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+  return fmt::format("context {}", session.context);
+}
+
+TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {
+  const std::string message =
+      "the prompt has 300 tokens and the largest context that fits is 256{}; use a prompt of at most 255 tokens, more "
+      "devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model";
+  for (const size_t margin : {0, 1000}) {
+    EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 255, .margin = margin, .required = false}),
+              "context 256");
+  }
+  EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 300, .margin = 2000, .required = false}),
+            fmt::format(fmt::runtime(message), ""));
+  EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 300, .margin = 1000}),
+            fmt::format(fmt::runtime(message), ", with 1000 B left free on each device (--fit-target)"));
 }
 
 TEST(Context, TakesNoMemoryForTokensThatDoNotCome) {

@@ -197,8 +197,10 @@ int run(RunFlags& flags, Tracer* tracer) {
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   session.tracer = tracer;
+  std::optional<models::FitOptions> fit = flags.fit.asked(session.context);
+  if (fit) fit->prompt = static_cast<int64_t>(outcome.prompt.size());
   Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
-                              flags.load.load(session.op_offload), flags.fit.asked(session.context));
+                              flags.load.load(session.op_offload), fit);
   warn_of_context(engine.model->hparams, engine.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, engine, tokenizer, outcome);
