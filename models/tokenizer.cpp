@@ -14,6 +14,7 @@ namespace shoal::models {
 namespace {
 
 constexpr std::string_view kSupported[] = {"llama"};
+constexpr std::string_view kModelKey = "tokenizer.ggml.model";
 constexpr std::string_view kEosKey = "tokenizer.ggml.eos_token_id";
 constexpr std::string_view kEndKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
 
@@ -33,10 +34,14 @@ struct Pair {
   bool operator<(const Pair& other) const { return score != other.score ? score < other.score : left > other.left; }
 };
 
+bool is_supported(const std::string& model) {
+  return std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported);
+}
+
 void require_supported(const GgufFile& file) {
-  const auto model = file.get<std::string>("tokenizer.ggml.model");
+  const auto model = file.get<std::string>(kModelKey);
   require<InvalidArgument>(
-      std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported),
+      is_supported(model),
       "{}: tokenizer '{}' is not supported; use a model with one of: {} (SentencePiece, as of Llama 1 and "
       "2, Mistral 7B, Mixtral)",
       file.path(), printable(model), fmt::join(kSupported, ", "));
@@ -147,6 +152,11 @@ Tokenizer::Tokenizer(const GgufFile& file) : vocabulary_((require_supported(file
   add_bos_ = file.get_or<bool>("tokenizer.ggml.add_bos_token", true);
   add_eos_ = file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
   add_space_prefix_ = file.get_or<bool>("tokenizer.ggml.add_space_prefix", true);
+}
+
+bool has_known_tokenizer(const GgufFile& file) {
+  const GgufValue* kind = file.find_value(kModelKey);
+  return kind != nullptr && kind->type == GgufType::kString && is_supported(file.get<std::string>(kModelKey));
 }
 
 std::vector<Token> end_tokens(const GgufFile& file) {

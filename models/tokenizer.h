@@ -57,6 +57,9 @@ class Tokenizer {
   bool add_bos_ = true, add_eos_ = false, add_space_prefix_ = true;
 };
 
+/// Is the file's tokenizer of a kind that Tokenizer reads? False where it has none.
+bool has_known_tokenizer(const GgufFile& file);
+
 /// The tokens that end a text as the file names them, whatever kind of tokenizer it has: EOS, end of turn, end of
 /// message.
 std::vector<Token> end_tokens(const GgufFile& file);

@@ -128,6 +128,17 @@ TEST(OddModels, IdsNeedNoTokenizer) {
                "and 2, Mistral 7B, Mixtral)\n"));
 }
 
+TEST(OddModels, ADamagedTokenizerIsSpokenOf) {
+  const std::string path = model_with_other_tokenizer("llama").write();
+  const Finished ids = run({"run", "-m", path, "--prompt-tokens", "1,2", "-n", "5", "--output", "json"});
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_TRUE(nlohmann::json::parse(ids.out)["text"].is_null());
+  EXPECT_THAT(ids.err, HasSubstr("shoal: warning: " + path + ": key 'tokenizer.ggml.tokens' is missing"));
+  EXPECT_THAT(ids.err, EndsWith("; without it there is no text\n"));
+  const std::string other = model_with_other_tokenizer("gpt2").write();
+  EXPECT_EQ(run({"run", "-m", other, "--prompt-tokens", "1,2", "-n", "5", "--output", "json"}).err, "");
+}
+
 TEST(OddModels, WithoutATokenizerTheFileNamesTheEnd) {
   models::SyntheticModel model = model_with_other_tokenizer("gpt2");
   const std::vector<std::string> args{"-n", "40", "--temp", "0", "--prompt-tokens", "1,2", "--output", "json"};

@@ -45,14 +45,18 @@ struct RunFlags {
   }
 };
 
-/// The model's tokenizer. Where ids come and go none is needed: nullopt for one that is not supported, or missing.
+/// The model's tokenizer. Where ids come and go none is needed: nullopt for one that is not supported, or missing, and
+/// with a warning for one that is damaged.
 std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const models::Model& model) {
   std::optional<models::Tokenizer> tokenizer;
   try {
     tokenizer.emplace(model.file);
   } catch (const InvalidArgument& error) {
-    if (flags.prompt_tokens && flags.output.json()) return std::nullopt;
-    fail<InvalidArgument>("{}; token ids need no tokenizer: --prompt-tokens with --output json", error.what());
+    if (!flags.prompt_tokens || !flags.output.json()) {
+      fail<InvalidArgument>("{}; token ids need no tokenizer: --prompt-tokens with --output json", error.what());
+    }
+    if (models::has_known_tokenizer(model.file)) warn(fmt::format("{}; without it there is no text", error.what()));
+    return std::nullopt;
   }
   check_tokenizer(model, *tokenizer);
   return tokenizer;
