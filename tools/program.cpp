@@ -37,8 +37,10 @@ constexpr std::array<Command, 10> kCommands{{
     {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm},
 }};
 
+const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
+
 bool is_own_flag(const std::string& arg) {
-  return arg == "-h" || arg == "--help" || arg == "--version";
+  return std::find(kOwnFlags.begin(), kOwnFlags.end(), arg) != kOwnFlags.end();
 }
 
 /// Throws UsageError unless a command comes first, or a flag of the program itself.
@@ -51,7 +53,8 @@ void check_command(const std::vector<std::string>& args) {
   if (args.empty()) throw UsageError(fmt::format("no command; name one of {}", known));
   if (is_own_flag(args.front())) return;
   if (args.front().starts_with("-")) {
-    throw UsageError(fmt::format("{} comes before the command; name one of {} first", args.front(), known));
+    throw UsageError(fmt::format("{} comes before the command{}; name one of {} first", args.front(),
+                                 did_you_mean(args.front(), kOwnFlags), known));
   }
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);

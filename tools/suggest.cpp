@@ -9,14 +9,29 @@
 namespace shoal::tools {
 namespace {
 
-std::string_view without_dashes(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of('-'), text.size()));
+/// In front.
+size_t dashes_of(std::string_view text) {
+  return std::min(text.find_first_not_of('-'), text.size());
 }
 
 /// Slips that still leave a name recognisable.
 size_t most_slips(size_t length) {
   if (length < 3) return 0;
   return length < 6 ? 1 : 2;
+}
+
+/// Of names without their dashes.
+std::string nearest_bare(std::string_view bare, std::span<const std::string> known) {
+  size_t least = most_slips(bare.size()) + 1;
+  std::string best, begun;
+  int beginnings = 0;
+  for (const std::string& name : known) {
+    const std::string_view other = std::string_view(name).substr(dashes_of(name));
+    const size_t distance = edit_distance(bare, other);
+    if (distance < least) least = distance, best = name;
+    if (bare.size() >= 3 && other.starts_with(bare)) ++beginnings, begun = name;
+  }
+  return beginnings == 1 ? begun : best;
 }
 
 }  // namespace
@@ -38,17 +53,11 @@ size_t edit_distance(std::string_view one, std::string_view other) {
 }
 
 std::string nearest(std::string_view text, std::span<const std::string> known) {
-  const std::string_view bare = without_dashes(text);
-  size_t least = most_slips(bare.size()) + 1;
-  std::string best, begun;
-  int beginnings = 0;
-  for (const std::string& name : known) {
-    const std::string_view other = without_dashes(name);
-    const size_t distance = edit_distance(bare, other);
-    if (distance < least) least = distance, best = name;
-    if (bare.size() >= 3 && other.starts_with(bare)) ++beginnings, begun = name;
-  }
-  return best.empty() && beginnings == 1 ? begun : best;
+  const size_t dashes = dashes_of(text);
+  std::vector<std::string> alike, others;
+  for (const std::string& name : known) (dashes_of(name) == dashes ? alike : others).push_back(name);
+  const std::string best = nearest_bare(text.substr(dashes), alike);
+  return best.empty() && dashes == 1 ? nearest_bare(text.substr(dashes), others) : best;
 }
 
 std::string did_you_mean(std::string_view text, std::span<const std::string> known) {

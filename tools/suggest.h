@@ -12,8 +12,9 @@ namespace shoal::tools {
 /// other: "tmep" -> "temp" is 1.
 size_t edit_distance(std::string_view one, std::string_view other);
 
-/// The name with least distance, where that is one slip in 3 to 5 characters or two in more, dashes in front not
-/// counted; or else the only one that begins so. "" where there is none.
+/// The only name that begins so; or else the one with least distance, where that is one slip in 3 to 5 characters or
+/// two in more. Of names with as many dashes in front: "--ctx" is none of "-ctk". Only what has one dash may be meant
+/// to have two. "" where there is none.
 std::string nearest(std::string_view text, std::span<const std::string> known);
 
 /// " (did you mean --temp?)", or nothing.

@@ -99,6 +99,15 @@ TEST(Suggest, OnlyWhatIsClose) {
   EXPECT_EQ(nearest("--bogus", known), "");
 }
 
+TEST(Suggest, BeginningsComeFirstAndDashesCount) {
+  const std::vector<std::string> known{"-ctk", "-c", "--ctx-size", "--cache-type-k", "--version", "--versions"};
+  EXPECT_EQ(nearest("--ctx", known), "--ctx-size");
+  EXPECT_EQ(nearest("--ctk", known), "");
+  EXPECT_EQ(nearest("-ctt", known), "-ctk");
+  EXPECT_EQ(nearest("-ctx-size", known), "--ctx-size");
+  EXPECT_EQ(nearest("--versoin", known), "--version");
+}
+
 TEST(DidYouMean, OfFlagsAndCommands) {
   const auto error = [](const std::vector<std::string>& args) {
     const Finished finished = run(args);
@@ -110,6 +119,9 @@ TEST(DidYouMean, OfFlagsAndCommands) {
               HasSubstr("there is no flag --tmep (did you mean --temp?); see shoal run --help"));
   EXPECT_THAT(error({"run", "--device", "CPU0"}), HasSubstr("there is no flag --device (did you mean --devices?)"));
   EXPECT_THAT(error({"run", "-dve", "CPU0"}), HasSubstr("there is no flag -dve (did you mean -dev?)"));
+  EXPECT_THAT(error({"run", "--ctx", "3"}), HasSubstr("there is no flag --ctx (did you mean --ctx-size?)"));
+  EXPECT_THAT(error({"--versoin"}), HasSubstr("--versoin comes before the command (did you mean --version?); name"));
+  EXPECT_THAT(error({"--hlep"}), HasSubstr("--hlep comes before the command (did you mean --help?); name one"));
   EXPECT_THAT(error({"rnu"}), HasSubstr("there is no command 'rnu' (did you mean run?); there are run,"));
 }
 
