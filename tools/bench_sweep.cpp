@@ -120,10 +120,10 @@ models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode us
   return profiles.empty() ? usual : profiles.front().mode;
 }
 
-void spell_out_devices(BenchLists& lists) {
+void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all) {
   lists.devices = split_lists(lists.devices);
   for (std::string& list : lists.devices) {
-    if (names_all(list)) list = all_devices();
+    if (names_all(list)) list = all();
   }
 }
 

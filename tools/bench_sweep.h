@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,8 @@ std::vector<SplitProfile> profiles_of(const BenchLists& lists);
 /// How the profiles say that models are split; `usual` where there are none. Throws UsageError where they differ.
 models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual);
 
-/// Puts all_devices() in place of each list that is "all".
-void spell_out_devices(BenchLists& lists);
+/// Puts what `all` gives in place of each list that is "all".
+void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all);
 /// Puts the devices of the profiles among the ratios ("@profile.json") in place of the lists of devices.
 void take_devices_of_profiles(BenchLists& lists);
 

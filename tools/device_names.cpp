@@ -3,21 +3,65 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <initializer_list>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
 #include "graph/error.h"
 #include "tools/options.h"
+#include "tools/program.h"
 
 namespace shoal::tools {
 namespace {
 
-constexpr std::array kFastestFirst{DeviceType::kGpu, DeviceType::kIntegratedGpu, DeviceType::kAccelerator,
-                                   DeviceType::kCpu};
+/// The devices of the first of these types that there are some of.
+std::string names_of_first(std::span<Device* const> listed, std::initializer_list<DeviceType> types) {
+  for (const DeviceType type : types) {
+    std::string names;
+    for (const Device* device : listed) {
+      if (device->type() == type) names += (names.empty() ? "" : ",") + device->name();
+    }
+    if (!names.empty()) return names;
+  }
+  return {};
+}
+
+/// A variant for other machines, or one that is not the best, is sound; their reasons alone speak of scores.
+bool is_broken(const PluginReport::Skipped& plugin) {
+  return plugin.reason.find("score ") == std::string::npos;
+}
+
+void warn_of_broken(const PluginReport& plugins) {
+  static bool said = false;
+  const auto& skipped = plugins.skipped;
+  const auto broken = std::find_if(skipped.begin(), skipped.end(), is_broken);
+  if (broken == skipped.end() || std::exchange(said, true)) return;
+  warn(
+      fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
+                  "--devices, or see `shoal devices`",
+                  broken->file, broken->reason));
+}
+
+/// "" where there is none.
+std::string find_gpus(const PluginReport& plugins) {
+  const std::string gpus =
+      names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu});
+  if (gpus.empty()) warn_of_broken(plugins);
+  return gpus;
+}
+
+std::string feature_of(const BackendReg& family, std::string_view name) {
+  const auto features = find_function(family, functions::kFeatures);
+  if (features == nullptr) return {};
+  for (const functions::Feature& feature : features()) {
+    if (feature.name == name) return feature.value;
+  }
+  return {};
+}
 
 std::string upper(std::string_view name) {
   std::string out(name);
@@ -67,11 +111,8 @@ void provide_cpus(int needed) {
   std::string remedy = cpu_number(name) ? fmt::format("; SHOAL_CPU_DEVICES={} makes that many of the CPU", needed) : "";
   for (const BackendReg* family : Registry::instance().families()) {
     if (!family->is_listed() || !family->devices().empty() || !upper(name).starts_with(family->name())) continue;
-    const auto features = find_function(*family, functions::kFeatures);
-    if (features == nullptr) continue;
-    for (const functions::Feature& feature : features()) {
-      if (feature.name == "no_devices") remedy += fmt::format("; {} has none: {}", family->name(), feature.value);
-    }
+    const std::string lack = lack_of_devices(*family);
+    if (!lack.empty()) remedy += fmt::format("; {} has none: {}", family->name(), lack);
   }
   fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
 }
@@ -103,24 +144,24 @@ bool names_all(std::string_view text) {
   return upper(text) == "ALL";
 }
 
-std::string names_of_first(std::span<Device* const> listed, std::span<const DeviceType> types) {
-  for (const DeviceType type : types) {
-    std::string names;
-    for (const Device* device : listed) {
-      if (device->type() == type) names += (names.empty() ? "" : ",") + device->name();
-    }
-    if (!names.empty()) return names;
-  }
-  return {};
+std::string all_of(std::span<Device* const> listed) {
+  return names_of_first(listed, {DeviceType::kGpu, DeviceType::kIntegratedGpu, DeviceType::kCpu});
 }
 
-std::string all_devices() {
-  return names_of_first(Registry::instance().devices(), kFastestFirst);
+std::string all_devices(const PluginReport& plugins) {
+  const std::string gpus = find_gpus(plugins);
+  return gpus.empty() ? all_of(Registry::instance().devices()) : gpus;
 }
 
-std::string default_devices() {
-  const std::string gpus = names_of_first(Registry::instance().devices(), std::span(kFastestFirst).first(2));
+std::string default_devices(const PluginReport& plugins) {
+  const std::string gpus = find_gpus(plugins);
   return gpus.empty() ? "CPU0" : gpus;
+}
+
+std::string lack_of_devices(const BackendReg& family) {
+  const std::string lack = feature_of(family, "no_devices");
+  if (lack.empty() || feature_of(family, "cuda_driver") != "none") return lack;
+  return "no NVIDIA driver is installed";
 }
 
 std::vector<Device*> find_devices(const std::vector<std::string>& names) {

@@ -19,13 +19,17 @@ std::vector<int> device_group_sizes(std::string_view text);
 
 /// "all" in any case: in place of names, what all_devices() gives.
 bool names_all(std::string_view text);
-/// All GPUs of those listed; where there is none, all of another kind that computes beside the CPU, or all CPU devices:
-/// a GPU that waits for a CPU is no faster for it. "CUDA0,CUDA1". Plug-ins have been loaded before.
-std::string all_devices();
-/// What is used where no devices are named: all GPUs, or CPU0.
-std::string default_devices();
-/// The names of the listed devices of the first of these types that there are devices of; "" where there are none.
-std::string names_of_first(std::span<Device* const> listed, std::span<const DeviceType> types);
+/// All GPUs of those listed; where there is none, all GPUs inside of CPUs, or all CPU devices: a GPU that waits for a
+/// CPU is no faster for it. "CUDA0,CUDA1".
+std::string all_of(std::span<Device* const> listed);
+/// Of those that there are, after plug-ins were loaded; where there is no GPU and a plug-in is broken, a line on stderr
+/// says so.
+std::string all_devices(const PluginReport& plugins);
+/// What is used where no devices are named: all GPUs, or CPU0. The same line.
+std::string default_devices(const PluginReport& plugins);
+
+/// Why a family has no devices, as far as it says so.
+std::string lack_of_devices(const BackendReg& family);
 
 /// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
 /// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are.

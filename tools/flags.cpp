@@ -155,8 +155,7 @@ models::DeviceGroups DeviceFlags::grouped(std::span<Device* const> devices) cons
 
 void DeviceFlags::check() {
   if (names_all(list) && names.empty()) {
-    plugins.load();
-    take(list = all_devices());
+    take(list = all_devices(plugins.load()));
   }
   if (names_profile(ratio)) {
     profile = read_split_profile(ratio);
@@ -166,8 +165,7 @@ void DeviceFlags::check() {
     ratio = profile->ratio();
   }
   if (names.empty()) {
-    plugins.load();
-    take(default_devices());
+    take(default_devices(plugins.load()));
   }
   check_comm(comm, names.size());
   if (ratio == kAutoRatio) return;

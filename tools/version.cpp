@@ -7,6 +7,7 @@
 #include "devices/device.h"
 #include "devices/functions.h"
 #include "tools/bench_text.h"
+#include "tools/device_names.h"
 
 namespace shoal::tools {
 namespace {
@@ -26,12 +27,14 @@ std::string feature_of(const BackendReg& family, std::string_view name) {
   return {};
 }
 
+}  // namespace
+
 std::string cuda_text() {
   Registry& registry = Registry::instance();
   const PluginReport report = registry.load_all();
   const BackendReg* family = registry.find_family("CUDA");
   if (family != nullptr) {
-    const std::string lack = feature_of(*family, "no_devices");
+    const std::string lack = lack_of_devices(*family);
     const std::string devices =
         lack.empty() ? fmt::format("{} device(s)", family->devices().size()) : "no device: " + lack;
     return fmt::format("yes, {} ({})", registry.file_of(*family).string(), devices);
@@ -41,8 +44,6 @@ std::string cuda_text() {
   }
   return "no, there is no plug-in libshoal-cuda.so beside the program or in SHOAL_PLUGIN_PATH";
 }
-
-}  // namespace
 
 std::string version_text() {
   const BackendReg* cpu = Registry::instance().find_family("CPU");

@@ -9,4 +9,7 @@ namespace shoal::tools {
 /// Loads the plug-ins that are found.
 std::string version_text();
 
+/// Of these the last: "yes, FILE (2 device(s))", or "no, " and why.
+std::string cuda_text();
+
 }  // namespace shoal::tools

@@ -272,6 +272,13 @@ TEST(Devices, ShowsWhatFamiliesWereBuiltWith) {
   EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU: isa=" + features["isa"].get<std::string>() + " "));
 }
 
+TEST(Devices, SaysWhyThereAreNoGpus) {
+  const Finished version = run({"--version"}), devices = run({"devices"});
+  const std::string cuda = version.out.substr(version.out.find("\nCUDA: "));
+  if (!cuda.starts_with("\nCUDA: no, ")) GTEST_SKIP() << "CUDA is there";
+  EXPECT_THAT(devices.out, HasSubstr(cuda));
+}
+
 TEST(Devices, APluginThatIsNamedAndCannotBeUsedIsAnError) {
   Finished finished = run({"devices", "--plugin", kModel});
   EXPECT_EQ(finished.code, 1);

@@ -25,6 +25,7 @@ namespace {
 
 struct BenchFlags {
   BenchLists lists;
+  bool devices_given = false;
   DeviceFlags devices;  ///< what is the same for all setups
   ContextFlags context;
   LoadFlags load;
@@ -165,12 +166,13 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
 
 /// Prints what was measured before a failure is reported.
 int bench(BenchFlags flags, Tracer* tracer) {
-  flags.devices.plugins.load();
-  if (flags.devices.list.empty()) {
-    flags.lists.devices = {default_devices()};
+  const PluginReport plugins = flags.devices.plugins.load();
+  if (!flags.devices_given) {
+    flags.lists.devices.clear();
     take_devices_of_profiles(flags.lists);
+    if (flags.lists.devices.empty()) flags.lists.devices = {default_devices(plugins)};
   }
-  spell_out_devices(flags.lists);
+  spell_out_devices(flags.lists, [&plugins] { return all_devices(plugins); });
   if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
   size_t most = 0;
@@ -214,7 +216,7 @@ void add_lists(CLI::App& app, BenchFlags& flags) {
                  "lists with semicolons, or repeated")
       ->type_name("NAMES")
       ->allow_extra_args(false)
-      ->each([&flags](const std::string& text) { flags.devices.list = text; })
+      ->each([&flags](const std::string&) { flags.devices_given = true; })
       ->default_str("all GPUs, or CPU0");
   app.add_option(
          "--tensor-split", flags.lists.ratios,

@@ -27,7 +27,7 @@ constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kI32
 
 struct BenchCommFlags {
   PluginFlags plugins;
-  std::vector<std::string> names;
+  std::string devices;
   size_t min_bytes = 1 << 10, max_bytes = 64 << 20;
   double factor = 2.0;
   std::vector<Collective> ops{Collective::kAllReduce};
@@ -129,8 +129,9 @@ int calibrate(CommBench& bench, const BenchCommFlags& flags) {
 int bench_comm(const BenchCommFlags& flags) {
   flags.check();
   catch_interrupts();
-  flags.plugins.load();
-  const std::vector<Device*> devices = find_devices(flags.names);
+  const PluginReport plugins = flags.plugins.load();
+  const bool all = names_all(flags.devices);
+  const std::vector<Device*> devices = find_devices(split_device_names(all ? all_devices(plugins) : flags.devices));
   require_threads(threads_needed(devices, 0));
   CommBench bench(devices);
   if (flags.calibrate) return calibrate(bench, flags);
@@ -204,9 +205,12 @@ CommandBody define_bench_comm(CLI::App& app) {
   const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; each device is a rank", flag,
                              text);
-    flags->names = split_device_names(text);
+    split_device_names(text);  // refuses what is no list
+    flags->devices = text;
   };
-  add_parsed(app, "--devices", "NAMES", read_names, "Devices, each of them a rank, such as CPU0,CPU1")->required();
+  add_parsed(app, "--devices", "NAMES", read_names,
+             "Devices, each of them a rank, such as CPU0,CPU1, or all: every GPU, without one every CPU device")
+      ->required();
   add_sizes(app, *flags);
   add_choices(app, *flags);
   constexpr int64_t kMostRuns = 1'000'000;

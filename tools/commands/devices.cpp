@@ -7,9 +7,11 @@
 #include "devices/functions.h"
 #include "devices/params.h"
 #include "tools/command.h"
+#include "tools/device_names.h"
 #include "tools/flags.h"
 #include "tools/output.h"
 #include "tools/program.h"
+#include "tools/version.h"
 
 namespace shoal::tools {
 namespace {
@@ -47,7 +49,12 @@ std::vector<std::string> to_row(const DeviceProps& props) {
 /// What a family says of itself; empty for most.
 std::vector<functions::Feature> features_of(const BackendReg& family) {
   const auto features = find_function(family, functions::kFeatures);
-  return features != nullptr ? features() : std::vector<functions::Feature>();
+  if (features == nullptr) return {};
+  std::vector<functions::Feature> found = features();
+  for (functions::Feature& feature : found) {
+    if (feature.name == "no_devices") feature.value = lack_of_devices(family);
+  }
+  return found;
 }
 
 /// Families of test devices are none of the user's.
@@ -95,6 +102,7 @@ void list_as_text(const PluginReport& plugins) {
   for (const Device* device : Registry::instance().devices()) rows.push_back(to_row(device->props()));
   std::string text = format_table(rows), lines;
   for (const BackendReg* family : listed_families()) lines += to_line(*family);
+  if (Registry::instance().find_family("CUDA") == nullptr) lines += fmt::format("CUDA: {}\n", escaped(cuda_text()));
   for (const auto& [file, reason] : plugins.skipped) {
     lines += fmt::format("skipped plug-in {}: {}\n", escaped(file), escaped(reason));
   }

@@ -88,6 +88,7 @@ void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
   if (!flags.lists.devices.empty() && !flags.device_counts.empty()) {
     throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
   }
+  spell_out_devices(flags.lists, [&] { return machine.first(most); });
   if (!flags.lists.devices.empty()) return;
   for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
     if (count > most) {
@@ -427,10 +428,9 @@ void add_machine(CLI::App& app, SimulateFlags& flags) {
   add_counts(app, "--device-counts", flags.device_counts, 1, 64,
              "How many of the machine's devices act as one; several with commas")
       ->default_str("1,2,4,... and all");
-  app.add_option(
-         "--devices", flags.lists.devices,
-         "Instead of counts: devices of the machine by name, such as H200.0,H200.1; several lists with semicolons, "
-         "or repeated")
+  app.add_option("--devices", flags.lists.devices,
+                 "Instead of counts: devices of the machine by name, such as H200.0,H200.1, or all; several lists with "
+                 "semicolons, or repeated")
       ->type_name("NAMES")
       ->allow_extra_args(false);
   app.add_option("--tensor-split", flags.lists.ratios,
