@@ -27,6 +27,16 @@ void add_cache_type(CLI::App& app, const std::string& names, DType& dtype, const
   add_parsed(app, names, "TYPE", read, help)->default_str(std::string(name_of(dtype)));
 }
 
+/// Puts the flag in front of what a check has to say.
+template <class Check>
+void naming(const std::string& flag, const Check& check) {
+  try {
+    check();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+  }
+}
+
 }  // namespace
 
 void ModelFlags::add_to(CLI::App& app) {
@@ -39,6 +49,7 @@ void ModelFlags::add_to(CLI::App& app) {
 
 void PluginFlags::add_to(CLI::App& app) {
   app.add_option("--plugin", files, "Plug-in with more devices, besides those that are found; may be repeated")
+      ->each([](const std::string& text) { check_file_name("--plugin", text); })
       ->type_name("FILE")
       ->allow_extra_args(false);
 }
@@ -93,11 +104,7 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
              "layers")
       ->default_str("tensor");
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
-    try {
-      collectives::check_implementation(name);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
-    }
+    naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
     setenv("SHOAL_COMM", name.c_str(), 1);  // what every mesh of this run starts from
   };
@@ -112,7 +119,7 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
       require<InvalidArgument>(equals != std::string::npos && equals > 0 && equals + 1 < part.size(),
                                "{}: '{}' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU", flag, part);
       overrides.push_back({part.substr(0, equals), part.substr(equals + 1)});
-      models::check_pattern(overrides.back().pattern);
+      naming(flag, [&] { models::check_pattern(overrides.back().pattern); });
     }
   };
   add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,

@@ -51,8 +51,8 @@ std::string PromptFlags::read() const {
   if (!file) return text == "-" ? read_text(stdin, "standard input") : text.value_or("");
   const auto close = [](std::FILE* opened) { std::fclose(opened); };
   const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(file->c_str(), "rb"), close);
-  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; check the path and its permissions",
-                           *file, std::strerror(errno));
+  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; {}", *file, std::strerror(errno),
+                           file == "-" ? "standard input is -p -" : "check the path and its permissions");
   return read_text(opened.get(), *file);
 }
 
