@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include "collectives/communicator.h"
 #include "devices/cpu/cpu_device.h"
@@ -131,13 +132,18 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
   app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU");
 }
 
-void check_comm(const std::string& comm, size_t devices) {
+int devices_together(models::SplitMode mode, std::span<const int> group_sizes) {
+  if (mode == models::SplitMode::kLayer) return *std::max_element(group_sizes.begin(), group_sizes.end());
+  return std::accumulate(group_sizes.begin(), group_sizes.end(), 0);
+}
+
+void check_comm(const std::string& comm, models::SplitMode mode, int together) {
   const bool needs_several = !comm.empty() && comm != "auto" && comm != "host";
-  if (devices > 1 || !needs_several) return;
+  if (together > 1 || !needs_several) return;
   throw UsageError(
-      fmt::format("--comm {}: a single device has none to exchange data with; name several with --devices, or leave "
-                  "--comm out",
-                  comm));
+      fmt::format("--comm {}: a single device has none to exchange data with; name {} with --devices, or "
+                  "leave --comm out",
+                  comm, mode == models::SplitMode::kLayer ? "a group such as CPU0+CPU1" : "several"));
 }
 
 models::PlacementOptions DeviceFlags::placement() const {
@@ -174,7 +180,7 @@ void DeviceFlags::check() {
   if (names.empty()) {
     take(default_devices(plugins.load()));
   }
-  check_comm(comm, names.size());
+  check_comm(comm, mode, devices_together(mode, group_sizes));
   if (ratio == kAutoRatio) return;
   try {
     models::parse_ratio(ratio, static_cast<int>(mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));

@@ -73,8 +73,10 @@ struct DeviceFlags {
   std::vector<models::TensorOverride> overrides;
 };
 
-/// Throws UsageError where --comm asks for what a single device has no use of.
-void check_comm(const std::string& comm, size_t devices);
+/// Most devices that exchange data by collectives: with layers those of a group, else all.
+int devices_together(models::SplitMode mode, std::span<const int> group_sizes);
+/// Throws UsageError where --comm asks for what a single device has no use of. `together`: devices_together().
+void check_comm(const std::string& comm, models::SplitMode mode, int together);
 
 /// --mmap --no-mmap --repack --no-repack
 struct LoadFlags {

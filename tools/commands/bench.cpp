@@ -175,9 +175,12 @@ int bench(BenchFlags flags, Tracer* tracer) {
   spell_out_devices(flags.lists, [&plugins] { return all_devices(plugins); });
   if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
-  size_t most = 0;
-  for (const BenchSetup& setup : setups) most = std::max(most, setup.devices.names.size());
-  check_comm(flags.devices.comm, most);
+  const models::SplitMode mode = flags.devices.mode;
+  int together = 0;
+  for (const BenchSetup& setup : setups) {
+    together = std::max(together, devices_together(mode, setup.devices.group_sizes));
+  }
+  check_comm(flags.devices.comm, mode, together);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;
   flags.options.dtype_v = flags.context.dtype_v;
