@@ -15,7 +15,7 @@ namespace shoal::tools {
 namespace {
 
 /// What the devices that are not stuck need to stop, and to spare.
-constexpr std::chrono::milliseconds kGrace{1500};
+constexpr std::chrono::milliseconds kGrace{1000};
 
 struct State {
   std::mutex mutex;  ///< held for good by the one that ends the process

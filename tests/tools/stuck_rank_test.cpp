@@ -57,15 +57,31 @@ std::filesystem::path thread_of(const Child& child, const std::string& name) {
   return {};
 }
 
-/// Waits until a thread has computed for some time, in hundredths of a second; more than loading takes.
-void wait_for_work(const Child& child, const std::string& name, long ticks) {
-  for (long used = 0; child.runs() && used < ticks; std::this_thread::sleep_for(10ms)) {
-    std::ifstream file(thread_of(child, name) / "stat");
-    std::string field;
-    for (int i = 0; i < 14 && file >> field; ++i) {
-    }
-    used = file ? std::stol(field) : 0;  // utime
+/// How long a thread has computed, in hundredths of a second.
+long work_of(const Child& child, const std::string& name) {
+  std::ifstream file(thread_of(child, name) / "stat");
+  std::string field;
+  for (int i = 0; i < 14 && file >> field; ++i) {
   }
+  return file ? std::stol(field) : 0;  // utime
+}
+
+std::vector<std::string> endless(const std::string& output) {
+  return command("-n -1 --ignore-eos --output " + output);
+}
+
+/// How long that is when the first word comes.
+long work_before_text() {
+  const Child child(endless("text"), {.cpu_devices = "2"});
+  while (child.runs() && child.out().empty()) std::this_thread::sleep_for(10ms);
+  return work_of(child, "CPU1");
+}
+
+/// Until a child must have generated something: JSON comes at the end.
+void wait_for_tokens(const Child& child, const std::string& output) {
+  const long work = output == "json" ? 2 * work_before_text() + 10 : 0;
+  const auto has_some = [&] { return output == "json" ? work_of(child, "CPU1") >= work : !child.out().empty(); };
+  while (child.runs() && !has_some()) std::this_thread::sleep_for(10ms);
 }
 
 /// Stops a thread of a child for good, as nothing in the program could; 0 where that is not permitted.
@@ -88,8 +104,8 @@ class ADeviceThatNeverComesBack : public testing::TestWithParam<std::string> {};
 
 TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
   const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
-  Child child(command("-n -1 --ignore-eos --output " + GetParam()), {.cpu_devices = "2"});
-  wait_for_work(child, "CPU1", 30);
+  Child child(endless(GetParam()), {.cpu_devices = "2"});
+  wait_for_tokens(child, GetParam());
   ASSERT_TRUE(child.runs()) << child.err();
   const pid_t thread = stop_thread(child, "CPU1");
   if (thread == 0) GTEST_SKIP() << "threads of others cannot be stopped here";
