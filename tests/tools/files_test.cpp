@@ -33,6 +33,16 @@ struct Pipe : test::TemporaryFile {
   explicit Pipe(const std::string& name) : TemporaryFile(name) { EXPECT_EQ(mkfifo(path.c_str(), 0600), 0); }
 };
 
+/// As soon as the child reads the pipe; nothing where it ends before.
+void write_to(const Pipe& pipe, const std::string& text, const Child& child) {
+  int file = -1;
+  while (child.runs() && (file = open(pipe.path.c_str(), O_WRONLY | O_NONBLOCK)) < 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(file);
+}
+
 TEST(Files, AMachineFileThatIsAPipeIsRefused) {
   const Pipe pipe("machine.json");
   const Surroundings around{.variables = {{"SHOAL_MACHINE_FILE", pipe.path}}};
@@ -57,7 +67,7 @@ TEST(Files, AMachineIsReadOnceFromAPipe) {
   const std::string description = R"({"version": 1, "devices": [{"name": "BOX.0", "memory": 7000000000,
     "bandwidth": 1e10, "rates": {"default": 1e12}}]})";
   Child child({"plan", "-m", kModel, "--machine", pipe.path, "--output", "json"});
-  std::ofstream(pipe.path) << description;  // waits for the reader
+  write_to(pipe, description, child);
   ASSERT_EQ(child.wait(), 0) << child.err();
   const auto plan = nlohmann::json::parse(child.out());
   EXPECT_EQ(plan["memory"][0]["device"], "BOX.0");
