@@ -11,35 +11,55 @@ rounds, the ratio is the median of the ratios of each round. Exit 1 when a media
 """
 import argparse
 import contextlib
-import json
 import os
+import pathlib
+import re
 import statistics
 import subprocess
 import sys
 
-CORES = len(os.sched_getaffinity(0))
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
+
+from measuring import arguments, program  # noqa: E402
+
+CORES = sorted(os.sched_getaffinity(0))
 
 
-def run(arguments, program, model, case):
+def parse_case(text):
+    found = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text}: expected devices x threads, such as 2x1")
+    return int(found[1]), int(found[2])
+
+
+def at_least(least):
+    def parse(text):
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+    parse.__name__ = "int"
+    return parse
+
+
+def rate(flags, shoal, model, case):
     """Tokens/s of one run."""
-    devices, threads = case.split("x")
-    names = ",".join(f"CPU{i}" for i in range(int(devices)))
-    tokens = ["-p", str(arguments.p), "-n", "0"] if arguments.p else ["-p", "0", "-n", str(arguments.n)]
-    command = [program, "bench", "-m", model, *tokens, "-r", str(arguments.repetitions), "-dev", names, "-t", threads,
-               "--output", "json"]
-    done = subprocess.run(command, env=dict(os.environ, SHOAL_CPU_DEVICES=devices), capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"busy_machine: {' '.join(command)} failed: {done.stderr.strip()}")
-    result = json.loads(done.stdout)[0]
-    return (result["n_gen"] or result["n_prompt"]) * 1e9 / result["avg_ns"]
+    devices, threads = case
+    tokens = {"prompt": flags.p} if flags.p else {"generate": flags.n}
+    row = shoal.bench(model, ",".join(f"CPU{i}" for i in range(devices)), **tokens, repetitions=flags.repetitions,
+                      threads=threads, environment={"SHOAL_CPU_DEVICES": devices})[0]
+    return (row["n_gen"] or row["n_prompt"]) * 1e9 / row["avg_ns"]
 
 
 @contextlib.contextmanager
-def competitors(arguments):
-    loop = [sys.executable, "-c", "while True: pass"]
-    pin = ["taskset", "-c", str(arguments.pin)] if arguments.pin is not None else []
-    processes = [subprocess.Popen(pin + loop) for _ in range(arguments.beside)]
+def competitors(flags):
+    processes = []
     try:
+        for _ in range(flags.beside):
+            processes.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            if flags.pin is not None:
+                os.sched_setaffinity(processes[-1].pid, {flags.pin})
         yield
     finally:
         for process in processes:
@@ -47,45 +67,62 @@ def competitors(arguments):
             process.wait()
 
 
-def measure(arguments, model, case):
+def measure(flags, programs, model, case):
     """[(quiet, busy) of each round] for each program."""
-    rounds = {program: [] for program in arguments.programs}
-    for _ in range(arguments.r):
-        quiet = {program: run(arguments, program, model, case) for program in rounds}
-        with competitors(arguments):
-            for program, results in rounds.items():
-                results.append((quiet[program], run(arguments, program, model, case)))
+    rounds = {name: [] for name in programs}
+    for _ in range(flags.r):
+        quiet = {name: rate(flags, shoal, model, case) for name, shoal in programs.items()}
+        with competitors(flags):
+            for name, shoal in programs.items():
+                rounds[name].append((quiet[name], rate(flags, shoal, model, case)))
     return rounds
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", dest="models", action="append", required=True, help="a GGUF file; may be given again")
-    parser.add_argument("-n", type=int, default=128, help="tokens to generate")
-    parser.add_argument("-p", type=int, default=0, help="tokens of a prompt instead")
-    parser.add_argument("-r", type=int, default=5, help="rounds, each quiet and busy")
-    parser.add_argument("--repetitions", type=int, default=3, help="of each run, within the program")
-    parser.add_argument("--case", dest="cases", action="append", help="devices x threads, as in 2x1")
-    parser.add_argument("--beside", type=int, default=1, help="processes that use up time")
-    parser.add_argument("--pin", type=int, help="the core that these are held on")
-    parser.add_argument("--program", dest="programs", action="append", help="build/release/bin/shoal; may be given again")
-    parser.add_argument("--least", type=float, default=0, help="exit 1 when a ratio's median is below this")
-    arguments = parser.parse_args()
-    arguments.programs = arguments.programs or ["build/release/bin/shoal"]
-
-    failed = False
+def measure_all(flags, programs):
+    """Prints a row for each model, case and program; whether none of the ratios is below --least."""
+    enough = True
     print("| model | devices x threads | program | quiet, t/s | busy, t/s | ratio | smallest - largest |")
-    print("|---|---|---|---|---|---|---|")
-    for model in arguments.models:
-        for case in arguments.cases or [f"1x{CORES}", f"{CORES}x1"]:
-            for program, results in measure(arguments, model, case).items():
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for model in flags.models:
+        for case in flags.cases or dict.fromkeys([(1, len(CORES)), (len(CORES), 1)]):
+            for name, results in measure(flags, programs, model, case).items():
                 quiet, busy = (statistics.median(column) for column in zip(*results))
                 ratios = [busy / quiet for quiet, busy in results]
                 ratio = statistics.median(ratios)
-                failed |= ratio < arguments.least
-                print(f"| {os.path.basename(model)} | {case} | {os.path.basename(program)} | {quiet:.1f} | {busy:.1f} | "
+                enough &= ratio >= flags.least
+                print(f"| {os.path.basename(model)} | {case[0]}x{case[1]} | {name} | {quiet:.1f} | {busy:.1f} | "
                       f"{ratio:.2f} | {min(ratios):.2f} - {max(ratios):.2f} |", flush=True)
-    sys.exit(1 if failed else 0)
+    return enough
+
+
+def parse_flags():
+    parser = arguments.Parser(description=__doc__)
+    parser.add_argument("-m", dest="models", action="append", required=True, help="a GGUF file; may be given again")
+    parser.add_argument("-n", type=at_least(1), default=128, help="tokens to generate (128)")
+    parser.add_argument("-p", type=at_least(0), default=0, help="tokens of a prompt instead")
+    parser.add_argument("-r", type=at_least(1), default=5, help="rounds, each quiet and busy (5)")
+    parser.add_argument("--repetitions", type=at_least(1), default=3, help="of each run, within the program (3)")
+    parser.add_argument("--case", dest="cases", action="append", type=parse_case, metavar="CASE",
+                        help="devices x threads, as in 2x1; may be given again")
+    parser.add_argument("--beside", type=at_least(0), default=1, help="processes that use up time (1)")
+    parser.add_argument("--pin", type=int, choices=CORES, metavar="CORE", help="the core that these are held on")
+    parser.add_argument("--program", dest="programs", action="append", metavar="PATH",
+                        help="build/release/bin/shoal; may be given again")
+    parser.add_argument("--least", type=float, default=0, help="exit 1 when a ratio's median is below this")
+    return parser.parse_args()
+
+
+def main():
+    flags = parse_flags()
+    try:
+        with program.signals_stop():
+            named = flags.programs or [None]
+            programs = {name or "build/release/bin/shoal": program.Shoal(name, flag="--program") for name in named}
+            sys.exit(0 if measure_all(flags, programs) else 1)
+    except program.ProgramError as error:
+        sys.exit(f"busy_machine.py: error: {error}")
+    except program.Stopped as stopped:
+        sys.exit(stopped.code)
 
 
 if __name__ == "__main__":

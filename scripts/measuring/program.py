@@ -113,16 +113,17 @@ def _why(name: str, code: int, stderr: str) -> str:
 
 class Shoal:
     """The program at `path`; without one at $SHOAL_PROGRAM, or what the preset `release` builds. `environment` is
-    added to that of this process in every call; `timeout` (seconds) holds where a call names none."""
+    added to that of this process in every call; `timeout` (seconds) holds where a call names none. `flag` is what the
+    script's users name a program with."""
 
     def __init__(self, path: str | os.PathLike | None = None, environment: Mapping[str, object] | None = None,
-                 timeout: float | None = None):
+                 timeout: float | None = None, flag: str = "--shoal"):
         given = path or os.environ.get("SHOAL_PROGRAM")
         self.path = pathlib.Path(given or ROOT / "build/release/bin/shoal").resolve()
         self.environment = dict(environment or {})
         self.timeout = timeout
         if not (self.path.is_file() and os.access(self.path, os.X_OK)):
-            remedy = "check --shoal" if given else "build it with scripts/quickstart, or name it with --shoal"
+            remedy = f"check {flag}" if given else f"build it with scripts/quickstart, or name it with {flag}"
             raise ProgramError(f"there is no program {self.path}; {remedy}")
 
     def run(self, arguments: Sequence[object], environment: Mapping[str, object] | None = None,
