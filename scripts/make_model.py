@@ -27,7 +27,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from measuring import python  # noqa: E402
+from measuring import arguments, python  # noqa: E402
 
 if __name__ == "__main__":
     python.use_packages("make_model", "gguf", "numpy")
@@ -347,7 +347,7 @@ def print_plan(plan):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = arguments.Parser(description=__doc__)
     parser.add_argument("output", nargs="?", help="the file to write")
     parser.add_argument("--preset", choices=PRESETS, default="tiny", help="sizes (default: tiny)")
     parser.add_argument("--type", choices=[*NAMES, *MIXTURES], default="q8_0", help="of the matrices (default: q8_0)")

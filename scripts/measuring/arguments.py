@@ -4,6 +4,7 @@
     parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
 """
 import argparse
+import contextlib
 import difflib
 import shlex
 import sys
@@ -21,16 +22,23 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args=None, namespace=None):
         """Tells of a flag that does not exist before one that is missing."""
-        required = [action for action in self._actions if action.required]
-        for action in required:
-            action.required = False
-        _, unknown = self.parse_known_args(args)
-        for action in required:
-            action.required = True
+        with self._nothing_required():
+            _, unknown = self.parse_known_args(args)
         if unknown:
             alike = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {alike[0]}?' if alike else ''}")
         return super().parse_args(args, namespace)
+
+    @contextlib.contextmanager
+    def _nothing_required(self):
+        required = [action for action in self._actions if action.required]
+        for action in required:
+            action.required = False
+        try:
+            yield
+        finally:
+            for action in required:
+                action.required = True
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {' '.join(message.split())}; see {self.prog} --help", file=sys.stderr)

@@ -169,6 +169,7 @@ class MakeModelTest(unittest.TestCase):
                 "rows of blk.0.attn_output.weight have 128 elements",
             ),
             (["--head-dim", "0"], "--head-dim must be positive"),
+            (["--typ", "q8_0"], "unrecognized arguments: --typ; did you mean --type?"),
             (["--head-dim", "15"], "rope needs an even number"),
             (["--heads", "3", "--kv-heads", "3"], "heads 3 must divide embd 256 unless there is a --head-dim"),
         ):

@@ -49,7 +49,8 @@ class ArgumentsTest(unittest.TestCase):
                               ("-r 3", "invalid choice: 3"), ("-r 1 --mo a", "unrecognized arguments: --mo a"),
                               ("-r 1 --more 'x", "argument --more: 'x: a quotation is not closed"),
                               ("-r 1 a\nb", "unrecognized arguments: a"),
-                              ("--round 1", "unrecognized arguments: --round 1; did you mean --rounds?")):
+                              ("--round 1", "unrecognized arguments: --round 1; did you mean --rounds?"),
+                              ("--more a", "are required: -r")):
             stderr = io.StringIO()
             with self.subTest(line), contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit) as ended:
                 parser.parse_args(line.split(" ") if line else [])
