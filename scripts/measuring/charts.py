@@ -62,15 +62,17 @@ def label(axes: "Axes", title: str, x: str, y: str) -> None:
 def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], name: str, *,
            error: Sequence[float] | None = None, nearest: float | None = None) -> None:
     """Points in the colour, marker and dashes of series `number`. `nearest`: how far apart points are that have no others
-    between them; where there could be some the line is thin and dashed."""
+    between them; where there could be some the line is thin and dashed, which the legend explains."""
     colour = COLOURS[number % len(COLOURS)]
     dashes = DASHES[number % len(DASHES)]
     axes.errorbar(x, y, yerr=error, label=name, color=colour, marker=MARKERS[number % len(MARKERS)],
                   linestyle=dashes if nearest is None else "none", elinewidth=1.0)
+    explained = False
     for i in range(1, len(x) if nearest is not None else 0):
         guessed = x[i] - x[i - 1] > 1.5 * nearest
         axes.plot(x[i - 1 : i + 1], y[i - 1 : i + 1], color=colour, linestyle=(0, (4, 3)) if guessed else dashes,
-                  linewidth=0.9 if guessed else None)
+                  linewidth=0.9 if guessed else None, label="no values between" if guessed and not explained else None)
+        explained |= guessed
 
 
 def save(made: "Figure", path: str | os.PathLike) -> None:

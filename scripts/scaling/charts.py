@@ -5,6 +5,7 @@ import math
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 from matplotlib.transforms import Bbox
 
 from measuring.charts import STYLE
@@ -141,7 +142,7 @@ def write_values(axes, curves: list[list[Row]]) -> None:
         return
     pixels = axes.figure.dpi / 72
     inside = axes.get_window_extent()
-    lines = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
+    lines = lines_of(axes)
     taken = [box_around(*axes.transData.transform(point), 7 * pixels, 7 * pixels) for point in points_of(curves)]
     for place, curve in enumerate(curves):
         for row in curve:
@@ -156,6 +157,13 @@ def write_values(axes, curves: list[list[Row]]) -> None:
                 best = min(free, key=lambda at: sum(line.intersects_bbox(boxes[at], filled=False) for line in lines))
                 taken.append(boxes[best])
                 write_value(axes, row, text, best, COLOURS[place % len(COLOURS)])
+
+
+def lines_of(axes) -> list[Path]:
+    """Curves, and the ranges of their points, in pixels."""
+    curves = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
+    ranges = [path.transformed(found.get_transform()) for found in axes.collections for path in found.get_paths()]
+    return curves + ranges
 
 
 def points_of(curves: list[list[Row]]) -> list[tuple[int, float]]:

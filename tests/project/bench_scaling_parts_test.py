@@ -291,6 +291,16 @@ class ChartTest(unittest.TestCase):
         layers = [row("CPU0,CPU1", 1.1, 2, 1.2, (("CPU0",), ("CPU1",)), mode="layer")]
         self.assertEqual(self.values(rows[:3] + layers), ["1.00", "1.80", "3.60", "1.10"])
 
+    def test_values_hide_no_range_where_there_is_another_place(self):
+        with charts.style():
+            figure = charts.speedup([row("CPU0", 1, 1, 1), row("CPU0,CPU1", 1.2, 1.3, 1.25)])
+            figure.draw_without_rendering()
+            axes = figure.axes[0]
+            boxes = [text.get_window_extent() for text in axes.texts if re.fullmatch(r"\d+\.\d\d", text.get_text())]
+            ranges = [one.get_paths()[0].transformed(one.get_transform()) for one in axes.collections]
+        self.assertEqual((len(boxes), len(ranges)), (2, 2))
+        self.assertFalse(any(part.intersects_bbox(box, filled=False) for part in ranges for box in boxes))
+
     def test_references_are_no_curve(self):
         rows = [row("CPU0", 1, 1, 1), row("CPU0,CPU1", 1.2, 1.3, 1.25), row("CPU1", 0.3, 0.3, 0.3, reference=True)]
         self.assertTrue(charts.is_curve(rows))

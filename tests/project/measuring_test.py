@@ -334,6 +334,8 @@ class ChartsTest(InFolder):
         dashed = [list(line.get_xdata()) for line in joined if line.get_linestyle() == "--"]
         self.assertEqual((solid, dashed), ([[0, 1], [1, 2]], [[2, 12], [12, 24]]))
         self.assertEqual([line.get_linestyle() for line in axes.lines if len(line.get_xdata()) == 5], ["None"])
+        labels = axes.get_legend_handles_labels()[1]
+        self.assertEqual(sorted(labels), ["measured", "no values between"])
 
     def test_what_it_refuses(self):
         from measuring import charts
