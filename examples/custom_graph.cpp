@@ -1,4 +1,4 @@
-// Two devices that act as one, a split-state callback of one's own, a small graph, its plan and its result.
+// Two devices that act as one, your own split-state callback, a small graph, its plan and its result.
 #include <fmt/core.h>
 
 #include <exception>

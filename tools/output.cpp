@@ -13,7 +13,8 @@ namespace {
 
 [[noreturn]] void fail_output(int error) {
   if (error == EPIPE) throw OutputClosed();
-  fail<OutputError>("cannot write to stdout: {}; check the disk or pipe it goes to", std::strerror(error));
+  fail<OutputError>("cannot write to stdout: {}; {}", std::strerror(error),
+                    error == EFBIG ? "raise `ulimit -f`" : "check the disk or pipe it goes to");
 }
 
 /// 1 or 2: bytes of the control character that `text` starts with, C0, DEL or C1 as UTF-8; 0: none.

@@ -20,7 +20,7 @@ class OutputError : public DeviceError {
 /// The reader of stdout has gone, as `| head` does when it has enough: no reason for a message.
 class OutputClosed : public OutputError {
  public:
-  OutputClosed() : OutputError("nobody reads stdout any more") {}
+  OutputClosed() : OutputError("stdout has no reader") {}
 };
 
 /// Writes to stdout at once. Throws OutputError ("cannot write to stdout: No space left on device; ...").

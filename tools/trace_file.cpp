@@ -32,8 +32,8 @@ namespace fs = std::filesystem;
 constexpr size_t kWorthWriting = size_t{1} << 20;
 
 [[noreturn]] void fail_to_write(const std::string& path, int error) {
-  fail<DeviceError>("cannot write the trace {}: {}; name a file in a directory that can be written to", path,
-                    std::strerror(error));
+  fail<DeviceError>("cannot write the trace {}: {}; {}", path, std::strerror(error),
+                    error == EFBIG ? "raise `ulimit -f`" : "name a file in a directory that can be written to");
 }
 
 /// What a link leads to, however many there are in between, where that is not there yet.
@@ -81,7 +81,7 @@ int open_in_place(const std::string& path) {
     }
     if (errno != ENXIO || !can_wait) return -1;
     if (interrupted()) throw Interrupted();
-    if (!waited) write_err(fmt::format("shoal: the trace waits for somebody to read {}\n", escaped(path)));
+    if (!waited) write_err(fmt::format("shoal: the trace waits for a reader of {}\n", escaped(path)));
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -81,7 +81,8 @@ TEST(Files, LargerThanAllowedAreAnError) {
               {.largest_file = 10 << 10});
   EXPECT_EQ(child.wait(), 1);
   EXPECT_FALSE(child.killed());
-  EXPECT_THAT(child.err(), HasSubstr("shoal: error: cannot write the trace " + trace.path + ": File too large"));
+  EXPECT_THAT(child.err(),
+              HasSubstr("shoal: error: cannot write the trace " + trace.path + ": File too large; raise `ulimit -f`"));
 }
 
 }  // namespace

@@ -311,7 +311,7 @@ TEST(TraceProgram, ANamedPipeThatNobodyReadsIsWaitedForUntilASignal) {
   std::vector<std::string> args = kShortRun;
   args.push_back(pipe.path);
   Child child(args);
-  const std::string waits = "shoal: the trace waits for somebody to read " + pipe.path + "\n";
+  const std::string waits = "shoal: the trace waits for a reader of " + pipe.path + "\n";
   while (child.runs() && child.err().find(waits) == std::string::npos) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
