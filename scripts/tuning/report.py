@@ -176,7 +176,7 @@ def _two_devices(charts, search: Search, setup: Setup, even: Split, predicted: S
                  linestyle="none", color=charts.COLOURS[1], label=f"best: {split_text(best.split)}")
         _references(charts, one, even[0] * at, predicted[0] * at if predicted else None, even)
         one.set_ylim(0, 1.06 * max(level.value + level.deviation for level in levels))
-        one.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        one.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     if simulated:
         made.suptitle(simulated_title(simulated), x=0.01, ha="left", fontsize=11, color=charts.COLOURS[1])
     return made
