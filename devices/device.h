@@ -116,6 +116,7 @@ struct PluginReport {
   struct Skipped {
     std::string file;
     std::string reason;
+    bool is_broken = true;  ///< otherwise it is for other machines, or there is a better one
   };
   std::vector<std::string> loaded;  ///< families
   std::vector<Skipped> skipped;

@@ -72,8 +72,11 @@ std::vector<fs::path> directories_of_program() {
 Candidate open(const fs::path& path) {
   PluginFile file(path);
   const int score = file.score();
-  if (score <= 0) fail_unsupported(file.info());
   return {std::move(file), score};
+}
+
+void check_supported(const Candidate& candidate) {
+  if (candidate.score <= 0) fail_unsupported(candidate.file.info());
 }
 
 }  // namespace
@@ -85,7 +88,9 @@ BackendReg& Registry::load(const fs::path& path) {
     if (file_of(*family) == file) return *family;
   }
   try {
-    return adopt(open(file).file);
+    Candidate candidate = open(file);
+    check_supported(candidate);
+    return adopt(std::move(candidate.file));
   } catch (const InvalidArgument& error) {
     fail<InvalidArgument>("[plug-in {}] {}", file.string(), error.what());
   } catch (const DeviceError& error) {
@@ -101,11 +106,14 @@ PluginReport Registry::load_best(const std::vector<fs::path>& files) {
   std::vector<Candidate> candidates;
   for (const fs::path& path : files) {
     if (!seen.insert(path).second) continue;
+    bool is_sound = false;
     try {
-      candidates.push_back(open(path));
-      check_new(candidates.back().file);
+      const Candidate& candidate = candidates.emplace_back(open(path));
+      is_sound = candidate.score <= 0;
+      check_supported(candidate);
+      check_new(candidate.file);
     } catch (const Error& error) {
-      report.skipped.push_back({path.string(), error.what()});
+      report.skipped.push_back({path.string(), error.what(), !is_sound});
       std::erase_if(candidates, [&](const Candidate& one) { return one.file.path() == path; });
     }
   }
@@ -122,7 +130,7 @@ PluginReport Registry::load_best(const std::vector<fs::path>& files) {
       }
       report.loaded.push_back(adopt(std::move(candidate.file)).name());
     } catch (const Error& error) {
-      report.skipped.push_back({file, error.what()});
+      report.skipped.push_back({file, error.what(), better == nullptr});
     }
   }
   return report;

@@ -68,8 +68,8 @@ class MetaGraphPlan final : public GraphPlan {
   /// A group of segments written down on every rank: its steps, collectives included, in one piece.
   struct Recorded {
     int first, last;
-    int runs = 0;
-    int next_try;  ///< run that is recorded: 2, 4, 8 and so on until that succeeds; what it waits for may have gone
+    int64_t runs = 0;
+    int64_t next_try;  ///< run that is recorded: 2, 4, 8 and so on until that succeeds; what it waits for may have gone
     std::vector<std::unique_ptr<Recording>> ranks;
   };
 

@@ -30,15 +30,11 @@ std::string names_of_first(std::span<Device* const> listed, std::initializer_lis
   return {};
 }
 
-/// A variant for other machines, or one that is not the best, is sound; their reasons alone speak of scores.
-bool is_broken(const PluginReport::Skipped& plugin) {
-  return plugin.reason.find("score ") == std::string::npos;
-}
-
 void warn_of_broken(const PluginReport& plugins) {
   static bool said = false;
   const auto& skipped = plugins.skipped;
-  const auto broken = std::find_if(skipped.begin(), skipped.end(), is_broken);
+  const auto broken =
+      std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
   if (broken == skipped.end() || std::exchange(said, true)) return;
   warn(
       fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "

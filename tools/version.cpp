@@ -39,8 +39,9 @@ std::string cuda_text() {
         lack.empty() ? fmt::format("{} device(s)", family->devices().size()) : "no device: " + lack;
     return fmt::format("yes, {} ({})", registry.file_of(*family).string(), devices);
   }
-  for (const auto& [file, reason] : report.skipped) {
-    if (file.find("cuda") != std::string::npos) return fmt::format("no, {} cannot be used: {}", file, reason);
+  for (const PluginReport::Skipped& plugin : report.skipped) {
+    if (plugin.file.find("cuda") == std::string::npos) continue;
+    return fmt::format("no, {} cannot be used: {}", plugin.file, plugin.reason);
   }
   return "no, there is no plug-in libshoal-cuda.so beside the program or in SHOAL_PLUGIN_PATH";
 }

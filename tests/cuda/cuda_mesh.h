@@ -44,7 +44,7 @@ class CudaMesh {
   cuda::CudaFamily& family() { return family_; }
   std::vector<Device*> devices() const { return {family_.devices().begin(), family_.devices().end()}; }
   const std::vector<Backend*>& backends() const { return backends_; }
-  Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
+  Backend& backend(int rank) const { return *backends_.at(static_cast<size_t>(rank)); }
   int gpu(int rank) const { return static_cast<cuda::CudaBackend&>(backend(rank)).cuda_device().gpu().traits.gpu; }
   std::unique_ptr<collectives::Communicator> communicator(const std::string& implementation,
                                                           std::chrono::milliseconds timeout = long_timeout()) {

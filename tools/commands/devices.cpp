@@ -91,8 +91,8 @@ void list_as_json(const PluginReport& plugins) {
                       {"skipped_plugins", nlohmann::json::array()}};
   for (const Device* device : Registry::instance().devices()) json["devices"].push_back(to_json(device->props()));
   for (const BackendReg* family : listed_families()) json["families"].push_back(to_json(*family));
-  for (const auto& [file, reason] : plugins.skipped) {
-    json["skipped_plugins"].push_back({{"file", file}, {"reason", reason}});
+  for (const PluginReport::Skipped& plugin : plugins.skipped) {
+    json["skipped_plugins"].push_back({{"file", plugin.file}, {"reason", plugin.reason}});
   }
   print_json(json);
 }
@@ -103,8 +103,8 @@ void list_as_text(const PluginReport& plugins) {
   std::string text = format_table(rows), lines;
   for (const BackendReg* family : listed_families()) lines += to_line(*family);
   if (Registry::instance().find_family("CUDA") == nullptr) lines += fmt::format("CUDA: {}\n", escaped(cuda_text()));
-  for (const auto& [file, reason] : plugins.skipped) {
-    lines += fmt::format("skipped plug-in {}: {}\n", escaped(file), escaped(reason));
+  for (const PluginReport::Skipped& plugin : plugins.skipped) {
+    lines += fmt::format("skipped plug-in {}: {}\n", escaped(plugin.file), escaped(plugin.reason));
   }
   write_out(lines.empty() ? text : text + "\n" + lines);
 }
