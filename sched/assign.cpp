@@ -126,19 +126,19 @@ class Assigner {
   }
 
   std::string remedy_for(const Tensor& node) const {
+    const int last = abilities_.backends() - 1;
+    const bool ends_with_cpu = abilities_.device(last).type() == DeviceType::kCpu;
     bool has_mesh = false;
-    for (int b = 0; b < abilities_.backends(); ++b) has_mesh |= abilities_.device(b).type() == DeviceType::kMeta;
+    for (int b = 0; b <= last; ++b) has_mesh |= abilities_.device(b).type() == DeviceType::kMeta;
     if (has_mesh) {
-      return "every member of a meta device must be able to run it: leave out those that cannot, or add a CPU device "
-             "as "
-             "the last one";
+      return fmt::format("every member of a meta device must be able to run it: leave out those that cannot{}",
+                         ends_with_cpu ? "" : ", or add a CPU device as the last one");
     }
-    if (abilities_.device(abilities_.backends() - 1).type() != DeviceType::kCpu)
-      return "add a CPU device as the last one, or cast its sources";
-    if (!writes(node)) return "cast its sources";
-    const Tensor& written = *node.storage();
-    return fmt::format("{} lies on {}, which cannot write to it: place it on another device, or leave that one out",
-                       written.name, written.buffer->type().device().name());
+    if (!ends_with_cpu) return "add a CPU device as the last one, or cast its sources";
+    const int home = writes(node) ? abilities_.home(*node.storage()) : last;
+    if (home == last) return "cast its sources";
+    return fmt::format("{} lies on {}, which cannot run it: place it on another device, or leave that one out",
+                       node.storage()->name, abilities_.device(home).name());
   }
 
   Abilities& abilities_;

@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/text.h"
+#include "meta/meta_device.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/sched/proxy.h"
 
@@ -422,6 +423,28 @@ TEST_F(ScheduleTest, Errors) {
                   HasSubstr("none of the devices (A, B, HOST) can run '%a = unary(%h) {kind=silu}  # f32 [96]'")));
   devices.clear();
   EXPECT_THROW(make(kTwoLayers, {}, &a), InvalidArgument);
+}
+
+TEST_F(ScheduleTest, ErrorsSayWhatHelps) {
+  const auto cannot_write = [&](const Tensor& node) { return node.op == Op::kSetRows; };
+  const std::string text = R"(
+input %x f32 [32, 1]
+input %slots16.rows i32 [1]
+cache %ck f16 [32, 16]
+%keys = set_rows(%ck, %x, %slots16.rows)
+output %keys
+)";
+  const auto expect = [&](Device& home, const std::string& remedy) {
+    EXPECT_THAT([&] { make(text, {{"ck", &home}}); }, ThrowsMessage<DeviceError>(testing::EndsWith(remedy)));
+  };
+  a.refuses = b.refuses = host.refuses = cannot_write;
+  expect(host, "; cast its sources");
+  expect(a, "; ck lies on A, which cannot run it: place it on another device, or leave that one out");
+  const auto mesh = meta::MetaDevice::create({&a, &b}, [](const Tensor&) { return meta::SplitState::mirrored(); });
+  devices = {mesh.get(), &host};
+  expect(*mesh, "; every member of a meta device must be able to run it: leave out those that cannot");
+  devices = {mesh.get()};
+  expect(*mesh, "leave out those that cannot, or add a CPU device as the last one");
 }
 
 TEST_F(ScheduleTest, HostMemoryOfNobodyBelongsToTheLastThatCanUseIt) {
