@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <numeric>
 #include <stdexcept>
 
+#include "graph/ops/ops.h"
 #include "graph/text.h"
 #include "sched/scheduler.h"
 #include "tests/support/dice.h"
@@ -45,6 +47,36 @@ class Machine {
   std::vector<Backend*> backends_;
 };
 
+/// A graph and a scheduler of its own over the same backends, for callbacks to run.
+class Inner {
+ public:
+  explicit Inner(const std::vector<Backend*>& backends) : scheduler_(backends) {
+    x_ = graph_.input("inner x", DType::kF32, {kLength, 1, 1, 1});
+    Tensor* twice = add(graph_, x_, x_, "inner twice");
+    y_ = graph_.output(scale(graph_, twice, {3.0f, 0.0f}, "inner y"));
+    scheduler_.set_backend(*twice, backends.back());
+    scheduler_.set_backend(*y_, backends.front());
+  }
+  /// "" or what is wrong.
+  std::string run() {
+    scheduler_.allocate(graph_);
+    Values values(kLength);
+    std::iota(values.begin(), values.end(), ++runs_);
+    write_values(*x_, values);
+    scheduler_.compute_async(graph_);
+    scheduler_.synchronize();
+    for (double& value : values) value *= 6;
+    return read_values(*y_) == values ? "" : "inner y, of a scheduler that a callback runs";
+  }
+
+ private:
+  static constexpr int64_t kLength = 24;
+  Graph graph_{"inner"};
+  Tensor *x_, *y_;
+  sched::Scheduler scheduler_;
+  int runs_ = 0;
+};
+
 class Session {
  public:
   Session(const RandomCase& one, std::span<Device* const> devices)
@@ -75,19 +107,20 @@ class Session {
   }
 
  private:
-  enum class Act { kNothing, kLook, kStop, kThrow };
+  enum class Act { kNothing, kLook, kStop, kThrow, kNest };
   struct Observer {
     std::string_view name;
     size_t every;  ///< of so many nodes it asks for one
     Act act;
   };
-  static constexpr std::array<Observer, 7> kObservers = {{{"no callback", 0, Act::kNothing},
+  static constexpr std::array<Observer, 8> kObservers = {{{"no callback", 0, Act::kNothing},
                                                           {"no callback", 0, Act::kNothing},
                                                           {"looks at all nodes", 1, Act::kLook},
                                                           {"looks at some nodes", 3, Act::kLook},
                                                           {"looks at few nodes", 6, Act::kLook},
                                                           {"stops", 3, Act::kStop},
-                                                          {"throws", 3, Act::kThrow}}};
+                                                          {"throws", 3, Act::kThrow},
+                                                          {"runs another scheduler", 3, Act::kNest}}};
 
   std::shared_ptr<sched::Scheduler> new_scheduler(size_t number) const {
     sched::SchedulerOptions options;
@@ -156,6 +189,7 @@ class Session {
       if (wrong_.empty()) wrong_ = wrong_value(node);
       const bool here = run_.one_in(4, "act at " + node.name);
       if (here && observer.act == Act::kThrow) throw Thrown();
+      if (here && observer.act == Act::kNest && wrong_.empty()) wrong_ = inner_.run();
       return !here || observer.act != Act::kStop;
     });
   }
@@ -172,6 +206,7 @@ class Session {
   const Dice dice_;
   Dice run_{0};
   Machine machine_;
+  Inner inner_{machine_.backends()};
   CaseModel model_;
   PlacedWeights weights_;
   bool written_ = false;

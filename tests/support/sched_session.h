@@ -1,7 +1,7 @@
 // A random case run several times by schedulers over meta devices beside a simple one: weights, caches and some nodes
 // on random ones of them, two graphs that alternate on one scheduler or a scheduler for each over the same backends. In
-// some runs an evaluation callback looks at random nodes, stops the run at one, or throws; in between weights and
-// caches move.
+// some runs an evaluation callback looks at random nodes, stops the run at one, throws, or runs a graph by a scheduler
+// of its own on the same backends; in between weights and caches move.
 #pragma once
 
 #include <span>
