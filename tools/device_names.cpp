@@ -50,15 +50,6 @@ std::string find_gpus(const PluginReport& plugins) {
   return gpus;
 }
 
-std::string feature_of(const BackendReg& family, std::string_view name) {
-  const auto features = find_function(family, functions::kFeatures);
-  if (features == nullptr) return {};
-  for (const functions::Feature& feature : features()) {
-    if (feature.name == name) return feature.value;
-  }
-  return {};
-}
-
 std::string upper(std::string_view name) {
   std::string out(name);
   for (char& c : out) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
@@ -152,6 +143,15 @@ std::string all_devices(const PluginReport& plugins) {
 std::string default_devices(const PluginReport& plugins) {
   const std::string gpus = find_gpus(plugins);
   return gpus.empty() ? "CPU0" : gpus;
+}
+
+std::string feature_of(const BackendReg& family, std::string_view name) {
+  const auto features = find_function(family, functions::kFeatures);
+  if (features == nullptr) return {};
+  for (const functions::Feature& feature : features()) {
+    if (feature.name == name) return feature.value;
+  }
+  return {};
 }
 
 std::string lack_of_devices(const BackendReg& family) {

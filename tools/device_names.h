@@ -28,6 +28,8 @@ std::string all_devices(const PluginReport& plugins);
 /// What is used where no devices are named: all GPUs, or CPU0. The same line.
 std::string default_devices(const PluginReport& plugins);
 
+/// What a family says of itself by this name (functions::Feature); "" where it does not.
+std::string feature_of(const BackendReg& family, std::string_view name);
 /// Why a family has no devices, as far as it says so.
 std::string lack_of_devices(const BackendReg& family);
 

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "devices/device.h"
-#include "devices/functions.h"
 #include "tools/bench_text.h"
 #include "tools/device_names.h"
 
@@ -17,15 +16,6 @@ constexpr const char* kCompiler = "Clang " __clang_version__;
 #else
 constexpr const char* kCompiler = "GCC " __VERSION__;
 #endif
-
-std::string feature_of(const BackendReg& family, std::string_view name) {
-  const auto features = find_function(family, functions::kFeatures);
-  if (features == nullptr) return {};
-  for (const functions::Feature& feature : features()) {
-    if (feature.name == name) return feature.value;
-  }
-  return {};
-}
 
 }  // namespace
 
