@@ -7,7 +7,6 @@
 #include "graph/error.h"
 
 namespace shoal {
-namespace {}  // namespace
 
 GraphPlan::GraphPlan(Backend& backend) : backend_(backend), life_(backend.life()) {}
 

@@ -188,10 +188,7 @@ void MetaGraphPlan::move_to(Graph& graph) {
     if (const auto found = heir.find(tensor); found != heir.end()) tensor = found->second;
   }
   decltype(plan_.shards) shards;
-  for (auto& [tensor, own] : plan_.shards) {
-    Tensor* next = heir.at(tensor);
-    shards.emplace(next, std::move(own));
-  }
+  for (auto& [tensor, own] : plan_.shards) shards.emplace(heir.at(tensor), std::move(own));
   plan_.shards = std::move(shards);
   plan_.graph_uid = graph.uid();
   plan_.graph_name = graph.name();
