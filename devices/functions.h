@@ -8,6 +8,8 @@
 // connects backends with that are all of the family.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +50,13 @@ inline constexpr FunctionName<SetAbortCallback> kSetAbortCallback{"set_abort_cal
 /// item that has not ended fails with CommError(reason). Any thread; does not wait.
 using GiveUp = void (*)(Backend& backend, std::string_view reason);
 inline constexpr FunctionName<GiveUp> kGiveUp{"give_up"};
+
+/// What a backend is at: nothing, a wait for work of another one that has not ended, or work of its own.
+enum class Activity : uint8_t { kNone, kWaits, kWorks };
+/// Waits for everything queued on the backend, for so long at most, and says what it is at then. kNone: all of it has
+/// ended, well or not; synchronize() says which.
+using WaitForQueued = Activity (*)(Backend& backend, std::chrono::nanoseconds time);
+inline constexpr FunctionName<WaitForQueued> kWaitForQueued{"wait_for_queued"};
 
 /// What the family was built with and what it uses of this machine, for listings.
 using Features = std::vector<Feature> (*)();

@@ -4,7 +4,11 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <utility>
 
+#include <fmt/ranges.h>
+
+#include "collectives/timeout_callback.h"
 #include "graph/error.h"
 #include "meta/meta_plan.h"
 #include "meta/transfer.h"
@@ -208,10 +212,54 @@ void MetaBackend::release() {
   for (Backend* member : streams_) member->release();
 }
 
+functions::Activity MetaBackend::activity(size_t rank, std::chrono::nanoseconds time) const {
+  const auto wait = find_function(streams_[rank]->device().reg(), functions::kWaitForQueued);
+  return wait == nullptr ? functions::Activity::kNone : wait(*streams_[rank], time);
+}
+
+// Behind the last collective nobody misses a rank but the host and streams that wait for it. In slices, as in a
+// rendezvous: a process that was stopped for an hour has not waited for an hour.
+void MetaBackend::watch_members() {
+  using functions::Activity;
+  constexpr int kSlices = 16;
+  const int ranks = static_cast<int>(streams_.size());
+  int slices = 0;  // in which some worked and others did not
+  for (;;) {
+    int first = ranks, working = 0;
+    for (int rank = ranks; rank-- > 0;) {
+      const Activity at = activity(static_cast<size_t>(rank));
+      if (at != Activity::kNone) first = rank;
+      working += at == Activity::kWorks;
+    }
+    if (first == ranks) break;
+    const Activity at = activity(static_cast<size_t>(first), comm_options_.timeout / kSlices);
+    if (at == Activity::kNone || working == 0 || working == ranks) continue;
+    if (++slices == kSlices) give_up_the_late();
+  }
+  if (slices >= kSlices && collectives::timeout_callback()) collectives::timeout_callback()("");
+}
+
+void MetaBackend::give_up_the_late() {
+  std::vector<size_t> late;
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    if (activity(rank) == functions::Activity::kWorks) late.push_back(rank);
+  }
+  const std::string message =
+      fmt::format("[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(),
+                  fmt::join(late, ", "), streams_.size(),
+                  std::chrono::duration<double>(comm_options_.timeout).count(), collectives::kTimeoutRemedy);
+  for (const size_t rank : late) {
+    const auto give_up = find_function(streams_[rank]->device().reg(), functions::kGiveUp);
+    if (give_up != nullptr) give_up(*streams_[rank], message);
+  }
+  if (collectives::timeout_callback()) collectives::timeout_callback()(message);
+}
+
 // Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one
 // that is not about a collective is the cause.
 void MetaBackend::synchronize() {
   show_held();
+  if (std::exchange(has_met_, false)) watch_members();
   std::exception_ptr cause, consequence;
   for (Backend* member : streams_) {
     try {
@@ -266,7 +314,9 @@ bool MetaBackend::update_plan(GraphPlan& plan, Graph& graph) {
 void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
   has_held_runs_ = holds_ > 0;
-  static_cast<MetaGraphPlan&>(plan).run(first, last);
+  auto& own = static_cast<MetaGraphPlan&>(plan);
+  has_met_ |= own.communicates();
+  own.run(first, last);
 }
 
 collectives::Communicator& MetaBackend::communicator() {

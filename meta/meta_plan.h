@@ -36,6 +36,8 @@ class MetaGraphPlan final : public GraphPlan {
   const std::vector<size_t>& bytes_per_rank() const { return bytes_; }
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
   int writable_from(const Tensor& input) const override;
+  /// Has it collectives?
+  bool communicates() const { return communicates_; }
   /// As it runs: collectives have taken the nodes that they are joined with (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }

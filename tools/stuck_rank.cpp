@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kGrace{1000};
 struct State {
   std::mutex mutex;  ///< held for good by the one that ends the process
   std::function<void(const std::string& error)>* last_words = nullptr;
-  int time_outs = 0;  ///< also counted when one is over
+  int over = 0;  ///< time-outs after which all ranks came back
 };
 
 /// Threads that wait may outlive the statics of the program.
@@ -29,11 +29,11 @@ State& state() {
   return state;
 }
 
-void end_if_stuck(const std::string& error, int time_out) {
+void end_if_stuck(const std::string& error, int over) {
   std::this_thread::sleep_for(kGrace);
   State& own = state();
   own.mutex.lock();
-  if (own.time_outs != time_out || own.last_words == nullptr) return own.mutex.unlock();
+  if (own.over != over || own.last_words == nullptr) return own.mutex.unlock();
   try {
     (*own.last_words)(error);
   } catch (...) {
@@ -43,14 +43,14 @@ void end_if_stuck(const std::string& error, int time_out) {
 }
 
 void on_time_out(std::string_view message) {
-  int time_out = 0;
+  int over = 0;
   {
     const std::lock_guard lock(state().mutex);
-    time_out = ++state().time_outs;
+    over = message.empty() ? ++state().over : state().over;
   }
   if (message.empty()) return;
   try {
-    std::thread(end_if_stuck, std::string(message), time_out).detach();
+    std::thread(end_if_stuck, std::string(message), over).detach();
   } catch (const std::exception&) {
     // The error is reported all the same unless the rank is stuck for good.
   }

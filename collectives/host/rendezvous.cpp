@@ -112,9 +112,8 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call) {
   // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
   const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
   const std::string message = fmt::format(
-      "[{} {}] {} of {} did not arrive within {:.3f} s; look for what keeps its device busy or stopped "
-      "it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-      name_of(call.kind), call.what, who, ranks_, seconds(timeout_));
+      "[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind), call.what, who, ranks_,
+      seconds(timeout_), kTimeoutRemedy);
   fail(message);
   if (!has_timed_out_.exchange(true) && timeout_callback()) timeout_callback()(message);
 }

@@ -34,6 +34,12 @@ void give_up(Backend& backend, std::string_view reason) {
   cpu->give_up(reason);
 }
 
+functions::Activity wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
+  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
+  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
+  return cpu->wait_for_queued(time);
+}
+
 std::string join(const std::vector<std::string_view>& names) {
   std::string text;
   for (const std::string_view name : names) text += (text.empty() ? "" : ",") + std::string(name);
@@ -61,6 +67,7 @@ void* CpuFamily::function(std::string_view name) const {
       {functions::kExtraBufferTypes, extra_buffer_types},
       {functions::kSetAbortCallback, set_abort_callback},
       {functions::kGiveUp, give_up},
+      {functions::kWaitForQueued, wait_for_queued},
       {functions::kFeatures, features},
   };
   return find_in(table, name);

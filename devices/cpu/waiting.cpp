@@ -75,6 +75,14 @@ void Counter::wait_for(uint64_t target, Waiter waiter) const {
   if (!spin_for(target, waiter, kSpinTime)) park(target, waiter);
 }
 
+bool Counter::wait_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const {
+  const auto deadline = Clock::now() + time;
+  if (!spin_for(target, waiter, std::min<std::chrono::nanoseconds>(time, kSpinTime))) {
+    park_until(target, waiter, deadline);
+  }
+  return value() >= target;
+}
+
 bool Counter::spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const {
   if (value() >= target) return true;
   if (!may_spin(waiter)) return false;
@@ -89,15 +97,18 @@ bool Counter::spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds 
   return false;
 }
 
-void Counter::park(uint64_t target, Waiter waiter) const {
+void Counter::park_until(uint64_t target, Waiter waiter, TimePoint deadline) const {
   for (;;) {
     const uint32_t calls = calls_.load();
     uint64_t wanted = wanted_.load();
     while (target < wanted && !wanted_.compare_exchange_weak(wanted, target)) {
     }
     if (value_.load() >= target) return;
+    const bool ends = deadline != TimePoint::max();
+    const auto left = ends ? deadline - Clock::now() : std::chrono::nanoseconds(0);
+    if (ends && left <= left.zero()) return;
     if (waiter == Waiter::kHost) ++hosts_;
-    futex_wait(calls_, calls);
+    ends ? futex_wait(calls_, calls, left) : futex_wait(calls_, calls);
     if (waiter == Waiter::kHost) --hosts_, host_called = false;
   }
 }

@@ -45,11 +45,17 @@ class Counter {
   void advance_to(uint64_t value);
   /// Returns when value() >= target: spins for kSpinTime, then parks.
   void wait_for(uint64_t target, Waiter waiter) const;
+  /// The same, but for so long at most; returns value() >= target.
+  bool wait_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
   /// Its two halves. True: value() >= target; false at once where threads may not spin.
   bool spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
-  void park(uint64_t target, Waiter waiter) const;
+  void park(uint64_t target, Waiter waiter) const { park_until(target, waiter, TimePoint::max()); }
 
  private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  void park_until(uint64_t target, Waiter waiter, TimePoint deadline) const;
+
   // Store value / load wanted on one side, lower wanted / load value on the other: both need sequential consistency,
   // or a thread could park after the last call.
   static constexpr uint64_t kNone = UINT64_MAX;

@@ -125,6 +125,14 @@ void Worker::release() {
   if (--holds_ == 0) publish();
 }
 
+functions::Activity Worker::wait_for_queued(std::chrono::nanoseconds time) {
+  publish();
+  if (timeline_->finished.wait_for(queued_count_, Waiter::kHost, time)) return functions::Activity::kNone;
+  const Timeline* awaited = awaited_.load(std::memory_order_acquire);
+  const bool waits = awaited != nullptr && awaited->finished.value() < awaited_position_;
+  return waits ? functions::Activity::kWaits : functions::Activity::kWorks;
+}
+
 void Worker::synchronize() {
   publish();
   timeline_->finished.wait_for(queued_count_, Waiter::kHost);
@@ -172,7 +180,7 @@ bool Worker::run_traced(const Work& work, bool follows) {
 bool Worker::run(const Work& work) {
   if (std::holds_alternative<StopWork>(work)) return false;
   if (const auto* wait = std::get_if<WaitWork>(&work)) {
-    wait->timeline->finished.wait_for(wait->position, Waiter::kWorker);
+    wait_for(*wait);
     return true;
   }
   try {
@@ -189,6 +197,15 @@ bool Worker::run(const Work& work) {
     keep_failure();
   }
   return true;
+}
+
+void Worker::wait_for(const WaitWork& work) {
+  const Counter& finished = work.timeline->finished;
+  if (finished.value() >= work.position) return;
+  awaited_position_ = work.position;
+  awaited_.store(work.timeline, std::memory_order_release);
+  finished.wait_for(work.position, Waiter::kWorker);
+  awaited_.store(nullptr, std::memory_order_release);
 }
 
 /// Of the exception being handled.

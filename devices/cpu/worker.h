@@ -20,6 +20,7 @@
 #include "devices/cpu/team.h"
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
+#include "devices/functions.h"
 
 namespace shoal::cpu {
 
@@ -81,12 +82,15 @@ class Worker {
   void give_up(std::string_view reason);
   /// The row that what it does is written to; nullptr: none. While nothing is queued.
   void set_trace(TraceRow* row) { trace_ = row; }
+  /// See functions::kWaitForQueued.
+  functions::Activity wait_for_queued(std::chrono::nanoseconds time);
   /// Waits for everything queued; throws the first failure and clears it.
   void synchronize();
 
  private:
   void serve();                ///< takes work until told to stop
   bool run(const Work& work);  ///< false: stop
+  void wait_for(const WaitWork& work);
   bool run_traced(const Work& work, bool follows);
   void keep_failure();
   /// Is the item that runs not wanted any more?
@@ -104,6 +108,9 @@ class Worker {
   AbortCallback abort_;
   uint64_t done_;                      ///< items finished; worker
   std::atomic<uint64_t> given_up_{0};  ///< items up to this position are not wanted any more
+  /// What the worker waits for; nullptr: nothing. Timelines are never freed.
+  std::atomic<const Timeline*> awaited_{nullptr};
+  std::atomic<uint64_t> awaited_position_{0};
   std::mutex mutex_;
   std::string reason_;        ///< guarded by mutex_
   int64_t traced_until_ = 0;  ///< the end of the latest span

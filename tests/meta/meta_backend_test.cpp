@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <thread>
 
+#include "collectives/timeout_callback.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/meta/llama_graph.h"
@@ -344,6 +346,96 @@ TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
   backend->compute_async(*plan);
   backend->synchronize();
   EXPECT_EQ(test::read_floats(*loaded.graph.find("logits")), expected);
+}
+
+/// What a time-out tells the program, while it lives. The first message opens a gate.
+struct TimeOuts {
+  explicit TimeOuts(test::Gate& gate) {
+    collectives::set_timeout_callback([this, &gate](std::string_view message) {
+      messages.emplace_back(message);
+      gate.open = true;
+    });
+  }
+  ~TimeOuts() { collectives::set_timeout_callback(nullptr); }
+  std::vector<std::string> messages;
+};
+
+struct MetaBackendLateEnd : testing::Test {
+  void compute() {
+    loaded.fill_inputs();
+    backend->compute_async(*plan);
+    backend->synchronize();
+  }
+  std::vector<float> logits() const { return test::read_floats(*loaded.graph.find("logits")); }
+
+  const test::Mesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 300ms}};
+  test::Loaded loaded{test::llama_graph(1), *mesh.device};
+  const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
+  const std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
+  test::Gate gate;
+  TimeOuts time_outs{gate};
+  const std::string message =
+      "[META(CPU0,CPU1)] rank 1 of 2 did not finish within 0.300 s after the others; " + std::string(collectives::kTimeoutRemedy);
+};
+
+TEST_F(MetaBackendLateEnd, IsSaidAndOverWhenTheRankComesBack) {
+  backend->compute_async(*plan);
+  ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
+  backend->synchronize();
+  EXPECT_THAT(time_outs.messages, testing::ElementsAre(message, ""));
+}
+
+TEST_F(MetaBackendLateEnd, IsSaidWhereTheOthersWaitForTheRank) {
+  backend->compute_async(*plan);
+  ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
+  ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}));  // on rank 0, behind both
+  backend->synchronize();
+  EXPECT_THAT(time_outs.messages, testing::ElementsAre(message, ""));
+}
+
+TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatAllWaitFor) {
+  const auto other = mesh.other().init();
+  const auto event = mesh.other().new_event();
+  ASSERT_TRUE(other->enqueue(gate.task()));
+  event->record(*other);
+  backend->compute_async(*plan);
+  for (Backend* member : backend->members()) event->wait(*member);
+  std::thread opens([&] {
+    std::this_thread::sleep_for(600ms);
+    gate.open = true;
+  });
+  backend->synchronize();
+  opens.join();
+  EXPECT_THAT(time_outs.messages, testing::IsEmpty());
+}
+
+TEST_F(MetaBackendLateEnd, GivesUpWhatIsQueued) {
+  compute();
+  const std::vector<float> expected = logits();
+  backend->compute_async(*plan);
+  ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
+  // A graph of that rank alone.
+  Graph own;
+  Tensor* x = own.input("x", DType::kF32, {8, 1, 1, 1});
+  own.output(scale(own, x, {2.0f, 0.0f}));
+  const auto own_plan = backend->members()[1]->create_plan(own);
+  backend->members()[1]->compute_async(*own_plan);
+  EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>(message));
+  EXPECT_THAT(time_outs.messages, testing::ElementsAre(message, ""));
+  compute();
+  EXPECT_EQ(logits(), expected);
+}
+
+TEST_F(MetaBackendLateEnd, IsOfMembersThatHaveWorkedTogether) {
+  compute();
+  ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
+  std::thread opens([&] {
+    std::this_thread::sleep_for(600ms);
+    gate.open = true;
+  });
+  backend->synchronize();
+  opens.join();
+  EXPECT_THAT(time_outs.messages, testing::IsEmpty());
 }
 
 TEST(MetaBackendMembers, OneWithoutEventsDoesNotKeepUsFromWaitingForTheOthers) {

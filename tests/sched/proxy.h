@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,14 @@ class ProxyBufferType final : public BufferType {
   Device& device_;
 };
 
+/// Functions of a family take the backends of that family.
+class ProxyFamily final : public BackendReg {
+ public:
+  std::string name() const override { return "PROXY"; }
+  std::span<Device* const> devices() const override { return {}; }
+  bool is_listed() const override { return false; }
+};
+
 class ProxyDevice final : public Device {
  public:
   explicit ProxyDevice(Device& inner, std::string name = {}) : inner_(inner), name_(std::move(name)) {}
@@ -40,7 +49,10 @@ class ProxyDevice final : public Device {
   DeviceType type() const override { return inner_.type(); }
   DeviceMemory memory() const override { return inner_.memory(); }
   DeviceProps props() const override { return inner_.props(); }
-  BackendReg& reg() const override { return inner_.reg(); }
+  BackendReg& reg() const override {
+    static ProxyFamily family;
+    return family;
+  }
   std::unique_ptr<Backend> init(std::string_view params) override;
   BufferType& buffer_type() override { return type_; }
   bool supports_op(const Tensor& node) const override {

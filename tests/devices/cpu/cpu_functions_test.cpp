@@ -13,6 +13,7 @@
 namespace shoal::cpu {
 namespace {
 
+using namespace std::chrono_literals;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -166,11 +167,38 @@ TEST(CpuFunctions, NothingIsLostThatEndsBeforeItIsGivenUp) {
   EXPECT_EQ(work.run(*backend, *plan), expected);
 }
 
+TEST(CpuFunctions, QueuedWorkIsWaitedForForSoLongAtMost) {
+  using functions::Activity;
+  const auto wait_for_queued = find_function(family(), functions::kWaitForQueued);
+  const auto backend = Registry::instance().init("CPU0:threads=1");
+  EXPECT_EQ(wait_for_queued(*backend, 0ns), Activity::kNone);
+  test::Gate gate;
+  backend->hold();  // it waits for what is held, too
+  backend->enqueue(gate.task());
+  EXPECT_EQ(wait_for_queued(*backend, 0ns), Activity::kWorks);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(wait_for_queued(*backend, 30ms), Activity::kWorks);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 30ms);
+  const auto behind = Registry::instance().init("CPU0:threads=1");
+  const auto event = backend->device().new_event();
+  event->record(*backend);
+  event->wait(*behind);
+  while (wait_for_queued(*behind, 1ms) != Activity::kWaits) {
+  }
+  gate.open = true;
+  EXPECT_EQ(wait_for_queued(*backend, 20s), Activity::kNone);
+  EXPECT_EQ(wait_for_queued(*behind, 20s), Activity::kNone);
+  backend->release();
+  backend->synchronize();
+  behind->synchronize();
+}
+
 TEST(CpuFunctions, OfOtherFamiliesBackendsAreRefused) {
   const auto other = Registry::instance().init("NULL0");
   EXPECT_THROW(find_function(family(), functions::kSetThreads)(*other, 2), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kExtraBufferTypes)(other->device()), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kGiveUp)(*other, "reason"), InvalidArgument);
+  EXPECT_THROW(find_function(family(), functions::kWaitForQueued)(*other, {}), InvalidArgument);
 }
 
 }  // namespace
