@@ -178,8 +178,12 @@ void set_timeout_callback(TimeoutCallback callback) {
   callback_in_use() = std::move(callback);
 }
 
-const TimeoutCallback& timeout_callback() {
-  return callback_in_use();
+TimeoutReport::~TimeoutReport() {
+  if (said_ && callback_in_use()) callback_in_use()("");
+}
+
+void TimeoutReport::say(std::string_view message) {
+  if (!said_.exchange(true) && callback_in_use()) callback_in_use()(message);
 }
 
 }  // namespace shoal::collectives

@@ -8,7 +8,6 @@
 
 #include <fmt/ranges.h>
 
-#include "collectives/timeout_callback.h"
 #include "graph/error.h"
 #include "meta/meta_plan.h"
 #include "meta/transfer.h"
@@ -223,6 +222,7 @@ void MetaBackend::watch_members() {
   using functions::Activity;
   constexpr int kSlices = 16;
   const int ranks = static_cast<int>(streams_.size());
+  collectives::TimeoutReport report;
   int slices = 0;  // in which some worked and others did not
   for (;;) {
     int first = ranks, working = 0;
@@ -234,25 +234,23 @@ void MetaBackend::watch_members() {
     if (first == ranks) break;
     const Activity at = activity(static_cast<size_t>(first), comm_options_.timeout / kSlices);
     if (at == Activity::kNone || working == 0 || working == ranks) continue;
-    if (++slices == kSlices) give_up_the_late();
+    if (++slices == kSlices) give_up_the_late(report);
   }
-  if (slices >= kSlices && collectives::timeout_callback()) collectives::timeout_callback()("");
 }
 
-void MetaBackend::give_up_the_late() {
+void MetaBackend::give_up_the_late(collectives::TimeoutReport& report) {
   std::vector<size_t> late;
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     if (activity(rank) == functions::Activity::kWorks) late.push_back(rank);
   }
-  const std::string message =
-      fmt::format("[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(),
-                  fmt::join(late, ", "), streams_.size(),
-                  std::chrono::duration<double>(comm_options_.timeout).count(), collectives::kTimeoutRemedy);
+  const std::string message = fmt::format(
+      "[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(), fmt::join(late, ", "),
+      streams_.size(), std::chrono::duration<double>(comm_options_.timeout).count(), collectives::kTimeoutRemedy);
   for (const size_t rank : late) {
     const auto give_up = find_function(streams_[rank]->device().reg(), functions::kGiveUp);
     if (give_up != nullptr) give_up(*streams_[rank], message);
   }
-  if (collectives::timeout_callback()) collectives::timeout_callback()(message);
+  report.say(message);
 }
 
 // Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one

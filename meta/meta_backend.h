@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/timeout_callback.h"
 #include "devices/functions.h"
 #include "meta/meta_buffer.h"
 #include "meta/meta_device.h"
@@ -75,7 +76,7 @@ class MetaBackend final : public Backend {
   /// Waits for members that have worked together. One that does not end within the time-out after another is told to
   /// give up, and the program that it may never do so.
   void watch_members();
-  void give_up_the_late();
+  void give_up_the_late(collectives::TimeoutReport& report);
   functions::Activity activity(size_t rank, std::chrono::nanoseconds time = {}) const;
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
@@ -94,7 +95,7 @@ class MetaBackend final : public Backend {
   bool is_traced_ = false;
   int holds_ = 0;
   bool has_held_runs_ = false;
-  bool has_met_ = false;  ///< a plan with collectives was run since members were waited for
+  bool has_met_ = false;                    ///< a plan with collectives was run since members were waited for
   std::atomic<bool> stream_failed_{false};  ///< as known to host tasks
 };
 

@@ -6,7 +6,6 @@
 
 #include <fmt/ranges.h>
 
-#include "collectives/timeout_callback.h"
 #include "devices/cpu/futex.h"
 #include "devices/cpu/waiting.h"
 #include "graph/error.h"
@@ -42,10 +41,6 @@ Rendezvous::Rendezvous(int ranks, const Options& options)
       timeout_(options.timeout),
       spin_(spin_time(ranks, options)),
       seats_(std::make_unique<Seat[]>(ranks)) {}
-
-Rendezvous::~Rendezvous() {
-  if (has_timed_out_ && timeout_callback()) timeout_callback()("");
-}
 
 void Rendezvous::meet(int rank, const Call& call) {
   std::atomic<uint32_t>& own = seats_[rank].step;
@@ -111,11 +106,10 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call) {
   }
   // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
   const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
-  const std::string message = fmt::format(
-      "[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind), call.what, who, ranks_,
-      seconds(timeout_), kTimeoutRemedy);
+  const std::string message = fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind),
+                                          call.what, who, ranks_, seconds(timeout_), kTimeoutRemedy);
   fail(message);
-  if (!has_timed_out_.exchange(true) && timeout_callback()) timeout_callback()(message);
+  report_.say(message);
 }
 
 void Rendezvous::fail(std::string_view message) {

@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "collectives/communicator.h"
+#include "collectives/timeout_callback.h"
 
 namespace shoal::collectives::host {
 
@@ -29,7 +30,6 @@ inline constexpr size_t kCacheLine = 64;
 class Rendezvous {
  public:
   Rendezvous(int ranks, const Options& options);
-  ~Rendezvous();
 
   int size() const { return ranks_; }
 
@@ -67,7 +67,7 @@ class Rendezvous {
   /// Latest complete step, or kFailed for good. The word on which waiting ranks park.
   alignas(kCacheLine) std::atomic<uint32_t> complete_{0};
   std::atomic<int> parked_{0};
-  std::atomic<bool> has_timed_out_{false};
+  TimeoutReport report_;
   std::mutex mutex_;
   std::string failure_;  ///< guarded by mutex_; set before complete_ becomes kFailed
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/nccl/nccl_api.h"
+#include "collectives/timeout_callback.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/waiting_kernels.h"
@@ -224,7 +225,9 @@ class NcclCommunicator final : public Communicator {
       stop(rank);
     }
     if (stuck > timeout_) {
-      failure_.set(describe_missing(rank, std::chrono::duration<double>(stuck).count(), what));
+      const std::string message = describe_missing(rank, std::chrono::duration<double>(stuck).count(), what);
+      failure_.set(message);
+      report_.say(message);
       stop(rank);
     }
   }
@@ -235,13 +238,11 @@ class NcclCommunicator final : public Communicator {
     const uint64_t own = rank.arrived;
     uint64_t first = own;
     for (const auto& peer : ranks_) first = std::min(first, peer->arrived.load());
-    constexpr std::string_view kRemedy =
-        "look for what keeps its device busy or stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
     if (first == own || own - first > Rank::kNames) {
       const Name& latest = rank.name(own - 1);
       return fmt::format(
           "[{}] {} could not {} this, or one before it, within {:.1f} s, because another rank did not; {}",
-          text_of(latest.kind, latest.what), text_of(rank), what, waited, kRemedy);
+          text_of(latest.kind, latest.what), text_of(rank), what, waited, kTimeoutRemedy);
     }
     std::string who;
     for (const auto& peer : ranks_) {
@@ -250,7 +251,7 @@ class NcclCommunicator final : public Communicator {
     }
     const Name& missed = rank.name(first);
     return fmt::format("[{}] rank {} of {} did not arrive within {:.1f} s, says {}; {}",
-                       text_of(missed.kind, missed.what), who, size(), waited, text_of(rank), kRemedy);
+                       text_of(missed.kind, missed.what), who, size(), waited, text_of(rank), kTimeoutRemedy);
   }
 
   /// Ends what this rank has on its GPU.
@@ -391,6 +392,7 @@ class NcclCommunicator final : public Communicator {
   std::mutex id_mutex_;
   std::optional<UniqueId> id_;
   Failure failure_;
+  TimeoutReport report_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -317,6 +317,7 @@ std::string P2pCommunicator::failure_message() const {
     if (first < 0 || record.when_ns < host.records[first].when_ns) first = rank;
   }
   failure_ = first < 0 ? "[p2p communicator] failed" : describe(first, host.records[first]);
+  if (first >= 0 && host.records[first].failure == Failure::kTimeOut) report_.say(failure_);
   return failure_;
 }
 
@@ -332,11 +333,9 @@ std::string P2pCommunicator::describe(int rank, const FailureRecord& record) con
         "counts, dtype or root; every rank must queue the same ones in the same order",
         kind, what, rank, places_[rank].device_name, fmt::join(who, ", "), kind_name(record.other_signature));
   }
-  return fmt::format(
-      "[{} {}] {} of {} did not arrive within {:.3f} s, says rank {} ({}); look for what keeps its "
-      "device busy or stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-      kind, what, who.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
-      static_cast<double>(record.waited_ns) * 1e-9, rank, places_[rank].device_name);
+  return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s, says rank {} ({}); {}", kind, what,
+                     who.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
+                     static_cast<double>(record.waited_ns) * 1e-9, rank, places_[rank].device_name, kTimeoutRemedy);
 }
 
 }  // namespace shoal::collectives::p2p

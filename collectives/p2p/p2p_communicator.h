@@ -25,6 +25,7 @@
 #include "collectives/p2p/block_share.h"
 #include "collectives/p2p/kernels.h"
 #include "collectives/p2p/peer_access.h"
+#include "collectives/timeout_callback.h"
 #include "devices/cuda/waiting_kernels.h"
 
 namespace shoal::collectives::p2p {
@@ -112,6 +113,7 @@ class P2pCommunicator {
   mutable std::mutex mutex_;  ///< of what follows
   std::vector<Names> names_;  ///< of each rank
   mutable std::string failure_;
+  mutable TimeoutReport report_;
 };
 
 /// Bytes that each of so many ranks holds, of GPUs with enough processors.

@@ -20,6 +20,7 @@
 #include "tests/cuda/p2p_rig.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
+#include "tests/support/time_outs.h"
 
 namespace shoal::collectives {
 namespace {
@@ -374,15 +375,20 @@ TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
 }
 
 TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
+  const test::TimeOuts time_outs;
   CudaMesh mesh(2);
-  const auto communicator = mesh.communicator("nccl", kShort);
+  auto communicator = mesh.communicator("nccl", kShort);
   Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 10)), missed(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
   first.queue(*communicator, {0, 1});
   missed.queue(*communicator, {0});
   const auto event = mesh.backend(0).device().new_event();
   event->record(mesh.backend(0));
   event->synchronize();
-  EXPECT_THAT(mesh.errors(), Each(Optional(HasSubstr("rank 1 (CUDA1) of 2 did not arrive"))));
+  const auto named = HasSubstr("rank 1 (CUDA1) of 2 did not arrive");
+  EXPECT_THAT(mesh.errors(), Each(Optional(named)));
+  EXPECT_THAT(time_outs.messages(), ElementsAre(named));
+  communicator.reset();
+  EXPECT_THAT(time_outs.messages(), ElementsAre(named, "")) << "the program need not end";
 }
 
 TEST_F(NcclTest, AbortEndsWhatWaits) {

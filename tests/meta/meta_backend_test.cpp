@@ -5,13 +5,13 @@
 #include <cstring>
 #include <thread>
 
-#include "collectives/timeout_callback.h"
 #include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/faulty_communicator.h"
+#include "tests/support/time_outs.h"
 
 namespace shoal::meta {
 namespace {
@@ -348,18 +348,6 @@ TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
   EXPECT_EQ(test::read_floats(*loaded.graph.find("logits")), expected);
 }
 
-/// What a time-out tells the program, while it lives. The first message opens a gate.
-struct TimeOuts {
-  explicit TimeOuts(test::Gate& gate) {
-    collectives::set_timeout_callback([this, &gate](std::string_view message) {
-      messages.emplace_back(message);
-      gate.open = true;
-    });
-  }
-  ~TimeOuts() { collectives::set_timeout_callback(nullptr); }
-  std::vector<std::string> messages;
-};
-
 struct MetaBackendLateEnd : testing::Test {
   void compute() {
     loaded.fill_inputs();
@@ -373,16 +361,16 @@ struct MetaBackendLateEnd : testing::Test {
   const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
   const std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
   test::Gate gate;
-  TimeOuts time_outs{gate};
-  const std::string message =
-      "[META(CPU0,CPU1)] rank 1 of 2 did not finish within 0.300 s after the others; " + std::string(collectives::kTimeoutRemedy);
+  test::TimeOuts time_outs{[&] { gate.open = true; }};
+  const std::string message = "[META(CPU0,CPU1)] rank 1 of 2 did not finish within 0.300 s after the others; " +
+                              std::string(collectives::kTimeoutRemedy);
 };
 
 TEST_F(MetaBackendLateEnd, IsSaidAndOverWhenTheRankComesBack) {
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
   backend->synchronize();
-  EXPECT_THAT(time_outs.messages, testing::ElementsAre(message, ""));
+  EXPECT_THAT(time_outs.messages(), testing::ElementsAre(message, ""));
 }
 
 TEST_F(MetaBackendLateEnd, IsSaidWhereTheOthersWaitForTheRank) {
@@ -390,7 +378,7 @@ TEST_F(MetaBackendLateEnd, IsSaidWhereTheOthersWaitForTheRank) {
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
   ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}));  // on rank 0, behind both
   backend->synchronize();
-  EXPECT_THAT(time_outs.messages, testing::ElementsAre(message, ""));
+  EXPECT_THAT(time_outs.messages(), testing::ElementsAre(message, ""));
 }
 
 TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatAllWaitFor) {
@@ -406,7 +394,7 @@ TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatAllWaitFor) {
   });
   backend->synchronize();
   opens.join();
-  EXPECT_THAT(time_outs.messages, testing::IsEmpty());
+  EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
 TEST_F(MetaBackendLateEnd, GivesUpWhatIsQueued) {
@@ -421,7 +409,7 @@ TEST_F(MetaBackendLateEnd, GivesUpWhatIsQueued) {
   const auto own_plan = backend->members()[1]->create_plan(own);
   backend->members()[1]->compute_async(*own_plan);
   EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>(message));
-  EXPECT_THAT(time_outs.messages, testing::ElementsAre(message, ""));
+  EXPECT_THAT(time_outs.messages(), testing::ElementsAre(message, ""));
   compute();
   EXPECT_EQ(logits(), expected);
 }
@@ -435,7 +423,7 @@ TEST_F(MetaBackendLateEnd, IsOfMembersThatHaveWorkedTogether) {
   });
   backend->synchronize();
   opens.join();
-  EXPECT_THAT(time_outs.messages, testing::IsEmpty());
+  EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
 TEST(MetaBackendMembers, OneWithoutEventsDoesNotKeepUsFromWaitingForTheOthers) {

@@ -1,0 +1,41 @@
+// What communicators and meta devices tell a program of time-outs, while this lives.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/timeout_callback.h"
+
+namespace shoal::test {
+
+class TimeOuts {
+ public:
+  /// `then` is called after each message has been kept.
+  explicit TimeOuts(std::function<void()> then = [] {}) : then_(std::move(then)) {
+    collectives::set_timeout_callback([this](std::string_view message) {
+      {
+        const std::lock_guard lock(mutex_);
+        messages_.emplace_back(message);
+      }
+      then_();
+    });
+  }
+  ~TimeOuts() { collectives::set_timeout_callback(nullptr); }
+  TimeOuts(const TimeOuts&) = delete;
+  TimeOuts& operator=(const TimeOuts&) = delete;
+
+  std::vector<std::string> messages() const {
+    const std::lock_guard lock(mutex_);
+    return messages_;
+  }
+
+ private:
+  const std::function<void()> then_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> messages_;
+};
+
+}  // namespace shoal::test
