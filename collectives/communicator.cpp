@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "collectives/timeout_callback.h"
 #include "devices/params.h"
 #include "graph/error.h"
 
@@ -76,11 +75,6 @@ void validate_count(std::string_view name, const Call& call, int64_t count) {
   const int64_t block = traits(call.dtype).block_elems;
   require<InvalidArgument>(count % block == 0, "[{} {}] count {} is no multiple of the {} elements of a {} block", name,
                            call.what, count, block, name_of(call.dtype));
-}
-
-TimeoutCallback& callback_in_use() {
-  static TimeoutCallback callback;
-  return callback;
 }
 
 }  // namespace
@@ -172,18 +166,6 @@ void Communicator::validate(int rank, const Call& call) const {
                            "[{} {}] rank {} has elements to send but `in` is null", kind.name, call.what, rank);
   require<InvalidArgument>(call.out != nullptr || kind.elements_out(rank, ranks, call) == 0,
                            "[{} {}] rank {} has elements to receive but `out` is null", kind.name, call.what, rank);
-}
-
-void set_timeout_callback(TimeoutCallback callback) {
-  callback_in_use() = std::move(callback);
-}
-
-TimeoutReport::~TimeoutReport() {
-  if (said_ && callback_in_use()) callback_in_use()("");
-}
-
-void TimeoutReport::say(std::string_view message) {
-  if (!said_.exchange(true) && callback_in_use()) callback_in_use()(message);
 }
 
 }  // namespace shoal::collectives

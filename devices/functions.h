@@ -51,11 +51,15 @@ inline constexpr FunctionName<SetAbortCallback> kSetAbortCallback{"set_abort_cal
 using GiveUp = void (*)(Backend& backend, std::string_view reason);
 inline constexpr FunctionName<GiveUp> kGiveUp{"give_up"};
 
-/// What a backend is at: nothing, a wait for work of another one that has not ended, or work of its own.
+/// What a backend is at: nothing, as all that was queued has ended, well or not; a wait for a stream of its family that
+/// has not come so far; or anything else, waits for other families and for ranks of a collective included.
 enum class Activity : uint8_t { kNone, kWaits, kWorks };
-/// Waits for everything queued on the backend, for so long at most, and says what it is at then. kNone: all of it has
-/// ended, well or not; synchronize() says which.
-using WaitForQueued = Activity (*)(Backend& backend, std::chrono::nanoseconds time);
+struct QueueState {
+  Activity activity;
+  uint64_t ended;  ///< pieces of work that have, ever
+};
+/// Waits for everything queued on the backend, for so long at most, and says what it is at then; failures stay.
+using WaitForQueued = QueueState (*)(Backend& backend, std::chrono::nanoseconds time);
 inline constexpr FunctionName<WaitForQueued> kWaitForQueued{"wait_for_queued"};
 
 /// What the family was built with and what it uses of this machine, for listings.

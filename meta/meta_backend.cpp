@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <utility>
 
 #include <fmt/ranges.h>
 
+#include "devices/functions.h"
 #include "graph/error.h"
 #include "meta/meta_plan.h"
 #include "meta/transfer.h"
@@ -211,53 +213,60 @@ void MetaBackend::release() {
   for (Backend* member : streams_) member->release();
 }
 
-functions::Activity MetaBackend::activity(size_t rank, std::chrono::nanoseconds time) const {
-  const auto wait = find_function(streams_[rank]->device().reg(), functions::kWaitForQueued);
-  return wait == nullptr ? functions::Activity::kNone : wait(*streams_[rank], time);
-}
-
 // Behind the last collective nobody misses a rank but the host and streams that wait for it. In slices, as in a
 // rendezvous: a process that was stopped for an hour has not waited for an hour.
-void MetaBackend::watch_members() {
+std::string MetaBackend::watch_members() {
   using functions::Activity;
   constexpr int kSlices = 16;
-  const int ranks = static_cast<int>(streams_.size());
-  collectives::TimeoutReport report;
-  int slices = 0;  // in which some worked and others did not
-  for (;;) {
-    int first = ranks, working = 0;
-    for (int rank = ranks; rank-- > 0;) {
-      const Activity at = activity(static_cast<size_t>(rank));
-      if (at != Activity::kNone) first = rank;
-      working += at == Activity::kWorks;
+  const std::chrono::nanoseconds slice = std::chrono::nanoseconds(comm_options_.timeout) / kSlices;
+  TimeoutReport report;
+  std::string message;
+  uint64_t before = 0;
+  for (int slices = 0;;) {  // running ones in which some worked, others did not, and nothing ended
+    int able = 0, working = 0;
+    uint64_t ended = 0;
+    Backend* first = nullptr;
+    for (Backend* member : streams_) {
+      const auto wait = find_function(member->device().reg(), functions::kWaitForQueued);
+      if (wait == nullptr) continue;
+      const functions::QueueState state = wait(*member, {});
+      ++able;
+      working += state.activity == Activity::kWorks;
+      ended += state.ended;
+      if (first == nullptr && state.activity != Activity::kNone) first = member;
     }
-    if (first == ranks) break;
-    const Activity at = activity(static_cast<size_t>(first), comm_options_.timeout / kSlices);
-    if (at == Activity::kNone || working == 0 || working == ranks) continue;
-    if (++slices == kSlices) give_up_the_late(report);
+    if (first == nullptr) return message;
+    const bool stalls = ended == std::exchange(before, ended) && 0 < working && working < able;
+    slices = stalls ? slices + 1 : 0;
+    if (slices > kSlices && message.empty() && open_timeouts() == 0) message = give_up_the_late(report);
+    find_function(first->device().reg(), functions::kWaitForQueued)(*first, slice);
   }
 }
 
-void MetaBackend::give_up_the_late(collectives::TimeoutReport& report) {
+std::string MetaBackend::give_up_the_late(TimeoutReport& report) {
   std::vector<size_t> late;
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
-    if (activity(rank) == functions::Activity::kWorks) late.push_back(rank);
+    const auto wait = find_function(streams_[rank]->device().reg(), functions::kWaitForQueued);
+    const bool works = wait != nullptr && wait(*streams_[rank], {}).activity == functions::Activity::kWorks;
+    if (works) late.push_back(rank);
   }
-  const std::string message = fmt::format(
-      "[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(), fmt::join(late, ", "),
-      streams_.size(), std::chrono::duration<double>(comm_options_.timeout).count(), collectives::kTimeoutRemedy);
+  if (late.empty()) return {};
+  const double seconds = std::chrono::duration<double>(comm_options_.timeout).count();
+  std::string message = fmt::format("[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(),
+                                    fmt::join(late, ", "), streams_.size(), seconds, kTimeoutRemedy);
   for (const size_t rank : late) {
     const auto give_up = find_function(streams_[rank]->device().reg(), functions::kGiveUp);
     if (give_up != nullptr) give_up(*streams_[rank], message);
   }
   report.say(message);
+  return message;
 }
 
 // Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one
 // that is not about a collective is the cause.
 void MetaBackend::synchronize() {
   show_held();
-  if (std::exchange(has_met_, false)) watch_members();
+  const std::string late = std::exchange(has_met_, false) ? watch_members() : "";
   std::exception_ptr cause, consequence;
   for (Backend* member : streams_) {
     try {
@@ -272,6 +281,7 @@ void MetaBackend::synchronize() {
   stream_failed_ = false;
   if (cause == nullptr && consequence == nullptr) return;
   drop_communicator();
+  if (cause == nullptr && !late.empty()) throw CommError(late);
   std::rethrow_exception(cause != nullptr ? cause : consequence);
 }
 

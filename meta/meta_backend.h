@@ -4,14 +4,12 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "collectives/communicator.h"
-#include "collectives/timeout_callback.h"
-#include "devices/functions.h"
+#include "devices/timeouts.h"
 #include "meta/meta_buffer.h"
 #include "meta/meta_device.h"
 
@@ -73,11 +71,10 @@ class MetaBackend final : public Backend {
   /// Members work on what was computed so far, held or not: one that somebody waits for may need the others for a
   /// collective.
   void show_held();
-  /// Waits for members that have worked together. One that does not end within the time-out after another is told to
-  /// give up, and the program that it may never do so.
-  void watch_members();
-  void give_up_the_late(collectives::TimeoutReport& report);
-  functions::Activity activity(size_t rank, std::chrono::nanoseconds time = {}) const;
+  /// Waits for members that have worked together. One that does nothing for the whole time-out, while others have
+  /// nothing to do or wait for it, is told to give up, and the program that it may never do so. The message, or "".
+  std::string watch_members();
+  std::string give_up_the_late(TimeoutReport& report);
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
 

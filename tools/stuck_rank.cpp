@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "collectives/timeout_callback.h"
+#include "devices/timeouts.h"
 #include "tools/program.h"
 
 namespace shoal::tools {
@@ -20,7 +20,6 @@ constexpr std::chrono::milliseconds kGrace{1000};
 struct State {
   std::mutex mutex;  ///< held for good by the one that ends the process
   std::function<void(const std::string& error)>* last_words = nullptr;
-  int over = 0;  ///< time-outs after which all ranks came back
 };
 
 /// Threads that wait may outlive the statics of the program.
@@ -29,11 +28,11 @@ State& state() {
   return state;
 }
 
-void end_if_stuck(const std::string& error, int over) {
+void end_if_stuck(const std::string& error) {
   std::this_thread::sleep_for(kGrace);
   State& own = state();
   own.mutex.lock();
-  if (own.over != over || own.last_words == nullptr) return own.mutex.unlock();
+  if (open_timeouts() == 0 || own.last_words == nullptr) return own.mutex.unlock();
   try {
     (*own.last_words)(error);
   } catch (...) {
@@ -43,14 +42,8 @@ void end_if_stuck(const std::string& error, int over) {
 }
 
 void on_time_out(std::string_view message) {
-  int over = 0;
-  {
-    const std::lock_guard lock(state().mutex);
-    over = message.empty() ? ++state().over : state().over;
-  }
-  if (message.empty()) return;
   try {
-    std::thread(end_if_stuck, std::string(message), over).detach();
+    std::thread(end_if_stuck, std::string(message)).detach();
   } catch (const std::exception&) {
     // The error is reported all the same unless the rank is stuck for good.
   }
@@ -62,7 +55,7 @@ StuckRankWatch::StuckRankWatch(std::function<void(const std::string& error)> las
     : last_words_(std::move(last_words)) {
   const std::lock_guard lock(state().mutex);
   before_ = std::exchange(state().last_words, &last_words_);
-  if (before_ == nullptr) collectives::set_timeout_callback(on_time_out);
+  if (before_ == nullptr) set_timeout_callback(on_time_out);
 }
 
 StuckRankWatch::~StuckRankWatch() {

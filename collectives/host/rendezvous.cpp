@@ -108,18 +108,18 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call) {
   const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
   const std::string message = fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind),
                                           call.what, who, ranks_, seconds(timeout_), kTimeoutRemedy);
-  fail(message);
-  report_.say(message);
+  if (fail(message)) report_.say(message);
 }
 
-void Rendezvous::fail(std::string_view message) {
+bool Rendezvous::fail(std::string_view message) {
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return;
+    if (!failure_.empty()) return false;
     failure_ = message.empty() ? "no reason given" : message;
     complete_.store(kFailed, std::memory_order_seq_cst);
   }
   cpu::futex_wake_all(complete_);
+  return true;
 }
 
 void Rendezvous::throw_if_failed() {

@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "collectives/communicator.h"
-#include "collectives/timeout_callback.h"
+#include "devices/timeouts.h"
 
 namespace shoal::collectives::host {
 
@@ -37,7 +37,7 @@ class Rendezvous {
   void meet(int rank, const Call& call);
 
   /// Makes every present and later meet() throw CommError(message). The first message is kept.
-  void fail(std::string_view message);
+  bool fail(std::string_view message);
 
   /// Throws the CommError if there was a failure.
   void throw_if_failed();

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "collectives/nccl/nccl_api.h"
-#include "collectives/timeout_callback.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/waiting_kernels.h"
+#include "devices/timeouts.h"
 #include "graph/error.h"
 
 namespace shoal::collectives::nccl {
@@ -49,10 +49,13 @@ Elements elements_of(DType dtype) {
 /// The first failure, for all ranks.
 class Failure {
  public:
-  void set(const std::string& message) {
+  /// False: there has been another one.
+  bool set(const std::string& message) {
     const std::lock_guard lock(mutex_);
-    if (message_.empty()) message_ = message;
+    const bool first = message_.empty();
+    if (first) message_ = message;
     failed_ = true;
+    return first;
   }
   bool is_set() const { return failed_; }
   void throw_if_set() const {
@@ -202,12 +205,12 @@ class NcclCommunicator final : public Communicator {
 
   /// Waits until NCCL has done its part of the latest call (not the GPU); the other ranks do theirs meanwhile.
   void settle(Rank& rank, std::string_view what) {
-    const Clock::time_point begin = Clock::now();
+    cuda::WaitingTime waiting;
     for (;;) {
       Result state = Result::kSuccess;
       check_status(api_.comm_get_async_error(rank.comm, &state), what);
       if (state == Result::kSuccess) return;
-      poll(rank, Clock::now() - begin, what);
+      poll(rank, waiting.so_far(), what);
       std::this_thread::yield();
     }
   }
@@ -226,8 +229,7 @@ class NcclCommunicator final : public Communicator {
     }
     if (stuck > timeout_) {
       const std::string message = describe_missing(rank, std::chrono::duration<double>(stuck).count(), what);
-      failure_.set(message);
-      report_.say(message);
+      if (failure_.set(message)) report_.say(message);
       stop(rank);
     }
   }

@@ -307,18 +307,25 @@ void P2pCommunicator::abort(std::string_view reason) {
 
 /// The first failure's, found once and kept.
 std::string P2pCommunicator::failure_message() const {
-  const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) return failure_;
-  const HostWords& host = *memory_->host();
-  int first = -1;
-  for (int rank = 0; rank < size(); ++rank) {
-    const FailureRecord& record = host.records[rank];
-    if (!is_written(record) || record.failure == Failure::kAborted) continue;
-    if (first < 0 || record.when_ns < host.records[first].when_ns) first = rank;
+  std::string message;
+  bool timed_out = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) {
+      const HostWords& host = *memory_->host();
+      int first = -1;
+      for (int rank = 0; rank < size(); ++rank) {
+        const FailureRecord& record = host.records[rank];
+        if (!is_written(record) || record.failure == Failure::kAborted) continue;
+        if (first < 0 || record.when_ns < host.records[first].when_ns) first = rank;
+      }
+      failure_ = first < 0 ? "[p2p communicator] failed" : describe(first, host.records[first]);
+      timed_out = first >= 0 && host.records[first].failure == Failure::kTimeOut;
+    }
+    message = failure_;
   }
-  failure_ = first < 0 ? "[p2p communicator] failed" : describe(first, host.records[first]);
-  if (first >= 0 && host.records[first].failure == Failure::kTimeOut) report_.say(failure_);
-  return failure_;
+  if (timed_out) report_.say(message);
+  return message;
 }
 
 std::string P2pCommunicator::describe(int rank, const FailureRecord& record) const {

@@ -25,8 +25,8 @@
 #include "collectives/p2p/block_share.h"
 #include "collectives/p2p/kernels.h"
 #include "collectives/p2p/peer_access.h"
-#include "collectives/timeout_callback.h"
 #include "devices/cuda/waiting_kernels.h"
+#include "devices/timeouts.h"
 
 namespace shoal::collectives::p2p {
 

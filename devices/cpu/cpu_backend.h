@@ -39,7 +39,7 @@ class CpuBackend final : public Backend {
   }
   void synchronize() override { worker_->synchronize(); }
   /// See functions::kWaitForQueued.
-  functions::Activity wait_for_queued(std::chrono::nanoseconds time) { return worker_->wait_for_queued(time); }
+  functions::QueueState wait_for_queued(std::chrono::nanoseconds time) { return worker_->wait_for_queued(time); }
   using Backend::compute_async;
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;

@@ -34,7 +34,7 @@ void give_up(Backend& backend, std::string_view reason) {
   cpu->give_up(reason);
 }
 
-functions::Activity wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
+functions::QueueState wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
   auto* cpu = dynamic_cast<CpuBackend*>(&backend);
   require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
   return cpu->wait_for_queued(time);

@@ -76,6 +76,7 @@ void Counter::wait_for(uint64_t target, Waiter waiter) const {
 }
 
 bool Counter::wait_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const {
+  if (time <= time.zero()) return value() >= target;
   const auto deadline = Clock::now() + time;
   if (!spin_for(target, waiter, std::min<std::chrono::nanoseconds>(time, kSpinTime))) {
     park_until(target, waiter, deadline);

@@ -125,12 +125,15 @@ void Worker::release() {
   if (--holds_ == 0) publish();
 }
 
-functions::Activity Worker::wait_for_queued(std::chrono::nanoseconds time) {
+functions::QueueState Worker::wait_for_queued(std::chrono::nanoseconds time) {
+  using functions::Activity;
   publish();
-  if (timeline_->finished.wait_for(queued_count_, Waiter::kHost, time)) return functions::Activity::kNone;
+  const bool all = timeline_->finished.wait_for(queued_count_, Waiter::kHost, time);
+  const uint64_t ended = timeline_->finished.value();
+  if (all) return {Activity::kNone, ended};
   const Timeline* awaited = awaited_.load(std::memory_order_acquire);
   const bool waits = awaited != nullptr && awaited->finished.value() < awaited_position_;
-  return waits ? functions::Activity::kWaits : functions::Activity::kWorks;
+  return {waits ? Activity::kWaits : Activity::kWorks, ended};
 }
 
 void Worker::synchronize() {

@@ -83,7 +83,7 @@ class Worker {
   /// The row that what it does is written to; nullptr: none. While nothing is queued.
   void set_trace(TraceRow* row) { trace_ = row; }
   /// See functions::kWaitForQueued.
-  functions::Activity wait_for_queued(std::chrono::nanoseconds time);
+  functions::QueueState wait_for_queued(std::chrono::nanoseconds time);
   /// Waits for everything queued; throws the first failure and clears it.
   void synchronize();
 

@@ -33,6 +33,8 @@ class CudaBackend final : public Backend {
   /// Directly between CUDA devices where both tensors are contiguous.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void synchronize() override { launcher_.synchronize(); }
+  /// See functions::kWaitForQueued.
+  functions::QueueState wait_for_queued(std::chrono::nanoseconds time) { return launcher_.wait_for_queued(time); }
   using Backend::compute_async;
   using Backend::create_plan;
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;

@@ -42,6 +42,12 @@ void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
   backend.set_abort_callback(stop == nullptr ? AbortCallback() : [stop, data] { return stop(data); });
 }
 
+functions::QueueState wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
+  auto* cuda = dynamic_cast<CudaBackend*>(&backend);
+  require<InvalidArgument>(cuda != nullptr, "{} is not a CUDA device", backend.name());
+  return cuda->wait_for_queued(time);
+}
+
 Gpu describe_gpu(int index) {
   Gpu gpu;
   cudaDeviceProp found{};
@@ -277,6 +283,7 @@ void* CudaFamily::function(std::string_view name) const {
   static const FunctionEntry table[] = {
       {functions::kFeatures, features},
       {functions::kSetAbortCallback, set_abort_callback},
+      {functions::kWaitForQueued, wait_for_queued},
   };
   if (void* found = find_in(table, name)) return found;
   return functions_ ? functions_(name) : nullptr;

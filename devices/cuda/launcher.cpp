@@ -198,8 +198,17 @@ void Launcher::wait_for_all() {
   finished_.wait_for(queued_count_, cpu::Waiter::kHost);
 }
 
+functions::QueueState Launcher::wait_for_queued(std::chrono::nanoseconds time) {
+  if (asked_ != queued_count_) {
+    push(FinishWork{true});
+    asked_ = queued_count_;
+  }
+  const bool ended = finished_.wait_for(queued_count_, cpu::Waiter::kHost, time);
+  return {ended ? functions::Activity::kNone : functions::Activity::kWorks, finished_.value()};
+}
+
 void Launcher::synchronize() {
-  push(FinishWork{true});
+  if (std::exchange(asked_, kNever) != queued_count_) push(FinishWork{true});
   wait_for_all();
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
@@ -420,7 +429,7 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
   if (!has_polls()) return cudaStreamSynchronize(context_.stream);
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
-  Clock::time_point moved = begin;
+  WaitingTime stuck;
   std::exception_ptr problem;  // then the stream will end, but has not yet
   for (uint64_t passed = progress_.passed();;) {
     const cudaError_t status = ask(cudaStreamQuery, context_.stream);
@@ -428,17 +437,18 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
       if (problem != nullptr) std::rethrow_exception(problem);
       return status;
     }
-    const Clock::time_point now = Clock::now();
-    if (const uint64_t latest = progress_.passed(); latest != passed) passed = latest, moved = now;
+    if (const uint64_t latest = progress_.passed(); latest != passed) passed = latest, stuck = WaitingTime();
+    const std::chrono::nanoseconds stuck_for = stuck.so_far();
     for (const auto& [owner, watch] : watches_) {
       try {
-        if (watch.poll) watch.poll(now - moved);
+        if (watch.poll) watch.poll(stuck_for);
       } catch (...) {
         if (problem == nullptr) problem = std::current_exception();
       }
     }
     // A token's work ends within milliseconds; whatever takes longer, or nobody waits for, need not be noticed at once.
-    if (stop || now - begin > std::chrono::milliseconds(20)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (stop || Clock::now() - begin > std::chrono::milliseconds(20))
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 

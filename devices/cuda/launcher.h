@@ -11,6 +11,7 @@
 // pooled and never freed, so that a wait may outlive the backend that it refers to.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -19,6 +20,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -27,6 +29,7 @@
 #include "devices/cpu/work_queue.h"
 #include "devices/cuda/gpu_trace.h"
 #include "devices/cuda/op_kernel.h"
+#include "devices/functions.h"
 
 namespace shoal::cuda {
 
@@ -129,6 +132,22 @@ class CudaRecording final : public Recording {
   cudaGraphExec_t exec_;
 };
 
+/// How long somebody waits, while the process runs: time in which it was stopped does not count.
+class WaitingTime {
+ public:
+  /// Asked again and again.
+  std::chrono::nanoseconds so_far() {
+    constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(100);  // between two times
+    const auto now = std::chrono::steady_clock::now();
+    waited_ += std::min<std::chrono::nanoseconds>(now - std::exchange(latest_, now), kMost);
+    return waited_;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds waited_{0};
+};
+
 /// Marks after the latest pieces of work of a stream, by which one can tell whether it gets on.
 class Progress {
  public:
@@ -162,6 +181,8 @@ class Launcher {
 
   /// Queues work; one thread at a time.
   void push(const Work& work);
+  /// See functions::kWaitForQueued. Says kWorks of a stream that waits for another one, too.
+  functions::QueueState wait_for_queued(std::chrono::nanoseconds time);
   /// Waits for everything queued; throws the first failure and clears it.
   void synchronize();
   /// Waits for everything queued; failures stay.
@@ -220,7 +241,9 @@ class Launcher {
   std::unique_ptr<GpuTrace> trace_;
   cpu::WorkQueue<Work> queue_;
   cpu::ThreadCount count_{1};
+  static constexpr uint64_t kNever = UINT64_MAX;
   uint64_t queued_count_ = 0;  ///< pushing thread only
+  uint64_t asked_ = kNever;    ///< what was queued when wait_for_queued() asked for its end
   cpu::Counter queued_, finished_;
   /// Written by the launcher; the host reads and clears it only when all queued work is finished.
   std::exception_ptr failure_;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/collectives/mesh.h"
+#include "tests/support/time_outs.h"
 
 namespace shoal::collectives {
 namespace {
@@ -289,6 +290,21 @@ TEST_P(CollectivesTest, ManyInMixedOrder) {
     mesh_.synchronize();
     for (Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
   }
+}
+
+TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
+  if (ranks() == 1) GTEST_SKIP() << "nobody can be late";
+  const test::TimeOuts time_outs;
+  const Call barrier{.kind = Collective::kBarrier, .what = "end"};
+  {
+    const auto impatient = mesh_.communicator({.timeout = std::chrono::seconds(1)});
+    for (int rank = 0; rank < ranks() - 1; ++rank) impatient->enqueue(rank, barrier);
+    EXPECT_NE(mesh_.errors()[0], std::nullopt);
+    EXPECT_THAT(time_outs.messages(),
+                testing::ElementsAre(testing::HasSubstr("[barrier end] rank " + std::to_string(ranks() - 1))));
+    EXPECT_EQ(open_timeouts(), 1);
+  }
+  EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
 }
 
 TEST_P(CollectivesTest, BuffersAreAsPlanned) {

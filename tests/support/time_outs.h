@@ -1,4 +1,4 @@
-// What communicators and meta devices tell a program of time-outs, while this lives.
+// What communicators and meta devices tell the program of time-outs, while this lives.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/timeout_callback.h"
+#include "devices/timeouts.h"
 
 namespace shoal::test {
 
@@ -15,7 +15,7 @@ class TimeOuts {
  public:
   /// `then` is called after each message has been kept.
   explicit TimeOuts(std::function<void()> then = [] {}) : then_(std::move(then)) {
-    collectives::set_timeout_callback([this](std::string_view message) {
+    set_timeout_callback([this](std::string_view message) {
       {
         const std::lock_guard lock(mutex_);
         messages_.emplace_back(message);
@@ -23,7 +23,7 @@ class TimeOuts {
       then_();
     });
   }
-  ~TimeOuts() { collectives::set_timeout_callback(nullptr); }
+  ~TimeOuts() { set_timeout_callback(nullptr); }
   TimeOuts(const TimeOuts&) = delete;
   TimeOuts& operator=(const TimeOuts&) = delete;
 

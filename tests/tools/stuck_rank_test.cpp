@@ -97,9 +97,14 @@ pid_t stop_thread(const Child& child, const std::string& name) {
   return stopped ? thread : 0;
 }
 
-/// Until the thread ends with its program.
-void wait_for_end_of(pid_t thread) {
-  for (int status = 0; waitpid(thread, &status, __WALL) == thread && !WIFEXITED(status) && !WIFSIGNALED(status);) {
+/// Until the thread ends with its program, which is killed after a minute.
+void wait_for_end_of(pid_t thread, const Child& child) {
+  const auto begin = Clock::now();
+  for (int status = 0;;) {
+    const pid_t found = waitpid(thread, &status, __WALL | WNOHANG);
+    if (found < 0 || (found == thread && (WIFEXITED(status) || WIFSIGNALED(status)))) return;
+    if (Clock::now() - begin > 1min) child.send(SIGKILL);
+    std::this_thread::sleep_for(1ms);
   }
 }
 
@@ -113,7 +118,7 @@ TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
   const pid_t thread = stop_thread(child, "CPU1");
   if (thread == 0) GTEST_SKIP() << "threads of others cannot be stopped here";
   const auto begin = Clock::now();
-  wait_for_end_of(thread);
+  wait_for_end_of(thread, child);
   EXPECT_EQ(child.wait(), 1);
   EXPECT_LT(Clock::now() - begin, kTimeOut + kMore);
   EXPECT_THAT(child.err(), names_the_rank());

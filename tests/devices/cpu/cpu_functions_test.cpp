@@ -170,24 +170,31 @@ TEST(CpuFunctions, NothingIsLostThatEndsBeforeItIsGivenUp) {
 TEST(CpuFunctions, QueuedWorkIsWaitedForForSoLongAtMost) {
   using functions::Activity;
   const auto wait_for_queued = find_function(family(), functions::kWaitForQueued);
+  const auto at = [&](Backend& backend, std::chrono::nanoseconds time) {
+    return wait_for_queued(backend, time).activity;
+  };
   const auto backend = Registry::instance().init("CPU0:threads=1");
-  EXPECT_EQ(wait_for_queued(*backend, 0ns), Activity::kNone);
+  EXPECT_EQ(at(*backend, 0ns), Activity::kNone);
   test::Gate gate;
   backend->hold();  // it waits for what is held, too
   backend->enqueue(gate.task());
-  EXPECT_EQ(wait_for_queued(*backend, 0ns), Activity::kWorks);
+  EXPECT_EQ(at(*backend, 0ns), Activity::kWorks);
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(wait_for_queued(*backend, 30ms), Activity::kWorks);
+  EXPECT_EQ(at(*backend, 30ms), Activity::kWorks);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 30ms);
   const auto behind = Registry::instance().init("CPU0:threads=1");
   const auto event = backend->device().new_event();
   event->record(*backend);
   event->wait(*behind);
-  while (wait_for_queued(*behind, 1ms) != Activity::kWaits) {
+  for (int i = 0; i < 5000 && at(*behind, 1ms) != Activity::kWaits; ++i) {
   }
+  EXPECT_EQ(at(*behind, 0ns), Activity::kWaits);
   gate.open = true;
-  EXPECT_EQ(wait_for_queued(*backend, 20s), Activity::kNone);
-  EXPECT_EQ(wait_for_queued(*behind, 20s), Activity::kNone);
+  const uint64_t before = wait_for_queued(*backend, 20s).ended;
+  EXPECT_EQ(at(*backend, 20s), Activity::kNone);
+  EXPECT_EQ(at(*behind, 20s), Activity::kNone);
+  backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr});
+  EXPECT_EQ(wait_for_queued(*backend, 20s).ended, before + 1);
   backend->release();
   backend->synchronize();
   behind->synchronize();

@@ -1,22 +1,25 @@
-// For programs that must end when a rank never comes back: a collective that fails frees the ranks that wait for it,
+// For programs that must end when a device never comes back: a collective that fails frees the ranks that wait for it,
 // but a thread or a GPU that is stuck cannot be stopped, and whoever synchronizes the backend of the missing rank waits
-// for it.
+// for it. Here and not beside the collectives, because plug-ins have those of their own, and a program has one
+// callback.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <string_view>
 
-namespace shoal::collectives {
+namespace shoal {
 
 /// Called with the message of the CommError when ranks have not come to a collective in time, on a thread of a rank
-/// that waited, or have not ended in time after the others, on the thread that synchronizes them; and with "" when all
-/// ranks have been synchronized. Must not throw or wait. One for the process; empty: none.
+/// that waited, or have not ended in time after the others, on the thread that synchronizes them. Must not throw or
+/// wait. One for the process; empty: none.
 using TimeoutCallback = std::function<void(std::string_view message)>;
 /// Not while collectives run.
 void set_timeout_callback(TimeoutCallback callback);
+/// Time-outs after which not all ranks have been synchronized yet.
+int open_timeouts();
 
-/// What a communicator, or whoever waits for ranks, tells the callback.
+/// A time-out, as whoever waits for ranks tells of it.
 class TimeoutReport {
  public:
   TimeoutReport() = default;
@@ -24,7 +27,7 @@ class TimeoutReport {
   ~TimeoutReport();
   TimeoutReport(const TimeoutReport&) = delete;
   TimeoutReport& operator=(const TimeoutReport&) = delete;
-  /// The first message; of others the callback hears nothing. Any thread.
+  /// Calls the callback, the first time. Any thread.
   void say(std::string_view message);
 
  private:
@@ -35,4 +38,4 @@ class TimeoutReport {
 inline constexpr std::string_view kTimeoutRemedy =
     "look for what keeps its device busy or stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
 
-}  // namespace shoal::collectives
+}  // namespace shoal

@@ -1,0 +1,36 @@
+#include "devices/timeouts.h"
+
+#include <utility>
+
+namespace shoal {
+namespace {
+
+std::atomic<int> open{0};
+
+/// Devices may outlive the statics of the program.
+TimeoutCallback& callback() {
+  static TimeoutCallback& callback = *new TimeoutCallback;
+  return callback;
+}
+
+}  // namespace
+
+void set_timeout_callback(TimeoutCallback to) {
+  callback() = std::move(to);
+}
+
+int open_timeouts() {
+  return open;
+}
+
+TimeoutReport::~TimeoutReport() {
+  if (said_) --open;
+}
+
+void TimeoutReport::say(std::string_view message) {
+  if (said_.exchange(true)) return;
+  ++open;
+  if (callback()) callback()(message);
+}
+
+}  // namespace shoal

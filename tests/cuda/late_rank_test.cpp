@@ -1,0 +1,60 @@
+// A rank of a meta device that does not come to a collective, or does not end behind the last one, while the launcher
+// of its GPU is stuck: the program hears of it, whichever rank it is.
+#include <gmock/gmock.h>
+
+#include "collectives/cuda/cuda_communicator.h"
+#include "graph/error.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/meta/llama_graph.h"
+#include "tests/meta/mesh.h"
+#include "tests/support/time_outs.h"
+
+namespace shoal::cuda {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Stuck {
+  int rank;
+  bool behind;  ///< the graph; or before it
+};
+
+class LateRank : public testing::TestWithParam<Stuck> {};
+
+TEST_P(LateRank, IsSaidWhileItIsStuck) {
+  test::CudaMesh gpu(1, 2);
+  meta::MetaOptions options;
+  options.comm_timeout = std::chrono::seconds(2);
+  options.communicator = collectives::cuda::make_cuda_communicator;
+  const auto device =
+      meta::MetaDevice::create(gpu.devices(), test::callback_for(test::llama_layouts({3, 1})), std::move(options));
+  test::Loaded loaded(test::llama_graph(1), *device);
+  const auto backend = device->init();
+  const auto plan = backend->create_plan(loaded.graph);
+  loaded.fill_inputs();
+  test::Gate gate;
+  const test::TimeOuts time_outs([&] { gate.open = true; });
+  Backend& stuck = *backend->members()[static_cast<size_t>(GetParam().rank)];
+  if (!GetParam().behind) stuck.enqueue(gate.task());
+  backend->compute_async(*plan);
+  if (GetParam().behind) stuck.enqueue(gate.task());
+  bool failed = false;
+  try {
+    backend->synchronize();
+  } catch (const CommError&) {
+    failed = true;
+  }
+  EXPECT_EQ(failed, !GetParam().behind) << "what has ended at last is right";
+  EXPECT_THAT(time_outs.messages(), ElementsAre(HasSubstr("rank " + std::to_string(GetParam().rank))));
+  EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, LateRank,
+                         testing::Values(Stuck{0, false}, Stuck{1, false}, Stuck{0, true}, Stuck{1, true}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.rank) + (info.param.behind ? "_behind" : "_before");
+                         });
+
+}  // namespace
+}  // namespace shoal::cuda
