@@ -52,11 +52,12 @@ using GiveUp = void (*)(Backend& backend, std::string_view reason);
 inline constexpr FunctionName<GiveUp> kGiveUp{"give_up"};
 
 /// What a backend is at: nothing, as all that was queued has ended, well or not; a wait for a stream of its family that
-/// has not come so far; or anything else, waits for other families and for ranks of a collective included.
+/// has not come so far, as far as it can tell (CUDA devices cannot); or anything else, waits for other families and for
+/// ranks of a collective included.
 enum class Activity : uint8_t { kNone, kWaits, kWorks };
 struct QueueState {
   Activity activity;
-  uint64_t ended;  ///< pieces of work that have, ever
+  uint64_t ended;  ///< pieces of work that have, ever; for CUDA devices: that have been launched
 };
 /// Waits for everything queued on the backend, for so long at most, and says what it is at then; failures stay.
 using WaitForQueued = QueueState (*)(Backend& backend, std::chrono::nanoseconds time);

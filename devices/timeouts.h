@@ -16,14 +16,14 @@ namespace shoal {
 using TimeoutCallback = std::function<void(std::string_view message)>;
 /// Not while collectives run.
 void set_timeout_callback(TimeoutCallback callback);
-/// Time-outs after which not all ranks have been synchronized yet.
+/// Time-outs after which some rank may not have ended yet.
 int open_timeouts();
 
 /// A time-out, as whoever waits for ranks tells of it.
 class TimeoutReport {
  public:
   TimeoutReport() = default;
-  /// All ranks have been synchronized.
+  /// All ranks have ended.
   ~TimeoutReport();
   TimeoutReport(const TimeoutReport&) = delete;
   TimeoutReport& operator=(const TimeoutReport&) = delete;

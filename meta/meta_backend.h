@@ -71,8 +71,9 @@ class MetaBackend final : public Backend {
   /// Members work on what was computed so far, held or not: one that somebody waits for may need the others for a
   /// collective.
   void show_held();
-  /// Waits for members that have worked together. One that does nothing for the whole time-out, while others have
-  /// nothing to do or wait for it, is told to give up, and the program that it may never do so. The message, or "".
+  /// Waits for members that have worked together. One that ends nothing for the whole time-out, while others have
+  /// nothing to do or (CPU devices) wait for it, is told to give up, and the program that it may never do so. The
+  /// message, or "".
   std::string watch_members();
   std::string give_up_the_late(TimeoutReport& report);
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);

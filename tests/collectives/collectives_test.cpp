@@ -297,7 +297,7 @@ TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
   const test::TimeOuts time_outs;
   const Call barrier{.kind = Collective::kBarrier, .what = "end"};
   {
-    const auto impatient = mesh_.communicator({.timeout = std::chrono::seconds(1)});
+    const auto impatient = mesh_.communicator({.timeout = std::chrono::seconds(3)});
     for (int rank = 0; rank < ranks() - 1; ++rank) impatient->enqueue(rank, barrier);
     EXPECT_NE(mesh_.errors()[0], std::nullopt);
     EXPECT_THAT(time_outs.messages(),

@@ -16,8 +16,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 struct Stuck {
+  const char* name;
   int rank;
-  bool behind;  ///< the graph; or before it
+  bool behind = false;  ///< the graph; or before it
 };
 
 class LateRank : public testing::TestWithParam<Stuck> {};
@@ -46,15 +47,16 @@ TEST_P(LateRank, IsSaidWhileItIsStuck) {
     failed = true;
   }
   EXPECT_EQ(failed, !GetParam().behind) << "what has ended at last is right";
-  EXPECT_THAT(time_outs.messages(), ElementsAre(HasSubstr("rank " + std::to_string(GetParam().rank))));
+  const std::string rank = "rank " + std::to_string(GetParam().rank);
+  const std::string named = rank + (GetParam().behind ? " of 2 did not finish" : " (");
+  EXPECT_THAT(time_outs.messages(), ElementsAre(HasSubstr(named)));
   EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LateRank,
-                         testing::Values(Stuck{0, false}, Stuck{1, false}, Stuck{0, true}, Stuck{1, true}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.rank) + (info.param.behind ? "_behind" : "_before");
-                         });
+                         testing::Values(Stuck{"first", 0}, Stuck{"last", 1}, Stuck{"first_behind", 0, true},
+                                         Stuck{"last_behind", 1, true}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace shoal::cuda

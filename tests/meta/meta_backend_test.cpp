@@ -357,14 +357,14 @@ struct MetaBackendLateEnd : testing::Test {
   }
   std::vector<float> logits() const { return test::read_floats(*loaded.graph.find("logits")); }
 
-  const test::Mesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 1s}};
+  const test::Mesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 2s}};
   test::Loaded loaded{test::llama_graph(1), *mesh.device};
   const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
   const std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
   test::Gate gate;
   test::TimeOuts time_outs{[&] { gate.open = true; }};
   const std::string message = "[" + mesh.device->name() +
-                              "] rank 1 of 2 did not finish within 1.000 s after the others; " +
+                              "] rank 1 of 2 did not finish within 2.000 s after the others; " +
                               std::string(kTimeoutRemedy);
 };
 
@@ -393,7 +393,7 @@ TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatTheRankWaitsFor) {
   backend->compute_async(*plan);
   event->wait(*backend->members()[1]);
   std::thread opens([&] {
-    std::this_thread::sleep_for(1500ms);
+    std::this_thread::sleep_for(3s);
     gate.open = true;
   });
   backend->synchronize();
@@ -402,7 +402,7 @@ TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatTheRankWaitsFor) {
 }
 
 TEST_F(MetaBackendLateEnd, IsNotThatOfARankThatGetsOn) {
-  const auto sleep = [](void*, const void*, bool) { std::this_thread::sleep_for(300ms); };
+  const auto sleep = [](void*, const void*, bool) { std::this_thread::sleep_for(600ms); };
   backend->compute_async(*plan);
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(backend->members()[1]->enqueue({sleep, nullptr, nullptr}));
   backend->synchronize();
@@ -414,7 +414,7 @@ TEST(MetaBackendMembers, OnesThatCannotSayWhetherTheyHaveEndedAreNobodysMeasure)
   test::ProxyDevice silent(Registry::instance().device("CPU1"));
   const auto device =
       MetaDevice::create({&Registry::instance().device("CPU0"), &silent},
-                         test::callback_for(test::llama_layouts({3, 1})), {.member_params = {}, .comm_timeout = 1s});
+                         test::callback_for(test::llama_layouts({3, 1})), {.member_params = {}, .comm_timeout = 2s});
   test::Loaded loaded(test::llama_graph(1), *device);
   const auto backend = device->init();
   const auto plan = backend->create_plan(loaded.graph);
@@ -424,7 +424,7 @@ TEST(MetaBackendMembers, OnesThatCannotSayWhetherTheyHaveEndedAreNobodysMeasure)
   const test::TimeOuts time_outs;
   ASSERT_TRUE(backend->members()[0]->enqueue(gate.task()));
   std::jthread opens([&] {
-    std::this_thread::sleep_for(1500ms);
+    std::this_thread::sleep_for(3s);
     gate.open = true;
   });
   backend->synchronize();
@@ -453,7 +453,7 @@ TEST_F(MetaBackendLateEnd, IsOfMembersThatHaveWorkedTogether) {
   compute();
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
   std::thread opens([&] {
-    std::this_thread::sleep_for(1500ms);
+    std::this_thread::sleep_for(3s);
     gate.open = true;
   });
   backend->synchronize();

@@ -30,9 +30,10 @@ std::vector<std::string> command(const std::string& more) {
 
 auto names_the_rank() {
   // It misses a collective or, where there is none left, the others' end.
-  return AllOf(HasSubstr("shoal: error: ["),
-               ContainsRegex("rank 1 of 2 did not (arrive within 1.000 s|finish within 1.000 s after the others); look"),
-               EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
+  return AllOf(
+      HasSubstr("shoal: error: ["),
+      ContainsRegex("rank 1 of 2 did not (arrive within 1.000 s|finish within 1.000 s after the others); look"),
+      EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
 }
 
 TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
@@ -120,7 +121,7 @@ TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
   const auto begin = Clock::now();
   wait_for_end_of(thread, child);
   EXPECT_EQ(child.wait(), 1);
-  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore);
+  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 1s) << "with a second for a machine that is busy";
   EXPECT_THAT(child.err(), names_the_rank());
   const std::string out = child.out();
   if (GetParam() == "json") {
