@@ -71,12 +71,20 @@ void GpuTrace::resolve() {
     span.end_ns = anchored ? time_of(pending.end, anchor_ns) : -1;
     free_.insert(free_.end(), {pending.begin, pending.end});
     if (span.begin_ns < 0 || span.end_ns < 0) continue;
-    // Two anchors differ a little.
-    span.begin_ns = std::max(span.begin_ns, until_ns_);
-    span.end_ns = until_ns_ = std::max(span.end_ns, span.begin_ns);
+    put_behind(span);
     if (span.kind != TraceKind::kWait || span.end_ns - span.begin_ns >= kShortestWait) row_.add(span);
   }
   pending_.clear();
+}
+
+void GpuTrace::add(TraceSpan span) {
+  put_behind(span);
+  row_.add(span);
+}
+
+void GpuTrace::put_behind(TraceSpan& span) {
+  span.begin_ns = std::max(span.begin_ns, until_ns_);
+  span.end_ns = until_ns_ = std::max(span.end_ns, span.begin_ns);
 }
 
 }  // namespace shoal::cuda

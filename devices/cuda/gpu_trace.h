@@ -31,9 +31,11 @@ class GpuTrace {
   /// The stream is done: everything so far goes to the row. Resets CUDA's last error.
   void resolve();
   /// A span of the host, between two resolve().
-  void add(const TraceSpan& span) { row_.add(span); }
+  void add(TraceSpan span);
 
  private:
+  /// Behind what is there: times of the GPU may be off by as long as asking for one took.
+  void put_behind(TraceSpan& span);
   static constexpr size_t kMostPending = 4096;
   /// A wait that is shorter has found what it waited for.
   static constexpr int64_t kShortestWait = 2000;
