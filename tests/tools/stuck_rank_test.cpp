@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using ::testing::AllOf;
-using ::testing::ContainsRegex;
+using ::testing::AnyOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -28,12 +28,16 @@ std::vector<std::string> command(const std::string& more) {
   return args;
 }
 
-auto names_the_rank() {
-  // It misses a collective or, where there is none left, the others' end.
-  return AllOf(
-      HasSubstr("shoal: error: ["),
-      ContainsRegex("rank 1 of 2 did not (arrive within 1.000 s|finish within 1.000 s after the others); look"),
-      EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
+auto names_the_rank_that_did_not_arrive() {
+  return AllOf(HasSubstr("shoal: error: [all_reduce "), HasSubstr("rank 1 of 2 did not arrive within 1.000 s"),
+               EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
+}
+
+/// Where no collective was left to miss.
+auto names_the_rank_that_did_not_finish() {
+  return AllOf(HasSubstr("shoal: error: [META(CPU0,CPU1)] "),
+               HasSubstr("rank 1 of 2 did not finish within 1.000 s after the others"),
+               EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
 }
 
 TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
@@ -48,7 +52,7 @@ TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
   // The prompt takes the slow device hundreds of times as long.
   EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 2 * healthy);
   EXPECT_EQ(stalled.code, 1);
-  EXPECT_THAT(stalled.err, names_the_rank());
+  EXPECT_THAT(stalled.err, names_the_rank_that_did_not_arrive());
 }
 
 /// The thread of a child with this name.
@@ -121,12 +125,13 @@ TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
   const auto begin = Clock::now();
   wait_for_end_of(thread, child);
   EXPECT_EQ(child.wait(), 1);
-  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 1s) << "with a second for a machine that is busy";
-  EXPECT_THAT(child.err(), names_the_rank());
+  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore);
+  EXPECT_THAT(child.err(), AnyOf(names_the_rank_that_did_not_arrive(), names_the_rank_that_did_not_finish()));
   const std::string out = child.out();
   if (GetParam() == "json") {
     const auto json = nlohmann::json::parse(out);
-    EXPECT_THAT(json["error"].get<std::string>(), HasSubstr("rank 1 of 2 did not "));
+    EXPECT_THAT(json["error"].get<std::string>(),
+                AnyOf(HasSubstr("rank 1 of 2 did not arrive"), HasSubstr("rank 1 of 2 did not finish")));
     EXPECT_GT(json["tokens"].size(), 0U);
   } else {
     EXPECT_THAT(out, EndsWith("\n"));
