@@ -81,8 +81,10 @@ std::string CudaDevice::description() const {
                      gpu_.traits.processors, share);
 }
 
+// Buffers that have gone are free, whether or not the GPU has come so far.
 DeviceMemory CudaDevice::memory() const {
   const CurrentGpu current(gpu_.traits.gpu);
+  gpu_.family->finish_transfers(gpu_);
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), name_, "read how much memory is free");
   free = std::min(free + kept_pool_memory(gpu_.traits.gpu), total);
@@ -180,6 +182,15 @@ void CudaFamily::find_gpus() {
 cudaStream_t Gpu::transfers() const {
   family->prepare(const_cast<Gpu&>(*this));
   return stream;
+}
+
+void CudaFamily::finish_transfers(const Gpu& gpu) const {
+  cudaStream_t stream = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    stream = gpu.stream;
+  }
+  if (stream != nullptr) check(cudaStreamSynchronize(stream), fmt::format("CUDA{}", gpu.traits.gpu), "free memory");
 }
 
 void CudaFamily::prepare(Gpu& gpu) {

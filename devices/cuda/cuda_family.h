@@ -83,6 +83,8 @@ class CudaFamily final : public BackendReg {
   /// Makes what every use of a GPU needs, and connects it to the others that are in use: kernels and copies may then
   /// use each other's memory, where the hardware can and a copy there and back comes out right. Throws DeviceError.
   void prepare(Gpu& gpu);
+  /// Waits for what is queued on the GPU's transfers(), the ends of buffers, if it is prepared.
+  void finish_transfers(const Gpu& gpu) const;
 
  private:
   void find_gpus();
