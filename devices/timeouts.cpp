@@ -5,7 +5,7 @@
 namespace shoal {
 namespace {
 
-std::atomic<int> open{0};
+std::atomic<int> open_count{0};
 
 /// Devices may outlive the statics of the program.
 TimeoutCallback& callback() {
@@ -20,16 +20,16 @@ void set_timeout_callback(TimeoutCallback to) {
 }
 
 int open_timeouts() {
-  return open;
+  return open_count;
 }
 
 TimeoutReport::~TimeoutReport() {
-  if (said_) --open;
+  if (said_) --open_count;
 }
 
 void TimeoutReport::say(std::string_view message) {
   if (said_.exchange(true)) return;
-  ++open;
+  ++open_count;
   if (callback()) callback()(message);
 }
 

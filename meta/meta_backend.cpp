@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -17,11 +18,20 @@
 namespace shoal::meta {
 namespace {
 
+using functions::Activity;
+
 void check_range(const Tensor& tensor, size_t offset, size_t size) {
   const size_t bytes = tensor.bytes();
   if (offset <= bytes && size <= bytes - offset) return;
   fail<InvalidArgument>("bytes [{}, {} + {}) are outside {} of {} bytes", offset, offset, size, describe(tensor),
                         bytes);
+}
+
+/// After `time`, or when all that is queued has ended; nullopt: its family cannot say.
+std::optional<functions::QueueState> state_of(Backend& member, std::chrono::nanoseconds time = {}) {
+  const auto wait = find_function(member.device().reg(), functions::kWaitForQueued);
+  if (wait == nullptr) return std::nullopt;
+  return wait(member, time);
 }
 
 }  // namespace
@@ -216,7 +226,6 @@ void MetaBackend::release() {
 // Behind the last collective nobody misses a rank but the host and streams that wait for it. In slices, as in a
 // rendezvous: a process that was stopped for an hour has not waited for an hour.
 std::string MetaBackend::watch_members() {
-  using functions::Activity;
   constexpr int kSlices = 16;
   const std::chrono::nanoseconds slice = std::chrono::nanoseconds(comm_options_.timeout) / kSlices;
   TimeoutReport report;
@@ -227,28 +236,26 @@ std::string MetaBackend::watch_members() {
     uint64_t ended = 0;
     Backend* first = nullptr;
     for (Backend* member : streams_) {
-      const auto wait = find_function(member->device().reg(), functions::kWaitForQueued);
-      if (wait == nullptr) continue;
-      const functions::QueueState state = wait(*member, {});
+      const auto state = state_of(*member);
+      if (!state) continue;
       ++able;
-      working += state.activity == Activity::kWorks;
-      ended += state.ended;
-      if (first == nullptr && state.activity != Activity::kNone) first = member;
+      working += state->activity == Activity::kWorks;
+      ended += state->ended;
+      if (first == nullptr && state->activity != Activity::kNone) first = member;
     }
     if (first == nullptr) return message;
     const bool stalls = ended == std::exchange(before, ended) && 0 < working && working < able;
     slices = stalls ? slices + 1 : 0;
     if (slices > kSlices && message.empty() && open_timeouts() == 0) message = give_up_the_late(report);
-    find_function(first->device().reg(), functions::kWaitForQueued)(*first, slice);
+    state_of(*first, slice);
   }
 }
 
 std::string MetaBackend::give_up_the_late(TimeoutReport& report) {
   std::vector<size_t> late;
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
-    const auto wait = find_function(streams_[rank]->device().reg(), functions::kWaitForQueued);
-    const bool works = wait != nullptr && wait(*streams_[rank], {}).activity == functions::Activity::kWorks;
-    if (works) late.push_back(rank);
+    const auto state = state_of(*streams_[rank]);
+    if (state && state->activity == Activity::kWorks) late.push_back(rank);
   }
   if (late.empty()) return {};
   const double seconds = std::chrono::duration<double>(comm_options_.timeout).count();

@@ -36,8 +36,7 @@ class Rendezvous {
   /// Arrives and waits for the others. `call` is for the message only. Throws CommError.
   void meet(int rank, const Call& call);
 
-  /// Makes every present and later meet() throw CommError(message). The first message is kept;
-  /// false: there was one.
+  /// Makes every present and later meet() throw CommError(message). False: there has been a message, which is kept.
   bool fail(std::string_view message);
 
   /// Throws the CommError if there was a failure.
