@@ -18,11 +18,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "benchmarks/machine_loops.h"
 #include "devices/cpu/isa.h"
 #include "devices/cpu/topology.h"
-#include "devices/params.h"
-#include "graph/error.h"
 
 namespace shoal::bench {
 

@@ -6,10 +6,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/text.h"
 #include "benchmarks/machine.h"
 #include "devices/cpu/isa.h"
 #include "devices/cpu/topology.h"
-#include "devices/params.h"
 
 int main(int argc, char** argv) {
   namespace bench = shoal::bench;

@@ -29,13 +29,13 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "benchmarks/machine.h"
 #include "devices/buffer.h"
 #include "devices/cpu/cpu_device.h"
-#include "graph/error.h"
-#include "models/loader.h"
-#include "models/placement.h"
-#include "models/session.h"
+#include "models/place/placement.h"
+#include "models/session/loader.h"
+#include "models/session/session.h"
 
 namespace shoal::models {
 namespace {

@@ -13,14 +13,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "benchmarks/machine.h"
 #include "benchmarks/ops_bench/subject.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/isa.h"
 #include "devices/functions.h"
-#include "devices/params.h"
-#include "graph/error.h"
-#include "meta/meta_family.h"
+#include "meta/device/meta_family.h"
 
 namespace shoal::bench {
 namespace {

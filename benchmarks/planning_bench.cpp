@@ -14,10 +14,10 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/topology.h"
-#include "meta/meta_device.h"
-#include "meta/plan.h"
-#include "models/llama.h"
-#include "models/split_policy.h"
+#include "meta/device/meta_device.h"
+#include "meta/plan/plan.h"
+#include "models/arch/llama.h"
+#include "models/place/split_policy.h"
 
 namespace shoal::models {
 namespace {

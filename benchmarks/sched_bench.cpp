@@ -20,9 +20,9 @@
 
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
-#include "meta/meta_device.h"
-#include "models/llama.h"
-#include "models/split_policy.h"
+#include "meta/device/meta_device.h"
+#include "models/arch/llama.h"
+#include "models/place/split_policy.h"
 #include "sched/scheduler.h"
 
 namespace shoal::models {

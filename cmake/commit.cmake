@@ -8,7 +8,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   if("${failed}" STREQUAL "0" AND EXISTS ${SOURCE_DIR}/.git)  # not that of a project around this one
     set(commit "${found}")
   endif()
-  file(CONFIGURE OUTPUT ${FILE} @ONLY CONTENT [[#include "tools/bench_text.h"
+  file(CONFIGURE OUTPUT ${FILE} @ONLY CONTENT [[#include "tools/cli/text.h"
 
 namespace shoal::tools {
 

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(shoal_root ${CMAKE_CURRENT_LIST_DIR}/..)
 
 set(shoal_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-foreach(folder graph devices collectives sched meta models)
+foreach(folder base graph devices collectives machine sched meta models tuning)
   install(TARGETS shoal_${folder} EXPORT shoal-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${shoal_root}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
 endforeach()

@@ -1,6 +1,13 @@
 # One static library per folder. A folder sees the repository root as its include path and may only link what it
 # names here; scripts/check_layering.py holds the includes to the same order.
 
+# Builds that start from nothing spend most of their time on headers: files of a folder are compiled eight at a time.
+# SHOAL_UNITY=OFF compiles each by itself, which is faster where one file is changed again and again.
+option(SHOAL_UNITY "Compile several files of a folder at a time" ON)
+function(shoal_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
 function(shoal_library folder)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -9,10 +16,15 @@ function(shoal_library folder)
   if(NOT sources)
     return()
   endif()
+  # Ops of the CPU devices have functions of the same names, each in its own file.
+  set(alike ${sources})
+  list(FILTER alike INCLUDE REGEX "/devices/cpu/ops/")
+  set_source_files_properties(${alike} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set(target shoal_${folder})
   add_library(${target} STATIC ${sources})
   add_library(shoal::${folder} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+  shoal_unity(${target})
   target_compile_features(${target} PUBLIC cxx_std_20)  # as the headers need it, also in projects that link it
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shoal>)
@@ -69,6 +81,7 @@ function(shoal_program folder)
   endif()
   # Everything but main() is a library, so that tests can call the commands.
   add_library(shoal_${folder} STATIC ${sources})
+  shoal_unity(shoal_${folder})
   target_include_directories(shoal_${folder} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_definitions(shoal_${folder} PRIVATE SHOAL_VERSION="${PROJECT_VERSION}")
   target_link_libraries(shoal_${folder} PRIVATE shoal_flags)

@@ -36,6 +36,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # GCC 12 warns of overlapping copies inside `"text" + std::string` (GCC bug 105329).
   target_compile_options(shoal_flags INTERFACE -Wno-restrict)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Where several files are compiled at a time, GCC takes them for headers.
+  target_compile_options(shoal_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # Clang tells of every `omp simd` loop that it leaves as it is, which all are where optimisation is low.
   target_compile_options(shoal_flags INTERFACE -Wno-pass-failed)

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "devices/params.h"
-#include "graph/error.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace shoal::collectives {
 namespace {

@@ -4,6 +4,8 @@
 // devices can use the rest of such a plug-in.
 #pragma once
 
+#include <span>
+
 #include "collectives/communicator.h"
 #include "devices/functions.h"
 #include "devices/plugin.h"
@@ -25,5 +27,9 @@ inline constexpr FunctionName<FamilyFactory*> kCommunicatorFactory{functions::kC
 
 /// Empty where the family offers none. Throws DeviceError, naming the plug-in, when its classes have other sizes.
 CommunicatorFactory factory_of(const BackendReg& family);
+
+/// What connects the members of a meta device: their own when all are of one family that offers one; else the host
+/// communicator, or the staged one where a member has memory that the host cannot use.
+CommunicatorFactory communicator_for(std::span<Device* const> members);
 
 }  // namespace shoal::collectives

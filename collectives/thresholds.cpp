@@ -3,10 +3,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "collectives/json_text.h"
-#include "devices/cache_file.h"
+#include "base/cache_file.h"
+#include "base/error.h"
+#include "base/json_text.h"
 #include "devices/device.h"
-#include "graph/error.h"
 
 namespace shoal::collectives {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "devices/params.h"
-#include "graph/error.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace shoal {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/error.h"
 #include "devices/device.h"
-#include "graph/error.h"
 
 namespace shoal {
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

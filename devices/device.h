@@ -185,7 +185,4 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Splits "a=1,b=2" (separators ',' or ' ' as given) into pairs. Throws InvalidArgument on a part without '='.
-std::vector<std::pair<std::string, std::string>> parse_params(std::string_view text, char separator = ',');
-
 }  // namespace shoal

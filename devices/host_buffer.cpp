@@ -4,10 +4,10 @@
 #include <cstring>
 #include <new>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/device.h"
-#include "devices/params.h"
 #include "devices/strided.h"
-#include "graph/error.h"
 
 namespace shoal {
 namespace {

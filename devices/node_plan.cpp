@@ -1,6 +1,6 @@
 #include "devices/node_plan.h"
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/text.h"
 
 namespace shoal {

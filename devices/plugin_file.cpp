@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/error.h"
 #include "devices/plugin_file.h"
-#include "graph/error.h"
 
 namespace shoal {
 namespace {

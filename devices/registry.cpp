@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
 #include "devices/null/null_device.h"
 #include "devices/plugin_file.h"
-#include "devices/sim/sim_device.h"
-#include "graph/error.h"
 
 namespace shoal {
 namespace {
@@ -82,7 +81,6 @@ Registry& Registry::instance() {
 Registry::Registry() : impl_(std::make_unique<Impl>()) {
   add(cpu::make_family());
   add(null::make_family());
-  add(sim::make_family());
 }
 
 std::unique_lock<std::recursive_mutex> Registry::change() const {

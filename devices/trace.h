@@ -1,5 +1,5 @@
 // What devices did when, for people to look at: a Tracer collects spans from the threads that run them, tools write
-// them as a Chrome/Perfetto trace (tools/trace_file.h).
+// them as a Chrome/Perfetto trace (tools/report/trace_file.h).
 //
 // A Tracer has rows, one for each stream of work: backends take theirs in Backend::set_tracer(), whoever runs on the
 // host's thread one called "host". A row is written by one thread at a time, without locks, and allocates only when a

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/quants/quants.h"
 
 namespace shoal {
@@ -60,7 +60,7 @@ void to_integers(const float* src, void* dst, int64_t n) {
 
 namespace q = quants;
 
-constexpr std::array kTable = std::to_array<DTypeTraits>({
+constexpr std::array kDTypes = std::to_array<DTypeTraits>({
     {DType::kF32, "f32", 0, 1, 4, false, true, copy_f32, store_f32},
     {DType::kF16, "f16", 1, 1, 2, false, true, from_16_bits<f16_to_f32>, to_16_bits<f32_to_f16>},
     {DType::kBF16, "bf16", 30, 1, 2, false, true, from_16_bits<bf16_to_f32>, to_16_bits<f32_to_bf16>},
@@ -79,12 +79,12 @@ constexpr std::array kTable = std::to_array<DTypeTraits>({
 });
 
 constexpr bool in_order() {
-  for (size_t i = 0; i < kTable.size(); ++i) {
-    if (static_cast<size_t>(kTable[i].dtype) != i) return false;
+  for (size_t i = 0; i < kDTypes.size(); ++i) {
+    if (static_cast<size_t>(kDTypes[i].dtype) != i) return false;
   }
   return true;
 }
-static_assert(kTable.size() == kDTypeCount && in_order(), "one entry per dtype, in the order of the enumeration");
+static_assert(kDTypes.size() == kDTypeCount && in_order(), "one entry per dtype, in the order of the enumeration");
 
 constexpr char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -97,18 +97,18 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
 }  // namespace
 
 const DTypeTraits& traits(DType dtype) {
-  return kTable[static_cast<size_t>(dtype)];
+  return kDTypes[static_cast<size_t>(dtype)];
 }
 
 std::optional<DType> dtype_from_name(std::string_view name) {
-  for (const DTypeTraits& t : kTable) {
+  for (const DTypeTraits& t : kDTypes) {
     if (equal_ignoring_case(t.name, name)) return t.dtype;
   }
   return std::nullopt;
 }
 
 std::optional<DType> dtype_from_gguf(uint32_t gguf_type) {
-  for (const DTypeTraits& t : kTable) {
+  for (const DTypeTraits& t : kDTypes) {
     if (t.gguf_type == gguf_type) return t.dtype;
   }
   return std::nullopt;

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <unordered_set>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/ops/infer.h"
 
 namespace shoal {

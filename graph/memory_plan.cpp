@@ -8,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

@@ -19,7 +19,7 @@ constexpr uint32_t kNever = 0;
 constexpr uint32_t kFirst = 0b01;
 constexpr uint32_t kEither = 0b11;
 
-const OpInfo kTable[] = {
+const OpInfo kOps[] = {
     // op, name, kind, sources from .. to, alias, in place of, parameters, inference
     {Op::kNone, "none", OpKind::kLeaf, 0, 0, Alias::kNone, kNever, kNoParams, infer::leaf},
 
@@ -65,16 +65,16 @@ const OpInfo kTable[] = {
     {Op::kAllToAll, "all_to_all", kCollective, 1, 1, Alias::kNone, kNever, CollectiveParams{}, infer::all_to_all},
     {Op::kBroadcast, "broadcast", kCollective, 1, 1, Alias::kNone, kFirst, CollectiveParams{}, infer::broadcast},
 };
-static_assert(std::size(kTable) == kOpCount, "one row for each op");
+static_assert(std::size(kOps) == kOpCount, "one row for each op");
 
 }  // namespace
 
 const OpInfo& info(Op op) {
-  return kTable[static_cast<size_t>(op)];
+  return kOps[static_cast<size_t>(op)];
 }
 
 std::optional<Op> op_from_name(std::string_view name) {
-  for (const OpInfo& row : kTable) {
+  for (const OpInfo& row : kOps) {
     if (row.name == name && row.op != Op::kNone) return row.op;
   }
   return std::nullopt;

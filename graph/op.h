@@ -52,7 +52,7 @@ enum class Op : uint8_t {
   kReshape,
   kSlice,
   kPermute,
-  // between ranks; only in the local graphs of a meta plan (meta/plan.h), never in a user's graph
+  // between ranks; only in the local graphs of a meta plan (meta/plan/plan.h), never in a user's graph
   kAllReduce,
   kAllGather,
   kReduceScatter,

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <type_traits>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

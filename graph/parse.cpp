@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/param_text.h"
 #include "graph/text.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/text.h"
 
 namespace shoal::sched {

@@ -1,6 +1,6 @@
 #include "sched/compare.h"
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/op.h"
 #include "sched/scheduled_graph.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 
 namespace shoal::sched {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "sched/assign.h"
 
 namespace shoal::sched {

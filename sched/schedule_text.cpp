@@ -4,7 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "devices/params.h"
+#include "base/text.h"
 #include "sched/schedule.h"
 
 namespace shoal::sched {

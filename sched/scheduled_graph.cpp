@@ -4,7 +4,7 @@
 #include <cstring>
 #include <exception>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "sched/assign.h"
 
 namespace shoal::sched {
@@ -210,10 +210,10 @@ bool ScheduledGraph::run(const Observer& observer) {
   take_inputs(run % input_slots());
   try {
     const bool finished = queue(run, observer);
-    give_inputs_back(run % input_slots());
+    release_inputs(run % input_slots());
     return finished;
   } catch (...) {
-    give_inputs_back(run % input_slots());
+    release_inputs(run % input_slots());
     throw;
   }
 }
@@ -244,7 +244,7 @@ void ScheduledGraph::follow(Action& action, Action* before) {
 
 // Noted when the whole run is queued rather than where they are read: an event in the middle would hand the work over
 // to the devices piece by piece.
-void ScheduledGraph::give_inputs_back(size_t slot) {
+void ScheduledGraph::release_inputs(size_t slot) {
   for (Action& action : actions_) {
     if (!action.inputs.empty()) record(action.taken[slot].get(), *action.backend);
   }

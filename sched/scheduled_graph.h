@@ -102,7 +102,7 @@ class ScheduledGraph {
   size_t input_slots() const { return std::max<size_t>(copies_, 2); }
   bool queue(uint64_t run, const Observer& observer);
   void take_inputs(size_t slot);
-  void give_inputs_back(size_t slot);
+  void release_inputs(size_t slot);
   /// What the split does comes after all of `before`, if there is one.
   void follow(Action& action, Action* before);
   void bring(Action& action, size_t slot);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/error.h"
 #include "devices/host_buffer.h"
-#include "graph/error.h"
 #include "sched/assign.h"
 
 namespace shoal::sched {

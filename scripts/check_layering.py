@@ -1,27 +1,54 @@
 #!/usr/bin/env python3
 """Holds the includes to the order of the folders: a file includes its own folder or earlier ones only.
 
-    graph <- devices <- collectives <- {sched, meta} <- models <- tools
+    base <- graph <- devices <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
 
-sched and meta do not know each other. tests, benchmarks and examples may include everything, but nobody includes
-benchmarks or examples, and only tests include tests. Prints each include that breaks this and exits with 1.
+sched knows none of collectives, machine and meta. Inside meta, models and tools the rooms have an order, too, and the
+headers of a kind of device are for that kind alone. tests, benchmarks and examples may include everything, but nothing
+includes benchmarks or examples, and only tests include tests. Prints each include that breaks this and exits with 1.
 """
 import pathlib
 import re
 import sys
 
-LEVELS = {"graph": 0, "devices": 1, "collectives": 2, "sched": 3, "meta": 3, "models": 4, "tools": 5}
+LEVELS = ["base", "graph", "devices", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
+STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"}}
+# Rooms of a folder, in the order in which they may know each other.
+ROOMS = {
+    "meta": ["layout", "rules", "plan", "device"],
+    "models": ["gguf", "tokenizer", "arch", "place", "session"],
+    "tools": ["cli", "startup", "report", "bench", "commands"],
+}
+# Rooms whose headers are for them alone, those that may include them besides, and headers that are for all.
+PRIVATE = {
+    "devices/cpu": {"collectives/host", "devices/cuda"},  # how to wait, and sums by the kernels
+    "devices/cuda": {"collectives/cuda", "collectives/nccl", "collectives/p2p"},
+    "collectives/host": set(),
+    "collectives/nccl": {"collectives/cuda"},
+    "collectives/p2p": {"collectives/cuda"},
+}
+PUBLIC = {"devices/cpu/cpu_device.h", "devices/cpu/topology.h"}
 USERS = {"tests": {"tests"}, "benchmarks": {"tests"}, "examples": set()}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
-def may_include(folder: str, other: str) -> bool:
-    if folder == other:
-        return True
+def is_in(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
+
+
+def may_include(path: str, name: str) -> bool:
+    folder, other = path.split("/")[0], name.split("/")[0]
     if folder in USERS:
-        return other in LEVELS or other in USERS[folder]
-    return other in LEVELS and LEVELS[other] < LEVELS[folder]
+        return folder == other or other in LEVELS or other in USERS[folder]
+    for room, users in PRIVATE.items():
+        if is_in(name, room) and name not in PUBLIC and not any(is_in(path, user) for user in (room, *users)):
+            return False
+    if folder != other:
+        return other in LEVELS and LEVELS.index(other) < LEVELS.index(folder) and other not in STRANGERS.get(folder, ())
+    rooms = ROOMS.get(folder, [])
+    mine, its = path.split("/")[1], name.split("/")[1]
+    return mine not in rooms or its not in rooms or rooms.index(its) <= rooms.index(mine)
 
 
 def violations(root: pathlib.Path):
@@ -29,20 +56,21 @@ def violations(root: pathlib.Path):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in SUFFIXES:
                 continue
+            relative = path.relative_to(root).as_posix()
+            if folder in ROOMS and len(relative.split("/")) > 2 and relative.split("/")[1] not in ROOMS[folder]:
+                yield f"{relative}: {folder} has no room '{relative.split('/')[1]}'; it has {', '.join(ROOMS[folder])}"
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 match = INCLUDE.match(line)
                 if not match:
                     continue
-                where = f"{path.relative_to(root)}:{number}"
                 bracket, name = match.groups()
-                other = name.split("/")[0] if "/" in name else ""
                 if bracket == "<":
                     if (root / name).is_file():
-                        yield f'{where}: <{name}> is a file of this project; include it as "{name}"'
+                        yield f'{relative}:{number}: <{name}> is a file of this project; include it as "{name}"'
                 elif not (root / name).is_file():
-                    yield f'{where}: "{name}" is no file; includes are paths from the root of the project'
-                elif not may_include(folder, other):
-                    yield f"{where}: {folder} must not include {name}"
+                    yield f'{relative}:{number}: "{name}" is no file; includes are paths from the root of the project'
+                elif not may_include(relative, name):
+                    yield f"{relative}:{number}: {pathlib.PurePosixPath(relative).parent} must not include {name}"
 
 
 def main() -> int:

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/lost_file.h"
-#include "tools/program.h"
+#include "tools/cli/lost_file.h"
+#include "tools/cli/program.h"
 
 namespace {
 

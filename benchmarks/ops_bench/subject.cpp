@@ -9,8 +9,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 
 namespace shoal::bench {
 namespace {

@@ -4,11 +4,11 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/p2p/p2p_communicator.h"
 #include "collectives/thresholds.h"
 #include "devices/cuda/cuda_backend.h"
-#include "graph/error.h"
 
 namespace shoal::collectives::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::collectives::host {
 namespace {

@@ -5,11 +5,11 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/communicator.h"
 #include "collectives/host/algorithms.h"
 #include "collectives/host/rendezvous.h"
 #include "devices/functions.h"
-#include "graph/error.h"
 
 namespace shoal::collectives {
 namespace host {

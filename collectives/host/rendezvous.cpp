@@ -6,9 +6,9 @@
 
 #include <fmt/ranges.h>
 
+#include "base/error.h"
 #include "devices/cpu/futex.h"
 #include "devices/cpu/waiting.h"
-#include "graph/error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

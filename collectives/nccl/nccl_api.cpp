@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::collectives::nccl {
 namespace {

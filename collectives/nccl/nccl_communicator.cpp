@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/nccl/nccl_api.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/waiting_kernels.h"
 #include "devices/timeouts.h"
-#include "graph/error.h"
 
 namespace shoal::collectives::nccl {
 namespace {

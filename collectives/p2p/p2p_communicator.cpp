@@ -6,8 +6,8 @@
 #include <atomic>
 #include <set>
 
+#include "base/error.h"
 #include "devices/cuda/cuda_api.h"
-#include "graph/error.h"
 
 namespace shoal::collectives::p2p {
 namespace {

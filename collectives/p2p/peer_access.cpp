@@ -4,9 +4,9 @@
 #include <mutex>
 #include <set>
 
+#include "base/error.h"
 #include "collectives/p2p/peer_kernels.h"
 #include "devices/cuda/cuda_api.h"
-#include "graph/error.h"
 
 namespace shoal::collectives::p2p {
 namespace {

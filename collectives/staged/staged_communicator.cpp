@@ -14,10 +14,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/communicator.h"
 #include "devices/device.h"
 #include "devices/host_buffer.h"
-#include "graph/error.h"
 
 namespace shoal::collectives {
 namespace staged {

@@ -1,8 +1,8 @@
 #include "devices/cpu/cpu_backend.h"
 
+#include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/cpu_plan.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

@@ -1,10 +1,10 @@
 #include "devices/cpu/cpu_buffer.h"
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/cpu/cpu_family.h"
 #include "devices/cpu/topology.h"
 #include "devices/host_buffer.h"
-#include "devices/params.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

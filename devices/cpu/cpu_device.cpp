@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_family.h"
 #include "devices/cpu/isa.h"
 #include "devices/cpu/op_kernel.h"
-#include "devices/params.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 #include <hwloc.h>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/cpu_family.h"
 #include "devices/cpu/isa.h"
 #include "devices/functions.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

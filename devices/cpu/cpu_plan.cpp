@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/node_plan.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

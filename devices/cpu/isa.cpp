@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::cpu {
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_family.h"
 #include "devices/cpu/isa.h"
 #include "devices/cpu/topology.h"
 #include "devices/host_buffer.h"
 #include "devices/strided.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/slowdown.h"
-#include "devices/params.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

@@ -7,8 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_plan.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

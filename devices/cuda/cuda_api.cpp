@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::cuda {
 

@@ -1,7 +1,7 @@
 #include "devices/cuda/cuda_backend.h"
 
+#include "base/error.h"
 #include "devices/cuda/cuda_plan.h"
-#include "graph/error.h"
 
 namespace shoal::cuda {
 

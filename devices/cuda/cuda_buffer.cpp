@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_family.h"
 #include "devices/cuda/granule.h"
 #include "devices/cuda/waiting_kernels.h"
 #include "devices/host_buffer.h"
-#include "devices/params.h"
 #include "devices/strided.h"
-#include "graph/error.h"
 
 namespace shoal::cuda {
 namespace {

@@ -6,12 +6,12 @@
 #include <array>
 #include <cstdlib>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/driver_environment.h"
 #include "devices/functions.h"
-#include "devices/params.h"
-#include "graph/error.h"
 
 namespace shoal::cuda {
 namespace {

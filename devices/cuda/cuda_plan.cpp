@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/fusion.h"
 #include "devices/cuda/waiting_kernels.h"
 #include "devices/node_plan.h"
-#include "graph/error.h"
 
 namespace shoal::cuda {
 namespace {

@@ -7,11 +7,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/error.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_buffer.h"
 #include "devices/cuda/cuda_plan.h"
 #include "devices/cuda/waiting_kernels.h"
-#include "graph/error.h"
 
 namespace shoal::cuda {
 namespace {

@@ -8,10 +8,10 @@
 #include <mutex>
 #include <thread>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/host_buffer.h"
 #include "devices/node_plan.h"
-#include "devices/params.h"
-#include "graph/error.h"
 
 namespace shoal::null {
 namespace {

@@ -11,11 +11,11 @@
 #include <mutex>
 #include <thread>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "devices/host_buffer.h"
 #include "devices/node_plan.h"
-#include "devices/params.h"
 #include "devices/plugin.h"
-#include "graph/error.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/tensor.h"
 
 namespace shoal::infer {

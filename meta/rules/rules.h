@@ -1,4 +1,4 @@
-// The sharding rules of all ops as text (grammar: meta/rule.h). One function for each op family, in a file named
+// The sharding rules of all ops as text (grammar: meta/rules/rule.h). One function for each op family, in a file named
 // like the family's in graph/ops/; table.cpp joins them. A function gets a node whose shapes are checked
 // already and writes one operand for each source: "-" where it is absent, `1` on broadcast axes.
 #pragma once

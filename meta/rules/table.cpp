@@ -1,8 +1,8 @@
 // The rule of every op: one row for each enumerator, in the order of the enumeration. No rule: the op's sources are
-// gathered and it runs mirrored; views and concat map layouts on runs instead (meta/layout.h).
+// gathered and it runs mirrored; views and concat map layouts on runs instead (meta/layout/layout.h).
 #include <iterator>
 
-#include "meta/rule.h"
+#include "meta/rules/rule.h"
 #include "meta/rules/rules.h"
 
 namespace shoal::meta {

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/collectives/mesh.h"
 
 namespace shoal::collectives {

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::collectives {
 namespace {

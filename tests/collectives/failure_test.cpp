@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/collectives/mesh.h"
 #include "tests/support/faulty_communicator.h"
 

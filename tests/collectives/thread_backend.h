@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "devices/backend.h"
-#include "graph/error.h"
 
 namespace shoal::collectives {
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/cuda/cuda_communicator.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/cuda_family.h"
-#include "graph/error.h"
 #include "tests/support/environment.h"
 
 namespace shoal::test {

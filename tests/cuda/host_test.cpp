@@ -7,8 +7,8 @@
 #include <atomic>
 #include <thread>
 
+#include "base/error.h"
 #include "devices/functions.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"

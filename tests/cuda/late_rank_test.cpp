@@ -2,8 +2,8 @@
 // of its GPU is stuck: the program hears of it, whichever rank it is.
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "collectives/cuda/cuda_communicator.h"
-#include "graph/error.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"

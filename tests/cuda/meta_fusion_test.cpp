@@ -1,15 +1,15 @@
 // Plans of meta devices on virtual CUDA devices of one GPU: all_reduce, residual sum and norm as one kernel
-// (meta/joined_norm.h), its values against those of single nodes, and when it must not be used.
+// (meta/plan/joined_norm.h), its values against those of single nodes, and when it must not be used.
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "collectives/cuda/cuda_communicator.h"
 #include "collectives/p2p/p2p_communicator.h"
 #include "devices/cuda/cuda_family.h"
-#include "graph/error.h"
-#include "meta/joined_norm.h"
+#include "meta/plan/joined_norm.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/meta/llama_graph.h"

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "collectives/nccl/nccl_api.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "devices/cuda/kernels/platform.h"
-#include "graph/error.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/p2p_rig.h"
 

@@ -9,10 +9,10 @@
 #include <chrono>
 #include <thread>
 
+#include "base/error.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "devices/cuda/kernels/platform.h"
 #include "devices/cuda/waiting_kernels.h"
-#include "graph/error.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/emulator/emulator.h"

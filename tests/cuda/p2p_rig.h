@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/p2p/p2p_communicator.h"
 #include "devices/cuda/cuda_api.h"
-#include "graph/error.h"
 
 namespace shoal::collectives::p2p {
 

@@ -4,8 +4,8 @@
 
 #include <set>
 
+#include "base/error.h"
 #include "devices/null/null_device.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 
 namespace shoal {

@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/null/null_device.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 
 namespace shoal::null {

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <thread>
 
+#include "base/error.h"
 #include "devices/device.h"
 #include "devices/plugin.h"
-#include "graph/error.h"
 #include "tests/support/temporary.h"
 
 namespace shoal {

@@ -1,10 +1,10 @@
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
 #include "devices/null/null_device.h"
-#include "graph/error.h"
 #include "tests/devices/cpu_configuration.h"
 
 namespace shoal {

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <thread>
 
+#include "base/error.h"
 #include "devices/device.h"
 #include "devices/functions.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/devices/cpu_configuration.h"
 

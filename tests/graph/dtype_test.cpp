@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/ops/ops.h"
 
 namespace shoal {

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/memory_plan.h"
 #include "graph/ops/ops.h"
 

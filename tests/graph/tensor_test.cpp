@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

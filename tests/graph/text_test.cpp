@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/ops/ops.h"
 
 namespace shoal {

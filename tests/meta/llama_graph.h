@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "meta/layout.h"
+#include "meta/layout/layout.h"
 
 namespace shoal::test {
 

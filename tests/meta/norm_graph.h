@@ -1,5 +1,5 @@
 // Feed-forward blocks in text form, each with an all_reduce, a residual sum and a norm behind it, for tests of what is
-// joined (meta/joined_norm.h). The second sum and product have their sources the other way round.
+// joined (meta/plan/joined_norm.h). The second sum and product have their sources the other way round.
 #pragma once
 
 #include <fmt/format.h>

@@ -7,21 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "meta/machine.h"
+#include "machine/machine.h"
 
 namespace shoal::models {
 
 /// A device named CPU0, CPU1, ... for each entry, which takes so many seconds for an element of weights and a column.
 /// Each is a domain of its own, with one core; all_reduce and the like take `latency`.
-inline meta::MachineModel described_machine(const std::vector<double>& seconds, double latency = 1e-6) {
+inline machine::MachineModel described_machine(const std::vector<double>& seconds, double latency = 1e-6) {
   constexpr double kEndless = 1e30;
-  meta::MachineModel machine;
+  machine::MachineModel machine;
   machine.name = "described";
   machine.copy_latency = 0;
   machine.copy_bandwidth = kEndless;
   for (size_t i = 0; i < seconds.size(); ++i) {
     machine.domains.push_back({fmt::format("domain {}", i), 0, 0});
-    meta::DeviceModel device;
+    machine::DeviceModel device;
     device.name = fmt::format("CPU{}", i);
     device.identity = fmt::format("{} s", seconds[i]);
     device.domain = static_cast<int>(i);

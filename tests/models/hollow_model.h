@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "models/llama.h"
+#include "models/arch/llama.h"
 #include "tests/support/gguf_writer.h"
 
 namespace shoal::models {

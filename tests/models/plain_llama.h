@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
+#include "models/arch/model.h"
 
 namespace shoal::models {
 

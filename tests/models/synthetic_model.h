@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "models/llama.h"
+#include "models/arch/llama.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temporary.h"
 

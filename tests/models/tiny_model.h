@@ -8,13 +8,16 @@
 #include <vector>
 
 #include "devices/cpu/cpu_device.h"
-#include "models/loader.h"
-#include "models/placement.h"
-#include "models/session.h"
+#include "models/place/placement.h"
+#include "models/session/loader.h"
+#include "models/session/session.h"
 #include "tests/support/model_files.h"
 #include "tests/support/plugin.h"
 
 namespace shoal::models {
+
+/// "But the LORD is in the heavens, and" for the small model.
+inline const std::vector<int32_t> kPrompt{1, 527, 261, 345, 340, 290, 261, 743, 959, 967, 270};
 
 /// Where a model of this type ("q8_0") is; empty when it is neither in the repository nor in SHOAL_MODELS_DIR.
 inline std::string tiny_model_path(const std::string& type) {

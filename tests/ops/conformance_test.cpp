@@ -6,12 +6,12 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "devices/cpu/packed_buffer.h"
 #include "devices/device.h"
-#include "graph/error.h"
 #include "graph/text.h"
-#include "meta/meta_buffer.h"
-#include "meta/meta_family.h"
+#include "meta/device/meta_buffer.h"
+#include "meta/device/meta_family.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/ops/op_cases.h"
 #include "tests/support/plugin.h"

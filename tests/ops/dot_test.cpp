@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/error.h"
 #include "devices/cpu/isa.h"
-#include "graph/error.h"
 #include "tests/support/kernel_inputs.h"
 
 namespace shoal::cpu {

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "base/error.h"
 #include "devices/cpu/isa.h"
-#include "graph/error.h"
 
 namespace shoal::cpu {
 namespace {

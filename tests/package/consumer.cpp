@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
-#include "meta/meta_device.h"
-#include "models/model.h"
+#include "meta/device/meta_device.h"
+#include "models/arch/model.h"
 
 namespace {
 

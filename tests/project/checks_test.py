@@ -47,6 +47,20 @@ class ChecksTest(unittest.TestCase):
         self.write("sched/bad.cpp", '#  include "meta/meta.h"\n')
         self.check("check_layering.py", "sched must not include meta", "meta must not include sched")
 
+    def test_rooms_have_an_order(self):
+        self.write("meta/layout/layout.h", '#include "meta/layout/views.h"\n')
+        self.write("meta/layout/views.h", '#include "meta/plan/plan.h"\n')
+        self.write("meta/plan/plan.h", '#include "meta/layout/layout.h"\n')
+        self.write("meta/attic/old.h", "")
+        self.check("check_layering.py", "meta has no room 'attic'", "meta/layout must not include meta/plan/plan.h")
+
+    def test_headers_of_a_kind_of_device_are_its_own(self):
+        self.write("devices/cpu/cpu_device.h", '#include "devices/cpu/team.h"\n')
+        self.write("devices/cpu/team.h", "")
+        self.write("devices/good.cpp", '#include "devices/cpu/cpu_device.h"\n')
+        self.write("devices/bad.cpp", '#include "devices/cpu/team.h"\n')
+        self.check("check_layering.py", "devices/bad.cpp:1: devices must not include devices/cpu/team.h")
+
     def test_the_library_does_not_include_tests(self):
         self.write("tests/support/x.h", "")
         self.write("benchmarks/good_bench.cpp", '#include "tests/support/x.h"\n')

@@ -6,11 +6,11 @@
 #include <chrono>
 #include <thread>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
-#include "graph/error.h"
 #include "graph/text.h"
-#include "meta/meta_device.h"
+#include "meta/device/meta_device.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {
@@ -19,7 +19,7 @@ namespace {
 using meta::Layout;
 using meta::Partition;
 
-std::vector<Device*> devices() {
+std::vector<Device*> cpu_devices() {
   std::vector<Device*> found;
   for (int i = 0; i < 16; ++i) found.push_back(&Registry::instance().device("CPU" + std::to_string(i)));
   return found;
@@ -35,7 +35,7 @@ Layout even(int axis, int ranks, int64_t length) {
 using Layouts = std::map<std::string, Layout>;
 
 void expect_same(int ranks, std::string graph, Layouts layouts, double tolerance = kTight) {
-  const auto members = devices();
+  const auto members = cpu_devices();
   const RandomCase one{1, ranks, std::move(graph), std::move(layouts), {}, tolerance};
   EXPECT_EQ(check_case(one, members), "") << to_string(one);
 }
@@ -53,7 +53,7 @@ meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts,
     const auto it = layouts.find(leaf->name);
     store.declare(*leaf, it == layouts.end() ? Layout::mirrored() : it->second);
   }
-  const auto members = devices();
+  const auto members = cpu_devices();
   return meta::make_plan(whole(*graphs.back()), {[&](const Tensor& tensor) { return store.find(tensor); }, {}, rules},
                          std::span(members).first(static_cast<size_t>(ranks)));
 }
@@ -326,7 +326,7 @@ output %y
   }
   EXPECT_TRUE(plan_of(2, text, layouts).layouts != plan.layouts);
 
-  const auto members = devices();
+  const auto members = cpu_devices();
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const RandomCase one = random_case(seed);
     ASSERT_EQ(check_case(one, members, rule_for_writes_only), "") << to_string(one);
@@ -396,7 +396,7 @@ TEST(HardCases, ASumWithRowsOfAPartialCacheThatAreWrittenLater) {
 
 /// As an evaluation callback would look: the host reads each node, partial sums as what they add up to.
 TEST(HardCases, EveryNodeIsRead) {
-  const auto members = devices();
+  const auto members = cpu_devices();
   int partial = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     RandomCase one = random_case(seed);
@@ -510,7 +510,7 @@ weight %down f32 [64, 16]
 output %y
 )";
   constexpr int kRanks = 4;
-  const auto members = devices();
+  const auto members = cpu_devices();
   meta::MetaOptions options;
   options.comm_timeout = std::chrono::seconds(10);
   const auto device = meta::MetaDevice::create(

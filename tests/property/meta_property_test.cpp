@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kShards = 20;  // so that ctest can run parts at the same time
 
-std::vector<Device*> devices() {
+std::vector<Device*> some_devices() {
   std::vector<Device*> found;
   for (int i = 0; i < 16; ++i) found.push_back(&test_device(i));
   return found;
@@ -25,7 +25,7 @@ std::vector<Device*> devices() {
 class MetaProperty : public testing::TestWithParam<int> {};
 
 TEST_P(MetaProperty, EqualsOneDevice) {
-  const auto members = devices();
+  const auto members = some_devices();
   check_property({random_case, [&](const RandomCase& one) { return check_case(one, members); }}, GetParam(), kShards);
 }
 

@@ -10,9 +10,9 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kParts = 4;  // so that ctest can run parts at the same time
+constexpr int kObservedParts = 4;  // so that ctest can run parts at the same time
 
-std::string check(const RandomCase& one) {
+std::string check_observed(const RandomCase& one) {
   std::vector<Device*> devices;
   for (int i = 0; i <= 2 * one.ranks; ++i) devices.push_back(&test_device(i));
   return check_schedulers(one, devices);
@@ -21,10 +21,10 @@ std::string check(const RandomCase& one) {
 class ObservedProperty : public testing::TestWithParam<int> {};
 
 TEST_P(ObservedProperty, EqualsTheReference) {
-  check_property({.draw = integer_case, .check = check, .cases = 4000}, GetParam(), kParts);
+  check_property({.draw = integer_case, .check = check_observed, .cases = 4000}, GetParam(), kObservedParts);
 }
 
-INSTANTIATE_TEST_SUITE_P(Random, ObservedProperty, testing::Range(0, kParts));
+INSTANTIATE_TEST_SUITE_P(Random, ObservedProperty, testing::Range(0, kObservedParts));
 
 }  // namespace
 }  // namespace shoal::test

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kParts = 4;  // so that ctest can run parts at the same time
 
-std::string check(const RandomCase& one) {
+std::string check_ranges(const RandomCase& one) {
   std::vector<Device*> members;
   for (int i = 0; i < one.ranks; ++i) members.push_back(&test_device(i));
   const std::string alone = check_on_device(one, *members[0]);
@@ -24,7 +24,7 @@ std::string check(const RandomCase& one) {
 class RangesProperty : public testing::TestWithParam<int> {};
 
 TEST_P(RangesProperty, EqualTheReference) {
-  check_property({.draw = integer_case, .check = check, .cases = 4000}, GetParam(), kParts);
+  check_property({.draw = integer_case, .check = check_ranges, .cases = 4000}, GetParam(), kParts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Random, RangesProperty, testing::Range(0, kParts));

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "meta/meta_device.h"
+#include "meta/device/meta_device.h"
 #include "tests/support/plugin.h"
 #include "tests/support/property.h"
 #include "tests/support/sched_case.h"
@@ -12,7 +12,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kParts = 10;  // so that ctest can run parts at the same time
+constexpr int kSchedulerParts = 10;  // so that ctest can run parts at the same time
 
 Device& cpu_device(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
@@ -45,7 +45,7 @@ class Backends {
   std::vector<Backend*> backends_;
 };
 
-std::string check(const RandomCase& one) {
+std::string check_scheduling(const RandomCase& one) {
   const Backends backends(one, one.seed * 7 + 1);
   return check_scheduled(one, backends.all(), cpu_device(19), one.seed * 13 + 5);
 }
@@ -53,10 +53,10 @@ std::string check(const RandomCase& one) {
 class SchedProperty : public testing::TestWithParam<int> {};
 
 TEST_P(SchedProperty, EqualsOneDevice) {
-  check_property({.draw = random_case, .check = check, .share = 0.5}, GetParam(), kParts);
+  check_property({.draw = random_case, .check = check_scheduling, .share = 0.5}, GetParam(), kSchedulerParts);
 }
 
-INSTANTIATE_TEST_SUITE_P(Random, SchedProperty, testing::Range(0, kParts));
+INSTANTIATE_TEST_SUITE_P(Random, SchedProperty, testing::Range(0, kSchedulerParts));
 
 }  // namespace
 }  // namespace shoal::test

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/sched/proxy.h"
 #include "tests/sched/rig.h"

@@ -1,7 +1,7 @@
 // The evaluation callback: what it is asked, what it sees, what runs in between.
 #include <gmock/gmock.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "sched/scheduler.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/sched/proxy.h"

@@ -1,8 +1,8 @@
 // Failures: a status, the cause named, and everything works again.
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "devices/null/null_device.h"
-#include "graph/error.h"
 #include "sched/scheduler.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/sched/proxy.h"

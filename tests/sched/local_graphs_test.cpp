@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/sched/rig.h"
 
 namespace shoal::sched {

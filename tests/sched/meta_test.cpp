@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/ops/ops.h"
 #include "sched/scheduler.h"
 #include "tests/meta/llama_graph.h"

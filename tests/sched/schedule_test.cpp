@@ -5,9 +5,9 @@
 
 #include <map>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/text.h"
-#include "meta/meta_device.h"
+#include "meta/device/meta_device.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/sched/proxy.h"
 

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/ops/ops.h"
 #include "tests/sched/proxy.h"
 #include "tests/sched/rig.h"

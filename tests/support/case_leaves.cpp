@@ -6,8 +6,8 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "meta/meta_buffer.h"
-#include "meta/meta_device.h"
+#include "meta/device/meta_buffer.h"
+#include "meta/device/meta_device.h"
 #include "tests/support/random_leaves.h"
 #include "tests/support/shard_math.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "meta/split_state.h"
+#include "meta/layout/split_state.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/tensors.h"
 

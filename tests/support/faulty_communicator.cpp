@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal {
 namespace {

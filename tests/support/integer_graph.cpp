@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/ops/ops.h"
 #include "graph/text.h"
 

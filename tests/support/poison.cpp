@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "meta/meta_device.h"
+#include "meta/device/meta_device.h"
 
 namespace shoal::test {
 namespace {

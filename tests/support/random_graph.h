@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "meta/layout.h"
+#include "meta/layout/layout.h"
 #include "tests/support/random_leaves.h"
 
 namespace shoal::test {

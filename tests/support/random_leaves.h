@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "graph/tensor.h"
-#include "meta/layout.h"
+#include "meta/layout/layout.h"
 
 namespace shoal::test {
 

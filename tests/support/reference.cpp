@@ -7,7 +7,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::test {
 namespace {

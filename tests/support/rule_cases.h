@@ -1,5 +1,5 @@
 // The nodes on which the rule of every op is validated. An op with a rule needs one case at least, and together
-// they must divide each of its factors; tests/meta/validator_test.cpp says which are missing.
+// they must divide each of its factors; tests/meta/rules/validator_test.cpp says which are missing.
 #pragma once
 
 #include <string>

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <random>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/device.h"
-#include "graph/error.h"
 #include "graph/text.h"
 #include "tests/support/poison.h"
 #include "tests/support/run_case.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "meta/partition.h"
+#include "meta/layout/partition.h"
 
 namespace shoal::test {
 

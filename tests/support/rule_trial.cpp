@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/text.h"
 #include "tests/support/reference.h"
 #include "tests/support/shard_math.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "meta/layout.h"
+#include "meta/layout/layout.h"
 #include "tests/support/tensors.h"
 
 namespace shoal::test {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/text.h"
 #include "tests/support/rule_partitions.h"
 #include "tests/support/rule_trial.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "meta/rule.h"
+#include "meta/rules/rule.h"
 
 namespace shoal::test {
 

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 #include "graph/text.h"
 #include "tests/support/poison.h"
 

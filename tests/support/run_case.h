@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "meta/meta_device.h"
+#include "meta/device/meta_device.h"
 #include "tests/support/case_leaves.h"
 
 namespace shoal::test {

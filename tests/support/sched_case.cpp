@@ -6,8 +6,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 #include "graph/text.h"
 
 namespace shoal::test {

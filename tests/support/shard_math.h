@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "meta/layout.h"
+#include "meta/layout/layout.h"
 
 namespace shoal::test {
 

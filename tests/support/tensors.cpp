@@ -8,8 +8,8 @@
 #include <random>
 #include <string_view>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 #include "tests/support/poison.h"
 
 namespace shoal::test {

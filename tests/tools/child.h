@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -27,7 +28,7 @@ namespace shoal::tools {
 inline const std::string kClosed = "-";
 
 /// What a program finds when it starts.
-struct Surroundings {
+struct ChildOptions {
   std::optional<std::string> cpu_devices = "4";       ///< SHOAL_CPU_DEVICES; nullopt: not set
   std::string in = "/dev/null";                       ///< file that stdin comes from
   std::string out = {}, err = {};                     ///< files that stdout and stderr go to, or kClosed; "": kept
@@ -40,7 +41,7 @@ struct Surroundings {
 
 class Child {
  public:
-  explicit Child(const std::vector<std::string>& args, const Surroundings& around = {}) {
+  explicit Child(const std::vector<std::string>& args, const ChildOptions& around = {}) {
     std::vector<char*> argv{const_cast<char*>(SHOAL_PROGRAM)};
     for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
     argv.push_back(nullptr);
@@ -132,7 +133,7 @@ struct Finished {
   bool killed = false;
 };
 
-inline Finished run(const std::vector<std::string>& args, const Surroundings& around = {}) {
+inline Finished run(const std::vector<std::string>& args, const ChildOptions& around = {}) {
   Child child(args, around);
   int code = child.wait();
   return {code, child.out(), child.err()};
@@ -168,5 +169,22 @@ inline std::vector<std::string> words(const std::string& text) {
 }
 
 inline const std::string kModel = SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q8_0.gguf";
+
+inline const char* const kPrompt = "But the LORD is in";
+
+/// What the program prints with --output json.
+inline nlohmann::json run_json(std::vector<std::string> args) {
+  args.insert(args.end(), {"--output", "json"});
+  Finished finished = run(args);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  return nlohmann::json::parse(finished.out);
+}
+
+inline std::vector<std::string> lines(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) out.push_back(line);
+  return out;
+}
 
 }  // namespace shoal::tools

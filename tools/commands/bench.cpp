@@ -5,20 +5,21 @@
 #include <memory>
 
 #include "devices/cpu/cpu_device.h"
-#include "tools/auto_split.h"
-#include "tools/bench_report.h"
-#include "tools/bench_sweep.h"
-#include "tools/bench_text.h"
-#include "tools/command.h"
-#include "tools/device_names.h"
-#include "tools/flags.h"
-#include "tools/interrupt.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/prompt.h"
-#include "tools/stuck_rank.h"
-#include "tools/trace_file.h"
+#include "tools/bench/bench_report.h"
+#include "tools/bench/bench_sweep.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/model_text.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/prompt.h"
+#include "tools/cli/stuck_rank.h"
+#include "tools/cli/text.h"
+#include "tools/report/trace_file.h"
+#include "tools/startup/auto_split.h"
 
 namespace shoal::tools {
 namespace {
@@ -103,14 +104,14 @@ void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<
   if (setup.ratio != kAutoRatio) return;
   const DeviceFlags devices = flags_of(flags, setup);
   models::PlacementOptions placement = devices.placement();
-  models::Workload most{0, 0, 0};
+  tuning::Workload most{0, 0, 0};
   for (const BenchTest& test : tests) {
     most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
             std::max(most.depth, test.depth)};
   }
   choose_shares(*models::open_model(setup.model), devices.find_groups(), placement, largest_session(flags, tests),
                 flags.load.load(flags.options.op_offload),
-                {most.generate > 0 ? models::Objective::kGeneration : models::Objective::kPrompt, most});
+                {most.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt, most});
   setup.ratio = placement.ratio;
 }
 

@@ -5,16 +5,16 @@
 #include <limits>
 #include <memory>
 
-#include "devices/params.h"
-#include "tools/bench_comm_report.h"
-#include "tools/command.h"
-#include "tools/device_names.h"
-#include "tools/flags.h"
-#include "tools/interrupt.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/threads.h"
+#include "base/text.h"
+#include "tools/bench/bench_comm_report.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/threads.h"
 
 namespace shoal::tools {
 namespace {

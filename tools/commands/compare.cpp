@@ -4,16 +4,16 @@
 #include <algorithm>
 #include <memory>
 
-#include "graph/error.h"
-#include "models/tokenizer.h"
-#include "tools/auto_split.h"
-#include "tools/command.h"
-#include "tools/comparison.h"
-#include "tools/flags.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/prompt.h"
+#include "base/error.h"
+#include "models/tokenizer/tokenizer.h"
+#include "tools/cli/command.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/prompt.h"
+#include "tools/report/comparison.h"
+#include "tools/startup/auto_split.h"
 
 namespace shoal::tools {
 namespace {

@@ -4,14 +4,14 @@
 
 #include <memory>
 
+#include "base/text.h"
 #include "devices/functions.h"
-#include "devices/params.h"
-#include "tools/command.h"
-#include "tools/device_names.h"
-#include "tools/flags.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/version.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/version.h"
 
 namespace shoal::tools {
 namespace {

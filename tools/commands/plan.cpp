@@ -4,22 +4,23 @@
 
 #include <memory>
 
+#include "base/text.h"
 #include "devices/cpu/cpu_device.h"
-#include "devices/params.h"
-#include "models/model_plan.h"
-#include "tools/auto_split.h"
-#include "tools/bench_report.h"
-#include "tools/bench_text.h"
-#include "tools/command.h"
-#include "tools/flags.h"
-#include "tools/interrupt.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/plan_report.h"
-#include "tools/program.h"
-#include "tools/progress.h"
-#include "tools/prompt.h"
-#include "tools/threads.h"
+#include "models/session/model_plan.h"
+#include "tools/bench/bench_report.h"
+#include "tools/cli/command.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/model_text.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/prompt.h"
+#include "tools/cli/text.h"
+#include "tools/cli/threads.h"
+#include "tools/report/plan_report.h"
+#include "tools/startup/auto_split.h"
 
 namespace shoal::tools {
 namespace {
@@ -33,7 +34,7 @@ struct PlanFlags {
   OutputFlag output;
   FitFlags fit;
   WorkloadFlags workload;
-  std::optional<models::Objective> asked_objective;
+  std::optional<tuning::Objective> asked_objective;
   std::string machine;  ///< file
   bool recommend = false;
   int rank = -1;
@@ -47,17 +48,17 @@ struct PlanFlags {
   }
 
   /// What there is to generate counts unless something else is asked for.
-  models::Objective objective() const {
+  tuning::Objective objective() const {
     const auto [prompt, generate] = asked_work();
     const bool only_prompt = generate == 0 && prompt > 0;
-    return asked_objective.value_or(only_prompt ? models::Objective::kPrompt : models::Objective::kGeneration);
+    return asked_objective.value_or(only_prompt ? tuning::Objective::kPrompt : tuning::Objective::kGeneration);
   }
 
   void check_objective() const {
     if (!recommend && devices.ratio != kAutoRatio) return;
     const auto [prompt, generate] = asked_work();
     try {
-      models::require_work({prompt, generate, 0}, objective());
+      tuning::require_work({prompt, generate, 0}, objective());
     } catch (const InvalidArgument& error) {
       throw UsageError(error.what());
     }
@@ -66,7 +67,7 @@ struct PlanFlags {
  private:
   /// Tokens of the prompt and to generate.
   std::pair<int64_t, int64_t> asked_work() const {
-    const models::Workload usual;
+    const tuning::Workload usual;
     return {workload.prompt.value_or(usual.prompt), workload.generate.value_or(usual.generate)};
   }
 };
@@ -119,8 +120,8 @@ nlohmann::json json_of(const meta::Plan& plan, int rank) {
 struct Outlook {
   std::string origin;   ///< of the machine's figures
   std::string missing;  ///< why there is no prediction, in a line
-  std::optional<models::Prediction> prediction;
-  std::optional<models::Recommendation> recommendation;
+  std::optional<tuning::Prediction> prediction;
+  std::optional<tuning::Recommendation> recommendation;
 };
 
 nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
@@ -151,8 +152,8 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
                       {"total", use.use.total()},
                       {"mapped", use.mapped},
                       {"free", use.memory.free},
-                      {"margin", models::margin_bytes(use)},
-                      {"margin_percent", models::margin_part(use) * 100}});
+                      {"margin", tuning::margin_bytes(use)},
+                      {"margin_percent", tuning::margin_part(use) * 100}});
   }
   return json;
 }
@@ -170,9 +171,9 @@ void add_json(nlohmann::json& json, const Outlook& outlook) {
 
 /// "2.1 GiB (20 %)"; "-" where there is too little.
 std::string margin_text(const models::DeviceUse& use) {
-  const int64_t margin = models::margin_bytes(use);
+  const int64_t margin = tuning::margin_bytes(use);
   if (margin < 0) return "-";
-  return fmt::format("{} ({:.0f} %)", format_bytes(static_cast<size_t>(margin)), models::margin_part(use) * 100);
+  return fmt::format("{} ({:.0f} %)", format_bytes(static_cast<size_t>(margin)), tuning::margin_part(use) * 100);
 }
 
 std::string memory_text(const models::ModelPlan& plan) {
@@ -209,8 +210,8 @@ struct Planned {
   models::SessionOptions session;
   models::LoadOptions load;
 
-  models::Candidate candidate() const {
-    models::Candidate candidate{groups, placement.mode, {}};
+  tuning::Candidate candidate() const {
+    tuning::Candidate candidate{groups, placement.mode, {}};
     const bool by_layer = placement.mode == models::SplitMode::kLayer;
     const size_t sharers = by_layer ? groups.size() : candidate.device_count();
     if (!placement.ratio.empty()) {
@@ -232,15 +233,15 @@ struct Planned {
   }
 };
 
-models::Recommendation recommend(const models::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
+tuning::Recommendation recommend(const tuning::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
   ProgressBar bar("comparing");
-  models::RecommendOptions options;
+  tuning::RecommendOptions options;
   options.objective = flags.objective();
   options.progress = [&bar](int done, int total) {
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), fmt::format("set {} of {}", done + 1, total));
   };
-  return models::recommend(scenario, planned.groups, options);
+  return tuning::recommend(scenario, planned.groups, options);
 }
 
 Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const PlanFlags& flags) {
@@ -259,7 +260,7 @@ Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const 
   const auto poll = [] {
     if (interrupted()) throw Interrupted();
   };
-  const models::Scenario scenario{*planned.model,
+  const tuning::Scenario scenario{*planned.model,
                                   machine->model,
                                   planned.placement,
                                   planned.session,
@@ -350,7 +351,7 @@ int plan_model(PlanFlags& flags) {
     json["model_type"] = describe_model(*planned.model);
     json["descriptions"] = planned.descriptions();
     json["units"] = units_json(*planned.model);
-    json["split_key"] = models::split_key(*planned.model, *placement);
+    json["split_key"] = tuning::split_key(*planned.model, *placement);
     json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);
@@ -372,7 +373,7 @@ void add_prediction(CLI::App& app, PlanFlags& flags) {
   const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
                              "{} must be generation, prompt or mix, got '{}'", flag, text);
-    flags.asked_objective = models::parse_objective(text);
+    flags.asked_objective = tuning::parse_objective(text);
   };
   add_parsed(app, "--objective", "WHAT", read_objective,
              "What --recommend and --tensor-split auto make fast: generation, prompt, or a mix of -p and -n tokens")

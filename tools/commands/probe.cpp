@@ -1,4 +1,4 @@
-// shoal probe: measures what devices can do and keeps it for predictions (meta/machine_file.h); shows what is kept.
+// shoal probe: measures what devices can do and keeps it for predictions (machine/file.h); shows what is kept.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,32 +7,32 @@
 #include <exception>
 #include <memory>
 
+#include "base/text.h"
 #include "devices/cpu/cpu_device.h"
-#include "devices/params.h"
-#include "meta/machine_file.h"
-#include "meta/probe.h"
-#include "tools/command.h"
-#include "tools/device_names.h"
-#include "tools/flags.h"
-#include "tools/interrupt.h"
-#include "tools/machine_choice.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/progress.h"
-#include "tools/threads.h"
+#include "machine/file.h"
+#include "machine/probe.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/threads.h"
+#include "tools/startup/machine_choice.h"
 
 namespace shoal::tools {
 namespace {
 
-using meta::DeviceModel;
-using meta::MachineModel;
-using meta::ProductPoint;
+using machine::DeviceModel;
+using machine::MachineModel;
+using machine::ProductPoint;
 
 struct ProbeFlags {
   PluginFlags plugins;
   std::vector<std::string> names;
-  meta::ProbeOptions options;
+  machine::ProbeOptions options;
   bool force = false;
   OutputFlag output;
 };
@@ -67,7 +67,7 @@ std::string domains_text(const MachineModel& machine) {
     for (const DeviceModel& device : machine.devices) {
       if (device.domain == static_cast<int>(i)) names.push_back(device.name);
     }
-    const meta::Domain& domain = machine.domains[i];
+    const machine::Domain& domain = machine.domains[i];
     rows.push_back({domain.name, fmt::format("{}", fmt::join(names, ",")), giga(domain.bandwidth),
                     fmt::format("{:.2f}", domain.cores)});
   }
@@ -104,7 +104,7 @@ std::string collectives_text(const MachineModel& machine) {
   for (const auto& point : machine.collectives.front().points) {
     rows[0].push_back(format_bytes(static_cast<size_t>(point.bytes)) + " us");
   }
-  for (const meta::CollectiveTable& table : machine.collectives) {
+  for (const machine::CollectiveTable& table : machine.collectives) {
     std::vector<std::string> row{fmt::format("{}", fmt::join(table.members, ",")), std::string(name_of(table.kind))};
     for (const auto& point : table.points) row.push_back(fmt::format("{:.1f}", point.seconds * 1e6));
     row.resize(rows[0].size(), "-");
@@ -113,13 +113,13 @@ std::string collectives_text(const MachineModel& machine) {
   return "\n" + format_table(rows);
 }
 
-void show(const meta::MeasuredMachine& found, bool kept, double seconds, const ProbeFlags& flags) {
-  const std::string file = meta::machine_file().string();
+void show(const machine::MeasuredMachine& found, bool kept, double seconds, const ProbeFlags& flags) {
+  const std::string file = machine::machine_file().string();
   if (flags.output.json()) {
     nlohmann::json json{{"file", file},
                         {"measured", found.measured},  // empty: not saved
                         {"cached", kept},
-                        {"machine", nlohmann::json::parse(meta::to_json(found.machine))}};
+                        {"machine", nlohmann::json::parse(machine::to_json(found.machine))}};
     if (!kept) json["seconds"] = seconds;
     print_json(json);
     return;
@@ -148,14 +148,14 @@ std::vector<Device*> devices_of(const ProbeFlags& flags) {
 /// Types without which the figures would have to be measured again.
 std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* const> devices) {
   if (!flags.options.dtypes.empty()) return flags.options.dtypes;
-  std::vector<DType> wanted = meta::probe_dtypes();
-  for (const Device* device : devices) wanted = meta::supported_dtypes(*device, wanted);
+  std::vector<DType> wanted = machine::probe_dtypes();
+  for (const Device* device : devices) wanted = machine::supported_dtypes(*device, wanted);
   return wanted;
 }
 
 MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) {
   ProgressBar bar("probing");
-  meta::ProbeOptions options = flags.options;
+  machine::ProbeOptions options = flags.options;
   options.poll = [] {
     if (interrupted()) throw Interrupted();
   };
@@ -163,7 +163,7 @@ MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) 
     options.poll();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
   };
-  return meta::probe(devices, options);
+  return machine::probe(devices, options);
 }
 
 /// What was measured is shown even where it cannot be kept.
@@ -171,7 +171,7 @@ void save_and_show(const MachineModel& machine, double seconds, const ProbeFlags
   std::string measured;
   std::exception_ptr failure;
   try {
-    measured = meta::save_machine(machine);
+    measured = machine::save_machine(machine);
   } catch (const Error&) {
     failure = std::current_exception();
   }
@@ -185,16 +185,16 @@ int probe(const ProbeFlags& flags) {
   const std::vector<Device*> devices = devices_of(flags);
   const int threads = flags.options.threads;
   if (!flags.force) {
-    if (const auto found = meta::find_measured(devices, threads, wanted_dtypes(flags, devices))) {
+    if (const auto found = machine::find_measured(devices, threads, wanted_dtypes(flags, devices))) {
       show(*found, true, 0, flags);
       warn_of_disturbance(found->machine, kRemedy);
       return kSuccess;
     }
   }
   require_threads(threads_needed(devices, threads));
-  meta::check_machine_file();
+  machine::check_machine_file();
   for (const Device* device : devices) {
-    if (const std::string doubt = meta::probe_doubt(*device); !doubt.empty()) warn(doubt);
+    if (const std::string doubt = machine::probe_warning(*device); !doubt.empty()) warn(doubt);
   }
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
@@ -206,7 +206,7 @@ int probe(const ProbeFlags& flags) {
 
 std::vector<DType> parse_dtypes(const std::string& flag, const std::string& text) {
   std::string known;
-  for (const DType dtype : meta::probe_dtypes()) known += (known.empty() ? "" : ", ") + std::string(name_of(dtype));
+  for (const DType dtype : machine::probe_dtypes()) known += (known.empty() ? "" : ", ") + std::string(name_of(dtype));
   std::vector<DType> found;
   for (const std::string& part : split_list(text)) {
     const auto dtype = dtype_from_name(part);

@@ -7,18 +7,18 @@
 #include <optional>
 #include <random>
 
-#include "models/tokenizer.h"
-#include "tools/command.h"
-#include "tools/engine.h"
-#include "tools/flags.h"
-#include "tools/generation.h"
-#include "tools/interrupt.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/prompt.h"
-#include "tools/stuck_rank.h"
-#include "tools/trace_file.h"
+#include "models/tokenizer/tokenizer.h"
+#include "tools/cli/command.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/prompt.h"
+#include "tools/cli/stuck_rank.h"
+#include "tools/commands/generation.h"
+#include "tools/report/trace_file.h"
+#include "tools/startup/engine.h"
 
 namespace shoal::tools {
 namespace {
@@ -201,7 +201,7 @@ int run(RunFlags& flags, Tracer* tracer) {
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   session.tracer = tracer;
-  std::optional<models::FitOptions> fit = flags.fit.asked(session.context);
+  std::optional<tuning::FitOptions> fit = flags.fit.asked(session.context);
   if (fit) fit->prompt = static_cast<int64_t>(outcome.prompt.size());
   Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
                               flags.load.load(session.op_offload), fit);

@@ -6,26 +6,27 @@
 #include <memory>
 #include <numeric>
 
-#include "devices/params.h"
-#include "meta/machines.h"
-#include "models/best_shares.h"
-#include "models/fit.h"
-#include "models/predict.h"
-#include "tools/bench_report.h"
-#include "tools/bench_sweep.h"
-#include "tools/bench_text.h"
-#include "tools/command.h"
-#include "tools/device_names.h"
-#include "tools/flags.h"
-#include "tools/interrupt.h"
-#include "tools/machine_choice.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/progress.h"
-#include "tools/prompt.h"
-#include "tools/simulated_trace.h"
-#include "tools/trace_file.h"
+#include "base/text.h"
+#include "machine/catalogue.h"
+#include "tools/bench/bench_report.h"
+#include "tools/bench/bench_sweep.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/model_text.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/prompt.h"
+#include "tools/cli/text.h"
+#include "tools/report/simulated_trace.h"
+#include "tools/report/trace_file.h"
+#include "tools/startup/machine_choice.h"
+#include "tuning/best_shares.h"
+#include "tuning/fit.h"
+#include "tuning/predict.h"
 
 namespace shoal::tools {
 namespace {
@@ -44,14 +45,14 @@ struct SimulateFlags {
 /// A machine's devices, so that placements and plans can be made for them.
 class SimulatedMachine {
  public:
-  explicit SimulatedMachine(meta::MachineModel model) : model_(std::move(model)) {
-    for (const meta::DeviceModel& device : model_.devices) devices_.push_back(&simulated_device(device));
+  explicit SimulatedMachine(machine::MachineModel model) : model_(std::move(model)) {
+    for (const machine::DeviceModel& device : model_.devices) devices_.push_back(&simulated_device(device));
   }
-  const meta::MachineModel& model() const { return model_; }
+  const machine::MachineModel& model() const { return model_; }
   std::span<Device* const> devices() const { return devices_; }
   bool has(const std::string& name) const {
     return std::any_of(model_.devices.begin(), model_.devices.end(),
-                       [&](const meta::DeviceModel& device) { return device.name == name; });
+                       [&](const machine::DeviceModel& device) { return device.name == name; });
   }
   /// "H200.0,H200.1": the first of them.
   std::string first(int64_t count) const {
@@ -70,7 +71,7 @@ class SimulatedMachine {
   }
 
  private:
-  meta::MachineModel model_;
+  machine::MachineModel model_;
   std::vector<Device*> devices_;
 };
 
@@ -154,10 +155,10 @@ BenchColumns columns_of(const SimulateFlags& flags, const std::vector<BenchSetup
 struct Parts {
   double compute = 0, communication = 0, waiting = 0;
 };
-Parts parts_of(const models::PhasePrediction& phase) {
+Parts parts_of(const tuning::PhasePrediction& phase) {
   Parts parts;
   double total = 0;
-  for (const meta::RankTime& rank : phase.ranks) {
+  for (const tuning::RankTime& rank : phase.ranks) {
     parts.compute += rank.compute;
     parts.communication += rank.communication;
     parts.waiting += rank.waiting;
@@ -167,13 +168,13 @@ Parts parts_of(const models::PhasePrediction& phase) {
   return {parts.compute / total, parts.communication / total, parts.waiting / total};
 }
 
-const models::DeviceUse& fullest(const models::Prediction& prediction) {
+const models::DeviceUse& fullest(const tuning::Prediction& prediction) {
   return *std::min_element(prediction.memory.begin(), prediction.memory.end(), [](const auto& a, const auto& b) {
-    return models::margin_bytes(a) < models::margin_bytes(b);
+    return tuning::margin_bytes(a) < tuning::margin_bytes(b);
   });
 }
 
-nlohmann::ordered_json memory_json(const models::Prediction& prediction) {
+nlohmann::ordered_json memory_json(const tuning::Prediction& prediction) {
   nlohmann::ordered_json memory = nlohmann::ordered_json::array();
   for (const models::DeviceUse& use : prediction.memory) {
     memory.push_back({{"device", use.device},
@@ -219,10 +220,10 @@ class Simulation {
   }
 
   void run(const BenchSetup& setup, const BenchTest& test) {
-    models::Candidate candidate = candidate_of(setup);
-    const models::Scenario scenario = scenario_of(setup, test);
+    tuning::Candidate candidate = candidate_of(setup);
+    const tuning::Scenario scenario = scenario_of(setup, test);
     const bool search = setup.ratio == kAutoRatio && shares_of(candidate) > 1;
-    const models::Prediction prediction =
+    const tuning::Prediction prediction =
         search ? with_best_shares(scenario, candidate, objective_of(test)) : scenario.predict(candidate);
     report_->add(result_of(setup, test, prediction));
     if (!prediction.fits) does_not_fit(setup, test, scenario, prediction);
@@ -236,7 +237,7 @@ class Simulation {
       all.prompt = std::max(all.prompt, test.prompt);
       all.generate = std::max(all.generate, test.generate);
     }
-    models::Candidate candidate = candidate_of(setup);
+    tuning::Candidate candidate = candidate_of(setup);
     candidate.shares = latest_shares_;
     write_trace(flags_.trace, simulated_trace(scenario_of(setup, all), candidate),
                 {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}});
@@ -250,26 +251,26 @@ class Simulation {
   }
 
  private:
-  static models::Prediction with_best_shares(const models::Scenario& scenario, const models::Candidate& candidate,
-                                             models::Objective objective) {
+  static tuning::Prediction with_best_shares(const tuning::Scenario& scenario, const tuning::Candidate& candidate,
+                                             tuning::Objective objective) {
     ProgressBar bar("choosing shares");
-    models::ShareSearch search{objective};
+    tuning::ShareSearch search{objective};
     search.progress = [&bar](int done, int most) {
       if (interrupted()) throw Interrupted();
       bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
     };
-    return models::best_shares(scenario, candidate, search).best;
+    return tuning::best_shares(scenario, candidate, search).best;
   }
-  size_t shares_of(const models::Candidate& candidate) const {
+  size_t shares_of(const tuning::Candidate& candidate) const {
     return flags_.mode == models::SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
   }
-  models::Candidate candidate_of(const BenchSetup& setup) const {
-    models::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
+  tuning::Candidate candidate_of(const BenchSetup& setup) const {
+    tuning::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
     if (setup.ratio.empty() || setup.ratio == kAutoRatio) return candidate;
     candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares_of(candidate)));
     return candidate;
   }
-  models::Scenario scenario_of(const BenchSetup& setup, const BenchTest& test) const {
+  tuning::Scenario scenario_of(const BenchSetup& setup, const BenchTest& test) const {
     models::LoadOptions load;
     load.use_mapping = false;
     return {
@@ -277,8 +278,8 @@ class Simulation {
           if (interrupted()) throw Interrupted();
         }};
   }
-  static models::Objective objective_of(const BenchTest& test) {
-    return test.prompt > 0 ? models::Objective::kPrompt : models::Objective::kGeneration;
+  static tuning::Objective objective_of(const BenchTest& test) {
+    return test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
   }
   const models::Model& model_of(const BenchSetup& setup) const {
     const auto& paths = flags_.lists.models;
@@ -297,9 +298,9 @@ class Simulation {
     return session;
   }
 
-  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const models::Prediction& prediction) {
+  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const tuning::Prediction& prediction) {
     const models::Model& model = model_of(setup);
-    const models::PhasePrediction& phase = test.prompt > 0 ? *prediction.prompt : *prediction.generation;
+    const tuning::PhasePrediction& phase = test.prompt > 0 ? *prediction.prompt : *prediction.generation;
     BenchResult result;
     result.setup = setup;
     result.setup.ratio = prediction.candidate.ratio();
@@ -327,8 +328,8 @@ class Simulation {
   }
 
   /// Speed-ups are over the first setup of the model that fits.
-  void add_more(BenchResult& result, const BenchSetup& setup, const models::PhasePrediction& phase,
-                const models::Prediction& prediction) {
+  void add_more(BenchResult& result, const BenchSetup& setup, const tuning::PhasePrediction& phase,
+                const tuning::Prediction& prediction) {
     const auto key =
         std::make_pair(setup.model, fmt::format("{} {} {}", result.test.name(), result.test.batch, result.test.ubatch));
     if (prediction.fits) slowest_.try_emplace(key, phase.seconds);
@@ -360,13 +361,13 @@ class Simulation {
         {"memory", memory_json(prediction)}};
   }
 
-  void does_not_fit(const BenchSetup& setup, const BenchTest& test, const models::Scenario& scenario,
-                    const models::Prediction& prediction) {
-    models::Scenario asked = scenario;
+  void does_not_fit(const BenchSetup& setup, const BenchTest& test, const tuning::Scenario& scenario,
+                    const tuning::Prediction& prediction) {
+    tuning::Scenario asked = scenario;
     asked.placement.mode = prediction.candidate.mode;
     if (setup.ratio != kAutoRatio) asked.placement.ratio = setup.ratio;
-    const std::vector<models::Candidate> ways{prediction.candidate};
-    models::Remedies remedies = models::remedies(asked, prediction, prediction.candidate.groups, ways);
+    const std::vector<tuning::Candidate> ways{prediction.candidate};
+    tuning::Remedies remedies = tuning::remedies(asked, prediction, prediction.candidate.groups, ways);
     // The test needs its context: with less it is another test.
     std::string fewer;
     if (remedies.context && remedies.context->context < test.context()) {
@@ -383,9 +384,9 @@ class Simulation {
   }
 
   /// Where all devices together have the memory, others may take what one of them has no room for.
-  static std::string shares_remedy(const BenchSetup& setup, const models::Prediction& prediction) {
+  static std::string shares_remedy(const BenchSetup& setup, const tuning::Prediction& prediction) {
     int64_t margin = 0;
-    for (const models::DeviceUse& use : prediction.memory) margin += models::margin_bytes(use);
+    for (const models::DeviceUse& use : prediction.memory) margin += tuning::margin_bytes(use);
     const bool may_help = margin >= 0 && prediction.memory.size() > 1 && setup.ratio != kAutoRatio;
     return may_help ? "; other shares may fit (-ts auto)" : "";
   }
@@ -401,7 +402,7 @@ class Simulation {
 
 int simulate(SimulateFlags flags) {
   if (!flags.trace.empty()) require_writable(flags.trace);
-  const SimulatedMachine machine(meta::find_machine(flags.machine));
+  const SimulatedMachine machine(machine::find_machine(flags.machine));
   take_profiles(flags, machine);
   choose_devices(flags, machine);
   const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.mode);

@@ -4,13 +4,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "models/tokenizer.h"
-#include "tools/command.h"
-#include "tools/flags.h"
-#include "tools/options.h"
-#include "tools/output.h"
-#include "tools/program.h"
-#include "tools/prompt.h"
+#include "models/tokenizer/tokenizer.h"
+#include "tools/cli/command.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/prompt.h"
 
 namespace shoal::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace shoal::collectives::host {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/device.h"
-#include "graph/error.h"
 #include "graph/graph.h"
 #include "graph/ops/ops.h"
 

@@ -7,9 +7,9 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_plan.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/support/allocation_count.h"

@@ -4,11 +4,11 @@
 
 #include <cstdlib>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_plan.h"
 #include "devices/cpu/topology.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/devices/cpu_configuration.h"
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/isa.h"
 #include "devices/functions.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/devices/conformance/case.h"
 #include "tests/support/gate.h"

@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/cpu/isa.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 
 namespace shoal::cpu {

@@ -4,9 +4,9 @@
 
 #include <optional>
 
+#include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
-#include "graph/error.h"
 #include "tests/support/environment.h"
 
 namespace shoal::cpu {

@@ -5,8 +5,8 @@
 #include <array>
 #include <limits>
 
+#include "base/error.h"
 #include "devices/allocate.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 #include "tests/devices/cpu_configuration.h"
 

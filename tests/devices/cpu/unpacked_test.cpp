@@ -8,10 +8,10 @@
 #include <functional>
 #include <random>
 
+#include "base/error.h"
 #include "devices/allocate.h"
 #include "devices/cpu/isa.h"
 #include "devices/cpu/packed_buffer.h"
-#include "graph/error.h"
 #include "graph/ops/ops.h"
 
 namespace shoal::cpu {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/text.h"
 
 namespace shoal {

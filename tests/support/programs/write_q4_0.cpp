@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "graph/dtype.h"
-#include "graph/error.h"
-#include "models/gguf.h"
+#include "models/gguf/gguf.h"
 #include "tests/support/gguf_writer.h"
 
 namespace shoal::test {

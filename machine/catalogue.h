@@ -1,0 +1,31 @@
+// Machines that one need not have: a catalogue of GPUs and of ways to connect them, from which a name makes a machine
+// model. What the figures are and where they come from: docs/simulation.md. Pure functions.
+//
+//   H200x8-nvlink        eight H200 with NVLink and NVSwitch: H200.0 ... H200.7
+//   RTX4090x2-pcie       two RTX 4090 on PCIe; their driver has no peer access, so that data goes through the host
+//   RTX4090x2-pcie-p2p   the same with a driver that has
+//   RTX4090+RTX3090x2    different GPUs: RTX4090.0, RTX3090.0, RTX3090.1
+//   L40S                 one
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "machine/machine.h"
+
+namespace shoal::machine {
+
+/// A machine of the catalogue: GPU[xN][+GPU[xN]...][-LINK], in any case, with "sim:" in front or not. Without a link it
+/// is the fastest that all of the GPUs have. Throws InvalidArgument that says which GPUs or links there are.
+MachineModel make_machine(std::string_view name);
+
+/// The catalogue, or where the name (after "sim:") ends in .json or has a slash, the file: a description as
+/// parse_machine() reads it. Throws InvalidArgument, also for a file that cannot be read.
+MachineModel find_machine(std::string_view name);
+
+/// Names of GPUs and of links, for help and messages.
+std::vector<std::string> catalogue_gpus();
+std::vector<std::string> catalogue_links();
+
+}  // namespace shoal::machine

@@ -1,0 +1,155 @@
+#include "machine/costs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace shoal::machine {
+namespace {
+
+double as_double(int64_t number) {
+  return static_cast<double>(number);
+}
+double element_bytes(DType dtype) {
+  return static_cast<double>(traits(dtype).block_bytes) / as_double(traits(dtype).block_elems);
+}
+double bytes_of(const Tensor& tensor) {
+  return as_double(tensor.elements()) * element_bytes(tensor.dtype);
+}
+
+/// Elements of the weights that a product reads, and how many columns each is multiplied with.
+struct Product {
+  double elements = 0;
+  double columns = 0;
+};
+
+Product product_of(const Tensor& node) {
+  const Tensor &weight = *node.src[0], &x = *node.src[1];
+  const double sheets = as_double(weight.shape[2]) * as_double(weight.shape[3]);
+  return {as_double(weight.elements()), as_double(x.rows()) / std::max(sheets, 1.0)};
+}
+
+Product expert_product_of(const Tensor& node) {
+  const Tensor &experts = *node.src[0], &ids = *node.src[2];
+  const double all = as_double(experts.shape[2]), taken = std::min(as_double(ids.shape[0]), all);
+  const double share = used_experts(experts, ids);
+  if (share == 0) return {};
+  return {as_double(experts.elements()) * share, taken * as_double(ids.shape[1]) / (all * share)};
+}
+
+/// Rows of keys and values that a query sees.
+double visible_rows(const Tensor& node, double kv_rows) {
+  const double all = as_double(node.src[1]->shape[1]);
+  const int64_t window = std::get<AttentionParams>(node.params).window;
+  double rows = kv_rows > 0 ? std::min(kv_rows, all) : all;
+  if (window > 0) rows = std::min(rows, as_double(window));
+  return rows;
+}
+
+double kv_bytes(const Tensor& node, double rows) {
+  const Tensor &keys = *node.src[1], &values = *node.src[2];
+  const double all = as_double(keys.shape[1]);
+  return all == 0 ? 0 : (bytes_of(keys) + bytes_of(values)) * rows / all;
+}
+
+/// A value that the device does not have makes no time.
+double ratio(double amount, double rate) {
+  return rate > 0 ? amount / rate : 0;
+}
+
+NodeCost attention_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache) {
+  const Tensor &q = *node.src[0], &values = *node.src[2];
+  const double rows = visible_rows(node, kv_rows);
+  const double bytes = kv_bytes(node, rows);
+  const double depth = as_double(q.shape[0]) + as_double(values.shape[0]);
+  const double operations = 2 * depth * rows * as_double(q.rows());
+  const double seconds = std::max(ratio(bytes, device.attention_bandwidth), ratio(operations, device.attention_rate));
+  return {seconds, in_cache ? 0 : bytes};
+}
+
+/// Bytes that an op without weights reads and writes.
+double activation_bytes(const Tensor& node) {
+  // The table stays where it is but for the rows that are taken, the cache but for those that are written.
+  if (node.op == Op::kGetRows) {
+    return bytes_of(node) + bytes_of(*node.src[1]) + as_double(node.elements()) * element_bytes(node.src[0]->dtype);
+  }
+  if (node.op == Op::kSetRows) {
+    const Tensor& rows = *node.src[1];
+    return bytes_of(rows) + bytes_of(*node.src[2]) + as_double(rows.elements()) * element_bytes(node.dtype);
+  }
+  double bytes = bytes_of(node);
+  for (const Tensor* source : node.src) {
+    if (source != nullptr) bytes += bytes_of(*source);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+double used_experts(const Tensor& experts, const Tensor& ids) {
+  const double all = as_double(experts.shape[2]), taken = std::min(as_double(ids.shape[0]), all);
+  return all == 0 ? 0 : 1 - std::pow(1 - taken / all, as_double(ids.shape[1]));
+}
+
+bool is_executed(const Tensor& node) {
+  return !node.empty() && info(node.op).kind == OpKind::kCompute;
+}
+
+ProductTable::ProductTable(const DeviceModel& device) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto found = device.products.find(std::string(name_of(static_cast<DType>(i))));
+    const bool known =
+        found != device.products.end() && !(found->second.streamed.empty() && found->second.cached.empty());
+    by_dtype[static_cast<size_t>(i)] = known ? &found->second : nullptr;
+  }
+}
+
+NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
+                   bool in_cache) {
+  if (!is_executed(node)) return {};
+  NodeCost cost;
+  if (node.op == Op::kMulMat || node.op == Op::kMulMatId) {
+    const Tensor& weight = *node.src[0];
+    const Product product = node.op == Op::kMulMat ? product_of(node) : expert_product_of(node);
+    const ProductModel* model = products.by_dtype[static_cast<size_t>(weight.dtype)];
+    require<InvalidArgument>(model != nullptr,
+                             "device {} of the machine has no \"products\" with {} weights, which {} needs: measure it "
+                             "again, or give a \"default\" in its \"rates\"",
+                             device.name, name_of(weight.dtype), node.name);
+    cost.seconds = product.elements * model->seconds(product.columns, in_cache);
+    cost.seconds += as_double(node.src[1]->elements()) * model->conversion;
+    cost.bytes = in_cache ? 0 : product.elements * element_bytes(weight.dtype) * model->contention;
+  } else if (node.op == Op::kAttention) {
+    cost = attention_cost(device, node, kv_rows, in_cache);
+  } else {
+    cost.seconds = ratio(activation_bytes(node), device.activation_bandwidth);
+  }
+  cost.seconds += device.op_seconds;
+  return cost;
+}
+
+NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache) {
+  return node_cost(device, ProductTable(device), node, kv_rows, in_cache);
+}
+
+double working_set(const Graph& graph, double kv_rows) {
+  std::vector<std::pair<const Tensor*, double>> read;
+  for (const Tensor* node : graph.nodes()) {
+    if (!is_executed(*node)) continue;
+    if (node->op == Op::kMulMat || node->op == Op::kMulMatId) {
+      read.emplace_back(node->src[0]->storage(), bytes_of(*node->src[0]));
+    } else if (node->op == Op::kAttention) {
+      read.emplace_back(node, kv_bytes(*node, visible_rows(*node, kv_rows)));
+    }
+  }
+  // Weights that several nodes read count once, as much as the one takes that reads most of them.
+  std::sort(read.begin(), read.end());
+  double bytes = 0;
+  for (size_t i = 0; i < read.size(); ++i) {
+    if (i + 1 == read.size() || read[i].first != read[i + 1].first) bytes += read[i].second;
+  }
+  return bytes;
+}
+
+}  // namespace shoal::machine

@@ -1,0 +1,226 @@
+#include "machine/file.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/cache_file.h"
+#include "base/error.h"
+#include "base/json_text.h"
+#include "collectives/communicator.h"
+#include "machine/probe.h"
+#include "machine/sets.h"
+
+namespace shoal::machine {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr const char* kVariable = "SHOAL_MACHINE_FILE";
+/// Machines that are kept; the oldest go.
+constexpr size_t kMost = 32;
+
+using Json = nlohmann::json;
+
+/// The file's machines as they are written, the latest first; empty where there is no file of ours.
+std::vector<Json> read_entries() {
+  const Json found = parse_json_or_nothing(read_cache_file(machine_file(), kVariable));
+  const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
+                      found.contains("machines") && found["machines"].is_array();
+  return usable ? found["machines"].get<std::vector<Json>>() : std::vector<Json>();
+}
+
+std::string text_of(const Json& entry, const char* key) {
+  const bool is_text = entry.is_object() && entry.contains(key) && entry[key].is_string();
+  return is_text ? entry[key].get<std::string>() : "";
+}
+
+/// Where devices are, by name; no object in what an older program wrote.
+Json places_of(const Json& entry) {
+  return entry.is_object() && entry.contains("places") ? entry["places"] : Json();
+}
+
+Json places_of(const MachineModel& machine) {
+  Json places = Json::object();
+  for (const DeviceModel& model : machine.devices) {
+    const Device* device = Registry::instance().find_device(model.name);
+    places[model.name] = device != nullptr ? probe_place(*device) : "";
+  }
+  return places;
+}
+
+/// How collectives of so many devices are done, as far as the environment says so.
+std::string collectives_of(size_t devices) {
+  if (devices < 2) return "";
+  return fmt::format("{} {}", collectives::default_implementation(), name_of(collectives::default_wire()));
+}
+
+/// Of the products measured least.
+size_t points_of(const MachineModel& machine) {
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const DeviceModel& device : machine.devices) {
+    for (const auto& [name, product] : device.products) least = std::min(least, product.streamed.size());
+  }
+  return least;
+}
+
+/// Did other programs disturb it?
+bool is_disturbed(const Json& entry) {
+  return entry.is_object() && entry.contains("machine") && !text_of(entry["machine"], "disturbance").empty();
+}
+
+/// Those measured where these devices are now, with their collectives; those first that nothing disturbed, of these the
+/// thorough ones, then the latest.
+std::vector<Json> entries_for(std::span<Device* const> devices) {
+  std::vector<Json> entries = read_entries();
+  const std::string collectives = collectives_of(devices.size());
+  std::erase_if(entries, [&](const Json& entry) {
+    const Json places = places_of(entry);
+    const auto is_there = [&](const Device* device) {
+      return places.contains(device->name()) && places[device->name()] == probe_place(*device);
+    };
+    const bool same_collectives = devices.size() < 2 || text_of(entry, "collectives") == collectives;
+    return !same_collectives || !std::all_of(devices.begin(), devices.end(), is_there);
+  });
+  const auto points = [](const Json& entry) {
+    const auto found = entry.find("points");
+    return found != entry.end() && found->is_number_unsigned() ? found->get<size_t>() : 0;
+  };
+  const auto rank = [&](const Json& entry) { return std::pair(!is_disturbed(entry), points(entry)); };
+  std::stable_sort(entries.begin(), entries.end(),
+                   [&](const Json& one, const Json& other) { return rank(one) > rank(other); });
+  return entries;
+}
+
+/// nullopt for one of another program version, or one that is damaged.
+std::optional<MeasuredMachine> read_entry(const Json& entry) {
+  if (text_of(entry, "program") != SHOAL_VERSION || !entry.contains("machine")) return std::nullopt;
+  try {
+    return MeasuredMachine{parse_machine(entry["machine"].dump(), machine_file().string()), text_of(entry, "measured")};
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+const DeviceModel* find_device(const MachineModel& machine, const std::string& name, const std::string& identity) {
+  for (const DeviceModel& device : machine.devices) {
+    if (device.name == name && device.identity == identity) return &device;
+  }
+  return nullptr;
+}
+
+bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
+  return std::all_of(dtypes.begin(), dtypes.end(),
+                     [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
+}
+
+bool has_tables(const MachineModel& latest, const MachineModel& old) {
+  const auto same_set = [](const std::vector<std::string>& one, const std::vector<std::string>& other) {
+    return std::is_permutation(one.begin(), one.end(), other.begin(), other.end());
+  };
+  const auto has_run = [&](const RunCost& run) {
+    return std::any_of(latest.runs.begin(), latest.runs.end(),
+                       [&](const RunCost& other) { return same_set(other.members, run.members); });
+  };
+  const auto has_table = [&](const CollectiveTable& table) {
+    return std::any_of(latest.collectives.begin(), latest.collectives.end(), [&](const CollectiveTable& other) {
+      return other.kind == table.kind && same_set(other.members, table.members);
+    });
+  };
+  return std::all_of(old.runs.begin(), old.runs.end(), has_run) &&
+         std::all_of(old.collectives.begin(), old.collectives.end(), has_table);
+}
+
+/// Were these devices, or sets from which they follow, measured together?
+bool knows_sets(const MachineModel& machine, std::span<Device* const> devices) {
+  std::vector<int> members;
+  for (const Device* device : devices) members.push_back(machine.index(device->name()));
+  return has_measured(machine, members);
+}
+
+/// Does `latest` have everything that `old` has, as thoroughly, and as good?
+bool replaces(const MachineModel& latest, const MachineModel& old) {
+  if (!latest.disturbance.empty() && old.disturbance.empty()) return false;
+  const auto has_device = [&](const DeviceModel& device) {
+    const DeviceModel* again = find_device(latest, device.name, device.identity);
+    return again != nullptr && std::all_of(device.products.begin(), device.products.end(), [&](const auto& product) {
+             const auto found = again->products.find(product.first);
+             return found != again->products.end() && found->second.streamed.size() >= product.second.streamed.size();
+           });
+  };
+  return std::all_of(old.devices.begin(), old.devices.end(), has_device) && has_tables(latest, old);
+}
+
+/// Was `old` measured with the same devices and collectives as `latest`, as far as it has them?
+bool is_same_place(const Json& latest, const Json& old, size_t devices) {
+  const Json now = places_of(latest), before = places_of(old);
+  for (const auto& [name, place] : before.items()) {
+    if (!now.contains(name) || now[name] != place) return false;
+  }
+  return devices < 2 || text_of(latest, "collectives") == text_of(old, "collectives");
+}
+
+std::string now() {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
+}
+
+}  // namespace
+
+std::filesystem::path machine_file() {
+  return cache_file(kVariable, "machine.json");
+}
+
+std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
+                                             std::span<const DType> dtypes) {
+  // What a device cannot do, no probe finds.
+  std::vector<std::vector<DType>> wanted;
+  for (const Device* device : devices) wanted.push_back(supported_dtypes(*device, dtypes));
+  for (const Json& entry : entries_for(devices)) {
+    const std::optional<MeasuredMachine> found = read_entry(entry);
+    if (!found) continue;
+    const auto is_there = [&](size_t i) {
+      const std::string identity = probe_identity(*devices[i], threads);
+      const DeviceModel* model = find_device(found->machine, devices[i]->name(), identity);
+      return model != nullptr && has_products(*model, wanted[i]);
+    };
+    std::vector<size_t> all(devices.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    if (std::all_of(all.begin(), all.end(), is_there) && knows_sets(found->machine, devices)) return found;
+  }
+  return std::nullopt;
+}
+
+std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads, std::span<const DType> dtypes) {
+  std::optional<MeasuredMachine> found = find_measured(devices, threads, dtypes);
+  return found ? std::optional(std::move(found->machine)) : std::nullopt;
+}
+
+void check_machine_file() {
+  check_cache_file(machine_file(), kVariable);
+}
+
+std::string save_machine(const MachineModel& machine) {
+  const std::string text = to_json(machine);
+  parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
+  const Json latest{{"program", SHOAL_VERSION},     {"measured", now()},
+                    {"places", places_of(machine)}, {"collectives", collectives_of(machine.devices.size())},
+                    {"points", points_of(machine)}, {"machine", Json::parse(text)}};
+  std::vector<Json> kept{latest};
+  for (Json& entry : read_entries()) {
+    const std::optional<MeasuredMachine> old = read_entry(entry);
+    const bool replaced =
+        !old || !places_of(entry).is_object() ||
+        (replaces(machine, old->machine) && is_same_place(latest, entry, old->machine.devices.size()));
+    const bool useless = replaced && text_of(entry, "program") == SHOAL_VERSION;
+    if (!useless && kept.size() < kMost) kept.push_back(std::move(entry));
+  }
+  const Json all{{"version", kVersion}, {"machines", kept}};
+  write_cache_file(machine_file(), all.dump(1) + "\n", kVariable);
+  return text_of(latest, "measured");
+}
+
+}  // namespace shoal::machine

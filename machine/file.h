@@ -1,0 +1,45 @@
+// What `shoal probe` has measured on this machine, kept in a file: a list of MachineModels, each with the version of
+// the program and the hardware that it holds for. Another program version, or a device with another description,
+// another place (PCI address, cores), other threads or other instructions, finds nothing and has to be measured anew;
+// so do several devices with another SHOAL_COMM or SHOAL_COMM_WIRE.
+//
+//   {"version": 1, "machines": [{"program": "0.1.0", "measured": "2026-11-22 07:00:00 UTC", "points": 7,
+//                                "places": {"CPU0": "cores 0", "CPU1": "cores 1"}, "collectives": "auto f32",
+//                                "machine": {...}}]}
+//
+// Threads and processes may use the file at the same time; the last one to write wins.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "machine/machine.h"
+
+namespace shoal::machine {
+
+struct MeasuredMachine {
+  MachineModel machine;
+  std::string measured;  ///< when: "2026-11-22 07:00:00 UTC"
+};
+
+/// SHOAL_MACHINE_FILE, or shoal/machine.json in XDG_CACHE_HOME, or in ~/.cache.
+std::filesystem::path machine_file();
+/// One that nothing disturbed (MachineModel::disturbance) before others; of these the most thorough one (shoal probe
+/// --quick is less so), then the latest, measured with all of the devices as they are now (it may have more of them),
+/// with `threads` for each CPU device (0: its default) and products of all the dtypes that a device multiplies with;
+/// several devices of one kind only where sets of such were measured from which theirs follows. Domains, tables and
+/// everything else are as measured. nullopt when there is none; a file that cannot be read, is damaged or is not ours
+/// counts as none.
+std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
+                                             std::span<const DType> dtypes = {});
+std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads,
+                                         std::span<const DType> dtypes = {});
+/// Adds it in place of what it has all figures of, measured as thoroughly, and says when it was measured. Throws
+/// DeviceError naming the file when it cannot be written.
+std::string save_machine(const MachineModel& machine);
+/// Throws what save_machine would, before there is anything to be saved.
+void check_machine_file();
+
+}  // namespace shoal::machine

@@ -1,0 +1,443 @@
+// MachineModel as JSON. Every value is read through a Value, which knows where in the text it stands.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "machine/machine.h"
+
+namespace shoal::machine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+constexpr int kMostDevices = 4096;
+constexpr double kLargest = 1e30;  ///< and its inverse the smallest: nothing real is beyond, and sums stay finite
+
+/// A name that lists of devices ("CPU0,CPU1") can have.
+bool is_name(std::string_view text) {
+  return !text.empty() && std::none_of(text.begin(), text.end(),
+                                       [](char c) { return c == ',' || static_cast<unsigned char>(c) <= ' '; });
+}
+
+/// A value of the text and the way to it, "machine.json: devices[1].bandwidth".
+class Value {
+ public:
+  Value(const Json& json, std::string_view origin, std::string path = {})
+      : json_(&json), origin_(origin), path_(std::move(path)) {}
+
+  [[noreturn]] void refuse(std::string_view expected) const { refuse(expected, shown()); }
+  [[noreturn]] void refuse(std::string_view expected, std::string_view got) const {
+    fail<InvalidArgument>("{}: {}{}expected {}, got {}", origin_, path_, path_.empty() ? "" : ": ", expected, got);
+  }
+  std::string_view origin() const { return origin_; }
+
+  /// An object with no other keys than these.
+  const Value& object(std::initializer_list<std::string_view> keys) const {
+    if (!json_->is_object()) refuse("an object");
+    for (const auto& [key, value] : json_->items()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) member(key).refuse_key(keys);
+    }
+    return *this;
+  }
+  std::vector<std::pair<std::string, Value>> members() const {
+    if (!json_->is_object()) refuse("an object");
+    std::vector<std::pair<std::string, Value>> found;
+    for (const auto& item : json_->items()) found.emplace_back(item.key(), member(item.key()));
+    return found;
+  }
+  bool has(std::string_view key) const { return json_->find(key) != json_->end(); }
+  Value at(std::string_view key) const {
+    if (!has(key)) member_path(key).refuse("a value", "nothing");
+    return member(key);
+  }
+  std::optional<Value> find(std::string_view key) const {
+    return has(key) ? std::optional<Value>(member(key)) : std::nullopt;
+  }
+  std::vector<Value> list(std::string_view expected) const {
+    if (!json_->is_array() || json_->empty()) refuse(expected);
+    std::vector<Value> values;
+    for (size_t i = 0; i < json_->size(); ++i) {
+      values.emplace_back((*json_)[i], origin_, fmt::format("{}[{}]", path_, i));
+    }
+    return values;
+  }
+
+  std::string text() const {
+    if (!json_->is_string()) refuse("text");
+    return json_->get<std::string>();
+  }
+  std::string device_name() const {
+    if (!json_->is_string() || !is_name(json_->get_ref<const std::string&>())) {
+      refuse("a name without blanks and commas");
+    }
+    return text();
+  }
+  double positive() const {
+    return number("a positive number", [](double value) { return value >= 1 / kLargest && value <= kLargest; });
+  }
+  double not_negative() const {
+    return number("a number of 0 or more", [](double value) { return value >= 0 && value <= kLargest; });
+  }
+  bool is(int wanted) const { return json_->is_number() && json_->get<double>() == wanted; }
+  double part() const {
+    return number("a number above 0, at most 1", [](double value) { return value > 0 && value <= 1; });
+  }
+  int64_t whole(int64_t least, int64_t most) const {
+    const auto fits = [&](double value) {
+      return value == std::floor(value) && value >= static_cast<double>(least) && value <= static_cast<double>(most);
+    };
+    return static_cast<int64_t>(number(fmt::format("a whole number from {} to {}", least, most), fits));
+  }
+  bool truth() const {
+    if (!json_->is_boolean()) refuse("true or false");
+    return json_->get<bool>();
+  }
+
+ private:
+  Value member(std::string_view key) const { return {(*json_)[std::string(key)], origin_, member_name(key)}; }
+  Value member_path(std::string_view key) const { return {*json_, origin_, member_name(key)}; }
+  std::string member_name(std::string_view key) const {
+    return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+  }
+  [[noreturn]] void refuse_key(std::initializer_list<std::string_view> keys) const {
+    std::string known;
+    for (const std::string_view key : keys) known += (known.empty() ? "" : ", ") + std::string(key);
+    fail<InvalidArgument>("{}: {}: unknown key; there are {}", origin_, path_, known);
+  }
+
+  template <class Test>
+  double number(std::string_view expected, const Test& test) const {
+    if (!json_->is_number()) refuse(expected);
+    const double value = json_->get<double>();
+    if (!std::isfinite(value) || !test(value)) refuse(expected);
+    return value;
+  }
+
+  /// In one short line, whatever it is.
+  std::string shown() const {
+    constexpr size_t kMost = 40;
+    std::string text = json_->dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+    return text;
+  }
+
+  const Json* json_;
+  std::string_view origin_;
+  std::string path_;
+};
+
+// --- the text ---
+
+/// "line 3, column 14" of a byte of the text.
+std::string place_of(std::string_view text, size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte, text.size()));
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t begin = before.rfind('\n');
+  return fmt::format("line {}, column {}", line, before.size() - (begin == before.npos ? 0 : begin + 1));
+}
+
+/// JSON in which no object has a key twice: the second would silently replace the first.
+Json parse_text(std::string_view text, std::string_view origin) {
+  std::vector<std::set<std::string>> keys;
+  const auto see = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      fail<InvalidArgument>("the key {} is there twice in one object", value.dump());
+    }
+    return true;
+  };
+  try {
+    return parse_json<Json>(text, see);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("{}: {}", origin, error.what());
+  } catch (const Json::parse_error& error) {
+    fail<InvalidArgument>("{}: no JSON, from {} on; see docs/simulation.md for the format", origin,
+                          place_of(text, error.byte));
+  } catch (const Json::out_of_range&) {
+    fail<InvalidArgument>("{}: a number in it is too large", origin);
+  }
+}
+
+// --- products ---
+
+DType dtype_of(const std::string& name, const Value& value) {
+  const auto dtype = dtype_from_name(name);
+  if (!dtype || !(traits(*dtype).is_float || traits(*dtype).is_quantized)) {
+    value.refuse("the name of a dtype of weights, e.g. q4_0", name);
+  }
+  return *dtype;
+}
+
+std::pair<Value, Value> pair_of(const Value& value, std::string_view expected) {
+  const std::vector<Value> two = value.list(expected);
+  if (two.size() != 2) value.refuse(expected);
+  return {two[0], two[1]};
+}
+
+std::vector<ProductPoint> product_points(const Value& value) {
+  std::vector<ProductPoint> points;
+  for (const Value& item : value.list("a list of [columns, seconds]")) {
+    const auto [columns, seconds] = pair_of(item, "[columns, seconds]");
+    const ProductPoint point{columns.whole(1, 1 << 30), seconds.positive()};
+    if (!points.empty() && points.back().columns >= point.columns) {
+      columns.refuse(fmt::format("more columns than the {} before", points.back().columns));
+    }
+    points.push_back(point);
+  }
+  return points;
+}
+
+void read_products(const Value& value, DeviceModel& device) {
+  for (const auto& [name, item] : value.members()) {
+    const std::string dtype(name_of(dtype_of(name, item)));
+    item.object({"streamed", "cached", "conversion", "contention"});
+    ProductModel model;
+    model.streamed = product_points(item.at("streamed"));
+    if (const auto conversion = item.find("conversion")) model.conversion = conversion->not_negative();
+    if (const auto contention = item.find("contention")) model.contention = contention->positive();
+    if (const auto cached = item.find("cached")) model.cached = product_points(*cached);
+    if (!device.products.emplace(dtype, std::move(model)).second) item.refuse("each dtype once", name + " again");
+  }
+}
+
+/// Reads as fast as memory gives, multiplies as fast as the device can, whichever takes longer: a level line and a
+/// rising one. At whole numbers of columns the points are exact.
+ProductModel product_at(double rate, double bytes_per_second, DType dtype) {
+  const double bytes = static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems);
+  const double reading = bytes / bytes_per_second, column = 2 / rate;
+  ProductModel model;
+  const double level = std::min(std::floor(reading / column), 1e9);
+  if (level >= 1) model.streamed.push_back({1, reading});
+  if (level > 1) model.streamed.push_back({static_cast<int64_t>(level), reading});
+  model.streamed.push_back({static_cast<int64_t>(level) + 1, (level + 1) * column});
+  return model;
+}
+
+void read_rates(const Value& value, double bytes_per_second, DeviceModel& device) {
+  std::set<DType> seen;
+  std::optional<double> others;
+  for (const auto& [name, item] : value.members()) {
+    const double rate = item.positive();
+    if (name == "default") {
+      others = rate;
+      continue;
+    }
+    const DType dtype = dtype_of(name, item);
+    if (!seen.insert(dtype).second) item.refuse("each dtype once", name + " again");
+    device.products.try_emplace(std::string(name_of(dtype)), product_at(rate, bytes_per_second, dtype));
+  }
+  if (!others) return;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const DTypeTraits& dtype = traits(static_cast<DType>(i));
+    if (!dtype.is_float && !dtype.is_quantized) continue;
+    device.products.try_emplace(std::string(dtype.name), product_at(*others, bytes_per_second, dtype.dtype));
+  }
+}
+
+/// Operations/s of products with as many columns as were measured.
+double best_rate(const DeviceModel& device) {
+  const auto rate = [](const ProductModel& model) {
+    return 2 * static_cast<double>(model.streamed.back().columns) / model.streamed.back().seconds;
+  };
+  if (const auto found = device.products.find("f16"); found != device.products.end()) return rate(found->second);
+  double best = 0;
+  for (const auto& [name, model] : device.products) best = std::max(best, rate(model));
+  return best;
+}
+
+// --- devices ---
+
+struct NamedType {
+  std::string_view name;
+  DeviceType type;
+};
+constexpr NamedType kTypes[] = {{"CPU", DeviceType::kCpu},
+                                {"GPU", DeviceType::kGpu},
+                                {"integrated GPU", DeviceType::kIntegratedGpu},
+                                {"accelerator", DeviceType::kAccelerator}};
+
+DeviceType device_type(const Value& value) {
+  const std::string name = value.text();
+  for (const NamedType& known : kTypes) {
+    if (known.name == name) return known.type;
+  }
+  value.refuse("CPU, GPU, integrated GPU or accelerator");
+}
+
+double positive_or(const Value& value, std::string_view key, double otherwise) {
+  return value.has(key) ? value.at(key).positive() : otherwise;
+}
+double not_negative_or(const Value& value, std::string_view key, double otherwise) {
+  return value.has(key) ? value.at(key).not_negative() : otherwise;
+}
+
+DeviceModel read_device(const Value& value) {
+  value.object({"name", "count", "identity", "type", "domain", "memory", "cores", "bandwidth", "efficiency",
+                "cache_bytes", "activation_bandwidth", "attention_rate", "attention_bandwidth", "op_seconds",
+                "step_seconds", "run_seconds", "products", "rates"});
+  DeviceModel device;
+  device.name = value.at("name").device_name();
+  if (const auto identity = value.find("identity")) device.identity = identity->text();
+  if (const auto type = value.find("type")) device.type = device_type(*type);
+  device.memory = static_cast<size_t>(value.at("memory").whole(1, int64_t{1} << 60));
+  device.cores = positive_or(value, "cores", 1);
+  device.bandwidth = value.at("bandwidth").positive();
+  device.cache_bytes = not_negative_or(value, "cache_bytes", 0);
+  const double efficiency = value.has("efficiency") ? value.at("efficiency").part() : 0.8;
+  if (const auto products = value.find("products")) read_products(*products, device);
+  if (const auto rates = value.find("rates")) read_rates(*rates, efficiency * device.bandwidth, device);
+  if (device.products.empty()) value.refuse("\"products\" or \"rates\" of at least one dtype", "none");
+  device.activation_bandwidth = positive_or(value, "activation_bandwidth", device.bandwidth);
+  device.attention_bandwidth = positive_or(value, "attention_bandwidth", efficiency * device.bandwidth);
+  device.attention_rate = positive_or(value, "attention_rate", best_rate(device));
+  device.op_seconds = not_negative_or(value, "op_seconds", device.type == DeviceType::kCpu ? 1e-6 : 2e-6);
+  device.step_seconds = not_negative_or(value, "step_seconds", 0);
+  device.run_seconds = not_negative_or(value, "run_seconds", 20e-6);
+  return device;
+}
+
+// --- the machine ---
+
+std::vector<Domain> read_domains(const Value& value) {
+  std::vector<Domain> domains;
+  for (const Value& item : value.list("a list of domains")) {
+    item.object({"name", "bandwidth", "cores"});
+    const Domain domain{item.at("name").device_name(), not_negative_or(item, "bandwidth", 0),
+                        not_negative_or(item, "cores", 0)};
+    for (const Domain& other : domains) {
+      if (other.name == domain.name) item.at("name").refuse("a name of its own", domain.name + " again");
+    }
+    domains.push_back(domain);
+  }
+  return domains;
+}
+
+/// The domain that a device names, or one of its own.
+int domain_of(const Value& value, const std::string& device, size_t declared, MachineModel& machine) {
+  const auto named = value.find("domain");
+  const std::string name = named ? named->text() : device;
+  std::string known;
+  for (size_t i = 0; i < declared; ++i) {
+    if (named && machine.domains[i].name == name) return static_cast<int>(i);
+    if (!named && machine.domains[i].name == name) value.refuse("a \"domain\", as one has the device's name", "none");
+    known += (known.empty() ? "" : ", ") + machine.domains[i].name;
+  }
+  if (named) named->refuse(known.empty() ? "no domain, as there are no domains" : "one of " + known);
+  machine.domains.push_back({name, 0, 0});
+  return static_cast<int>(machine.domains.size()) - 1;
+}
+
+void read_devices(const Value& value, MachineModel& machine) {
+  const size_t declared = machine.domains.size();
+  std::set<std::string> names;
+  for (const Value& item : value.list("a list of devices")) {
+    const DeviceModel model = read_device(item);
+    const int64_t count = item.has("count") ? item.at("count").whole(1, kMostDevices) : 0;
+    for (int64_t i = 0; i < std::max(count, int64_t{1}); ++i) {
+      DeviceModel device = model;
+      if (count > 0) device.name += fmt::format(".{}", i);
+      if (!names.insert(device.name).second) item.at("name").refuse("a name of its own", device.name + " again");
+      device.domain = domain_of(item, device.name, declared, machine);
+      machine.devices.push_back(std::move(device));
+    }
+    if (names.size() > kMostDevices) value.refuse(fmt::format("at most {} devices", kMostDevices), "more");
+  }
+}
+
+/// Names of two devices or more.
+std::vector<std::string> read_members(const Value& value, const MachineModel& machine) {
+  std::vector<std::string> members;
+  for (const Value& member : value.list("a list of devices")) {
+    const std::string name = member.text();
+    const bool known = std::any_of(machine.devices.begin(), machine.devices.end(),
+                                   [&](const DeviceModel& device) { return device.name == name; });
+    if (!known) member.refuse("the name of a device");
+    if (std::count(members.begin(), members.end(), name) > 0) member.refuse("each device once");
+    members.push_back(name);
+  }
+  if (members.size() < 2) value.refuse("two devices or more");
+  return members;
+}
+
+void read_runs(const Value& value, MachineModel& machine) {
+  for (const Value& item : value.list("a list of what runs cost")) {
+    item.object({"members", "seconds"});
+    RunCost run{read_members(item.at("members"), machine), item.at("seconds").not_negative()};
+    for (const RunCost& other : machine.runs) {
+      if (other.members == run.members) item.at("members").refuse("other members than before");
+    }
+    machine.runs.push_back(std::move(run));
+  }
+}
+
+CollectiveTable read_table(const Value& value, const MachineModel& machine) {
+  value.object({"members", "kind", "points"});
+  CollectiveTable table;
+  table.members = read_members(value.at("members"), machine);
+  const auto kind = op_from_name(value.at("kind").text());
+  if (!kind || !is_collective(*kind)) value.at("kind").refuse("a collective, e.g. all_reduce");
+  table.kind = *kind;
+  for (const Value& item : value.at("points").list("a list of [bytes, seconds]")) {
+    const auto [bytes, seconds] = pair_of(item, "[bytes, seconds]");
+    const CollectiveTable::Point point{bytes.not_negative(), seconds.not_negative()};
+    if (!table.points.empty() && table.points.back().bytes >= point.bytes) {
+      bytes.refuse(fmt::format("more bytes than the {} before", table.points.back().bytes));
+    }
+    table.points.push_back(point);
+  }
+  return table;
+}
+
+void read_collectives(const Value& value, MachineModel& machine) {
+  for (const Value& item : value.list("a list of measured collectives")) {
+    CollectiveTable table = read_table(item, machine);
+    for (const CollectiveTable& other : machine.collectives) {
+      if (other.kind == table.kind && other.members == table.members) {
+        item.at("members").refuse("each kind once for the same members", fmt::format("{} again", name_of(table.kind)));
+      }
+    }
+    machine.collectives.push_back(std::move(table));
+  }
+}
+
+CollectiveAlgorithm read_algorithm(const Value& value) {
+  value.object({"name", "one_shot", "latency", "latency_per_rank", "bandwidth"});
+  return {value.at("name").text(), value.has("one_shot") && value.at("one_shot").truth(),
+          not_negative_or(value, "latency", 0), not_negative_or(value, "latency_per_rank", 0),
+          value.at("bandwidth").positive()};
+}
+
+}  // namespace
+
+MachineModel parse_machine(std::string_view json, std::string_view origin) {
+  const Json text = parse_text(json, origin);
+  const Value value(text, origin);
+  value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
+                "copy_latency", "copy_bandwidth"});
+  if (const Value version = value.at("version"); !version.is(kVersion)) {
+    version.refuse(fmt::format("{}, the format that this program knows", kVersion));
+  }
+  MachineModel machine;
+  machine.name = value.has("name") ? value.at("name").text() : std::string(origin);
+  if (const auto disturbance = value.find("disturbance")) machine.disturbance = disturbance->text();
+  if (const auto domains = value.find("domains")) machine.domains = read_domains(*domains);
+  read_devices(value.at("devices"), machine);
+  if (const auto runs = value.find("runs")) read_runs(*runs, machine);
+  if (const auto tables = value.find("collectives")) read_collectives(*tables, machine);
+  if (const auto algorithms = value.find("algorithms")) {
+    for (const Value& item : algorithms->list("a list of algorithms")) {
+      machine.algorithms.push_back(read_algorithm(item));
+    }
+  }
+  machine.copy_latency = not_negative_or(value, "copy_latency", machine.copy_latency);
+  machine.copy_bandwidth = positive_or(value, "copy_bandwidth", machine.copy_bandwidth);
+  return machine;
+}
+
+}  // namespace shoal::machine

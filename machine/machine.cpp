@@ -1,0 +1,110 @@
+#include "machine/machine.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "machine/cost_model.h"
+#include "machine/sets.h"
+
+namespace shoal::machine {
+namespace {
+
+/// How often a rank sends its message, if what it sends is spread over as many ranks as possible.
+double traffic_of(Op kind, int ranks) {
+  return (kind == Op::kAllReduce ? 2.0 : 1.0) * (ranks - 1) / ranks;
+}
+
+double table_seconds(const CollectiveTable& table, double bytes) {
+  const auto& points = table.points;
+  const auto above = std::upper_bound(points.begin(), points.end(), bytes,
+                                      [](double value, const auto& point) { return value < point.bytes; });
+  if (above == points.begin() || points.size() == 1) return points.front().seconds;
+  const auto right = above == points.end() ? above - 1 : above;
+  const auto left = right - 1;
+  const double slope = (right->seconds - left->seconds) / (right->bytes - left->bytes);
+  // Noise may let the last points fall: no message is faster for being longer than all that were measured.
+  if (above == points.end()) return right->seconds + std::max(slope, 0.0) * (bytes - right->bytes);
+  return left->seconds + slope * (bytes - left->bytes);
+}
+
+double algorithm_seconds(const CollectiveAlgorithm& algorithm, Op kind, int ranks, double bytes) {
+  const double traffic = algorithm.one_shot ? ranks - 1 : traffic_of(kind, ranks);
+  return algorithm.latency + algorithm.latency_per_rank * (ranks - 1) + traffic * bytes / algorithm.bandwidth;
+}
+
+double default_seconds(Op kind, int ranks, double bytes) {
+  const CostModel model;
+  const double phases = kind == Op::kAllReduce ? 2 : 1;
+  return phases * model.latency + traffic_of(kind, ranks) * bytes / model.link_bandwidth;
+}
+
+bool has_members(std::span<const std::string> names, std::span<const int> members,
+                 const std::vector<DeviceModel>& devices) {
+  return std::equal(
+      names.begin(), names.end(), members.begin(), members.end(),
+      [&](const std::string& name, int member) { return name == devices[static_cast<size_t>(member)].name; });
+}
+
+}  // namespace
+
+double ProductModel::seconds(double columns, bool in_cache) const {
+  const auto& points = (in_cache && !cached.empty()) || streamed.empty() ? cached : streamed;
+  check(!points.empty(), "a product model without points");
+  const auto above = std::upper_bound(
+      points.begin(), points.end(), columns,
+      [](double value, const ProductPoint& point) { return value < static_cast<double>(point.columns); });
+  if (above == points.begin()) return above->seconds;
+  const ProductPoint& left = *(above - 1);
+  const double from = static_cast<double>(left.columns);
+  if (above == points.end()) return left.seconds * columns / from;
+  const double part = (columns - from) / (static_cast<double>(above->columns) - from);
+  return left.seconds + part * (above->seconds - left.seconds);
+}
+
+int MachineModel::index(std::string_view device) const {
+  std::string known;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].name == device) return static_cast<int>(i);
+    known += (known.empty() ? "" : ", ") + devices[i].name;
+  }
+  fail<InvalidArgument>("machine {} has no device '{}'; it has {}", name, device, known.empty() ? "none" : known);
+}
+
+double MachineModel::run_seconds(std::span<const int> members) const {
+  double seconds = 0;
+  for (const int member : members) seconds = std::max(seconds, devices[static_cast<size_t>(member)].run_seconds);
+  if (members.size() < 2) return seconds;
+  MeasuredSets sets(DeviceSet(*this, members));
+  for (const RunCost& run : runs) {
+    if (has_members(run.members, members, devices)) return run.seconds;
+    if (const auto set = DeviceSet::of(*this, run.members)) sets.add(*set, run.seconds);
+  }
+  if (const auto measured = sets.seconds()) return *measured;
+  return sets.seconds_of_any().value_or(seconds);
+}
+
+double MachineModel::collective_seconds(Op kind, std::span<const int> members, double bytes) const {
+  const int ranks = static_cast<int>(members.size());
+  if (ranks <= 1) return 0;
+  MeasuredSets same(DeviceSet(*this, members)), other = same;
+  for (const CollectiveTable& table : collectives) {
+    if (table.points.empty()) continue;
+    const double seconds = table_seconds(table, bytes);
+    if (table.kind == kind && has_members(table.members, members, devices)) return seconds;
+    const auto set = DeviceSet::of(*this, table.members);
+    if (!set) continue;
+    const int others = static_cast<int>(set->size());
+    if (table.kind == kind) same.add(*set, seconds);
+    if (table.kind != kind) other.add(*set, seconds * traffic_of(kind, others) / traffic_of(table.kind, others));
+  }
+  if (const auto seconds = same.seconds()) return *seconds;
+  double best = std::numeric_limits<double>::infinity();
+  for (const CollectiveAlgorithm& algorithm : algorithms) {
+    best = std::min(best, algorithm_seconds(algorithm, kind, ranks, bytes));
+  }
+  if (!algorithms.empty()) return best;
+  return other.seconds().value_or(default_seconds(kind, ranks, bytes));
+}
+
+}  // namespace shoal::machine

@@ -1,0 +1,161 @@
+// What a machine can do, as far as predictions need it: plain data, measured by `shoal probe` (machine/probe.h),
+// written down for a machine that nobody has (`shoal simulate`), read and written as JSON. estimate.h turns a Plan and
+// this into seconds. Values; thread-safe as such.
+//
+//   two devices of one socket, each 39e9 bytes/s alone, 66e9 together:
+//   domains {bandwidth 66e9, cores 2}, devices CPU0 and CPU1 {domain 0, bandwidth 39e9, cores 1}
+//   while both read, each gets 66 / (39 + 39) = 0.85 of its 39e9; when one of them is done the other gets all of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/device.h"
+#include "graph/op.h"
+
+namespace shoal::machine {
+
+/// A product with `columns` columns takes `seconds` for each element of its weights, on the whole device.
+struct ProductPoint {
+  int64_t columns = 1;
+  double seconds = 0;
+  bool operator==(const ProductPoint&) const = default;
+};
+
+/// Products with weights of one dtype. Points ascend in columns.
+struct ProductModel {
+  std::vector<ProductPoint> streamed;  ///< weights come from memory
+  std::vector<ProductPoint> cached;    ///< weights lie in the device's caches; empty: as streamed
+  /// Seconds for each element of the columns besides, however many rows the weights have: columns are made fit for the
+  /// kernel, which counts where matrices are small, or many devices share one.
+  double conversion = 0;
+  /// What its weights count for in the bandwidth of the domain, in multiples of their bytes: more than 1 where devices
+  /// take from each other before they read as much together as they do with another type.
+  double contention = 1;
+
+  /// Seconds per element of the weights: up to the first point as there, between two by a straight line, beyond the
+  /// last in proportion to the columns. One of the two has points.
+  double seconds(double columns, bool in_cache) const;
+  bool operator==(const ProductModel&) const = default;
+};
+
+/// One device by itself, while the others rest.
+struct DeviceModel {
+  std::string name;      ///< "CPU0", "H200.3"
+  std::string identity;  ///< what must be the same for measured figures to hold: description, threads, options
+  DeviceType type = DeviceType::kCpu;
+  int domain = 0;                   ///< index into MachineModel::domains
+  size_t memory = 0;                ///< bytes in all
+  double cores = 1;                 ///< of the domain, that it keeps busy
+  double bandwidth = 0;             ///< bytes/s of plain reads of memory
+  double cache_bytes = 0;           ///< what a run reads again and again, if no more than this, stays in its caches
+  double activation_bandwidth = 0;  ///< bytes/s that ops without weights read and write
+  double attention_rate = 0;        ///< operations/s (2 per multiplication and addition) of attention with many queries
+  double attention_bandwidth = 0;   ///< bytes/s of keys and values read by attention with one query
+  double op_seconds = 0;            ///< what any op costs before it does anything: a barrier, a kernel launch
+  double step_seconds = 0;          ///< what a compute step between two collectives costs beside its ops
+  double run_seconds = 0;           ///< from the host's call until it has a result, beside the ops of the run
+  std::map<std::string, ProductModel> products;  ///< by name of the weights' dtype: "q4_0"
+  bool operator==(const DeviceModel&) const = default;
+};
+
+/// Devices that take memory bandwidth and cores from each other: those of one socket, or one GPU by itself.
+struct Domain {
+  std::string name;
+  double bandwidth = 0;  ///< bytes/s of all of them together; 0: no limit but their own
+  double cores = 0;      ///< 0: no limit
+  bool operator==(const Domain&) const = default;
+};
+
+/// A measured collective: seconds by size of the message (the full tensor), ascending.
+struct CollectiveTable {
+  std::vector<std::string> members;  ///< names of devices, in rank order
+  Op kind = Op::kAllReduce;
+  struct Point {
+    double bytes = 0;
+    double seconds = 0;
+    bool operator==(const Point&) const = default;
+  };
+  std::vector<Point> points;
+  bool operator==(const CollectiveTable&) const = default;
+};
+
+/// What a run costs its host where all of these devices take part: there may be more threads than cores then.
+struct RunCost {
+  std::vector<std::string> members;  ///< names of devices, in rank order
+  double seconds = 0;                ///< as DeviceModel::run_seconds
+  bool operator==(const RunCost&) const = default;
+};
+
+/// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
+///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
+/// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce and (n - 1) / n for the others.
+struct CollectiveAlgorithm {
+  std::string name;
+  bool one_shot = false;
+  double latency = 0;
+  double latency_per_rank = 0;
+  double bandwidth = 1;  ///< bytes/s that a rank sends while it receives as many
+  bool operator==(const CollectiveAlgorithm&) const = default;
+};
+
+struct MachineModel {
+  std::string name;
+  std::string disturbance;  ///< what went on while it was measured and may have spoilt the figures; mostly empty
+  std::vector<Domain> domains;
+  std::vector<DeviceModel> devices;
+  std::vector<RunCost> runs;                    ///< measured
+  std::vector<CollectiveTable> collectives;     ///< measured
+  std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
+  double copy_latency = 20e-6;  ///< seconds of passing a value from one device to another, as schedulers do
+  double copy_bandwidth = 5e9;  ///< bytes/s
+
+  /// Index of a device, by name. Throws InvalidArgument that lists the devices.
+  int index(std::string_view device) const;
+  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
+  /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
+  /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
+  /// the tables of sets like theirs (machine/sets.h). Otherwise of the fastest algorithm; where there is none,
+  /// from tables of another kind in proportion to the traffic; and without those from the figures of CostModel.
+  double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
+  /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
+  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has.
+  double run_seconds(std::span<const int> members) const;
+  bool operator==(const MachineModel&) const = default;
+};
+
+/// Throws InvalidArgument in one line that says where, what is expected, and what is there:
+///   machine.json: devices[1].bandwidth: expected a positive number, got -3
+/// `origin` names the text in messages. See docs/simulation.md for all of the format. The least:
+///   {"version": 1,
+///    "devices": [{"name": "GPU", "count": 8, "memory": 80e9, "bandwidth": 2e12, "rates": {"default": 200e12}}]}
+/// What may be left out, and what it is then:
+///   name                  the origin
+///   disturbance           ""
+///   domain                one of the device's own, without limits
+///   count                 1; otherwise "name" becomes "name.0", "name.1", ...
+///   type, cores           "CPU", 1
+///   identity              ""
+///   cache_bytes           0
+///   efficiency            0.8: of the bandwidth, when products read their weights
+///   products, rates       one of them; "rates" (operations/s by dtype) makes the products of dtypes that "products"
+///   does
+///                         not name, "default" those of all others: for each element of the weights
+///                         max(bytes / (efficiency * bandwidth), 2 * columns / rate) seconds
+///   activation_bandwidth  the bandwidth
+///   attention_bandwidth   efficiency * bandwidth
+///   attention_rate        the rate of many columns with f16 weights, or else of the fastest dtype
+///   op_seconds            1e-6 (CPU), 2e-6 (others)
+///   step_seconds          0
+///   run_seconds           20e-6
+///   copy_latency, copy_bandwidth   20e-6, 5e9
+/// A dtype in another case ("Q4_k") is understood.
+MachineModel parse_machine(std::string_view json, std::string_view origin);
+/// Everything spelt out; parse_machine() of it gives the same machine.
+std::string to_json(const MachineModel& machine);
+
+}  // namespace shoal::machine

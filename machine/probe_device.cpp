@@ -1,0 +1,379 @@
+#include "machine/probe_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cpu/topology.h"
+#include "graph/ops/ops.h"
+#include "machine/costs.h"
+#include "machine/probe_links.h"
+
+namespace shoal::machine {
+namespace {
+
+/// Weights are read from memory when there are so many times more of them than the caches hold.
+constexpr size_t kBeyondCaches = 4;
+constexpr size_t kLeastStreamed = 128 * kMega;
+/// Devices other than CPUs do not say what they have: as much as the largest GPU.
+constexpr size_t kMostOfGpus = 128 * kMega;
+
+/// Rows and their length in models that fit into caches; the least that all types of weights can have.
+constexpr int64_t kSmall = 256;
+/// A product at least this long need not be longer: it is timed many times.
+constexpr double kLongEnough = 5e-3;
+
+/// Large matrices for devices that are done with small ones before they have begun.
+int64_t side_for(const Device& device) {
+  return device.type() == DeviceType::kCpu ? 2048 : 4096;
+}
+
+/// A layer of a small model, for a batch of a prompt.
+void add_layer(Graph& g, TrialLeaves& leaves, DType dtype, int64_t tokens) {
+  constexpr int64_t kHidden = 3 * kSmall, kHead = 32, kHeads = kSmall / kHead, kKvHeads = kHeads / 2;
+  const auto weight = [&](int64_t k, int64_t m) { return leaves.add(dtype, {k, m, 1, 1}, Role::kWeight); };
+  const auto other = [&](DType type, Shape shape) { return leaves.add(type, shape, Role::kCache); };
+  Tensor* x = other(DType::kF32, {kSmall, tokens, 1, 1});
+  Tensor* scales = other(DType::kF32, {kSmall, 1, 1, 1});
+  std::vector<int32_t> places(static_cast<size_t>(tokens));
+  std::iota(places.begin(), places.end(), 0);
+  Tensor* positions = leaves.ints(places);
+  Tensor* in = mul(g, rms_norm(g, x, {}), scales);
+  const auto heads = [&](int64_t count) {
+    return reshape(g, mul_mat(g, weight(kSmall, count * kHead), in), {kHead, count, tokens, 1});
+  };
+  Tensor* q = permute(g, rope(g, heads(kHeads), positions, nullptr, {.dims = kHead}), {0, 2, 1, 3});
+  Tensor* k = permute(g, rope(g, heads(kKvHeads), positions, nullptr, {.dims = kHead}), {0, 2, 1, 3});
+  Tensor* v = permute(g, heads(kKvHeads), {0, 2, 1, 3});
+  Tensor* keys = set_rows(g, other(DType::kF16, {kHead, tokens, kKvHeads, 1}), k, positions);
+  Tensor* values = set_rows(g, other(DType::kF16, {kHead, tokens, kKvHeads, 1}), v, positions);
+  Tensor* seen = attention(g, q, keys, values, positions, nullptr, nullptr, {.scale = 0.18f, .causal = true});
+  Tensor* sum = add(g, x, mul_mat(g, weight(kSmall, kSmall), reshape(g, seen, {kSmall, tokens, 1, 1})));
+  Tensor* normed = mul(g, rms_norm(g, sum, {}), scales);
+  Tensor* up = mul_mat(g, weight(kSmall, kHidden), normed);
+  Tensor* hidden = glu(g, mul_mat(g, weight(kSmall, kHidden), normed), up, GluKind::kSwiglu);
+  g.output(add(g, sum, mul_mat(g, weight(kHidden, kSmall), hidden)));
+}
+
+}  // namespace
+
+ProbeEffort probe_effort(bool quick) {
+  if (quick) return {{1, 4, 32, 512}, {1, 4, 32, 512}, 6e-3, 128 * kMega};
+  return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
+}
+
+size_t most_cache(const Device& device) {
+  if (device.type() == DeviceType::kCpu && device.reg().name() == "CPU") {
+    return cpu::cache_bytes(cpu::cores_of(device));
+  }
+  return device.type() == DeviceType::kCpu ? 0 : kMostOfGpus;
+}
+
+size_t beyond_caches(const Device& device, double measured_cache) {
+  return kBeyondCaches * std::max(most_cache(device), static_cast<size_t>(measured_cache));
+}
+
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes) {
+  const int64_t side = side_for(device);
+  size_t matrix = 0;
+  for (const DType dtype : dtypes) matrix = std::max(matrix, bytes_for(dtype, side * side));
+  return matrix + bytes_for(DType::kF32, side * effort.streamed_columns.back());
+}
+
+double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements) {
+  const double row = std::max(0.0, (more.seconds - few.seconds) / static_cast<double>(more.rows - few.rows));
+  return std::max(0.0, few.seconds - op_seconds - static_cast<double>(few.rows) * row) / elements;
+}
+
+void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows) {
+  const std::pair<std::vector<ProductPoint>*, int64_t> measured[] = {{&product.streamed, streamed_rows},
+                                                                     {&product.cached, cached_rows}};
+  // Columns for an element of the weights.
+  const auto share = [](const ProductPoint& point, int64_t rows) {
+    return static_cast<double>(point.columns) / static_cast<double>(rows);
+  };
+  for (const auto& [points, rows] : measured) {
+    for (const ProductPoint& point : *points) {
+      product.conversion = std::min(product.conversion, point.seconds / 2 / share(point, rows));
+    }
+  }
+  for (const auto& [points, rows] : measured) {
+    for (ProductPoint& point : *points) point.seconds -= share(point, rows) * product.conversion;
+  }
+}
+
+/// Weights of one type, and columns to multiply them with.
+struct DeviceProbe::Matrices {
+  std::unique_ptr<TrialLeaves> leaves;
+  std::vector<Tensor*> weights;
+  Tensor* columns = nullptr;  ///< as many as there may be
+
+  int64_t elements() const { return weights.front()->elements(); }
+  size_t bytes() const { return weights.front()->bytes(); }
+  /// So many of them are so many bytes; at least one.
+  size_t count_for(size_t wanted) const { return std::clamp<size_t>(wanted / bytes(), 1, weights.size()); }
+};
+
+DeviceProbe::DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort)
+    : device_(device), backend_(backend), effort_(effort) {}
+
+/// No more than a third of what is free.
+size_t DeviceProbe::affordable(size_t bytes) const {
+  return std::min(bytes, device_.memory().free / 3);
+}
+
+DeviceProbe::Matrices DeviceProbe::make_matrices(DType dtype, size_t bytes, int64_t k, int64_t m) {
+  Matrices made;
+  made.leaves = std::make_unique<TrialLeaves>(device_);
+  const size_t count = std::max<size_t>(1, affordable(bytes) / bytes_for(dtype, k * m));
+  for (size_t i = 0; i < count; ++i) made.weights.push_back(made.leaves->add(dtype, {k, m, 1, 1}, Role::kWeight));
+  const int64_t columns = std::max(effort_.streamed_columns.back(), effort_.cached_columns.back());
+  made.columns = made.leaves->add(DType::kF32, {k, columns, 1, 1}, Role::kCache);
+  made.leaves->place();
+  return made;
+}
+
+double DeviceProbe::run_products(const Matrices& matrices, size_t count, int64_t columns, double budget) {
+  Trial trial(backend_);
+  Graph& g = trial.graph();
+  Tensor* x = slice(g, matrices.columns, {.axis = 1, .begin = 0, .length = columns});
+  for (size_t i = 0; i < count; ++i) mul_mat(g, matrices.weights[i], x);
+  trial.compile();
+  return trial.measure(budget);
+}
+
+double DeviceProbe::sign(DType dtype) {
+  constexpr int kTimes = 12;
+  const Matrices matrices = make_matrices(dtype, 1, 1024, 1024);
+  Trial trial(backend_);
+  mul_mat(trial.graph(), matrices.weights.front(), matrices.columns);
+  trial.compile();
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTimes; ++i) {
+    poll();
+    least = std::min(least, seconds_of([&] {
+                       trial.start(1);
+                       backend_.synchronize();
+                     }));
+  }
+  return least;
+}
+
+void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
+  measure_costs(model, dtype);
+  find_caches(model, dtype);
+  model.step_seconds = step_cost();
+  Backend* alone = &backend_;
+  model.run_seconds = measure_run({&alone, 1}, effort_.budget).seconds;
+}
+
+/// Products of two sizes with small ops between them: what does not depend on the size is what ops cost.
+void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
+  constexpr int kLayers = 16;
+  const auto chain = [&](int64_t rows) {
+    TrialLeaves leaves(device_);
+    Tensor* x = leaves.add(DType::kF32, {kSmall, 1, 1, 1}, Role::kCache);
+    Tensor* up = leaves.add(dtype, {kSmall, rows, 1, 1}, Role::kWeight);
+    leaves.place();
+    Trial trial(backend_);
+    Graph& g = trial.graph();
+    for (int i = 0; i < kLayers; ++i) {
+      Tensor* y = mul_mat(g, up, rms_norm(g, x, {}));
+      x = add(g, x, slice(g, y, {.axis = 0, .begin = 0, .length = kSmall}));
+    }
+    g.output(x);
+    trial.compile();
+    // What is small is easily drowned by whatever else runs, which can only make it larger.
+    double least = trial.measure(effort_.budget / 3);
+    for (int i = 1; i < 3; ++i) least = std::min(least, trial.measure(effort_.budget / 3));
+    return least;
+  };
+  const double few = chain(kSmall), many = chain(4 * kSmall);
+  const double without = std::max(few - (many - few) / 3, few / 10);
+  model.op_seconds = without / (3 * kLayers);
+}
+
+/// The same small ops in one piece, and in many.
+double DeviceProbe::step_cost() {
+  constexpr int kSteps = 64;
+  TrialLeaves leaves(device_);
+  Tensor* x = leaves.add(DType::kF32, {32, 1, 1, 1}, Role::kCache);
+  leaves.place();
+  const auto seconds = [&](bool in_pieces) {
+    Trial trial(backend_);
+    Tensor* y = x;
+    PlanOptions options;
+    for (int i = 0; i < kSteps; ++i) {
+      y = scale(trial.graph(), y, {1.0f, 0.0f});
+      if (in_pieces && i > 0) options.cuts.push_back(i);
+    }
+    trial.graph().output(y);
+    trial.compile(options);
+    const auto run = [&] {
+      {
+        const HeldBackend held(backend_);
+        for (int i = 0; i < trial.plan().segments(); ++i) backend_.compute_async(trial.plan(), i, i + 1);
+      }
+      backend_.synchronize();
+    };
+    run();
+    return repeat_for(effort_.budget, [&] { return seconds_of(run); });
+  };
+  const double whole = seconds(false);
+  return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
+}
+
+/// Reads more and more weights again and again: where the rate falls to that of memory, caches end.
+void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
+  const int64_t side = 1024;
+  const size_t most = std::max(effort_.working_set, beyond_caches(device_, 0));
+  const Matrices matrices = make_matrices(dtype, most, side, side);
+  std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
+  for (size_t size = kMega; size < 2 * most; size *= 2) {
+    const size_t count = matrices.count_for(std::min(size, most));
+    const double bytes = static_cast<double>(count * matrices.bytes());
+    const double measured = run_products(matrices, count, 1, effort_.budget);
+    require<DeviceError>(measured > 0, "[{}] is done with {} bytes of weights before any time has passed; probe again",
+                         device_.name(), bytes);
+    const double seconds = std::max(measured - static_cast<double>(count) * model.op_seconds, measured / 2);
+    if (rates.empty() || bytes > rates.back().first) rates.emplace_back(bytes, bytes / seconds);
+  }
+  model.bandwidth = rates.back().second;
+  double best = 0;
+  for (const auto& [bytes, rate] : rates) best = std::max(best, rate);
+  model.cache_bytes = 0;
+  if (best < 1.3 * model.bandwidth) return;
+  const double between = std::sqrt(best * model.bandwidth);
+  for (const auto& [bytes, rate] : rates) {
+    if (rate > between) model.cache_bytes = bytes;
+  }
+}
+
+std::vector<ProductPoint> DeviceProbe::measure_points(const Matrices& matrices, const DeviceModel& model,
+                                                      std::span<const int64_t> columns) {
+  std::vector<ProductPoint> points;
+  const auto elements = static_cast<double>(matrices.elements());
+  for (const int64_t n : columns) {
+    size_t count = matrices.weights.size();
+    if (!points.empty() && n > 8) {
+      const double expected =
+          points.back().seconds * elements * static_cast<double>(n) / static_cast<double>(points.back().columns);
+      count = std::clamp<size_t>(static_cast<size_t>(kLongEnough / expected), 1, count);
+    }
+    const auto nodes = static_cast<double>(count);
+    const double seconds = run_products(matrices, count, n, effort_.budget);
+    points.push_back({n, std::max(seconds - nodes * model.op_seconds, seconds / 2) / (nodes * elements)});
+  }
+  return points;
+}
+
+void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
+  ProductModel& product = model.products[std::string(name_of(dtype))];
+  const int64_t side = side_for(device_);
+  {
+    const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes));
+    const Matrices matrices = make_matrices(dtype, bytes, side, side);
+    product.streamed = measure_points(matrices, model, effort_.streamed_columns);
+    const double rate =
+        static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
+    model.bandwidth = std::max(model.bandwidth, rate);
+  }
+  if (model.cache_bytes > 0) {
+    // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
+    // small as there.
+    const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
+    product.cached = measure_points(matrices, model, effort_.cached_columns);
+  }
+  product.conversion = measure_conversion(model, dtype);
+  take_out_conversion(product, side, kSmall);
+}
+
+/// Many columns with few rows and with more of them: what does not grow with the rows.
+double DeviceProbe::measure_conversion(const DeviceModel& model, DType dtype) {
+  constexpr int64_t kFew = 64, kMore = 512;
+  // What a GPU does with small ones is all launches.
+  const bool is_small = device_.type() == DeviceType::kCpu;
+  const int64_t length = is_small ? kSmall : side_for(device_), columns = is_small ? 256 : 512;
+  const auto trial = [&](int64_t rows) {
+    const Matrices matrices = make_matrices(dtype, kMega, length, rows);
+    const size_t count = std::min<size_t>(matrices.weights.size(), 8);
+    return RowTrial{rows, run_products(matrices, count, columns, effort_.budget) / static_cast<double>(count)};
+  };
+  return conversion_of(trial(kFew), trial(kMore), model.op_seconds, static_cast<double>(length * columns));
+}
+
+/// What a layer takes besides its products and its attention. Of a small model: in large ones this hardly counts.
+void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
+  constexpr int64_t kTokens = 256;
+  TrialLeaves leaves(device_);
+  Trial trial(backend_);
+  add_layer(trial.graph(), leaves, dtype, kTokens);
+  leaves.place();
+  trial.compile();
+  DeviceModel bytes_alone = model;  // whose seconds are bytes
+  bytes_alone.activation_bandwidth = 1;
+  bytes_alone.op_seconds = 0;
+  double known = 0, bytes = 0;
+  for (const Tensor* node : trial.graph().nodes()) {
+    if (info(node->op).kind != OpKind::kCompute) continue;
+    const bool is_known = node->op == Op::kMulMat || node->op == Op::kAttention;
+    const bool in_cache = model.cache_bytes > 0;
+    known += is_known ? node_cost(model, *node, (kTokens + 1) / 2.0, in_cache).seconds : model.op_seconds;
+    bytes += is_known ? 0 : node_cost(bytes_alone, *node, 0, in_cache).seconds;
+  }
+  const double seconds = trial.measure(2 * effort_.budget);
+  model.activation_bandwidth = bytes / std::max(seconds - known, seconds / 10);
+}
+
+/// Many queries and few, of heads as they are usual.
+void DeviceProbe::measure_attention(DeviceModel& model) {
+  constexpr int64_t kHead = 64, kHeads = 32, kKvHeads = 8;
+  const auto seconds = [&](int64_t queries, int64_t rows, int caches) {
+    TrialLeaves leaves(device_);
+    Tensor* q = leaves.add(DType::kF32, {kHead, kHeads, queries, 1}, Role::kCache);
+    std::vector<int32_t> places(static_cast<size_t>(queries));
+    std::iota(places.begin(), places.end(), static_cast<int32_t>(rows - queries));
+    Tensor* positions = leaves.ints(places);
+    std::vector<Tensor*> all;
+    for (int i = 0; i < 2 * caches; ++i) {
+      all.push_back(leaves.add(DType::kF16, {kHead, rows, kKvHeads, 1}, Role::kCache));
+    }
+    leaves.place();
+    Trial trial(backend_);
+    Graph& g = trial.graph();
+    Tensor* by_heads = permute(g, q, {0, 2, 1, 3});
+    const AttentionParams params{.scale = 0.125f, .causal = true};
+    for (size_t i = 0; i < all.size(); i += 2) {
+      attention(g, by_heads, all[i], all[i + 1], positions, nullptr, nullptr, params);
+    }
+    trial.compile();
+    const double measured = trial.measure(effort_.budget) / caches;
+    return std::max(measured - model.op_seconds, measured / 2);
+  };
+  constexpr int64_t kQueries = 256, kRows = 512, kSeen = kQueries * (kRows - kQueries) + kQueries * (kQueries + 1) / 2;
+  model.attention_rate = static_cast<double>(4 * kHead * kHeads * kSeen) / seconds(kQueries, kRows, 1);
+  constexpr int64_t kDeep = 2048, kBytes = 2 * 2 * kHead * kKvHeads * kDeep;
+  constexpr size_t kFewest = 8;
+  const size_t caches = affordable(beyond_caches(device_, model.cache_bytes)) / kBytes;
+  model.attention_bandwidth = kBytes / seconds(1, kDeep, static_cast<int>(std::max(kFewest, caches)));
+}
+
+Load DeviceProbe::make_load(DType dtype, const DeviceModel& model, bool computes) {
+  const int64_t side = side_for(device_);
+  const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes)) / 2;  // of several devices
+  Matrices matrices = make_matrices(dtype, computes ? 1 : bytes, side, side);
+  Load load;
+  load.trial = std::make_unique<Trial>(backend_);
+  Graph& g = load.trial->graph();
+  Tensor* x = slice(g, matrices.columns, {.axis = 1, .begin = 0, .length = computes ? matrices.columns->shape[1] : 1});
+  for (Tensor* weights : matrices.weights) mul_mat(g, weights, x);
+  load.trial->compile();
+  load.seconds = load.trial->measure(effort_.budget);
+  load.leaves = std::move(matrices.leaves);
+  return load;
+}
+
+}  // namespace shoal::machine

@@ -1,0 +1,82 @@
+// The part of a probe that measures one device while the others rest. Used by machine/probe.cpp.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "machine/machine.h"
+#include "machine/probe_trial.h"
+
+namespace shoal::machine {
+
+/// How much is measured.
+struct ProbeEffort {
+  std::vector<int64_t> streamed_columns, cached_columns;
+  double budget;  ///< seconds for one figure
+  size_t
+      working_set;  ///< bytes of weights that are looked at when caches are sought, if they are not known to be large
+};
+ProbeEffort probe_effort(bool quick);
+/// The caches of a device are no larger, as far as that is known without measuring.
+size_t most_cache(const Device& device);
+/// So many bytes are not read from its caches.
+size_t beyond_caches(const Device& device, double measured_cache);
+/// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
+
+/// What a product takes for each of the `elements` of its columns however many rows it has, from what it takes with few
+/// rows and with more. What every op costs besides is no part of it.
+struct RowTrial {
+  int64_t rows = 0;
+  double seconds = 0;
+};
+double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements);
+/// Takes it out of products with so many rows. It becomes smaller where it would be more than half of one of them.
+void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows);
+
+/// A product that keeps a device busy, to see what devices take from each other.
+struct Load {
+  std::unique_ptr<TrialLeaves> leaves;
+  std::unique_ptr<Trial> trial;
+  double seconds = 0;  ///< of a run alone
+};
+
+class DeviceProbe {
+ public:
+  DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort);
+
+  /// Seconds of the same work on every device, the least of several: tells whether two that look alike are alike.
+  double sign(DType dtype);
+  /// Bandwidth, caches, and what ops, steps and runs cost.
+  void measure_basics(DeviceModel& model, DType dtype);
+  /// One type of weights. The bandwidth rises where its products read faster.
+  void measure_products(DeviceModel& model, DType dtype);
+  void measure_attention(DeviceModel& model);
+  /// Once products of the dtype and attention are known.
+  void measure_activations(DeviceModel& model, DType dtype);
+  /// One that reads weights from memory, beside another one that does, or one that computes.
+  Load make_load(DType dtype, const DeviceModel& model, bool computes);
+
+ private:
+  struct Matrices;
+
+  Matrices make_matrices(DType dtype, size_t bytes, int64_t k, int64_t m);
+  /// Seconds of a run with the first `count` matrices.
+  double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
+  void measure_costs(DeviceModel& model, DType dtype);
+  double step_cost();
+  double measure_conversion(const DeviceModel& model, DType dtype);
+  void find_caches(DeviceModel& model, DType dtype);
+  std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model,
+                                           std::span<const int64_t> columns);
+  size_t affordable(size_t bytes) const;
+
+  Device& device_;
+  Backend& backend_;
+  const ProbeEffort& effort_;
+};
+
+}  // namespace shoal::machine

@@ -1,0 +1,58 @@
+// The part of a probe that measures several devices together: what they take from each other, and how they talk. Used
+// by machine/probe.cpp.
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "machine/machine.h"
+#include "machine/probe_device.h"
+
+namespace shoal::machine {
+
+/// Devices that share memory and cores, as far as they say so themselves: those of one node, or one GPU. Names of the
+/// domains, by device.
+std::vector<std::string> domain_names(std::span<Device* const> devices);
+
+/// Sets of devices (indices, ascending) that people use together. Of few devices all sets. Of many: the first 2, 4, 8,
+/// ... and all of each kind (machine/sets.h), two of a kind that share a domain and two that do not, and where
+/// there are several kinds 1, 2, 4, ... and all of each together.
+std::vector<std::vector<int>> member_sets(const MachineModel& machine);
+
+/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone, which is taken
+/// in turn with it. `least`: of the quickest tries, for what only other programs can make longer (cores); otherwise the
+/// median (memory).
+double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least);
+
+/// Where devices read weights of a type, and what they take from each other then.
+struct SharedReads {
+  std::string dtype;
+  double alone = 0;     ///< bytes/s of all, each by itself
+  double slowdown = 1;  ///< of all at once
+};
+/// The bandwidth of a domain in bytes/s: that of the type with which its devices read most together, 0 without types.
+/// Sets each type's `contention` in `devices` so that the prediction for all of them at once equals the measurement.
+double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices);
+
+/// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
+std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);
+/// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
+RunCost measure_run(std::span<Backend* const> backends, double budget);
+/// For members that have not been measured together: what the tables have in common, of those with the same kinds of
+/// devices as the largest set. GPUs talk to each other as they do not with the host.
+std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine);
+
+/// Between which devices (indices) copies are measured: two GPUs, which is where layers lie if there are several, and
+/// the host and a GPU, for what stays in the host's memory; else the first two devices.
+std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine);
+
+struct CopyCost {
+  double latency = 0;    ///< seconds
+  double bandwidth = 0;  ///< bytes/s
+};
+/// Passing a value on.
+CopyCost measure_copies(Backend& from, Backend& to, double budget);
+
+}  // namespace shoal::machine

@@ -1,0 +1,344 @@
+#include "meta/device/meta_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "devices/functions.h"
+#include "meta/device/meta_plan.h"
+#include "meta/device/transfer.h"
+
+namespace shoal::meta {
+namespace {
+
+using functions::Activity;
+
+void check_range(const Tensor& tensor, size_t offset, size_t size) {
+  const size_t bytes = tensor.bytes();
+  if (offset <= bytes && size <= bytes - offset) return;
+  fail<InvalidArgument>("bytes [{}, {} + {}) are outside {} of {} bytes", offset, offset, size, describe(tensor),
+                        bytes);
+}
+
+/// After `time`, or when all that is queued has ended; nullopt: its family cannot say.
+std::optional<functions::QueueState> state_of(Backend& member, std::chrono::nanoseconds time = {}) {
+  const auto wait = find_function(member.device().reg(), functions::kWaitForQueued);
+  if (wait == nullptr) return std::nullopt;
+  return wait(member, time);
+}
+
+}  // namespace
+
+struct MetaBackend::PartialRead {
+  PartialSum sum;
+  void* data;
+  std::atomic<bool> finished{false};
+};
+
+MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Backend>> members,
+                         collectives::CommunicatorFactory make_communicator, collectives::Options comm_options)
+    : state_(std::move(state)),
+      members_(std::move(members)),
+      make_communicator_(std::move(make_communicator)),
+      comm_options_(comm_options) {
+  for (const auto& member : members_) streams_.push_back(member.get());
+}
+
+MetaBackend::~MetaBackend() {
+  // Queued collectives use the communicator: let every member finish before it goes. Failures have no reader left.
+  for (Backend* member : streams_) {
+    try {
+      member->synchronize();
+    } catch (...) {
+    }
+  }
+  plans().clear();
+  drop_communicator();  // before the streams, with what other plans have recorded
+}
+
+std::string MetaBackend::name() const {
+  return state_->name;
+}
+
+void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  check_range(tensor, offset, size);
+  show_held();  // members need not be able to do this without waiting
+  if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
+  const auto* bytes = static_cast<const std::byte*>(data);
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
+      streams_[rank]->set_2d_async(*shards.local[rank], bytes + r.host_offset, r.host_stride, r.local);
+    }
+  }
+}
+
+void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  check_range(tensor, offset, size);
+  show_held();  // members need not be able to do this without waiting
+  if (shards.layout.is_partial()) return get_partial_async(shards, data, offset, size);
+  auto* bytes = static_cast<std::byte*>(data);
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead)) {
+      streams_[rank]->get_2d_async(*shards.local[rank], bytes + r.host_offset, r.host_stride, r.local);
+    }
+  }
+}
+
+// A rectangle of the tensor may be many on a rank: row by row.
+void MetaBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+  check_access("set", tensor, host_stride, rows);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    const auto* bytes = static_cast<const std::byte*>(data) + row * host_stride;
+    set_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
+  }
+}
+
+void MetaBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+  check_access("get", tensor, host_stride, rows);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    auto* bytes = static_cast<std::byte*>(data) + row * host_stride;
+    get_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
+  }
+}
+
+// Rank 0 gets the value, the others zeros.
+void MetaBackend::set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size) {
+  static constexpr std::array<std::byte, 16 * 1024> kZeros{};
+  if (size > 0) streams_[0]->set_async(*shards.local[0], data, offset, size);
+  for (size_t rank = 1; rank < streams_.size(); ++rank) {
+    for (size_t done = 0; done < size; done += kZeros.size()) {
+      const size_t bytes = std::min(kZeros.size(), size - done);
+      streams_[rank]->set_async(*shards.local[rank], kZeros.data(), offset + done, bytes);
+    }
+  }
+}
+
+// Every rank's stream fetches its addend; a host task behind all of them adds them up.
+void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t offset, size_t size) {
+  if (size == 0) return;
+  std::erase_if(partial_reads_, [](const auto& earlier) { return earlier->finished.load(); });
+  PartialRead& read = *partial_reads_.emplace_back(new PartialRead{PartialSum(shards, offset, size), data});
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    const auto addend = read.sum.addend(static_cast<int>(rank));
+    streams_[rank]->get_async(*shards.local[rank], addend.data(), read.sum.begin(), addend.size());
+  }
+  const auto finish = [](void* object, const void*, bool failed) {
+    auto& own = *static_cast<PartialRead*>(object);
+    if (!failed) own.sum.finish(own.data);
+    own.finished = true;
+  };
+  if (enqueue({finish, &read, nullptr})) return;
+  // Members that cannot wait for each other by themselves: the host does.
+  for (Backend* member : streams_) member->synchronize();
+  read.sum.finish(data);
+}
+
+bool MetaBackend::make_order() {
+  for (size_t rank = order_.size(); rank < streams_.size(); ++rank) {
+    auto event = streams_[rank]->device().new_event();
+    if (event == nullptr) return false;
+    order_.push_back(std::move(event));
+  }
+  return true;
+}
+
+bool MetaBackend::pass_failure(size_t first, size_t last) {
+  const auto pass = [](void* object, const void*, bool failed) {
+    auto& known = *static_cast<std::atomic<bool>*>(object);
+    if (failed) known = true;
+    if (known && !failed) fail<CommError>("earlier work failed on another device");
+  };
+  for (size_t rank = first; rank < last; ++rank) {
+    if (!streams_[rank]->enqueue({pass, &stream_failed_, nullptr})) return false;
+  }
+  return true;
+}
+
+bool MetaBackend::enqueue(const HostTask& task) {
+  const size_t ranks = streams_.size();
+  if (!make_order() || !pass_failure(1, ranks)) return false;
+  for (size_t rank = 1; rank < ranks; ++rank) {
+    order_[rank]->record(*streams_[rank]);
+    order_[rank]->wait(*streams_[0]);
+  }
+  if (!pass_failure(0, 1) || !streams_[0]->enqueue(task) || !pass_failure(0, 1)) return false;
+  order_[0]->record(*streams_[0]);
+  for (size_t rank = 1; rank < ranks; ++rank) order_[0]->wait(*streams_[rank]);
+  return pass_failure(1, ranks);
+}
+
+void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
+  check_copy(src, dst);
+  show_held();
+  auto* other = dynamic_cast<MetaBackend*>(&to);
+  const Shards* from = find_shards(src);
+  const Shards* into = find_shards(dst);
+  const bool alike = other != nullptr && from != nullptr && into != nullptr && from->layout == into->layout &&
+                     from->local.size() == into->local.size();
+  if (!alike) return Backend::copy_async(src, to, dst);
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    streams_[rank]->copy_async(*from->local[rank], *other->streams_[rank], *into->local[rank]);
+  }
+}
+
+bool MetaBackend::set_abort_callback(AbortCallback callback) {
+  show_held();
+  has_abort_callback_ = callback != nullptr;
+  bool told = false;
+  for (Backend* member : streams_) told |= member->set_abort_callback(callback);
+  return told;
+}
+
+void MetaBackend::set_tracer(Tracer* tracer) {
+  show_held();
+  is_traced_ = tracer != nullptr;
+  for (Backend* member : streams_) member->set_tracer(tracer);
+}
+
+void MetaBackend::show_held() {
+  if (!has_held_runs_) return;
+  has_held_runs_ = false;
+  for (Backend* member : streams_) {
+    for (int i = 0; i < holds_; ++i) member->release();
+    for (int i = 0; i < holds_; ++i) member->hold();
+  }
+}
+
+void MetaBackend::hold() {
+  ++holds_;
+  for (Backend* member : streams_) member->hold();
+}
+
+void MetaBackend::release() {
+  if (--holds_ == 0) has_held_runs_ = false;
+  for (Backend* member : streams_) member->release();
+}
+
+// Behind the last collective nobody misses a rank but the host and streams that wait for it. In slices, as in a
+// rendezvous: a process that was stopped for an hour has not waited for an hour.
+std::string MetaBackend::watch_members() {
+  constexpr int kSlices = 16;
+  const std::chrono::nanoseconds slice = std::chrono::nanoseconds(comm_options_.timeout) / kSlices;
+  TimeoutReport report;
+  std::string message;
+  uint64_t before = 0;
+  for (int slices = 0;;) {  // running ones in which some worked, others did not, and nothing ended
+    int able = 0, working = 0;
+    uint64_t ended = 0;
+    Backend* first = nullptr;
+    for (Backend* member : streams_) {
+      const auto state = state_of(*member);
+      if (!state) continue;
+      ++able;
+      working += state->activity == Activity::kWorks;
+      ended += state->ended;
+      if (first == nullptr && state->activity != Activity::kNone) first = member;
+    }
+    if (first == nullptr) return message;
+    const bool stalls = ended == std::exchange(before, ended) && 0 < working && working < able;
+    slices = stalls ? slices + 1 : 0;
+    if (slices > kSlices && message.empty() && open_timeouts() == 0) message = give_up_the_late(report);
+    state_of(*first, slice);
+  }
+}
+
+std::string MetaBackend::give_up_the_late(TimeoutReport& report) {
+  std::vector<size_t> late;
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    const auto state = state_of(*streams_[rank]);
+    if (state && state->activity == Activity::kWorks) late.push_back(rank);
+  }
+  if (late.empty()) return {};
+  const double seconds = std::chrono::duration<double>(comm_options_.timeout).count();
+  std::string message = fmt::format("[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(),
+                                    fmt::join(late, ", "), streams_.size(), seconds, kTimeoutRemedy);
+  for (const size_t rank : late) {
+    const auto give_up = find_function(streams_[rank]->device().reg(), functions::kGiveUp);
+    if (give_up != nullptr) give_up(*streams_[rank], message);
+  }
+  report.say(message);
+  return message;
+}
+
+// Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one
+// that is not about a collective is the cause.
+void MetaBackend::synchronize() {
+  show_held();
+  const std::string late = std::exchange(has_met_, false) ? watch_members() : "";
+  std::exception_ptr cause, consequence;
+  for (Backend* member : streams_) {
+    try {
+      member->synchronize();
+    } catch (const CommError&) {
+      if (consequence == nullptr) consequence = std::current_exception();
+    } catch (...) {
+      if (cause == nullptr) cause = std::current_exception();
+    }
+  }
+  partial_reads_.clear();
+  stream_failed_ = false;
+  if (cause == nullptr && consequence == nullptr) return;
+  drop_communicator();
+  if (cause == nullptr && !late.empty()) throw CommError(late);
+  std::rethrow_exception(cause != nullptr ? cause : consequence);
+}
+
+void MetaBackend::remember(MetaGraphPlan& plan) {
+  forget(plan);
+  recorded_plans_.push_back(&plan);
+}
+
+void MetaBackend::drop_communicator() {
+  for (MetaGraphPlan* plan : std::exchange(recorded_plans_, {})) plan->drop_recordings();
+  communicator_.reset();
+}
+
+std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, const PlanOptions& options) {
+  check_options(range, options);
+  const MetaDevice& device = state_->device();
+  auto claim = std::make_unique<GraphClaim>(range, device);
+  const auto lookup = [&](const Tensor& tensor) {
+    const Shards* shards = find_shards(tensor);
+    require<InvalidArgument>(shards == nullptr || &tensor.buffer->type().device() == &device,
+                             "{} lies on {}, another device than {}, which is to use it; copy it there",
+                             describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device.name());
+    return shards;
+  };
+  const auto ask = [&](const Tensor& weight) { return device.ask(weight); };
+  Plan plan = make_plan(range, {lookup, ask, device.rules()}, device.members(), options);
+  return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan), options.arena);
+}
+
+bool MetaBackend::update_plan(GraphPlan& plan, Graph& graph) {
+  check_owner(plan);
+  auto& own = static_cast<MetaGraphPlan&>(plan);
+  if (!own.fits(graph)) return false;
+  own.move_to(graph);
+  return true;
+}
+
+void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
+  check_run(plan, first, last);
+  has_held_runs_ = holds_ > 0;
+  auto& own = static_cast<MetaGraphPlan&>(plan);
+  has_met_ |= own.communicates();
+  own.run(first, last);
+}
+
+collectives::Communicator& MetaBackend::communicator() {
+  if (communicator_ == nullptr) {
+    communicator_ = make_communicator_(streams_, comm_options_);
+  }
+  return *communicator_;
+}
+
+}  // namespace shoal::meta

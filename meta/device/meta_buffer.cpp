@@ -1,0 +1,315 @@
+#include "meta/device/meta_buffer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "devices/allocate.h"
+#include "meta/device/meta_device.h"
+#include "meta/layout/views.h"
+
+namespace shoal::meta {
+namespace {
+
+// Never dereferenced; a round number makes it easy to recognise in a debugger.
+constexpr uintptr_t kFakeBase = 0x1000'0000;
+
+}  // namespace
+
+MetaState::MetaState(MetaDevice& device, std::string name, std::vector<Device*> members)
+    : name(std::move(name)),
+      members(std::move(members)),
+      store(static_cast<int>(this->members.size())),
+      owner(&device) {}
+
+MetaDevice& MetaState::device() const {
+  if (owner == nullptr) {
+    fail<InvalidArgument>("the device {} has been destroyed; keep it as long as its backends and buffers are used",
+                          name);
+  }
+  return *owner;
+}
+
+std::string MetaBufferType::name() const {
+  return of_ == Of::kWeights ? state_.name + "_Weights" : state_.name;
+}
+Device& MetaBufferType::device() const {
+  return state_.device();
+}
+
+size_t MetaBufferType::alignment() const {
+  size_t alignment = 1;
+  for (Device* member : state_.members) alignment = std::max(alignment, of_member(*member).alignment());
+  return alignment;
+}
+
+// Members spread over several buffers by themselves, so the meta device has no limit.
+size_t MetaBufferType::max_size() const {
+  return std::numeric_limits<size_t>::max();
+}
+
+// Memory is taken when tensors are placed; what no placement can give is refused at once.
+std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
+  const size_t free = device().memory().free;
+  require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free on {} devices together", name(),
+                       format_bytes(size), format_bytes(free), state_.members.size());
+  return std::make_unique<MetaBuffer>(*this, size);
+}
+
+std::unique_ptr<Buffer> MetaBufferType::allocate_tensors(std::span<Tensor* const> tensors, Usage usage) {
+  auto buffer = std::make_unique<MetaBuffer>(*this, layout_tensors(tensors, *this).total_bytes());
+  buffer->allocate_shards(tensors, usage);
+  return buffer;
+}
+
+MetaBuffer::MetaBuffer(MetaBufferType& type, size_t size)
+    : Buffer(type, size), state_(type.state().shared_from_this()), parts_(state_->members.size()) {}
+
+MetaBuffer::~MetaBuffer() {
+  close();
+  drop_shards();
+}
+
+// The members' memory goes first: it waits for queued work on the shards, which go then.
+void MetaBuffer::drop_shards() {
+  for (auto& parts : parts_) parts.clear();
+  shards_.clear();
+  names_.clear();
+  forget_declared(0);
+}
+
+// The tensors may be gone: what others have declared for those at their addresses stays.
+void MetaBuffer::forget_declared(size_t first) {
+  for (size_t i = first; i < declared_.size(); ++i) {
+    const auto& [tensor, shards] = declared_[i];
+    if (state_->store.find(*tensor) == shards.get()) state_->store.forget(*tensor);
+  }
+  declared_.resize(first);
+}
+
+// A plan's tensors are bound, not declared: they stay as long as the plan.
+void MetaBuffer::do_reset() {
+  if (!declared_.empty()) drop_shards();
+}
+
+std::byte* MetaBuffer::base() const {
+  return reinterpret_cast<std::byte*>(kFakeBase);
+}
+
+void MetaBuffer::set_usage(Usage usage) {
+  Buffer::set_usage(usage);
+  for (const auto& parts : parts_) {
+    for (const auto& part : parts) part->set_usage(usage);
+  }
+}
+
+void MetaBuffer::init_tensor(Tensor& tensor) {
+  if (tensor.is_view()) return make_view(tensor);
+  shards_.erase(&tensor);  // of an earlier tensor at this address
+  names_.erase(&tensor);
+  if (!tensor.is_persistent()) return;
+  Tensor* one = &tensor;
+  allocate_shards({&one, 1}, usage());
+}
+
+void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) {
+  const MetaDevice& meta = state_->device();
+  auto& own_type = static_cast<MetaBufferType&>(type());
+  ShardStore& store = state_->store;
+  const size_t before = declared_.size();
+  for (const Tensor* tensor : tensors) {
+    if (find_shards(*tensor) == nullptr) store.forget(*tensor);  // those of an earlier tensor at this address
+  }
+  try {
+    for (const Tensor* tensor : tensors) {
+      store.declare(*tensor, meta.ask(*tensor));
+      declared_.emplace_back(tensor, store.share(*tensor));
+    }
+    std::vector<std::unique_ptr<Buffer>> made;
+    for (size_t rank = 0; rank < parts_.size(); ++rank) {
+      std::vector<Tensor*> locals;
+      for (const Tensor* tensor : tensors) locals.push_back(store.find(*tensor)->local[rank]);
+      made.push_back(shoal::allocate_tensors(locals, own_type.of_member(*state_->members[rank]), usage));
+    }
+    for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
+  } catch (...) {
+    forget_declared(before);
+    throw;
+  }
+  set_usage(usage);
+  for (Tensor* tensor : tensors) {
+    bind(*tensor, *store.find(*tensor));
+    remember(*tensor);
+  }
+}
+
+// From the base on, view by view: their sources need not be placed here.
+void MetaBuffer::make_view(const Tensor& view) {
+  shards_.erase(&view);  // of an earlier tensor at this address
+  names_.erase(&view);
+  std::vector<const Tensor*> chain;
+  for (const Tensor* link = &view; is_view(link->op); link = link->src[0]) chain.push_back(link);
+  const Tensor& source = *chain.back()->src[0];
+  const Shards* base = find(source.is_view() ? *source.view_base : source);
+  if (base == nullptr) return;
+  Shards shards = *base;
+  std::vector<std::shared_ptr<Graph>> graphs;
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) graphs.push_back(std::make_shared<Graph>());
+  for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
+    auto layout = view_layout(**link, shards.layout);
+    if (!layout) return;
+    for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+      if ((*link)->op == Op::kReshape && !shards.local[rank]->is_contiguous()) return;
+      OpParams params = local_view_params(**link, shards.layout, *layout, static_cast<int>(rank));
+      shards.local[rank] = graphs[rank]->add_node((*link)->op, std::move(params), {shards.local[rank]});
+      place_view(*shards.local[rank]);
+    }
+    shards.layout = std::move(*layout);
+  }
+  names_[&view] = std::move(graphs);
+  shards_[&view] = std::move(shards);
+}
+
+void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
+  Shards shards = shards_of(placed);
+  const auto made = names_.find(&placed);
+  auto graphs = made != names_.end() ? made->second : std::vector<std::shared_ptr<Graph>>{};
+  shards_[&tensor] = std::move(shards);
+  names_[&tensor] = std::move(graphs);
+  tensor.buffer = this;
+  tensor.data = placed.data;
+}
+
+void MetaBuffer::do_forget(Tensor& tensor) {
+  require<InvalidArgument>(state_->store.find(tensor) == nullptr,
+                           "[forget {}] the tensor was placed here and owns its shards; reset or free the buffer",
+                           tensor.name);
+  shards_.erase(&tensor);
+  names_.erase(&tensor);
+}
+
+void MetaBuffer::bind(Tensor& tensor, Shards shards) {
+  names_.erase(&tensor);  // of an earlier tensor at this address
+  shards_[&tensor] = std::move(shards);
+  tensor.buffer = this;
+  if (tensor.data == nullptr) tensor.data = base();
+}
+
+void MetaBuffer::keep(int rank, std::shared_ptr<Buffer> part) {
+  if (part != nullptr) parts_[rank].push_back(std::move(part));
+}
+
+const Shards* MetaBuffer::find(const Tensor& tensor) const {
+  const auto it = shards_.find(&tensor);
+  return it == shards_.end() ? nullptr : &it->second;
+}
+
+std::vector<size_t> MetaBuffer::bytes_per_rank() const {
+  std::vector<size_t> bytes;
+  for (const auto& parts : parts_) {
+    size_t sum = 0;
+    for (const auto& part : parts) sum += part->size();
+    bytes.push_back(sum);
+  }
+  return bytes;
+}
+
+void MetaBuffer::clear(uint8_t value) {
+  for (const auto& parts : parts_) {
+    for (const auto& part : parts) part->clear(value);
+  }
+  // "Every byte is `value`" is about the tensor, which for a Partial one is the sum. It may be gone.
+  for (const auto& [tensor, shards] : shards_) {
+    if (names_.contains(tensor)) continue;
+    if (shards.layout.is_partial()) zero_other_addends(shards, 0, shards.local[0]->bytes());
+  }
+}
+
+bool MetaBuffer::copy_tensor(const Tensor& src, Tensor& dst) {
+  if (src.buffer->is_host()) {
+    do_set(dst, src.data, 0, src.bytes());
+    return true;
+  }
+  const Shards& to = shards_of(dst);
+  if (const Shards* from = find_shards(src)) {
+    if (from->layout != to.layout || from->local.size() != to.local.size()) return false;
+    for (size_t rank = 0; rank < to.local.size(); ++rank) tensor_copy(*from->local[rank], *to.local[rank]);
+    return true;
+  }
+  if (!to.layout.is_mirrored()) return false;
+  for (Tensor* local : to.local) tensor_copy(src, *local);
+  return true;
+}
+
+bool MetaBuffer::copy_to(const Tensor& src, Tensor& dst) {
+  const Shards& from = shards_of(src);
+  if (dst.buffer->is_host()) {
+    do_get(src, dst.data, 0, src.bytes());
+    return true;
+  }
+  if (!from.layout.is_mirrored()) return false;
+  tensor_copy(*from.local[0], dst);
+  return true;
+}
+
+void MetaBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  const auto* bytes = static_cast<const std::byte*>(data);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    Tensor& local = *shards.local[rank];
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
+      local.buffer->set_2d(local, bytes + r.host_offset, r.host_stride, r.local);
+    }
+  }
+  if (shards.layout.is_partial()) zero_other_addends(shards, offset, size);
+}
+
+void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  if (shards.layout.is_partial()) return read_partial(shards, data, offset, size);
+  auto* bytes = static_cast<std::byte*>(data);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    const Tensor& local = *shards.local[rank];
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead)) {
+      local.buffer->get_2d(local, bytes + r.host_offset, r.host_stride, r.local);
+    }
+  }
+}
+
+void MetaBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) {
+  const Shards& shards = shards_of(tensor);
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    Tensor& local = *shards.local[rank];
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
+      for (size_t row = 0; row < r.local.rows; ++row) {
+        local.buffer->memset(local, value, r.local.offset + row * r.local.stride, r.local.row_bytes);
+      }
+    }
+  }
+  if (shards.layout.is_partial()) zero_other_addends(shards, offset, size);
+}
+
+const Shards* find_shards(const Tensor& tensor) {
+  const auto* buffer = dynamic_cast<const MetaBuffer*>(tensor.buffer);
+  return buffer == nullptr ? nullptr : buffer->find(tensor);
+}
+
+const Shards& shards_of(const Tensor& tensor) {
+  const auto* buffer = dynamic_cast<const MetaBuffer*>(tensor.buffer);
+  if (tensor.buffer == nullptr) check_access("shards", tensor, 0, {});  // says what gives it memory
+  if (buffer == nullptr) fail<InvalidArgument>("{} does not lie in a buffer of a meta device", describe(tensor));
+  const Shards* shards = buffer->find(tensor);
+  if (shards == nullptr)
+    fail<InvalidArgument>("{} has no shards yet; make a plan of its graph first", describe(tensor));
+  return *shards;
+}
+
+void zero_other_addends(const Shards& shards, size_t offset, size_t size) {
+  for (size_t rank = 1; rank < shards.local.size(); ++rank) {
+    Tensor& local = *shards.local[rank];
+    local.buffer->memset(local, 0, offset, size);
+  }
+}
+
+}  // namespace shoal::meta

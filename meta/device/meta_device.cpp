@@ -1,0 +1,170 @@
+#include "meta/device/meta_device.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "base/error.h"
+#include "collectives/factory.h"
+#include "meta/device/meta_backend.h"
+#include "meta/device/meta_event.h"
+#include "meta/device/meta_family.h"
+#include "meta/device/meta_functions.h"
+#include "meta/device/meta_plan.h"
+
+namespace shoal::meta {
+namespace {
+
+std::string name_of(std::span<Device* const> members) {
+  std::vector<std::string> names;
+  for (const Device* member : members) names.push_back(member->name());
+  return fmt::format("META({})", fmt::join(names, ","));
+}
+
+class MetaDeviceImpl final : public MetaDevice {
+ public:
+  MetaDeviceImpl(std::vector<Device*> members, SplitStateCallback callback, MetaOptions options)
+      : members_(std::move(members)),
+        callback_(std::move(callback)),
+        options_(std::move(options)),
+        state_(std::make_shared<MetaState>(*this, name_of(members_), members_)) {
+    for (const Device* member : members_) uses_.emplace_back(*member);
+    if (!options_.communicator) options_.communicator = collectives::communicator_for(members_);
+  }
+  ~MetaDeviceImpl() override { state_->owner = nullptr; }
+
+  std::string name() const override { return state_->name; }
+  std::string description() const override { return fmt::format("{} devices as one", members_.size()); }
+  DeviceType type() const override { return DeviceType::kMeta; }
+
+  DeviceMemory memory() const override {
+    DeviceMemory sum;
+    for (const Device* member : members_) {
+      const DeviceMemory one = member->memory();
+      sum.free += one.free;
+      sum.total += one.total;
+    }
+    return sum;
+  }
+
+  DeviceProps props() const override {
+    const bool events = std::all_of(members_.begin(), members_.end(), [](Device* m) { return m->props().caps.events; });
+    DeviceProps props{name(), description(), type(), memory(), "", {}};
+    props.caps.async = true;
+    props.caps.events = events;
+    for (const Device* member : members_) props.caps.peers.push_back(member->name());
+    return props;
+  }
+
+  BackendReg& reg() const override { return family(); }
+
+  std::unique_ptr<Backend> init(std::string_view params) override {
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (size_t rank = 0; rank < members_.size(); ++rank) {
+      const bool own = params.empty() && rank < options_.member_params.size();
+      backends.push_back(members_[rank]->init(own ? std::string_view(options_.member_params[rank]) : params));
+    }
+    collectives::Options comm;
+    comm.implementation = options_.comm;
+    comm.timeout = options_.comm_timeout;
+    return std::make_unique<MetaBackend>(state_, std::move(backends), options_.communicator, comm);
+  }
+
+  BufferType& buffer_type() override { return state_->buffer_type; }
+  BufferType& weights_type() override {
+    const bool same = std::all_of(members_.begin(), members_.end(),
+                                  [](Device* member) { return &member->weights_type() == &member->buffer_type(); });
+    return same ? state_->buffer_type : state_->weights_type;
+  }
+
+  bool supports_op(const Tensor& node) const override {
+    return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->supports_op(node); });
+  }
+  bool offload_op(const Tensor& node) const override {
+    if (options_.offload_op) return options_.offload_op(node);
+    return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->offload_op(node); });
+  }
+  std::unique_ptr<Event> new_event() override { return make_event(state_); }
+
+  std::span<Device* const> members() const override { return members_; }
+  const ShardStore& shards() const override { return state_->store; }
+
+  Layout ask(const Tensor& tensor) const override {
+    const bool is_here = find_shards(tensor) != nullptr && &tensor.buffer->type().device() == this;
+    const Shards* placed = is_here ? state_->store.find(tensor) : nullptr;
+    if (placed != nullptr) return placed->layout;
+    Layout layout = to_layout(callback_(tensor), tensor, static_cast<int>(members_.size()));
+    return members_.size() == 1 ? Layout::mirrored() : layout;
+  }
+  const RuleLookup& rules() const override { return options_.rules; }
+
+ private:
+  std::vector<Device*> members_;
+  std::deque<FamilyUse> uses_;  ///< of the members' families
+  SplitStateCallback callback_;
+  MetaOptions options_;
+  std::shared_ptr<MetaState> state_;
+};
+
+const MetaGraphPlan& as_meta(const GraphPlan& plan) {
+  const auto* mine = dynamic_cast<const MetaGraphPlan*>(&plan);
+  require<InvalidArgument>(mine != nullptr, "the plan was not made by a meta backend");
+  return *mine;
+}
+
+}  // namespace
+
+std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, SplitStateCallback callback,
+                                               MetaOptions options) {
+  require<InvalidArgument>(!members.empty(), "a meta device needs at least one device");
+  require<InvalidArgument>(callback != nullptr, "a meta device needs a split-state callback");
+  for (size_t i = 0; i < members.size(); ++i) {
+    require<InvalidArgument>(members[i] != nullptr, "device {} of the meta device is missing", i);
+    require<InvalidArgument>(members[i]->type() != DeviceType::kMeta,
+                             "{} is a meta device and cannot be a member of another one; make one meta device of all "
+                             "simple devices, or give several to a scheduler (sched/scheduler.h)",
+                             members[i]->name());
+    for (size_t j = 0; j < i; ++j) {
+      require<InvalidArgument>(members[i] != members[j], "{} is listed twice; name each device once",
+                               members[i]->name());
+    }
+  }
+  require<InvalidArgument>(options.rules != nullptr, "a meta device needs rules; leave MetaOptions::rules as it is");
+  require<InvalidArgument>(options.member_params.empty() || options.member_params.size() == members.size(),
+                           "parameters are given for {} devices, the meta device has {}", options.member_params.size(),
+                           members.size());
+  return std::make_unique<MetaDeviceImpl>(std::move(members), std::move(callback), std::move(options));
+}
+
+const Tensor& shard(const Tensor& tensor, int rank) {
+  const Shards& shards = shards_of(tensor);
+  require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(shards.local.size()), "{} has no rank {}",
+                           describe(tensor), rank);
+  return *shards.local[rank];
+}
+
+Tensor& shard(Tensor& tensor, int rank) {
+  return const_cast<Tensor&>(shard(std::as_const(tensor), rank));
+}
+
+const Layout& layout_of(const Tensor& tensor) {
+  return shards_of(tensor).layout;
+}
+
+const Plan& plan_of(const GraphPlan& plan) {
+  return as_meta(plan).plan();
+}
+
+std::vector<size_t> allocated_per_rank(const GraphPlan& plan) {
+  return as_meta(plan).bytes_per_rank();
+}
+
+std::vector<size_t> allocated_per_rank(const Buffer& buffer) {
+  const auto* mine = dynamic_cast<const MetaBuffer*>(&buffer);
+  require<InvalidArgument>(mine != nullptr, "the buffer is not one of a meta device");
+  return mine->bytes_per_rank();
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,67 @@
+// The meta device: several devices that act as one. It implements the whole device interface: weights and caches
+// placed in its buffers are sharded as the split-state callback says, graphs are planned (meta/plan/plan.h) and run on
+// the members with collectives between them. To the rest of a program it is one more Device.
+//
+//   auto meta = MetaDevice::create({&cpu0, &cpu1}, callback);
+//   auto weights = allocate_tensors(context.tensors(), meta->buffer_type(), Usage::kWeights);
+//   auto backend = meta->init();
+//   auto plan = backend->create_plan(graph);
+//   tensor_set(*tokens, ...); backend->compute_async(*plan); backend->synchronize(); tensor_get(*logits, ...);
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "devices/device.h"
+#include "meta/layout/shards.h"
+#include "meta/layout/split_state.h"
+#include "meta/plan/plan.h"
+
+namespace shoal::meta {
+
+struct MetaOptions {
+  std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
+  std::chrono::milliseconds comm_timeout = collectives::default_timeout();
+  /// What the ranks talk through; empty: communicator_for() of collectives/factory.h.
+  collectives::CommunicatorFactory communicator = nullptr;
+  RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
+  /// Device::offload_op: is this node worth bringing weights from elsewhere for? By default what all members say.
+  std::function<bool(const Tensor& node)> offload_op = {};
+  /// Collectives by which implementation, of those that `communicator` offers (collectives::check_implementation).
+  std::string comm = collectives::default_implementation();
+};
+
+class MetaDevice : public Device {
+ public:
+  /// Members keep their order: rank i is members[i]. Throws InvalidArgument for no members, one listed twice, or one
+  /// that is a meta device itself: all simple devices make one, and several are for a scheduler (sched/scheduler.h).
+  static std::unique_ptr<MetaDevice> create(std::vector<Device*> members, SplitStateCallback callback,
+                                            MetaOptions options = {});
+  virtual std::span<Device* const> members() const = 0;
+  virtual const ShardStore& shards() const = 0;
+  /// The callback's word on a tensor, checked. Of a tensor that is placed here: how it lies, the callback's first word.
+  virtual Layout ask(const Tensor& tensor) const = 0;
+  /// The rules by which graphs are planned here.
+  virtual const RuleLookup& rules() const = 0;
+};
+
+/// Rank `rank`'s shard of a tensor placed in a meta buffer (weights, caches, or a planned graph's tensors).
+const Tensor& shard(const Tensor& tensor, int rank);
+/// The same to write to. What tensor_set writes to a partial tensor goes to rank 0's addend, with zeros for the others;
+/// addends of one's own are set one by one: tensor_set(shard(bias, 1), data, 0, bytes).
+Tensor& shard(Tensor& tensor, int rank);
+/// How a tensor in a meta buffer lies.
+const Layout& layout_of(const Tensor& tensor);
+
+/// The plan behind a GraphPlan made by a meta backend, and how many bytes it allocated on each rank.
+const Plan& plan_of(const GraphPlan& plan);
+std::vector<size_t> allocated_per_rank(const GraphPlan& plan);
+/// Bytes of weights or caches that a buffer of the meta device holds on each rank.
+std::vector<size_t> allocated_per_rank(const Buffer& buffer);
+
+}  // namespace shoal::meta

@@ -1,0 +1,265 @@
+#include "meta/device/meta_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "devices/allocate.h"
+#include "meta/device/meta_backend.h"
+#include "meta/plan/joined_norm.h"
+
+namespace shoal::meta {
+namespace {
+
+collectives::Collective kind_of(Op op) {
+  switch (op) {
+    case Op::kAllReduce:
+      return collectives::Collective::kAllReduce;
+    case Op::kAllGather:
+      return collectives::Collective::kAllGather;
+    case Op::kReduceScatter:
+      return collectives::Collective::kReduceScatter;
+    case Op::kAllToAll:
+      return collectives::Collective::kAllToAll;
+    default:
+      break;
+  }
+  fail<InternalError>("internal error: {} is no collective of a plan", name_of(op));
+}
+
+}  // namespace
+
+MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena)
+    : GraphPlan(backend),
+      backend_(backend),
+      plan_(std::move(plan)),
+      claim_(std::move(claim)),
+      buffer_(backend.buffer_type(), 0),
+      topology_(claim_->range().graph->topology()) {
+  remember_graph();
+  allocate(arena);
+  compile();
+  bind();
+}
+
+// Queued collectives refer to the calls kept here.
+MetaGraphPlan::~MetaGraphPlan() {
+  if (has_backend()) finish_queued(backend_);
+  unbind();
+  if (has_backend()) backend_.forget(*this);
+}
+
+size_t MetaGraphPlan::allocated_bytes() const {
+  return std::accumulate(bytes_.begin(), bytes_.end(), size_t{0});
+}
+
+void MetaGraphPlan::allocate(ComputeArena* arena) {
+  for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    const RankPlan& local = plan_.ranks[rank];
+    const PlanOptions options = allocation_options(local, arena != nullptr ? &arena->member(rank) : nullptr);
+    const GraphBuffers memory = allocate_graph(whole(*local.graph), backend_.members()[rank]->device(), options);
+    bytes_.push_back(memory.bytes);
+    input_segments_.push_back(memory.input_segments);
+    for (const auto& part : memory.parts) buffer_.keep(static_cast<int>(rank), part);
+  }
+  buffer_.set_usage(Usage::kCompute);
+}
+
+int MetaGraphPlan::writable_from(const Tensor& input) const {
+  const auto found = plan_.shards.find(&input);
+  require<InvalidArgument>(found != plan_.shards.end() && input.is_leaf(), "{} is no input of the plan's graph",
+                           describe(input));
+  int segment = 0;
+  for (size_t rank = 0; rank < input_segments_.size(); ++rank) {
+    segment = std::max(segment, input_segments_[rank][static_cast<size_t>(found->second.local[rank]->id)]);
+  }
+  return segment;
+}
+
+void MetaGraphPlan::compile() {
+  communicates_ = std::any_of(plan_.steps.begin(), plan_.steps.end(),
+                              [](const Step& step) { return step.kind == StepKind::kCollective; });
+  // Made now, to fail here rather than in the first run.
+  if (communicates_) join_norms(plan_, backend_.communicator());
+  for (const Step& step : plan_.steps) {
+    Action action;
+    for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+      const NodeRange& range = step.ranges[rank];
+      if (is_joined(step)) {
+        action.norms.push_back(joined_norm(plan_, step, static_cast<int>(rank)));
+      } else if (step.kind == StepKind::kCollective) {
+        const Graph& graph = *plan_.ranks[rank].graph;
+        action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
+      } else {
+        action.compute.push_back(compile(rank, range, actions_.size()));
+      }
+    }
+    actions_.push_back(std::move(action));
+  }
+}
+
+std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range, size_t step) const {
+  if (range.begin == range.end) return nullptr;
+  const RankPlan& local = plan_.ranks[rank];
+  PlanOptions options;  // what is shown must be there, though nobody else reads it
+  for (const Tensor* node : local.shown) {
+    if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
+  }
+  options.label = "step " + std::to_string(step);
+  return backend_.members()[rank]->create_plan(GraphRange{local.graph.get(), range.begin, range.end}, options);
+}
+
+collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
+  const auto& params = std::get<CollectiveParams>(node.params);
+  const Tensor& source = *node.src[0];
+  // Where counts say it all, `count` is the same on every rank: nothing.
+  const int64_t count = params.counts.empty() ? source.elements() : 0;
+  return {kind_of(node.op), node.dtype, source.data, node.data, count, params.counts, params.root, step.tensor.c_str()};
+}
+
+void MetaGraphPlan::bind() {
+  const GraphRange& range = claim_->range();
+  note_memory(range);
+  const auto bind_one = [&](Tensor* tensor) {
+    const auto it = plan_.shards.find(tensor);
+    if (it == plan_.shards.end()) return;
+    buffer_.bind(*tensor, it->second);
+    bound_.push_back(tensor);
+  };
+  for (Tensor* input : range.graph->inputs()) bind_one(input);
+  for (int i = range.begin; i < range.end; ++i) bind_one(range.graph->nodes()[i]);
+}
+
+void MetaGraphPlan::unbind() {
+  for (Tensor* tensor : bound_) {
+    buffer_.unbind(tensor);
+    if (claim_->graph_is_gone()) continue;  // the tensors went with it
+    if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
+  }
+  bound_.clear();
+}
+
+std::vector<const std::byte*> MetaGraphPlan::places_of(const Tensor& tensor) {
+  std::vector<const std::byte*> places;
+  if (const Shards* shards = find_shards(tensor)) {
+    for (const Tensor* local : shards->local) places.push_back(local->data);
+  }
+  return places;
+}
+
+void MetaGraphPlan::remember_graph() {
+  const Graph& graph = *claim_->range().graph;
+  inputs_.assign(graph.inputs().begin(), graph.inputs().end());
+  nodes_.assign(graph.nodes().begin(), graph.nodes().end());
+  for (const auto& [tensor, layout] : plan_.layouts) {
+    if (plan_.shards.contains(tensor)) continue;
+    Outside outside{nullptr, !tensor->is_leaf(), tensor->id, 0, places_of(*tensor)};
+    if (tensor->is_leaf() && tensor->is_persistent()) {
+      outside.persistent = tensor;
+      outside.generation = tensor->buffer->generation();
+    }
+    outside_.push_back(std::move(outside));
+  }
+}
+
+bool MetaGraphPlan::fits(const Graph& graph) const {
+  if (*graph.topology() != *topology_) return false;
+  return std::all_of(outside_.begin(), outside_.end(), [&](const Outside& outside) {
+    const auto number = static_cast<size_t>(outside.number);
+    const Tensor& tensor = outside.persistent != nullptr ? *outside.persistent
+                           : outside.is_node             ? *graph.nodes()[number]
+                                                         : *graph.inputs()[number];
+    const uint64_t generation =
+        outside.persistent != nullptr && tensor.buffer != nullptr ? tensor.buffer->generation() : 0;
+    return generation == outside.generation && places_of(tensor) == outside.places;
+  });
+}
+
+void MetaGraphPlan::move_to(Graph& graph) {
+  const GraphRange& from = claim_->range();
+  auto claim = std::make_unique<GraphClaim>(GraphRange{&graph, from.begin, from.end}, backend_.device());
+  finish_queued(backend_);
+  unbind();
+  claim_ = std::move(claim);
+  std::unordered_map<const Tensor*, Tensor*> heir;
+  for (size_t i = 0; i < inputs_.size(); ++i) heir.emplace(inputs_[i], graph.inputs()[i]);
+  for (size_t i = 0; i < nodes_.size(); ++i) heir.emplace(nodes_[i], graph.nodes()[i]);
+  for (auto& [tensor, layout] : plan_.layouts) {
+    if (const auto found = heir.find(tensor); found != heir.end()) tensor = found->second;
+  }
+  decltype(plan_.shards) shards;
+  for (auto& [tensor, own] : plan_.shards) shards.emplace(heir.at(tensor), std::move(own));
+  plan_.shards = std::move(shards);
+  plan_.graph_uid = graph.uid();
+  plan_.graph_name = graph.name();
+  inputs_.assign(graph.inputs().begin(), graph.inputs().end());
+  nodes_.assign(graph.nodes().begin(), graph.nodes().end());
+  bind();
+  graph.freeze();
+}
+
+void MetaGraphPlan::run(int first, int last) {
+  // After a failure a new one is made, which must not meet half of this run's work in the streams.
+  if (communicates_) backend_.communicator();
+  const HeldBackend held(backend_);
+  if (Recorded* ready = recorded(first, last)) {
+    for (size_t rank = 0; rank < ready->ranks.size(); ++rank) {
+      backend_.members()[rank]->replay_async(*ready->ranks[rank]);
+    }
+  } else {
+    queue_steps(first, last);
+  }
+}
+
+void MetaGraphPlan::queue_steps(int first, int last) {
+  const auto members = backend_.members();
+  const auto step = [&](int segment) {
+    return segment < segments() ? static_cast<size_t>(plan_.segments[static_cast<size_t>(segment)]) : actions_.size();
+  };
+  const size_t begin = step(first), end = step(last);
+  for (Action& action : std::span(actions_).subspan(begin, end - begin)) {
+    for (size_t rank = 0; rank < action.compute.size(); ++rank) {
+      if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);
+    }
+    for (size_t rank = 0; rank < action.calls.size(); ++rank) {
+      backend_.communicator().enqueue(static_cast<int>(rank), action.calls[rank]);
+    }
+    for (size_t rank = 0; rank < action.norms.size(); ++rank) {
+      backend_.communicator().enqueue_fused(static_cast<int>(rank), action.norms[rank]);
+    }
+  }
+}
+
+MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
+  if (!backend_.may_record() || (communicates_ && !backend_.communicator().can_be_recorded())) return nullptr;
+  const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
+  auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
+  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, 2, {}});
+  ++found->runs;
+  if (!found->ranks.empty()) return &*found;
+  if (found->runs != found->next_try) return nullptr;
+  found->next_try *= 2;
+  return record(*found) ? &*found : nullptr;
+}
+
+bool MetaGraphPlan::record(Recorded& into) {
+  const auto members = backend_.members();
+  size_t started = 0;
+  while (started < members.size() && members[started]->start_recording()) ++started;
+  bool complete = started == members.size();
+  try {
+    if (complete) queue_steps(into.first, into.last);
+  } catch (...) {
+    for (Backend* member : members) member->stop_recording();
+    throw;
+  }
+  for (size_t rank = 0; rank < started; ++rank) {
+    into.ranks.push_back(members[rank]->stop_recording());
+    complete &= into.ranks.back() != nullptr;
+  }
+  if (!complete) into.ranks.clear();
+  if (complete) backend_.remember(*this);
+  return complete;
+}
+
+}  // namespace shoal::meta

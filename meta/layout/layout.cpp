@@ -1,0 +1,141 @@
+#include "meta/layout/layout.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace shoal::meta {
+namespace {
+
+int64_t product(const Shape& shape, int begin, int end) {
+  return std::accumulate(shape.begin() + begin, shape.begin() + end, int64_t{1}, std::multiplies<>());
+}
+
+/// The smallest P with P.tile(n) == partition for some n. A constant partition has length 1.
+Partition smallest_period(const Partition& partition) {
+  if (partition.runs().size() == 1) return partition.slice(0, 1);
+  // A period holds at least one cut, so there are no more periods than runs.
+  for (int64_t n = std::min<int64_t>(partition.length() / 2, partition.runs().size()); n > 1; --n) {
+    if (auto period = partition.untile(n)) return *period;
+  }
+  return partition;
+}
+
+/// Who owns the flat index f of a tensor: pattern[(f / stride) % pattern.length()].
+struct FlatPattern {
+  int64_t stride = 1;
+  Partition pattern;
+};
+
+FlatPattern flat_pattern(const Layout& layout, const Shape& shape) {
+  FlatPattern flat{product(shape, 0, layout.axis), smallest_period(layout.partition)};
+  if (flat.pattern.length() == 1) flat.stride = 1;  // the same owners everywhere
+  return flat;
+}
+
+/// The partition of axis `b` of `to` that owns the same elements, if ownership depends on that coordinate alone:
+/// the axis must span whole periods and every cut must fall between two of its indices.
+std::optional<Partition> express(const FlatPattern& flat, const Shape& to, int b) {
+  const int64_t inner = product(to, 0, b);
+  const int64_t span = inner * to[b];
+  const int64_t period = flat.stride * flat.pattern.length();
+  if (span % period != 0) return std::nullopt;
+  const std::span<const Run> runs = flat.pattern.runs();
+  if (runs.empty() || runs.front().owners == runs.back().owners) {  // periods may meet within an index
+    return flat.pattern.scale_up(flat.stride).tile(span / period).scale_down(inner);
+  }
+  for (const Run& run : runs) {
+    if (run.length * flat.stride % inner != 0) return std::nullopt;  // before many periods are written down
+  }
+  return flat.pattern.scale_up(flat.stride).scale_down(inner)->tile(span / period);
+}
+
+}  // namespace
+
+const Owners* Layout::holders() const {
+  return is_split() && partition.runs().size() == 1 ? &partition.runs()[0].owners : nullptr;
+}
+
+Shape Layout::local_shape(const Shape& global, int device) const {
+  Shape local = global;
+  if (is_split()) local[axis] = partition.local_length(device);
+  return local;
+}
+
+std::string Layout::to_string() const {
+  if (is_mirrored()) return "mirrored";
+  if (is_partial()) return "partial";
+  return fmt::format("split {} [{}]", axis, partition.to_string());
+}
+
+void check_layout(const Layout& layout, DType dtype, const Shape& shape, int devices, std::string_view what) {
+  if (!layout.is_split()) return;
+  require<InvalidArgument>(layout.axis >= 0 && layout.axis < kMaxDims, "{}: split axis {} is not in 0-{}", what,
+                           layout.axis, kMaxDims - 1);
+  const Partition& partition = layout.partition;
+  require<InvalidArgument>(partition.devices() == devices, "{}: partition is for {} devices, expected {}", what,
+                           partition.devices(), devices);
+  require<InvalidArgument>(partition.length() == shape[layout.axis],
+                           "{}: lengths on axis {} add up to {}, expected {} ({})", what, layout.axis,
+                           partition.length(), shape[layout.axis], partition.to_string());
+  if (layout.axis != 0) return;
+  const int64_t block = traits(dtype).block_elems;
+  int64_t at = 0;
+  for (const Run& run : partition.runs()) {
+    at += run.length;
+    require<InvalidArgument>(at % block == 0, "{}: axis 0 of type {} is cut at {}, no multiple of its blocks of {}",
+                             what, name_of(dtype), at, block);
+  }
+}
+
+std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to) {
+  if (!layout.is_split()) return layout;
+  // Without elements everyone has all of them, whatever the shape.
+  if (product(to, 0, kMaxDims) == 0) return Layout::mirrored();
+  const FlatPattern flat = flat_pattern(layout, from);
+  const int64_t inner = product(from, 0, layout.axis);
+  const int64_t end = inner * from[layout.axis];
+  std::optional<Layout> best;
+  int best_rank = 0;
+  for (int b = kMaxDims - 1; b >= 0; --b) {
+    // Where several axes would do, the one that spans the same elements, then the one that ends with them.
+    const bool same_end = product(to, 0, b + 1) == end && to[b] > 1;
+    const bool same_axis = product(to, 0, b + 1) == end && product(to, 0, b) == inner && b == layout.axis;
+    const int rank = same_axis ? 3 : same_end ? 2 : 1;
+    if (rank <= best_rank) continue;
+    if (auto partition = express(flat, to, b)) {
+      best = Layout::split(b, std::move(*partition));
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+Layout slice_layout(const Layout& layout, int axis, int64_t begin, int64_t length) {
+  if (!layout.is_split(axis)) return layout;
+  return Layout::split(axis, layout.partition.slice(begin, length));
+}
+
+Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes) {
+  Layout result = layout;
+  for (int i = 0; i < kMaxDims; ++i) {
+    if (layout.is_split(axes[i])) result.axis = i;
+  }
+  return result;
+}
+
+Shape local_reshape(const Layout& result, const Shape& to, int device) {
+  return result.local_shape(to, device);
+}
+
+SliceParams local_slice(const Layout& source, const SliceParams& global, int device) {
+  if (!source.is_split(global.axis)) return global;
+  SliceParams local = global;
+  local.begin = source.partition.slice(0, global.begin).local_length(device);
+  local.length = source.partition.slice(global.begin, global.length).local_length(device);
+  return local;
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,236 @@
+#include "meta/layout/partition.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace shoal::meta {
+namespace {
+
+void normalize(Owners& owners) {
+  std::sort(owners.begin(), owners.end());
+  owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+}
+
+bool owns(const Run& run, int device) {
+  return std::binary_search(run.owners.begin(), run.owners.end(), device);
+}
+
+/// Appends and keeps the normal form: no empty runs, no two neighbours with the same owners.
+void append(std::vector<Run>& runs, int64_t length, const Owners& owners) {
+  if (length == 0) return;
+  if (!runs.empty() && runs.back().owners == owners) {
+    runs.back().length += length;
+  } else {
+    runs.push_back({length, owners});
+  }
+}
+
+}  // namespace
+
+Partition::Partition(int devices, std::vector<Run> runs) : devices_(devices) {
+  std::vector<Run> normal;
+  require<InvalidArgument>(devices >= 0, "partition over {} devices", devices);
+  for (Run& run : runs) {
+    require<InvalidArgument>(run.length >= 0, "partition has a run of length {}", run.length);
+    require<InvalidArgument>(run.length == 0 || !run.owners.empty(), "partition has a run of length {} without owners",
+                             run.length);
+    normalize(run.owners);
+    for (int owner : run.owners) {
+      require<InvalidArgument>(owner >= 0 && owner < devices, "partition names device {}, but there are {} devices",
+                               owner, devices);
+    }
+    append(normal, run.length, run.owners);
+  }
+  set_runs(std::move(normal));
+}
+
+void Partition::set_runs(std::vector<Run> runs) {
+  length_ = 0;
+  content_ = nullptr;
+  if (runs.empty()) return;
+  const auto devices = static_cast<size_t>(devices_);
+  Content content{{}, std::vector<int64_t>(devices), std::vector<int>(devices)};
+  std::vector<int64_t> ends(devices, -1);
+  for (const Run& run : runs) {
+    for (int owner : run.owners) {
+      const auto device = static_cast<size_t>(owner);
+      content.local_lengths[device] += run.length;
+      if (ends[device] != length_) ++content.stretches[device];
+      ends[device] = length_ + run.length;
+    }
+    length_ += run.length;
+  }
+  content.runs = std::move(runs);
+  content_ = std::make_shared<const Content>(std::move(content));
+}
+
+bool Partition::operator==(const Partition& other) const {
+  if (devices_ != other.devices_ || length_ != other.length_) return false;
+  return content_ == other.content_ || std::ranges::equal(runs(), other.runs());
+}
+
+Partition Partition::from_shares(std::span<const int64_t> shares) {
+  std::vector<Run> runs;
+  for (size_t d = 0; d < shares.size(); ++d) runs.push_back({shares[d], {static_cast<int>(d)}});
+  return Partition(static_cast<int>(shares.size()), std::move(runs));
+}
+
+Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const double> ratio) {
+  const double sum = std::accumulate(ratio.begin(), ratio.end(), 0.0);
+  std::vector<int64_t> shares;
+  double before = 0;
+  int64_t given = 0;
+  size_t last = 0;
+  for (size_t device = 0; device < ratio.size(); ++device) {
+    before += ratio[device];
+    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
+    shares.push_back(upto - given);
+    given = upto;
+    if (ratio[device] > 0) last = device;
+  }
+  shares[last] += length - given;
+  return from_shares(shares);
+}
+
+Partition Partition::even(int devices, int64_t length) {
+  require<InvalidArgument>(devices > 0, "partition over {} devices", devices);
+  std::vector<int64_t> shares(devices, length / devices);
+  for (int64_t d = 0; d < length % devices; ++d) ++shares[d];
+  return from_shares(shares);
+}
+
+int64_t Partition::local_length(int device) const {
+  const bool known = content_ != nullptr && device >= 0 && device < devices_;
+  return known ? content_->local_lengths[static_cast<size_t>(device)] : 0;
+}
+
+int Partition::stretches(int device) const {
+  const bool known = content_ != nullptr && device >= 0 && device < devices_;
+  return known ? content_->stretches[static_cast<size_t>(device)] : 0;
+}
+
+std::vector<OwnedRun> Partition::owned_by(int device) const {
+  std::vector<OwnedRun> owned;
+  int64_t begin = 0, local = 0;
+  for (const Run& run : runs()) {
+    if (owns(run, device)) {
+      const bool continues = !owned.empty() && owned.back().begin + owned.back().length == begin;
+      if (continues) {
+        owned.back().length += run.length;
+      } else {
+        owned.push_back({begin, run.length, local});
+      }
+      local += run.length;
+    }
+    begin += run.length;
+  }
+  return owned;
+}
+
+bool Partition::is_disjoint() const {
+  return std::ranges::all_of(runs(), [](const Run& run) { return run.owners.size() == 1; });
+}
+
+Partition Partition::disjoint() const {
+  if (is_disjoint()) return *this;
+  std::vector<Run> runs(this->runs().begin(), this->runs().end());
+  for (Run& run : runs) run.owners.resize(1);
+  return Partition(devices_, std::move(runs));
+}
+
+bool Partition::is_rank_ordered() const {
+  const auto runs = this->runs();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].owners.size() != 1) return false;
+    if (i > 0 && runs[i].owners[0] <= runs[i - 1].owners[0]) return false;
+  }
+  return true;
+}
+
+bool Partition::covers(const Partition& needed, int device) const {
+  check(length_ == needed.length_, "covers: lengths {} and {}", length_, needed.length_);
+  const std::vector<OwnedRun> have = owned_by(device);
+  size_t i = 0;
+  for (const OwnedRun& need : needed.owned_by(device)) {
+    while (i < have.size() && have[i].begin + have[i].length <= need.begin) ++i;
+    if (i == have.size() || have[i].begin > need.begin || have[i].begin + have[i].length < need.begin + need.length) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Partition Partition::slice(int64_t begin, int64_t length) const {
+  require<InvalidArgument>(begin >= 0 && length >= 0 && begin + length <= length_,
+                           "slice [{}, {}) of a partition of length {}", begin, begin + length, length_);
+  if (begin == 0 && length == length_) return *this;
+  std::vector<Run> runs;
+  int64_t at = 0;
+  for (const Run& run : this->runs()) {
+    const int64_t from = std::max(at, begin);
+    const int64_t to = std::min(at + run.length, begin + length);
+    if (from < to) runs.push_back({to - from, run.owners});
+    at += run.length;
+  }
+  return Partition(devices_, std::move(runs));
+}
+
+Partition Partition::concat(std::span<const Partition> parts) {
+  require<InvalidArgument>(!parts.empty(), "concat of no partitions");
+  std::vector<Run> runs;
+  for (const Partition& part : parts) {
+    require<InvalidArgument>(part.devices_ == parts[0].devices_, "concat of partitions over {} and {} devices",
+                             parts[0].devices_, part.devices_);
+    runs.insert(runs.end(), part.runs().begin(), part.runs().end());
+  }
+  return Partition(parts[0].devices_, std::move(runs));
+}
+
+Partition Partition::tile(int64_t n) const {
+  require<InvalidArgument>(n >= 0, "tile of a partition by {}", n);
+  if (n == 1) return *this;
+  std::vector<Run> tiled;
+  if (runs().size() == 1) {
+    append(tiled, length_ * n, runs()[0].owners);
+  } else {
+    tiled.reserve(runs().size() * static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+      for (const Run& run : runs()) append(tiled, run.length, run.owners);
+    }
+  }
+  Partition result(devices_, {});
+  result.set_runs(std::move(tiled));
+  return result;
+}
+
+std::optional<Partition> Partition::untile(int64_t n) const {
+  require<InvalidArgument>(n > 0, "untile of a partition by {}", n);
+  if (n == 1) return *this;
+  if (length_ % n != 0) return std::nullopt;
+  Partition part = slice(0, length_ / n);
+  if (part.tile(n) != *this) return std::nullopt;
+  return part;
+}
+
+Partition Partition::scale_up(int64_t n) const {
+  require<InvalidArgument>(n >= 0, "scale of a partition by {}", n);
+  if (n == 1) return *this;
+  std::vector<Run> runs(this->runs().begin(), this->runs().end());
+  for (Run& run : runs) run.length *= n;
+  return Partition(devices_, std::move(runs));
+}
+
+std::optional<Partition> Partition::scale_down(int64_t n) const {
+  require<InvalidArgument>(n > 0, "scale of a partition by 1/{}", n);
+  if (n == 1) return *this;
+  std::vector<Run> runs(this->runs().begin(), this->runs().end());
+  for (Run& run : runs) {
+    if (run.length % n != 0) return std::nullopt;
+    run.length /= n;
+  }
+  return Partition(devices_, std::move(runs));
+}
+
+}  // namespace shoal::meta

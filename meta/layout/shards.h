@@ -1,0 +1,42 @@
+// Shards: what stands for one global tensor on a mesh: its layout and one local tensor for each rank.
+// ShardStore owns the local tensors of persistent tensors; it fills up as tensors are placed in meta buffers
+// (or, for plans made without loading, as they are declared). Building is single-threaded.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+#include "meta/layout/layout.h"
+
+namespace shoal::meta {
+
+struct Shards {
+  Layout layout;
+  std::vector<Tensor*> local;  ///< one for each rank, also where its shard is empty
+};
+
+class ShardStore {
+ public:
+  explicit ShardStore(int ranks) : ranks_(ranks) {}
+  int ranks() const { return ranks_; }
+  /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws when declared already.
+  const Shards& declare(const Tensor& tensor, Layout layout);
+  /// nullptr when not declared.
+  const Shards* find(const Tensor& tensor) const;
+  /// The same, for who needs them even after they are forgotten.
+  std::shared_ptr<const Shards> share(const Tensor& tensor) const;
+  void forget(const Tensor& tensor);
+
+ private:
+  struct Entry {
+    Shards shards;
+    std::vector<std::unique_ptr<Tensor>> owned;
+  };
+  int ranks_;
+  std::unordered_map<const Tensor*, std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace shoal::meta

@@ -1,0 +1,86 @@
+#include "meta/plan/candidates.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "meta/plan/local_pieces.h"
+#include "meta/plan/redistribute.h"
+
+namespace shoal::meta {
+namespace {
+
+/// Whole numbers up to here are exact in f32.
+constexpr int64_t kMostExact = int64_t{1} << 24;
+
+/// How many of axis 0 the node selects.
+int64_t selected(const Tensor& node) {
+  if (node.op == Op::kTopK) return std::get<TopKParams>(node.params).k;
+  return node.op == Op::kArgmax ? 1 : 0;
+}
+
+/// The k best of each row of x [length, rows]: [k, rows].
+Tensor* best(Graph& g, Tensor* x, int64_t k) {
+  return k == 1 ? argmax(g, x) : top_k(g, x, k);
+}
+
+int64_t rows_of(const Tensor& node) {
+  return node.shape[1] * node.shape[2] * node.shape[3];
+}
+
+/// Entries `ids` [k, rows] of each row of x [length, rows], as [k, rows].
+Tensor* pick(Graph& g, Tensor* x, Tensor* ids) {
+  Tensor* elements = reshape(g, x, {1, x->shape[0], x->shape[1], 1});
+  return reshape(g, get_rows(g, elements, ids), ids->shape);
+}
+
+/// The k best of a rank's stretch, which begins at `begin`: [k, 2 * rows], values and then places.
+Tensor* best_of(Graph& g, Tensor* x, int64_t k, int64_t rows, int64_t begin) {
+  if (k == 0) return fill(g, {DType::kF32, {0, 2 * rows, 1, 1}, 0.0f});
+  Tensor* stretch = reshape(g, as_contiguous(g, x), {x->shape[0], rows, 1, 1});
+  Tensor* ids = best(g, stretch, k);
+  Tensor* places = cast(g, ids, DType::kF32);
+  if (begin > 0) places = scale(g, places, {1.0f, static_cast<float>(begin)});
+  return concat(g, {pick(g, stretch, ids), places}, 1);
+}
+
+}  // namespace
+
+std::optional<Partition> candidates_of(const Tensor& node, const Partition& row) {
+  const int64_t k = selected(node);
+  if (k == 0 || node.empty() || row.length() < k || row.length() > kMostExact) return std::nullopt;
+  if (!row.is_disjoint()) return std::nullopt;
+  for (int rank = 0; rank < row.devices(); ++rank) {
+    if (row.stretches(rank) > 1) return std::nullopt;
+  }
+  std::vector<Run> runs(row.runs().begin(), row.runs().end());
+  for (Run& run : runs) run.length = std::min(run.length, k);
+  return Partition(row.devices(), std::move(runs));
+}
+
+int64_t candidate_bytes(const Tensor& node, const Partition& candidates) {
+  return static_cast<int64_t>(bytes_for(DType::kF32, 2 * rows_of(node) * candidates.length()));
+}
+
+Locals select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row) {
+  const auto candidates = candidates_of(node, row);
+  check(candidates.has_value(), "no candidates of {} for rows cut as {}", node.name, row.to_string());
+  const int64_t rows = rows_of(node), k = selected(node);
+  Locals own;
+  for (int rank = 0; rank < builder.ranks(); ++rank) {
+    const auto stretch = row.owned_by(rank);
+    const int64_t begin = stretch.empty() ? 0 : stretch.front().begin;
+    own.push_back(best_of(builder.graph(rank), sources[rank], candidates->local_length(rank), rows, begin));
+  }
+  const Locals all = redistribute(builder, own, {candidates->length(), 2 * rows, 1, 1}, Layout::split(0, *candidates),
+                                  Layout::mirrored(), node.name + ".candidates");
+  Locals results;
+  for (int rank = 0; rank < builder.ranks(); ++rank) {
+    Graph& g = builder.graph(rank);
+    Tensor* positions = best(g, slice(g, all[rank], {1, 0, rows}), k);
+    Tensor* places = pick(g, as_contiguous(g, slice(g, all[rank], {1, rows, rows})), positions);
+    results.push_back(cast(g, reshape(g, places, node.shape), DType::kI32, node.name));
+  }
+  return results;
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,30 @@
+// Candidates: top_k and argmax of rows that are cut into one stretch for each rank, as those of a vocabulary-parallel
+// output head are. Each rank selects the best of its stretch; these few and their places in the whole row are gathered,
+// and every rank selects the same ones among them.
+//
+//   top_k 2 of [3 9 9 | 1 9 | 7], 3:{0} 2:{1} 1:{2}     rank 0: 9 9 at 1 2    rank 1: 9 1 at 4 3    rank 2: 7 at 5
+//   gathered:  9 9 9 1 7  at  1 2 4 3 5                 the 2 best, the first of equals: positions 0 1, at 1 2
+//
+// Equals come out as on one device, the lower index first: stretches follow each other in the order of the row, and
+// within one top_k has put the lower index first. A rank with fewer than k elements sends all it has. Places travel as
+// f32 beside the values, so that there is one collective: rows of up to 2^24 elements, in which all of them are exact.
+#pragma once
+
+#include <optional>
+
+#include "meta/layout/partition.h"
+#include "meta/plan/local_builder.h"
+
+namespace shoal::meta {
+
+/// Who sends how many candidates of each row, in the order of the row, which is cut as `row` says: {2, 2, 1} above.
+/// nullopt for other ops, for nothing to select, and where a rank has several stretches or shares one.
+std::optional<Partition> candidates_of(const Tensor& node, const Partition& row);
+
+/// Bytes of the candidates of all rows, with their places.
+int64_t candidate_bytes(const Tensor& node, const Partition& candidates);
+
+/// The node's result on every rank from the shards of its source, split on axis 0 as `row` says.
+Locals select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row);
+
+}  // namespace shoal::meta

@@ -1,0 +1,53 @@
+// LocalBuilder: the local graphs of all ranks while they grow, and the steps that cut them at collectives. Nodes go
+// to one rank's graph; a collective goes to all of them and closes the running Compute step.
+//
+//   rank 0: mul_mat, view, mul_mat | all_reduce | rms_norm      steps: compute [0,3) [0,2)
+//   rank 1: mul_mat, mul_mat       | all_reduce | rms_norm             all_reduce 3, 2
+//                                                                      compute [4,5) [3,4)
+// Where a run may pause (PlanOptions::cuts) the Compute step ends too. A segment is a stretch of steps; it may have
+// none.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/ops/ops.h"
+#include "meta/plan/step.h"
+
+namespace shoal::meta {
+
+/// One local tensor for each rank.
+using Locals = std::vector<Tensor*>;
+
+class LocalBuilder {
+ public:
+  LocalBuilder(int ranks, const std::string& name);
+
+  int ranks() const { return static_cast<int>(graphs_.size()); }
+  Graph& graph(int rank) { return *graphs_[rank]; }
+
+  /// Adds a collective node on every rank and its step. `params[r].counts` as CollectiveParams says, flat sources.
+  Locals collective(Op op, const Locals& sources, std::vector<int64_t> counts, const std::string& name, int64_t bytes);
+
+  /// Ends the Compute step and the segment: what is added from now on belongs to the next one.
+  void cut();
+  /// First step of each segment, and the nodes before which a rank's graph is cut.
+  const std::vector<int>& segments() const { return segments_; }
+  const std::vector<int>& cuts(int rank) const { return cuts_[rank]; }
+
+  /// Ends the last Compute step and gives up the steps and graphs.
+  std::vector<Step> finish();
+  std::unique_ptr<Graph> take_graph(int rank) { return std::move(graphs_[rank]); }
+
+ private:
+  void close_compute();
+
+  std::vector<std::unique_ptr<Graph>> graphs_;
+  std::vector<int> begin_;  ///< first node of the open Compute step, per rank
+  std::vector<Step> steps_;
+  std::vector<int> segments_{0};
+  std::vector<std::vector<int>> cuts_;
+};
+
+}  // namespace shoal::meta

@@ -1,0 +1,244 @@
+#include "meta/plan/lower.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "graph/text.h"
+#include "meta/layout/views.h"
+#include "meta/plan/candidates.h"
+#include "meta/plan/per_tensor.h"
+#include "meta/plan/redistribute.h"
+#include "meta/rules/rule_cache.h"
+
+namespace shoal::meta {
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
+           const LeafLayout& inputs, const PlanOptions& options, const CostModel& model, const RuleLookup& rules)
+      : range_(range),
+        ranks_(ranks),
+        propagation_(propagation),
+        outside_(outside),
+        inputs_(inputs),
+        options_(options),
+        model_(model),
+        rules_(*range.graph, rules),
+        builder_(ranks, range.graph->name()),
+        versions_(*range.graph),
+        shown_(options.shown.begin(), options.shown.end()) {
+    shards_.reserve(range.graph->inputs().size() + static_cast<size_t>(range.end - range.begin));
+  }
+
+  Lowered run() {
+    find_later_uses();
+    for (Tensor* input : range_.graph->inputs()) add_input(*input);
+    auto cut = options_.cuts.begin();
+    for (int i = range_.begin; i < range_.end; ++i) {
+      if (cut != options_.cuts.end() && *cut == i) builder_.cut(), ++cut;
+      add_node(*range_.graph->nodes()[i]);
+    }
+    for (int i = range_.begin; i < range_.end; ++i) mark_output(*range_.graph->nodes()[i]);
+    Lowered lowered;
+    lowered.steps = builder_.finish();
+    lowered.segments = builder_.segments();
+    for (int rank = 0; rank < ranks_; ++rank) lowered.locals.push_back(take_local(rank));
+    lowered.shards = std::move(shards_);
+    return lowered;
+  }
+
+ private:
+  /// A tensor's shards in one layout; the first version is the one propagation gave it.
+  struct Version {
+    Layout layout;
+    Locals locals;
+  };
+
+  void add_input(const Tensor& input) {
+    if (outside_(input) != nullptr) return;  // belongs to an earlier range
+    Layout layout = inputs_(input);
+    Locals locals;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      locals.push_back(builder_.graph(rank).input(input.name, input.dtype, layout.local_shape(input.shape, rank)));
+    }
+    remember(input, std::move(layout), std::move(locals));
+  }
+
+  void remember(const Tensor& tensor, Layout layout, Locals locals) {
+    shards_.emplace(&tensor, Shards{layout, locals});
+    versions_[tensor].push_back({std::move(layout), std::move(locals)});
+  }
+
+  std::vector<Version>& versions(const Tensor& tensor) {
+    auto& known = versions_[tensor];
+    if (!known.empty()) return known;
+    const Shards* shards = outside_(tensor);
+    if (shards == nullptr) {
+      fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
+                            describe(tensor), range_.graph->name());
+    }
+    check(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks", tensor.name,
+          shards->local.size(), ranks_);
+    known.push_back({shards->layout, shards->local});
+    if (!tensor.is_persistent()) {
+      for (int rank = 0; rank < ranks_; ++rank) known.back().locals[rank] = stand_in(*shards->local[rank], rank);
+    }
+    return known;
+  }
+
+  /// What an earlier range made, as a leaf of this one's local graph that lies where it lies. A written cache is the
+  /// cache, which may be written again; a view stays one, so that views of it reach as far as they did there.
+  Tensor* stand_in(const Tensor& made, int rank) {
+    if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
+    Tensor*& leaf = stand_ins_[&made];
+    if (leaf != nullptr) return leaf;
+    leaf = builder_.graph(rank).input(made.name, made.dtype, made.shape);
+    leaf->strides = made.strides;
+    leaf->buffer = made.buffer;
+    leaf->data = made.data;
+    if (!made.is_view()) return leaf;
+    leaf->view_base = made.storage()->is_persistent() ? made.view_base : stand_in(*made.view_base, rank);
+    leaf->view_offset = made.view_offset;
+    return leaf;
+  }
+
+  /// The tensor's shards under `layout`, made now if nobody needed them before.
+  const Locals& locals_of(const Tensor& tensor, const Layout& layout) {
+    auto& known = versions(tensor);
+    for (const Version& version : known) {
+      if (version.layout == layout) return version.locals;
+    }
+    std::vector<Layout> available;
+    for (const Version& version : known) available.push_back(version.layout);
+    const Version& from = known[cheapest_source(available, layout, tensor, ranks_, model_)];
+    Locals made = redistribute(builder_, from.locals, tensor.shape, from.layout, layout, tensor.name);
+    known.push_back({layout, std::move(made)});
+    return known.back().locals;
+  }
+
+  void add_node(const Tensor& node) {
+    const NodeChoice& choice = propagation_.choices.at(&node);
+    if (add_to_partial(node, choice)) return;
+    // All versions are made before one is referred to: a list of them may grow.
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] != nullptr) locals_of(*node.src[i], choice.sources[i]);
+    }
+    std::vector<const Locals*> sources;
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      sources.push_back(node.src[i] != nullptr ? &locals_of(*node.src[i], choice.sources[i]) : nullptr);
+    }
+    if (choice.by_candidates) {
+      return remember(node, choice.result, select_candidates(builder_, *sources[0], node, choice.partition));
+    }
+    const Rule* rule = choice.factor >= 0 ? rules_.find(node) : nullptr;
+    Locals locals;
+    locals.reserve(static_cast<size_t>(ranks_));
+    for (int rank = 0; rank < ranks_; ++rank) {
+      std::vector<Tensor*> local_sources;
+      local_sources.reserve(sources.size());
+      for (const Locals* source : sources) local_sources.push_back(source != nullptr ? (*source)[rank] : nullptr);
+      locals.push_back(add_local(node, choice, rule, rank, std::move(local_sources)));
+    }
+    remember(node, choice.result, std::move(locals));
+  }
+
+  Tensor* add_local(const Tensor& node, const NodeChoice& choice, const Rule* rule, int rank,
+                    std::vector<Tensor*> sources) {
+    Graph& graph = builder_.graph(rank);
+    OpParams params = node.params;
+    if (rule != nullptr) {
+      params = local_params(node, *rule, choice.factor, choice.partition, rank);
+    } else if (is_view(node.op)) {
+      params = local_view_params(node, choice.sources[0], choice.result, rank);
+      if (node.op == Op::kReshape && !sources[0]->is_contiguous()) sources[0] = contiguous(graph, sources[0]);
+    }
+    return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
+  }
+
+  /// add(mirrored, partial): rank 0 adds, the others' addend is the partial source as it is (a cache: as it is now).
+  /// Saves the zeros.
+  bool add_to_partial(const Tensor& node, const NodeChoice& choice) {
+    if (node.op != Op::kAdd || !choice.result.is_partial()) return false;
+    const int partial = has_version(*node.src[0], Layout::partial()) ? 0 : 1;
+    const Tensor& addend = *node.src[partial];
+    const Tensor& other = *node.src[1 - partial];
+    if (!has_version(addend, Layout::partial()) || has_version(other, Layout::partial())) return false;
+    if (!has_version(other, Layout::mirrored()) || !same_shape(addend, node) || addend.dtype != node.dtype)
+      return false;
+    Locals locals = locals_of(addend, Layout::partial());
+    std::vector<Tensor*> sources(2);
+    sources[partial] = locals[0];
+    for (int rank = 1; rank < ranks_; ++rank) {
+      Graph& graph = builder_.graph(rank);
+      if (locals[rank]->storage()->role == Role::kCache) {
+        locals[rank] = contiguous(graph, locals[rank]);  // later writes must not reach the sum
+      } else if (shown_.contains(&node)) {
+        // What is shown stays from the node on: the addend must not go by its own place in the graph.
+        locals[rank] = slice(graph, locals[rank], {0, 0, node.shape[0]});
+      }
+    }
+    sources[1 - partial] = locals_of(other, Layout::mirrored())[0];
+    locals[0] = builder_.graph(0).add_node(Op::kAdd, node.params, std::move(sources), node.name);
+    remember(node, Layout::partial(), std::move(locals));
+    return true;
+  }
+
+  bool has_version(const Tensor& tensor, const Layout& layout) {
+    const auto& known = versions(tensor);
+    return std::any_of(known.begin(), known.end(), [&](const Version& v) { return v.layout == layout; });
+  }
+
+  void find_later_uses() {
+    const auto nodes = range_.graph->nodes();
+    for (size_t i = static_cast<size_t>(range_.end); i < nodes.size(); ++i) {
+      for (const Tensor* source : nodes[i]->src) {
+        if (source != nullptr) used_later_.insert(source);
+      }
+    }
+  }
+
+  /// Kept: what the caller reads and what later ranges use.
+  void mark_output(const Tensor& node) {
+    if (!node.is_output && !used_later_.contains(&node)) return;
+    const Locals& locals = shards_.at(&node).local;
+    for (int rank = 0; rank < ranks_; ++rank) builder_.graph(rank).output(locals[rank]);
+  }
+
+  LocalGraph take_local(int rank) {
+    LocalGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
+    for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
+    for (const LateInput& late : options_.late) {
+      // One that a later range reads stays, like any other input; one of an earlier range lies there.
+      const auto found = shards_.find(late.input);
+      if (found == shards_.end() || used_later_.contains(late.input)) continue;
+      local.late.push_back({found->second.local[rank], late.segment});
+    }
+    return local;
+  }
+
+  const GraphRange& range_;
+  const int ranks_;
+  const Propagation& propagation_;
+  const ShardLookup& outside_;
+  const LeafLayout& inputs_;
+  const PlanOptions& options_;
+  const CostModel& model_;
+  RuleCache rules_;
+  LocalBuilder builder_;
+  PerTensor<std::vector<Version>> versions_;
+  std::unordered_map<const Tensor*, Shards> shards_;
+  std::unordered_map<const Tensor*, Tensor*> stand_ins_;  ///< by a tensor of an earlier range's local graph
+  std::unordered_set<const Tensor*> used_later_;          ///< by nodes behind the range
+  std::unordered_set<const Tensor*> shown_;
+};
+
+}  // namespace
+
+Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
+              const LeafLayout& inputs, const PlanOptions& options, const CostModel& model, const RuleLookup& rules) {
+  return Lowering(range, ranks, propagation, outside, inputs, options, model, rules).run();
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,48 @@
+// Lowering: from the choices of propagation to local graphs and steps. Each global node becomes, on every rank, the
+// same op on the rank's shards with local parameters; redistributions go in just before the first node that needs
+// them and are kept for later ones.
+//
+// Worked example, the feed-forward of propagate.h; both ranks get the same nodes, on their shards:
+//   step 0 compute       0  %g = mul_mat(%gate, %x)        # f32 [384, 4]      gate [256, 384] here
+//                        1  %u = mul_mat(%up, %x)          # f32 [384, 4]
+//                        2  %h = glu(%g, %u)               # f32 [384, 4]
+//                        3  %y = mul_mat(%down, %h)        # f32 [256, 4]      an addend of y
+//   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                   the sum, everywhere
+//   step 2 compute       5  %r = add(%x, %y.all_reduce.4)
+//                        6  %n = rms_norm(%r)
+// `local_text` of plan.h prints this for any plan and rank.
+#pragma once
+
+#include "devices/backend.h"
+#include "meta/layout/shards.h"
+#include "meta/plan/local_builder.h"
+#include "meta/plan/propagate.h"
+
+namespace shoal::meta {
+
+/// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr when unknown.
+using ShardLookup = std::function<const Shards*(const Tensor&)>;
+
+/// One rank's graph, cut where the range is, what of it is shown, and its late inputs (PlanOptions).
+struct LocalGraph {
+  std::unique_ptr<Graph> graph;
+  std::vector<int> cuts = {};
+  std::vector<const Tensor*> shown = {};
+  std::vector<LateInput> late = {};
+};
+
+struct Lowered {
+  std::vector<LocalGraph> locals;  ///< per rank
+  std::vector<Step> steps;
+  std::vector<int> segments;  ///< first step of each
+  /// Shards of nodes and inputs of the range.
+  std::unordered_map<const Tensor*, Shards> shards;
+};
+
+/// `inputs` says how inputs of the range lie; `model` and `rules` are those of the propagation. Of the options cuts,
+/// shown nodes and late inputs count. Throws InvalidArgument when a persistent leaf has no shards.
+Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
+              const LeafLayout& inputs, const PlanOptions& options = {}, const CostModel& model = {},
+              const RuleLookup& rules = rule_for);
+
+}  // namespace shoal::meta

@@ -1,0 +1,196 @@
+#include "meta/plan/plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "collectives/communicator.h"
+#include "devices/allocate.h"
+#include "graph/memory_plan.h"
+
+namespace shoal::meta {
+namespace {
+
+size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Role role, int rank,
+                  const BufferType& type) {
+  std::vector<Tensor*> locals;
+  for (const Tensor* tensor : tensors) {
+    if (tensor->role != role) continue;
+    const Shards* shards = store.find(*tensor);
+    require<InvalidArgument>(shards != nullptr, "{} has no layout; declare it before planning", describe(*tensor));
+    locals.push_back(shards->local[rank]);
+  }
+  return layout_tensors(locals, type).total_bytes();
+}
+
+/// Sizes of the allocations for a rank's local graph.
+std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
+  MemoryPlanOptions options = memory_options(device);
+  options.cuts = rank.cuts;
+  options.shown = rank.shown;
+  options.late = rank.late;
+  std::vector<size_t> chunks = plan_chunks(whole(*rank.graph), options);
+  const size_t most = device.buffer_type().max_size();
+  if (std::all_of(chunks.begin(), chunks.end(), [&](size_t chunk) { return chunk <= most; })) return chunks;
+  const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
+  for (const auto& [tensor, placement] : memory.tensors) {
+    if (placement.size <= most) continue;
+    fail<DeviceError>(
+        "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices or use smaller batches",
+        device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
+  }
+  return chunks;
+}
+
+/// Leaves of the range and nodes of earlier ranges that it reads, in order of first use.
+std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
+  std::vector<const Tensor*> found;
+  std::unordered_set<const Tensor*> seen;
+  const auto nodes = range.graph->nodes().subspan(range.begin, range.end - range.begin);
+  for (const Tensor* node : nodes) {
+    for (const Tensor* source : node->src) {
+      if (source == nullptr) continue;
+      const bool inside = !source->is_leaf() && source->id >= range.begin;
+      if (!inside && seen.insert(source).second) found.push_back(source);
+    }
+  }
+  return found;
+}
+
+/// Adds what a weight or cache that is placed takes, alignment included.
+void add_placed(const Shards& shards, Role role, std::vector<RankPlan>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Tensor& local = *shards.local[rank];
+    if (local.buffer == nullptr) continue;
+    const BufferType& type = local.buffer->type();
+    const size_t alignment = type.alignment();
+    size_t& sum = role == Role::kWeight ? ranks[rank].memory.weights : ranks[rank].memory.cache;
+    sum += (type.alloc_size(local) + alignment - 1) / alignment * alignment;
+  }
+}
+
+}  // namespace
+
+const Layout& Plan::layout(const Tensor& tensor) const {
+  const auto it =
+      std::find_if(layouts.begin(), layouts.end(), [&](const auto& entry) { return entry.first == &tensor; });
+  require<InvalidArgument>(it != layouts.end(), "{} is not part of the plan of {}", describe(tensor), graph_name);
+  return it->second;
+}
+
+int Plan::count(Op collective) const {
+  return static_cast<int>(std::count_if(steps.begin(), steps.end(), [&](const Step& step) {
+    return step.kind == StepKind::kCollective && step.collective == collective;
+  }));
+}
+
+std::vector<int> Plan::repeated() const {
+  // By what the first rank does: of a node whether all that it is made of are weights.
+  const auto nodes = ranks[0].graph->nodes();
+  std::vector<bool> fixed(nodes.size());
+  const auto is_fixed = [&](const Tensor* source) {
+    if (source == nullptr) return true;
+    return source->is_leaf() ? source->storage()->role == Role::kWeight : fixed[static_cast<size_t>(source->id)];
+  };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    fixed[i] = !nodes[i]->src.empty() && std::all_of(nodes[i]->src.begin(), nodes[i]->src.end(), is_fixed);
+  }
+  std::vector<int> found;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind != StepKind::kCollective) continue;
+    if (fixed[static_cast<size_t>(steps[i].ranges[0].begin)]) found.push_back(static_cast<int>(i));
+  }
+  return found;
+}
+
+int64_t Plan::collective_bytes() const {
+  int64_t bytes = 0;
+  for (const Step& step : steps) bytes += step.bytes;
+  return bytes;
+}
+
+PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena) {
+  return {.cuts = rank.cuts, .shown = rank.shown, .late = rank.late, .arena = arena};
+}
+
+Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
+               const PlanOptions& options) {
+  check_range(range);
+  const int ranks = static_cast<int>(devices.size());
+  std::unordered_map<const Tensor*, Layout> asked;  // once for each weight, however often the layout is needed
+  const LeafLayout leaf_layout = [&](const Tensor& tensor) {
+    const Shards* shards = context.shards(tensor);
+    if (shards == nullptr && tensor.role != Role::kInput) {
+      fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
+                            describe(tensor), range.graph->name());
+    }
+    if (shards != nullptr) return shards->layout;
+    const bool asks = is_weight(tensor) && context.copied_weights != nullptr;
+    if (!asks) return Layout::mirrored();
+    const auto known = asked.find(&tensor);
+    if (known != asked.end()) return known->second;
+    return asked.emplace(&tensor, context.copied_weights(*tensor.copied_from)).first->second;
+  };
+  const Propagation propagation = propagate(range, ranks, leaf_layout, {}, context.rules);
+  Lowered lowered = lower(range, ranks, propagation, context.shards, leaf_layout, options, {}, context.rules);
+
+  Plan plan;
+  plan.layouts.reserve(static_cast<size_t>(range.end - range.begin) + 64);
+  plan.graph_uid = range.graph->uid();
+  plan.graph_name = range.graph->name();
+  plan.steps = std::move(lowered.steps);
+  plan.segments = std::move(lowered.segments);
+  plan.shards = std::move(lowered.shards);
+  for (const Tensor* tensor : outside_tensors(range)) plan.layouts.emplace_back(tensor, leaf_layout(*tensor));
+  for (int i = range.begin; i < range.end; ++i) {
+    const Tensor* node = range.graph->nodes()[i];
+    plan.layouts.emplace_back(node, propagation.layouts.at(node));
+  }
+  const bool communicates =
+      std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& s) { return s.kind == StepKind::kCollective; });
+  for (int rank = 0; rank < ranks; ++rank) {
+    LocalGraph& local = lowered.locals[rank];
+    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late), {}};
+    part.chunks = compute_chunks(part, *devices[rank]);
+    part.memory.compute = std::accumulate(part.chunks.begin(), part.chunks.end(), size_t{0});
+    part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
+    plan.devices.push_back(devices[rank]->name());
+    plan.ranks.push_back(std::move(part));
+  }
+  for (const auto& [tensor, layout] : plan.layouts) {
+    const Shards* shards = tensor->is_leaf() && tensor->is_persistent() ? context.shards(*tensor) : nullptr;
+    if (shards != nullptr) add_placed(*shards, tensor->role, plan.ranks);
+  }
+  range.graph->freeze();
+  return plan;
+}
+
+Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices) {
+  Plan plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }}, devices);
+  std::vector<Tensor*> persistent;
+  for (Tensor* leaf : graph.leaves()) {
+    if (leaf->is_persistent()) persistent.push_back(leaf);
+  }
+  const auto memory = persistent_memory(persistent, store, devices);
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    plan.ranks[rank].memory.weights = memory[rank].weights;
+    plan.ranks[rank].memory.cache = memory[rank].cache;
+  }
+  return plan;
+}
+
+std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
+                                         std::span<Device* const> devices, BufferType& (Device::*weights_type)()) {
+  std::vector<MemoryUse> memory(devices.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    Device& device = *devices[i];
+    const int rank = static_cast<int>(i);
+    memory[i].weights = role_bytes(tensors, store, Role::kWeight, rank, (device.*weights_type)());
+    memory[i].cache = role_bytes(tensors, store, Role::kCache, rank, device.buffer_type());
+  }
+  return memory;
+}
+
+}  // namespace shoal::meta

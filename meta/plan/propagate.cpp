@@ -1,0 +1,219 @@
+#include "meta/plan/propagate.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "meta/plan/candidates.h"
+#include "meta/plan/per_tensor.h"
+#include "meta/plan/strategies.h"
+#include "meta/rules/rule_cache.h"
+
+namespace shoal::meta {
+namespace {
+
+class Propagator {
+ public:
+  Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
+             const RuleLookup& rules)
+      : range_(range),
+        ranks_(ranks),
+        leaf_layout_(leaf_layout),
+        model_(model),
+        rules_(*range.graph, rules),
+        shares_(ranks),
+        users_(*range.graph),
+        available_(*range.graph) {
+    const auto count = static_cast<size_t>(range.end - range.begin);
+    result_.layouts.reserve(2 * count);
+    result_.choices.reserve(count);
+  }
+
+  Propagation run() {
+    collect_users();
+    collect_shares();
+    for (int i = range_.begin; i < range_.end; ++i) visit(*range_.graph->nodes()[i]);
+    return std::move(result_);
+  }
+
+ private:
+  struct User {
+    const Tensor* node;
+    int index;
+  };
+
+  /// Those behind the range, too: what they need has to be there.
+  void collect_users() {
+    for (int i = range_.begin; i < static_cast<int>(range_.graph->nodes().size()); ++i) {
+      const Tensor* node = range_.graph->nodes()[i];
+      for (size_t s = 0; s < node->src.size(); ++s) {
+        if (node->src[s] != nullptr) users_[*node->src[s]].push_back({node, static_cast<int>(s)});
+      }
+    }
+  }
+
+  /// How those who split the weights divide the work: split bytes of each rank.
+  void collect_shares() {
+    std::unordered_set<const Tensor*> seen;
+    for (int i = range_.begin; i < range_.end; ++i) {
+      for (const Tensor* source : range_.graph->nodes()[i]->src) {
+        if (source == nullptr || !is_weight(*source) || !seen.insert(source).second) continue;
+        const Layout& layout = layout_of(*source);
+        if (!layout.is_split() || source->empty()) continue;
+        const double per_element =
+            static_cast<double>(source->bytes()) / static_cast<double>(layout.partition.length());
+        for (int rank = 0; rank < ranks_; ++rank) {
+          shares_[rank] += per_element * static_cast<double>(layout.partition.local_length(rank));
+        }
+      }
+    }
+  }
+
+  bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
+
+  /// What it costs those who read a node that it is divided among the ranks; nullopt where a device needs it whole. The
+  /// host reads each rank's part, and those who select from it gather their candidates.
+  std::optional<double> cost_of_dividing(const Tensor& node) {
+    const auto& users = users_[node];
+    if (users.empty() && !node.is_output) return std::nullopt;
+    double cost = 0;
+    for (const User& user : users) {
+      const Tensor& next = *user.node;
+      std::optional<double> part;
+      if (is_view(next.op)) {
+        part = cost_of_dividing(next);
+      } else if (next.op == Op::kGetRows && user.index == 0 && is_for_the_host_alone(next)) {
+        part = 0.0;
+      } else if (auto candidates = candidates_of(next, Partition::even(ranks_, next.src[0]->shape[0]))) {
+        part = gather_cost(model_, static_cast<double>(candidate_bytes(next, *candidates)), ranks_);
+      }
+      if (!part) return std::nullopt;
+      cost += *part;
+    }
+    return cost;
+  }
+
+  /// Somebody downstream needs the sum itself, seen through views.
+  bool needs_sum(const User& user) {
+    if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_.find(*user.node));
+    const auto& users = users_[*user.node];
+    return std::any_of(users.begin(), users.end(), [&](const User& next) { return needs_sum(next); });
+  }
+
+  const Layout& layout_of(const Tensor& tensor) {
+    const auto& available = available_[tensor];
+    if (available.empty()) set_layout(tensor, leaf_layout_(tensor));
+    return available.front();
+  }
+
+  void set_layout(const Tensor& tensor, Layout layout) {
+    result_.layouts.emplace(&tensor, layout);
+    available_[tensor].push_back(std::move(layout));
+  }
+
+  /// Seconds to have `tensor` as `target` for `node`. Making a partial sum whole is shared by all who use it, and free
+  /// when another user needs it whole anyway.
+  double source_cost(const Tensor& node, const Tensor& tensor, const Layout& target) {
+    const auto& available = available_[tensor];
+    const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
+    const double cost = conversion_cost(model_, tensor, from, target, ranks_);
+    if (!from.is_partial() || !target.is_mirrored()) return cost;
+    const auto& users = users_[tensor];
+    for (const User& user : users) {
+      if (user.node != &node && needs_sum(user)) return 0;
+    }
+    return cost / static_cast<double>(users.size());
+  }
+
+  /// A partial result will have to be made whole, unless the host reads it and nobody else.
+  double later_cost(const Tensor& node, const Layout& result) {
+    if (!result.is_partial() || users_[node].empty()) return 0;
+    // A view moves nothing, so its users may be asked; other ops are where partial sums meet.
+    const auto sums = [&](const User& user) { return needs_sum(user); };
+    if (is_view(node.op) && std::none_of(users_[node].begin(), users_[node].end(), sums)) return 0;
+    return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
+  }
+
+  double cost_of(const Tensor& node, const Strategy& strategy) {
+    double cost = compute_cost(model_, node) * strategy.share + later_cost(node, strategy.choice.result);
+    if (strategy.choice.by_candidates) {
+      const auto candidates = candidates_of(node, strategy.choice.partition);
+      cost += gather_cost(model_, static_cast<double>(candidate_bytes(node, *candidates)), ranks_);
+    }
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] != nullptr) cost += source_cost(node, *node.src[i], strategy.choice.sources[i]);
+    }
+    return cost;
+  }
+
+  /// Puts it first, where it is possible and no device needs the node whole.
+  bool add_divided(const Tensor& node, const std::vector<Layout>& sources, const Rule* rule,
+                   std::vector<Strategy>& candidates) {
+    if (std::none_of(shares_.begin(), shares_.end(), [](double share) { return share > 0; })) return false;
+    auto divided = divided_output(node, sources, shares_, rule);
+    if (!divided || !cost_of_dividing(node)) return false;
+    candidates.insert(candidates.begin(), std::move(*divided));
+    return true;
+  }
+
+  void visit(const Tensor& node) {
+    std::vector<Layout> sources(node.src.size());
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
+    }
+    const bool on_runs = is_view(node.op) || node.op == Op::kConcat;
+    const Rule* rule = on_runs ? nullptr : rules_.find(node);
+    auto candidates = strategies(node, sources, ranks_, rule);
+    const bool is_divided = add_divided(node, sources, rule, candidates);
+    size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
+      const double later = is_divided && i == 0 ? *cost_of_dividing(node) : 0.0;
+      const double cost = cost_of(node, candidates[i]) + later;
+      if (cost < least) least = cost, best = i;
+    }
+    take(node, std::move(candidates[best].choice));
+  }
+
+  void take(const Tensor& node, NodeChoice choice) {
+    for (size_t i = 0; i < node.src.size(); ++i) {
+      if (node.src[i] == nullptr) continue;
+      auto& available = available_[*node.src[i]];
+      bool known = false;
+      for (const Layout& layout : available) known |= layout == choice.sources[i];
+      if (!known) available.push_back(choice.sources[i]);
+    }
+    set_layout(node, choice.result);
+    result_.choices.emplace(&node, std::move(choice));
+  }
+
+  const GraphRange& range_;
+  const int ranks_;
+  const LeafLayout& leaf_layout_;
+  const CostModel& model_;
+  RuleCache rules_;
+  std::vector<double> shares_;  ///< split weight bytes of each rank
+  PerTensor<std::vector<User>> users_;
+  PerTensor<std::vector<Layout>> available_;  ///< layouts made so far of each tensor; its own first
+  Propagation result_;
+};
+
+}  // namespace
+
+size_t cheapest_source(std::span<const Layout> available, const Layout& target, const Tensor& tensor, int ranks,
+                       const CostModel& model) {
+  size_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < available.size(); ++i) {
+    const double cost = conversion_cost(model, tensor, available[i], target, ranks);
+    if (cost < least) least = cost, best = i;
+  }
+  return best;
+}
+
+Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
+                      const RuleLookup& rules) {
+  return Propagator(range, ranks, leaf_layout, model, rules).run();
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,293 @@
+#include "meta/plan/redistribute.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "meta/plan/cost.h"
+#include "meta/plan/local_pieces.h"
+
+namespace shoal::meta {
+namespace {
+
+/// Later axes all have length 1: slices along `axis` are contiguous and follow each other.
+bool is_outermost(const Shape& shape, int axis) {
+  return std::all_of(shape.begin() + axis + 1, shape.end(), [](int64_t length) { return length == 1; });
+}
+
+int64_t dense_bytes(const Tensor& local, const Shape& shape) {
+  return static_cast<int64_t>(bytes_for(local.dtype, shape[0] * shape[1] * shape[2] * shape[3]));
+}
+
+class Redistributor {
+ public:
+  Redistributor(LocalBuilder& builder, const Shape& shape, const std::string& name)
+      : builder_(builder), shape_(shape), name_(name), ranks_(builder.ranks()) {}
+
+  Locals mirrored_to_split(const Locals& locals, const Layout& to) {
+    return each([&](Graph& g, int r) { return take(g, locals[r], to.axis, global_pieces(to.partition, r)); });
+  }
+
+  Locals mirrored_to_partial(const Locals& locals) {
+    return each([&](Graph& g, int r) { return r == 0 ? locals[0] : zeros(g, locals[r]->dtype, shape_); });
+  }
+
+  Locals partial_to_mirrored(const Locals& locals) {
+    const Locals dense = each([&](Graph& g, int r) { return as_contiguous(g, locals[r]); });
+    return builder_.collective(Op::kAllReduce, dense, {}, name_, dense_bytes(*locals[0], shape_));
+  }
+
+  Locals partial_to_split(const Locals& locals, const Layout& to) {
+    if (!to.partition.is_disjoint()) return mirrored_to_split(partial_to_mirrored(locals), to);
+    std::vector<int64_t> counts;
+    for (int r = 0; r < ranks_; ++r) counts.push_back(count(to.local_shape(shape_, r)));
+    const bool in_order = to.partition.is_rank_ordered() && is_outermost(shape_, to.axis);
+    const Locals packed = each([&](Graph& g, int r) {
+      if (in_order) return flatten(g, locals[r]);
+      std::vector<Tensor*> parts;
+      for (int d = 0; d < ranks_; ++d) {
+        parts.push_back(flatten(g, take(g, locals[r], to.axis, global_pieces(to.partition, d))));
+      }
+      return join(g, std::move(parts), 0);
+    });
+    const Locals mine = builder_.collective(Op::kReduceScatter, packed, counts, name_, dense_bytes(*locals[0], shape_));
+    return each([&](Graph& g, int r) { return reshape(g, mine[r], to.local_shape(shape_, r)); });
+  }
+
+  Locals split_to_mirrored(const Locals& locals, const Layout& from) {
+    const Layout held = Layout::split(from.axis, from.partition.disjoint());
+    std::vector<int64_t> counts;
+    for (int r = 0; r < ranks_; ++r) counts.push_back(count(held.local_shape(shape_, r)));
+    const Locals sent = each([&](Graph& g, int r) {
+      return flatten(g, take(g, locals[r], from.axis, local_pieces(from.partition, held.partition, r)));
+    });
+    const Locals flat = builder_.collective(Op::kAllGather, sent, counts, name_, dense_bytes(*locals[0], shape_));
+    return each([&](Graph& g, int r) { return in_order(g, flat[r], held); });
+  }
+
+  /// Whoever holds the tensor has all of it; those who hold nothing want nothing.
+  Locals held_to_split(const Locals& locals, const Layout& from, const Layout& to) {
+    const Owners& holders = *from.holders();
+    return each([&](Graph& g, int r) {
+      if (std::find(holders.begin(), holders.end(), r) != holders.end()) {
+        return take(g, locals[r], to.axis, global_pieces(to.partition, r));
+      }
+      const Shape empty = to.local_shape(shape_, r);
+      return locals[r]->shape == empty ? locals[r] : reshape(g, as_contiguous(g, locals[r]), empty);
+    });
+  }
+
+  Locals split_to_partial(const Locals& locals, const Layout& from) {
+    const Partition held = from.partition.disjoint();
+    return each([&](Graph& g, int r) {
+      std::vector<Tensor*> parts;
+      for (const Run& run : held.runs()) {
+        Shape hole = shape_;
+        hole[from.axis] = run.length;
+        if (run.owners[0] != r)
+          parts.push_back(zeros(g, locals[r]->dtype, hole));
+        else
+          parts.push_back(nullptr);
+      }
+      fill_own(g, locals[r], from, held, r, parts);
+      return parts.empty() ? locals[r] : join(g, std::move(parts), from.axis);
+    });
+  }
+
+  Locals split_to_split(const Locals& locals, const Layout& from, const Layout& to) {
+    if (is_local_conversion(from, to, ranks_)) {
+      return each(
+          [&](Graph& g, int r) { return take(g, locals[r], to.axis, local_pieces(from.partition, to.partition, r)); });
+    }
+    return from.axis == to.axis ? exchange_runs(locals, from, to) : exchange_axes(locals, from, to);
+  }
+
+ private:
+  template <class F>
+  Locals each(F&& make) {
+    Locals out;
+    for (int r = 0; r < ranks_; ++r) out.push_back(make(builder_.graph(r), r));
+    return out;
+  }
+
+  static int64_t count(const Shape& shape) { return shape[0] * shape[1] * shape[2] * shape[3]; }
+
+  static Tensor* zeros(Graph& g, DType dtype, const Shape& shape) { return fill(g, {dtype, shape, 0.0f}); }
+
+  /// The whole tensor from its shards laid one after the other.
+  Tensor* in_order(Graph& g, Tensor* flat, const Layout& held) {
+    if (held.partition.is_rank_ordered() && is_outermost(shape_, held.axis)) return reshape(g, flat, shape_);
+    std::vector<Shape> shapes;
+    for (int r = 0; r < ranks_; ++r) shapes.push_back(held.local_shape(shape_, r));
+    return assemble(g, flat, held.axis, all_runs(held.partition), shapes, shape_);
+  }
+
+  /// Elements [begin, begin + count(shape)) of a flat tensor as a tensor of that shape.
+  static Tensor* block(Graph& g, Tensor* flat, int64_t begin, const Shape& shape) {
+    Tensor* part = flat;
+    if (count(shape) != flat->elements()) part = slice(g, flat, {0, begin, count(shape)});
+    return reshape(g, part, shape);
+  }
+
+  void fill_own(Graph& g, Tensor* local, const Layout& from, const Partition& held, int r,
+                std::vector<Tensor*>& parts) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Run& run = held.runs()[i];
+      if (run.owners[0] == r) {
+        const Partition only = one_run(held, begin, run.length, r);
+        parts[i] = take(g, local, from.axis, local_pieces(from.partition, only, r));
+      }
+      begin += run.length;
+    }
+  }
+
+  /// [begin, begin + length) owned by r, the rest by somebody else (whoever owns it in `held`).
+  Partition one_run(const Partition& held, int64_t begin, int64_t length, int r) const {
+    std::vector<Run> runs;
+    const int other = r == 0 ? 1 : 0;
+    if (begin > 0) runs.push_back({begin, {other}});
+    runs.push_back({length, {r}});
+    if (begin + length < held.length()) runs.push_back({held.length() - begin - length, {other}});
+    return Partition(ranks_, std::move(runs));
+  }
+
+  /// Who sends which elements of the axis to whom: a rank keeps what it has, else the first owner sends.
+  struct Transfer {
+    int64_t begin = 0;  ///< global, along the axis
+    int64_t length = 0;
+    int from = 0;
+  };
+  std::vector<Transfer> transfers(const Partition& held, const Partition& wanted, int rank) const {
+    std::vector<Transfer> out;
+    for (const OwnedRun& want : wanted.owned_by(rank)) {
+      int64_t begin = 0;
+      for (const Run& run : held.runs()) {
+        const int64_t low = std::max(begin, want.begin), high = std::min(begin + run.length, want.begin + want.length);
+        const bool own = std::find(run.owners.begin(), run.owners.end(), rank) != run.owners.end();
+        if (low < high) out.push_back({low, high - low, own ? rank : run.owners[0]});
+        begin += run.length;
+      }
+    }
+    return out;
+  }
+
+  Locals exchange_runs(const Locals& locals, const Layout& from, const Layout& to) {
+    const int axis = from.axis;
+    std::vector<std::vector<Transfer>> wanted;  // per receiving rank
+    for (int r = 0; r < ranks_; ++r) wanted.push_back(transfers(from.partition, to.partition, r));
+    std::vector<int64_t> counts(static_cast<size_t>(ranks_) * ranks_, 0), lengths = counts;
+    const int64_t rest = shape_[axis] == 0 ? 0 : count(shape_) / shape_[axis];
+    for (int r = 0; r < ranks_; ++r) {
+      for (const Transfer& t : wanted[r]) lengths[t.from * ranks_ + r] += t.length;
+    }
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = lengths[i] * rest;
+    const Locals packed = each([&](Graph& g, int s) {
+      std::vector<Tensor*> parts;
+      const auto held = from.partition.owned_by(s);
+      for (int d = 0; d < ranks_; ++d) {
+        Pieces pieces;
+        for (const Transfer& t : wanted[d]) {
+          if (t.from == s) pieces.push_back({to_local(held, t.begin), t.length});
+        }
+        if (!pieces.empty()) parts.push_back(flatten(g, take(g, locals[s], axis, pieces)));
+      }
+      if (parts.empty()) parts.push_back(flatten(g, take(g, locals[s], axis, {})));
+      return join(g, std::move(parts), 0);
+    });
+    const Locals flat = builder_.collective(Op::kAllToAll, packed, counts, name_, dense_bytes(*locals[0], shape_));
+    return each([&](Graph& g, int d) {
+      std::vector<Shape> shapes(ranks_, shape_);
+      for (int from_rank = 0; from_rank < ranks_; ++from_rank)
+        shapes[from_rank][axis] = lengths[from_rank * ranks_ + d];
+      return assemble(g, flat[d], axis, wanted[d], shapes, to.local_shape(shape_, d));
+    });
+  }
+
+  static int64_t to_local(const std::vector<OwnedRun>& held, int64_t global) {
+    for (const OwnedRun& run : held) {
+      if (global >= run.begin && global < run.begin + run.length) return run.local_begin + global - run.begin;
+    }
+    fail<InternalError>("internal error: element {} is not held by its sender", global);
+  }
+
+  /// `flat` holds one block from each rank, blocks[s] of shape shapes[s]; the transfers say in which order their
+  /// stretches of `axis` follow each other in the result.
+  Tensor* assemble(Graph& g, Tensor* flat, int axis, const std::vector<Transfer>& wanted,
+                   const std::vector<Shape>& shapes, const Shape& result) {
+    std::vector<Tensor*> blocks;
+    int64_t begin = 0;
+    for (const Shape& shape : shapes) {
+      blocks.push_back(block(g, flat, begin, shape));
+      begin += count(shape);
+    }
+    std::vector<Tensor*> parts;
+    std::vector<int64_t> next(ranks_, 0);
+    for (const Transfer& t : wanted) {
+      parts.push_back(take(g, blocks[t.from], axis, {{next[t.from], t.length}}));
+      next[t.from] += t.length;
+    }
+    return parts.empty() ? reshape(g, flat, result) : join(g, std::move(parts), axis);
+  }
+
+  static std::vector<Transfer> all_runs(const Partition& held) {
+    std::vector<Transfer> out;
+    int64_t begin = 0;
+    for (const Run& run : held.runs()) {
+      out.push_back({begin, run.length, run.owners[0]});
+      begin += run.length;
+    }
+    return out;
+  }
+
+  /// From a split on one axis to a split on another: rank s sends rank d the block (its runs x d's runs).
+  Locals exchange_axes(const Locals& locals, const Layout& from, const Layout& to) {
+    const Layout held = Layout::split(from.axis, from.partition.disjoint());
+    std::vector<int64_t> counts;
+    for (int s = 0; s < ranks_; ++s) {
+      for (int d = 0; d < ranks_; ++d) counts.push_back(count(cross_shape(held, to, s, d)));
+    }
+    const Locals packed = each([&](Graph& g, int s) {
+      Tensor* mine = take(g, locals[s], from.axis, local_pieces(from.partition, held.partition, s));
+      std::vector<Tensor*> parts;
+      for (int d = 0; d < ranks_; ++d) {
+        parts.push_back(flatten(g, take(g, mine, to.axis, global_pieces(to.partition, d))));
+      }
+      return join(g, std::move(parts), 0);
+    });
+    const Locals flat = builder_.collective(Op::kAllToAll, packed, counts, name_, dense_bytes(*locals[0], shape_));
+    return each([&](Graph& g, int d) {
+      std::vector<Shape> shapes;
+      for (int s = 0; s < ranks_; ++s) shapes.push_back(cross_shape(held, to, s, d));
+      return assemble(g, flat[d], held.axis, all_runs(held.partition), shapes, to.local_shape(shape_, d));
+    });
+  }
+
+  Shape cross_shape(const Layout& held, const Layout& to, int s, int d) const {
+    Shape shape = shape_;
+    shape[held.axis] = held.partition.local_length(s);
+    shape[to.axis] = to.partition.local_length(d);
+    return shape;
+  }
+
+  LocalBuilder& builder_;
+  const Shape& shape_;
+  const std::string& name_;
+  const int ranks_;
+};
+
+}  // namespace
+
+Locals redistribute(LocalBuilder& builder, const Locals& locals, const Shape& shape, const Layout& from,
+                    const Layout& to, const std::string& name) {
+  if (from == to) return locals;
+  Redistributor work(builder, shape, name);
+  if (from.is_mirrored()) return to.is_split() ? work.mirrored_to_split(locals, to) : work.mirrored_to_partial(locals);
+  if (from.is_partial()) return to.is_split() ? work.partial_to_split(locals, to) : work.partial_to_mirrored(locals);
+  if (from.holders() != nullptr && to.is_split() && is_local_conversion(from, to, builder.ranks())) {
+    return work.held_to_split(locals, from, to);
+  }
+  if (to.is_mirrored()) return work.split_to_mirrored(locals, from);
+  return to.is_partial() ? work.split_to_partial(locals, from) : work.split_to_split(locals, from, to);
+}
+
+}  // namespace shoal::meta

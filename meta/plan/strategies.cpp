@@ -1,0 +1,220 @@
+#include "meta/plan/strategies.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "graph/text.h"
+#include "meta/layout/views.h"
+#include "meta/plan/candidates.h"
+
+namespace shoal::meta {
+namespace {
+
+using Layouts = std::vector<Layout>;
+
+std::vector<Layout> all_mirrored(const Tensor& node) {
+  return Layouts(node.src.size(), Layout::mirrored());
+}
+
+double busiest_share(const Partition& partition) {
+  if (partition.length() == 0) return 1.0;
+  int64_t most = 0;
+  for (int device = 0; device < partition.devices(); ++device) most = std::max(most, partition.local_length(device));
+  return static_cast<double>(most) / static_cast<double>(partition.length());
+}
+
+Strategy mirrored(const Tensor& node) {
+  return {{all_mirrored(node), Layout::mirrored(), -1, {}}, 1.0};
+}
+
+/// Splitting `split` of the rule, if every operand can follow.
+std::optional<Strategy> split_strategy(const Tensor& node, const Rule& rule, const FactorSplit& split) {
+  const auto result = result_layout(rule, split.factor, split.partition);
+  if (!result) return std::nullopt;
+  NodeChoice choice{all_mirrored(node), *result, split.factor, split.partition};
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    if (node.src[i] == nullptr) continue;
+    const auto layout = operand_layout(rule, split.factor, split.partition, rule.sources[i]);
+    if (!layout) return std::nullopt;
+    choice.sources[i] = *layout;
+  }
+  return Strategy{std::move(choice), busiest_share(split.partition)};
+}
+
+/// A factor that ends in a sum needs every element on one rank only.
+FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
+  const auto& axes = rule.result.axes;
+  const bool in_result =
+      std::any_of(axes.begin(), axes.end(), [&](const AxisTerm& term) { return term.factor == split.factor; });
+  if (!in_result) split.partition = split.partition.disjoint();
+  return split;
+}
+
+/// Shares of an output are multiples of this: whole cache lines and vector registers.
+constexpr int64_t kOutputUnit = 32;
+
+/// The same tensor split on another axis, where some devices hold all of it and the others nothing.
+Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
+  return Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *layout.holders()}}));
+}
+
+/// The ways to write down how a source lies: one, or any axis where that makes no difference. The axis of a weight is
+/// the callback's word on how its products are divided, and kept.
+Layouts equivalents(const Layout& layout, const Tensor& source) {
+  if (layout.holders() == nullptr || is_weight(*source.storage())) return {layout};
+  Layouts out;
+  for (int axis = 0; axis < kMaxDims; ++axis) out.push_back(relabelled(layout, source.shape, axis));
+  return out;
+}
+
+void add_splits(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<Strategy>& out) {
+  std::vector<FactorSplit> seen;
+  const auto add = [&](int source, const Layout& layout) {
+    auto split = factor_split(rule, rule.sources[source], layout);
+    if (!split) return;
+    *split = disjoint_if_summed(rule, *split);
+    const bool known = std::any_of(seen.begin(), seen.end(), [&](const FactorSplit& other) {
+      return other.factor == split->factor && other.partition == split->partition;
+    });
+    if (known) return;
+    if (auto strategy = split_strategy(node, rule, *split)) out.push_back(std::move(*strategy));
+    seen.push_back(std::move(*split));
+  };
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    if (node.src[i] == nullptr || !sources[i].is_split()) continue;
+    for (const Layout& layout : equivalents(sources[i], *node.src[i])) add(static_cast<int>(i), layout);
+  }
+}
+
+void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<Strategy>& out) {
+  for (const std::vector<int>& set : rule.linear) {
+    const bool wanted = std::any_of(set.begin(), set.end(), [&](int i) { return sources[i].is_partial(); });
+    if (!wanted) continue;
+    NodeChoice choice{all_mirrored(node), Layout::partial(), -1, {}};
+    for (int i : set) choice.sources[i] = Layout::partial();
+    out.push_back({std::move(choice), 1.0});
+  }
+}
+
+/// Selecting from rows that are split, where that sends less than the rows: see candidates.h. Of several owners of a
+/// stretch one takes part.
+void add_candidates(const Tensor& node, const Layouts& sources, std::vector<Strategy>& out) {
+  if (sources.empty() || !sources[0].is_split(0)) return;
+  const Partition row = sources[0].partition.disjoint();
+  const auto candidates = candidates_of(node, row);
+  if (!candidates || candidate_bytes(node, *candidates) >= static_cast<int64_t>(node.src[0]->bytes())) return;
+  NodeChoice choice{{Layout::split(0, row)}, Layout::mirrored(), -1, row};
+  choice.by_candidates = true;
+  out.push_back({std::move(choice), busiest_share(row)});
+}
+
+std::vector<Strategy> view_strategies(const Tensor& node, const Layout& source) {
+  const auto layout = view_layout(node, source);
+  std::vector<Strategy> out;
+  if (layout) out.push_back({{{source}, *layout, -1, {}}, 0.0});
+  out.push_back(mirrored(node));
+  return out;
+}
+
+/// Split along the concatenated axis: each source keeps its runs, a mirrored one counts as owned by everybody.
+std::optional<Strategy> concat_along(const Tensor& node, const Layouts& sources, int axis, int ranks) {
+  Owners everybody(ranks);
+  for (int rank = 0; rank < ranks; ++rank) everybody[rank] = rank;
+  Layouts needed = sources;
+  std::vector<Partition> parts;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const int64_t length = node.src[i]->shape[axis];
+    if (!sources[i].is_split(axis)) {
+      std::vector<Run> run;
+      if (length > 0) run.push_back({length, everybody});
+      needed[i] = Layout::split(axis, Partition(ranks, std::move(run)));
+    }
+    parts.push_back(needed[i].partition);
+  }
+  Partition whole = Partition::concat(parts);
+  const double share = busiest_share(whole);
+  return Strategy{{std::move(needed), Layout::split(axis, std::move(whole)), -1, {}}, share};
+}
+
+std::vector<Strategy> concat_strategies(const Tensor& node, Layouts sources, int ranks) {
+  const int axis = std::get<ConcatParams>(node.params).axis;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].holders() != nullptr) sources[i] = relabelled(sources[i], node.src[i]->shape, axis);
+  }
+  std::vector<Strategy> out;
+  bool any_partial = false, any_along = false;
+  for (const Layout& layout : sources) {
+    any_partial |= layout.is_partial();
+    any_along |= layout.is_split(axis);
+    if (!layout.is_split() || layout.axis == axis) continue;
+    out.push_back({{Layouts(sources.size(), layout), layout, -1, {}}, busiest_share(layout.partition)});
+  }
+  if (any_along) out.push_back(*concat_along(node, sources, axis, ranks));
+  if (any_partial) out.push_back({{Layouts(sources.size(), Layout::partial()), Layout::partial(), -1, {}}, 1.0});
+  out.push_back(mirrored(node));
+  return out;
+}
+
+/// set_rows writes in place: whatever the cache's layout is, rows and ids follow it. A Partial cache takes Partial
+/// rows: each rank writes its addend.
+std::vector<Strategy> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {
+  const Layout& cache = sources[0];
+  NodeChoice choice{all_mirrored(node), cache, -1, {}};
+  choice.sources[0] = cache;
+  if (cache.is_partial()) choice.sources[1] = Layout::partial();
+  if (!cache.is_split()) return {{std::move(choice), 1.0}};
+  const auto split = factor_split(rule, rule.sources[0], cache);
+  check(split.has_value(), "no factor for the cache axis {} in {}", cache.axis, to_string(node));
+  auto strategy = split_strategy(node, rule, *split);
+  check(strategy.has_value(), "set_rows cannot follow its cache's layout {} in {}", cache.to_string(), to_string(node));
+  return {std::move(*strategy)};
+}
+
+}  // namespace
+
+std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int ranks, const Rule* rule) {
+  if (is_view(node.op)) return view_strategies(node, sources[0]);
+  if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
+  std::vector<Strategy> out;
+  const bool writes = info(node.op).alias == Alias::kWrites;
+  check(rule != nullptr || !writes, "{} writes in place and needs a rule: gathered copies would be written",
+        name_of(node.op));
+  if (rule != nullptr) {
+    if (writes) return write_strategies(node, *rule, sources);
+    add_splits(node, *rule, sources, out);
+    add_linear(node, *rule, sources, out);
+    add_candidates(node, sources, out);
+  }
+  out.push_back(mirrored(node));
+  return out;
+}
+
+std::optional<Strategy> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares,
+                                       const Rule* rule) {
+  if (is_view(node.op) || node.op == Op::kConcat || info(node.op).alias == Alias::kWrites) return std::nullopt;
+  if (rule == nullptr) return std::nullopt;
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    const Tensor* source = node.src[i];
+    if (source == nullptr || !is_weight(*source) || !sources[i].is_mirrored()) continue;
+    int axis = kMaxDims - 1;
+    while (axis > 0 && source->shape[axis] == 1) --axis;
+    const AxisTerm& term = rule->sources[i].axes[axis];
+    if (term.factor < 0 || Rule::axis_of(rule->result, term.factor) < 0) continue;
+    const Factor& factor = rule->factors[term.factor];
+    if (factor.length < 2 * kOutputUnit * static_cast<int64_t>(shares.size())) continue;
+    const FactorSplit split{term.factor,
+                            Partition::by_ratio(factor.length, std::lcm(kOutputUnit, factor.unit), shares)};
+    if (auto strategy = split_strategy(node, *rule, split)) return strategy;
+  }
+  return std::nullopt;
+}
+
+bool passes_partial(const Tensor& node, int index, const Rule* rule) {
+  if (is_view(node.op) || node.op == Op::kConcat) return true;
+  if (rule == nullptr) return false;
+  return std::any_of(rule->linear.begin(), rule->linear.end(),
+                     [&](const std::vector<int>& set) { return std::count(set.begin(), set.end(), index) > 0; });
+}
+
+}  // namespace shoal::meta

@@ -1,0 +1,40 @@
+// Hyper-parameters of a Llama-family model, read from GGUF metadata and checked before anything is computed from
+// them. A plain value; thread-safe. Keys are prefixed by the architecture: "llama.block_count".
+//
+// read_hparams throws one-line InvalidArgument errors that name the file and the key: a count that is 0 or absurdly
+// large, heads that do not divide, a rotation wider than a head, an unknown kind of RoPE scaling.
+//
+//   tiny-kjv-5m: 6 layers, embd 256, 8 heads of 32 over 4 KV heads (2 query heads in each group), ff 768, vocab 1024
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "graph/ops/params.h"
+#include "models/gguf/gguf.h"
+
+namespace shoal::models {
+
+struct Hparams {
+  std::string architecture;
+  int64_t layers = 0;
+  int64_t context = 0;  ///< positions the model was trained for
+  int64_t embd = 0;
+  int64_t ff = 0;  ///< of the feed-forward block, of one expert where there are experts
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim_k = 0;
+  int64_t head_dim_v = 0;
+  int64_t vocab = 0;
+  int64_t experts = 0;  ///< 0: dense
+  int64_t experts_used = 0;
+  float norm_eps = 0.0f;
+  RopeParams rope;
+
+  /// Query heads that share a KV head.
+  int64_t group() const { return heads / kv_heads; }
+};
+
+Hparams read_hparams(const GgufFile& file);
+
+}  // namespace shoal::models

@@ -1,0 +1,41 @@
+#include "models/arch/kv_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace shoal::models {
+namespace {
+
+constexpr std::array kCacheDTypes{DType::kF16, DType::kF32, DType::kQ8_0};
+
+void check_dtype(std::string_view what, DType dtype, int64_t head_dim) {
+  bool known = std::find(kCacheDTypes.begin(), kCacheDTypes.end(), dtype) != kCacheDTypes.end();
+  require<InvalidArgument>(known, "a KV cache cannot hold {} as {}; use f16, f32 or q8_0", what, name_of(dtype));
+  require<InvalidArgument>(head_dim % traits(dtype).block_elems == 0,
+                           "heads of {} elements do not fill the blocks of {} that {} have; use f16 or f32 for the {}",
+                           head_dim, traits(dtype).block_elems, name_of(dtype), what);
+}
+
+}  // namespace
+
+void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& options) {
+  check_dtype("keys", options.dtype_k, h.head_dim_k);
+  check_dtype("values", options.dtype_v, h.head_dim_v);
+  // Positions and cache rows are i32.
+  require<InvalidArgument>(options.rows > 0 && options.rows <= std::numeric_limits<int32_t>::max(),
+                           "a context of {} tokens is not possible; use 1 to {}", options.rows,
+                           std::numeric_limits<int32_t>::max());
+  cache.rows = options.rows;
+  for (int64_t layer = 0; layer < h.layers; ++layer) {
+    cache.k.push_back(cache.context.add(fmt::format("cache_k.{}", layer), options.dtype_k,
+                                        {h.head_dim_k, options.rows, h.kv_heads, 1}, Role::kCache));
+    cache.v.push_back(cache.context.add(fmt::format("cache_v.{}", layer), options.dtype_v,
+                                        {h.head_dim_v, options.rows, h.kv_heads, 1}, Role::kCache));
+  }
+}
+
+}  // namespace shoal::models

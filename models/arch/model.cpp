@@ -1,0 +1,86 @@
+#include "models/arch/model.h"
+
+#include <unordered_set>
+
+#include "base/error.h"
+#include "models/gguf/cursor.h"
+
+namespace shoal::models {
+namespace {
+
+/// Half a model has half its tensors; which ones are missing is not what its user needs to be told.
+void refuse_part(const GgufFile& file) {
+  const int count = file.get_or<uint16_t>("split.count", 1);
+  if (count <= 1) return;
+  const auto number = file.find<uint16_t>("split.no");
+  fail<InvalidArgument>(
+      "{}: is {} of a model; join the parts first: llama-gguf-split --merge FIRST OUT", file.path(),
+      number ? fmt::format("part {} of the {} parts", *number + 1, count) : fmt::format("one of the {} parts", count));
+}
+
+const Architecture& architecture_of(const GgufFile& file) {
+  refuse_part(file);
+  return find_architecture(file.get<std::string>("general.architecture"), file.path());
+}
+
+void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor& tensor) {
+  require<InvalidArgument>(
+      tensor.shape == spec.shape,
+      "{}: tensor '{}' should be {}, found {}; the metadata and the weights do not belong together", file.path(),
+      spec.name, to_string(spec.shape), to_string(tensor.shape));
+  require<InvalidArgument>(!spec.elementwise || tensor.dtype == DType::kF32,
+                           "{}: tensor '{}' should be f32, found {}; convert the model again", file.path(), spec.name,
+                           name_of(tensor.dtype));
+  const DTypeTraits& type = traits(tensor.dtype);
+  require<InvalidArgument>(type.is_float || type.is_quantized,
+                           "{}: tensor '{}' should be of a float or quantised type, found {}; convert the model again",
+                           file.path(), spec.name, type.name);
+}
+
+/// The specs whose tensors are in the file. Throws for one that is missing or of another shape.
+std::vector<TensorSpec> match(const GgufFile& file, std::vector<TensorSpec> specs) {
+  std::vector<TensorSpec> found;
+  for (TensorSpec& spec : specs) {
+    const GgufTensor* tensor = file.find_tensor(spec.name);
+    require<InvalidArgument>(tensor || spec.optional, "{}: tensor '{}' is missing; the file is incomplete", file.path(),
+                             spec.name);
+    if (!tensor) continue;
+    check_tensor(file, spec, *tensor);
+    found.push_back(std::move(spec));
+  }
+  return found;
+}
+
+/// A tensor that the graph would leave out would make the output silently wrong.
+void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) {
+  std::unordered_set<std::string_view> known;
+  for (const TensorSpec& spec : specs) known.insert(spec.name);
+  for (const GgufTensor& tensor : file.tensors()) {
+    require<InvalidArgument>(known.contains(tensor.name),
+                             "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
+                             file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
+  }
+}
+
+}  // namespace
+
+Model::Model(const std::string& path)
+    : file(path),
+      architecture(&architecture_of(file)),
+      hparams(read_hparams(file)),
+      specs(match(file, architecture->tensors(hparams))) {
+  refuse_unknown(file, specs);
+  for (const TensorSpec& spec : specs) weights.add(spec.name, file.tensor(spec.name).dtype, spec.shape);
+}
+
+std::vector<ModelTensor> Model::split_tensors() const {
+  std::vector<ModelTensor> out;
+  for (size_t i = 0; i < specs.size(); ++i) out.push_back({&specs[i], weights.tensors()[i]->dtype});
+  return out;
+}
+
+std::unique_ptr<Model> open_model(const std::string& path) {
+  return std::make_unique<Model>(path);
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,203 @@
+#include "models/gguf/gguf.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "models/gguf/cursor.h"
+#include "models/gguf/parse.h"
+
+namespace shoal::models {
+namespace {
+
+// The type of the file that a C++ type stands for.
+template <class T>
+constexpr GgufType kTypeOf = GgufType::kCount;
+template <>
+constexpr GgufType kTypeOf<uint8_t> = GgufType::kU8;
+template <>
+constexpr GgufType kTypeOf<int8_t> = GgufType::kI8;
+template <>
+constexpr GgufType kTypeOf<uint16_t> = GgufType::kU16;
+template <>
+constexpr GgufType kTypeOf<int16_t> = GgufType::kI16;
+template <>
+constexpr GgufType kTypeOf<uint32_t> = GgufType::kU32;
+template <>
+constexpr GgufType kTypeOf<int32_t> = GgufType::kI32;
+template <>
+constexpr GgufType kTypeOf<float> = GgufType::kF32;
+template <>
+constexpr GgufType kTypeOf<bool> = GgufType::kBool;
+template <>
+constexpr GgufType kTypeOf<std::string> = GgufType::kString;
+template <>
+constexpr GgufType kTypeOf<uint64_t> = GgufType::kU64;
+template <>
+constexpr GgufType kTypeOf<int64_t> = GgufType::kI64;
+template <>
+constexpr GgufType kTypeOf<double> = GgufType::kF64;
+
+// Decodes one element and steps over it. The parser has checked that it lies in the image.
+template <class T>
+T decode(const std::byte*& data) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    const auto length = decode<uint64_t>(data);
+    std::string text(reinterpret_cast<const char*>(data), length);
+    data += length;
+    return text;
+  } else {
+    T value;
+    std::memcpy(&value, data, sizeof(T));
+    data += sizeof(T);
+    return value;
+  }
+}
+
+std::string describe_type(GgufType type, GgufType element) {
+  return type == GgufType::kArray ? fmt::format("array of {}", name_of(element)) : std::string(name_of(type));
+}
+
+}  // namespace
+
+GgufFile::GgufFile(const std::string& path) : path_(path), map_(path), image_(map_.bytes()) {
+  parse();
+}
+
+GgufFile::GgufFile(std::string name, std::span<const std::byte> image) : path_(std::move(name)), image_(image) {
+  parse();
+}
+
+void GgufFile::parse() {
+  GgufContents contents = parse_gguf(image_, path_);
+  version_ = contents.version;
+  alignment_ = contents.alignment;
+  values_ = std::move(contents.values);
+  tensors_ = std::move(contents.tensors);
+  for (size_t i = 0; i < values_.size(); ++i) value_index_.emplace(values_[i].key, i);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    tensor_index_.emplace(tensors_[i].name, i);
+    tensor_bytes_ += tensors_[i].bytes;  // tensors do not overlap, so the sum is at most the file's size
+  }
+}
+
+const GgufValue* GgufFile::find_value(std::string_view key) const {
+  const auto found = value_index_.find(key);
+  return found == value_index_.end() ? nullptr : &values_[found->second];
+}
+
+const GgufValue& GgufFile::require_value(std::string_view key) const {
+  const GgufValue* value = find_value(key);
+  require<InvalidArgument>(value != nullptr, "{}: key '{}' is missing; convert the model again", path_, printable(key));
+  return *value;
+}
+
+void GgufFile::require_type(const GgufValue& value, GgufType type, GgufType element) const {
+  require<InvalidArgument>(value.type == type && value.element == element,
+                           "{}: key '{}' should be {}, found {}; convert the model again", path_, printable(value.key),
+                           describe_type(type, element), describe_type(value.type, value.element));
+}
+
+template <class T>
+T GgufFile::get(std::string_view key) const {
+  const GgufValue& value = require_value(key);
+  require_type(value, kTypeOf<T>, kTypeOf<T>);
+  const std::byte* data = value.data;
+  return decode<T>(data);
+}
+
+template <class T>
+std::optional<T> GgufFile::find(std::string_view key) const {
+  return has(key) ? std::optional<T>(get<T>(key)) : std::nullopt;
+}
+
+template <class T>
+std::vector<T> GgufFile::get_array(std::string_view key) const {
+  const GgufValue& value = require_value(key);
+  require_type(value, GgufType::kArray, kTypeOf<T>);
+  std::vector<T> elements;
+  elements.reserve(value.count);
+  const std::byte* data = value.data;
+  for (uint64_t i = 0; i < value.count; ++i) elements.push_back(decode<T>(data));
+  return elements;
+}
+
+template <class T>
+std::optional<std::vector<T>> GgufFile::find_array(std::string_view key) const {
+  return has(key) ? std::optional<std::vector<T>>(get_array<T>(key)) : std::nullopt;
+}
+
+uint32_t GgufFile::get_positive(std::string_view key) const {
+  const auto value = get<uint32_t>(key);
+  require<InvalidArgument>(value > 0, "{}: key '{}' is 0, expected a positive number; convert the model again", path_,
+                           printable(key));
+  return value;
+}
+
+const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
+  const auto found = tensor_index_.find(name);
+  return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const GgufTensor& GgufFile::tensor(std::string_view name) const {
+  const GgufTensor* tensor = find_tensor(name);
+  require<InvalidArgument>(tensor != nullptr, "{}: tensor '{}' is missing; the file is incomplete or of another model",
+                           path_, printable(name));
+  return *tensor;
+}
+
+void GgufFile::require_range(const GgufTensor& tensor, size_t offset, size_t size) const {
+  require<InvalidArgument>(offset <= tensor.bytes && size <= tensor.bytes - offset,
+                           "{}: tensor '{}' has {} bytes, asked for {} from {} on", path_, printable(tensor.name),
+                           tensor.bytes, size, offset);
+}
+
+void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {
+  require_range(tensor, offset, to.size());
+  if (!map_.bytes().empty()) return map_.read(tensor.offset + offset, to, path_);
+  std::copy_n(tensor.data + offset, to.size(), to.data());
+}
+
+std::span<const std::byte> GgufFile::tensor_span() const {
+  size_t begin = image_.size(), end = 0;
+  for (const GgufTensor& tensor : tensors_) {
+    begin = std::min(begin, tensor.offset);
+    end = std::max(end, tensor.offset + tensor.bytes);
+  }
+  return begin < end ? image_.subspan(begin, end - begin) : std::span<const std::byte>();
+}
+
+std::span<std::byte> GgufFile::unlock_tensors() {
+  const std::span<const std::byte> bytes = tensor_span();
+  if (bytes.empty() || map_.bytes().empty()) return {};
+  if (!map_.unlock(static_cast<size_t>(bytes.data() - image_.data()), bytes.size())) return {};
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+void GgufFile::fetch(const GgufTensor& tensor, size_t offset, size_t size) const {
+  require_range(tensor, offset, size);
+  if (!map_.bytes().empty()) map_.fetch(tensor.offset + offset, size, path_);
+}
+
+#define SHOAL_GGUF_ACCESS(T)                                              \
+  template T GgufFile::get<T>(std::string_view) const;                    \
+  template std::optional<T> GgufFile::find<T>(std::string_view) const;    \
+  template std::vector<T> GgufFile::get_array<T>(std::string_view) const; \
+  template std::optional<std::vector<T>> GgufFile::find_array<T>(std::string_view) const;
+SHOAL_GGUF_ACCESS(uint8_t)
+SHOAL_GGUF_ACCESS(int8_t)
+SHOAL_GGUF_ACCESS(uint16_t)
+SHOAL_GGUF_ACCESS(int16_t)
+SHOAL_GGUF_ACCESS(uint32_t)
+SHOAL_GGUF_ACCESS(int32_t)
+SHOAL_GGUF_ACCESS(uint64_t)
+SHOAL_GGUF_ACCESS(int64_t)
+SHOAL_GGUF_ACCESS(float)
+SHOAL_GGUF_ACCESS(double)
+SHOAL_GGUF_ACCESS(bool)
+SHOAL_GGUF_ACCESS(std::string)
+#undef SHOAL_GGUF_ACCESS
+
+}  // namespace shoal::models

@@ -1,0 +1,267 @@
+#include "models/gguf/parse.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string_view>
+#include <unordered_set>
+
+#include "models/gguf/cursor.h"
+
+namespace shoal::models {
+namespace {
+
+static_assert(sizeof(size_t) == 8, "offsets of the file are used as they are");
+static_assert(std::endian::native == std::endian::little, "values are read from the map as they lie in the file");
+
+constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
+constexpr uint32_t kDefaultAlignment = 32;
+constexpr uint32_t kMinAlignment = 8;
+constexpr uint64_t kMaxKeyBytes = 65535;
+constexpr uint64_t kMaxNameBytes = 64;
+// The least bytes a key takes (length, one character, type, one byte) and a tensor info (length, one character,
+// number of dimensions, one dimension, type, offset): what bounds the counts in the header.
+constexpr size_t kMinKeyBytes = 8 + 1 + 4 + 1;
+constexpr size_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
+
+struct TypeTraits {
+  std::string_view name;
+  size_t bytes;
+};
+constexpr std::array<TypeTraits, kGgufTypeCount> kTypes{{{"u8", 1},
+                                                         {"i8", 1},
+                                                         {"u16", 2},
+                                                         {"i16", 2},
+                                                         {"u32", 4},
+                                                         {"i32", 4},
+                                                         {"f32", 4},
+                                                         {"bool", 1},
+                                                         {"string", 0},
+                                                         {"array", 0},
+                                                         {"u64", 8},
+                                                         {"i64", 8},
+                                                         {"f64", 8}}};
+
+/// Tensor types of the format that shoal does not compute with, so that a message can name them.
+struct ForeignType {
+  uint32_t number;
+  std::string_view name;
+};
+constexpr ForeignType kForeignTypes[] = {
+    {9, "q8_1"},   {15, "q8_K"},  {16, "iq2_xxs"}, {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"}, {20, "iq4_nl"},
+    {21, "iq3_s"}, {22, "iq2_s"}, {23, "iq4_xs"},  {24, "i8"},     {25, "i16"},     {28, "f64"},   {29, "iq1_m"},
+    {34, "tq1_0"}, {35, "tq2_0"}, {39, "mxfp4"},   {40, "nvfp4"},  {41, "q1_0"}};
+
+struct Header {
+  uint32_t version;
+  uint64_t tensors;
+  uint64_t keys;
+};
+
+Header read_header(GgufCursor& cursor) {
+  if (cursor.read<uint32_t>("the magic number") != kMagic) {
+    cursor.reject(0, "does not start with \"GGUF\"");
+  }
+  Header header{};
+  header.version = cursor.read<uint32_t>("the version");
+  if ((header.version & 0xffff) == 0 && header.version != 0) {
+    cursor.reject(4, "is big-endian, and only little-endian files are supported");
+  }
+  if (header.version != 2 && header.version != 3) {
+    cursor.reject(4, fmt::format("has GGUF version {}, supported are 2 and 3", header.version));
+  }
+  header.tensors = cursor.read<uint64_t>("the number of tensors");
+  header.keys = cursor.read<uint64_t>("the number of keys");
+  if (header.keys > cursor.remaining() / kMinKeyBytes) {
+    cursor.reject(16, fmt::format("{} keys cannot fit in {} bytes", header.keys, cursor.remaining()));
+  }
+  if (header.tensors > cursor.remaining() / kMinInfoBytes) {
+    cursor.reject(8, fmt::format("{} tensors cannot fit in {} bytes", header.tensors, cursor.remaining()));
+  }
+  return header;
+}
+
+std::string_view read_name(GgufCursor& cursor, std::string_view what, uint64_t limit,
+                           std::unordered_set<std::string_view>& seen) {
+  cursor.enter("");
+  const size_t start = cursor.position();
+  const std::string_view name = cursor.read_string(what, limit);
+  if (name.empty()) cursor.reject(start, fmt::format("{} is empty", what));
+  if (!seen.insert(name).second) cursor.reject(start, fmt::format("{} '{}' occurs twice", what, printable(name)));
+  return name;
+}
+
+GgufType read_type(GgufCursor& cursor) {
+  const size_t start = cursor.position();
+  const auto number = cursor.read<uint32_t>("the value type");
+  if (number >= kGgufTypeCount) cursor.reject(start, fmt::format("unknown value type {}", number));
+  return static_cast<GgufType>(number);
+}
+
+void check_booleans(const GgufCursor& cursor, const GgufValue& value, size_t start) {
+  for (uint64_t i = 0; i < value.count; ++i) {
+    const auto byte = std::to_integer<unsigned>(value.data[i]);
+    if (byte > 1) cursor.reject(start + i, fmt::format("a boolean is {}, not 0 or 1", byte));
+  }
+}
+
+GgufValue read_value(GgufCursor& cursor, std::string_view key) {
+  cursor.enter(fmt::format("key '{}'", printable(key)));
+  GgufValue value;
+  value.key = key;
+  value.type = value.element = read_type(cursor);
+  if (value.type == GgufType::kArray) {
+    const size_t start = cursor.position();
+    value.element = read_type(cursor);
+    if (value.element == GgufType::kArray) cursor.reject(start, "arrays of arrays are not supported");
+    value.count = cursor.read<uint64_t>("the number of elements");
+  }
+  const size_t start = cursor.position();
+  value.data = cursor.here();
+  if (value.element == GgufType::kString) {
+    for (uint64_t i = 0; i < value.count; ++i) cursor.read_string("a string");
+    return value;
+  }
+  cursor.skip(value.count, size_of(value.element), "the value");
+  if (value.element == GgufType::kBool) check_booleans(cursor, value, start);
+  return value;
+}
+
+size_t read_alignment(const GgufCursor& cursor, std::span<const std::byte> image,
+                      const std::vector<GgufValue>& values) {
+  const auto found =
+      std::find_if(values.begin(), values.end(), [](const GgufValue& v) { return v.key == "general.alignment"; });
+  if (found == values.end()) return kDefaultAlignment;
+  const auto at = static_cast<size_t>(found->data - image.data());
+  if (found->type != GgufType::kU32) {
+    cursor.reject(at, fmt::format("key 'general.alignment' should be u32, found {}", name_of(found->type)));
+  }
+  uint32_t alignment = 0;
+  std::memcpy(&alignment, found->data, sizeof alignment);
+  if (!std::has_single_bit(alignment) || alignment < kMinAlignment) {
+    cursor.reject(
+        at, fmt::format("key 'general.alignment' is {}, not a power of two from {} on", alignment, kMinAlignment));
+  }
+  return alignment;
+}
+
+void read_shape(GgufCursor& cursor, GgufTensor& tensor) {
+  const size_t start = cursor.position();
+  const auto dims = cursor.read<uint32_t>("the number of dimensions");
+  if (dims < 1 || dims > kMaxDims) cursor.reject(start, fmt::format("{} dimensions, supported are 1 to 4", dims));
+  tensor.dims = static_cast<int>(dims);
+  int64_t elements = 1;
+  for (uint32_t i = 0; i < dims; ++i) {
+    const size_t at = cursor.position();
+    const auto length = cursor.read<int64_t>("the dimensions");
+    if (length <= 0) cursor.reject(at, fmt::format("dimension {} has length {}", i, length));
+    if (__builtin_mul_overflow(elements, length, &elements)) {
+      cursor.reject(at, "the number of elements does not fit in 63 bits");
+    }
+    tensor.shape[i] = length;
+  }
+}
+
+DType read_dtype(GgufCursor& cursor) {
+  const size_t start = cursor.position();
+  const auto number = cursor.read<uint32_t>("the tensor type");
+  if (const auto dtype = dtype_from_gguf(number)) return *dtype;
+  const auto foreign = std::find_if(std::begin(kForeignTypes), std::end(kForeignTypes),
+                                    [&](const ForeignType& type) { return type.number == number; });
+  std::string supported;
+  for (int i = 0; i < kDTypeCount; ++i) supported += fmt::format(" {}", name_of(static_cast<DType>(i)));
+  if (foreign != std::end(kForeignTypes)) {
+    cursor.refuse(start, fmt::format("type {} is not supported", foreign->name),
+                  fmt::format("quantise the model to another one, such as q4_K_M: types can be{}", supported));
+  }
+  cursor.refuse(
+      start, fmt::format("unknown tensor type {}, supported are{}", number, supported),
+      "the file is damaged, or of a newer format: download it again, or convert it to a type that is supported");
+}
+
+// Sets bytes. Counting whole blocks first keeps the products small; the last one may still overflow.
+void size_tensor(const GgufCursor& cursor, size_t at, GgufTensor& tensor) {
+  const DTypeTraits& type = traits(tensor.dtype);
+  if (tensor.shape[0] % type.block_elems != 0) {
+    cursor.reject(at, fmt::format("row length {} is no multiple of the {} elements in a block of {}", tensor.shape[0],
+                                  type.block_elems, type.name));
+  }
+  const int64_t elements = tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
+  if (__builtin_mul_overflow(static_cast<size_t>(elements / type.block_elems), type.block_bytes, &tensor.bytes)) {
+    cursor.reject(at, fmt::format("{} elements of {} do not fit in 64 bits of bytes", elements, type.name));
+  }
+}
+
+// A tensor info; offset is still relative to the data section.
+GgufTensor read_tensor_info(GgufCursor& cursor, std::unordered_set<std::string_view>& seen) {
+  GgufTensor tensor;
+  tensor.name = read_name(cursor, "a tensor name", kMaxNameBytes, seen);
+  cursor.enter(fmt::format("tensor '{}'", printable(tensor.name)));
+  const size_t start = cursor.position();
+  read_shape(cursor, tensor);
+  tensor.dtype = read_dtype(cursor);
+  size_tensor(cursor, start, tensor);
+  tensor.offset = cursor.read<uint64_t>("the offset");
+  return tensor;
+}
+
+// Turns relative offsets into places in the image. `data_start` is the aligned end of the infos.
+void place_tensor(GgufCursor& cursor, std::span<const std::byte> image, size_t alignment, size_t data_start,
+                  GgufTensor& tensor) {
+  cursor.enter(fmt::format("tensor '{}'", printable(tensor.name)));
+  if (tensor.offset % alignment != 0) {
+    cursor.reject(data_start, fmt::format("offset {} is no multiple of the alignment {}", tensor.offset, alignment));
+  }
+  const size_t available = data_start <= image.size() ? image.size() - data_start : 0;
+  if (tensor.offset > available || tensor.bytes > available - tensor.offset) {
+    cursor.reject(data_start, fmt::format("{} bytes at offset {} of the tensor data, which has {} bytes", tensor.bytes,
+                                          tensor.offset, available));
+  }
+  tensor.offset += data_start;
+  tensor.data = image.data() + tensor.offset;
+}
+
+void check_overlaps(GgufCursor& cursor, const std::vector<GgufTensor>& tensors) {
+  std::vector<const GgufTensor*> order;
+  for (const GgufTensor& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    if (order[i]->offset - order[i - 1]->offset >= order[i - 1]->bytes) continue;
+    cursor.enter(fmt::format("tensor '{}'", printable(order[i]->name)));
+    cursor.reject(order[i]->offset, fmt::format("overlaps tensor '{}'", printable(order[i - 1]->name)));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(GgufType type) {
+  return kTypes.at(static_cast<size_t>(type)).name;
+}
+size_t size_of(GgufType type) {
+  return kTypes.at(static_cast<size_t>(type)).bytes;
+}
+
+GgufContents parse_gguf(std::span<const std::byte> image, const std::string& path) {
+  GgufCursor cursor(image, path);
+  const Header header = read_header(cursor);
+  GgufContents contents;
+  contents.version = header.version;
+
+  std::unordered_set<std::string_view> keys;
+  for (uint64_t i = 0; i < header.keys; ++i) {
+    contents.values.push_back(read_value(cursor, read_name(cursor, "a key", kMaxKeyBytes, keys)));
+  }
+  cursor.enter("");
+  contents.alignment = read_alignment(cursor, image, contents.values);
+
+  std::unordered_set<std::string_view> names;
+  for (uint64_t i = 0; i < header.tensors; ++i) contents.tensors.push_back(read_tensor_info(cursor, names));
+
+  // Cannot overflow: the position is inside the image and the alignment below 2^32.
+  const size_t data_start = (cursor.position() + contents.alignment - 1) & ~(contents.alignment - 1);
+  for (GgufTensor& tensor : contents.tensors) place_tensor(cursor, image, contents.alignment, data_start, tensor);
+  check_overlaps(cursor, contents.tensors);
+  return contents;
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,220 @@
+#include "models/place/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace shoal::models {
+namespace {
+
+constexpr int kHost = -2;
+
+std::string member_params(const Device& device, int threads) {
+  return threads > 0 && device.type() == DeviceType::kCpu ? fmt::format("threads={}", threads) : std::string();
+}
+
+DeviceGroups groups_of(std::vector<Device*> devices, SplitMode mode) {
+  DeviceGroups groups;
+  if (mode == SplitMode::kTensor) return {std::move(devices)};
+  for (Device* device : devices) groups.push_back({device});
+  return groups;
+}
+
+/// All devices in one group: they act as one.
+DeviceGroups joined(const DeviceGroups& groups) {
+  std::vector<Device*> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return {all};
+}
+
+/// The group of each of `count` layers: layer i belongs where the middle of it falls when the ratio divides all of
+/// them.
+///   8 layers, shares 3/4 and 1/4 -> 0 0 0 0 0 0 1 1
+std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
+  std::vector<int> groups;
+  for (int64_t layer = 0; layer < count; ++layer) {
+    const double middle = (static_cast<double>(layer) + 0.5) / static_cast<double>(count);
+    double end = 0;
+    int group = 0;
+    for (size_t g = 0; g < shares.size(); ++g) {
+      end += shares[g];
+      if (shares[g] > 0) group = static_cast<int>(g);
+      if (middle < end) break;
+    }
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+/// Tokens that a product is for; 0 for other nodes.
+int64_t batch_of(const Tensor& node) {
+  if (node.op == Op::kMulMat) return node.shape[1];
+  return node.op == Op::kMulMatId ? node.shape[2] : 0;
+}
+
+std::regex regex_of(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error&) {
+    fail<InvalidArgument>("'{}' is no regular expression for names of tensors; an example is blk\\.0\\.ffn_.*",
+                          pattern);
+  }
+}
+
+}  // namespace
+
+void check_pattern(const std::string& pattern) {
+  regex_of(pattern);
+}
+
+Placement::Placement(const Model& model, std::vector<Device*> devices, const PlacementOptions& options)
+    : Placement(model, groups_of(std::move(devices), options.mode), options) {}
+
+Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options)
+    : threads_(options.threads) {
+  if (options.mode == SplitMode::kTensor) groups = joined(groups);
+  for (const auto& group : groups) {
+    require<InvalidArgument>(!group.empty(), "no device to run on; name at least one");
+    for (Device* device : group) {
+      require<InvalidArgument>(std::find(members_.begin(), members_.end(), device) == members_.end(),
+                               "device {} is listed twice; name each device once", device->name());
+      members_.push_back(device);
+    }
+  }
+  require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
+  place_layers(model, groups, options);
+  override_tensors(model, groups, options.overrides);
+}
+
+// First which group each tensor is for, then the devices that have something, with the policies of meta devices.
+void Placement::place_layers(const Model& model, const DeviceGroups& groups, const PlacementOptions& options) {
+  const bool by_layer = options.mode == SplitMode::kLayer;
+  const std::vector<double> shares =
+      parse_ratio(options.ratio, static_cast<int>(by_layer ? groups.size() : members_.size()));
+  const int64_t layers = model.hparams.layers;
+  const int64_t here = options.device_layers < 0 ? layers : std::min(options.device_layers, layers);
+  const bool all = options.device_layers < 0;
+  // The head goes with the last layer where there is room for one more than all layers, as is usual for this option.
+  const bool head_here = all || options.device_layers > layers;
+  std::vector<int> of_layer(static_cast<size_t>(layers - here), kHost);
+  const std::vector<double> one{1.0};
+  for (const int group : divide_layers(here, by_layer ? std::span<const double>(shares) : one)) {
+    of_layer.push_back(group);
+  }
+  const int first = of_layer.empty() ? 0 : of_layer.front(), last = of_layer.empty() ? 0 : of_layer.back();
+  const auto group_of = [&](const TensorSpec& spec) {
+    if (spec.layer >= 0) return of_layer[static_cast<size_t>(spec.layer)];
+    if (spec.name == "token_embd.weight" && all) return model.weights.find("output.weight") != nullptr ? first : last;
+    if (spec.name == "token_embd.weight") return kHost;
+    return head_here ? last : kHost;
+  };
+  std::vector<int> device_of_group(groups.size(), -1);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const bool used = std::any_of(model.specs.begin(), model.specs.end(),
+                                  [&](const TensorSpec& spec) { return group_of(spec) == static_cast<int>(g); });
+    if (!used) continue;
+    device_of_group[g] = static_cast<int>(devices_.size());
+    const std::vector<double> even(groups[g].size(), 1.0 / static_cast<double>(groups[g].size()));
+    add_device(model, groups[g], by_layer ? even : shares, options);
+  }
+  const auto index_of = [&](int group) {
+    return group == kHost ? host_index(groups) : device_of_group[static_cast<size_t>(group)];
+  };
+  for (const TensorSpec& spec : model.specs) homes_[spec.name] = index_of(group_of(spec));
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const int home = options.cache_on_host ? host_index(groups) : index_of(of_layer[static_cast<size_t>(layer)]);
+    homes_[fmt::format("cache_k.{}", layer)] = homes_[fmt::format("cache_v.{}", layer)] = home;
+  }
+}
+
+void Placement::add_device(const Model& model, const std::vector<Device*>& group, std::span<const double> shares,
+                           const PlacementOptions& options) {
+  groups_.push_back(group);
+  if (group.size() == 1) {
+    devices_.push_back(group.front());
+    params_.push_back(member_params(*group.front(), options.threads));
+    policies_.push_back(nullptr);
+    return;
+  }
+  meta::MetaOptions meta_options;
+  for (const Device* member : group) meta_options.member_params.push_back(member_params(*member, options.threads));
+  if (options.offload_batch > 0) {
+    meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
+  }
+  // Of all tensors: those that lie elsewhere may be brought here for large batches.
+  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares));
+  metas_.push_back(meta::MetaDevice::create(group, *policies_.back(), std::move(meta_options)));
+  devices_.push_back(metas_.back().get());
+  params_.emplace_back();
+}
+
+/// The CPU device for what is not on the devices: one that is none of them, if there is one. Added when it is needed.
+int Placement::host_index(const DeviceGroups& groups) {
+  Device* host = nullptr;
+  for (Device* device : Registry::instance().devices()) {
+    if (device->type() != DeviceType::kCpu) continue;
+    const bool free = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
+      return std::find(group.begin(), group.end(), device) != group.end();
+    });
+    if (host == nullptr || free) host = device;
+    if (free) break;
+  }
+  require<InvalidArgument>(host != nullptr, "there is no CPU device for what is to stay on the host");
+  const auto known = std::find(devices_.begin(), devices_.end(), host);
+  if (known != devices_.end()) return static_cast<int>(known - devices_.begin());
+  devices_.push_back(host);
+  groups_.push_back({host});
+  params_.push_back(member_params(*host, threads_));
+  policies_.push_back(nullptr);
+  if (std::find(members_.begin(), members_.end(), host) == members_.end()) members_.push_back(host);
+  return static_cast<int>(devices_.size()) - 1;
+}
+
+void Placement::override_tensors(const Model& model, const DeviceGroups& groups,
+                                 const std::vector<TensorOverride>& overrides) {
+  for (const TensorOverride& entry : overrides) {
+    const std::regex pattern = regex_of(entry.pattern);
+    const auto named = [&](const Device* device) { return device->name() == entry.device; };
+    const auto found = std::find_if(devices_.begin(), devices_.end(), named);
+    int home = static_cast<int>(found - devices_.begin());
+    if (found == devices_.end()) {
+      const int host = host_index(groups);
+      if (!named(devices_[static_cast<size_t>(host)]) && entry.device != "CPU") {
+        std::vector<std::string> names;
+        for (const Device* device : devices_) names.push_back(device->name());
+        fail<InvalidArgument>("tensors '{}' cannot be put on {}; there are {}", entry.pattern, entry.device,
+                              fmt::join(names, ", "));
+      }
+      home = host;
+    }
+    int matches = 0;
+    for (const TensorSpec& spec : model.specs) {
+      if (!std::regex_search(spec.name, pattern)) continue;
+      homes_[spec.name] = home;
+      ++matches;
+    }
+    require<InvalidArgument>(matches > 0, "no tensor of {} matches '{}'; names are such as {}", model.file.path(),
+                             entry.pattern, model.specs.back().name);
+  }
+}
+
+int Placement::device_of(const Tensor& tensor) const {
+  const auto found = homes_.find(tensor.name);
+  check(found != homes_.end(), "{} is no tensor of the model", tensor.name);
+  return found->second;
+}
+
+std::span<Device* const> Placement::members_of(int device) const {
+  return groups_[static_cast<size_t>(device)];
+}
+
+std::vector<std::unique_ptr<Backend>> Placement::init() const {
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (size_t d = 0; d < devices_.size(); ++d) backends.push_back(devices_[d]->init(params_[d]));
+  return backends;
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,170 @@
+#include "models/session/loader.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "devices/allocate.h"
+#include "devices/cpu/topology.h"
+#include "meta/device/meta_device.h"
+#include "models/place/weights_placement.h"
+#include "models/session/pieces.h"
+
+namespace shoal::models {
+namespace {
+
+/// Hands out the pieces of all weights in the order of the file, and adds up what has been loaded.
+class Work {
+ public:
+  Work(const Model& model, const LoadProgress& report) : total_(model.file.tensor_bytes()), report_(report) {
+    for (Tensor* tensor : model.weights.tensors()) {
+      cut(*tensor, model.file.tensor(tensor->name), pieces_);
+    }
+    std::sort(pieces_.begin(), pieces_.end(),
+              [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
+  }
+
+  /// nullptr when nothing is left, or something failed.
+  const Piece* next() {
+    std::lock_guard lock(mutex_);
+    return error_ || next_ == pieces_.size() ? nullptr : &pieces_[next_++];
+  }
+  void done(const Piece& piece) {
+    std::lock_guard lock(mutex_);
+    done_ += piece.bytes;
+    if (report_ && !error_) report_(done_, total_);
+  }
+  void fail(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Piece> pieces_;
+  size_t next_ = 0, done_ = 0, total_;
+  std::exception_ptr error_;  // the first
+  const LoadProgress& report_;
+};
+
+void load_pieces(const GgufFile& file, Work& work) {
+  std::vector<std::byte> staging;
+  while (const Piece* piece = work.next()) {
+    load_piece(file, *piece, staging);
+    work.done(*piece);
+  }
+}
+
+void load_all(const Model& model, int threads, const LoadProgress& progress) {
+  Work work(model, progress);
+  {
+    std::vector<std::jthread> team;
+    const auto load = [&] {
+      try {
+        load_pieces(model.file, work);
+      } catch (...) {
+        work.fail(std::current_exception());
+      }
+    };
+    try {
+      for (int i = 0; i < threads; ++i) team.emplace_back(load);
+    } catch (...) {
+      work.fail(std::current_exception());  // those that did start stop
+    }
+  }
+  work.rethrow();
+}
+
+/// Places the tensors where the file is mapped; nullptr, and nothing done, where that cannot be.
+std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span<Tensor* const> tensors) {
+  if (!can_use_mapping(model, device)) return nullptr;
+  const std::span<std::byte> bytes = model.file.unlock_tensors();
+  auto buffer = buffer_of_mapping(model, device, bytes);
+  if (buffer == nullptr) return nullptr;
+  buffer->set_usage(Usage::kWeights);
+  for (Tensor* tensor : tensors) {
+    buffer->place(*tensor, static_cast<size_t>(model.file.tensor(tensor->name).data - bytes.data()));
+  }
+  return buffer;
+}
+
+/// Throws where weights that were to be used in the mapping, and could not, do not fit into the device as a copy
+/// either.
+void require_room_for_copy(const Model& model, const Device& device, std::span<Tensor* const> tensors,
+                           const BufferType& type) {
+  size_t bytes = 0;
+  for (const Tensor* tensor : tensors) bytes += type.alloc_size(*tensor);
+  const size_t free = device.memory().free;
+  require<DeviceError>(bytes <= free,
+                       "{}: the system does not let {} of weights be used where the file is mapped, and {} has {} free "
+                       "for a copy; lift the limit (vm.overcommit_memory=2, ulimit -d), or use a smaller model",
+                       model.file.path(), format_bytes(bytes), device.name(), format_bytes(free));
+}
+
+using DeviceOf = std::function<int(const Tensor&)>;
+
+void place(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, const LoadOptions& options) {
+  for (size_t d = 0; d < devices.size(); ++d) {
+    Device& device = *devices[d];
+    std::vector<Tensor*> tensors;
+    for (Tensor* tensor : model.weights.tensors()) {
+      if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
+    }
+    model.buffers.emplace_back();
+    const WeightsPlacement home = place_weights(model, device, tensors, devices.first(d), options);
+    if (home.mapped) {
+      model.buffers.back() = place_in_mapping(model, device, tensors);
+      if (model.buffers.back() == nullptr) require_room_for_copy(model, device, tensors, *home.type);
+    }
+    if (model.buffers.back() == nullptr) {
+      model.buffers.back() = allocate_tensors(tensors, *home.type, Usage::kWeights);
+    }
+  }
+}
+
+void load(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, int members,
+          const LoadProgress& progress, const LoadOptions& options) {
+  require<InvalidArgument>(!model.is_loaded(), "{} is loaded already; open it again for other devices",
+                           model.file.path());
+  try {
+    place(model, devices, device_of, options);
+    load_all(model, loading_threads(members), progress);
+  } catch (...) {
+    unload_weights(model);
+    throw;
+  }
+}
+
+}  // namespace
+
+int loading_threads(int devices) {
+  constexpr int kEnough = 8;
+  return std::max({2, devices, std::min(cpu::usable_cores(), kEnough)});
+}
+
+void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
+  load(
+      model, placement.devices(), [&](const Tensor& tensor) { return placement.device_of(tensor); },
+      static_cast<int>(placement.members().size()), progress, options);
+}
+
+void load_weights(Model& model, Device& device, const LoadProgress& progress, const LoadOptions& options) {
+  Device* devices[] = {&device};
+  const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
+  load(
+      model, devices, [](const Tensor&) { return 0; },
+      meta_device != nullptr ? static_cast<int>(meta_device->members().size()) : 1, progress, options);
+}
+
+void unload_weights(Model& model) {
+  for (Tensor* tensor : model.weights.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
+  model.buffers.clear();
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,38 @@
+// Loading: from the file to the devices in pieces of a megabyte (models/session/pieces.h), by loading_threads()
+// threads. Each piece is read once and cut up for all devices that have some of it, so that no host or device ever
+// holds the whole model, or one tensor of it, a second time.
+//
+// Weights of a device that has a layout of its own for them are repacked on the way. Else, or with LoadOptions::repack
+// off, a simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated
+// or copied, several processes share one set of them, and the system may drop and read again what it has no room for.
+// Loading then brings the pages into memory. Writing to such a weight changes this process's copy of its pages and
+// never the file. Until the model is freed the file may be renamed or removed but not written to: what is cut off gives
+// SIGBUS on the next use (the program ends with a message), what is overwritten changes the weights.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "devices/device.h"
+#include "models/place/placement.h"
+#include "models/place/weights_placement.h"
+
+namespace shoal::models {
+
+/// Threads that load onto so many devices: one for each, and as many as this process has cores for, up to eight, as it
+/// takes several to read from a fast disk and to bring weights into the order that a device wants. At least two.
+int loading_threads(int devices);
+
+/// Told how many bytes of how many are on their devices; called from one thread at a time, often.
+using LoadProgress = std::function<void(size_t done, size_t total)>;
+
+/// Allocates the weights on the placement's devices and fills them, or uses the mapping; blocking. On failure the model
+/// is as before. Throws InvalidArgument when the file has become shorter since it was opened.
+void load_weights(Model& model, const Placement& placement, const LoadProgress& progress = {},
+                  const LoadOptions& options = {});
+/// The same for a single device.
+void load_weights(Model& model, Device& device, const LoadProgress& progress = {}, const LoadOptions& options = {});
+/// Takes the weights off their devices, which may go then.
+void unload_weights(Model& model);
+
+}  // namespace shoal::models

@@ -1,0 +1,205 @@
+#include "models/session/model_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "devices/allocate.h"
+#include "models/place/weights_placement.h"
+
+namespace shoal::models {
+namespace {
+
+/// On a simple device everything lies whole, and there is nothing to communicate.
+meta::Layout layout_on(const Placement& placement, int device, const Tensor& tensor) {
+  const SplitPolicy* policy = placement.policy_of(device);
+  if (policy == nullptr) return meta::Layout::mirrored();
+  return meta::to_layout((*policy)(tensor), tensor, policy->devices());
+}
+
+/// What a device has; simple ones can use what lies in host memory elsewhere too.
+void declare(meta::ShardStore& store, const Placement& placement, int device, std::span<Tensor* const> tensors) {
+  for (const Tensor* tensor : tensors) {
+    if (placement.policy_of(device) != nullptr && placement.device_of(*tensor) != device) continue;
+    store.declare(*tensor, layout_on(placement, device, *tensor));
+  }
+}
+
+std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::span<Tensor* const> tensors) {
+  std::vector<Tensor*> found;
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(found),
+               [&](const Tensor* tensor) { return placement.device_of(*tensor) == static_cast<int>(device); });
+  return found;
+}
+
+/// Plans graphs one by one, and remembers the most memory that they need.
+class Planner {
+ public:
+  Planner(const Model& model, const Placement& placement, const SessionOptions& options,
+          std::span<const WeightsPlacement> homes, const ModelPlan& plan)
+      : model_(model),
+        placement_(placement),
+        options_(options),
+        homes_(homes),
+        plan_(plan),
+        chunks_(placement.devices().size()) {}
+
+  PlannedGraph plan(BatchShape shape) {
+    shape.candidates = options_.candidates;
+    PlannedGraph planned;
+    planned.graph = model_.architecture->build(model_.hparams, model_.weights, plan_.cache, shape);
+    sched::ScheduleOptions options;
+    options.op_offload = options_.op_offload;
+    options.home = [this](const Tensor& tensor) -> const BufferType* {
+      const auto d = static_cast<size_t>(placement_.device_of(tensor));
+      return tensor.role == Role::kWeight ? homes_[d].type : &placement_.devices()[d]->buffer_type();
+    };
+    planned.schedule = sched::make_schedule(*planned.graph.graph, placement_.devices(), options);
+    planned.local = sched::make_local_graphs(planned.schedule);
+    const int copies = scheduler_options(placement_, options_).copies;
+    host_bytes_ += sched::host_bytes(planned.schedule, sched::copies_for(planned.schedule, copies)) +
+                   sched::input_bytes(*planned.graph.graph);
+    for (size_t d = 0; d < placement_.devices().size(); ++d) {
+      planned.plans.emplace_back();
+      if (planned.local.backends[d].graph != nullptr) planned.plans.back() = plan_on(d, planned.local.backends[d]);
+    }
+    return planned;
+  }
+
+  size_t host_bytes() const { return host_bytes_; }
+  /// Compute memory of member `rank` of a device, for all graphs so far.
+  size_t compute(size_t device, size_t rank) const {
+    if (rank >= chunks_[device].size()) return 0;
+    const auto& sizes = chunks_[device][rank];
+    return std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  }
+
+ private:
+  meta::Plan plan_on(size_t device, const sched::LocalGraph& local) {
+    const auto members = placement_.members_of(static_cast<int>(device));
+    const meta::ShardStore& store = plan_.stores[device];
+    meta::PlanContext context;
+    context.shards = [&store](const Tensor& tensor) { return store.find(tensor); };
+    context.copied_weights = [&](const Tensor& weight) {
+      return layout_on(placement_, static_cast<int>(device), weight);
+    };
+    meta::Plan plan = meta::make_plan(whole(*local.graph), context, members, sched::plan_options(local));
+    chunks_[device].resize(members.size());
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      const std::vector<size_t>& sizes = plan.ranks[rank].chunks;
+      std::vector<size_t>& most = chunks_[device][rank];
+      most.resize(std::max(most.size(), sizes.size()));
+      for (size_t i = 0; i < sizes.size(); ++i) most[i] = std::max(most[i], sizes[i]);
+    }
+    return plan;
+  }
+
+  const Model& model_;
+  const Placement& placement_;
+  const SessionOptions& options_;
+  std::span<const WeightsPlacement> homes_;
+  const ModelPlan& plan_;
+  std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< by device, member, chunk
+  size_t host_bytes_ = 0;
+};
+
+/// Bytes of a device's weights that are used in the file's mapping.
+size_t mapped_bytes(const Model& model, const WeightsPlacement& home, std::span<Tensor* const> weights) {
+  if (weights.empty() || !home.mapped) return 0;
+  if (weights.size() == model.weights.tensors().size()) return model.file.tensor_span().size();
+  size_t bytes = 0;
+  for (const Tensor* weight : weights) bytes += weight->bytes();
+  return bytes;
+}
+
+std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, const Model& model,
+                              const Placement& placement, std::span<const WeightsPlacement> homes) {
+  std::vector<DeviceUse> uses;
+  for (Device* member : placement.members()) {
+    uses.push_back({member->name(), {}, member->memory(), 0, member->reg().name() == "CPU"});
+  }
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    const auto members = placement.members_of(static_cast<int>(d));
+    const std::vector<Tensor*> weights = tensors_on(placement, d, model.weights.tensors());
+    const size_t mapped = mapped_bytes(model, homes[d], weights);
+    const auto weight_use = meta::persistent_memory(weights, plan.stores[d], members,
+                                                    homes[d].repacked ? &Device::weights_type : &Device::buffer_type);
+    const auto cache_use =
+        meta::persistent_memory(tensors_on(placement, d, plan.cache.context.tensors()), plan.stores[d], members);
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      const auto known = std::find(placement.members().begin(), placement.members().end(), members[rank]);
+      DeviceUse& use = uses[static_cast<size_t>(known - placement.members().begin())];
+      use.use.weights += mapped > 0 ? 0 : weight_use[rank].weights;
+      use.mapped += mapped;
+      use.use.cache += cache_use[rank].cache;
+      use.use.compute += planner.compute(d, rank);
+      if (placement.policy_of(static_cast<int>(d)) != nullptr && plan.step.plans[d]) {
+        use.use.communication += plan.step.plans[d]->ranks[rank].memory.communication;
+      }
+    }
+  }
+  return uses;
+}
+
+std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& placement, const LoadOptions& load) {
+  std::vector<WeightsPlacement> homes;
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    const auto weights = tensors_on(placement, d, model.weights.tensors());
+    homes.push_back(place_weights(model, *placement.devices()[d], weights, placement.devices().first(d), load));
+  }
+  return homes;
+}
+
+}  // namespace
+
+ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
+                     const LoadOptions& load)
+    : size(session_size(model.hparams, options)) {
+  declare_cache(cache, model.hparams, {size.context, options.dtype_k, options.dtype_v});
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
+    declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
+    declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
+  }
+  const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
+  Planner planner(model, placement, options, homes, *this);
+  step = planner.plan({1, 1});
+  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
+  memory = add_up(*this, planner, model, placement, homes);
+  host_bytes = planner.host_bytes();
+}
+
+PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
+                        const LoadOptions& load, const ModelPlan& plan, BatchShape shape) {
+  const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
+  return Planner(model, placement, options, homes, plan).plan(shape);
+}
+
+bool fits(std::span<const DeviceUse> uses) {
+  return std::all_of(uses.begin(), uses.end(), [](const DeviceUse& use) { return use.use.total() <= use.memory.free; });
+}
+
+void require_memory(std::span<const DeviceUse> uses) {
+  for (const DeviceUse& use : uses) {
+    require<DeviceError>(use.use.total() <= use.memory.free,
+                         "{} needs {} and has {} free; use more devices, {}a smaller context (-c, or --fit on) or "
+                         "batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
+                         use.device, format_bytes(use.use.total()), format_bytes(use.memory.free),
+                         uses.size() > 1 ? "a smaller share for it (--tensor-split), " : "");
+  }
+}
+
+std::string mapping_warning(std::span<const DeviceUse> uses) {
+  for (const DeviceUse& use : uses) {
+    if (use.mapped == 0 || use.mapped <= use.memory.free - std::min(use.use.total(), use.memory.free)) continue;
+    return fmt::format(
+        "{} has {} free for {} of weights and {} more: parts of the model file are read from the disk again for every "
+        "token; a smaller model, or devices with memory of their own, would be faster",
+        use.device, format_bytes(use.memory.free), format_bytes(use.mapped), format_bytes(use.use.total()));
+  }
+  return {};
+}
+
+}  // namespace shoal::models

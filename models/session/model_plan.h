@@ -1,0 +1,61 @@
+// What running a model on some devices would take, computed without loading or allocating anything: the plans of a
+// step of generation and of prompt batches, and each device's memory: the most that a Session on the same placement
+// holds, to the byte, as long as one output is asked for at a time.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "meta/plan/plan.h"
+#include "models/place/placement.h"
+#include "models/session/loader.h"
+#include "models/session/session.h"
+
+namespace shoal::models {
+
+struct DeviceUse {
+  std::string device;
+  meta::MemoryUse use;
+  DeviceMemory memory;   ///< live figures of the device
+  size_t mapped = 0;     ///< bytes of weights that are used where the file is mapped, and allocated nowhere
+  bool on_host = false;  ///< a CPU device: everything else that runs takes from the same memory
+};
+
+/// A graph as the scheduler would run it.
+struct PlannedGraph {
+  DecoderGraph graph;
+  sched::Schedule schedule;
+  sched::LocalGraphs local;
+  std::vector<std::optional<meta::Plan>> plans;  ///< one for each device of the placement that has something to do
+  const meta::Plan& on(int device = 0) const { return *plans[static_cast<size_t>(device)]; }
+};
+
+struct ModelPlan {
+  /// Throws InvalidArgument for options that do not fit the model.
+  ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
+            const LoadOptions& load = {});
+
+  SessionSize size;
+  KvCache cache;
+  std::vector<meta::ShardStore> stores;  ///< one for each device of the placement
+  PlannedGraph step;                     ///< one token
+  std::vector<PlannedGraph> prompts;     ///< largest_prompt_shapes(), a full batch first; none for a batch of 1
+  std::vector<DeviceUse> memory;         ///< one for each simple device
+  size_t host_bytes = 0;                 ///< host memory for inputs and what devices pass to each other
+};
+
+/// One more graph of the same session: for shapes that are not among the plan's prompts.
+PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
+                        const LoadOptions& load, const ModelPlan& plan, BatchShape shape);
+
+/// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.
+void require_memory(std::span<const DeviceUse> uses);
+/// Is there enough memory?
+bool fits(std::span<const DeviceUse> uses);
+/// What to say of a device whose mapped weights and allocations together are more than it has free: that works, at the
+/// speed of the disk. Empty when there is none.
+std::string mapping_warning(std::span<const DeviceUse> uses);
+
+}  // namespace shoal::models

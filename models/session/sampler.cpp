@@ -1,0 +1,159 @@
+#include "models/session/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace shoal::models {
+namespace {
+
+bool better(const TokenLogit& a, const TokenLogit& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+void require_any(size_t logits) {
+  require<InvalidArgument>(logits > 0, "there are no logits to choose a token from; evaluate a prompt first");
+}
+
+void require_finite(int32_t id, float logit) {
+  require<InvalidArgument>(std::isfinite(logit),
+                           "the logit of token {} is {}; the model's weights are damaged or a computation overflowed",
+                           id, logit);
+}
+
+void require_logits(std::span<const float> logits) {
+  require_any(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) require_finite(static_cast<int32_t>(i), logits[i]);
+}
+
+void require_best(std::span<const TokenLogit> best) {
+  require_any(best.size());
+  for (const TokenLogit& candidate : best) require_finite(candidate.id, candidate.logit);
+}
+
+void fill_candidates(std::span<const float> logits, std::vector<TokenLogit>& candidates) {
+  candidates.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) candidates[i] = {static_cast<int32_t>(i), logits[i]};
+}
+
+// Puts the k best of the candidates first, in order, and drops the rest.
+void keep_best(std::vector<TokenLogit>& candidates, size_t k) {
+  k = std::min(k, candidates.size());
+  const auto middle = candidates.begin() + static_cast<std::ptrdiff_t>(k);
+  if (middle != candidates.end()) std::nth_element(candidates.begin(), middle, candidates.end(), better);
+  std::sort(candidates.begin(), middle, better);
+  candidates.erase(middle, candidates.end());
+}
+
+float highest(const std::vector<TokenLogit>& candidates) {
+  return std::min_element(candidates.begin(), candidates.end(), better)->logit;
+}
+
+}  // namespace
+
+void check_params(const SamplerParams& params) {
+  require<InvalidArgument>(std::isfinite(params.temp),
+                           "temp = {}: expected a finite number; 0 or less takes the best token", params.temp);
+  require<InvalidArgument>(params.top_k >= 0, "top_k = {}: expected 0 or more; 0 keeps all tokens", params.top_k);
+  require<InvalidArgument>(params.top_p >= 0 && params.top_p <= 1,
+                           "top_p = {}: expected a number from 0 to 1; 1 keeps all tokens", params.top_p);
+  require<InvalidArgument>(params.min_p >= 0 && params.min_p <= 1,
+                           "min_p = {}: expected a number from 0 to 1; 0 keeps all tokens", params.min_p);
+}
+
+int64_t candidates_needed(const SamplerParams& params) {
+  if (params.temp <= 0) return 1;
+  return params.top_k <= kMostCandidates ? params.top_k : 0;
+}
+
+std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
+  require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
+  require_logits(logits);
+  std::vector<TokenLogit> candidates;
+  fill_candidates(logits, candidates);
+  keep_best(candidates, static_cast<size_t>(k));
+  return candidates;
+}
+
+std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k) {
+  require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
+  require_best(best);
+  return {best.begin(), best.begin() + static_cast<std::ptrdiff_t>(std::min(best.size(), static_cast<size_t>(k)))};
+}
+
+Sampler::Sampler(const SamplerParams& params) : params_(params), generator_(params.seed) {
+  check_params(params);
+}
+
+int32_t Sampler::sample(std::span<const float> logits) {
+  require_logits(logits);
+  if (params_.temp <= 0) {
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  fill_candidates(logits, candidates_);
+  return choose();
+}
+
+int32_t Sampler::sample_best(std::span<const TokenLogit> best) {
+  require_best(best);
+  if (params_.temp <= 0) return best.front().id;
+  candidates_.assign(best.begin(), best.end());
+  return choose();
+}
+
+int32_t Sampler::choose() {
+  keep_top_k();
+  keep_top_p();
+  keep_min_p();
+  return draw();
+}
+
+void Sampler::keep_top_k() {
+  if (params_.top_k > 0) keep_best(candidates_, static_cast<size_t>(params_.top_k));
+}
+
+// Sorts only as many of the best as turn out to be needed: a large vocabulary rarely needs more than a few hundred.
+void Sampler::keep_top_p() {
+  if (params_.top_p >= 1) return;
+  const float top = highest(candidates_);
+  double total = 0;
+  for (const TokenLogit& candidate : candidates_) total += std::exp(static_cast<double>(candidate.logit) - top);
+
+  const double enough = params_.top_p * total;
+  double sum = 0;
+  size_t kept = 0, sorted = 0;
+  while (kept < candidates_.size() && (kept == 0 || sum < enough)) {
+    if (kept == sorted) {
+      sorted = std::min(candidates_.size(), std::max<size_t>(256, sorted * 4));
+      std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(kept),
+                        candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end(), better);
+    }
+    sum += std::exp(static_cast<double>(candidates_[kept++].logit) - top);
+  }
+  candidates_.resize(kept);
+}
+
+void Sampler::keep_min_p() {
+  if (params_.min_p <= 0) return;
+  const double least = static_cast<double>(highest(candidates_)) + std::log(static_cast<double>(params_.min_p));
+  std::erase_if(candidates_, [&](const TokenLogit& candidate) { return candidate.logit < least; });
+}
+
+int32_t Sampler::draw() {
+  const float top = highest(candidates_);
+  const auto weight = [&](const TokenLogit& candidate) {
+    return std::exp((static_cast<double>(candidate.logit) - top) / params_.temp);
+  };
+  double total = 0;
+  for (const TokenLogit& candidate : candidates_) total += weight(candidate);
+  const double target = static_cast<double>(generator_() >> 11) * 0x1.0p-53 * total;
+  double sum = 0;
+  for (const TokenLogit& candidate : candidates_) {
+    sum += weight(candidate);
+    if (sum > target) return candidate.id;
+  }
+  return candidates_.back().id;  // target rounded up to the total
+}
+
+}  // namespace shoal::models

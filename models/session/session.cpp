@@ -1,0 +1,247 @@
+#include "models/session/session.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <string>
+
+#include "base/error.h"
+#include "devices/allocate.h"
+
+namespace shoal::models {
+
+namespace {
+
+constexpr BatchShape kSingle{1, 1};
+constexpr size_t kKeptPromptShapes = 4;
+// What one more run costs, in tokens of a long one: it reads all weights again.
+constexpr int64_t kRunCost = 32;
+// What the tokens are that fill a batch up: any token will do, it sees nothing and is written nowhere.
+constexpr int32_t kPaddingToken = 0, kNowhere = -1;
+
+int64_t round_up(int64_t count, int64_t most) {
+  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))), most);
+}
+/// The largest power of two below `count`, which is 2 or more.
+int64_t power_below(int64_t count) {
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count - 1)));
+}
+
+Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
+  const int64_t room = round_up(tokens, most);
+  return {tokens, {room, round_up(outputs, room)}};
+}
+
+}  // namespace
+
+struct Session::Compiled {
+  BatchShape shape;
+  DecoderGraph graph;
+};
+
+SessionSize session_size(const Hparams& hparams, const SessionOptions& options) {
+  require<InvalidArgument>(options.context >= 0, "a context of {} tokens is not possible; use 0 for the model's own",
+                           options.context);
+  require<InvalidArgument>(options.batch >= 1, "a batch of {} tokens is not possible; use 1 or more", options.batch);
+  require<InvalidArgument>(options.candidates >= 0, "{} candidates are not possible; use 0 for all logits",
+                           options.candidates);
+  SessionSize size;
+  size.context = options.context == 0 ? hparams.context : options.context;
+  size.batch = std::min(options.batch, size.context);
+  return size;
+}
+
+std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most) {
+  std::vector<Batch> batches;
+  for (; tokens > most; tokens -= most) batches.push_back({most, {most, 1}});
+  const int64_t first = tokens > 1 ? power_below(tokens) : 0, second = tokens - first;
+  const bool divided =
+      first > 0 && outputs <= second && first + round_up(second, most) + kRunCost < round_up(tokens, most);
+  if (divided) batches.push_back({first, {first, 1}});
+  batches.push_back(padded(divided ? second : tokens, outputs, most));
+  return batches;
+}
+
+std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
+  std::vector<BatchShape> shapes;
+  for (int64_t tokens = batch; tokens > 1 && shapes.size() < kKeptPromptShapes; tokens = power_below(tokens)) {
+    shapes.push_back({tokens, 1});
+  }
+  return shapes;
+}
+
+Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+                 const SessionOptions& options)
+    : model_(model),
+      size_(session_size(model.hparams, options)),
+      candidates_per_output_(std::min(options.candidates, model.hparams.vocab)),
+      trace_(options.tracer != nullptr ? options.tracer->row("host") : nullptr),
+      backends_(std::move(backends)) {
+  require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
+  for (const auto& backend : backends_) backend->set_tracer(options.tracer);
+  const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
+  declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
+  allocate_cache(placement);
+  std::vector<Backend*> streams;
+  for (const auto& backend : backends_) streams.push_back(backend.get());
+  scheduler_ = std::make_unique<sched::Scheduler>(std::move(streams), scheduler_options(placement, options));
+  reserve();
+}
+
+sched::SchedulerOptions scheduler_options(const Placement& placement, const SessionOptions& options) {
+  sched::SchedulerOptions scheduler;
+  scheduler.copies = placement.devices().size() > 1 ? kPipelineCopies : 1;
+  scheduler.op_offload = options.op_offload;
+  scheduler.kept_graphs = kKeptPromptShapes + 2;
+  return scheduler;
+}
+
+Session::~Session() {
+  try {
+    scheduler_->synchronize();
+  } catch (const Error&) {
+    // Nobody is left to be told; the work has ended, which is what matters here.
+  }
+}
+
+void Session::allocate_cache(const Placement& placement) {
+  std::vector<std::vector<Tensor*>> homes(placement.devices().size());
+  for (Tensor* tensor : cache_.context.tensors()) {
+    homes[static_cast<size_t>(placement.device_of(*tensor))].push_back(tensor);
+  }
+  for (size_t d = 0; d < homes.size(); ++d) {
+    cache_buffers_.push_back(allocate_tensors(homes[d], placement.devices()[d]->buffer_type(), Usage::kAny));
+    if (cache_buffers_.back() != nullptr) cache_buffers_.back()->clear(0);
+  }
+}
+
+// The largest graph first: what comes later fits into its memory, so that nothing is planned twice.
+void Session::reserve() {
+  const auto largest = build({size_.batch, 1});
+  scheduler_->allocate(*largest->graph.graph);
+}
+
+std::unique_ptr<Session::Compiled> Session::build(BatchShape shape) const {
+  auto fresh = std::make_unique<Compiled>();
+  fresh->shape = shape;
+  shape.candidates = candidates_per_output_;
+  fresh->graph = model_.architecture->build(model_.hparams, model_.weights, cache_, shape);
+  return fresh;
+}
+
+Session::Compiled& Session::compiled(BatchShape shape) {
+  const auto found = std::find_if(compiled_.begin(), compiled_.end(), [&](const auto& c) { return c->shape == shape; });
+  if (found != compiled_.end()) {
+    std::rotate(compiled_.begin(), found, found + 1);
+    return *compiled_.front();
+  }
+  const TraceScope scope(trace_.get(), TraceKind::kHost, {"plan a graph"});
+  if (shape != kSingle) make_room();
+  auto fresh = build(shape);
+  scheduler_->allocate(*fresh->graph.graph);
+  ++compilations_;
+  return **compiled_.insert(compiled_.begin(), std::move(fresh));
+}
+
+void Session::make_room() {
+  const auto is_prompt = [](const auto& c) { return c->shape != kSingle; };
+  if (std::count_if(compiled_.begin(), compiled_.end(), is_prompt) < static_cast<ptrdiff_t>(kKeptPromptShapes)) return;
+  const auto oldest = std::find_if(compiled_.rbegin(), compiled_.rend(), is_prompt);
+  if (latest_ == oldest->get()) latest_ = nullptr;
+  compiled_.erase(std::next(oldest).base());
+}
+
+void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
+  const std::string tokens = trace_ != nullptr ? std::to_string(c.shape.tokens) : std::string();
+  const TraceScope scope(trace_.get(), TraceKind::kHost,
+                         {"evaluate ", tokens, c.shape.tokens == 1 ? " token" : " tokens"});
+  const size_t bytes = static_cast<size_t>(c.shape.tokens) * sizeof(int32_t);
+  tensor_set(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
+  tensor_set(*c.graph.positions, positions_.data() + begin, 0, bytes);
+  tensor_set(*c.graph.cache_rows, positions_.data() + begin, 0, bytes);
+  tensor_set(*c.graph.out_ids, out_ids, 0, static_cast<size_t>(c.shape.outputs) * sizeof(int32_t));
+  scheduler_->compute_async(*c.graph.graph);
+  latest_ = &c;
+}
+
+void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
+  int64_t count = static_cast<int64_t>(tokens.size());
+  require<InvalidArgument>(count > 0, "no tokens to evaluate");
+  require<InvalidArgument>(count <= size_.context - position_,
+                           "{} tokens do not fit: {} of the context of {} are used; ask for a larger context", count,
+                           position_, size_.context);
+  for (int32_t token : tokens) {
+    require<InvalidArgument>(token >= 0 && token < model_.hparams.vocab, "token {} is not in the vocabulary of {}",
+                             token, model_.hparams.vocab);
+  }
+  int64_t last = (count - 1) % size_.batch + 1;
+  require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
+                           last);
+  const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
+  // Only the last batch has more room than tokens.
+  const Batch& end = batches.back();
+  const int64_t room = count - end.tokens + end.shape.tokens;
+  tokens_.assign(room, kPaddingToken);
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+  positions_.assign(room, kNowhere);
+  std::iota(positions_.begin(), positions_.begin() + count, static_cast<int32_t>(position_));
+  // The first entry serves all batches but the last, whose output nobody reads; the rest are the last batch's, its
+  // latest output again where there is room for more.
+  out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
+  out_ids_[0] = 0;
+  std::iota(out_ids_.begin() + 1, out_ids_.begin() + 1 + outputs, static_cast<int32_t>(end.tokens - outputs));
+  latest_ = nullptr;  // nothing, should a batch fail
+  outputs_ = outputs;
+  int64_t begin = 0;
+  for (const Batch& batch : batches) {
+    run_batch(compiled(batch.shape), begin, out_ids_.data() + (&batch == &end ? 1 : 0));
+    begin += batch.tokens;
+  }
+  position_ += count;
+}
+
+void Session::wait_for(std::string_view what) {
+  const TraceScope scope(trace_.get(), TraceKind::kWait, {"wait for ", what});
+  scheduler_->synchronize();
+}
+
+std::span<const float> Session::logits() {
+  require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
+  require<InvalidArgument>(candidates_per_output_ == 0,
+                           "the devices select {} candidates and give no logits; make the session without",
+                           candidates_per_output_);
+  const Tensor& logits = *latest_->graph.logits;
+  logits_.resize(outputs_ * model_.hparams.vocab);
+  scheduler_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
+  wait_for("logits");
+  return logits_;
+}
+
+std::span<const TokenLogit> Session::candidates() {
+  require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate something first");
+  require<InvalidArgument>(candidates_per_output_ > 0, "the devices give logits; make the session with candidates");
+  const auto count = static_cast<size_t>(outputs_ * candidates_per_output_);
+  ids_.resize(count);
+  logits_.resize(count);
+  scheduler_->get_async(*latest_->graph.candidate_ids, ids_.data(), 0, count * sizeof(int32_t));
+  scheduler_->get_async(*latest_->graph.candidate_logits, logits_.data(), 0, count * sizeof(float));
+  wait_for("candidates");
+  candidates_.resize(count);
+  for (size_t i = 0; i < count; ++i) candidates_[i] = {ids_[i], logits_[i]};
+  return candidates_;
+}
+
+void Session::rewind(int64_t position) {
+  require<InvalidArgument>(position >= 0 && position <= position_, "cannot go back to token {} of {}", position,
+                           position_);
+  position_ = position;
+}
+
+void Session::set_position(int64_t position) {
+  require<InvalidArgument>(position >= 0 && position <= size_.context, "position {} is outside the context of {}",
+                           position, size_.context);
+  position_ = position;
+  latest_ = nullptr;
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,153 @@
+// A session: one text going through a model on the devices of a placement. Owns the streams of work, the KV
+// cache and the compiled graphs. One thread at a time may use it; the model and the placement must outlive
+// it.
+//
+//   Session session(model, placement, placement.init(), {.context = 512});
+//   session.evaluate(prompt);                         // in batches of at most options.batch tokens
+//   for (...) session.evaluate(std::array{sample(session.logits())});
+//
+// Graphs are static, so prompts run in batches of few different sizes (divide_into_batches). Tokens that fill a batch
+// up have no position and no row of the cache: they see nothing, nothing sees them, and nobody looks at their results.
+// The graph for single tokens is kept, and those of the four shapes used last, so that prompts of different lengths and
+// generation can alternate without planning anything again:
+//
+//   batch 512: 700 tokens run as 512, 128 and 64 (60 and padding), 20 tokens as 32, and then one by one
+//
+// With options.candidates selecting the best tokens is the devices' work too. A Sampler does with these what it would
+// do with all logits:
+//
+//   for (...) session.evaluate(std::array{sampler.sample_best(session.candidates())});
+//
+// evaluate() queues work and returns; logits() and candidates() wait for it and throw what failed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "devices/device.h"
+#include "models/arch/model.h"
+#include "models/place/placement.h"
+#include "models/session/sampler.h"
+#include "sched/scheduler.h"
+
+namespace shoal::models {
+
+struct SessionOptions {
+  int64_t context = 0;  ///< tokens that fit; 0: what the model was trained for
+  int64_t batch = 512;  ///< most tokens in one run of a graph
+  DType dtype_k = DType::kF16;
+  DType dtype_v = DType::kF16;
+  bool op_offload = true;  ///< see sched::SchedulerOptions
+  /// The devices select so many tokens for each output, and only these come to the host: candidates() instead of
+  /// logits(). 0: logits().
+  int64_t candidates = 0;
+  /// Gets a row for each stream, and one called "host"; must outlive the session. nullptr: nobody wants to know.
+  Tracer* tracer = nullptr;
+};
+
+/// Batches of a prompt that may be on their way at a time where layers lie on several devices.
+inline constexpr int kPipelineCopies = 4;
+
+/// What the options mean for a model: the context it gets and its largest batch.
+struct SessionSize {
+  int64_t context = 0;
+  int64_t batch = 0;
+};
+/// Throws InvalidArgument for a batch below 1 and for a context or candidates below 0.
+SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
+
+/// One run of a graph: that many tokens in a graph of that shape.
+struct Batch {
+  int64_t tokens = 1;
+  BatchShape shape;
+  bool operator==(const Batch&) const = default;
+};
+/// Full batches, and for the rest the next power of two or, where that saves more than another run costs, the power of
+/// two below and what then remains. The last batch has all outputs, which must fit into the rest.
+///   700 tokens, 1 output, batches of 512: 512 in {512, 1}, 128 in {128, 1}, 60 in {64, 1};  5, 5 and 512: 5 in {8, 8}
+std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most);
+/// The shapes that take most memory of those that a session has at a time beside single tokens, largest first:
+///   512 -> {512, 1}, {256, 1}, {128, 1}, {64, 1}
+std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
+
+/// How a session's scheduler works, and what a plan of it must assume.
+sched::SchedulerOptions scheduler_options(const Placement& placement, const SessionOptions& options);
+
+class Session {
+ public:
+  /// Allocates the cache, and compute memory for a full batch with one output. The model's weights must be loaded on
+  /// the placement's devices; `backends`: one for each of them.
+  Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+          const SessionOptions& options = {});
+  ~Session();
+
+  int64_t context() const { return size_.context; }
+  /// Most tokens in one run of a graph.
+  int64_t batch() const { return size_.batch; }
+  /// Tokens in the cache.
+  int64_t position() const { return position_; }
+  /// Appends tokens and keeps the logits of the last `outputs` of them (of its last batch). Throws InvalidArgument when
+  /// the context is full, a token is outside the vocabulary, or more outputs are asked for than the last batch has.
+  void evaluate(std::span<const int32_t> tokens, int64_t outputs = 1);
+  /// Logits of the latest evaluate: vocab values for each output, oldest first. Waits. Valid until the next call.
+  /// Throws InvalidArgument where the devices select candidates.
+  std::span<const float> logits();
+  /// Do the devices select candidates?
+  bool selects() const { return candidates_per_output_ > 0; }
+  /// What the devices selected in the latest evaluate: options.candidates tokens for each output, or the vocabulary if
+  /// that is less, as top_logits() of sampler.h gives them, except that nobody has looked at the other logits. Waits.
+  /// Valid until the next call. Throws InvalidArgument where they select nothing.
+  std::span<const TokenLogit> candidates();
+  /// Forgets all tokens from `position` on.
+  void rewind(int64_t position);
+
+  sched::Scheduler& scheduler() { return *scheduler_; }
+  const sched::Scheduler& scheduler() const { return *scheduler_; }
+  const Model& model() const { return model_; }
+  /// Its tensors, for session_state.h: to be read and written once scheduler() is synchronised.
+  const KvCache& cache() const { return cache_; }
+  /// Says that somebody has written rows [0, position) of the cache. There are no logits then.
+  void set_position(int64_t position);
+  /// The cache's memory, one buffer for each of the placement's devices; nullptr where it has none of it.
+  std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }
+  /// How many graphs are at hand.
+  size_t kept_graphs() const { return compiled_.size(); }
+  /// How many graphs were built so far.
+  int64_t compilations() const { return compilations_; }
+
+ private:
+  struct Compiled;
+  void allocate_cache(const Placement& placement);
+  void reserve();
+  std::unique_ptr<Compiled> build(BatchShape shape) const;
+  /// Waits for what is queued, `what` among it.
+  void wait_for(std::string_view what);
+  /// Finds or makes it.
+  Compiled& compiled(BatchShape shape);
+  /// Drops the shape used longest ago where one more would be too many.
+  void make_room();
+  void run_batch(Compiled& compiled, int64_t begin, const int32_t* out_ids);
+
+  const Model& model_;
+  SessionSize size_;
+  int64_t candidates_per_output_ = 0;
+  TraceRowUse trace_;
+  KvCache cache_;
+  std::vector<std::unique_ptr<Buffer>> cache_buffers_;
+  std::vector<std::unique_ptr<Backend>> backends_;  // after the buffers: their queues must end before they go
+  std::unique_ptr<sched::Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Compiled>> compiled_;  // the latest used first
+  int64_t compilations_ = 0;
+  Compiled* latest_ = nullptr;
+  int64_t outputs_ = 0;  // of latest_ that were asked for
+  int64_t position_ = 0;
+  std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
+  std::vector<float> logits_;
+  std::vector<int32_t> ids_;  // of the candidates; their logits are in logits_
+  std::vector<TokenLogit> candidates_;
+};
+
+}  // namespace shoal::models

@@ -1,0 +1,177 @@
+#include "models/session/session_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace shoal::models {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "states are little-endian");
+
+constexpr uint64_t kMagic = 0x3156'4b4c'414f'4853;  // "SHOALKV1"
+constexpr uint32_t kVersion = 1;
+
+/// FNV-1a.
+class Hash {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    for (std::byte byte : bytes) value_ = (value_ ^ static_cast<uint64_t>(byte)) * 0x100'0000'01b3;
+  }
+  template <class T>
+  void add_value(const T& value) {
+    add(std::as_bytes(std::span(&value, 1)));
+  }
+  void add_text(std::string_view text) {
+    add_value(text.size());
+    add(std::as_bytes(std::span(text)));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf2'9ce4'8422'2325;
+};
+
+/// As it lies in a state; no padding.
+struct Header {
+  uint64_t magic = kMagic;
+  uint32_t version = kVersion;
+  uint32_t dtype_k = 0, dtype_v = 0;  ///< numbers of GGUF
+  uint32_t reserved = 0;
+  uint64_t model = 0;
+  uint64_t rows = 0;
+  uint64_t checksum = 0;  ///< of the header with 0 here, and of all that follows
+};
+static_assert(sizeof(Header) == 48);
+
+void add_hparams(Hash& hash, const Hparams& h) {
+  hash.add_text(h.architecture);
+  for (int64_t value : {h.layers, h.context, h.embd, h.ff, h.heads, h.kv_heads, h.head_dim_k, h.head_dim_v, h.vocab,
+                        h.experts, h.experts_used}) {
+    hash.add_value(value);
+  }
+  hash.add_value(h.norm_eps);
+  RopeParams::fields(h.rope, [&](std::string_view, const auto& value) { hash.add_value(value); });
+}
+
+/// Models of one shape differ in their weights: a look at the first bytes of each tells them apart.
+uint64_t fingerprint(const Model& model) {
+  Hash hash;
+  add_hparams(hash, model.hparams);
+  for (const Tensor* tensor : model.weights.tensors()) {
+    hash.add_text(tensor->name);
+    hash.add_text(name_of(tensor->dtype));
+    for (int64_t length : tensor->shape) hash.add_value(length);
+    std::vector<std::byte> first(std::min<size_t>(tensor->bytes(), 64));
+    tensor_get(*tensor, first.data(), 0, first.size());
+    hash.add(first);
+  }
+  return hash.value();
+}
+
+uint64_t checksum(Header header, std::span<const std::byte> rows) {
+  header.checksum = 0;
+  Hash hash;
+  hash.add_value(header);
+  hash.add(rows);
+  return hash.value();
+}
+
+Header header_for(const Session& session, int64_t rows) {
+  Header header;
+  header.dtype_k = traits(session.cache().k.front()->dtype).gguf_type;
+  header.dtype_v = traits(session.cache().v.front()->dtype).gguf_type;
+  header.model = fingerprint(session.model());
+  header.rows = static_cast<uint64_t>(rows);
+  return header;
+}
+
+/// Where the first `count` rows of each head lie in a cache tensor.
+Rows first_rows(const Tensor& tensor, int64_t count) {
+  const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
+  return {0, static_cast<size_t>(count) * row, static_cast<size_t>(tensor.shape[2]),
+          static_cast<size_t>(tensor.shape[1]) * row};
+}
+
+/// Calls use(tensor, its first rows, where they are in a state) for all cache tensors.
+template <class Use>
+void for_each_tensor(const KvCache& cache, int64_t count, Use&& use) {
+  size_t at = 0;
+  for (Tensor* tensor : cache.context.tensors()) {
+    const Rows rows = first_rows(*tensor, count);
+    use(*tensor, rows, at);
+    at += rows.row_bytes * rows.rows;
+  }
+}
+
+size_t bytes_of(const KvCache& cache, int64_t count) {
+  size_t bytes = 0;
+  for_each_tensor(cache, count, [&](Tensor&, const Rows& rows, size_t) { bytes += rows.row_bytes * rows.rows; });
+  return bytes;
+}
+
+std::string type_name(uint32_t gguf_type) {
+  const auto dtype = dtype_from_gguf(gguf_type);
+  return dtype ? std::string(name_of(*dtype)) : fmt::format("type {}", gguf_type);
+}
+
+/// The header of a state that fits the session.
+Header checked_header(const Session& session, std::span<const std::byte> state) {
+  Header header;
+  header.magic = 0;
+  if (!state.empty()) std::memcpy(&header, state.data(), std::min(state.size(), sizeof header));
+  require<InvalidArgument>(header.magic == kMagic && state.size() >= sizeof header,
+                           "these {} bytes are no state of a session; give what save_state returned", state.size());
+  require<InvalidArgument>(header.version == kVersion,
+                           "the state has version {}, this program knows {}; save it again with this program",
+                           header.version, kVersion);
+  const Header own = header_for(session, session.position());
+  require<InvalidArgument>(header.model == own.model,
+                           "the state belongs to another model than {}; restore it with its own",
+                           session.model().file.path());
+  require<InvalidArgument>(
+      header.dtype_k == own.dtype_k && header.dtype_v == own.dtype_v,
+      "the state has keys of {} and values of {}, the cache {} and {}; use a cache of the same types",
+      type_name(header.dtype_k), type_name(header.dtype_v), type_name(own.dtype_k), type_name(own.dtype_v));
+  require<InvalidArgument>(header.rows <= static_cast<uint64_t>(session.context()),
+                           "the state has {} tokens, the context {}; use a larger context (-c)", header.rows,
+                           session.context());
+  const size_t expected = sizeof header + bytes_of(session.cache(), static_cast<int64_t>(header.rows));
+  require<InvalidArgument>(state.size() == expected,
+                           "the state of {} tokens should have {} bytes, it has {}; save it again", header.rows,
+                           expected, state.size());
+  require<InvalidArgument>(checksum(header, state.subspan(sizeof header)) == header.checksum,
+                           "the state is damaged: its checksum is wrong; save it again");
+  return header;
+}
+
+}  // namespace
+
+std::vector<std::byte> save_state(Session& session) {
+  session.scheduler().synchronize();
+  const int64_t count = session.position();
+  std::vector<std::byte> state(sizeof(Header) + bytes_of(session.cache(), count));
+  for_each_tensor(session.cache(), count, [&](Tensor& tensor, const Rows& rows, size_t at) {
+    tensor.buffer->get_2d(tensor, state.data() + sizeof(Header) + at, rows.row_bytes, rows);
+  });
+  Header header = header_for(session, count);
+  header.checksum = checksum(header, std::span(state).subspan(sizeof header));
+  std::memcpy(state.data(), &header, sizeof header);
+  return state;
+}
+
+void restore_state(Session& session, std::span<const std::byte> state) {
+  const Header header = checked_header(session, state);
+  session.scheduler().synchronize();
+  session.set_position(0);  // should a device fail on the way
+  const auto count = static_cast<int64_t>(header.rows);
+  for_each_tensor(session.cache(), count, [&](Tensor& tensor, const Rows& rows, size_t at) {
+    tensor.buffer->set_2d(tensor, state.data() + sizeof header + at, rows.row_bytes, rows);
+  });
+  session.set_position(count);
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,54 @@
+#include "models/tokenizer/utf8.h"
+
+#include <algorithm>
+
+namespace shoal::models {
+namespace {
+
+struct Lead {
+  size_t length;                         // of the whole sequence; 0: no sequence starts like this
+  unsigned char second_min, second_max;  // what the second byte may be; the rest are 80..bf
+};
+
+// The table of RFC 3629, section 4.
+Lead lead_of(unsigned char byte) {
+  if (byte < 0x80) return {1, 0, 0};
+  if (byte >= 0xc2 && byte <= 0xdf) return {2, 0x80, 0xbf};
+  if (byte == 0xe0) return {3, 0xa0, 0xbf};
+  if (byte == 0xed) return {3, 0x80, 0x9f};
+  if (byte >= 0xe1 && byte <= 0xef) return {3, 0x80, 0xbf};
+  if (byte == 0xf0) return {4, 0x90, 0xbf};
+  if (byte >= 0xf1 && byte <= 0xf3) return {4, 0x80, 0xbf};
+  if (byte == 0xf4) return {4, 0x80, 0x8f};
+  return {0, 0, 0};
+}
+
+// Leading bytes of `text` that agree with `lead`, up to its length.
+size_t matching(std::string_view text, const Lead& lead) {
+  size_t n = 1;
+  for (; n < std::min(lead.length, text.size()); ++n) {
+    const auto byte = static_cast<unsigned char>(text[n]);
+    const bool fits = n == 1 ? byte >= lead.second_min && byte <= lead.second_max : byte >= 0x80 && byte <= 0xbf;
+    if (!fits) break;
+  }
+  return n;
+}
+
+}  // namespace
+
+size_t utf8_sequence(std::string_view text) {
+  if (text.empty()) return 0;
+  const Lead lead = lead_of(static_cast<unsigned char>(text[0]));
+  return lead.length > 0 && matching(text, lead) == lead.length ? lead.length : 0;
+}
+
+size_t utf8_incomplete_tail(std::string_view text) {
+  for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
+    const std::string_view tail = text.substr(text.size() - n);
+    const Lead lead = lead_of(static_cast<unsigned char>(tail[0]));
+    if (lead.length > n && matching(tail, lead) == n) return n;
+  }
+  return 0;
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,186 @@
+#include "machine/catalogue.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "base/error.h"
+#include "tests/support/temporary.h"
+
+namespace shoal::machine {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::vector<std::string> names_of(const MachineModel& machine) {
+  std::vector<std::string> names;
+  for (const DeviceModel& device : machine.devices) names.push_back(device.name);
+  return names;
+}
+
+/// Of an all_reduce among all devices.
+double all_reduce(const std::string& machine, double bytes) {
+  const MachineModel model = make_machine(machine);
+  std::vector<int> members(model.devices.size());
+  std::iota(members.begin(), members.end(), 0);
+  return model.collective_seconds(Op::kAllReduce, members, bytes);
+}
+
+TEST(Machines, NamesMakeDevices) {
+  const MachineModel machine = make_machine("sim:H200x8-nvlink");
+  EXPECT_EQ(machine.name, "H200x8-nvlink4");
+  ASSERT_EQ(machine.devices.size(), 8u);
+  EXPECT_EQ(machine.devices[7].name, "H200.7");
+  EXPECT_EQ(machine.devices[7].domain, 7) << "no two share anything";
+  EXPECT_EQ(machine.devices[0].type, DeviceType::kGpu);
+  EXPECT_NEAR(static_cast<double>(machine.devices[0].memory), 141 * 1.0737e9, 2e9);
+  EXPECT_EQ(make_machine("h200X8-NVLINK"), machine) << "in any case";
+  EXPECT_EQ(make_machine("H200x8"), machine) << "NVLink is faster than PCIe";
+  EXPECT_EQ(names_of(make_machine("L40S")), std::vector<std::string>{"L40S.0"});
+}
+
+TEST(Machines, GpusCanDiffer) {
+  const MachineModel machine = make_machine("RTX4090+RTX3090x2+RTX4090-pcie");
+  EXPECT_EQ(names_of(machine), (std::vector<std::string>{"RTX4090.0", "RTX3090.0", "RTX3090.1", "RTX4090.1"}));
+  EXPECT_EQ(machine.name, "RTX4090+RTX3090x2+RTX4090-pcie4");
+  EXPECT_GT(machine.devices[0].bandwidth, machine.devices[1].bandwidth);
+  EXPECT_EQ(make_machine("RTX5090+RTX4090").name, "RTX5090+RTX4090-pcie4") << "the older of the two";
+}
+
+TEST(Machines, NamesMayHaveDashes) {
+  EXPECT_EQ(make_machine("A100-PCIe").devices.size(), 1u);
+  EXPECT_EQ(make_machine("A100-PCIex4-pcie").name, "A100-PCIex4-pcie4-p2p");
+  EXPECT_EQ(make_machine("A100-PCIex2-nvlink").name, "A100-PCIex2-nvlink-bridge");
+  EXPECT_EQ(make_machine("H100+H100-PCIe").name, "H100+H100-PCIe-pcie5-p2p");
+}
+
+TEST(Machines, LinksDependOnTheGpus) {
+  EXPECT_EQ(make_machine("RTX4090x2").name, "RTX4090x2-pcie4") << "its driver has no peer access";
+  EXPECT_EQ(make_machine("RTX4090x2-pcie-p2p").name, "RTX4090x2-pcie4-p2p");
+  EXPECT_EQ(make_machine("L40Sx4-pcie").name, "L40Sx4-pcie4-p2p");
+  EXPECT_EQ(make_machine("L40Sx4-pcie-host").name, "L40Sx4-pcie4");
+  EXPECT_EQ(make_machine("RTX5090x2-pcie4").name, "RTX5090x2-pcie4");
+  EXPECT_EQ(make_machine("RTX3090x2").name, "RTX3090x2-nvlink-bridge");
+  EXPECT_EQ(make_machine("RTX3090x4").name, "RTX3090x4-pcie4");
+}
+
+TEST(Machines, SaysWhatThereIs) {
+  const auto refuses = [](const std::string& name, const auto& text) {
+    EXPECT_THAT([&] { make_machine(name); }, ThrowsMessage<InvalidArgument>(text)) << name;
+  };
+  refuses("TPUx4", AllOf(HasSubstr("machine 'TPUx4': 'TPUx4' is none of the GPUs H200, H100"),
+                         HasSubstr("path of a JSON file")));
+  refuses("", HasSubstr("is none of the GPUs"));
+  refuses("H200x0", HasSubstr("expected 1 to 64 H200, got 0"));
+  refuses("H200x65", HasSubstr("expected 1 to 64 H200, got 65"));
+  refuses("H200x40+H200x40", HasSubstr("expected up to 64 GPUs, got 80"));
+  refuses("H200xlarge", HasSubstr("'H200xlarge' is none of the GPUs"));
+  refuses("H200+", HasSubstr("'' is none of the GPUs"));
+  refuses("H200x8-infiniband", HasSubstr("there is no link 'infiniband'; there are nvlink, pcie"));
+  refuses("RTX4090x2-nvlink", HasSubstr("NVLink joins no RTX4090; write -pcie"));
+  refuses("RTX3090x4-nvlink", HasSubstr("NVLink joins up to 2 RTX3090"));
+  refuses("H100+H200-nvlink", HasSubstr("NVLink joins"));
+  EXPECT_THAT(catalogue_gpus(), Contains("B200"));
+  for (const std::string& gpu : catalogue_gpus()) EXPECT_EQ(make_machine(gpu).devices.size(), 1u) << gpu;
+  for (const std::string& link : catalogue_links()) EXPECT_NO_THROW(make_machine("H100x2-" + link)) << link;
+}
+
+TEST(Machines, NewerLinksAreFaster) {
+  for (const double bytes : {4096.0, 16384.0, 1e6, 16e6, 1e9}) {
+    const double nvlink5 = all_reduce("B200x8", bytes), nvlink4 = all_reduce("H200x8", bytes);
+    const double nvlink3 = all_reduce("A100x8", bytes), pcie = all_reduce("H200x8-pcie", bytes);
+    EXPECT_LE(nvlink5, nvlink4) << bytes;
+    EXPECT_LT(nvlink4, nvlink3) << bytes;
+    EXPECT_LT(nvlink3, pcie) << bytes;
+    EXPECT_LT(pcie, all_reduce("H200x8-pcie-host", bytes)) << bytes;
+    EXPECT_LT(all_reduce("H200x2", bytes), nvlink4) << "of fewer devices, " << bytes;
+  }
+}
+
+// Otherwise a step of a plan could cost less by growing.
+TEST(Machines, EveryDeviceIsComplete) {
+  for (const std::string& gpu : catalogue_gpus()) {
+    const DeviceModel device = make_machine(gpu).devices.front();
+    EXPECT_GT(device.memory, size_t{10} << 30) << gpu;
+    for (const double value : {device.bandwidth, device.activation_bandwidth, device.attention_rate,
+                               device.attention_bandwidth, device.op_seconds, device.run_seconds}) {
+      EXPECT_GT(value, 0) << gpu;
+    }
+    EXPECT_LT(device.attention_bandwidth, device.bandwidth) << gpu;
+    for (const char* dtype : {"f32", "f16", "bf16", "q4_0", "q8_0", "q4_K", "q6_K"}) {
+      ASSERT_TRUE(device.products.contains(dtype)) << gpu << " " << dtype;
+      const ProductModel& product = device.products.at(dtype);
+      EXPECT_LT(product.seconds(1, false), product.seconds(2, false)) << gpu << " " << dtype;
+      EXPECT_LT(product.seconds(512, false), 512 * product.seconds(1, false)) << gpu << " " << dtype;
+    }
+    EXPECT_LT(device.products.at("q4_K").seconds(1, false), device.products.at("f16").seconds(1, false)) << gpu;
+    EXPECT_LT(device.products.at("f16").seconds(1, false), device.products.at("f32").seconds(1, false)) << gpu;
+  }
+}
+
+TEST(Machines, AreFoundInFilesToo) {
+  const std::string path = test::temporary("machine.json");
+  std::ofstream(path) << R"({"version": 1, "name": "two", "devices": [{"name": "X", "count": 2, "memory": 1e9,
+                             "bandwidth": 1e11, "rates": {"default": 1e12}}]})";
+  EXPECT_EQ(names_of(find_machine(path)), (std::vector<std::string>{"X.0", "X.1"}));
+  EXPECT_EQ(find_machine("sim:" + path), find_machine(path));
+  EXPECT_EQ(find_machine("sim:H100x4"), make_machine("H100x4"));
+  // What is written is read.
+  std::ofstream(path) << to_json(make_machine("RTX4090x2-pcie"));
+  EXPECT_EQ(find_machine(path), make_machine("RTX4090x2-pcie"));
+  // So is what `shoal probe` prints, and the first machine, which is the latest, of the file that it keeps.
+  const std::string text = to_json(make_machine("L4")), other = to_json(make_machine("L40S"));
+  std::ofstream(path) << R"({"file": "somewhere", "machine": )" << text << "}";
+  EXPECT_EQ(find_machine(path), make_machine("L4"));
+  std::ofstream(path) << R"({"version": 1, "machines": [{"machine": )" << text << R"(}, {"machine": )" << other
+                      << "}]}";
+  EXPECT_EQ(find_machine(path), make_machine("L4"));
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const char* key : {"machine", "machines", "devices"}) {
+    std::ofstream(path) << "{\"" << key << "\": [{\"machine\": " << deep << "}]}";
+    EXPECT_THAT([&] { find_machine(path); },
+                ThrowsMessage<InvalidArgument>(path + ": lists and objects in each other, more than 16 deep"));
+  }
+  std::ofstream(path) << "{";
+  EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(HasSubstr(path)));
+  std::filesystem::remove(path);
+}
+
+TEST(Machines, SayWhyAFileIsNone) {
+  const auto refuses = [](const std::string& path, const std::string& fault) {
+    const auto message = AllOf(HasSubstr(path + ": " + fault), HasSubstr("docs/simulation.md"));
+    EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(message));
+  };
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() / "m.json";
+  refuses(path, "there is no such file");
+  refuses(folder.path(), "is a folder");
+  std::filesystem::create_directory(path);
+  refuses(path, "is a folder");
+  std::filesystem::remove(path);
+  for (const char* nothing : {"", " \n\t\r\n"}) {
+    std::ofstream(path) << nothing;
+    refuses(path, "is empty");
+  }
+  refuses(path + "/m.json", "there is no such file");
+  std::ofstream(path) << "hello";
+  refuses(path, "no JSON, from line 1, column 1 on");
+  refuses("/dev/null", "is no file with text");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("m.json", path);
+  refuses(path, "cannot be read: Too many levels of symbolic links");
+  std::filesystem::remove(path);
+  if (geteuid() == 0) return;  // may read everything
+  std::ofstream(path) << "{}";
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  refuses(path, "cannot be read: Permission denied");
+}
+
+}  // namespace
+}  // namespace shoal::machine

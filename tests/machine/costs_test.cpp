@@ -1,0 +1,167 @@
+#include "machine/costs.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "graph/text.h"
+
+namespace shoal::machine {
+namespace {
+
+using testing::ThrowsMessage;
+
+/// Figures that tell every part of a cost apart.
+DeviceModel device() {
+  DeviceModel device;
+  device.name = "dev";
+  device.bandwidth = 1000;
+  device.activation_bandwidth = 10;
+  device.attention_rate = 100;
+  device.attention_bandwidth = 50;
+  device.products = {{"f32", {{{1, 2.0}, {5, 6.0}}, {{1, 0.5}}}}, {"q8_0", {{{1, 3.0}}, {}}}};
+  return device;
+}
+
+struct Case {
+  const char* what;
+  const char* graph;
+  double seconds;
+  double bytes;
+};
+
+const Case kCases[] = {
+    {"a product of one column", "weight %w f32 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 12 * 2, 48},
+    {"of three", "weight %w f32 [4, 3]\ninput %x f32 [4, 3]\n%n = mul_mat(%w, %x)", 12 * 4, 48},
+    {"of ten", "weight %w f32 [4, 3]\ninput %x f32 [4, 10]\n%n = mul_mat(%w, %x)", 12 * 12, 48},
+    {"quantised", "weight %w q8_0 [64, 3]\ninput %x f32 [64]\n%n = mul_mat(%w, %x)", 192 * 3, 6 * 34},
+    {"two sheets of weights for six of columns",
+     "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 6]\n%n = mul_mat(%w, %x)", 24 * 4, 96},
+    {"no weights", "weight %w f32 [0, 3]\ninput %x f32 [0, 2]\n%n = mul_mat(%w, %x)", 0, 0},
+    {"no columns", "weight %w f32 [4, 3]\ninput %x f32 [4, 0]\n%n = mul_mat(%w, %x)", 0, 0},
+    // One token takes 2 of 8 experts; 4 tokens use 8 (1 - 0.75^4) = 5.46875 with 8 columns between them.
+    {"two experts of eight",
+     "weight %w f32 [4, 3, 8]\ninput %x f32 [4, 1, 1]\ninput %i i32 [2, 1]\n%n = mul_mat_id(%w, %x, %i)", 24 * 2, 96},
+    {"four tokens with two experts of eight",
+     "weight %w f32 [4, 3, 8]\ninput %x f32 [4, 1, 4]\ninput %i i32 [2, 4]\n%n = mul_mat_id(%w, %x, %i)",
+     12 * 5.46875 * (2 + 8 / 5.46875 - 1), 48 * 5.46875},
+    {"all experts", "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 3]\ninput %i i32 [2, 3]\n%n = mul_mat_id(%w, %x, %i)",
+     24 * 4, 96},
+    // Keys of 2 * 8 bytes and values of 2 * 4 in a row of each of 3 heads; 4 rows are seen.
+    {"attention of one query",
+     "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\n%n = attention(%q, %k, %v, _, _, _)",
+     2 * 12 * 4 * 6 / 100.0, 4 * 3 * 24},
+    {"attention of one query and one head",
+     "input %q f32 [8, 1, 1]\ncache %k f32 [8, 10, 1]\ncache %v f32 [4, 10, 1]\n%n = attention(%q, %k, %v, _, _, _)",
+     4 * 48 / 50.0, 4 * 48},
+    {"attention of many queries",
+     "input %q f32 [8, 50, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\n%n = attention(%q, %k, %v, _, _, _)",
+     2 * 12 * 4 * 300 / 100.0, 4 * 3 * 24},
+    {"attention in a window",
+     "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\ninput %ids1.p i32 [1]\n"
+     "%n = attention(%q, %k, %v, %ids1.p, _, _) {window=3}",
+     2 * 12 * 3 * 6 / 100.0, 3 * 3 * 24},
+    {"attention with fewer rows than the average",
+     "input %q f32 [8, 1, 6]\ncache %k f16 [8, 2, 3]\ncache %v f16 [4, 2, 3]\n%n = attention(%q, %k, %v, _, _, _)",
+     2 * 12 * 2 * 6 / 100.0, 2 * 3 * 24},
+    {"rows that are gathered", "weight %w q8_0 [32, 1000]\ninput %i i32 [2]\n%n = get_rows(%w, %i)",
+     (2 * 34 + 8 + 2 * 128) / 10.0, 0},
+    {"rows that are written",
+     "cache %c f16 [8, 100, 2]\ninput %x f32 [8, 3, 2]\ninput %i i32 [3]\n%n = set_rows(%c, %x, %i)",
+     (48 * 4 + 12 + 48 * 2) / 10.0, 0},
+    {"a sum", "input %a f32 [4, 5]\ninput %b f32 [4]\n%n = add(%a, %b)", (80 + 16 + 80) / 10.0, 0},
+    {"a norm", "input %a f32 [4, 5]\n%n = rms_norm(%a)", 160 / 10.0, 0},
+    {"an optional source that is absent", "input %a f32 [4, 5]\n%n = soft_max(%a, _, _)", 160 / 10.0, 0},
+};
+
+TEST(EstimateCost, OfEveryKindOfNode) {
+  for (const Case& one : kCases) {
+    Graph graph;
+    TensorContext weights;
+    parse_graph(one.graph, graph, weights);
+    const Tensor& node = *graph.find("n");
+    const NodeCost cost = node_cost(device(), node, 4, false);
+    EXPECT_DOUBLE_EQ(cost.seconds, one.seconds) << one.what;
+    EXPECT_DOUBLE_EQ(cost.bytes, one.bytes) << one.what;
+    DeviceModel slow = device();
+    slow.op_seconds = 1000;
+    EXPECT_DOUBLE_EQ(node_cost(slow, node, 4, false).seconds, node.empty() ? 0 : one.seconds + 1000) << one.what;
+    EXPECT_EQ(node_cost(device(), node, 4, true).bytes, 0) << one.what;
+  }
+}
+
+NodeCost cost_of(const std::string& text, double kv_rows, bool in_cache) {
+  Graph graph;
+  TensorContext weights;
+  parse_graph(text, graph, weights);
+  return node_cost(device(), *graph.find("n"), kv_rows, in_cache);
+}
+
+TEST(EstimateCost, InTheCachesProductsAreAsMeasuredThere) {
+  EXPECT_EQ(cost_of("weight %w f32 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 0, true).seconds, 6);
+  EXPECT_EQ(cost_of("weight %w q8_0 [32, 3]\ninput %x f32 [32]\n%n = mul_mat(%w, %x)", 0, true).seconds, 288);
+}
+
+TEST(EstimateCost, WithoutRowsAllThatTheCacheHas) {
+  const char* text =
+      "input %q f32 [8, 1, 1]\ncache %k f32 [8, 10, 1]\ncache %v f32 [4, 10, 1]\n"
+      "%n = attention(%q, %k, %v, _, _, _)";
+  EXPECT_EQ(cost_of(text, 0, false).bytes, 480);
+  EXPECT_EQ(cost_of(text, 10, false).bytes, 480);
+  EXPECT_EQ(cost_of(text, 2.5, false).bytes, 120);
+}
+
+TEST(EstimateCost, ViewsAndCollectivesAreFree) {
+  for (const char* node : {"reshape(%x) {shape=[8,1,1,1]}", "slice(%x) {axis=0,begin=1,length=2}",
+                           "permute(%x) {axes=[1,0,2,3]}", "all_reduce(%x) {rank=0}"}) {
+    DeviceModel model = device();
+    model.op_seconds = 1;
+    Graph graph;
+    TensorContext weights;
+    parse_graph(fmt::format("input %x f32 [4, 2]\n%n = {}", node), graph, weights);
+    const NodeCost cost = node_cost(model, *graph.find("n"), 0, false);
+    EXPECT_EQ(cost.seconds, 0) << node;
+    EXPECT_EQ(cost.bytes, 0) << node;
+  }
+}
+
+TEST(EstimateCost, ADtypeThatTheDeviceDoesNotKnow) {
+  EXPECT_THAT([] { cost_of("weight %w f16 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 0, false); },
+              ThrowsMessage<InvalidArgument>(
+                  "device dev of the machine has no \"products\" with f16 weights, which n needs: measure it again, or "
+                  "give a \"default\" in its \"rates\""));
+}
+
+TEST(EstimateCost, WhatRunsReadEachOnce) {
+  Graph graph;
+  TensorContext weights;
+  parse_graph(R"(
+input %x f32 [8, 1, 1]
+input %i i32 [2, 1]
+weight %w f32 [8, 8]
+weight %e f32 [8, 8, 4]
+weight %scale f32 [8]
+cache %k f16 [8, 100, 1]
+cache %v f16 [8, 100, 1]
+%a = mul_mat(%w, %x)
+%b = mul_mat(%w, %a)
+%t = permute(%w) {axes=[1,0,2,3]}
+%c = contiguous(%t)
+%s = mul(%b, %scale)
+%d = mul_mat_id(%e, %x, %i)
+%h = attention(%x, %k, %v, _, _, _)
+)",
+              graph, weights);
+  EXPECT_EQ(working_set(graph, 10), 256 + 4 * 256 + 10 * 32);
+}
+
+TEST(UsedExperts, IsAPartOfAll) {
+  TensorContext context;
+  Graph graph;
+  const Tensor* experts = context.add("e", DType::kF32, {4, 3, 8, 1});
+  EXPECT_DOUBLE_EQ(used_experts(*experts, *graph.input("one", DType::kI32, {2, 1, 1, 1})), 0.25);
+  EXPECT_DOUBLE_EQ(used_experts(*experts, *graph.input("four", DType::kI32, {2, 4, 1, 1})), 5.46875 / 8);
+  EXPECT_DOUBLE_EQ(used_experts(*experts, *graph.input("all", DType::kI32, {8, 1, 1, 1})), 1);
+}
+
+}  // namespace
+}  // namespace shoal::machine

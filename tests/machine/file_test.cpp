@@ -1,0 +1,341 @@
+#include "machine/file.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "devices/cpu/cpu_device.h"
+#include "machine/catalogue.h"
+#include "machine/probe.h"
+#include "tests/support/temporary.h"
+
+namespace shoal::machine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A folder of its own for the file, and four CPU devices.
+class MachineFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("SHOAL_MACHINE_FILE", (folder_.path() / "deep" / "machine.json").c_str(), 1);
+    cpu::configure("devices=4,threads=1");
+    devices_ = Registry::instance().device_list("CPU0,CPU1,CPU2,CPU3");
+  }
+  void TearDown() override {
+    unsetenv("SHOAL_MACHINE_FILE");
+    cpu::configure("");
+  }
+
+  std::span<Device* const> first(size_t count) const { return std::span(devices_).first(count); }
+
+  /// As if measured with the first devices; `bandwidth` tells one from another.
+  MachineModel machine(size_t count, double bandwidth, std::vector<std::string> dtypes = {"q4_0"}) const {
+    MachineModel machine;
+    machine.name = "local";
+    machine.domains = {{"node0", bandwidth, 2}};
+    for (const Device* device : first(count)) {
+      DeviceModel& model = machine.devices.emplace_back();
+      model.name = device->name();
+      model.identity = probe_identity(*device, 0);
+      model.memory = 1 << 30;
+      model.bandwidth = bandwidth;
+      model.activation_bandwidth = model.attention_bandwidth = model.attention_rate = bandwidth;
+      for (const std::string& dtype : dtypes) model.products[dtype].streamed = {{1, 1e-11}, {512, 1e-9}};
+    }
+    return machine;
+  }
+
+  static std::string text() { return test::text_of(machine_file()); }
+  static void write(const std::string& text) {
+    std::filesystem::create_directories(machine_file().parent_path());
+    std::ofstream(machine_file()) << text;
+  }
+
+  const test::TemporaryFolder folder_;
+  std::vector<Device*> devices_;
+};
+
+TEST_F(MachineFile, GivesBackWhatWasSaved) {
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
+  const MachineModel saved = machine(2, 30e9);
+  save_machine(saved);
+  EXPECT_EQ(find_machine(first(2), 0), saved);
+  EXPECT_THAT(find_measured(first(2), 0)->measured, ::testing::ContainsRegex("^20.* UTC$"));
+}
+
+TEST_F(MachineFile, FindsDevicesAmongMore) {
+  save_machine(machine(3, 30e9));
+  EXPECT_TRUE(find_machine(first(1), 0));
+  EXPECT_TRUE(find_machine(first(3), 0));
+  EXPECT_FALSE(find_machine(first(4), 0));
+  const std::vector<Device*> last{devices_[2]};
+  EXPECT_TRUE(find_machine(last, 0));
+}
+
+TEST_F(MachineFile, TellsHardwareApart) {
+  save_machine(machine(2, 30e9));
+  EXPECT_TRUE(find_machine(first(2), 1)) << "one thread is the default here";
+  EXPECT_FALSE(find_machine(first(2), 2));
+  cpu::configure("devices=3,threads=1");
+  EXPECT_FALSE(find_machine(Registry::instance().device_list("CPU0,CPU1"), 0)) << "other cores of the processor";
+}
+
+TEST_F(MachineFile, WantsTheTypesOfWeights) {
+  save_machine(machine(2, 30e9, {"q4_0", "q6_K"}));
+  const std::vector<DType> known{DType::kQ4_0, DType::kQ6_K}, more{DType::kQ4_0, DType::kF16};
+  EXPECT_TRUE(find_machine(first(2), 0, known));
+  EXPECT_FALSE(find_machine(first(2), 0, more));
+}
+
+/// A device that multiplies with one type of weights only.
+class Choosy final : public Device {
+ public:
+  Choosy(Device& inner, DType dtype) : inner_(inner), dtype_(dtype) {}
+  std::string name() const override { return inner_.name(); }
+  std::string description() const override { return inner_.description(); }
+  DeviceType type() const override { return DeviceType::kGpu; }
+  DeviceMemory memory() const override { return inner_.memory(); }
+  DeviceProps props() const override { return inner_.props(); }
+  BackendReg& reg() const override { return inner_.reg(); }
+  std::unique_ptr<Backend> init(std::string_view params) override { return inner_.init(params); }
+  BufferType& buffer_type() override { return inner_.buffer_type(); }
+  bool supports_op(const Tensor& node) const override { return node.src[0]->dtype == dtype_; }
+
+ private:
+  Device& inner_;
+  DType dtype_;
+};
+
+TEST_F(MachineFile, WantsOnlyWhatADeviceCanDo) {
+  Choosy choosy(*devices_[0], DType::kQ4_0);
+  const std::vector<Device*> all{&choosy};
+  const std::vector<DType> wanted{DType::kQ4_0, DType::kF16};
+  MachineModel known = machine(1, 30e9, {"q4_0"});
+  known.devices[0].identity = probe_identity(choosy, 0);
+  save_machine(known);
+  nlohmann::json json = nlohmann::json::parse(text());
+  json["machines"][0]["places"]["CPU0"] = probe_place(choosy);
+  write(json.dump());
+  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not find more";
+  known.devices[0].identity = probe_identity(*devices_[0], 0);
+  save_machine(known);
+  EXPECT_TRUE(find_machine(first(1), 0, std::vector<DType>{DType::kQ4_0}));
+  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device could do it";
+}
+
+TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
+  save_machine(machine(4, 10e9));
+  save_machine(machine(2, 20e9));
+  save_machine(machine(1, 30e9, {"q8_0"}));
+  EXPECT_EQ(find_machine(first(4), 0)->devices[0].bandwidth, 10e9);
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
+  EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 30e9);
+  save_machine(machine(4, 40e9, {"q4_0", "q8_0"}));
+  EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 40e9);
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "nothing of the others is of use";
+}
+
+TEST_F(MachineFile, WhatNothingDisturbedCountsFirst) {
+  MachineModel noisy = machine(2, 20e9);
+  noisy.disturbance = "other programs kept 1.4 cores busy";
+  save_machine(noisy);
+  EXPECT_EQ(find_machine(first(2), 0), noisy) << "better than nothing";
+  save_machine(machine(2, 30e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "the noisy one is of no use any more";
+  save_machine(noisy);
+  EXPECT_EQ(find_machine(first(2), 0), machine(2, 30e9)) << "although it is older";
+  save_machine(machine(2, 40e9));
+  EXPECT_EQ(find_machine(first(2), 0), machine(2, 40e9));
+}
+
+TEST_F(MachineFile, IsADescriptionOfTheLatest) {
+  MachineModel other = machine(2, 20e9);
+  other.devices.erase(other.devices.begin());
+  for (const MachineModel& latest : {machine(1, 30e9), other, machine(3, 10e9)}) {
+    save_machine(latest);
+    EXPECT_EQ(find_machine(machine_file().string()), latest);
+  }
+}
+
+TEST_F(MachineFile, TellsPlacesApart) {
+  save_machine(machine(2, 30e9));
+  nlohmann::json json = nlohmann::json::parse(text());
+  EXPECT_THAT(json["machines"][0]["places"]["CPU1"].get<std::string>(), ::testing::StartsWith("cores "));
+  json["machines"][0]["places"]["CPU1"] = "cores 77";
+  write(json.dump());
+  EXPECT_TRUE(find_machine(first(1), 0)) << "the first one is where it was";
+  EXPECT_FALSE(find_machine(first(2), 0)) << "other cores";
+  save_machine(machine(2, 20e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "of use when the process is on those cores again";
+  json["machines"][0].erase("places");
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(1), 0)) << "nobody knows where";
+  save_machine(machine(1, 20e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u);
+}
+
+TEST_F(MachineFile, TellsCollectivesApart) {
+  save_machine(machine(2, 30e9));
+  setenv("SHOAL_COMM", "host", 1);
+  EXPECT_TRUE(find_machine(first(1), 0)) << "it has none";
+  EXPECT_FALSE(find_machine(first(2), 0));
+  save_machine(machine(2, 20e9));
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
+  setenv("SHOAL_COMM_WIRE", "bf16", 1);
+  EXPECT_FALSE(find_machine(first(2), 0));
+  unsetenv("SHOAL_COMM_WIRE");
+  unsetenv("SHOAL_COMM");
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 30e9);
+}
+
+TEST_F(MachineFile, KeepsWhatIsMoreThorough) {
+  MachineModel full = machine(2, 30e9);
+  for (DeviceModel& device : full.devices) device.products["q4_0"].streamed = {{1, 1e-11}, {8, 2e-11}, {512, 1e-9}};
+  save_machine(full);
+  save_machine(machine(3, 20e9, {"q4_0", "q8_0"}));
+  EXPECT_EQ(find_machine(first(2), 0), full);
+  const std::vector<DType> more{DType::kQ8_0};
+  EXPECT_EQ(find_machine(first(2), 0, more)->devices[0].bandwidth, 20e9) << "the other one lacks the type";
+  EXPECT_EQ(find_machine(first(3), 0)->devices[0].bandwidth, 20e9);
+  full.devices[0].bandwidth = 10e9;
+  save_machine(full);
+  EXPECT_EQ(find_machine(first(2), 0), full) << "as thorough, and later";
+}
+
+TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
+  MachineModel known = machine(4, 30e9);
+  known.devices[0].identity += ", other";  // not what it is now
+  known.runs = {{{"CPU0", "CPU1"}, 1e-4}, {{"CPU0", "CPU1", "CPU2", "CPU3"}, 1e-4}};
+  save_machine(known);
+  const std::vector<Device*> two{devices_[1], devices_[2]}, three{devices_[3], devices_[2], devices_[1]};
+  EXPECT_TRUE(find_machine(std::vector<Device*>{devices_[3]}, 0));
+  EXPECT_FALSE(find_machine(two, 0)) << "only sets with another kind of device besides";
+  known.runs.push_back({{"CPU2", "CPU3"}, 1e-4});
+  save_machine(known);
+  EXPECT_TRUE(find_machine(two, 0)) << "others like them";
+  EXPECT_FALSE(find_machine(three, 0)) << "none is as large";
+  known.runs.push_back({{"CPU1", "CPU2", "CPU3"}, 1e-4});
+  save_machine(known);
+  EXPECT_TRUE(find_machine(three, 0)) << "in another order";
+}
+
+TEST_F(MachineFile, KeepsSetsOfMembersThatTheLatestLacks) {
+  MachineModel pairs = machine(3, 30e9);
+  pairs.runs = {{{"CPU0", "CPU2"}, 1e-4}};
+  save_machine(pairs);
+  save_machine(machine(3, 20e9));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u);
+  std::swap(pairs.runs[0].members[0], pairs.runs[0].members[1]);
+  save_machine(pairs);
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "sets have no order";
+}
+
+TEST_F(MachineFile, OfAnotherVersionIsNone) {
+  save_machine(machine(2, 30e9));
+  nlohmann::json json = nlohmann::json::parse(text());
+  json["machines"][0]["program"] = "0.0.7";
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+  save_machine(machine(2, 20e9));
+  EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
+  EXPECT_THAT(text(), HasSubstr("0.0.7")) << "that program may still be in use";
+  json = nlohmann::json::parse(text());
+  json["version"] = 99;
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
+  save_machine(machine(2, 30e9));
+  const std::string good = text();
+  for (const std::string& bad :
+       {std::string(), good.substr(0, good.size() / 2), std::string("[]"), std::string("{\"version\": 1}"),
+        std::string("{\"version\": 1, \"machines\": 7}"), std::string("{\"version\": 1, \"machines\": [1, null, {}]}"),
+        std::string("{\"version\": \"1\", \"machines\": []}"), std::string("\xff\xfe\x00", 3)}) {
+    write(bad);
+    EXPECT_FALSE(find_machine(first(2), 0)) << bad;
+    save_machine(machine(2, 30e9));
+    EXPECT_TRUE(find_machine(first(2), 0)) << bad;
+  }
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& machines : {deep, R"([{"program": )" + deep + "}]", R"([{"machine": )" + deep + "}]"}) {
+    write(R"({"version": 1, "machines": )" + machines + "}");
+    EXPECT_FALSE(find_machine(first(2), 0)) << machines.substr(0, 20);
+    save_machine(machine(2, 30e9));
+    EXPECT_TRUE(find_machine(first(2), 0)) << machines.substr(0, 20);
+  }
+  nlohmann::json json = nlohmann::json::parse(good);
+  json["machines"][0]["machine"]["devices"][0]["bandwidth"] = -3;
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, AFolderIsNone) {
+  std::filesystem::create_directories(machine_file());
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
+  EXPECT_THROW(check_machine_file(), DeviceError);
+  EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
+}
+
+TEST_F(MachineFile, ADeviceIsNone) {
+  setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "it has no end";
+  EXPECT_NO_THROW(check_machine_file());
+  EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+}
+
+TEST_F(MachineFile, SaysWhereItCannotBeWritten) {
+  setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
+  try {
+    save_machine(machine(1, 30e9));
+    FAIL() << "written into /proc";
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/proc/nowhere/machine.json: cannot be written"));
+    EXPECT_THAT(error.what(), HasSubstr("SHOAL_MACHINE_FILE"));
+  }
+  EXPECT_FALSE(find_machine(first(1), 0));
+}
+
+TEST_F(MachineFile, WritersDoNotDestroyEachOther) {
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 4; ++t) {
+    writers.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) save_machine(machine(2, 1e9 * (t + 1)));
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    const auto found = find_machine(first(2), 0);
+    if (found) {
+      EXPECT_GE(found->devices[0].bandwidth, 1e9);
+    }
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_TRUE(find_machine(first(2), 0));
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(machine_file().parent_path())) {
+    static_cast<void>(entry);
+    ++files;
+  }
+  EXPECT_EQ(files, 1u) << "drafts are left";
+}
+
+TEST(MachineFilePath, FollowsTheEnvironment) {
+  const char* home = std::getenv("XDG_CACHE_HOME");
+  const std::string before = home != nullptr ? home : "";
+  setenv("SHOAL_MACHINE_FILE", "/some/file.json", 1);
+  EXPECT_EQ(machine_file(), "/some/file.json");
+  unsetenv("SHOAL_MACHINE_FILE");
+  setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(machine_file(), "/cache/shoal/machine.json");
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(machine_file(), std::string(std::getenv("HOME")) + "/.cache/shoal/machine.json");
+  if (!before.empty()) setenv("XDG_CACHE_HOME", before.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace shoal::machine

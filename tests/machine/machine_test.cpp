@@ -1,0 +1,243 @@
+#include "machine/machine.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "meta/plan/cost.h"
+
+namespace shoal::machine {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(ProductModel, IsLevelThenStraightThenInProportion) {
+  const ProductModel model{{{1, 2.0}, {5, 4.0}, {10, 20.0}}, {{2, 1.0}}};
+  EXPECT_EQ(model.seconds(0.5, false), 2);
+  EXPECT_EQ(model.seconds(1, false), 2);
+  EXPECT_EQ(model.seconds(2, false), 2.5);
+  EXPECT_EQ(model.seconds(5, false), 4);
+  EXPECT_EQ(model.seconds(7.5, false), 12);
+  EXPECT_EQ(model.seconds(10, false), 20);
+  EXPECT_EQ(model.seconds(25, false), 50);
+  EXPECT_EQ(model.seconds(1, true), 1);
+  EXPECT_EQ(model.seconds(3, true), 1.5);
+}
+
+TEST(ProductModel, WhatWasNotMeasuredIsAsTheOther) {
+  const ProductModel streamed{{{1, 2.0}}, {}}, cached{{}, {{1, 3.0}}};
+  EXPECT_EQ(streamed.seconds(1, true), 2);
+  EXPECT_EQ(cached.seconds(1, false), 3);
+  EXPECT_THROW(ProductModel{}.seconds(1, false), InternalError);
+}
+
+/// Devices a, b, c and d.
+MachineModel four() {
+  MachineModel machine;
+  machine.name = "four";
+  for (const char* name : {"a", "b", "c", "d"}) {
+    DeviceModel device;
+    device.name = name;
+    device.domain = static_cast<int>(machine.domains.size());
+    machine.domains.push_back({name, 0, 0});
+    machine.devices.push_back(device);
+  }
+  return machine;
+}
+
+const std::vector<int> kAB{0, 1}, kAll{0, 1, 2, 3};
+
+TEST(Machine, IndexOfADevice) {
+  EXPECT_EQ(four().index("c"), 2);
+  EXPECT_THAT([] { four().index("e"); },
+              ThrowsMessage<InvalidArgument>("machine four has no device 'e'; it has a, b, c, d"));
+}
+
+TEST(Machine, OneDeviceHasNothingToSay) {
+  EXPECT_EQ(four().collective_seconds(Op::kAllReduce, std::vector<int>{2}, 1e9), 0);
+}
+
+TEST(Machine, MeasuredCollectives) {
+  MachineModel machine = four();
+  machine.collectives = {{{"a", "b"}, Op::kAllReduce, {{100, 2.0}, {300, 4.0}, {400, 7.0}}},
+                         {{"a", "b", "c", "d"}, Op::kAllReduce, {{100, 50.0}}}};
+  machine.algorithms = {{"ring", false, 1000, 0, 1}};
+  const auto seconds = [&](double bytes) { return machine.collective_seconds(Op::kAllReduce, kAB, bytes); };
+  EXPECT_EQ(seconds(0), 2);
+  EXPECT_EQ(seconds(100), 2);
+  EXPECT_EQ(seconds(150), 2.5);
+  EXPECT_EQ(seconds(300), 4);
+  EXPECT_EQ(seconds(350), 5.5);
+  EXPECT_EQ(seconds(400), 7);
+  EXPECT_EQ(seconds(600), 13) << "as steep as between the last two";
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, kAll, 1e6), 50) << "a single point";
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, std::vector<int>{0, 2}, 0), 1000) << "other members";
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000) << "more members";
+}
+
+TEST(Machine, MeasuredSetsHaveNoOrder) {
+  MachineModel machine = four();
+  machine.collectives = {{{"a", "b", "c"}, Op::kAllReduce, {{100, 2.0}}}};
+  machine.runs = {{{"a", "b", "c"}, 3.0}};
+  machine.algorithms = {{"ring", false, 1000, 0, 1}};
+  for (const std::vector<int>& members : {std::vector<int>{2, 1, 0}, {0, 2, 1}}) {
+    EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, members, 100), 2);
+    EXPECT_EQ(machine.run_seconds(members), 3);
+  }
+  machine.runs.push_back({{"c", "b", "a"}, 5.0});
+  EXPECT_EQ(machine.run_seconds(std::vector<int>{2, 1, 0}), 5) << "its own order, if there is one";
+  EXPECT_EQ(machine.run_seconds(std::vector<int>{0, 1, 2}), 3);
+}
+
+/// `count` alike devices with identities, all in one domain or each in its own.
+MachineModel alike_devices(int count, bool one_domain) {
+  MachineModel machine;
+  for (int i = 0; i < count; ++i) {
+    DeviceModel device;
+    device.name = "d" + std::to_string(i);
+    device.identity = "alike";
+    device.run_seconds = 1;
+    device.domain = one_domain ? 0 : i;
+    if (i == 0 || !one_domain) machine.domains.push_back({device.name, 0, 0});
+    machine.devices.push_back(device);
+  }
+  return machine;
+}
+
+/// As if the first so many devices had been measured.
+void add_set(MachineModel& machine, int count, double seconds) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(machine.devices[static_cast<size_t>(i)].name);
+  machine.runs.push_back({names, seconds});
+  machine.collectives.push_back({names, Op::kAllReduce, {{100, seconds}}});
+}
+
+std::vector<int> range(int from, int count) {
+  std::vector<int> out;
+  for (int i = 0; i < count; ++i) out.push_back(from + i);
+  return out;
+}
+
+void expect_seconds(const MachineModel& machine, const std::vector<int>& members, double seconds) {
+  EXPECT_DOUBLE_EQ(machine.run_seconds(members), seconds);
+  EXPECT_DOUBLE_EQ(machine.collective_seconds(Op::kAllReduce, members, 100), seconds);
+}
+
+TEST(Machine, SetsThatWereNotMeasuredAreAsAlikeOnes) {
+  MachineModel machine = alike_devices(5, true);
+  machine.algorithms = {{"fitted", false, 1000, 0, 1}};
+  add_set(machine, 2, 20);
+  add_set(machine, 4, 40);
+  expect_seconds(machine, range(1, 4), 40);
+  expect_seconds(machine, range(3, 2), 20);
+  machine.runs.push_back({{"d1", "d2"}, 30.0});
+  machine.collectives.push_back({{"d1", "d2"}, Op::kAllReduce, {{100, 30.0}}});
+  expect_seconds(machine, {3, 4}, 25);
+  expect_seconds(machine, {2, 1}, 30);
+}
+
+TEST(Machine, SetsOfOtherSizesAreBetweenThoseMeasured) {
+  for (const bool one_domain : {true, false}) {
+    MachineModel machine = alike_devices(8, one_domain);
+    machine.algorithms = {{"fitted", false, 1000, 0, 1}};
+    add_set(machine, 2, 20);
+    add_set(machine, 4, 50);
+    expect_seconds(machine, range(1, 3), 35);
+    expect_seconds(machine, range(0, 8), 110);
+    add_set(machine, 8, 70);
+    expect_seconds(machine, range(0, 5), 55);
+    expect_seconds(machine, range(1, 7), 65);
+  }
+  MachineModel falling = alike_devices(5, true);
+  add_set(falling, 2, 20);
+  add_set(falling, 3, 10);
+  expect_seconds(falling, range(0, 5), 10);
+  MachineModel one = alike_devices(5, true);
+  add_set(one, 4, 20);
+  expect_seconds(one, range(0, 2), 20);
+  expect_seconds(one, range(0, 5), 20);
+}
+
+TEST(Machine, SetsWithinOneDomainAreNotAsThoseOfSeveral) {
+  MachineModel machine = alike_devices(8, true);  // on two nodes
+  machine.domains.push_back({"second", 0, 0});
+  for (size_t i = 0; i < 8; ++i) machine.devices[i].identity = "8 cores, node " + std::to_string(i / 4) + "; one of 8";
+  for (size_t i = 4; i < 8; ++i) machine.devices[i].domain = 1;
+  add_set(machine, 2, 20);
+  add_set(machine, 4, 40);
+  add_set(machine, 8, 80);
+  machine.runs.push_back({{"d0", "d4"}, 30.0});
+  machine.collectives.push_back({{"d0", "d4"}, Op::kAllReduce, {{100, 30.0}}});
+  expect_seconds(machine, range(4, 4), 40);
+  expect_seconds(machine, {3, 7}, 30);
+  expect_seconds(machine, {5, 6}, 20);
+  expect_seconds(machine, range(5, 3), 30);
+}
+
+TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
+  MachineModel machine = alike_devices(5, false);
+  machine.devices[0].identity = "host";
+  machine.algorithms = {{"fitted", false, 1000, 0, 1}};
+  const auto add = [&](const std::vector<int>& members, double seconds) {
+    std::vector<std::string> names;
+    for (const int i : members) names.push_back(machine.devices[static_cast<size_t>(i)].name);
+    machine.runs.push_back({names, seconds});
+    machine.collectives.push_back({names, Op::kAllReduce, {{100, seconds}}});
+  };
+  add({1, 2}, 2);
+  add({1, 2, 3, 4}, 4);
+  EXPECT_EQ(machine.run_seconds(std::vector<int>{0, 1, 2}), 3) << "as many devices";
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000);
+  add({0, 1}, 20);
+  add({0, 1, 2, 3, 4}, 50);
+  expect_seconds(machine, {2, 3}, 2);
+  expect_seconds(machine, {1, 3, 4}, 3);
+  expect_seconds(machine, {0, 3}, 20);
+  expect_seconds(machine, {0, 1, 2}, 30);
+}
+
+TEST(Machine, DescribedDevicesAreLikeNoOthers) {
+  MachineModel machine = alike_devices(4, true);
+  for (DeviceModel& device : machine.devices) device.identity.clear();
+  machine.algorithms = {{"fitted", false, 1000, 0, 1}};
+  add_set(machine, 2, 20);
+  EXPECT_EQ(machine.run_seconds(range(1, 2)), 1);
+  EXPECT_EQ(machine.run_seconds(range(0, 3)), 1);
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, range(1, 2), 0), 1000);
+}
+
+TEST(Machine, NoiseMakesNoLongMessageFree) {
+  MachineModel machine = four();
+  machine.collectives = {{{"a", "b"}, Op::kAllReduce, {{100, 5.0}, {200, 4.0}}}};
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, kAB, 1e9), 4);
+}
+
+TEST(Machine, TheFastestAlgorithmIsTaken) {
+  MachineModel machine = four();
+  machine.algorithms = {{"one shot", true, 1, 0.5, 100}, {"ring", false, 10, 1, 200}};
+  const auto seconds = [&](Op kind, double bytes) { return machine.collective_seconds(kind, kAll, bytes); };
+  EXPECT_EQ(seconds(Op::kAllReduce, 100), 1 + 1.5 + 3) << "one shot: three times the message";
+  EXPECT_EQ(seconds(Op::kAllReduce, 4000), 10 + 3 + 1.5 * 20) << "ring: 2 * 3/4";
+  EXPECT_EQ(seconds(Op::kAllGather, 4000), 10 + 3 + 0.75 * 20);
+  EXPECT_EQ(seconds(Op::kReduceScatter, 4000), 10 + 3 + 0.75 * 20);
+}
+
+TEST(Machine, AnotherKindInProportionToItsTraffic) {
+  MachineModel machine = four();
+  machine.collectives = {{{"a", "b"}, Op::kAllReduce, {{100, 2.0}}}};
+  EXPECT_EQ(machine.collective_seconds(Op::kAllGather, kAB, 100), 1);
+  machine.collectives[0].kind = Op::kAllGather;
+  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, kAB, 100), 4);
+  EXPECT_EQ(machine.collective_seconds(Op::kReduceScatter, kAB, 100), 2);
+  machine.algorithms = {{"ring", false, 10, 0, 1e9}};
+  EXPECT_NEAR(machine.collective_seconds(Op::kAllReduce, kAB, 0), 10, 1e-12) << "an algorithm knows the kind";
+}
+
+TEST(Machine, WithoutAnyFiguresThoseOfTheCostModel) {
+  const CostModel model;
+  EXPECT_EQ(four().collective_seconds(Op::kAllReduce, kAll, 1e6), 2 * model.latency + 1.5e6 / model.link_bandwidth);
+  EXPECT_EQ(four().collective_seconds(Op::kAllGather, kAll, 1e6), model.latency + 0.75e6 / model.link_bandwidth);
+}
+
+}  // namespace
+}  // namespace shoal::machine

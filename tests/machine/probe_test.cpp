@@ -1,0 +1,553 @@
+// Figures of real devices: what physics says of them, not how large they are.
+#include "machine/probe.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <deque>
+#include <functional>
+#include <utility>
+
+#include "base/error.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cpu/topology.h"
+#include "machine/probe_device.h"
+#include "machine/probe_links.h"
+#include "machine/probe_trial.h"
+#include "meta/device/meta_device.h"
+
+namespace shoal::machine {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <class E>
+std::string message_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+ProbeOptions quick() {
+  ProbeOptions options;
+  options.quick = true;
+  options.dtypes = {DType::kQ8_0};
+  options.others = [] { return 0.0; };  // whatever runs beside the tests
+  return options;
+}
+
+void expect_sane(const ProductModel& product) {
+  for (const auto* points : {&product.streamed, &product.cached}) {
+    for (size_t i = 0; i < points->size(); ++i) {
+      EXPECT_GT((*points)[i].seconds, 0);
+      if (i > 0) {
+        EXPECT_GT((*points)[i].columns, (*points)[i - 1].columns);
+      }
+    }
+  }
+  ASSERT_FALSE(product.streamed.empty());
+  // 512 times the work.
+  EXPECT_GT(product.streamed.back().seconds, 2 * product.streamed.front().seconds);
+}
+
+void expect_sane(const DeviceModel& device) {
+  EXPECT_GT(device.bandwidth, 0) << device.name;
+  EXPECT_GE(device.cache_bytes, 0);
+  EXPECT_GT(device.activation_bandwidth, 0);
+  EXPECT_GT(device.attention_rate, 0);
+  EXPECT_GT(device.attention_bandwidth, 0);
+  EXPECT_GE(device.op_seconds, 0);
+  EXPECT_LT(device.op_seconds, 1);
+  EXPECT_GE(device.step_seconds, 0);
+  EXPECT_GE(device.run_seconds, 0);
+  EXPECT_GT(device.memory, 0u);
+  ASSERT_EQ(device.products.size(), 1u);
+  expect_sane(device.products.at("q8_0"));
+}
+
+/// Bytes/s of weights that a product of one column reads.
+double read_rate(const DeviceModel& device) {
+  const DTypeTraits& t = traits(DType::kQ8_0);
+  return static_cast<double>(t.block_bytes) / t.block_elems / device.products.at("q8_0").streamed[0].seconds;
+}
+
+TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
+  cpu::configure("devices=2,threads=1");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
+  ProbeOptions options = quick();
+  std::vector<int> seen;
+  int all = 0;
+  options.progress = [&](int done, int total, const std::string& what) {
+    EXPECT_FALSE(what.empty());
+    seen.push_back(done);
+    all = total;
+  };
+  const MachineModel machine = probe(devices, options);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), std::less_equal<>())) << "parts that a twin has are left out";
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.back() + 1, all);
+
+  ASSERT_EQ(machine.devices.size(), 2u);
+  for (const DeviceModel& device : machine.devices) expect_sane(device);
+  EXPECT_EQ(machine.devices[1].name, "CPU1");
+  EXPECT_EQ(machine.devices[0].cores, 1);
+  EXPECT_EQ(machine.devices[0].identity, probe_identity(*devices[0], 0));
+
+  ASSERT_GE(machine.domains.size(), 1u);
+  if (machine.domains.size() == 1) {  // products do not read more together than each alone
+    const Domain& domain = machine.domains[0];
+    EXPECT_LE(domain.cores, 2);
+    EXPECT_GT(domain.cores, 0);
+    double alone = 0;
+    for (const DeviceModel& device : machine.devices) alone += read_rate(device);
+    EXPECT_LE(domain.bandwidth, 1.000001 * alone);
+    EXPECT_GT(domain.bandwidth, 0);
+  }
+
+  ASSERT_EQ(machine.collectives.size(), 2u);
+  for (const CollectiveTable& table : machine.collectives) {
+    EXPECT_THAT(table.members, ElementsAre("CPU0", "CPU1"));
+    ASSERT_GE(table.points.size(), 3u);
+    EXPECT_GT(table.points.front().seconds, 0);
+    EXPECT_LT(table.points.front().bytes, table.points.back().bytes);
+    EXPECT_GE(table.points.back().bytes, 1 << 20);
+  }
+  ASSERT_EQ(machine.runs.size(), 1u);
+  EXPECT_GT(machine.runs[0].seconds, 0);
+  EXPECT_GT(machine.copy_latency, 0);
+  EXPECT_GT(machine.copy_bandwidth, 0);
+  EXPECT_EQ(machine.algorithms.size(), 1u);
+  EXPECT_EQ(parse_machine(to_json(machine), "the probe"), machine);
+  cpu::configure("");
+}
+
+TEST(Probe, ToldThreadsAreUsed) {
+  cpu::configure("devices=1");
+  Device& device = Registry::instance().device("CPU0");
+  EXPECT_EQ(probe_params(device, 3), "threads=3");
+  EXPECT_EQ(probe_params(device, 0), fmt::format("threads={}", cpu::default_threads(device)));
+  EXPECT_NE(probe_identity(device, 3), probe_identity(device, 2));
+  EXPECT_EQ(probe_params(Registry::instance().device("NULL0"), 3), "");
+  cpu::configure("");
+}
+
+TEST(Probe, StopsWhereItIsTold) {
+  cpu::configure("devices=1,threads=1");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0");
+  ProbeOptions options = quick();
+  struct Stop {};
+  const int uses = devices[0]->reg().uses();
+  options.progress = [](int done, int, const std::string&) {
+    if (done == 1) throw Stop{};
+  };
+  EXPECT_THROW(probe(devices, options), Stop);
+  EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing is left behind
+
+  // Within the first part, too, which is one of many series.
+  int parts = 0, polls = 0;
+  options.progress = [&](int, int, const std::string&) { ++parts; };
+  options.poll = [&] {
+    if (++polls == 20) throw Stop{};
+  };
+  EXPECT_THROW(probe(devices, options), Stop);
+  EXPECT_EQ(parts, 1);
+  EXPECT_EQ(polls, 20);
+  EXPECT_EQ(devices[0]->reg().uses(), uses);
+  poll();
+  EXPECT_EQ(polls, 20) << "nobody asks any more";
+  cpu::configure("");
+}
+
+TEST(Probe, RefusesWhatCannotBeMeasured) {
+  cpu::configure("devices=2,threads=1");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
+  const auto refused = [&](std::vector<Device*> list, const ProbeOptions& options) {
+    return message_of<InvalidArgument>([&] { probe(list, options); });
+  };
+  EXPECT_THAT(refused({}, quick()), HasSubstr("expected at least one device, got none"));
+  EXPECT_THAT(refused({devices[0], devices[0]}, quick()), HasSubstr("CPU0 is listed twice"));
+  ProbeOptions integers = quick();
+  integers.dtypes = {DType::kI32};
+  EXPECT_THAT(refused(devices, integers), HasSubstr("weights cannot be of type i32"));
+  const auto both = meta::MetaDevice::create(devices, [](const Tensor&) { return meta::SplitState(); });
+  EXPECT_THAT(refused({both.get()}, quick()), HasSubstr("META(CPU0,CPU1) stands for several devices"));
+}
+
+TEST(Probe, NamesADeviceThatFails) {
+  cpu::configure("devices=1,threads=1,max_size=64K");
+  const auto failed = [](Device& device) {
+    return message_of<DeviceError>([&] {
+      Device* one = &device;
+      probe({&one, 1}, quick());
+    });
+  };
+  EXPECT_THAT(failed(Registry::instance().device("CPU0")), HasSubstr("CPU0"));
+  cpu::configure("");
+  BackendReg& family = *Registry::instance().find_family("NULL");
+  const std::string text = failed(family.create_device("fail_alloc_after=1M"));
+  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or leave the device out"));
+}
+
+TEST(Probe, LooksForMemoryBeforeItMeasures) {
+  cpu::configure("devices=1,threads=1,memory=7M");
+  Device& small = Registry::instance().device("CPU0");
+  const std::vector<Device*> devices{&Registry::instance().device("NULL0"), &small};
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) { FAIL() << what; };
+  EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
+            "[CPU0] cannot be measured: it takes 8.2 MiB, and 7.0 MiB are free: free memory there, or leave the device "
+            "out of those that are probed (--devices)");
+  cpu::configure("");
+}
+
+TEST(Probe, NamesDevicesThatFailTogether) {
+  cpu::configure("devices=2,threads=1");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) {
+    if (what.find("collectives") != std::string::npos) setenv("SHOAL_COMM", "nothing-like-it", 1);
+  };
+  const std::string text = message_of<InvalidArgument>([&] { probe(devices, options); });
+  unsetenv("SHOAL_COMM");
+  EXPECT_THAT(text, HasSubstr("[CPU0,CPU1] cannot be measured: "));
+  EXPECT_THAT(text, HasSubstr("SHOAL_COMM"));
+  cpu::configure("");
+}
+
+/// Other programs, as they are told: `busy` cores from the first call up to call `last`.
+struct Others {
+  double cores = 0;
+  int last = 0, calls = 0;
+  double seconds = 0;
+  std::chrono::steady_clock::time_point before = std::chrono::steady_clock::now();
+
+  double operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (calls++ < last) seconds += cores * std::chrono::duration<double>(now - std::exchange(before, now)).count() + 1;
+    return seconds;
+  }
+};
+
+class ProbeBesideOthers : public ::testing::Test {
+ protected:
+  void SetUp() override { cpu::configure("devices=1,threads=1,memory=96M"); }
+  void TearDown() override { cpu::configure(""); }
+
+  /// One device while other programs run.
+  static MachineModel probe_beside(Others& others) {
+    ProbeOptions options = quick();
+    options.others = std::ref(others);
+    Device* device = &Registry::instance().device("CPU0");
+    return probe({&device, 1}, options);
+  }
+};
+
+TEST_F(ProbeBesideOthers, WhatIsDisturbedForAWhileIsMeasuredAgain) {
+  Others none;
+  EXPECT_EQ(probe_beside(none).disturbance, "");
+  Others some{1.5, 3};  // the first part, and the begin of its second try
+  EXPECT_EQ(probe_beside(some).disturbance, "");
+  EXPECT_EQ(some.calls, none.calls + 2);
+}
+
+TEST_F(ProbeBesideOthers, WhatStaysDisturbedIsSaid) {
+  Others none, always{1.5, INT_MAX};
+  probe_beside(none);
+  const MachineModel machine = probe_beside(always);
+  EXPECT_THAT(machine.disturbance, ContainsRegex("^other programs kept [0-9.]+ cores busy$"));
+  EXPECT_LE(always.calls, 2 * none.calls) << "each part twice at most";
+  EXPECT_EQ(parse_machine(to_json(machine), "the probe"), machine);
+  expect_sane(machine.devices[0]);
+}
+
+class TwinFamily final : public BackendReg {
+ public:
+  std::string name() const override { return "TWIN"; }
+  std::span<Device* const> devices() const override { return {}; }
+};
+
+/// A CPU device that says of itself what all of them say.
+class Twin final : public Device {
+ public:
+  explicit Twin(Device& inner) : inner_(inner) {}
+  std::string name() const override { return inner_.name(); }
+  std::string description() const override { return "one of several that are alike"; }
+  DeviceType type() const override { return DeviceType::kCpu; }
+  DeviceMemory memory() const override { return inner_.memory(); }
+  DeviceProps props() const override { return {}; }
+  BackendReg& reg() const override {
+    static TwinFamily family;
+    return family;
+  }
+  std::unique_ptr<Backend> init(std::string_view params) override {
+    ++backends_;
+    return inner_.init(params);
+  }
+  BufferType& buffer_type() override { return inner_.buffer_type(); }
+  BufferType& weights_type() override { return inner_.weights_type(); }
+  bool supports_op(const Tensor& node) const override { return inner_.supports_op(node); }
+  /// How many were made: one more by those that are measured alone.
+  int backends() const { return backends_; }
+
+ private:
+  Device& inner_;
+  int backends_ = 0;
+};
+
+/// Devices described alike, of which some are slowed.
+class ProbeOfTwins : public ::testing::TestWithParam<const char*> {
+ protected:
+  void TearDown() override { cpu::configure(""); }
+
+  static bool first_is_slow() { return GetParam()[0] != '1'; }
+
+  MachineModel probe_twins(double busy) {
+    const std::string slowdown = GetParam();
+    const auto count = 1 + std::count(slowdown.begin(), slowdown.end(), '+');
+    cpu::configure(fmt::format("devices={},threads=1,memory=96M,slowdown={}", count, slowdown));
+    std::deque<Twin> twins;
+    std::vector<Device*> devices;
+    for (int i = 0; i < count; ++i) {
+      devices.push_back(&twins.emplace_back(Registry::instance().device(fmt::format("CPU{}", i))));
+    }
+    Others others{busy, busy > 0 ? INT_MAX : 0};
+    ProbeOptions options = quick();
+    options.others = std::ref(others);
+    const MachineModel machine = probe(devices, options);
+    for (const Twin& twin : twins) backends_.push_back(twin.backends());
+    return machine;
+  }
+
+  std::vector<int> backends_;
+};
+INSTANTIATE_TEST_SUITE_P(OneIsSlowed, ProbeOfTwins, ::testing::Values("1+5", "5+1"));
+
+TEST_P(ProbeOfTwins, NoiseMakesThemNoLessAlike) {
+  const MachineModel machine = probe_twins(1);
+  EXPECT_EQ(machine.devices[0].products, machine.devices[1].products);
+  EXPECT_EQ(machine.devices[0].op_seconds, machine.devices[1].op_seconds);
+  EXPECT_EQ(machine.devices[1].name, "CPU1");
+  EXPECT_THAT(machine.disturbance, HasSubstr("other programs kept"));
+  EXPECT_THAT(machine.disturbance, HasSubstr("CPU0 and CPU1, which are described alike, took different times"));
+  EXPECT_EQ(backends_[0] - backends_[1], first_is_slow() ? 0 : 1) << "the slower one is measured only if it is first";
+}
+
+class ProbeOfTriplets : public ProbeOfTwins {};
+INSTANTIATE_TEST_SUITE_P(TwoAreSlowed, ProbeOfTriplets, ::testing::Values("5+5+1"));
+
+TEST_P(ProbeOfTriplets, TheFiguresOfTheQuickestServeAll) {
+  const MachineModel machine = probe_twins(1);
+  EXPECT_EQ(machine.devices[0].products, machine.devices[2].products);
+  EXPECT_EQ(machine.devices[1].products, machine.devices[2].products);
+}
+
+TEST_P(ProbeOfTwins, ADifferenceThatStaysWhenAllIsQuietIsKept) {
+  const MachineModel machine = probe_twins(0);
+  const auto seconds = [&](size_t i) { return machine.devices[i].products.at("q8_0").streamed.back().seconds; };
+  EXPECT_GT(seconds(first_is_slow() ? 0 : 1), 2 * seconds(first_is_slow() ? 1 : 0));
+  EXPECT_EQ(backends_[0], backends_[1]) << "both are measured";
+  EXPECT_EQ(machine.disturbance, "CPU0 and CPU1, which are described alike, took different times for the same work");
+}
+
+TEST(ProbeDevice, ReadsMoreThanCachesHold) {
+  cpu::configure("devices=1");
+  Device& all = Registry::instance().device("CPU0");
+  const size_t known = most_cache(all);
+  EXPECT_EQ(beyond_caches(all, 0), 4 * known);
+  EXPECT_EQ(beyond_caches(all, static_cast<double>(known + 1024)), 4 * (known + 1024)) << "however much it is";
+  EXPECT_LT(known, size_t{8} << 30);
+  const std::vector<int> cores = cpu::cores_of(all);
+  EXPECT_LE(cpu::cache_bytes(std::span(cores).first(1)), known);
+  EXPECT_EQ(cpu::cache_bytes({}), 0u);
+  EXPECT_EQ(cpu::cache_bytes(cores), known);
+
+  cpu::configure("devices=1,memory=1M");
+  Device& small = Registry::instance().device("CPU0");
+  EXPECT_EQ(probe_warning(small).empty(), known == 0) << probe_warning(small);
+  EXPECT_EQ(probe_warning(Registry::instance().device("NULL0")), "");
+  cpu::configure("");
+}
+
+TEST(ProbeDevice, WhatEveryOpCostsIsNoConversion) {
+  // 3 us, 1 us a row, and 2 us for the columns.
+  EXPECT_NEAR(conversion_of({64, 3 + 64 + 2}, {512, 3 + 512 + 2}, 3, 100), 0.02, 1e-9);
+  EXPECT_EQ(conversion_of({64, 4}, {512, 4}, 4, 100), 0) << "all launch";
+  EXPECT_EQ(conversion_of({64, 4}, {512, 4}, 5, 100), 0);
+  EXPECT_EQ(conversion_of({64, 4}, {512, 3}, 4, 100), 0) << "noise";
+}
+
+TEST(ProbeDevice, AConversionIsTakenOutOfWholeProducts) {
+  ProductModel product{{{1, 1e-9}, {100, 20e-9}}, {{1, 0.5e-9}, {100, 40e-9}}, 10e-9};
+  take_out_conversion(product, 1000, 100);
+  EXPECT_NEAR(product.conversion, 10e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[1].seconds, 19e-9, 1e-15);
+  EXPECT_NEAR(product.cached[1].seconds, 30e-9, 1e-15);
+  EXPECT_NEAR(product.cached[0].seconds, 0.4e-9, 1e-15);
+
+  // So large that nothing would be left: both together are what was measured all the same.
+  product = {{{1, 1e-9}, {100, 20e-9}}, {}, 300e-9};
+  take_out_conversion(product, 1000, 100);
+  EXPECT_NEAR(product.conversion, 100e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[1].seconds + 0.1 * product.conversion, 20e-9, 1e-15);
+  EXPECT_NEAR(product.streamed[0].seconds + 0.001 * product.conversion, 1e-9, 1e-15);
+}
+
+TEST(ProbeTrial, MedianIsTheMiddleOne) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({5}), 5);
+  EXPECT_EQ(median({9, 1, 1, 1, 9}), 1);
+}
+
+TEST(ProbeTrial, PollsBeforeEverySample) {
+  int polls = 0, samples = 0;
+  const std::function<void()> outer = [&] { ++polls; }, none;
+  const PollScope polled(outer);
+  const auto sample = [&] {
+    EXPECT_EQ(++samples, polls);
+    return 1.0;
+  };
+  repeat_for(0, sample);
+  EXPECT_EQ(samples, 3);
+  {
+    const PollScope inner(none);
+    poll();
+  }
+  EXPECT_EQ(polls, 3);
+  poll();
+  EXPECT_EQ(polls, 4);
+}
+
+TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {
+  int calls = 0;
+  const auto one = [&] { return static_cast<double>(++calls); };
+  EXPECT_EQ(repeat_for(0, one), 2);
+  EXPECT_EQ(calls, 3);
+  calls = 0;
+  repeat_for(1e9, one);
+  EXPECT_LE(calls, 1000);
+}
+
+/// Devices of these identities, each with a domain of its own unless told otherwise.
+MachineModel devices_of(const std::vector<std::string>& identities, std::vector<int> domains = {}) {
+  MachineModel machine;
+  for (size_t i = 0; i < identities.size(); ++i) {
+    DeviceModel& device = machine.devices.emplace_back();
+    device.name = "D" + std::to_string(i);
+    device.identity = identities[i];
+    device.domain = domains.empty() ? static_cast<int>(i) : domains[i];
+  }
+  return machine;
+}
+
+MachineModel alike(size_t count) {
+  return devices_of(std::vector<std::string>(count, "alike"));
+}
+
+TEST(ProbeLinks, TypesTakeFromEachOtherAsTheyWereMeasured) {
+  DeviceModel one, other;
+  for (DeviceModel* device : {&one, &other}) device->products = {{"q4_0", {}}, {"q4_K", {}}, {"q6_K", {}}};
+  const std::array<DeviceModel*, 2> both{&one, &other};
+  // Of q4_0 all of memory is read, of q4_K less, and yet one is in the way of the other; of q6_K neither.
+  EXPECT_DOUBLE_EQ(
+      share_reads(std::array{SharedReads{"q4_K", 21.6, 1.3}, SharedReads{"q4_0", 32, 1.25}, SharedReads{"q6_K", 20, 1}},
+                  both),
+      25.6);
+  EXPECT_DOUBLE_EQ(one.products.at("q4_0").contention, 1);
+  EXPECT_DOUBLE_EQ(one.products.at("q4_K").contention, 1.3 * 25.6 / 21.6);
+  EXPECT_DOUBLE_EQ(one.products.at("q6_K").contention, 1);
+  EXPECT_EQ(other, one);
+  EXPECT_EQ(share_reads({}, both), 0);
+}
+
+TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
+  EXPECT_TRUE(member_sets(alike(1)).empty());
+  EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(member_sets(alike(3)),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(0, 2), ElementsAre(1, 2), ElementsAre(0, 1, 2)));
+  EXPECT_EQ(member_sets(alike(4)).size(), 11u);
+  const auto six = member_sets(alike(6));
+  EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
+}
+
+TEST(ProbeLinks, EveryKindHasSetsOfItsOwn) {
+  std::vector<std::string> identities(9, "gpu");
+  identities[0] = "host";
+  EXPECT_THAT(
+      member_sets(devices_of(identities)),
+      ElementsAre(ElementsAre(1, 2), ElementsAre(1, 2, 3, 4), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8), ElementsAre(0, 1),
+                  ElementsAre(0, 1, 2), ElementsAre(0, 1, 2, 3, 4), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8)));
+  EXPECT_THAT(member_sets(devices_of({"host", "a", "a", "b", "b"})),
+              ElementsAre(ElementsAre(1, 2), ElementsAre(3, 4), ElementsAre(0, 1, 3), ElementsAre(0, 1, 2, 3, 4),
+                          ElementsAre(0, 1), ElementsAre(0, 1, 2), ElementsAre(0, 3), ElementsAre(0, 3, 4),
+                          ElementsAre(1, 3), ElementsAre(1, 2, 3, 4)));
+}
+
+TEST(ProbeLinks, CopiesAreMeasuredWhereSplitsPassValues) {
+  using ::testing::Pair;
+  EXPECT_TRUE(copy_pairs(alike(1)).empty());
+  MachineModel machine = alike(4);
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 1)));
+  machine.devices[3].type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 3)));
+  machine.devices[2].type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(2, 3), Pair(0, 2)));
+  for (DeviceModel& device : machine.devices) device.type = DeviceType::kGpu;
+  EXPECT_THAT(copy_pairs(machine), ElementsAre(Pair(0, 1)));
+}
+
+TEST(ProbeLinks, PairsWithinAndAcrossDomains) {
+  const auto node = [](int number) { return "4 cores, node " + std::to_string(number) + "; one of 6"; };
+  const MachineModel machine = devices_of({node(0), node(0), node(0), node(1), node(1), node(1)}, {0, 0, 0, 1, 1, 1});
+  EXPECT_THAT(member_sets(machine), ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3),
+                                                ElementsAre(0, 1, 2, 3, 4, 5), ElementsAre(0, 3)));
+}
+
+TEST(ProbeLinks, ManyKindsHaveNotEveryMixture) {
+  std::vector<std::string> identities;
+  for (int i = 0; i < 9; ++i) identities.push_back(std::to_string(i));
+  const auto sets = member_sets(devices_of(identities));
+  EXPECT_LE(sets.size(), 16u);
+  EXPECT_EQ(sets.front().size(), 9u);
+}
+
+TEST(ProbeLinks, TheFittedAlgorithmGivesTheMeasuredPoints) {
+  // 2 us + 1 us for each other rank, 10 GB/s.
+  MachineModel machine = alike(4);
+  const auto measure = [&](size_t ranks, double latency) {
+    CollectiveTable& table = machine.collectives.emplace_back();
+    const auto others = static_cast<double>(ranks - 1);
+    for (size_t i = 0; i < ranks; ++i) table.members.push_back(machine.devices[i].name);
+    for (const double bytes : {0.0, 1e6}) {
+      table.points.push_back({bytes, latency + 1e-6 * others + 2.0 * others / (others + 1) * bytes / 10e9});
+    }
+  };
+  measure(2, 2e-6);
+  measure(4, 2e-6);
+  const auto expect_figures = [&] {
+    const auto fitted = fit_algorithms(machine);
+    ASSERT_EQ(fitted.size(), 1u);
+    EXPECT_NEAR(fitted[0].latency, 2e-6, 1e-9);
+    EXPECT_NEAR(fitted[0].latency_per_rank, 1e-6, 1e-9);
+    EXPECT_NEAR(fitted[0].bandwidth, 10e9, 1e6);
+  };
+  expect_figures();
+  // A set without the host does not count where the largest has it.
+  machine.devices[0].identity = "host";
+  measure(3, 2e-6);
+  machine.collectives.front().members = {"D1", "D2"};
+  machine.collectives.front().points = {{0, 1e-7}, {1e6, 1e-6}};
+  expect_figures();
+  EXPECT_TRUE(fit_algorithms({}).empty());
+}
+
+}  // namespace
+}  // namespace shoal::machine

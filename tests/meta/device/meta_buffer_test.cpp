@@ -1,0 +1,256 @@
+#include "meta/device/meta_buffer.h"
+
+#include <gmock/gmock.h>
+
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "graph/ops/ops.h"
+#include "tests/meta/layouts.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::meta {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// One f32 [8, 6] tensor on two ranks and one beside them, with values.
+struct Copies : testing::Test {
+  Copies() {
+    sharded = context.add("sharded", DType::kF32, {8, 6, 1, 1});
+    plain = context.add("plain", DType::kF32, {8, 6, 1, 1});
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 0.5f;
+    sharded_memory = allocate_tensors({&sharded, 1}, mesh.device->buffer_type(), Usage::kWeights);
+    plain_memory = allocate_tensors({&plain, 1}, mesh.other().buffer_type(), Usage::kWeights);
+  }
+  test::Mesh mesh{2, {{"sharded", split(1, 2, "2:{0} 3:{1} 1:{0}")}}};
+  TensorContext context;
+  Tensor *sharded, *plain;
+  std::unique_ptr<Buffer> sharded_memory, plain_memory;
+  std::vector<float> values = std::vector<float>(48);
+};
+
+TEST_F(Copies, BothWays) {
+  tensor_set(*plain, values.data(), 0, 192);
+  tensor_copy(*plain, *sharded);
+  EXPECT_EQ(test::read_floats(*sharded), values);
+  EXPECT_EQ(test::read_floats(shard(*sharded, 1)), std::vector<float>(values.begin() + 16, values.begin() + 40));
+  plain_memory->clear(0);
+  tensor_copy(*sharded, *plain);
+  EXPECT_EQ(test::read_floats(*plain), values);
+}
+
+TEST_F(Copies, BetweenBackends) {
+  const auto meta = mesh.device->init();
+  const auto simple = mesh.other().init();
+  const std::vector<float> zeros(48);
+  simple->set_async(*plain, values.data(), 0, 192);
+  simple->copy_async(*plain, *meta, *sharded);
+  simple->set_async(*plain, zeros.data(), 0, 192);  // after the copy
+  std::vector<float> seen(48), back(48);
+  meta->get_async(*sharded, seen.data(), 0, 192);
+  meta->copy_async(*sharded, *simple, *plain);
+  simple->get_async(*plain, back.data(), 0, 192);
+  meta->synchronize();
+  simple->synchronize();
+  EXPECT_EQ(seen, values);
+  EXPECT_EQ(back, values);
+}
+
+TEST_F(Copies, BetweenDifferentLayouts) {
+  Tensor* other = context.add("other", DType::kF32, {8, 6, 1, 1});
+  const auto meta = MetaDevice::create({mesh.members[1], mesh.members[0]},
+                                       test::callback_for({{"other", split(0, 2, "7:{0} 1:{1}")}}));
+  const auto memory = allocate_tensors({&other, 1}, meta->buffer_type(), Usage::kWeights);
+  tensor_set(*sharded, values.data(), 0, 192);
+  tensor_copy(*sharded, *other);
+  EXPECT_EQ(test::read_floats(*other), values);
+}
+
+TEST_F(Copies, UsageReachesTheMembers) {
+  EXPECT_EQ(shard(*sharded, 0).buffer->usage(), Usage::kWeights);
+  EXPECT_EQ(shard(*sharded, 1).buffer->usage(), Usage::kWeights);
+  sharded_memory->set_usage(Usage::kCompute);
+  EXPECT_EQ(sharded_memory->usage(), Usage::kCompute);
+  for (int rank : {0, 1}) EXPECT_EQ(shard(*sharded, rank).buffer->usage(), Usage::kCompute);
+}
+
+TEST_F(Copies, PartsOfATensorAreWrittenByThreadsAtATime) {
+  sharded_memory->clear(0);
+  std::vector<std::jthread> threads;
+  const size_t bytes = values.size() * sizeof(float), piece = bytes / 4;
+  for (size_t begin = 0; begin < bytes; begin += piece) {
+    const size_t size = std::min(piece, bytes - begin);
+    threads.emplace_back([this, begin, size] {
+      tensor_set(*sharded, reinterpret_cast<const std::byte*>(values.data()) + begin, begin, size);
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(test::read_floats(*sharded), values);
+  EXPECT_EQ(test::read_floats(shard(*sharded, 1)), std::vector<float>(values.begin() + 16, values.begin() + 40));
+  EXPECT_THROW(shard(*sharded, 2), InvalidArgument);
+  EXPECT_THROW(shard(*sharded, -1), InvalidArgument);
+}
+
+TEST_F(Copies, ErrorsNameWhatIsWrong) {
+  const auto message = [](const char* text) { return ThrowsMessage<InvalidArgument>(HasSubstr(text)); };
+  std::vector<float> out(48);
+  const auto backend = mesh.device->init();
+  EXPECT_THAT([&] { tensor_set(*sharded, values.data(), 100, 100); }, message("outside the tensor's 192 bytes"));
+  EXPECT_THAT([&] { tensor_get(*sharded, out.data(), 193, 0); }, message("[get sharded]"));
+  EXPECT_THAT([&] { backend->set_async(*sharded, values.data(), 100, 100); }, message("sharded f32 [8, 6] of 192"));
+  EXPECT_THAT([&] { backend->get_async(*sharded, out.data(), 0, SIZE_MAX); }, message("sharded f32 [8, 6] of 192"));
+  EXPECT_THAT([&] { sharded_memory->set(*plain, values.data(), 0, 4); }, message("lies in another buffer"));
+  EXPECT_THAT([&] { backend->set_async(*plain, values.data(), 0, 4); },
+              message("not lie in a buffer of a meta device"));
+  EXPECT_THAT([&] { layout_of(*plain); }, message("plain f32 [8, 6] does not lie in a buffer of a meta device"));
+  EXPECT_THAT([&] { allocated_per_rank(*plain_memory); }, message("not one of a meta device"));
+  EXPECT_THAT([&] { sharded_memory->place(*sharded, 0); }, message("placed already"));
+  backend->synchronize();
+}
+
+TEST_F(Copies, ATensorWithoutAPlanSaysSo) {
+  Graph graph("g");
+  Tensor* input = graph.input("x", DType::kF32, {4, 1, 1, 1});
+  const auto buffer = mesh.device->buffer_type().allocate(64);
+  buffer->place(*input, 0);
+  EXPECT_THAT([&] { tensor_set(*input, values.data(), 0, 16); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("x f32 [4] has no shards yet; make a plan of its graph first")));
+}
+
+TEST_F(Copies, ATensorMayComeToLieWhereAViewWas) {
+  Tensor* fresh = context.add("fresh", DType::kF32, {8, 6, 1, 1});
+  Graph graph("g");
+  Tensor* view = transpose(graph, sharded);
+  sharded->buffer->clear(0);
+  std::optional<Tensor> slot(*view);  // two tensors at one address, one after the other
+  Buffer::place_view(*slot);
+  slot.emplace(*fresh);
+  auto& buffer = *sharded->buffer;
+  buffer.place(*slot, 0);
+  EXPECT_NE(mesh.device->shards().find(*slot), nullptr) << "it took what was the view's";
+  tensor_set(*slot, values.data(), 0, 192);
+  EXPECT_EQ(test::read_floats(*slot), values);
+  EXPECT_THAT(test::read_floats(*sharded), Each(0.0f));
+  buffer.clear(0);
+  EXPECT_THAT(test::read_floats(*slot), Each(0.0f));
+  sharded_memory.reset();  // before the tensor
+}
+
+TEST_F(Copies, PlacesSingleTensors) {
+  Tensor* more[] = {context.add("a", DType::kF32, {5, 1, 1, 1}), context.add("b", DType::kF32, {3, 2, 1, 1})};
+  auto buffer = mesh.device->buffer_type().allocate(256);
+  buffer->place(*more[0], 0);
+  buffer->place(*more[1], 64);
+  tensor_set(*more[0], values.data(), 0, 20);
+  tensor_set(*more[1], values.data() + 5, 0, 24);
+  EXPECT_EQ(test::read_floats(*more[0]), std::vector<float>(values.begin(), values.begin() + 5));
+  EXPECT_EQ(test::read_floats(*more[1]), std::vector<float>(values.begin() + 5, values.begin() + 11));
+  EXPECT_EQ(allocated_per_rank(*buffer), (std::vector<size_t>{128, 128}));
+  EXPECT_THAT(
+      [&] {
+        buffer->place(*context.add("c", DType::kF32, {5, 1, 1, 1}), 256);
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("do not fit")));
+  EXPECT_NE(mesh.device->shards().find(*more[0]), nullptr);
+  buffer.reset();
+  EXPECT_EQ(mesh.device->shards().find(*more[0]), nullptr);
+}
+
+TEST_F(Copies, ResetForgetsWhatWasPlaced) {
+  const auto free = mesh.free();
+  auto buffer = mesh.device->buffer_type().allocate(256);
+  Tensor tensor = *context.add("a", DType::kF32, {5, 1, 1, 1});
+  buffer->place(tensor, 0);
+  buffer->reset();
+  EXPECT_EQ(mesh.device->shards().find(tensor), nullptr);
+  EXPECT_EQ(mesh.free(), free);
+  // Another tensor at the same address is another tensor.
+  tensor = *context.add("b", DType::kF32, {9, 3, 1, 1});
+  buffer->place(tensor, 0);
+  EXPECT_EQ(shard(tensor, 0).shape, (Shape{9, 3, 1, 1}));
+  tensor_set(tensor, values.data(), 0, 108);
+  EXPECT_EQ(test::read_floats(tensor), std::vector<float>(values.begin(), values.begin() + 27));
+}
+
+Device& null_device(std::string_view params) {
+  return Registry::instance().find_family("NULL")->create_device(params);
+}
+
+TEST(MetaBufferFailure, OfOneMemberReleasesTheRest) {
+  for (bool last : {false, true}) {
+    Device& healthy = null_device("");
+    Device& full = null_device("fail_alloc_after=1K");
+    const std::vector<Device*> members = last ? std::vector{&healthy, &full} : std::vector{&full, &healthy};
+    const auto meta = MetaDevice::create(members, test::callback_for({{"b", split(1, 2, "1:{0} 1:{1}")}}));
+    TensorContext context;
+    Tensor* tensors[] = {context.add("a", DType::kF32, {128, 1, 1, 1}), context.add("b", DType::kF32, {256, 2, 1, 1})};
+    const size_t free = healthy.memory().free;
+    EXPECT_THAT([&] { allocate_tensors(tensors, meta->buffer_type(), Usage::kWeights); },
+                ThrowsMessage<DeviceError>(HasSubstr(full.name())));
+    EXPECT_EQ(healthy.memory().free, free);
+    for (Tensor* tensor : tensors) {
+      EXPECT_EQ(tensor->buffer, nullptr);
+      EXPECT_EQ(tensor->data, nullptr);
+      EXPECT_EQ(meta->shards().find(*tensor), nullptr);
+    }
+    // Single tensors fail alike, and what fits can be placed afterwards.
+    const auto buffer = meta->buffer_type().allocate(4096);
+    buffer->place(*tensors[0], 0);
+    EXPECT_THROW(buffer->place(*tensors[1], 512), DeviceError);
+    EXPECT_EQ(tensors[1]->buffer, nullptr);
+    EXPECT_EQ(meta->shards().find(*tensors[1]), nullptr);
+    EXPECT_EQ(healthy.memory().free, free - 512);
+    const float value = 3;
+    tensor_set(*tensors[0], &value, 508, 4);
+    EXPECT_EQ(test::read_floats(*tensors[0]).back(), 3);
+  }
+}
+
+TEST(MetaBufferFailure, OfTheCallbackLeavesNothing) {
+  Device& device = null_device("");
+  const auto meta = MetaDevice::create({&device, &Registry::instance().device("NULL0")}, [](const Tensor& tensor) {
+    return tensor.name == "bad" ? SplitState::split(1, {{3, 4}}) : SplitState::mirrored();
+  });
+  TensorContext context;
+  Tensor* tensors[] = {context.add("good", DType::kF32, {4, 8, 1, 1}), context.add("bad", DType::kF32, {4, 8, 1, 1})};
+  const size_t free = device.memory().free;
+  EXPECT_THAT([&] { allocate_tensors(tensors, meta->buffer_type(), Usage::kWeights); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("bad")));
+  EXPECT_EQ(device.memory().free, free);
+  EXPECT_EQ(meta->shards().find(*tensors[0]), nullptr);
+  EXPECT_EQ(tensors[0]->buffer, nullptr);
+}
+
+TEST(MetaBufferLimits, AMembersLargestAllocation) {
+  Device& small = null_device("max_size=1K");
+  const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &small}, test::callback_for({}));
+  TensorContext context;
+  for (int i = 0; i < 5; ++i) context.add(fmt::format("t{}", i), DType::kF32, {150, 1, 1, 1});
+  const auto memory = allocate_tensors(context.tensors(), meta->buffer_type(), Usage::kWeights);
+  EXPECT_EQ(allocated_per_rank(*memory), (std::vector<size_t>{5 * 640, 5 * 640}));
+  std::vector<float> values(150);
+  for (Tensor* tensor : context.tensors()) {
+    std::fill(values.begin(), values.end(), static_cast<float>(tensor->name[1]));
+    tensor_set(*tensor, values.data(), 0, 600);
+  }
+  for (const Tensor* tensor : context.tensors()) {
+    EXPECT_THAT(test::read_floats(shard(*tensor, 1)), Each(static_cast<float>(tensor->name[1])));
+  }
+  memory->set_usage(Usage::kCompute);
+  EXPECT_EQ(shard(*context.tensors()[4], 1).buffer->usage(), Usage::kCompute);
+  memory->clear(0);
+  EXPECT_THAT(test::read_floats(*context.tensors()[4]), Each(0.0f));
+  Tensor* large = context.add("large", DType::kF32, {300, 1, 1, 1});
+  EXPECT_THAT(
+      [&] {
+        allocate_tensors({&large, 1}, meta->buffer_type(), Usage::kWeights);
+      },
+      ThrowsMessage<DeviceError>(HasSubstr("large f32 [300] needs 1.2 KiB")));
+}
+
+}  // namespace
+}  // namespace shoal::meta

@@ -1,0 +1,67 @@
+// Weights that the members of a meta device keep in a layout of their own (Device::weights_type): whatever the plan
+// does with them, gathers and views included, gives what it gives with plain ones.
+#include <gtest/gtest.h>
+
+#include "tests/meta/mesh.h"
+
+namespace shoal::meta {
+namespace {
+
+using test::Loaded;
+using test::Mesh;
+
+/// Results of the last node, with weights in memory of both types; ranges of the graph are planned one by one, as cut.
+void expect_same(int ranks, const std::string& text, const test::Layouts& layouts, std::vector<int> cuts = {}) {
+  Mesh mesh(ranks, layouts);
+  ASSERT_NE(&mesh.device->weights_type(), &mesh.device->buffer_type());
+  std::vector<std::vector<float>> results;
+  for (BufferType* type : {&mesh.device->buffer_type(), &mesh.device->weights_type()}) {
+    Loaded loaded(text, *type);
+    const auto backend = mesh.device->init();
+    std::vector<std::unique_ptr<GraphPlan>> plans;
+    int begin = 0;
+    std::vector<int> ends = cuts;
+    ends.push_back(static_cast<int>(loaded.graph.nodes().size()));
+    for (const int end : ends) {
+      plans.push_back(backend->create_plan(GraphRange{&loaded.graph, begin, end}));
+      begin = end;
+    }
+    loaded.fill_inputs();
+    for (const auto& plan : plans) ASSERT_EQ(backend->compute(*plan), Status::kSuccess);
+    results.push_back(test::read_floats(*loaded.graph.nodes().back()));
+  }
+  ASSERT_EQ(results[0].size(), results[1].size());
+  for (size_t i = 0; i < results[0].size(); ++i) ASSERT_NEAR(results[0][i], results[1][i], 1e-4) << text << i;
+}
+
+test::Layouts divided(int axis, const std::vector<int64_t>& shares) {
+  return {{"w", Layout::split(axis, Partition::from_shares(shares))}};
+}
+
+TEST(MetaPackedWeights, AreGatheredAsTheyAre) {
+  for (const char* op : {"soft_max(%w, _, _)", "rms_norm(%w)", "sum_rows(%w)"}) {
+    const std::string text = "weight %w f32 [64, 64]\n%y = " + std::string(op) + "\noutput %y\n";
+    expect_same(2, text, divided(0, {32, 32}));
+    expect_same(3, text, divided(0, {40, 0, 24}));
+  }
+}
+
+TEST(MetaPackedWeights, AreMultipliedHoweverTheyLie) {
+  const std::string text = "input %x f32 [64, 9]\nweight %w f32 [64, 96]\n%y = mul_mat(%w, %x)\noutput %y\n";
+  expect_same(2, text, divided(1, {48, 48}));
+  expect_same(2, text, divided(1, {56, 40}));
+  expect_same(2, text, divided(0, {32, 32}));
+  expect_same(3, text, divided(1, {91, 0, 5}));
+}
+
+TEST(MetaPackedWeights, ViewsOfThemAreReadInLaterRanges) {
+  const std::string text =
+      "input %x f32 [64, 3]\nweight %w f32 [64, 96]\n%s = slice(%w) {axis=1, begin=3, length=40}\n%t = scale(%x) "
+      "{scale=2}\n"
+      "%y = mul_mat(%s, %t)\noutput %y\n";
+  expect_same(2, text, {}, {1});
+  expect_same(2, text, divided(0, {32, 32}), {1});
+}
+
+}  // namespace
+}  // namespace shoal::meta

@@ -1,0 +1,101 @@
+#include "meta/layout/split_state.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "tests/meta/layouts.h"
+
+namespace shoal::meta {
+namespace {
+
+std::string refusal(const SplitState& state, const Tensor& tensor, int devices) {
+  try {
+    to_layout(state, tensor, devices);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SplitState, SegmentsBecomeRunsInDeviceOrder) {
+  const Tensor qkv = weight(DType::kF32, {256, 512, 1, 1});
+  const Layout layout = to_layout(SplitState::split(1, {{128, 128}, {64, 64}, {64, 64}}), qkv, 2);
+  EXPECT_EQ(layout.to_string(), "split 1 [128:{0} 128:{1} 64:{0} 64:{1} 64:{0} 64:{1}]");
+}
+
+TEST(SplitState, RunsWithSeveralOwners) {
+  const Tensor k = weight(DType::kF32, {256, 128, 1, 1});
+  const Partition shared = Partition::even(8, 8).scale_up(32).group(2)->slice(0, 128);
+  EXPECT_EQ(to_layout(SplitState::split(1, shared), k, 8), Layout::split(1, shared));
+}
+
+TEST(SplitState, MirroredAndPartial) {
+  const Tensor plain = weight(DType::kF16, {256, 4, 1, 1});
+  EXPECT_EQ(to_layout(SplitState::mirrored(), plain, 2), Layout::mirrored());
+  EXPECT_EQ(to_layout(SplitState::partial(), plain, 2), Layout::partial());
+  EXPECT_THAT(refusal(SplitState::partial(), weight(DType::kQ8_0, {256, 4, 1, 1}), 2),
+              testing::HasSubstr("partial needs"));
+}
+
+TEST(SplitState, BadAnswersAreNamed) {
+  const Tensor q = weight(DType::kF32, {256, 256, 1, 1});
+  EXPECT_EQ(refusal(SplitState::split(1, {{192, 58}}), q, 2),
+            "split state of blk.0.attn_q: segment lengths on axis 1 add up to 250, expected 256 (192 + 58)");
+  EXPECT_THAT(refusal(SplitState::split(1, {{128, 128}}), q, 3), testing::HasSubstr("2 lengths for 3 devices"));
+  EXPECT_THAT(refusal(SplitState::split(1, {{300, -44}}), q, 2), testing::HasSubstr("300"));
+  EXPECT_THAT(refusal(SplitState::split(1, {{256, -1}, {0, 1}}), q, 2), testing::HasSubstr("-1"));
+  SplitState no_axis = SplitState::split(1, {{128, 128}});
+  no_axis.axis = static_cast<SplitAxis>(7);
+  EXPECT_THAT(refusal(no_axis, q, 2), testing::HasSubstr("no axis 7"));
+  EXPECT_THAT(refusal(SplitState::split(1, Partition::even(3, 256)), q, 2), testing::HasSubstr("3 devices"));
+  EXPECT_THAT(refusal(SplitState::split(1, Partition::even(2, 250)), q, 2), testing::HasSubstr("250, expected 256"));
+  EXPECT_THAT(refusal(SplitState::split(0, {{100, 156}}), weight(DType::kQ4_0, {256, 2, 1, 1}), 2),
+              testing::HasSubstr("cut at 100"));
+  SplitState both = SplitState::split(1, {{128, 128}});
+  both.partition = Partition::even(2, 256);
+  EXPECT_THAT(refusal(both, q, 2), testing::HasSubstr("both"));
+  SplitState mirrored = SplitState::mirrored();
+  mirrored.segments = {{128, 128}};
+  EXPECT_THAT(refusal(mirrored, q, 2), testing::HasSubstr("takes no segments"));
+}
+
+/// The numbers of "mirrored" and "partial" are no axes.
+TEST(SplitState, OnlyAxesAreSplit) {
+  const auto no_axis = [](int axis) {
+    return testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("no axis " + std::to_string(axis)));
+  };
+  for (const int axis : {-1, 4, 5, 6, 256 + 1}) {
+    EXPECT_THAT([&] { SplitState::split(axis, std::vector<std::vector<int64_t>>{}); }, no_axis(axis));
+    EXPECT_THAT([&] { SplitState::split(axis, {{128, 128}}); }, no_axis(axis));
+    EXPECT_THAT([&] { SplitState::split(axis, Partition::even(2, 256)); }, no_axis(axis));
+  }
+}
+
+TEST(SplitState, NamesOfAxes) {
+  EXPECT_EQ(name_of(SplitAxis::k0), "axis 0");
+  EXPECT_EQ(name_of(SplitAxis::kMirrored), "mirrored");
+  EXPECT_EQ(name_of(SplitAxis::kPartial), "partial");
+}
+
+TEST(SplitState, Text) {
+  EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
+  EXPECT_EQ(SplitState::split(0, Partition::parse(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
+  EXPECT_EQ(SplitState::partial().to_string(), "partial");
+}
+
+TEST(SplitState, CallbackFromAFunctionPointer) {
+  int calls = 0;
+  const SplitStateCallback callback = make_callback(
+      [](const Tensor& tensor, void* user) {
+        ++*static_cast<int*>(user);
+        return SplitState::split(1, {{tensor.shape[1], 0}});
+      },
+      &calls);
+  const Tensor q = weight(DType::kF32, {256, 256, 1, 1});
+  EXPECT_EQ(to_layout(callback(q), q, 2).to_string(), "split 1 [256:{0}]");
+  EXPECT_EQ(calls, 1);
+  EXPECT_THROW(make_callback(nullptr, nullptr), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace shoal::meta

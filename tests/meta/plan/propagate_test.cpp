@@ -1,0 +1,292 @@
+#include "meta/plan/propagate.h"
+
+#include <gmock/gmock.h>
+
+#include "graph/text.h"
+#include "tests/meta/layouts.h"
+#include "tests/support/random_graph.h"
+
+namespace shoal::meta {
+namespace {
+
+using testing::ElementsAre;
+
+/// A graph from text, propagated from the layouts of its leaves by name ("mirrored" where absent).
+struct Propagated {
+  Propagated(const std::string& text, int ranks, const std::map<std::string, Layout>& layouts,
+             const CostModel& model = {}) {
+    parse_graph(text, graph, weights);
+    const auto leaf_layout = [&](const Tensor& tensor) {
+      ++asked[tensor.name];
+      const auto it = layouts.find(tensor.name);
+      return it == layouts.end() ? Layout::mirrored() : it->second;
+    };
+    result = propagate(whole(graph), ranks, leaf_layout, model);
+  }
+  std::string of(std::string_view name) const { return result.layouts.at(graph.find(name)).to_string(); }
+  const NodeChoice& choice(std::string_view name) const { return result.choices.at(graph.find(name)); }
+  std::vector<std::string> sources(std::string_view name) const {
+    std::vector<std::string> texts;
+    for (const Layout& layout : choice(name).sources) texts.push_back(layout.to_string());
+    return texts;
+  }
+  TensorContext weights;
+  Graph graph{"propagated"};
+  std::map<std::string, int> asked;
+  Propagation result;
+};
+
+constexpr const char* kFeedForward = R"(
+input %x f32 [256, 4]
+weight %gate f32 [256, 768]
+weight %up f32 [256, 768]
+weight %down f32 [768, 256]
+%g = mul_mat(%gate, %x)
+%u = mul_mat(%up, %x)
+%h = glu(%g, %u)
+%y = mul_mat(%down, %h)
+%r = add(%x, %y)
+%n = rms_norm(%r)
+output %n
+)";
+
+TEST(Propagate, AFeedForwardAsTheHeaderTells) {
+  const Propagated p(kFeedForward, 2,
+                     {{"gate", split(1, 2, "384:{0} 384:{1}")},
+                      {"up", split(1, 2, "384:{0} 384:{1}")},
+                      {"down", split(0, 2, "384:{0} 384:{1}")}});
+  EXPECT_EQ(p.of("g"), "split 0 [384:{0} 384:{1}]");
+  EXPECT_EQ(p.of("u"), "split 0 [384:{0} 384:{1}]");
+  EXPECT_EQ(p.of("h"), "split 0 [384:{0} 384:{1}]");
+  EXPECT_EQ(p.of("y"), "partial");
+  EXPECT_EQ(p.of("r"), "mirrored");
+  EXPECT_EQ(p.of("n"), "mirrored");
+  EXPECT_THAT(p.sources("g"), ElementsAre("split 1 [384:{0} 384:{1}]", "mirrored"));
+  EXPECT_THAT(p.sources("y"), ElementsAre("split 0 [384:{0} 384:{1}]", "split 0 [384:{0} 384:{1}]"));
+  EXPECT_THAT(p.sources("r"), ElementsAre("mirrored", "mirrored"));
+  EXPECT_THAT(p.sources("n"), ElementsAre("mirrored"));
+  EXPECT_GE(p.choice("g").factor, 0);
+  EXPECT_EQ(p.choice("g").partition, Partition::parse(2, "384:{0} 384:{1}"));
+  EXPECT_EQ(p.choice("n").factor, -1);
+}
+
+TEST(Propagate, PrintsALineForEachNode) {
+  Propagated p(kFeedForward, 2,
+               {{"gate", split(1, 2, "384:{0} 384:{1}")},
+                {"up", split(1, 2, "384:{0} 384:{1}")},
+                {"down", split(0, 2, "384:{0} 384:{1}")}});
+  EXPECT_EQ(
+      to_string(p.result, whole(p.graph)),
+      R"(g            mul_mat    split m [384:{0} 384:{1}]: split 1 [384:{0} 384:{1}], mirrored -> split 0 [384:{0} 384:{1}]
+u            mul_mat    split m [384:{0} 384:{1}]: split 1 [384:{0} 384:{1}], mirrored -> split 0 [384:{0} 384:{1}]
+h            glu        split a [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> split 0 [384:{0} 384:{1}]
+y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
+r            add        whole: mirrored, mirrored -> mirrored
+n            rms_norm   whole: mirrored -> mirrored
+)");
+}
+
+TEST(Propagate, UnevenAndEmptySharesTakeTheSameWay) {
+  for (const char* runs : {"767:{0} 1:{1}", "768:{1}", "1:{1} 700:{0} 67:{1}"}) {
+    const Propagated p(kFeedForward, 2,
+                       {{"gate", split(1, 2, runs)}, {"up", split(1, 2, runs)}, {"down", split(0, 2, runs)}});
+    EXPECT_EQ(p.of("h"), split(0, 2, runs).to_string());
+    EXPECT_EQ(p.of("y"), "partial");
+    EXPECT_EQ(p.of("r"), "mirrored");
+  }
+}
+
+TEST(Propagate, AsksForEachLeafOnce) {
+  const Propagated p(kFeedForward, 2, {});
+  EXPECT_THAT(p.asked, ElementsAre(testing::Pair("down", 1), testing::Pair("gate", 1), testing::Pair("up", 1),
+                                   testing::Pair("x", 1)));
+}
+
+TEST(Propagate, NeverSplitsWhatNobodySplit) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const test::RandomCase one = test::random_case(seed);
+    const Propagated p(one.graph, one.ranks, {});
+    for (const auto& [tensor, layout] : p.result.layouts) {
+      ASSERT_TRUE(layout.is_mirrored()) << tensor->name << " " << layout.to_string() << " seed " << seed;
+    }
+  }
+}
+
+TEST(Propagate, EveryNodeOfEveryGraphHasAValidChoice) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    const test::RandomCase one = test::random_case(seed);
+    SCOPED_TRACE(seed);
+    const Propagated p(one.graph, one.ranks, one.layouts);
+    for (const Tensor* node : p.graph.nodes()) {
+      const NodeChoice& choice = p.choice(node->name);
+      EXPECT_EQ(choice.result, p.result.layouts.at(node));
+      check_layout(choice.result, node->dtype, node->shape, one.ranks, node->name);
+      ASSERT_EQ(choice.sources.size(), node->src.size());
+      for (size_t i = 0; i < node->src.size(); ++i) {
+        if (node->src[i] == nullptr) continue;
+        check_layout(choice.sources[i], node->src[i]->dtype, node->src[i]->shape, one.ranks, node->src[i]->name);
+      }
+      if (node->op == Op::kSetRows) {
+        EXPECT_EQ(choice.result, p.result.layouts.at(node->src[0])) << "a cache stays where it is";
+      }
+    }
+  }
+}
+
+TEST(Propagate, IsTheSameEveryTime) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const test::RandomCase one = test::random_case(seed);
+    const Propagated a(one.graph, one.ranks, one.layouts), b(one.graph, one.ranks, one.layouts);
+    for (const Tensor* node : a.graph.nodes()) ASSERT_EQ(a.of(node->name), b.of(node->name)) << seed;
+  }
+}
+
+TEST(Propagate, AMirroredBiasIsCut) {
+  // Cutting what every rank has costs no collective, however large the weight and however many pieces it takes.
+  const Propagated cut(R"(
+input %x f32 [64]
+weight %w f32 [64, 6144]
+weight %bias f32 [6144]
+%y = mul_mat(%w, %x)
+%z = add(%y, %bias)
+%o = unary(%z) {kind=silu}
+output %o
+)",
+                       2, {{"w", split(1, 2, "2048:{0} 2048:{1} 1024:{0} 1024:{1}")}});
+  EXPECT_EQ(cut.of("z"), "split 0 [2048:{0} 2048:{1} 1024:{0} 1024:{1}]");
+}
+
+TEST(Propagate, ATiedHeadThatIsSelectedFromIsDivided) {
+  const std::string graph = R"(
+input %x f32 [64]
+weight %w f32 [64, 512]
+weight %v f32 [512, 64]
+weight %table f32 [64, 32000]
+%h = mul_mat(%w, %x)
+%y = mul_mat(%v, %h)
+%logits = mul_mat(%table, %y)
+%ids = top_k(%logits) {k=40}
+%elements = reshape(%logits) {shape=[1,32000,1,1]}
+%best = get_rows(%elements, %ids)
+output %ids
+output %best
+)";
+  const std::map<std::string, Layout> layouts{{"w", split(1, 2, "256:{0} 256:{1}")},
+                                              {"v", split(0, 2, "256:{0} 256:{1}")}};
+  const Propagated p(graph, 2, layouts);
+  EXPECT_EQ(p.of("logits"), "split 0 [16000:{0} 16000:{1}]");
+  EXPECT_TRUE(p.choice("ids").by_candidates);
+  EXPECT_EQ(p.of("ids"), "mirrored");
+  EXPECT_EQ(p.of("best"), "partial") << "the host adds nothing to each logit";
+  EXPECT_THAT(to_string(p.result, whole(const_cast<Graph&>(p.graph))),
+              testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
+                                 "16000:{1}] -> mirrored"));
+  // Somebody else needs them whole: every rank makes all of them, as without a selection.
+  const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, layouts);
+  EXPECT_EQ(whole_too.of("logits"), "mirrored");
+  EXPECT_FALSE(whole_too.choice("ids").by_candidates);
+}
+
+TEST(Propagate, APartialSumThatSomebodyNeedsWholeIsReducedForAll) {
+  // %a could pass the partial sum on; %n needs it whole, so %a takes the whole too and nothing is reduced twice.
+  const Propagated p(R"(
+input %x f32 [8, 3]
+weight %w f32 [8, 8]
+%y = mul_mat(%w, %x)
+%n = rms_norm(%y)
+%a = add(%y, %x)
+%z = rms_norm(%a)
+output %n
+output %z
+)",
+                     2, {{"w", split(0, 2, "5:{0} 3:{1}")}});
+  EXPECT_EQ(p.of("y"), "partial");
+  EXPECT_THAT(p.sources("n"), ElementsAre("mirrored"));
+  EXPECT_THAT(p.sources("a"), ElementsAre("mirrored", "mirrored"));
+  EXPECT_EQ(p.of("a"), "mirrored");
+}
+
+TEST(Propagate, TwoPartialSumsAreAddedBeforeTheyAreReduced) {
+  const Propagated p(R"(
+input %x f32 [8, 3]
+weight %v f32 [8, 8]
+weight %w f32 [8, 8]
+%y = mul_mat(%v, %x)
+%z = mul_mat(%w, %x)
+%a = add(%y, %z)
+%n = rms_norm(%a)
+output %n
+)",
+                     2, {{"v", split(0, 2, "5:{0} 3:{1}")}, {"w", split(0, 2, "4:{0} 4:{1}")}});
+  EXPECT_THAT(p.sources("a"), ElementsAre("partial", "partial"));
+  EXPECT_EQ(p.of("a"), "partial");
+}
+
+TEST(Propagate, ProductsWithTheSplitWeightOfTwoUsesDiffer) {
+  // A tied embedding split by its rows: a look-up adds up, a product keeps the rows apart.
+  const Propagated p(R"(
+input %ids i32 [3]
+weight %e f32 [8, 10]
+%x = get_rows(%e, %ids)
+%n = rms_norm(%x)
+%l = mul_mat(%e, %n)
+output %l
+)",
+                     2, {{"e", split(1, 2, "7:{0} 3:{1}")}});
+  EXPECT_EQ(p.of("x"), "partial");
+  EXPECT_EQ(p.of("n"), "mirrored");
+  EXPECT_EQ(p.of("l"), "split 0 [7:{0} 3:{1}]");
+}
+
+TEST(Propagate, ARangeTakesWhatEarlierOnesMade) {
+  TensorContext weights;
+  Graph graph("ranges");
+  parse_graph(kFeedForward, graph, weights);
+  const Layout half = split(0, 2, "384:{0} 384:{1}");
+  const auto outside = [&](const Tensor& tensor) {
+    if (tensor.name == "h" || tensor.name == "down") return half;
+    EXPECT_EQ(tensor.name, "x") << "nothing else is read by the range";
+    return Layout::mirrored();
+  };
+  const Propagation p = propagate({&graph, 3, 6}, 2, outside);
+  EXPECT_EQ(p.choices.size(), 3u);
+  EXPECT_TRUE(p.layouts.at(graph.find("y")).is_partial());
+  EXPECT_TRUE(p.layouts.at(graph.find("n")).is_mirrored());
+}
+
+TEST(Propagate, TheCostModelDecides) {
+  // k is split on the weight, x lies split on columns. Either x is sent so that k fits and the sum is reduced, or the
+  // weight is made whole, which is the better the less it costs to move a weight.
+  constexpr const char* kText = R"(
+weight %w f32 [64, 4]
+cache %x f32 [64, 4096]
+%y = mul_mat(%w, %x)
+%n = rms_norm(%y)
+output %n
+)";
+  const std::map<std::string, Layout> layouts{{"w", split(0, 2, "32:{0} 32:{1}")},
+                                              {"x", split(1, 2, "4000:{0} 96:{1}")}};
+  CostModel model;
+  model.weight_penalty = 0;
+  EXPECT_EQ(Propagated(kText, 2, layouts, model).of("y"), "split 1 [4000:{0} 96:{1}]");
+  model.weight_penalty = 1e6;
+  EXPECT_NE(Propagated(kText, 2, layouts, model).sources("y")[0], "mirrored");
+}
+
+TEST(CheapestSource, PrefersWhatIsThereAndThenWhatMovesLeast) {
+  TensorContext context;
+  const Tensor& x = *context.add("x", DType::kF32, {1024, 4, 1, 1});
+  const CostModel model;
+  const Layout half = split(0, 2, "512:{0} 512:{1}"), other = split(0, 2, "256:{0} 768:{1}");
+  const auto cheapest = [&](std::vector<Layout> available, const Layout& target) {
+    return cheapest_source(available, target, x, 2, model);
+  };
+  EXPECT_EQ(cheapest({half, Layout::mirrored()}, Layout::mirrored()), 1u);
+  EXPECT_EQ(cheapest({half, Layout::mirrored()}, half), 0u);
+  EXPECT_EQ(cheapest({half, Layout::mirrored()}, other), 1u) << "slices of the whole cost no collective";
+  EXPECT_EQ(cheapest({Layout::partial(), half}, Layout::mirrored()), 1u) << "gathering is half a reduction";
+  EXPECT_EQ(cheapest({half, half}, other), 0u) << "the first of equals";
+}
+
+}  // namespace
+}  // namespace shoal::meta

@@ -1,0 +1,124 @@
+// Golden text: the rule of every op, one line each.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "graph/ops/ops.h"
+#include "meta/rules/rule.h"
+
+namespace shoal::meta {
+namespace {
+
+class Rules : public testing::Test {
+ protected:
+  Tensor* f32(Shape shape) { return in(DType::kF32, shape); }
+  Tensor* i32(Shape shape) { return in(DType::kI32, shape); }
+  Tensor* in(DType dtype, Shape shape) { return g.input(fmt::format("in{}", g.inputs().size()), dtype, shape); }
+  static std::string rule(const Tensor* node) {
+    const auto found = rule_for(*node);
+    return found ? to_string(*found) : "none";
+  }
+
+  Graph g;
+  TensorContext weights;
+};
+
+TEST_F(Rules, Rows) {
+  EXPECT_EQ(rule(get_rows(g, f32({4, 9, 2, 3}), i32({5, 2, 3, 1}))), "x [r] c d, i c d -> x i c d | linear 0");
+  EXPECT_EQ(rule(get_rows(g, in(DType::kQ8_0, {32, 9, 1, 1}), i32({5, 1, 1, 1}))), "x [r] c d, i c d -> x i c d");
+  Tensor* cache = weights.add("cache", DType::kF16, {4, 9, 2, 1}, Role::kCache);
+  EXPECT_EQ(rule(set_rows(g, cache, f32({4, 3, 2, 1}), i32({3, 1, 1, 1}))), "x [r] h z, x (i) h z, (i) -> x [r] h z");
+}
+
+TEST_F(Rules, MulMat) {
+  EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 1, 1}), f32({6, 3, 1, 1}))), "k m c d, k n c d -> m n c d | sum k | linear 0 1");
+  EXPECT_EQ(rule(mul_mat(g, in(DType::kQ4_K, {256, 5, 1, 1}), f32({256, 3, 4, 2}))),
+            "k m, k n c d -> m n c d | sum k | linear 1");
+  EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 2, 1}), f32({6, 3, 4, 1}))),
+            "k m c/2 d, k n c d -> m n c d | sum k | linear 0 1");
+  EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 2, 1}), f32({6, 3, 0, 1}))),
+            "k m (e) d, k n c d -> m n c d | sum k | linear 0 1");
+}
+
+TEST_F(Rules, MulMatId) {
+  EXPECT_EQ(rule(mul_mat_id(g, f32({6, 5, 8, 1}), f32({6, 2, 3, 1}), i32({2, 3, 1, 1}))),
+            "k m [e], k u t, u t -> m u t | sum k | linear 0 1");
+  EXPECT_EQ(rule(mul_mat_id(g, in(DType::kQ8_0, {32, 5, 8, 1}), f32({32, 1, 3, 1}), i32({2, 3, 1, 1}))),
+            "k m [e], k 1 t, u t -> m u t | sum k | linear 1");
+}
+
+TEST_F(Rules, ElementWise) {
+  Tensor* x = f32({4, 3, 1, 2});
+  EXPECT_EQ(rule(add(g, x, f32({4, 1, 1, 1}))), "a b c d, a 1 c -> a b c d | linear 0+1");
+  EXPECT_EQ(rule(sub(g, x, x)), "a b c d, a b c d -> a b c d | linear 0+1");
+  EXPECT_EQ(rule(mul(g, f32({1, 3, 1, 1}), x)), "1 b c, a b c d -> a b c d | linear 0 1");
+  EXPECT_EQ(rule(div(g, x, x)), "a b c d, a b c d -> a b c d | linear 0");
+  EXPECT_EQ(rule(scale(g, x, {2.0f, 0.0f})), "a b c d -> a b c d | linear 0");
+  EXPECT_EQ(rule(scale(g, x, {2.0f, 1.0f})), "a b c d -> a b c d");
+  EXPECT_EQ(rule(unary(g, x, UnaryKind::kNeg)), "a b c d -> a b c d | linear 0");
+  EXPECT_EQ(rule(unary(g, x, UnaryKind::kSilu)), "a b c d -> a b c d");
+  EXPECT_EQ(rule(clamp(g, x, {-1.0f, 1.0f})), "a b c d -> a b c d");
+  EXPECT_EQ(rule(glu(g, x, x, GluKind::kSwiglu)), "a b c d, a b c d -> a b c d | linear 1");
+  EXPECT_EQ(rule(glu_fused(g, x, GluKind::kSwiglu)), "2*a b c d, - -> a b c d");
+}
+
+TEST_F(Rules, AlongRows) {
+  Tensor* x = f32({4, 3, 2, 5});
+  EXPECT_EQ(rule(rms_norm(g, x, {})), "(a) b c d -> (a) b c d");
+  EXPECT_EQ(rule(layer_norm(g, x, {})), "(a) b c d -> (a) b c d");
+  EXPECT_EQ(rule(soft_max(g, x, nullptr, nullptr, {})), "(s) t h z, -, - -> (s) t h z");
+  EXPECT_EQ(rule(soft_max(g, x, f32({4, 3, 1, 5}), f32({2, 1, 1, 1}), {})), "(s) t h z, (s) t 1 z, h -> (s) t h z");
+  EXPECT_EQ(rule(rope(g, x, i32({2, 1, 1, 1}), nullptr, {.dims = 4})), "(d) h t z, t, - -> (d) h t z | linear 0");
+  EXPECT_EQ(rule(rope(g, x, i32({2, 1, 1, 1}), f32({2, 1, 1, 1}), {.dims = 4})),
+            "(d) h t z, t, (f) -> (d) h t z | linear 0");
+  EXPECT_EQ(rule(sum_rows(g, x)), "a b c d -> 1 b c d | sum a | linear 0");
+  EXPECT_EQ(rule(argmax(g, x)), "(a) b c d -> 1 b c d");
+  EXPECT_EQ(rule(top_k(g, x, 2)), "(a) b c d -> (k) b c d");
+  EXPECT_EQ(rule(argsort(g, x, true)), "(a) b c d -> (a) b c d");
+}
+
+TEST_F(Rules, Attention) {
+  Tensor* q = f32({8, 3, 4, 2});
+  Tensor* k = f32({8, 5, 2, 2});
+  EXPECT_EQ(rule(attention(g, q, k, f32({6, 5, 2, 2}), i32({3, 1, 1, 1}), nullptr, nullptr, {})),
+            "(d) t h z, (d) (s) h/2 z, (e) (s) h/2 z, t, -, - -> (e) h t z | linear 2");
+  EXPECT_EQ(rule(attention(g, q, f32({8, 5, 4, 2}), in(DType::kQ8_0, {32, 5, 4, 2}), nullptr, f32({5, 3, 1, 1}),
+                           f32({4, 1, 1, 1}), {})),
+            "(d) t h z, (d) (s) h z, (e) (s) h z, -, (s) t, h -> (e) h t z");
+}
+
+TEST_F(Rules, DataMovement) {
+  Tensor* x = f32({4, 3, 1, 2});
+  EXPECT_EQ(rule(cast(g, x, DType::kF32)), "a b c d -> a b c d | linear 0");
+  EXPECT_EQ(rule(cast(g, in(DType::kBF16, {4, 1, 1, 1}), DType::kF32)), "a b c d -> a b c d | linear 0");
+  EXPECT_EQ(rule(cast(g, x, DType::kF16)), "a b c d -> a b c d");
+  EXPECT_EQ(rule(contiguous(g, x)), "a b c d -> a b c d | linear 0");
+  EXPECT_EQ(rule(repeat(g, x, {8, 3, 5, 2})), "a b c d -> 2*a b 5*c d | linear 0");
+  EXPECT_EQ(rule(repeat(g, x, {0, 3, 1, 2})), "(a) b c d -> (w) b c d | linear 0");
+}
+
+TEST_F(Rules, NoneForViewsConcatAndFill) {
+  Tensor* x = f32({4, 3, 1, 2});
+  EXPECT_EQ(rule(reshape(g, x, {24, 1, 1, 1})), "none");
+  EXPECT_EQ(rule(slice(g, x, {0, 1, 2})), "none");
+  EXPECT_EQ(rule(transpose(g, x)), "none");
+  EXPECT_EQ(rule(concat(g, {x, x}, 1)), "none");
+  EXPECT_EQ(rule(fill(g, {})), "none");
+}
+
+TEST_F(Rules, UnitsFollowTheQuantisedOperands) {
+  const auto unit = [](const Tensor* node, char letter) {
+    const auto rule = rule_for(*node);
+    return rule->factors[rule->find(letter)].unit;
+  };
+  Tensor* product = mul_mat(g, in(DType::kQ4_K, {512, 5, 1, 1}), f32({512, 3, 1, 1}));
+  EXPECT_EQ(unit(product, 'k'), 256);
+  EXPECT_EQ(unit(product, 'm'), 1);
+  EXPECT_EQ(unit(cast(g, f32({64, 1, 1, 1}), DType::kQ8_0), 'a'), 32);
+  EXPECT_EQ(unit(get_rows(g, in(DType::kQ8_0, {64, 9, 1, 1}), i32({5, 1, 1, 1})), 'x'), 32);
+  Tensor* cache = weights.add("cache", DType::kQ8_0, {64, 9, 2, 1}, Role::kCache);
+  EXPECT_EQ(unit(set_rows(g, cache, f32({64, 3, 2, 1}), i32({3, 1, 1, 1})), 'x'), 32);
+  EXPECT_EQ(unit(repeat(g, in(DType::kQ8_0, {64, 1, 1, 1}), {128, 1, 1, 1}), 'a'), 32);
+}
+
+}  // namespace
+}  // namespace shoal::meta

@@ -1,0 +1,324 @@
+// Opening models: hyper-parameters and tensors that do not hold together are refused with one line that names them.
+#include "models/arch/model.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/models/synthetic_model.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+std::string refusal_of(const SyntheticModel& model) {
+  std::string path = model.write();
+  try {
+    open_model(path);
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    return error.what();
+  }
+  return "it opened";
+}
+
+TEST(Hparams, ReadsWhatTheFileSays) {
+  SyntheticModel synthetic;
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 4.0f);
+    writer.add<uint32_t>("llama.rope.scaling.original_context_length", 16).add("llama.rope.freq_base", 5e5f);
+    writer.add<uint32_t>("llama.rope.dimension_count", 8);
+  };
+  Hparams h = open_model(synthetic.write())->hparams;
+  EXPECT_EQ(h.layers, 2);
+  EXPECT_EQ(h.context, 64);
+  EXPECT_EQ(h.embd, 64);
+  EXPECT_EQ(h.ff, 96);
+  EXPECT_EQ(h.heads, 4);
+  EXPECT_EQ(h.kv_heads, 2);
+  EXPECT_EQ(h.group(), 2);
+  EXPECT_EQ(h.head_dim_k, 16);
+  EXPECT_EQ(h.vocab, 96);
+  EXPECT_EQ(h.experts, 0);
+  EXPECT_FLOAT_EQ(h.norm_eps, 1e-5f);
+  EXPECT_EQ(h.rope.dims, 8);
+  EXPECT_FLOAT_EQ(h.rope.base, 5e5f);
+  EXPECT_FLOAT_EQ(h.rope.freq_scale, 0.25f);
+  EXPECT_FLOAT_EQ(h.rope.ext_factor, 1.0f);
+  EXPECT_EQ(h.rope.original_context, 16);
+}
+
+TEST(Hparams, DefaultsWhatTheFileLeavesOut) {
+  SyntheticModel synthetic;
+  synthetic.h.kv_heads = 4;
+  synthetic.without_keys = {"attention.head_count_kv", "attention.key_length", "attention.value_length"};
+  Hparams h = open_model(synthetic.write())->hparams;
+  EXPECT_EQ(h.kv_heads, 4);
+  EXPECT_EQ(h.head_dim_k, 16);
+  EXPECT_EQ(h.head_dim_v, 16);
+  EXPECT_EQ(h.rope.dims, 16);
+  EXPECT_FLOAT_EQ(h.rope.base, 10000.0f);
+  EXPECT_FLOAT_EQ(h.rope.freq_scale, 1.0f);
+}
+
+/// A key of the file and a value that cannot be right.
+struct BadKey {
+  const char* name;
+  std::function<void(test::GgufWriter&)> write;
+  const char* message;
+};
+
+template <class T>
+BadKey bad(const char* name, T value, const char* message) {
+  return {name, [=](test::GgufWriter& writer) { writer.add(std::string("llama.") + name, value); }, message};
+}
+
+TEST(Hparams, RefusesWhatCannotBeRight) {
+  const BadKey cases[] = {
+      bad("block_count", uint32_t{0}, "llama.block_count"),
+      bad("block_count", uint32_t{4000000000}, "'llama.block_count' is 4000000000, more than the 65536"),
+      bad("embedding_length", uint32_t{0}, "llama.embedding_length"),
+      bad("embedding_length", uint32_t{0xffffffff}, "'llama.embedding_length' is 4294967295, more than"),
+      bad("feed_forward_length", uint32_t{0}, "llama.feed_forward_length"),
+      bad("context_length", uint32_t{0}, "llama.context_length"),
+      bad("attention.head_count", uint32_t{0}, "llama.attention.head_count"),
+      bad("attention.head_count_kv", uint32_t{3}, "'llama.attention.head_count_kv' is 3, which does not divide the 4"),
+      bad("attention.head_count_kv", uint32_t{0}, "llama.attention.head_count_kv"),
+      bad("attention.key_length", uint32_t{0}, "llama.attention.key_length"),
+      bad("attention.layer_norm_rms_epsilon", 0.0f, "positive number, found 0"),
+      bad("attention.layer_norm_rms_epsilon", std::numeric_limits<float>::quiet_NaN(), "positive number, found nan"),
+      bad("attention.layer_norm_rms_epsilon", uint32_t{1}, "llama.attention.layer_norm_rms_epsilon"),
+      bad("rope.dimension_count", uint32_t{18}, "'llama.rope.dimension_count' is 18; it must be even and at most"),
+      bad("rope.dimension_count", uint32_t{7}, "'llama.rope.dimension_count' is 7; it must be even"),
+      bad("rope.freq_base", -1.0f, "'llama.rope.freq_base' should be a positive number"),
+      bad("rope.scaling.factor", -2.0f, "'llama.rope.scaling.factor' should be a number from 0 on, found -2"),
+      bad("rope.scaling.factor", std::numeric_limits<float>::infinity(), "'llama.rope.scaling.factor' should be"),
+      bad("rope.scale_linear", -2.0f, "'llama.rope.scale_linear' should be a number from 0 on"),
+      bad("rope.scaling.attn_factor", 0.0f, "'llama.rope.scaling.attn_factor' should be a positive number"),
+      bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; known are none, linear and yarn"),
+      bad("vocab_size", uint32_t{95}, "'llama.vocab_size' is 95, but token_embd.weight has 96 rows"),
+      bad("expert_count", uint32_t{4}, "llama.expert_used_count"),
+  };
+  for (const BadKey& c : cases) {
+    SyntheticModel synthetic;
+    synthetic.without_keys = {c.name};
+    synthetic.keys = c.write;
+    EXPECT_THAT(refusal_of(synthetic), HasSubstr(c.message)) << c.name;
+  }
+}
+
+/// What the rope keys of a file come to.
+RopeParams rope_of(const std::string& type, std::vector<std::pair<std::string, float>> numbers) {
+  SyntheticModel synthetic;
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    if (!type.empty()) writer.add("llama.rope.scaling.type", type);
+    for (const auto& [name, value] : numbers) writer.add("llama.rope." + name, value);
+  };
+  return open_model(synthetic.write())->hparams.rope;
+}
+
+TEST(Hparams, TakesTheRopeFactorAsOtherReadersOfTheFileDo) {
+  struct Case {
+    const char* type;
+    std::vector<std::pair<std::string, float>> numbers;
+    float freq_scale;
+  };
+  const Case cases[] = {
+      {"", {}, 1.0f},
+      {"", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"", {{"scale_linear", 8.0f}}, 0.125f},
+      {"", {{"scaling.factor", 0.0f}}, 1.0f},
+      {"linear", {}, 1.0f},
+      {"linear", {{"scaling.factor", 0.0f}}, 1.0f},
+      {"linear", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"linear", {{"scale_linear", 8.0f}}, 0.125f},
+      // The new name wins, even where it says "none".
+      {"linear", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 0.25f},
+      {"linear", {{"scaling.factor", 0.0f}, {"scale_linear", 8.0f}}, 1.0f},
+      {"none", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 1.0f},
+      {"yarn", {}, 1.0f},
+      {"yarn", {{"scaling.factor", 4.0f}}, 0.25f},
+      {"yarn", {{"scale_linear", 8.0f}}, 0.125f},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(fmt::format("'{}' with {} numbers, {}", c.type, c.numbers.size(), c.freq_scale));
+    const RopeParams rope = rope_of(c.type, c.numbers);
+    EXPECT_FLOAT_EQ(rope.freq_scale, c.freq_scale);
+    EXPECT_FLOAT_EQ(rope.ext_factor, c.type == std::string("yarn") ? 1.0f : 0.0f);
+    EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
+  }
+}
+
+TEST(Hparams, ReadsTheYarnKeys) {
+  RopeParams rope = rope_of("yarn", {{"scaling.factor", 4.0f},
+                                     {"scaling.yarn_ext_factor", 0.5f},
+                                     {"scaling.yarn_attn_factor", 1.5f},
+                                     {"scaling.attn_factor", 3.0f},
+                                     {"scaling.yarn_beta_fast", 16.0f},
+                                     {"scaling.yarn_beta_slow", 2.0f}});
+  EXPECT_FLOAT_EQ(rope.ext_factor, 0.5f);
+  EXPECT_FLOAT_EQ(rope.attn_factor, 4.5f);
+  EXPECT_FLOAT_EQ(rope.beta_fast, 16.0f);
+  EXPECT_FLOAT_EQ(rope.beta_slow, 2.0f);
+  EXPECT_EQ(rope.original_context, 64);  // the model's own where the file names no other
+  rope = rope_of("yarn", {});
+  EXPECT_FLOAT_EQ(rope.beta_fast, 32.0f);
+  EXPECT_FLOAT_EQ(rope.beta_slow, 1.0f);
+  // The magnitude counts for every type; the rest of them only for yarn.
+  rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
+  EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
+}
+
+/// A model whose file says that it is one of several, and has or has not all tensors.
+std::string message_of_part(std::optional<uint16_t> number, uint16_t count, bool complete) {
+  SyntheticModel synthetic;
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    writer.add("split.count", count);
+    if (number) writer.add("split.no", *number);
+  };
+  synthetic.edit = [&](TensorSpec& spec) { return complete || spec.name != "output_norm.weight"; };
+  return refusal_of(synthetic);
+}
+
+TEST(Model, SaysThatAPartHasToBeJoinedWithTheOthers) {
+  for (bool complete : {false, true}) {
+    EXPECT_THAT(message_of_part(0, 2, complete),
+                EndsWith(".gguf: is part 1 of the 2 parts of a model; join the parts first: llama-gguf-split --merge "
+                         "FIRST OUT"));
+    EXPECT_THAT(message_of_part(6, 17, complete), HasSubstr("is part 7 of the 17 parts of a model; join"));
+    EXPECT_THAT(message_of_part(std::nullopt, 3, complete), HasSubstr("is one of the 3 parts of a model; join"));
+  }
+  // Files that were joined, or never were in parts.
+  for (uint16_t count : {0, 1}) EXPECT_EQ(message_of_part(0, count, true), "it opened");
+}
+
+TEST(Model, SaysThatItIsAPartBeforeAnythingElse) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = "mamba";
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add<uint16_t>("split.count", 2); };
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr("is one of the 2 parts"));
+}
+
+TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = "mamba";
+  EXPECT_THAT(refusal_of(synthetic),
+              EndsWith(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama"));
+}
+
+TEST(Model, ShowsNamesFromTheFileEscaped) {
+  SyntheticModel synthetic;
+  synthetic.h.architecture = std::string("ll\x1b[2J\0ma\r", 10);
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"(architecture 'll\x1b[2J\x00ma\x0d' is not supported)"));
+  synthetic.h.architecture = std::string(1000, 'a');
+  EXPECT_LT(refusal_of(synthetic).size(), 400u);
+
+  synthetic = {};
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "output.weight") spec.name = "out\x1b[2J\r\n\xff";
+    return true;
+  };
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"(tensor 'out\x1b[2J\x0d\x0a\xff' is not part of a llama model)"));
+
+  synthetic = {};
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add<std::string>("llama.rope.scaling.type", "y\x1b\narn"); };
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\x0aarn'; known are)"));
+}
+
+TEST(Model, NamesAMissingTensor) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) { return spec.name != "blk.1.ffn_down.weight"; };
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.1.ffn_down.weight' is missing"));
+}
+
+TEST(Model, NamesBothShapesOfAWrongOne) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "blk.0.attn_q.weight") spec.shape[1] = 48;
+    return true;
+  };
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr("'blk.0.attn_q.weight' should be [64, 64], found [64, 48]"));
+}
+
+TEST(Model, RefusesATensorThatTheGraphWouldLeaveOut) {
+  SyntheticModel synthetic;
+  synthetic.edit = [](TensorSpec& spec) {
+    if (spec.name == "output.weight") spec.name = "output_extra.weight";
+    return true;
+  };
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'output_extra.weight' is not part of a llama model"));
+}
+
+/// What opening says of a model that has `name` as `dtype` with these dimensions.
+std::string message_with(const std::string& name, DType dtype, const std::vector<int64_t>& dims) {
+  SyntheticModel synthetic;
+  synthetic.biases = synthetic.rope_factors = true;
+  synthetic.edit = [&](TensorSpec& spec) { return spec.name != name; };
+  synthetic.keys = [&](test::GgufWriter& writer) {
+    int64_t count = 1;
+    for (int64_t length : dims) count *= length;
+    writer.add_tensor(name, dtype, dims, std::vector<float>(count, 1.0f));
+  };
+  return refusal_of(synthetic);
+}
+
+TEST(Model, RefusesNormsAndBiasesThatAreNotF32) {
+  // As a matrix of one row it is the same tensor.
+  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{64}, {64, 1}, {64, 1, 1, 1}}) {
+    for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight",
+                             "blk.0.attn_q.bias", "blk.1.attn_output.bias"}) {
+      EXPECT_THAT(message_with(name, DType::kF16, dims),
+                  EndsWith(fmt::format(".gguf: tensor '{}' should be f32, found f16; convert the model again", name)));
+      EXPECT_THAT(message_with(name, DType::kI32, dims), HasSubstr("should be f32, found i32")) << name;
+      EXPECT_EQ(message_with(name, DType::kF32, dims), "it opened") << name;
+    }
+  }
+  EXPECT_THAT(message_with("rope_freqs.weight", DType::kF16, {8}), HasSubstr("should be f32, found f16"));
+}
+
+TEST(Model, RefusesWeightsThatAreIntegers) {
+  for (const char* name : {"token_embd.weight", "output.weight"}) {
+    for (DType dtype : {DType::kI32, DType::kI64}) {
+      EXPECT_THAT(message_with(name, dtype, {64, 96}),
+                  EndsWith(fmt::format(".gguf: tensor '{}' should be of a float or quantised type, found {}; convert "
+                                       "the model again",
+                                       name, name_of(dtype))));
+    }
+  }
+  EXPECT_THAT(message_with("blk.1.attn_q.weight", DType::kI64, {64, 64}), HasSubstr("'blk.1.attn_q.weight'"));
+  EXPECT_THAT(message_with("blk.0.ffn_up.weight", DType::kI32, {64, 96}), HasSubstr("'blk.0.ffn_up.weight'"));
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
+    EXPECT_EQ(message_with("token_embd.weight", dtype, {64, 96}), "it opened") << name_of(dtype);
+  }
+}
+
+TEST(Model, AMatrixOfOneRowMayBeOfAnyType) {
+  SyntheticModel synthetic;
+  synthetic.h.experts = 1, synthetic.h.experts_used = 1;
+  synthetic.dtype = DType::kF16;
+  EXPECT_EQ(refusal_of(synthetic), "it opened");
+}
+
+TEST(KvCache, RefusesTypesThatItCannotHold) {
+  Hparams h = SyntheticModel().h;
+  auto message = [&](const KvCacheOptions& options) -> std::string {
+    KvCache cache;
+    try {
+      declare_cache(cache, h, options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "declared";
+  };
+  EXPECT_EQ(message({64}), "declared");
+  EXPECT_THAT(message({64, DType::kQ4_0}), HasSubstr("cannot hold keys as q4_0"));
+  EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
+  EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
+  EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
+}
+
+}  // namespace
+}  // namespace shoal::models

@@ -1,0 +1,237 @@
+#include "models/place/split_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/error.h"
+#include "models/arch/llama.h"
+#include "models/place/split_division.h"
+#include "tests/models/checks.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+Hparams tiny() {
+  Hparams h;
+  h.architecture = "llama";
+  h.layers = 6, h.context = 512, h.embd = 256, h.ff = 768, h.heads = 8, h.kv_heads = 4;
+  h.head_dim_k = h.head_dim_v = 32, h.vocab = 1024, h.norm_eps = 1e-5f, h.rope.dims = 32;
+  return h;
+}
+
+/// The shape of a 70B model: 80 layers, 64 heads of 128 in groups of 8.
+Hparams large() {
+  Hparams h = tiny();
+  h.layers = 80, h.embd = 8192, h.ff = 28672, h.heads = 64, h.kv_heads = 8;
+  h.head_dim_k = h.head_dim_v = h.rope.dims = 128, h.vocab = 128256;
+  return h;
+}
+
+/// A model without a file: the architecture's tensors, matrices of one dtype.
+struct Declared {
+  Declared(const Hparams& hparams, DType dtype) : h(hparams) {
+    for (TensorSpec& spec : llama_tensors(h)) {
+      if (!spec.optional || spec.name == "output.weight") specs.push_back(std::move(spec));
+    }
+    for (const TensorSpec& spec : specs) {
+      DType used = spec.shape[1] == 1 ? DType::kF32 : dtype;
+      tensors.push_back({&spec, used});
+      context.add(spec.name, used, spec.shape);
+    }
+    declare_cache(cache, h, {h.context, DType::kF16, DType::kF16});
+  }
+  SplitPolicy policy(std::string_view ratio, int devices) const {
+    return SplitPolicy(h, tensors, parse_ratio(ratio, devices));
+  }
+
+  Hparams h;
+  std::vector<TensorSpec> specs;
+  std::vector<ModelTensor> tensors;
+  TensorContext context;
+  KvCache cache;
+};
+
+TEST(ParseRatio, NormalisesAndDefaultsToEven) {
+  EXPECT_THAT(parse_ratio("3,1", 2), ElementsAre(0.75, 0.25));
+  EXPECT_THAT(parse_ratio(" 30 : 10 ", 2), ElementsAre(0.75, 0.25));
+  EXPECT_THAT(parse_ratio("", 4), ElementsAre(0.25, 0.25, 0.25, 0.25));
+  EXPECT_THAT(parse_ratio("5,0,2", 3), ElementsAre(5.0 / 7, 0.0, 2.0 / 7));
+}
+
+TEST(ParseRatio, SaysWhatIsWrong) {
+  EXPECT_THAT(message_of([] { parse_ratio("3,x", 2); }), HasSubstr("bad ratio '3,x': 'x' is no number >= 0"));
+  EXPECT_THAT(message_of([] { parse_ratio("3,", 2); }), HasSubstr("'' is no number"));
+  EXPECT_THAT(message_of([] { parse_ratio("3,-1", 2); }), HasSubstr("'-1'"));
+  EXPECT_THAT(message_of([] { parse_ratio("inf,1", 2); }), HasSubstr("'inf'"));
+  EXPECT_THAT(message_of([] { parse_ratio("nan,1", 2); }), HasSubstr("'nan'"));
+  EXPECT_THAT(message_of([] { parse_ratio("0,0", 2); }), HasSubstr("at least one must be above 0"));
+  EXPECT_THAT(message_of([] { parse_ratio("3,1", 3); }), HasSubstr("2 numbers for 3 devices"));
+}
+
+TEST(DivideUnits, GivesEachUnitToTheOneFurthestBehind) {
+  ShareLedger even(std::vector{0.5, 0.5});
+  EXPECT_THAT(divide_units(even, {384, 384}, 768, 256), ElementsAre(512, 256));
+  EXPECT_THAT(divide_units(even, {-300, 1068}, 768, 256), ElementsAre(0, 768));
+  // The last unit is shorter.
+  EXPECT_THAT(divide_units(even, {50, 50}, 100, 32), ElementsAre(64, 36));
+  ShareLedger idle(std::vector{0.7, 0.0, 0.3});
+  EXPECT_THAT(divide_units(idle, {7, 0, 3}, 10, 1), ElementsAre(7, 0, 3));
+  EXPECT_THAT(divide_units(idle, {-7, 100, -9}, 2, 1), ElementsAre(2, 0, 0));
+}
+
+TEST(DivideGroups, KeepsEveryDeviceInsideAGroupOrOnWholeGroups) {
+  ShareLedger five(std::vector<double>(5, 0.2));
+  EXPECT_THAT(divide_groups(five, std::vector(5, 1.6), 8, 2, 1), ElementsAre(1, 1, 2, 2, 2));
+  ShareLedger eight(std::vector<double>(8, 0.125));
+  EXPECT_THAT(divide_groups(eight, std::vector(8, 1.0), 8, 2, 1), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+  // Two groups of 4 in units of 2, three devices: 3 + 3 + 2 would cut a group unevenly.
+  ShareLedger three(std::vector<double>(3, 1.0 / 3));
+  EXPECT_THAT(divide_groups(three, {8.0 / 3, 8.0 / 3, 8.0 / 3}, 8, 4, 2), ElementsAre(2, 2, 4));
+}
+
+TEST(SplitPolicy, DividesTheTinyModelByHeadsColumnsAndRows) {
+  Declared model(tiny(), DType::kF16);
+  SplitPolicy policy = model.policy("3,1", 2);
+  EXPECT_EQ(policy.partition(0, CutGroup::kQueryHeads).to_string(), "6:{0} 2:{1}");
+  EXPECT_EQ(policy.partition(0, CutGroup::kKvHeads).to_string(), "3:{0} 1:{1}");
+  EXPECT_EQ(policy.partition(0, CutGroup::kFeedForward).to_string(), "576:{0} 192:{1}");
+  EXPECT_EQ(policy.partition(-1, CutGroup::kVocabulary).to_string(), "768:{0} 256:{1}");
+  auto layout = [&](const std::string& name) {
+    const Tensor* tensor = model.context.find(name);
+    return meta::to_layout(policy(*tensor), *tensor, 2).to_string();
+  };
+  EXPECT_EQ(layout("blk.0.attn_q.weight"), "split 1 [192:{0} 64:{1}]");
+  EXPECT_EQ(layout("blk.0.attn_k.weight"), "split 1 [96:{0} 32:{1}]");
+  EXPECT_EQ(layout("blk.0.attn_output.weight"), "split 0 [192:{0} 64:{1}]");
+  EXPECT_EQ(layout("blk.5.ffn_down.weight"), "split 0 [576:{0} 192:{1}]");
+  EXPECT_EQ(layout("token_embd.weight"), "mirrored");
+  EXPECT_EQ(layout("blk.3.attn_norm.weight"), "mirrored");
+  EXPECT_EQ(meta::to_layout(policy(*model.cache.k[2]), *model.cache.k[2], 2).to_string(), "split 2 [3:{0} 1:{1}]");
+}
+
+TEST(SplitPolicy, SharesKvHeadsAmongMoreDevicesThanThereAre) {
+  Declared model(tiny(), DType::kQ8_0);
+  SplitPolicy policy = model.policy("", 8);
+  EXPECT_EQ(policy.partition(0, CutGroup::kQueryHeads), meta::Partition::even(8, 8));
+  EXPECT_EQ(policy.partition(0, CutGroup::kKvHeads).to_string(), "1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}");
+}
+
+TEST(SplitPolicy, MovesTheAttentionOfOneUnitFromLayerToLayer) {
+  Declared model(tiny(), DType::kQ4_K);
+  SplitPolicy policy = model.policy("", 3);
+  std::vector<int> owners;
+  for (int layer = 0; layer < 6; ++layer) {
+    const meta::Partition& heads = policy.partition(layer, CutGroup::kQueryHeads);
+    ASSERT_EQ(heads.runs().size(), 1u);
+    owners.push_back(heads.runs()[0].owners[0]);
+    for (const meta::Run& run : policy.partition(layer, CutGroup::kFeedForward).runs()) EXPECT_EQ(run.length % 256, 0);
+  }
+  EXPECT_THAT(owners, ElementsAre(0, 1, 2, 0, 1, 2));
+}
+
+TEST(SplitPolicy, MovesRemaindersFromLayerToLayerInAttentionAndFeedForwardApart) {
+  // 4 KV heads on 3 devices; 768 columns divide evenly and stay so.
+  Declared model(tiny(), DType::kQ8_0);
+  SplitPolicy policy = model.policy("", 3);
+  for (int layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(policy.partition(layer, CutGroup::kKvHeads).local_length(layer % 3), 2) << layer;
+    EXPECT_EQ(policy.partition(layer, CutGroup::kFeedForward), meta::Partition::even(3, 768)) << layer;
+  }
+  // 3 units of columns on 2 devices take turns.
+  Declared blocks(tiny(), DType::kQ4_K);
+  SplitPolicy halves = blocks.policy("", 2);
+  EXPECT_EQ(halves.partition(0, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
+  EXPECT_EQ(halves.partition(1, CutGroup::kFeedForward).to_string(), "256:{0} 512:{1}");
+  EXPECT_EQ(halves.partition(2, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
+}
+
+TEST(SplitPolicy, RefusesATensorItDoesNotKnow) {
+  Declared model(tiny(), DType::kF16);
+  SplitPolicy policy = model.policy("", 2);
+  TensorContext other;
+  EXPECT_THAT(message_of([&] { policy(*other.add("foo", DType::kF32, {4, 1, 1, 1})); }), HasSubstr("foo"));
+}
+
+/// Bytes of one layer's smallest share, the largest error that the whole model may be left with.
+double unit_bytes(const Declared& model, DType dtype) {
+  double head_unit = std::lcm(traits(dtype).block_elems, model.h.head_dim_v) / model.h.head_dim_v;
+  double heads = std::max<double>(head_unit, static_cast<double>(model.h.group()));
+  double row = static_cast<double>(bytes_for(dtype, model.h.embd));
+  return row * heads * static_cast<double>(model.h.head_dim_k) * (2.0 + 2.0 / static_cast<double>(model.h.group()));
+}
+
+TEST(SplitPolicy, AchievesTheRatioOverTheWholeModel) {
+  struct Case {
+    const char* ratio;
+    int devices;
+  };
+  for (const Case& c : {Case{"3,1", 2}, {"0.9:0.1", 2}, {"5,0,2", 3}, {"30,25", 2}, {"", 3}, {"", 7}, {"7,1,1", 3}}) {
+    for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_K}) {
+      Declared model(large(), dtype);
+      SplitPolicy policy = model.policy(c.ratio, c.devices);
+      std::vector<double> asked = parse_ratio(c.ratio, c.devices);
+      double total = std::accumulate(policy.bytes().begin(), policy.bytes().end(), 0.0);
+      for (int d = 0; d < c.devices; ++d) {
+        EXPECT_NEAR(policy.bytes()[d], asked[d] * total, unit_bytes(model, dtype))
+            << c.ratio << " " << name_of(dtype) << " device " << d;
+      }
+      // The head is cut so finely that hardly anything is left in the end.
+      for (int d = 0; d < c.devices; ++d) EXPECT_NEAR(policy.bytes()[d] / total, asked[d], 1e-4);
+    }
+  }
+}
+
+/// Any model, any ratio: every answer is legal, devices without a share get nothing, heads and KV heads go together.
+TEST(SplitPolicy, AnswersLegallyForRandomModels) {
+  std::mt19937 random(7);
+  auto pick = [&](auto... values) {
+    std::array options{values...};
+    return options[std::uniform_int_distribution<size_t>(0, options.size() - 1)(random)];
+  };
+  for (int round = 0; round < 200; ++round) {
+    Hparams h = tiny();
+    h.layers = 3;
+    h.kv_heads = pick(1, 2, 3, 8);
+    h.heads = h.kv_heads * pick(1, 2, 4, 5, 8);
+    h.head_dim_k = h.head_dim_v = h.rope.dims = pick(32, 64, 128);
+    DType dtype = pick(DType::kF16, DType::kQ8_0, DType::kQ5_1);
+    if (h.heads * h.head_dim_v % 256 == 0) dtype = pick(dtype, DType::kQ6_K);
+    h.ff = 256 * pick(1, 2, 3, 7);
+    h.vocab = pick(100, 1000, 32001);
+    int devices = pick(1, 2, 3, 5, 8, 16);
+    std::string ratio;
+    for (int d = 0; d < devices; ++d) ratio += fmt::format("{}{}", d ? "," : "", d == devices / 2 ? 1 : pick(0, 1, 3));
+    SCOPED_TRACE(fmt::format("round {}: {} heads in groups of {}, {}, ratio {}", round, h.heads, h.group(),
+                             name_of(dtype), ratio));
+    Declared model(h, dtype);
+    SplitPolicy policy = model.policy(ratio, devices);
+    std::vector<double> shares = parse_ratio(ratio, devices);
+    for (const Tensor* tensor : model.context.tensors()) {
+      meta::Layout layout = meta::to_layout(policy(*tensor), *tensor, devices);
+      if (!layout.is_split()) continue;
+      for (int d = 0; d < devices; ++d) {
+        if (shares[d] == 0.0) {
+          EXPECT_EQ(layout.partition.local_length(d), 0) << tensor->name;
+        }
+      }
+    }
+    for (int layer = 0; layer < h.layers; ++layer) {
+      const meta::Partition& heads = policy.partition(layer, CutGroup::kQueryHeads);
+      EXPECT_TRUE(heads.is_disjoint());
+      EXPECT_EQ(heads.length(), h.heads);
+      EXPECT_EQ(heads.group(h.group()), policy.partition(layer, CutGroup::kKvHeads));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::models

@@ -1,0 +1,300 @@
+// Loading: every byte arrives, whatever the devices; a load that is stopped or fails leaves the model as it was.
+#include "models/session/loader.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/models/checks.h"
+#include "tests/models/synthetic_model.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// The bytes of a tensor of the file differ from those on the devices.
+std::vector<std::string> wrong_tensors(const Model& model) {
+  std::vector<std::string> wrong;
+  for (const Tensor* tensor : model.weights.tensors()) {
+    const GgufTensor& source = model.file.tensor(tensor->name);
+    std::vector<std::byte> bytes(source.bytes), expected(source.bytes);
+    tensor_get(*tensor, bytes.data(), 0, bytes.size());
+    model.file.read(source, 0, expected);
+    if (bytes != expected) wrong.push_back(tensor->name);
+  }
+  return wrong;
+}
+
+TEST(Loader, EveryByteArrives) {
+  SyntheticModel large;  // tensors of several pieces, with an odd number of rows and of columns
+  large.h.vocab = 9001, large.h.ff = 5000, large.h.experts = 3, large.h.experts_used = 1;
+  for (DType dtype : {DType::kF32, DType::kF16}) {
+    large.dtype = dtype;
+    const std::string path = large.write();
+    for (const char* ratio : {"1", "1,1", "5,0,2", "1,2,3,4,5"}) {
+      auto model = open_model(path);
+      const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
+      Placement placement(*model, cpu_devices(devices), {ratio, 1});
+      load_weights(*model, placement, {}, {.use_mapping = false});
+      EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << ratio;
+      unload_weights(*model);
+    }
+  }
+}
+
+TEST(Loader, EveryByteArrivesInTheLayoutOfTheDevice) {
+  for (const char* type : {"q8_0", "q4_k_m"}) {
+    for (const char* ratio :
+         {"1", "1,1", "1,3", "3,0,2"}) {  // columns of some matrices are divided, and rows of others
+      auto model = open_model(tiny_model_path(type));
+      const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
+      Placement placement(*model, cpu_devices(devices), {ratio, 1});
+      load_weights(*model, placement, {}, {.use_mapping = false, .repack = true});
+      EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << type << " " << ratio;
+      unload_weights(*model);
+    }
+  }
+}
+
+std::string bytes_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Where tensors lie that are not where the file is mapped.
+std::vector<std::string> tensors_elsewhere(const Model& model) {
+  std::vector<std::string> out;
+  for (const Tensor* tensor : model.weights.tensors()) {
+    if (tensor->data != model.file.tensor(tensor->name).data) out.push_back(tensor->name);
+  }
+  return out;
+}
+
+TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
+  const std::string path = SyntheticModel().write();
+  auto model = open_model(path);
+  Device& device = *cpu_devices(1).front();
+  ASSERT_TRUE(can_use_mapping(*model, device));
+  load_weights(*model, device, {}, {.repack = false});
+  EXPECT_EQ(tensors_elsewhere(*model), std::vector<std::string>());
+  EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
+  EXPECT_EQ(model->buffers.front()->size(), model->file.tensor_span().size());
+  EXPECT_EQ(model->buffers.front()->usage(), Usage::kWeights);
+  for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, model->buffers.front().get());
+  // Removing the file does not take it away.
+  std::filesystem::remove(path);
+  EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
+  unload_weights(*model);
+}
+
+TEST(MappedWeights, OthersCopyThem) {
+  auto model = open_model(SyntheticModel().write());
+  Placement two(*model, cpu_devices(2), {{}, 1});
+  EXPECT_FALSE(can_use_mapping(*model, two.device()));
+  Device& null = Registry::instance().device("NULL0");
+  EXPECT_FALSE(can_use_mapping(*model, null));
+  load_weights(*model, null);
+  EXPECT_EQ(tensors_elsewhere(*model).size(), model->weights.tensors().size());
+  unload_weights(*model);
+  for (Tensor* tensor : model->weights.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
+  load_weights(*model, *cpu_devices(1).front(), {}, {.use_mapping = false});
+  EXPECT_EQ(tensors_elsewhere(*model).size(), model->weights.tensors().size());
+  EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
+  unload_weights(*model);
+}
+
+TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
+  const std::string path = SyntheticModel().write(), before = bytes_of_file(path);
+  auto model = open_model(path), other = open_model(path);
+  load_weights(*model, *cpu_devices(1).front());
+  load_weights(*other, *cpu_devices(1).front());
+  Tensor& tensor = *model->weights.tensors()[3];
+  const std::vector<float> values(tensor.elements(), 1.5f);
+  tensor_set(tensor, values.data(), 0, tensor.bytes());
+  EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>{tensor.name});
+  std::vector<float> got(tensor.elements());
+  tensor_get(tensor, got.data(), 0, tensor.bytes());
+  EXPECT_EQ(got, values);
+  model->buffers.front()->clear(7);
+  for (const Tensor* cleared : model->weights.tensors()) {
+    std::vector<std::byte> bytes(cleared->bytes());
+    tensor_get(*cleared, bytes.data(), 0, bytes.size());
+    EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size(), std::byte{7})) << cleared->name;
+  }
+  EXPECT_EQ(bytes_of_file(path), before);
+  EXPECT_EQ(wrong_tensors(*other), std::vector<std::string>());
+  // What the file says of itself is not among the bytes given out.
+  EXPECT_EQ(model->file.get<std::string>("general.architecture"), "llama");
+  EXPECT_EQ(model->file.tensors().size(), other->file.tensors().size());
+  unload_weights(*model);
+  unload_weights(*other);
+}
+
+/// A device that says of host memory what it is told to, and is a CPU otherwise.
+class PickyDevice final : public Device {
+ public:
+  explicit PickyDevice(size_t alignment) : cpu_(*cpu_devices(1).front()), type_(*this, alignment) {}
+  std::string name() const override { return "PICKY"; }
+  std::string description() const override { return "a CPU with wishes"; }
+  DeviceType type() const override { return cpu_.type(); }
+  DeviceMemory memory() const override { return cpu_.memory(); }
+  DeviceProps props() const override { return cpu_.props(); }
+  BackendReg& reg() const override { return cpu_.reg(); }
+  std::unique_ptr<Backend> init(std::string_view params) override { return cpu_.init(params); }
+  BufferType& buffer_type() override { return cpu_.buffer_type(); }
+  bool supports_op(const Tensor& node) const override { return cpu_.supports_op(node); }
+  std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t) override {
+    return std::make_unique<Wrapped>(type_, static_cast<std::byte*>(data));
+  }
+
+ private:
+  class Type final : public BufferType {
+   public:
+    Type(Device& device, size_t alignment) : device_(device), alignment_(alignment) {}
+    std::string name() const override { return "PICKY"; }
+    Device& device() const override { return device_; }
+    size_t alignment() const override { return alignment_; }
+    std::unique_ptr<Buffer> allocate(size_t) override { return nullptr; }
+
+   private:
+    Device& device_;
+    size_t alignment_;
+  };
+  class Wrapped final : public Buffer {
+   public:
+    Wrapped(BufferType& type, std::byte* data) : Buffer(type, SIZE_MAX / 2), data_(data) {}
+    std::byte* base() const override { return data_; }
+    void clear(uint8_t) override {}
+    void do_set(Tensor&, const void*, size_t, size_t) override {}
+    void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override {
+      std::memcpy(data, tensor.data + offset, size);
+    }
+    void do_memset(Tensor&, uint8_t, size_t, size_t) override {}
+
+   private:
+    std::byte* data_;
+  };
+  Device& cpu_;
+  Type type_;
+};
+
+TEST(MappedWeights, AreCopiedWhereTheFileAlignsThemTooLittle) {
+  const std::string path = SyntheticModel().write();
+  for (size_t alignment : {size_t{32}, size_t{1} << 20}) {
+    auto model = open_model(path);
+    PickyDevice device(alignment);
+    const bool mapped = alignment == 32;
+    EXPECT_EQ(can_use_mapping(*model, device), mapped);
+    load_weights(*model, device);
+    EXPECT_EQ(tensors_elsewhere(*model).empty(), mapped);
+    EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
+    unload_weights(*model);
+  }
+}
+
+TEST(MappedWeights, GiveTheLogitsOfCopies) {
+  const std::vector<int32_t> prompt{1, 527, 261, 345, 340, 290};
+  std::vector<float> expected;
+  for (bool use_mapping : {false, true}) {
+    auto model = open_model(tiny_model_path("q4_k_m"));
+    Placement placement(*model, cpu_devices(1), {{}, 1});
+    load_weights(*model, placement, {}, {.use_mapping = use_mapping, .repack = false});
+    EXPECT_EQ(tensors_elsewhere(*model).empty(), use_mapping);
+    {
+      Session session(*model, placement, placement.init(), {.context = 64});
+      session.evaluate(prompt);
+      const std::span<const float> logits = session.logits();
+      if (!use_mapping) expected.assign(logits.begin(), logits.end());
+      EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), expected);
+    }
+    unload_weights(*model);
+  }
+}
+
+TEST(Loader, ReportsProgressAndRefusesASecondTime) {
+  for (int devices : {1, 3}) {
+    auto model = open_model(tiny_model_path("q8_0"));
+    Placement placement(*model, cpu_devices(devices), {{}, 1});
+    size_t last = 0, total = 0;
+    load_weights(*model, placement, [&](size_t done, size_t all) {
+      EXPECT_GT(done, last);
+      last = done, total = all;
+    });
+    EXPECT_EQ(last, total);
+    EXPECT_EQ(total, model->file.tensor_bytes());
+    EXPECT_THAT(message_of([&] { load_weights(*model, placement); }), HasSubstr("is loaded already"));
+    unload_weights(*model);
+  }
+}
+
+TEST(Loader, LeavesTheModelUnloadedWhenItIsStopped) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  Placement placement(*model, cpu_devices(2), {{}, 1});
+  struct Stop {};
+  EXPECT_THROW(load_weights(*model, placement, [](size_t, size_t) { throw Stop(); }), Stop);
+  EXPECT_FALSE(model->is_loaded());
+  load_weights(*model, placement);
+  EXPECT_TRUE(model->is_loaded());
+  unload_weights(*model);
+}
+
+TEST(Loader, SaysThatTheFileHasBecomeShorter) {
+  struct Case {
+    int devices;
+    bool use_mapping;
+  };
+  for (const auto [devices, use_mapping] : {Case{1, true}, {1, false}, {3, true}}) {
+    const LoadOptions options{use_mapping};
+    const std::string path = SyntheticModel().write();
+    const size_t size = std::filesystem::file_size(path);
+    auto model = open_model(path);
+    Placement placement(*model, cpu_devices(devices), {{}, 1});
+    for (size_t missing : {size_t{1}, size_t{40000}}) {
+      std::filesystem::resize_file(path, size - missing);
+      const std::string message = message_of([&] { load_weights(*model, placement, {}, options); });
+      EXPECT_THAT(message, StartsWith(fmt::format("{}: the file ends at byte {}, it had {} when it was opened; another "
+                                                  "program writes to it",
+                                                  path, size - missing, size)));
+      EXPECT_EQ(message.find('\n'), std::string::npos);
+      EXPECT_FALSE(model->is_loaded());
+    }
+    // It goes on once the file is whole again.
+    std::filesystem::remove(path);
+    EXPECT_EQ(SyntheticModel().write(), path);
+    model = open_model(path);
+    Placement again(*model, cpu_devices(devices), {{}, 1});
+    load_weights(*model, again, {}, options);
+    EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
+    unload_weights(*model);
+  }
+}
+
+TEST(Loader, ReadsOnlyWhatATensorHas) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  const GgufTensor& norm = model->file.tensor("output_norm.weight");
+  std::vector<std::byte> bytes(norm.bytes + 1);
+  const auto read = [&](size_t offset, size_t size) {
+    return message_of([&] { model->file.read(norm, offset, {bytes.data(), size}); });
+  };
+  EXPECT_EQ(read(4, norm.bytes - 4), "nothing was thrown");
+  EXPECT_TRUE(std::equal(norm.data + 4, norm.data + norm.bytes, bytes.begin()));
+  EXPECT_EQ(read(norm.bytes, 0), "nothing was thrown");
+  EXPECT_THAT(read(0, norm.bytes + 1),
+              EndsWith("tensor 'output_norm.weight' has 1024 bytes, asked for 1025 from 0 on"));
+  EXPECT_THAT(read(4, norm.bytes), HasSubstr("asked for 1024 from 4 on"));
+  EXPECT_THAT(read(SIZE_MAX, 1), HasSubstr("asked for 1 from"));
+  model->file.fetch(norm, 4, norm.bytes - 4);
+  EXPECT_THAT(message_of([&] { model->file.fetch(norm, 4, norm.bytes); }), HasSubstr("asked for 1024 from 4 on"));
+}
+
+}  // namespace
+}  // namespace shoal::models

@@ -1,0 +1,127 @@
+// Reference outputs: prompt ids and 48 greedy tokens as llama.cpp gives them, and logits against a float64 forward
+// pass, for every file and prompt of data/models/expected, on one device, on meta devices of several, even and
+// uneven, and with layers, caches and weights on different devices. Files that are not in the repository are tested
+// where SHOAL_MODELS_DIR names a folder that has them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "models/session/sampler.h"
+#include "models/tokenizer/tokenizer.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+/// Devices in groups, and how the model lies on them.
+struct Mesh {
+  std::string name;
+  std::vector<int> groups;
+  PlacementOptions options;
+  friend std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.name; }
+};
+
+Mesh one_group(int devices, const std::string& ratio = {}) {
+  return {fmt::format("{}_{}", devices, ratio.empty() ? "even" : ratio), {devices}, {ratio, 1}};
+}
+
+std::vector<Mesh> meshes() {
+  std::vector<Mesh> all;
+  for (int devices : {1, 2, 3, 4, 5, 8}) all.push_back(one_group(devices));
+  for (const char* ratio : {"3,1", "1,9", "0.9:0.1", "30:25"}) all.push_back(one_group(2, ratio));
+  all.push_back(one_group(3, "5,0,2"));
+  all.push_back(one_group(4, "4,3,2,1"));
+  all.push_back(one_group(5, "0,1,0,0,3"));
+  const PlacementOptions even{{}, 1}, layers{{}, 1, SplitMode::kLayer};
+  const auto with = [](PlacementOptions options, auto&& change) {
+    change(options);
+    return options;
+  };
+  all.push_back({"layers_of_3", {1, 1, 1}, layers});
+  all.push_back({"layers_uneven", {1, 1, 1}, with(layers, [](auto& o) { o.ratio = "1,0,4"; })});
+  all.push_back({"layers_of_two_meta", {2, 3}, layers});
+  all.push_back({"layers_of_meta_and_cpu", {2, 1}, with(layers, [](auto& o) { o.ratio = "2,1"; })});
+  for (int count : {0, 1, 4, 6, 7}) {
+    all.push_back(
+        {fmt::format("{}_layers_on_meta", count), {2}, with(even, [&](auto& o) { o.device_layers = count; })});
+  }
+  all.push_back({"cache_on_host", {2}, with(even, [](auto& o) { o.cache_on_host = true; })});
+  all.push_back({"cache_and_layers_on_host", {2}, with(even, [](auto& o) {
+                   o.cache_on_host = true;
+                   o.device_layers = 3;
+                 })});
+  all.push_back({"some_weights_on_host", {3}, with(even, [](auto& o) {
+                   o.overrides = {{"ffn_(up|down)", "CPU"}, {"blk.2.attn_k", "CPU3"}};
+                 })});
+  return all;
+}
+
+class Reference : public ::testing::TestWithParam<std::tuple<std::string, Mesh>> {};
+
+nlohmann::json expected(const std::string& type) {
+  std::ifstream file(SHOAL_SOURCE_DIR "/data/models/expected/tiny-kjv-5m-" + type + ".json");
+  return nlohmann::json::parse(file);
+}
+
+std::vector<int32_t> greedy(Session& session, std::span<const int32_t> prompt, size_t count) {
+  std::vector<int32_t> tokens;
+  session.rewind(0);
+  session.evaluate(prompt);
+  while (true) {
+    tokens.push_back(top_logits(session.logits(), 1)[0].id);
+    if (tokens.size() == count) return tokens;
+    session.evaluate({&tokens.back(), 1});
+  }
+}
+
+/// Largest distance of the logits from the exact ones of the reference's ten best.
+double distance(std::span<const float> logits, const nlohmann::json& exact) {
+  double worst = 0.0;
+  for (const auto& entry : exact) {
+    worst = std::max(worst, std::abs(logits[entry[0].get<size_t>()] - entry[1].get<double>()));
+  }
+  return worst;
+}
+
+TEST_P(Reference, SameTokensAndLogits) {
+  const auto& [type, mesh] = GetParam();
+  std::string path = tiny_model_path(type);
+  if (path.empty()) GTEST_SKIP() << "no " << type << " file; set SHOAL_MODELS_DIR";
+  LoadedModel loaded(path, cpu_groups(mesh.groups), mesh.options);
+  Tokenizer tokenizer(loaded.model->file);
+  nlohmann::json reference = expected(type);
+  ASSERT_EQ(reference["cases"].size(), 3u);
+  for (const auto& c : reference["cases"]) {
+    auto prompt = c["prompt_ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(tokenizer.encode(c["prompt"].get<std::string>()), prompt);
+    auto continuation = c["continuation_ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(greedy(*loaded.session, prompt, continuation.size()), continuation) << c["prompt"];
+    EXPECT_EQ(tokenizer.decode(continuation, false), c["continuation_text"].get<std::string>());
+    loaded.session->rewind(0);
+    loaded.session->evaluate(prompt);
+    double allowed = std::max(1.5 * c["max_abs_diff_exact"].get<double>(), 0.02);
+    double found = distance(loaded.session->logits(), c["top10_exact"]);
+    EXPECT_LE(found, allowed) << c["prompt"];
+    RecordProperty("distance", std::to_string(found));
+  }
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& info) {
+  const auto& [type, mesh] = info.param;
+  std::string name = fmt::format("{}_{}", type, mesh.name);
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Reference,
+                         ::testing::Combine(::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0", "q6_k"),
+                                            ::testing::ValuesIn(meshes())),
+                         name_of_case);
+
+}  // namespace
+}  // namespace shoal::models

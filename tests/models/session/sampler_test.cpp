@@ -1,0 +1,298 @@
+// The sampler on cases small enough to work out by hand, and in distribution.
+#include "models/session/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Everything off: plain draws from the softmax.
+SamplerParams plain(uint64_t seed = 1) {
+  return {.temp = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = seed};
+}
+
+// Logits whose softmax is proportional to `weights`.
+std::vector<float> logits_of(const std::vector<double>& weights) {
+  std::vector<float> logits;
+  for (const double weight : weights) logits.push_back(static_cast<float>(std::log(weight)));
+  return logits;
+}
+
+std::map<int32_t, int> counts_of(const SamplerParams& params, const std::vector<float>& logits, int draws) {
+  Sampler sampler(params);
+  std::map<int32_t, int> counts;
+  for (int i = 0; i < draws; ++i) ++counts[sampler.sample(logits)];
+  return counts;
+}
+
+// Chi-square of counts against weights; a token outside the weights makes it infinite.
+double chi_square(const std::map<int32_t, int>& counts, const std::map<int32_t, double>& weights, int draws) {
+  double total = 0, sum = 0;
+  for (const auto& [id, weight] : weights) total += weight;
+  for (const auto& [id, count] : counts) {
+    if (!weights.contains(id)) return kInfinity;
+  }
+  for (const auto& [id, weight] : weights) {
+    const double expected = draws * weight / total;
+    const auto found = counts.find(id);
+    sum += std::pow((found == counts.end() ? 0 : found->second) - expected, 2) / expected;
+  }
+  return sum;
+}
+
+// The tests below fix their seeds, so this bound is not about chance but about being off by a few per cent: with
+// 40,000 draws and up to 7 degrees of freedom, a right sampler exceeds it once in 10,000 seeds.
+constexpr int kDraws = 40000;
+constexpr double kBound = 30;
+
+std::string refusal(const SamplerParams& params) {
+  try {
+    Sampler sampler(params);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Sampler, GreedyTakesTheHighestAndTheLowestIdOfEquals) {
+  for (const float temp : {0.0f, -1.0f}) {
+    Sampler sampler({.temp = temp, .top_k = 1});
+    EXPECT_EQ(sampler.sample(std::vector<float>{1, 3, 2}), 1);
+    EXPECT_EQ(sampler.sample(std::vector<float>{-5, 3, 3}), 1);
+    EXPECT_EQ(sampler.sample(std::vector<float>{-1}), 0);
+  }
+}
+
+TEST(Sampler, DrawsFromTheSoftmax) {
+  const std::vector<double> weights{1, 2, 3, 4, 10, 20, 30, 0.5};
+  std::map<int32_t, double> expected;
+  for (size_t i = 0; i < weights.size(); ++i) expected[static_cast<int32_t>(i)] = weights[i];
+  EXPECT_LT(chi_square(counts_of(plain(), logits_of(weights), kDraws), expected, kDraws), kBound);
+  // The bound is narrow enough to see one weight off by a fifth.
+  expected[4] *= 1.2;
+  EXPECT_GT(chi_square(counts_of(plain(), logits_of(weights), kDraws), expected, kDraws), kBound);
+}
+
+TEST(Sampler, TemperatureSharpensAndFlattens) {
+  // Softmax of logits / T has weights w^(1/T): squares for 0.5, square roots for 2.
+  const std::vector<float> logits = logits_of({1, 2, 4});
+  SamplerParams params = plain();
+  params.temp = 0.5f;
+  EXPECT_LT(chi_square(counts_of(params, logits, kDraws), {{0, 1}, {1, 4}, {2, 16}}, kDraws), kBound);
+  params.temp = 2;
+  EXPECT_LT(chi_square(counts_of(params, logits, kDraws), {{0, 1}, {1, std::sqrt(2)}, {2, 2}}, kDraws), kBound);
+  params.temp = 1e-6f;
+  EXPECT_EQ(counts_of(params, logits, 100), (std::map<int32_t, int>{{2, 100}}));
+}
+
+TEST(Sampler, TopKKeepsTheKHighest) {
+  const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});
+  SamplerParams params = plain();
+  params.top_k = 3;
+  EXPECT_LT(chi_square(counts_of(params, logits, kDraws), {{1, 8}, {3, 4}, {2, 2}}, kDraws), kBound);
+  params.top_k = 1;
+  EXPECT_EQ(counts_of(params, logits, 50), (std::map<int32_t, int>{{1, 50}}));
+  params.top_k = 1000;
+  EXPECT_EQ(counts_of(params, logits, 2000).size(), 5u);
+}
+
+TEST(Sampler, TopPKeepsTheFewestThatAddUp) {
+  const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});  // 1/2, 1/4, 1/8, 1/16, 1/16
+  SamplerParams params = plain();
+  const std::pair<float, std::set<int32_t>> cases[] = {{0.0f, {1}},     {0.49f, {1}},       {0.51f, {1, 3}},
+                                                       {0.74f, {1, 3}}, {0.76f, {1, 2, 3}}, {1.0f, {0, 1, 2, 3, 4}}};
+  for (const auto& [p, kept] : cases) {
+    params.top_p = p;
+    std::set<int32_t> seen;
+    for (const auto& [id, count] : counts_of(params, logits, 2000)) seen.insert(id);
+    EXPECT_EQ(seen, kept) << p;
+  }
+}
+
+TEST(Sampler, MinPKeepsThoseNearTheHighest) {
+  const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});
+  SamplerParams params = plain();
+  const std::pair<float, std::set<int32_t>> cases[] = {
+      {0.1f, {0, 1, 2, 3, 4}}, {0.2f, {1, 2, 3}}, {0.3f, {1, 3}}, {0.6f, {1}}, {1.0f, {1}}};
+  for (const auto& [p, kept] : cases) {
+    params.min_p = p;
+    std::set<int32_t> seen;
+    for (const auto& [id, count] : counts_of(params, logits, 2000)) seen.insert(id);
+    EXPECT_EQ(seen, kept) << p;
+  }
+}
+
+TEST(Sampler, StepsApplyInOrder) {
+  // The example in sampler.h: after top_k = 4 the weights 8 4 2 1 of 15 reach 0.75 with two, of which min_p leaves
+  // one. Without top_k the first two are exactly 0.75 of 16; with top_p before top_k three would be needed for 0.78.
+  const std::vector<float> logits = logits_of({8, 4, 2, 1, 1});
+  SamplerParams params = plain();
+  params.top_p = 0.78f;
+  EXPECT_EQ(counts_of(params, logits, 2000).size(), 3u);
+  params.top_k = 4;
+  EXPECT_EQ(counts_of(params, logits, 2000).size(), 2u);
+  params.min_p = 0.6f;
+  EXPECT_EQ(counts_of(params, logits, 2000).size(), 1u);
+  // Temperature comes last: it flattens what is drawn from, not what is kept.
+  params.min_p = 0;
+  params.temp = 100;
+  EXPECT_EQ(counts_of(params, logits, 2000).size(), 2u);
+}
+
+TEST(Sampler, TopPOnALargeVocabularyMatchesAFullSort) {
+  std::mt19937_64 random(3);
+  std::vector<float> logits(20000);
+  for (float& logit : logits) logit = static_cast<float>(random() % 4096) / 512;
+  SamplerParams params = plain();
+  params.top_p = 0.5f;
+  std::vector<TokenLogit> sorted = top_logits(logits, static_cast<int>(logits.size()));
+  double total = 0, sum = 0;
+  for (const TokenLogit& t : sorted) total += std::exp(static_cast<double>(t.logit));
+  std::set<int32_t> nucleus;
+  for (size_t i = 0; sum < 0.5 * total; ++i) {
+    nucleus.insert(sorted[i].id);
+    sum += std::exp(static_cast<double>(sorted[i].logit));
+  }
+  ASSERT_GT(nucleus.size(), 300u);  // more than the first stretch that is sorted
+  for (const auto& [id, count] : counts_of(params, logits, 100)) EXPECT_TRUE(nucleus.contains(id)) << id;
+}
+
+TEST(Sampler, TheSeedDecides) {
+  std::vector<float> logits(100);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<float>(i));
+  const auto run = [&](uint64_t seed) {
+    Sampler sampler(plain(seed));
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 50; ++i) ids.push_back(sampler.sample(logits));
+    return ids;
+  };
+  EXPECT_EQ(run(7), run(7));
+  EXPECT_NE(run(7), run(8));
+}
+
+TEST(Sampler, TheGeneratorIsTheOneDocumented) {
+  // Two equal logits: the first is drawn while the upper 53 bits of the generator's number are below one half.
+  std::mt19937_64 generator(5);
+  Sampler sampler(plain(5));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(sampler.sample(std::vector<float>{1, 1}), generator() >> 63 ? 1 : 0) << i;
+  }
+}
+
+TEST(Sampler, LargeLogitsDoNotOverflow) {
+  EXPECT_LT(chi_square(counts_of(plain(), {3e38f, 3e38f, -3e38f}, kDraws), {{0, 1}, {1, 1}, {2, 1e-9}}, kDraws),
+            kBound);
+}
+
+TEST(Sampler, BadParametersNameTheirRange) {
+  EXPECT_EQ(refusal(plain()), "");
+  const auto with = [](auto set) {
+    SamplerParams params = plain();
+    set(params);
+    return refusal(params);
+  };
+  EXPECT_THAT(with([](auto& p) { p.temp = kNan; }), HasSubstr("temp = nan: expected a finite number"));
+  EXPECT_THAT(with([](auto& p) { p.temp = kInfinity; }), HasSubstr("temp = inf"));
+  EXPECT_THAT(with([](auto& p) { p.top_k = -1; }), HasSubstr("top_k = -1: expected 0 or more"));
+  for (const float bad : {-0.1f, 1.1f, kNan, kInfinity}) {
+    EXPECT_THAT(with([&](auto& p) { p.top_p = bad; }), HasSubstr("expected a number from 0 to 1"));
+    EXPECT_THAT(with([&](auto& p) { p.min_p = bad; }), HasSubstr("expected a number from 0 to 1"));
+  }
+}
+
+TEST(Sampler, BadLogitsAreNamed) {
+  for (const float temp : {0.0f, 1.0f}) {
+    SamplerParams params = plain();
+    params.temp = temp;
+    Sampler sampler(params);
+    for (const float bad : {kNan, kInfinity, -kInfinity}) {
+      try {
+        sampler.sample(std::vector<float>{0, 0, bad});
+        FAIL() << bad;
+      } catch (const InvalidArgument& error) {
+        EXPECT_THAT(error.what(), HasSubstr("the logit of token 2 is"));
+      }
+    }
+    EXPECT_THROW(sampler.sample({}), InvalidArgument);
+  }
+}
+
+TEST(Sampler, TheBestTokensGiveWhatAllLogitsGive) {
+  std::mt19937 random(3);
+  std::uniform_int_distribution<int> draw(-20, 20);  // few values, so that there are equals
+  for (const SamplerParams& params : {SamplerParams{.seed = 1},
+                                      {.temp = 0, .seed = 2},
+                                      {.temp = 1.5f, .top_k = 256, .top_p = 1, .min_p = 0, .seed = 3},
+                                      {.temp = 1, .top_k = 1, .seed = 4},
+                                      {.temp = 3, .top_k = 7, .top_p = 0.9f, .seed = 5}}) {
+    const int64_t needed = candidates_needed(params);
+    ASSERT_GT(needed, 0);
+    for (const int64_t given : {needed, needed + 10, int64_t{400}}) {
+      Sampler host(params), devices(params);
+      for (int i = 0; i < 50; ++i) {
+        std::vector<float> logits(400);
+        for (float& logit : logits) logit = static_cast<float>(draw(random)) / 4;
+        ASSERT_EQ(devices.sample_best(top_logits(logits, static_cast<int>(given))), host.sample(logits)) << i;
+      }
+    }
+  }
+}
+
+TEST(Sampler, NeedsFewTokensOrAllLogits) {
+  EXPECT_EQ(candidates_needed({}), 40);
+  EXPECT_EQ(candidates_needed({.temp = 0}), 1);
+  EXPECT_EQ(candidates_needed({.temp = -1, .top_k = 0}), 1);
+  EXPECT_EQ(candidates_needed({.top_k = 0}), 0);
+  EXPECT_EQ(candidates_needed({.top_k = 256}), 256);
+  EXPECT_EQ(candidates_needed({.top_k = 257}), 0);
+}
+
+TEST(Sampler, BadCandidatesAreNamed) {
+  for (const float temp : {0.0f, 1.0f}) {
+    Sampler sampler({.temp = temp});
+    EXPECT_THROW(sampler.sample_best({}), InvalidArgument);
+    for (const float bad : {kNan, kInfinity, -kInfinity}) {
+      EXPECT_THROW(sampler.sample_best(std::vector<TokenLogit>{{7, bad}}), InvalidArgument) << bad;
+      EXPECT_THROW(top_of(std::vector<TokenLogit>{{7, 1}, {3, bad}}, 1), InvalidArgument) << bad;
+    }
+  }
+}
+
+TEST(TopLogits, OfSelectedTokensAreTheFirstOfThem) {
+  const std::vector<TokenLogit> best{{3, 5}, {1, 4}};
+  EXPECT_THAT(top_of(best, 1), ElementsAre(TokenLogit{3, 5}));
+  EXPECT_EQ(top_of(best, 9), best);
+  EXPECT_TRUE(top_of(best, 0).empty());
+  EXPECT_THROW(top_of(best, -1), InvalidArgument);
+  EXPECT_THROW(top_of({}, 1), InvalidArgument);
+}
+
+TEST(TopLogits, AreSortedWithEqualsById) {
+  const std::vector<float> logits{1, 5, 3, 5, -2};
+  EXPECT_THAT(top_logits(logits, 3), ElementsAre(TokenLogit{1, 5}, TokenLogit{3, 5}, TokenLogit{2, 3}));
+  EXPECT_THAT(top_logits(logits, 1), ElementsAre(TokenLogit{1, 5}));
+  EXPECT_EQ(top_logits(logits, 9).size(), 5u);
+  EXPECT_EQ(top_logits(logits, 9).back(), (TokenLogit{4, -2}));
+  EXPECT_TRUE(top_logits(logits, 0).empty());
+  EXPECT_THROW(top_logits(logits, -1), InvalidArgument);
+  EXPECT_THROW(top_logits({}, 1), InvalidArgument);
+  EXPECT_THROW(top_logits(std::vector<float>{kNan}, 1), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace shoal::models

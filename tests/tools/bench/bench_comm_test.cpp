@@ -1,0 +1,404 @@
+// shoal bench-comm: what counts as wrong, what is measured, and the three formats.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "devices/cpu/cpu_device.h"
+#include "tests/support/faulty_communicator.h"
+#include "tests/tools/child.h"
+#include "tools/bench/bench_comm.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/interrupt.h"
+
+namespace shoal::tools {
+namespace {
+
+using collectives::Collective;
+using nlohmann::json;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Bytes = std::vector<std::byte>;
+
+constexpr Collective kOps[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                               Collective::kAllToAll, Collective::kBroadcast};
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
+
+/// What a rank gives, as the benchmark makes it.
+Bytes input_of(const CommCase& c, int rank) {
+  Bytes bytes(c.bytes(c.elements_in()));
+  fill_values(c.dtype, rank, 0, bytes);
+  return bytes;
+}
+
+Bytes element(const CommCase& c, const Bytes& bytes, int64_t index) {
+  const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(c.bytes(index));
+  return {begin, begin + static_cast<std::ptrdiff_t>(c.bytes(1))};
+}
+
+/// The sum of one element of all ranks, added from the first rank on; or from the last, and rounded at each step.
+Bytes sum_of(const CommCase& c, const std::vector<Bytes>& inputs, int64_t index, bool backwards = false) {
+  Bytes out(c.bytes(1));
+  int32_t whole = 0;
+  float real = 0.0f;
+  for (int i = 0; i < c.ranks; ++i) {
+    const Bytes one = element(c, inputs[static_cast<size_t>(backwards ? c.ranks - 1 - i : i)], index);
+    float value = 0.0f;
+    int32_t integer = 0;
+    if (c.dtype == DType::kI32) std::memcpy(&integer, one.data(), 4);
+    if (c.dtype != DType::kI32) traits(c.dtype).to_f32(one.data(), &value, 1);
+    whole = static_cast<int32_t>(static_cast<uint32_t>(whole) + static_cast<uint32_t>(integer));
+    real = i == 0 ? value : real + value;
+    if (!backwards || c.dtype == DType::kI32) continue;
+    traits(c.dtype).from_f32(&real, out.data(), 1);
+    traits(c.dtype).to_f32(out.data(), &real, 1);
+  }
+  if (c.dtype == DType::kI32) std::memcpy(out.data(), &whole, 4);
+  if (c.dtype != DType::kI32) traits(c.dtype).from_f32(&real, out.data(), 1);
+  return out;
+}
+
+/// What a rank must get, element by element from all inputs.
+Bytes output_of(const CommCase& c, int rank, bool backwards = false) {
+  std::vector<Bytes> inputs;
+  for (int r = 0; r < c.ranks; ++r) inputs.push_back(input_of(c, r));
+  Bytes out;
+  for (int64_t i = 0; i < c.elements_out(); ++i) {
+    const size_t from = static_cast<size_t>(i / c.part);
+    Bytes one;
+    if (c.kind == Collective::kAllReduce) one = sum_of(c, inputs, i, backwards);
+    if (c.kind == Collective::kReduceScatter) one = sum_of(c, inputs, rank * c.part + i, backwards);
+    if (c.kind == Collective::kAllGather) one = element(c, inputs[from], i % c.part);
+    if (c.kind == Collective::kAllToAll) one = element(c, inputs[from], rank * c.part + i % c.part);
+    if (c.kind == Collective::kBroadcast) one = element(c, inputs[static_cast<size_t>(c.root)], i);
+    out.insert(out.end(), one.begin(), one.end());
+  }
+  return out;
+}
+
+TEST(BenchCommCases, HaveTheSizesOfTheUsualBenchmark) {
+  const auto sizes = [](Collective kind) {
+    const CommCase c = case_of_size(kind, DType::kF32, 4, 1000);
+    return std::vector<int64_t>{c.part, c.elements_in(), c.elements_out(), static_cast<int64_t>(c.size())};
+  };
+  EXPECT_THAT(sizes(Collective::kAllReduce), ElementsAre(250, 250, 250, 1000));
+  EXPECT_THAT(sizes(Collective::kBroadcast), ElementsAre(250, 250, 250, 1000));
+  EXPECT_THAT(sizes(Collective::kAllGather), ElementsAre(62, 62, 248, 992));
+  EXPECT_THAT(sizes(Collective::kReduceScatter), ElementsAre(62, 248, 62, 992));
+  EXPECT_THAT(sizes(Collective::kAllToAll), ElementsAre(62, 248, 248, 992));
+  EXPECT_EQ(case_of_size(Collective::kAllGather, DType::kF16, 4, 1).size(), 8u);  // never nothing
+  EXPECT_EQ(case_of_size(Collective::kAllReduce, DType::kBF16, 4, 1000).part, 500);
+}
+
+TEST(BenchCommCases, BusFactorsAreThoseOfNcclTests) {
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 8), 0.875);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllToAll, 2), 0.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kBroadcast, 8), 1.0);
+}
+
+TEST(BenchCommCases, ValuesDependOnRankAndPlaceOnly) {
+  std::vector<float> whole(10000), end(5000), other(10000);
+  fill_values(DType::kF32, 3, 0, std::as_writable_bytes(std::span(whole)));
+  fill_values(DType::kF32, 3, 5000, std::as_writable_bytes(std::span(end)));
+  fill_values(DType::kF32, 4, 0, std::as_writable_bytes(std::span(other)));
+  EXPECT_TRUE(std::equal(end.begin(), end.end(), whole.begin() + 5000));
+  const auto [low, high] = std::minmax_element(whole.begin(), whole.end());
+  EXPECT_GE(*low, -1.0f);
+  EXPECT_LT(*low, -0.99f);
+  EXPECT_LT(*high, 1.0f);
+  EXPECT_GT(*high, 0.99f);
+  int same = 0;
+  for (size_t i = 0; i < whole.size(); ++i) same += whole[i] == other[i] ? 1 : 0;
+  EXPECT_LT(same, 10);
+  std::sort(whole.begin(), whole.end());
+  EXPECT_GT(std::unique(whole.begin(), whole.end()) - whole.begin(), 9900);
+}
+
+TEST(BenchCommWrong, CountsExactlyTheElementsThatDiffer) {
+  for (const Collective kind : kOps) {
+    for (const DType dtype : kDTypes) {
+      for (const int64_t part : {1, 7, 5000}) {  // 5000: more than is compared at a time
+        const CommCase c{kind, dtype, 3, part, kind == Collective::kBroadcast ? 2 : 0};
+        for (int rank = 0; rank < c.ranks; ++rank) {
+          Bytes out = output_of(c, rank);
+          EXPECT_EQ(count_wrong(c, rank, out), 0) << name_of(kind) << " " << name_of(dtype) << " " << part;
+          out.front() ^= std::byte{1};
+          EXPECT_EQ(count_wrong(c, rank, out), 1) << name_of(kind) << " " << name_of(dtype) << " " << part;
+          if (part < 7) continue;
+          out.back() ^= std::byte{0x40};
+          for (size_t i = c.bytes(3); i < c.bytes(5); ++i) out[i] = ~out[i];
+          EXPECT_EQ(count_wrong(c, rank, out), 4) << name_of(kind) << " " << name_of(dtype) << " " << part;
+        }
+      }
+    }
+  }
+}
+
+TEST(BenchCommWrong, TheOrderOfSumsMattersExceptForNccl) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const CommCase c{Collective::kAllReduce, dtype, 5, 4000, 0};
+    const Bytes backwards = output_of(c, 0, true);
+    EXPECT_GT(count_wrong(c, 0, backwards, allowed_error("host", c)), 100) << name_of(dtype);
+    EXPECT_EQ(count_wrong(c, 0, backwards, allowed_error("nccl", c)), 0) << name_of(dtype);
+  }
+  EXPECT_EQ(allowed_error("nccl", {Collective::kAllReduce, DType::kI32, 4, 1, 0}), 0.0);
+  EXPECT_EQ(allowed_error("nccl", {Collective::kAllGather, DType::kF32, 4, 1, 0}), 0.0);
+}
+
+TEST(BenchCommWrong, AnErrorThatIsAllowedIsNoFreePass) {
+  const CommCase c{Collective::kAllReduce, DType::kF32, 2, 3, 0};
+  Bytes out = output_of(c, 0);
+  float values[3];
+  std::memcpy(values, out.data(), sizeof(values));
+  values[0] += 1e-5f;
+  values[1] = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(out.data(), values, sizeof(values));
+  EXPECT_EQ(count_wrong(c, 0, out, allowed_error("nccl", c)), 2);
+}
+
+std::vector<Device*> cpus(int count) {
+  cpu::configure(fmt::format("devices={},threads=1", count));
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(fmt::format("CPU{}", i));
+  return find_devices(names);
+}
+
+constexpr CommBenchOptions kFew{.iterations = 3, .warmup = 2, .check = true};
+
+TEST(BenchComm, MeasuresEveryCollectiveOfEveryType) {
+  CommBench bench(cpus(3));
+  for (const Collective kind : kOps) {
+    for (const DType dtype : kDTypes) {
+      for (const size_t size : {1, 20000}) {
+        const CommCase c = case_of_size(kind, dtype, 3, size);
+        for (const CommImplementation& one : bench.implementations()) {
+          const CommResult result = bench.measure(one, c, kFew);
+          EXPECT_EQ(result.out_of_place.wrong, 0) << name_of(kind) << " " << name_of(dtype) << " " << size;
+          EXPECT_EQ(result.wrong(), 0);
+          EXPECT_EQ(result.communicator, one.name == "staged" ? "staged" : "host");
+          EXPECT_EQ(result.in_place.has_value(), kind != Collective::kReduceScatter && kind != Collective::kAllToAll);
+          EXPECT_GT(result.out_of_place.us, 0.0);
+          EXPECT_NEAR(result.out_of_place.algbw * result.out_of_place.us * 1e3, static_cast<double>(c.size()), 1e-6);
+          EXPECT_NEAR(result.out_of_place.busbw, result.out_of_place.algbw * bus_factor(kind, 3), 1e-9);
+        }
+      }
+    }
+  }
+}
+
+/// The host communicator with a fault, as an implementation of its own.
+CommImplementation faulty(const Fault& fault) {
+  return {"faulty", [fault](std::span<Backend* const> ranks, const collectives::Options& options) {
+            return std::make_unique<FaultyCommunicator>(collectives::make_host_communicator(ranks, options), ranks,
+                                                        fault);
+          }};
+}
+
+TEST(BenchComm, FindsAResultWithOneWrongBit) {
+  const CommCase c = case_of_size(Collective::kAllReduce, DType::kF32, 2, 8000);
+  // Of each form: 2 to warm up, 3 with the clock, one that is checked.
+  const auto wrong = [&](int call) {
+    CommBench bench(cpus(2));
+    const CommResult result = bench.measure(faulty({Fault::kCorrupt, 1, call}), c, kFew);
+    return std::vector<int64_t>{*result.out_of_place.wrong, *result.in_place->wrong, result.wrong()};
+  };
+  EXPECT_THAT(wrong(5), ElementsAre(1, 0, 1));
+  EXPECT_THAT(wrong(11), ElementsAre(0, 1, 1));
+  EXPECT_THAT(wrong(2), ElementsAre(0, 0, 0));  // what is checked are fresh data
+}
+
+TEST(BenchComm, WithoutTheCheckNothingIsKnown) {
+  CommBench bench(cpus(2));
+  CommBenchOptions options = kFew;
+  options.check = false;
+  const CommResult result =
+      bench.measure(faulty({Fault::kCorrupt, 1, 4}), case_of_size(Collective::kAllReduce, DType::kF32, 2, 64), options);
+  EXPECT_EQ(result.out_of_place.wrong, std::nullopt);
+  EXPECT_EQ(result.in_place->wrong, std::nullopt);
+}
+
+TEST(BenchComm, AFailureIsToldAndLeavesNothingBehind) {
+  CommBench bench(cpus(2));
+  const CommCase c = case_of_size(Collective::kAllGather, DType::kF32, 2, 1 << 16);
+  EXPECT_THROW(bench.measure(faulty({Fault::kFail, 0, 3}), c, kFew), DeviceError);
+  EXPECT_EQ(bench.measure(bench.implementation("host"), c, kFew).wrong(), 0);
+}
+
+TEST(BenchComm, StopsBetweenRuns) {
+  CommBench bench(cpus(2));
+  int asked = 0;
+  const auto stop = [&] { return ++asked == 2; };
+  EXPECT_THROW(
+      bench.measure(bench.implementation("auto"), case_of_size(Collective::kAllReduce, DType::kF32, 2, 64), kFew, stop),
+      Interrupted);
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(BenchComm, NamesTheImplementationsThereAre) {
+  CommBench bench(cpus(2));
+  try {
+    bench.implementation("nccl");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), StartsWith("--comm nccl: collectives by 'nccl' are for CUDA devices"));
+    EXPECT_THAT(error.what(), EndsWith("; there are: auto, host, staged"));
+  }
+}
+
+std::vector<std::string> comm_args(const std::string& args) {
+  std::vector<std::string> all = words(args);
+  all.insert(all.begin(), {"bench-comm", "-dev", "CPU0,CPU1", "-n", "2", "-w", "1"});
+  return all;
+}
+
+Finished succeeded(const std::string& args) {
+  Finished finished = run(comm_args(args));
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.err, "");
+  return finished;
+}
+
+TEST(BenchCommProgram, TextHasTheColumnsOfTheUsualBenchmark) {
+  const std::string text = succeeded("-b 1K -e 4K --op all_reduce,reduce_scatter").out;
+  std::vector<std::vector<std::string>> rows;
+  for (const std::string& line : lines(text)) {
+    EXPECT_FALSE(line.ends_with(' ')) << "'" << line << "'";
+    if (!line.starts_with('#')) rows.push_back(words(line));
+  }
+  ASSERT_EQ(rows.size(), 6u) << text;
+  for (const auto& row : rows) ASSERT_EQ(row.size(), 13u);
+  EXPECT_EQ(rows[0][0], "1024");
+  EXPECT_EQ(rows[0][1], "256");
+  EXPECT_EQ(rows[2][0], "4096");
+  EXPECT_THAT(std::vector<std::string>(rows[1].begin() + 2, rows[1].begin() + 5), ElementsAre("f32", "sum", "-1"));
+  EXPECT_EQ(rows[0][8], "0");
+  EXPECT_EQ(rows[0][12], "0");
+  EXPECT_EQ(rows[3][1], "128");
+  EXPECT_EQ(rows[3][12], "N/A");
+  EXPECT_THAT(text, HasSubstr("#  rank  1  CPU1"));
+  EXPECT_THAT(text, HasSubstr("# all_reduce by auto (the host communicator)\n"));
+  EXPECT_THAT(text, ContainsRegex("size +count +type +redop +root +time +algbw +busbw +#wrong +time +algbw"));
+  EXPECT_THAT(text, HasSubstr("# Wrong elements    : 0 OK\n"));
+  EXPECT_THAT(text, ContainsRegex("# Avg bus bandwidth : [0-9.]+\n$"));
+}
+
+TEST(BenchCommProgram, JsonHasEverything) {
+  const json result =
+      json::parse(succeeded("-b 64 -e 256 -f 4 --op all --dtype bf16,i32 --comm all -o json").out, nullptr, false);
+  ASSERT_FALSE(result.is_discarded());
+  EXPECT_EQ(result["iterations"], 2);
+  EXPECT_EQ(result["warmup"], 1);
+  EXPECT_EQ(result["wrong"], 0);
+  EXPECT_EQ(result["devices"][1]["name"], "CPU1");
+  EXPECT_THAT(result["time"].get<std::string>(), ContainsRegex("^20..-..-..T..:..:..Z$"));
+  EXPECT_GT(result["average_busbw_gbps"].get<double>(), 0.0);
+  ASSERT_EQ(result["results"].size(), 5u * 3 * 2 * 2);  // collectives, communicators, types, sizes
+  for (const json& one : result["results"]) {
+    EXPECT_EQ(one["ranks"], 2);
+    EXPECT_EQ(one["communicator"], one["comm"] == "staged" ? "staged" : "host");
+    EXPECT_EQ(one["root"], one["op"] == "broadcast" ? 0 : -1);
+    EXPECT_GT(one["out_of_place"]["time_us"].get<double>(), 0.0);
+    EXPECT_EQ(one["out_of_place"]["wrong"], 0);
+    EXPECT_EQ(one["in_place"].is_null(), one["op"] == "reduce_scatter" || one["op"] == "all_to_all");
+  }
+  EXPECT_EQ(result["results"][0]["comm"], "auto");
+  EXPECT_EQ(result["results"][4]["comm"], "host");
+  EXPECT_EQ(result["results"][1]["size"], 256);
+  EXPECT_EQ(result["results"][1]["count"], 128);
+}
+
+TEST(BenchCommProgram, CsvHasOneLineForEachSize) {
+  const std::vector<std::string> rows = lines(succeeded("-b 8 -e 64 --op all_to_all -c 0 -o csv").out);
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_THAT(rows[0], StartsWith("comm,communicator,op,ranks,size,count,type,redop,root,out_of_place_time_us,"));
+  EXPECT_THAT(rows[1], StartsWith("auto,host,all_to_all,2,8,1,f32,none,-1,"));
+  EXPECT_THAT(rows[4], StartsWith("auto,host,all_to_all,2,64,8,"));
+  for (const std::string& row : rows) EXPECT_EQ(std::count(row.begin(), row.end(), ','), 16) << row;
+  EXPECT_TRUE(rows[1].ends_with(",,,,,")) << rows[1];  // not checked, not in place
+}
+
+TEST(BenchCommProgram, SmallSizesThatBecomeTheSameAreMeasuredOnce) {
+  const json result = json::parse(succeeded("-b 1 -e 32 --op all_gather -o json").out);
+  std::vector<int> sizes;
+  for (const json& one : result["results"]) sizes.push_back(one["size"]);
+  EXPECT_THAT(sizes, ElementsAre(8, 16, 32));
+}
+
+TEST(BenchCommProgram, EveryBadInputIsOneLine) {
+  const auto expect = [](const std::string& args, int code, const std::string& message) {
+    const Finished finished = run(words("bench-comm " + args));
+    EXPECT_EQ(finished.code, code) << args;
+    EXPECT_EQ(finished.out, "") << args;
+    EXPECT_THAT(finished.err, StartsWith("shoal: error: "));
+    EXPECT_THAT(finished.err, HasSubstr(message));
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+  };
+  expect("", 2, "--devices is required");
+  expect("-dev CPU0,CPU9", 1, "there is no device 'CPU9'");
+  expect("-dev CPU0,CPU0", 2, "device CPU0 is named twice");
+  expect("-dev CPU0+CPU1", 2, "--devices: 'CPU0+CPU1' has a group; each device is a rank");
+  expect("-dev CPU0,NULL0", 1, "there is no device 'NULL0'");
+  for (const char* comm : {"p2p", "nccl"}) {
+    expect(fmt::format("-dev CPU0,CPU1 --comm {}", comm), 1,
+           fmt::format("--comm {0}: collectives by '{0}' are for CUDA devices", comm));
+  }
+  expect("-dev CPU0,CPU1 --comm mpi", 2, "--comm must be of all, auto, host, p2p, nccl, staged; got 'mpi'");
+  expect("-dev CPU0,CPU1 --op reduce", 2,
+         "--op must be of all, all_reduce, all_gather, reduce_scatter, all_to_all, "
+         "broadcast; got 'reduce'");
+  expect("-dev CPU0,CPU1 --op all_reduce,", 2, "got ''");
+  expect("-dev CPU0,CPU1 --dtype f64", 2, "--dtype must be of all, f32, f16, bf16, i32; got 'f64'");
+  for (const char* size : {"0", "-1", "1X", "x", "99999999999999999999"}) {
+    expect(fmt::format("-dev CPU0,CPU1 -b {}", size), 2, "--min-bytes must be a number of bytes above 0");
+    expect(fmt::format("-dev CPU0,CPU1 -e {}", size), 2, "--max-bytes must be a number of bytes above 0");
+  }
+  expect("-dev CPU0,CPU1 -b 2M -e 1M", 2, "--min-bytes 2097152 is more than --max-bytes 1048576");
+  expect("-dev CPU0,CPU1 -f 1", 2, "--step-factor must be a number from 1.1 to");
+  expect("-dev CPU0,CPU1 -n 0", 2, "--iters must be a whole number from 1 to");
+  expect("-dev CPU0,CPU1 -w -1", 2, "--warmup-iters must be a whole number from 0 to");
+  expect("-dev CPU0,CPU1 -c 2", 2, "--check must be a whole number from 0 to 1, got '2'");
+  expect("-dev CPU0,CPU1 -o xml", 2, "--output must be text, csv or json, got 'xml'");
+  expect("-dev CPU0,CPU1 -g 2", 2, "there is no flag -g");
+}
+
+TEST(BenchCommProgram, AFailureOnTheWayLeavesWhatWasMeasured) {
+  const Finished finished = run(comm_args("-b 1K -e 1024G -f 1e9 -o json"));
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_THAT(finished.err, StartsWith("shoal: error: "));
+  EXPECT_THAT(finished.err, HasSubstr("CPU0"));
+  const json result = json::parse(finished.out, nullptr, false);
+  ASSERT_EQ(result["results"].size(), 1u) << finished.out;
+  EXPECT_EQ(result["results"][0]["size"], 1024);
+  EXPECT_THAT(finished.err, HasSubstr(result["error"].get<std::string>()));
+}
+
+TEST(BenchCommProgram, InterruptedItPrintsWhatItHas) {
+  const auto result_of = [](const Finished& run) { return json::parse(run.out, nullptr, false); };
+  const Finished ended = run_interrupted(words("bench-comm -dev CPU0,CPU1 -b 1K -e 256M -f 1.2 -n 200 -o json"), SIGINT,
+                                         [&](const Finished& run) {
+                                           const json result = result_of(run);
+                                           return result.is_object() && !result["results"].empty();
+                                         });
+  EXPECT_EQ(ended.code, 130);
+  EXPECT_FALSE(ended.killed);
+  const json result = result_of(ended);
+  ASSERT_FALSE(result.is_discarded());
+  EXPECT_EQ(result["error"], "interrupted");
+  EXPECT_GT(result["results"].size(), 0u);
+}
+
+}  // namespace
+}  // namespace shoal::tools

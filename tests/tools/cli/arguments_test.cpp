@@ -1,0 +1,75 @@
+// Which arguments are flags and which are values, without a process.
+#include "tools/cli/arguments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+struct Command {
+  CLI::App app;
+  std::string prompt, split, model;
+  int count = 0, threads = 0;
+  bool flag = false;
+
+  Command() {
+    app.add_option("-p,--prompt", prompt);
+    app.add_option("-n,--predict", count);
+    app.add_option("-t,--threads", threads);
+    app.add_option("-m,--model", model);
+    app.add_option("--tensor-split", split);
+    app.add_flag("--ignore-eos", flag);
+  }
+};
+
+using Arguments = std::vector<std::string>;
+
+void expect(const Arguments& given, const Arguments& wanted) {
+  EXPECT_THAT(spell_out(Command().app, given), ElementsAreArray(wanted)) << ::testing::PrintToString(given);
+}
+
+TEST(SpellOut, GivesShortFlagsTheirFullNames) {
+  expect({"-ts", "3,1"}, {"--tensor-split", "3,1"});
+  expect({"-ts=3,1"}, {"--tensor-split", "3,1"});
+  expect({"--tensor-split=3,1", "--ignore-eos"}, {"--tensor-split", "3,1", "--ignore-eos"});
+}
+
+TEST(SpellOut, LeavesValuesAlone) {
+  expect({"-p", "-ts"}, {"-p", "-ts"});
+  expect({"--prompt", "-ts=3"}, {"--prompt", "-ts=3"});
+  expect({"-p", "--"}, {"-p", "--"});
+  expect({"-p", "-p", "-ts", "-ts"}, {"-p", "-p", "--tensor-split", "-ts"});
+  expect({"-p", "--ignore-eos", "--ignore-eos"}, {"-p", "--ignore-eos", "--ignore-eos"});
+  expect({"--prompt=a=b"}, {"--prompt", "a=b"});
+}
+
+TEST(SpellOut, KeepsEmptyValues) {
+  expect({"--prompt=", "--ignore-eos"}, {"--prompt", "", "--ignore-eos"});
+  expect({"-ts=", "-p", ""}, {"--tensor-split", "", "-p", ""});
+  expect({"-p"}, {"-p"});
+}
+
+TEST(SpellOut, StopsAtTwoDashes) {
+  expect({"-n", "3", "--", "-ts", "--bogus"}, {"-n", "3", "--", "-ts", "--bogus"});
+}
+
+TEST(SpellOut, TakesNumbersAttachedToLetters) {
+  expect({"-n3", "-n-1", "-t", "4"}, {"-n3", "-n-1", "-t", "4"});
+}
+
+TEST(SpellOut, RefusesFlagsThatThereAreNot) {
+  // -ub and -dev are flags of other commands.
+  for (const char* arg :
+       {"-ngl", "-ngl=3", "-tb", "-mg", "-pfile", "--bogus", "--bogus=1", "-x", "-ub", "-dev", "-5", "-x3", "-"}) {
+    EXPECT_THROW(spell_out(Command().app, {"-n", "3", arg, "7"}), InvalidArgument) << arg;
+  }
+}
+
+}  // namespace
+}  // namespace shoal::tools

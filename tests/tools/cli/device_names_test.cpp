@@ -1,0 +1,120 @@
+// The devices that no names are given for, and why there are none.
+#include "tools/cli/device_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "devices/functions.h"
+#include "tests/tools/child.h"
+#include "tuning/sim_device.h"
+
+namespace shoal::tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string all_of_these(const std::vector<std::pair<std::string, DeviceType>>& devices) {
+  std::vector<Device*> listed;
+  for (const auto& [name, type] : devices) listed.push_back(&sim::family().provide({name, "test", type, 1 << 20}));
+  return all_of(listed);
+}
+
+TEST(DeviceNames, AreOfTheFastestKindThereIs) {
+  EXPECT_EQ(all_of_these({{"A0", DeviceType::kCpu}, {"A1", DeviceType::kGpu}, {"A2", DeviceType::kGpu}}), "A1,A2");
+  EXPECT_EQ(all_of_these({{"B0", DeviceType::kCpu}, {"B1", DeviceType::kIntegratedGpu}, {"B2", DeviceType::kGpu}}),
+            "B2");
+  EXPECT_EQ(all_of_these({{"C0", DeviceType::kCpu}, {"C1", DeviceType::kIntegratedGpu}}), "C1");
+  EXPECT_EQ(all_of_these({{"D0", DeviceType::kCpu}, {"D1", DeviceType::kCpu}}), "D0,D1");
+}
+
+TEST(DeviceNames, AcceleratorsAreOnlyUsedByName) {
+  EXPECT_EQ(all_of_these({{"E0", DeviceType::kAccelerator}}), "");
+  EXPECT_EQ(all_of_these({{"F0", DeviceType::kAccelerator}, {"F1", DeviceType::kCpu}}), "F1");
+}
+
+TEST(DeviceNames, AllAreTheCpusWithoutAGpu) {
+  const json all{"CPU0", "CPU1", "CPU2", "CPU3"};
+  const auto run_on = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> args{"run", "-m", kModel, "-p", "x", "-n", "1", "--output", "json"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Finished finished = run(args);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.code == 0 ? json::parse(finished.out)["devices"] : json();
+  };
+  EXPECT_EQ(run_on({"--devices", "all"}), all);
+  EXPECT_EQ(run_on({"-dev", "ALL", "-ts", "1,2,3,4"}), all);
+  EXPECT_EQ(run_on({}), json({"CPU0"}));
+}
+
+TEST(DeviceNames, AllIsTheSameForEveryCommand) {
+  const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--output", "json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(json::parse(plan.out)["memory"].size(), 4u);
+  const Finished bench =
+      run({"bench", "-m", kModel, "-dev", "CPU0;all", "-p", "8", "-n", "0", "-r", "1", "-o", "json"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  const json rows = json::parse(bench.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_THAT(rows[1].dump(), HasSubstr("CPU0,CPU1,CPU2,CPU3"));
+  const Finished comm = run({"bench-comm", "-dev", "all", "-b", "1K", "-e", "1K", "-n", "1", "-o", "json"});
+  ASSERT_EQ(comm.code, 0) << comm.err;
+  EXPECT_THAT(comm.out, HasSubstr("CPU3"));
+  const Finished compared = run({"compare", "-m", kModel, "-dev", "all", "-p", "x"}, {.cpu_devices = "2"});
+  EXPECT_EQ(compared.code, 0) << compared.err;
+  EXPECT_THAT(compared.out, HasSubstr("{0}"));
+}
+
+TEST(DeviceNames, AllOfADescribedMachine) {
+  const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--machine", "RTX4090x2-pcie", "--output", "json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(json::parse(plan.out)["memory"].size(), 2u);
+  const Finished simulated = run({"simulate", "-m", kModel, "-dev", "RTX4090.1;all", "--machine", "RTX4090x2-pcie",
+                                  "-p", "8", "-n", "0", "-o", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  EXPECT_THAT(json::parse(simulated.out)[1].dump(), HasSubstr("RTX4090.0,RTX4090.1"));
+}
+
+TEST(DeviceNames, ThatAreNotGivenMayLackThoseOfABrokenPlugin) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "libshoal-cuda.so") << "text";
+  const auto err = [&folder](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"run", "-m", kModel, "-p", "x", "-n", "1", "--output", "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Finished finished = run(args, {.variables = {{"SHOAL_PLUGIN_PATH", folder.path()}}});
+    EXPECT_EQ(finished.code, 0);
+    return finished.err;
+  };
+  EXPECT_EQ(err({"-dev", "CPU0"}), "");
+  for (const std::vector<std::string>& devices : {std::vector<std::string>{}, {"-dev", "all"}}) {
+    const std::string warned = err(devices);
+    EXPECT_THAT(warned, HasSubstr("shoal: warning: no devices of plug-in " + folder.path().string()));
+    EXPECT_THAT(warned, HasSubstr("libshoal-cuda.so are used, which cannot be loaded: it is no shared object"));
+    EXPECT_EQ(std::count(warned.begin(), warned.end(), '\n'), 1) << warned;
+  }
+}
+
+/// A family without devices that says why.
+struct BareFamily : BackendReg {
+  static inline const char* driver = "";
+  static std::vector<functions::Feature> features() {
+    return {{"cuda_driver", driver}, {"no_devices", "CUDA driver version is insufficient"}};
+  }
+  std::string name() const override { return "BARE"; }
+  std::span<Device* const> devices() const override { return {}; }
+  void* function(std::string_view wanted) const override {
+    return wanted == functions::kFeatures.name ? reinterpret_cast<void*>(features) : nullptr;
+  }
+};
+
+TEST(DeviceNames, WithoutADriverThatIsWhatIsSaid) {
+  BareFamily::driver = "none";
+  EXPECT_EQ(lack_of_devices(BareFamily()), "no NVIDIA driver is installed");
+  BareFamily::driver = "11.2";
+  EXPECT_EQ(lack_of_devices(BareFamily()), "CUDA driver version is insufficient");
+}
+
+}  // namespace
+}  // namespace shoal::tools

@@ -1,0 +1,56 @@
+// Environment variables that nothing reads.
+#include "tools/cli/environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <set>
+
+#include "tests/support/temporary.h"
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Environment, UnknownVariablesAreNamed) {
+  const char* const environment[] = {"PATH=/bin",       "SHOAL_CPU_DEVICES=4", "SHOAL_CPU_DEVICE=4",
+                                     "SHOAL_NONSENSE=", "SHOAL_TEST_PLUGIN=x", nullptr};
+  EXPECT_THAT(unknown_variables(environment),
+              ElementsAre("there is no environment variable SHOAL_CPU_DEVICE (did you mean SHOAL_CPU_DEVICES?); it has "
+                          "no effect",
+                          "there is no environment variable SHOAL_NONSENSE; it has no effect"));
+}
+
+TEST(Environment, AWarningDoesNotStopTheProgram) {
+  const Finished finished = run({"devices"}, {.variables = {{"SHOAL_CPU_THREAD", "2"}}});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(
+      finished.err,
+      "shoal: warning: there is no environment variable SHOAL_CPU_THREAD (did you mean SHOAL_CPU_THREADS?); it has "
+      "no effect\n");
+}
+
+/// Whatever the sources ask for is in the table.
+TEST(Environment, KnowsTheVariablesOfTheSources) {
+  namespace fs = std::filesystem;
+  std::set<std::string> read;
+  const std::regex name("\"(SHOAL_[A-Z0-9_]+)\"");
+  for (const char* folder : {"graph", "devices", "collectives", "meta", "sched", "models", "tools"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(SHOAL_SOURCE_DIR) / folder)) {
+      const std::string file = entry.path().extension();
+      if (file != ".cpp" && file != ".h" && file != ".cu") continue;
+      const std::string text = test::text_of(entry.path());
+      for (std::sregex_iterator found(text.begin(), text.end(), name), end; found != end; ++found)
+        read.insert((*found)[1]);
+    }
+  }
+  EXPECT_GE(read.size(), 10u);
+  for (const std::string& variable : read) EXPECT_TRUE(is_known_variable(variable)) << variable;
+}
+
+}  // namespace
+}  // namespace shoal::tools

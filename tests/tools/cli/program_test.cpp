@@ -1,0 +1,395 @@
+// The commands, run as users run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/temporary.h"
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Sends the program the signal when it has evaluated tokens of the prompt, or generated some, and gives what it prints
+/// nevertheless.
+json interrupted_json(std::vector<std::string> args, int signal, const char* evaluated) {
+  args.insert(args.end(), {"--output", "json"});
+  const Finished ended = run_interrupted(args, signal, [evaluated](const Finished& run) {
+    const json result = json::parse(run.out, nullptr, false);
+    return result.is_object() && result["timings"][evaluated] > 0;
+  });
+  EXPECT_EQ(ended.code, 128 + signal);
+  EXPECT_FALSE(ended.killed);
+  return json::parse(ended.out, nullptr, false);
+}
+
+TEST(Run, PrintsTheTextAndHowLongItTook) {
+  Finished finished = run({"run", "-m", kModel, "-p", kPrompt, "-n", "12", "--temp", "0"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.out, " the heavens, and in the earth is filled\n");
+  EXPECT_THAT(finished.err, HasSubstr("prompt 6 tokens"));
+  EXPECT_THAT(finished.err, HasSubstr("generated 12 tokens"));
+}
+
+TEST(Run, JsonHasTokensTextTimingsAndLogits) {
+  json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "5", "--temp", "0", "--top-logits", "3", "-dev",
+                          "CPU0,CPU1", "-ts", "3,1"});
+  EXPECT_EQ(result["prompt_tokens"], json({1, 527, 261, 345, 340, 290}));
+  EXPECT_EQ(result["tokens"], json({261, 743, 959, 967, 270}));
+  EXPECT_EQ(result["text"], " the heavens, and");
+  EXPECT_EQ(result["devices"], json({"CPU0", "CPU1"}));
+  EXPECT_EQ(result["stop"], "count");
+  ASSERT_EQ(result["top_logits"].size(), 3u);
+  EXPECT_EQ(result["top_logits"][0][0], 261);
+  EXPECT_NEAR(result["top_logits"][0][1].get<double>(), 6.5048, 0.25);
+  for (const char* key : {"load_ms", "prompt_tokens_per_second", "generation_tokens_per_second"}) {
+    EXPECT_GT(result["timings"][key].get<double>(), 0.0) << key;
+  }
+}
+
+TEST(Run, TakesTokensInsteadOfText) {
+  json text = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "8", "--temp", "0"});
+  json ids = run_json({"run", "-m", kModel, "--prompt-tokens", "1,527,261,345,340,290", "-n", "8", "--temp", "0"});
+  EXPECT_EQ(text["tokens"], ids["tokens"]);
+}
+
+TEST(Run, SameSeedSameText) {
+  auto sampled = [](const char* seed) {
+    return run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "40", "--temp", "1.5", "--seed", seed, "--top-k", "0"});
+  };
+  json first = sampled("7");
+  EXPECT_EQ(first["seed"], 7);
+  EXPECT_EQ(first["tokens"], sampled("7")["tokens"]);
+  EXPECT_NE(first["tokens"], sampled("8")["tokens"]);
+}
+
+TEST(Run, SamplesOnTheDevicesWhatTheHostWouldSample) {
+  for (const auto& [names, ratio] : {std::pair("CPU0", "1"), {"CPU0,CPU1", "1,1"}, {"CPU0,CPU1,CPU2", "5,0,2"}}) {
+    for (const auto& [temp, listed] : {std::pair("0", "0"), {"1.5", "3"}, {"1.5", "50"}}) {
+      std::vector<std::string> args{"run", "-m",  kModel,   "-p", kPrompt,  "-n", "30",           "-dev", names,
+                                    "-ts", ratio, "--temp", temp, "--seed", "7",  "--top-logits", listed};
+      json on_devices = run_json(args);
+      args.push_back("--sample-on-host");
+      json on_host = run_json(args);
+      EXPECT_EQ(on_devices["tokens"], on_host["tokens"]) << names << " " << temp;
+      EXPECT_EQ(on_devices["top_logits"], on_host["top_logits"]) << names << " " << listed;
+    }
+  }
+}
+
+TEST(Run, WithoutASeedReportsTheOneItTook) {
+  json first = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "20", "--temp", "1.5"});
+  json again = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "20", "--temp", "1.5", "--seed",
+                         std::to_string(first["seed"].get<uint64_t>())});
+  EXPECT_EQ(first["tokens"], again["tokens"]);
+}
+
+TEST(Run, MinusOneIsARandomSeed) {
+  auto seed = [] {
+    return run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "1", "--seed", "-1"})["seed"].get<uint64_t>();
+  };
+  EXPECT_NE(seed(), seed());
+}
+
+TEST(Run, CountsAreDecimal) {
+  EXPECT_EQ(run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "010", "--ignore-eos"})["tokens"].size(), 10u);
+}
+
+TEST(Run, ValuesMayLookLikeFlags) {
+  json prompt = run_json({"tokenize", "-m", kModel, "-p", "-ts"});
+  EXPECT_EQ(prompt["prompt"], "-ts");
+  EXPECT_EQ(prompt["tokens"], json({1, 952, 1022, 954, 959}));
+  json empty = run_json({"run", "-m", kModel, "--prompt=", "--ignore-eos", "-n", "3", "--temp", "0"});
+  EXPECT_EQ(empty["prompt_tokens"], json({1}));
+  EXPECT_EQ(empty["tokens"].size(), 3u);
+}
+
+TEST(Run, BlanksInListsDoNotMatter) {
+  json result = run_json({"run", "-m", kModel, "--prompt-tokens", "1, 527 ,261", "-n", "0", "-dev", "CPU0, CPU2"});
+  EXPECT_EQ(result["prompt_tokens"], json({1, 527, 261}));
+  EXPECT_EQ(result["devices"], json({"CPU0", "CPU2"}));
+}
+
+TEST(Run, HugeSharesAreSharesToo) {
+  EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1", "-ts", "1e308,1e308"}).code, 0);
+}
+
+TEST(Run, ShowsTheBestLogitsBesideTheText) {
+  Finished finished = run({"run", "-m", kModel, "-p", kPrompt, "-n", "2", "--temp", "0", "--top-logits", "2"});
+  EXPECT_EQ(finished.out, " the heaven\n");
+  EXPECT_THAT(finished.err, ::testing::ContainsRegex("6\\.[0-9]+ +261  \u2581the\n"));
+}
+
+TEST(Run, WarnsOfAContextThatTheModelWasNotTrainedFor) {
+  Finished larger = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "513"});
+  EXPECT_EQ(larger.code, 0);
+  EXPECT_THAT(larger.err, HasSubstr("shoal: warning: a context of 513 is more than the 512 that the model"));
+  EXPECT_THAT(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "512"}).err, Not(HasSubstr("warning")));
+}
+
+TEST(Run, CountsWhatItComputed) {
+  json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "5", "--ignore-eos", "-ub", "4"});
+  EXPECT_EQ(result["timings"]["prompt_evaluated"], 6);
+  // The first of the five comes with the prompt.
+  EXPECT_EQ(result["timings"]["generation_evaluated"], 4);
+  // A long prompt token by token, ended on the way.
+  std::string ids = "1";
+  for (int i = 1; i < 20000; ++i) ids += ",261";
+  json ended = interrupted_json({"run", "-m", kModel, "--prompt-tokens", ids, "-ub", "1", "-c", "20000"}, SIGINT,
+                                "prompt_evaluated");
+  EXPECT_EQ(ended["stop"], "interrupted");
+  EXPECT_GT(ended["timings"]["prompt_evaluated"], 0);
+  EXPECT_LT(ended["timings"]["prompt_evaluated"], 20000);
+  EXPECT_EQ(ended["timings"]["generation_evaluated"], 0);
+}
+
+TEST(Run, StopsWhenTheContextIsFull) {
+  json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "10", "--temp", "0", "--ignore-eos"});
+  EXPECT_EQ(result["context"], 10);
+  EXPECT_EQ(result["stop"], "context");
+  // 6 of the prompt and 4 more fit; the fifth comes from the logits of the last.
+  EXPECT_EQ(result["tokens"].size(), 5u);
+}
+
+TEST(Run, TextSaysWhyItEndedEarly) {
+  const auto err = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "--temp", "0"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args).err;
+  };
+  EXPECT_THAT(err({"-n", "9", "-c", "6", "--ignore-eos"}),
+              HasSubstr("; generated 1 token; stopped: the context of 6 tokens is full (-c)\n"));
+  EXPECT_THAT(err({"-n", "-1", "-c", "10", "--ignore-eos"}), HasSubstr("; stopped: the context of 10 tokens is full"));
+  EXPECT_THAT(err({"-n", "1"}), ::testing::EndsWith("; generated 1 token\n"));
+  EXPECT_THAT(err({"-n", "4"}), Not(HasSubstr("stopped")));
+}
+
+TEST(Run, GeneratesNothingWhenAskedTo) {
+  json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "0", "--top-logits", "1"});
+  EXPECT_EQ(result["tokens"].size(), 0u);
+  EXPECT_EQ(result["text"], "");
+  EXPECT_EQ(result["top_logits"][0][0], 261);
+}
+
+TEST(Run, FlagsOfTheFieldWork) {
+  for (const char* flags : {"-dev CPU1,CPU2 -ts 1,2 -c 64 -t 1 -n 4 -ub 2 -ctk q8_0 -ctv f32",
+                            "--devices CPU1,CPU2 --tensor-split 1,2 --ctx-size 64 --threads 1 --predict 4 "
+                            "--ubatch-size 2 --cache-type-k q8_0 --cache-type-v f32",
+                            "-dev=cpu1,cpu2 -ts=1,2 -c64 -t1 -n4 -ub=2 -ctk=q8_0 -ctv=f32"}) {
+    std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "--temp", "0"};
+    for (const std::string& word : words(flags)) args.push_back(word);
+    json result = run_json(args);
+    EXPECT_EQ(result["tokens"], json({261, 743, 959, 967})) << flags;
+    EXPECT_EQ(result["devices"], json({"CPU1", "CPU2"}));
+    EXPECT_EQ(result["context"], 64);
+  }
+}
+
+TEST(Run, EndsCleanlyOnCtrlC) {
+  // Far too many tokens to come to an end by itself.
+  Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "200000", "--ignore-eos"});
+  for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  child.send(SIGINT);
+  EXPECT_EQ(child.wait(), 130);
+  EXPECT_FALSE(child.killed());
+  EXPECT_TRUE(child.out().ends_with("\n"));
+  EXPECT_THAT(child.err(), HasSubstr("tokens/s"));
+}
+
+TEST(Run, EndsCleanlyWhenTerminated) {
+  json result = interrupted_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "50000", "--ignore-eos"},
+                                 SIGTERM, "generation_evaluated");
+  EXPECT_EQ(result["stop"], "interrupted");
+  EXPECT_GT(result["tokens"].size(), 0u);
+}
+
+TEST(Run, LeavesSignalsIgnoredThatWere) {
+  // Long enough for the signal to come in time.
+  Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "600", "-c", "1000", "--ignore-eos"},
+              {.ignores_interrupts = true});
+  for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  child.send(SIGINT);
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_THAT(child.err(), HasSubstr("generated 600 tokens"));
+}
+
+TEST(Run, MakesCpuDevicesWhereTheEnvironmentNamesNoCount) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  for (std::optional<std::string> count : {std::optional<std::string>(), {"0"}, {""}}) {
+    Finished finished = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1"}, {.cpu_devices = count});
+    EXPECT_EQ(finished.code, 0) << count.value_or("unset") << ": " << finished.err;
+  }
+}
+
+TEST(Tokenize, GoesBothWays) {
+  json tokens = run_json({"tokenize", "-m", kModel, "-p", kPrompt});
+  EXPECT_EQ(tokens["tokens"], json({1, 527, 261, 345, 340, 290}));
+  EXPECT_EQ(tokens["pieces"][1], "\u2581But");
+  json text = run_json({"detokenize", "-m", kModel, "--ids", "1,527,261,345,340,290"});
+  EXPECT_EQ(text["text"], kPrompt);
+  EXPECT_EQ(run({"detokenize", "-m", kModel, "--ids", "1,527,261,345,340,290"}).out, std::string(kPrompt) + "\n");
+  EXPECT_EQ(run_json({"detokenize", "-m", kModel, "--ids", ""})["text"], "");
+}
+
+TEST(Devices, ListsEachWithMemoryAndCaps) {
+  json devices = run_json({"devices"})["devices"];
+  ASSERT_EQ(devices.size(), 4u);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(devices[i]["name"], "CPU" + std::to_string(i));
+    EXPECT_EQ(devices[i]["type"], "CPU");
+    EXPECT_GT(devices[i]["memory"]["free"].get<size_t>(), 0u);
+    EXPECT_THAT(devices[i]["caps"], ::testing::Contains("async"));
+  }
+  EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU3"));
+}
+
+TEST(Devices, ShowsWhatFamiliesWereBuiltWith) {
+  json families = run_json({"devices"})["families"];
+  ASSERT_GE(families.size(), 1u);
+  EXPECT_EQ(families[0]["name"], "CPU");
+  EXPECT_EQ(families[0]["plugin"], "");
+  json features = families[0]["features"];
+  EXPECT_THAT(features["isa_usable"].get<std::string>(), HasSubstr(features["isa"].get<std::string>()));
+  EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU: isa=" + features["isa"].get<std::string>() + " "));
+}
+
+TEST(Devices, SaysWhyThereAreNoGpus) {
+  const Finished version = run({"--version"}), devices = run({"devices"});
+  const std::string cuda = version.out.substr(version.out.find("\nCUDA: "));
+  if (!cuda.starts_with("\nCUDA: no, ")) GTEST_SKIP() << "CUDA is there";
+  EXPECT_THAT(devices.out, HasSubstr(cuda));
+}
+
+TEST(Devices, APluginThatIsNamedAndCannotBeUsedIsAnError) {
+  Finished finished = run({"devices", "--plugin", kModel});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_THAT(finished.err, HasSubstr("shoal: error: [plug-in "));
+  EXPECT_THAT(finished.err, HasSubstr("it is no shared object"));
+  EXPECT_EQ(run({"run", "-m", kModel, "-p", "In", "-n", "1", "--plugin", "not/there.so"}).code, 1);
+}
+
+TEST(Devices, APluginThatIsFoundAndCannotBeUsedIsListed) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "libshoal-text.so") << "text";
+  setenv("SHOAL_PLUGIN_PATH", folder.path().c_str(), 1);
+  json skipped = run_json({"devices"})["skipped_plugins"];
+  Finished text = run({"devices"});
+  unsetenv("SHOAL_PLUGIN_PATH");
+  ASSERT_EQ(skipped.size(), 1u);
+  EXPECT_THAT(skipped[0]["file"].get<std::string>(), HasSubstr("libshoal-text.so"));
+  EXPECT_THAT(skipped[0]["reason"].get<std::string>(), HasSubstr("no shared object"));
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: it is no shared object"));
+}
+
+TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
+  json plan = run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "3,1", "-c", "128"});
+  EXPECT_EQ(plan["context"], 128);
+  // The devices select 40 of 1024 tokens: each sends 40 logits with their ids.
+  EXPECT_EQ(plan["collectives_per_token"]["counts"], json({{"all_reduce", 12}, {"all_gather", 1}}));
+  EXPECT_EQ(plan["collectives_per_token"]["bytes"], 12 * 1024 + 2 * 40 * 8);
+  bool found = false;
+  for (const json& tensor : plan["tensors"]) {
+    if (tensor["name"] != "blk.2.attn_q.weight") continue;
+    found = true;
+    EXPECT_EQ(tensor["layout"], "split 1 [192:{0} 64:{1}]");
+  }
+  EXPECT_TRUE(found);
+  // 6 layers of keys and values, f16 [32, 128, 3] and [32, 128, 1].
+  EXPECT_EQ(plan["memory"][0]["kv"], 12 * 32 * 128 * 3 * 2);
+  EXPECT_EQ(plan["memory"][1]["kv"], 12 * 32 * 128 * 1 * 2);
+  for (const json& use : plan["memory"]) {
+    size_t sum = 0;
+    for (const char* part : {"weights", "kv", "compute", "communication"}) sum += use[part].get<size_t>();
+    EXPECT_EQ(use["total"].get<size_t>(), sum);
+    EXPECT_GT(use["free"].get<size_t>(), 0u);
+  }
+  std::string text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "3,1"}).out;
+  EXPECT_THAT(text, HasSubstr("split 1 [192:{0} 64:{1}]"));
+  EXPECT_THAT(text, HasSubstr("12 all_reduce"));
+  EXPECT_THAT(text, HasSubstr("communication"));
+  EXPECT_THAT(text, Not(HasSubstr("does not fit")));
+  EXPECT_EQ(plan["fits"], true);
+}
+
+TEST(Plan, OfSamplingOnTheHostOrOnTheDevices) {
+  const auto traffic = [](std::vector<std::string> more) {
+    std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_json(args)["collectives_per_token"];
+  };
+  EXPECT_EQ(traffic({"--sample-on-host"})["counts"], json({{"all_reduce", 12}}));
+  EXPECT_EQ(traffic({"--sample-on-host"})["bytes"], 12 * 1024);
+  EXPECT_EQ(traffic({"--top-k", "0"})["bytes"], 12 * 1024);
+  EXPECT_EQ(traffic({"--top-k", "5"})["bytes"], 12 * 1024 + 2 * 5 * 8);
+  const std::string text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1"}).out;
+  EXPECT_THAT(text, HasSubstr("all_gather      candidates.candidates  f32 x 160  640 bytes"));
+}
+
+TEST(Plan, ShowsTheLocalGraphOfARank) {
+  std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
+  std::string without = run(args).out;
+  args.insert(args.end(), {"--rank", "1"});
+  std::string local = run_json(args)["local_graph"];
+  EXPECT_THAT(local, HasSubstr("blk.0.q"));
+  EXPECT_THAT(run(args).out, HasSubstr(local));
+  EXPECT_THAT(without, Not(HasSubstr(local)));
+}
+
+TEST(Plan, SaysWhatDoesNotFit) {
+  std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "1,0", "-c", "2000000000"};
+  Finished text = run(args);
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("does not fit: CPU0 would need more than is free"));
+  EXPECT_THAT(text.err, HasSubstr("warning: a context of 2000000000"));
+  EXPECT_EQ(run_json(args)["fits"], false);
+}
+
+TEST(Plan, PlansScratchMemoryForTheThreadsAskedFor) {
+  auto compute = [](const char* threads) -> int64_t {
+    return run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-t", threads})["memory"][0]["compute"];
+  };
+  EXPECT_GT(compute("16"), compute("1"));
+}
+
+TEST(Plan, OfOneDeviceHasNoCollectives) {
+  json plan = run_json({"plan", "-m", kModel});
+  EXPECT_EQ(plan["collectives_per_token"]["bytes"], 0);
+  EXPECT_EQ(plan["memory"][0]["communication"], 0);
+}
+
+TEST(Compare, AgreesNodeByNodeAndFailsAboveTheThreshold) {
+  json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1,CPU2", "-ts", "5,0,2"});
+  std::map<std::string, int> nodes, caches;
+  for (const json& node : result["nodes"]) {
+    ++(node["op"] == "cache" ? caches : nodes)[node["step"]];
+    EXPECT_NE(node["op"], "set_rows");  // the caches are what it gives
+  }
+  EXPECT_GT(nodes["prompt"], 100);
+  EXPECT_EQ(nodes["prompt"], nodes["token"]);
+  EXPECT_EQ(caches, (std::map<std::string, int>{{"prompt", 12}, {"token", 12}}));
+  EXPECT_LE(result["worst"]["nmse"].get<double>(), 1e-4);
+  EXPECT_GT(result["worst"]["nmse"].get<double>(), 0.0);
+  Finished strict = run({"compare", "-m", kModel, "-dev", "CPU0,CPU1,CPU2", "-ts", "5,0,2", "--threshold", "0"});
+  EXPECT_EQ(strict.code, 1);
+  EXPECT_THAT(strict.out, HasSubstr("worst: "));
+  EXPECT_THAT(strict.err, HasSubstr("--threshold"));
+}
+
+TEST(Compare, TakesQuantisedCaches) {
+  json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-ctk", "q8_0", "-ctv", "q8_0"});
+  EXPECT_LE(result["worst"]["nmse"].get<double>(), 1e-4);
+}
+
+}  // namespace
+}  // namespace shoal::tools

@@ -1,0 +1,145 @@
+// A device that does not come to a collective: the program ends within the time-out and two seconds, with one message.
+#include <gmock/gmock.h>
+#include <sys/ptrace.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/environment.h"
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+constexpr auto kTimeOut = 1s, kMore = 2s;
+
+std::vector<std::string> command(const std::string& more) {
+  std::string prompt = "In";
+  for (int i = 0; i < 300; ++i) prompt += " the beginning";
+  std::vector<std::string> args{"run", "-m", kModel, "-p", prompt, "--devices", "CPU0,CPU1", "-t", "1", "-c", "16384"};
+  for (const std::string& word : words(more)) args.push_back(word);
+  return args;
+}
+
+auto names_the_rank_that_did_not_arrive() {
+  return AllOf(HasSubstr("shoal: error: [all_reduce "), HasSubstr("rank 1 of 2 did not arrive within 1.000 s"),
+               EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
+}
+
+/// Where no collective was left to miss.
+auto names_the_rank_that_did_not_finish() {
+  return AllOf(HasSubstr("shoal: error: [META(CPU0,CPU1)] "),
+               HasSubstr("rank 1 of 2 did not finish within 1.000 s after the others"),
+               EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
+}
+
+TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
+  const ChildOptions two{.cpu_devices = "2"};
+  const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
+  auto begin = Clock::now();
+  ASSERT_EQ(run(command("-n 1 -ub 2048"), two).code, 0);
+  const auto healthy = Clock::now() - begin;
+  const test::Environment slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
+  begin = Clock::now();
+  const Finished stalled = run(command("-n 3 -ub 2048"), two);
+  // The prompt takes the slow device hundreds of times as long.
+  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 2 * healthy);
+  EXPECT_EQ(stalled.code, 1);
+  EXPECT_THAT(stalled.err, names_the_rank_that_did_not_arrive());
+}
+
+/// The thread of a child with this name.
+std::filesystem::path thread_of(const Child& child, const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(child.pid()) + "/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string comm;
+    if (std::getline(file, comm) && comm == name) return task.path();
+  }
+  return {};
+}
+
+/// How long a thread has computed, in hundredths of a second.
+long work_of(const Child& child, const std::string& name) {
+  std::ifstream file(thread_of(child, name) / "stat");
+  std::string field;
+  for (int i = 0; i < 14 && file >> field; ++i) {
+  }
+  return file ? std::stol(field) : 0;  // utime
+}
+
+std::vector<std::string> endless(const std::string& output) {
+  return command("-n -1 --ignore-eos --output " + output);
+}
+
+/// How long that is when the first word comes.
+long work_before_text() {
+  const Child child(endless("text"), {.cpu_devices = "2"});
+  while (child.runs() && child.out().empty()) std::this_thread::sleep_for(10ms);
+  return work_of(child, "CPU1");
+}
+
+/// Until a child must have generated something: JSON comes at the end.
+void wait_for_tokens(const Child& child, const std::string& output) {
+  const long work = output == "json" ? 2 * work_before_text() + 10 : 0;
+  const auto has_some = [&] { return output == "json" ? work_of(child, "CPU1") >= work : !child.out().empty(); };
+  while (child.runs() && !has_some()) std::this_thread::sleep_for(10ms);
+}
+
+/// Stops a thread of a child for good, as nothing in the program could; 0 where that is not permitted.
+pid_t stop_thread(const Child& child, const std::string& name) {
+  const std::filesystem::path found = thread_of(child, name);
+  if (found.empty()) return 0;
+  const pid_t thread = std::stoi(found.filename());
+  const bool stopped =
+      ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0 && ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0;
+  return stopped ? thread : 0;
+}
+
+/// Until the thread ends with its program, which is killed after a minute.
+void wait_for_end_of(pid_t thread, const Child& child) {
+  const auto begin = Clock::now();
+  for (int status = 0;;) {
+    const pid_t found = waitpid(thread, &status, __WALL | WNOHANG);
+    if (found < 0 || (found == thread && (WIFEXITED(status) || WIFSIGNALED(status)))) return;
+    if (Clock::now() - begin > 1min) child.send(SIGKILL);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+class ADeviceThatNeverComesBack : public testing::TestWithParam<std::string> {};
+
+TEST_P(ADeviceThatNeverComesBack, IsLeftBehind) {
+  const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
+  Child child(endless(GetParam()), {.cpu_devices = "2"});
+  wait_for_tokens(child, GetParam());
+  ASSERT_TRUE(child.runs()) << child.err();
+  const pid_t thread = stop_thread(child, "CPU1");
+  if (thread == 0) GTEST_SKIP() << "threads of others cannot be stopped here";
+  const auto begin = Clock::now();
+  wait_for_end_of(thread, child);
+  EXPECT_EQ(child.wait(), 1);
+  EXPECT_LT(Clock::now() - begin, kTimeOut + kMore);
+  EXPECT_THAT(child.err(), AnyOf(names_the_rank_that_did_not_arrive(), names_the_rank_that_did_not_finish()));
+  const std::string out = child.out();
+  if (GetParam() == "json") {
+    const auto json = nlohmann::json::parse(out);
+    EXPECT_THAT(json["error"].get<std::string>(),
+                AnyOf(HasSubstr("rank 1 of 2 did not arrive"), HasSubstr("rank 1 of 2 did not finish")));
+    EXPECT_GT(json["tokens"].size(), 0U);
+  } else {
+    EXPECT_THAT(out, EndsWith("\n"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Outputs, ADeviceThatNeverComesBack, testing::Values("text", "json"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace shoal::tools

@@ -1,0 +1,192 @@
+// What the program shows on a terminal while it works: a bar that fits and is gone at the end.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+
+#include <algorithm>
+
+#include "tests/tools/child.h"
+#include "tools/cli/progress.h"
+
+namespace shoal::tools {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+/// A pseudo-terminal of so many columns; 0: it does not know.
+class Terminal {
+ public:
+  explicit Terminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    EXPECT_GE(master_, 0);
+    EXPECT_EQ(grantpt(master_), 0);
+    EXPECT_EQ(unlockpt(master_), 0);
+    path_ = ptsname(master_);
+    other_ = open(path_.c_str(), O_RDWR | O_NOCTTY);
+    EXPECT_GE(other_, 0);
+    termios as_it_is{};
+    tcgetattr(other_, &as_it_is);
+    as_it_is.c_oflag &= ~static_cast<tcflag_t>(OPOST);  // line ends as they are written
+    tcsetattr(other_, TCSANOW, &as_it_is);
+    resize(columns);
+  }
+  ~Terminal() {
+    close(other_);
+    close(master_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  void resize(int columns) {
+    const winsize size{24, static_cast<unsigned short>(columns), 0, 0};
+    EXPECT_EQ(ioctl(master_, TIOCSWINSZ, &size), 0);
+  }
+  const std::string& path() const { return path_; }
+  int descriptor() const { return other_; }
+  /// What has been written and not been read yet; waits so long for more.
+  std::string read(int milliseconds = 0) {
+    std::string text;
+    pollfd ready{master_, POLLIN, 0};
+    for (char part[4096]; poll(&ready, 1, milliseconds) > 0;) {
+      const ssize_t count = ::read(master_, part, sizeof(part));
+      if (count <= 0) break;
+      text.append(part, static_cast<size_t>(count));
+    }
+    return text;
+  }
+  /// All that the program writes to stderr, which is this terminal.
+  std::string show(const std::vector<std::string>& args) {
+    Child child(args, {.err = path_});
+    std::string text;
+    while (child.runs()) text += read(10);
+    EXPECT_EQ(child.wait(), 0);
+    return text + read();
+  }
+
+ private:
+  int master_, other_ = -1;
+  std::string path_;
+};
+
+/// What was drawn over each other, without what blanks erase.
+std::vector<std::string> drawn(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of("\r\n", begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    line.erase(line.find_last_not_of(' ') + 1);
+    if (!line.empty()) lines.push_back(line);
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// The lines of a screen so wide, after all of the text; a line that is full goes on in the next.
+std::vector<std::string> screen(const std::string& text, size_t columns) {
+  std::vector<std::string> rows(1);
+  size_t column = 0;
+  for (const char c : text) {
+    if (c == '\r') {
+      column = 0;
+    } else if (c == '\n') {
+      rows.emplace_back(), column = 0;
+    } else {
+      if (column == columns) rows.emplace_back(), column = 0;
+      if (rows.back().size() <= column) rows.back().resize(column + 1, ' ');
+      rows.back()[column++] = c;
+    }
+  }
+  for (std::string& row : rows) row.erase(row.find_last_not_of(' ') + 1);
+  return rows;
+}
+
+std::vector<std::string> run_model() {
+  return {"run", "-m", kModel, "-p", "In the", "-n", "2"};
+}
+
+TEST(TerminalTest, TheBarFitsAndGoesAway) {
+  for (const char* kind : {"xterm", "dumb"}) {
+    for (const int columns : {200, 80, 60, 40, 20, 9, 5, 1, 0}) {
+      SCOPED_TRACE(fmt::format("TERM={}, {} columns", kind, columns));
+      setenv("TERM", kind, 1);
+      Terminal terminal(columns);
+      const std::string text = terminal.show(run_model());
+      EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+      const size_t wide = columns > 0 ? static_cast<size_t>(columns) : 80;
+      const std::string before = text.substr(0, text.find('\n'));  // then come the speeds
+      for (const std::string& line : drawn(before)) EXPECT_LT(line.size(), wide) << line;
+      EXPECT_THAT(screen(before, wide), Each(IsEmpty()));
+      EXPECT_THAT(screen(before, wide), SizeIs(1));
+      const char* const last = wide > 70   ? "loading  [##############################] 100%  5."
+                               : wide > 30 ? "loading  [########"
+                               : wide > 4  ? "100%"
+                                           : "";
+      EXPECT_THAT(before, HasSubstr(last));
+    }
+  }
+}
+
+TEST(TerminalTest, ComparingShowsABarToo) {
+  Terminal terminal(100);
+  const std::string text = terminal.show({"plan", "-m", kModel, "--machine", "RTX4090x2", "--recommend"});
+  EXPECT_THAT(text, HasSubstr("comparing  ["));
+  EXPECT_THAT(screen(text, 100), Each(IsEmpty()));
+  const Finished piped = run({"plan", "-m", kModel, "--machine", "RTX4090x2", "--recommend"});
+  EXPECT_EQ(piped.err, "");
+}
+
+/// stderr goes to the terminal for as long as this lives.
+class Redirected {
+ public:
+  explicit Redirected(int descriptor) : before_(dup(STDERR_FILENO)) { dup2(descriptor, STDERR_FILENO); }
+  ~Redirected() {
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+  }
+
+ private:
+  int before_;
+};
+
+TEST(TerminalTest, TheWidthIsThatOfTheMoment) {
+  Terminal terminal(100);
+  std::string wide, narrow, gone;
+  {
+    const Redirected redirected(terminal.descriptor());
+    ProgressBar bar("loading");
+    bar.update(8, 8);
+    wide = terminal.read();
+    terminal.resize(30);
+    bar.update(8, 8);
+    narrow = terminal.read();
+    bar.clear();
+    gone = terminal.read();
+    bar.clear();
+  }
+  EXPECT_EQ(terminal.read(), "") << "there is nothing more to remove";
+  EXPECT_EQ(wide, "\rloading  [##############################] 100%  8 B of 8 B");
+  EXPECT_EQ(narrow, "\rloading  [#############] 100%");
+  EXPECT_EQ(gone, "\r" + std::string(29, ' ') + "\r");
+}
+
+TEST(TerminalTest, AShorterLineLeavesNothingOfALongerOne) {
+  Terminal terminal(100);
+  {
+    const Redirected redirected(terminal.descriptor());
+    ProgressBar bar("probing");
+    bar.update(1, 1, "a long name of something");
+    bar.update(1, 1, "\xc2\xb5s");
+    const std::string text = terminal.read();
+    EXPECT_THAT(screen(text, 100), ::testing::ElementsAre("probing  [##############################] 100%  \xc2\xb5s"));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::tools

@@ -1,0 +1,162 @@
+// The context where no number says how large: as large as memory allows, and no memory for what is not used.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "models/session/model_plan.h"
+#include "tests/models/synthetic_model.h"
+#include "tests/models/tiny_model.h"
+#include "tests/support/sanitized.h"
+#include "tests/tools/child.h"
+#include "tools/startup/auto_split.h"
+
+namespace shoal::tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Trained for a context whose cache takes `bytes`: keys and values of 2 layers, 2 heads of 16 f16 numbers.
+std::string model_trained_for(int64_t bytes) {
+  models::SyntheticModel model;
+  model.h.context = bytes / (2 * 2 * 2 * 16 * 2);
+  return model.write();
+}
+
+Finished run_of(const std::string& model, const std::vector<std::string>& more) {
+  std::vector<std::string> args{"run", "-m", model, "--prompt-tokens", "1,2,3", "-n", "2", "--output", "json"};
+  args.insert(args.end(), more.begin(), more.end());
+  return run(args);
+}
+
+/// More than any machine has, in tokens that models can have.
+constexpr int64_t kTooMuch = int64_t{256} * ((int64_t{1} << 30) - 1);
+
+TEST(Context, ShrinksByItselfToWhatFits) {
+  const std::string model = model_trained_for(kTooMuch);
+  const Finished fitted = run_of(model, {});
+  ASSERT_EQ(fitted.code, 0) << fitted.err;
+  const int64_t context = json::parse(fitted.out)["context"];
+  EXPECT_GE(context, 4096);
+  EXPECT_LT(context, kTooMuch / 256);
+  EXPECT_THAT(fitted.err, HasSubstr(fmt::format("shoal: context {} instead of {}: ", context, kTooMuch / 256)));
+  EXPECT_EQ(std::count(fitted.err.begin(), fitted.err.end(), '\n'), 1) << fitted.err;
+  const Finished off = run_of(model, {"--fit", "off"});
+  EXPECT_EQ(off.code, 1);
+  EXPECT_THAT(off.err, AllOf(HasSubstr("CPU0 needs 256."), Not(HasSubstr("instead of"))));
+}
+
+TEST(Context, ThatIsAskedForIsNotChanged) {
+  const std::string model = model_trained_for(kTooMuch);
+  const Finished asked = run_of(model, {"-c", fmt::format("{}", kTooMuch / 256)});
+  EXPECT_EQ(asked.code, 1);
+  EXPECT_THAT(asked.err, HasSubstr("CPU0 needs 256."));
+  EXPECT_EQ(std::count(asked.err.begin(), asked.err.end(), '\n'), 1) << asked.err;
+  const Finished possible = run_of(model, {"-c", "5000"});
+  EXPECT_EQ(json::parse(possible.out)["context"], 5000);
+  EXPECT_EQ(possible.err, "");
+}
+
+TEST(Context, ThatIsAskedForWithALimitIsFitted) {
+  const std::string model = model_trained_for(kTooMuch);
+  const std::string most = fmt::format("{}", kTooMuch / 256);
+  for (const std::vector<std::string>& limit :
+       {std::vector<std::string>{"--fit-ctx", "100"}, std::vector<std::string>{"--fit-target", "100"}}) {
+    std::vector<std::string> args{"-c", most};
+    args.insert(args.end(), limit.begin(), limit.end());
+    const Finished fitted = run_of(model, args);
+    ASSERT_EQ(fitted.code, 0) << fitted.err;
+    EXPECT_THAT(fitted.err, HasSubstr(" instead of " + most));
+  }
+  const Finished refused = run_of(model, {"-c", "5000", "--fit-ctx", "100", "--fit-target", "1000000000"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
+}
+
+TEST(Context, IsTheLeastWhereTheMarginCannotBeHad) {
+  const std::string model = model_trained_for(kTooMuch);
+  const std::vector<std::string> margin{"--fit-target", "1000000000", "--fit-ctx", "100"};
+  const Finished by_itself = run_of(model, margin);
+  ASSERT_EQ(by_itself.code, 0) << by_itself.err;
+  EXPECT_EQ(json::parse(by_itself.out)["context"], 100);
+  EXPECT_THAT(by_itself.err, HasSubstr("shoal: context 100 instead of"));
+  const Finished asked_for = run_of(model, {"--fit", "on", "--fit-target", "1000000000", "--fit-ctx", "100"});
+  EXPECT_EQ(asked_for.code, 1);
+  EXPECT_THAT(asked_for.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
+  EXPECT_THAT(asked_for.err, HasSubstr("must keep 953.7 TiB free (--fit-target)"));
+}
+
+TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
+  std::string prompt = "1";
+  for (int i = 1; i < 80; ++i) prompt += ",5";
+  const std::vector<std::string> args{
+      "run",          "-m",        kModel, "--prompt-tokens", prompt, "-n",   "3",  "--output",
+      "json",         "--fit-ctx", "20",   "--ignore-eos",    "-dev", "CPU0", "-t", "1",
+      "--fit-target", "100000000"};
+  const Finished finished = run(args);
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const json outcome = json::parse(finished.out);
+  EXPECT_EQ(outcome["context"], 81);
+  EXPECT_EQ(outcome["tokens"].size(), 2u);  // and one for which there is no room in the cache
+  EXPECT_THAT(finished.err, HasSubstr("shoal: context 81 instead of 512: "));
+  std::vector<std::string> required = args;
+  required.insert(required.end(), {"--fit", "on"});
+  const Finished refused = run(required);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("not even a context of 81 fits (the prompt has 80 tokens): CPU0 needs "));
+}
+
+/// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.
+std::string error_of_prompt(int64_t room, tuning::FitOptions fit) {
+  const auto model = models::open_model(kModel);
+  models::SessionOptions session{.context = room, .batch = 32};
+  const models::LoadOptions load{.use_mapping = false, .repack = false};
+  const auto placement = [&model] { return models::Placement(*model, models::cpu_groups({1}), {{}, 1}); };
+  const size_t needed = models::ModelPlan(*model, placement(), session, load).memory.front().use.total();
+  const models::LimitedCpuDevices limited(fmt::format("memory={}", needed + 1000));
+  session.context = 512;
+  try {
+    fit_context(*model, placement(), session, load, fit);
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+  return fmt::format("context {}", session.context);
+}
+
+TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {
+  const std::string message =
+      "the prompt has 300 tokens and the largest context that fits is 256{}; use a prompt of at most 255 tokens, more "
+      "devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model";
+  for (const size_t margin : {0, 1000}) {
+    EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 255, .margin = margin, .required = false}),
+              "context 256");
+  }
+  EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 300, .margin = 2000, .required = false}),
+            fmt::format(fmt::runtime(message), ""));
+  EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 300, .margin = 1000}),
+            fmt::format(fmt::runtime(message), ", with 1000 B left free on each device (--fit-target)"));
+}
+
+TEST(Context, TakesNoMemoryForTokensThatDoNotCome) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers have memory of their own";
+  constexpr int64_t kCache = int64_t{1} << 30;
+  const std::string model = model_trained_for(kCache);
+  Child child({"run", "-m", model, "--prompt-tokens", "1,2,3", "-n", "2", "--output", "json", "--fit", "off"});
+  EXPECT_EQ(child.wait(), 0) << child.err();
+  EXPECT_EQ(json::parse(child.out())["context"], kCache / 256);
+  EXPECT_LT(child.most_memory(), static_cast<size_t>(kCache / 2));
+}
+
+TEST(Context, BeyondWhatFitsIsOneLine) {
+  const Finished finished = run({"run", "-m", kModel, "-p", "x", "-c", "2147483647"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+}
+
+}  // namespace
+}  // namespace shoal::tools

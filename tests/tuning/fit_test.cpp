@@ -1,0 +1,182 @@
+// What fits: that the context found does and a larger one does not, and that the remedies named help.
+#include "tuning/fit.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/models/described_machine.h"
+#include "tests/models/tiny_model.h"
+#include "tuning/recommend.h"
+
+namespace shoal::tuning {
+namespace {
+
+using namespace machine;
+using namespace meta;
+using namespace models;
+
+using ::testing::HasSubstr;
+
+const LoadOptions kCopied{.use_mapping = false, .repack = false};
+
+size_t needed(const Model& model, int devices, const SessionOptions& session, const LoadOptions& load = kCopied) {
+  const models::Placement placement(model, cpu_devices(devices), {{}, 1});
+  size_t most = 0;
+  for (const DeviceUse& use : ModelPlan(model, placement, session, load).memory) most = std::max(most, use.use.total());
+  return most;
+}
+
+bool does_fit(const Model& model, int devices, const SessionOptions& session) {
+  const models::Placement placement(model, cpu_devices(devices), {{}, 1});
+  return fits(ModelPlan(model, placement, session, kCopied).memory);
+}
+
+TEST(LargestContext, IsTheLargestThatFits) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  for (const int devices : {1, 2}) {
+    for (const int64_t room : {64, 256, 288, 511}) {
+      const LimitedCpuDevices limited(
+          fmt::format("memory={}", needed(*model, devices, {.context = room, .batch = 32})));
+      const models::Placement placement(*model, cpu_devices(devices), {{}, 1});
+      const SessionOptions session{.context = 512, .batch = 32};
+      const auto found = largest_context(*model, placement, session, kCopied, {.least_context = 1});
+      ASSERT_TRUE(found) << room;
+      EXPECT_TRUE(does_fit(*model, devices, {.context = *found, .batch = 32})) << *found;
+      EXPECT_FALSE(does_fit(*model, devices, {.context = *found + 32, .batch = 32})) << *found;
+      EXPECT_EQ(*found, room / 32 * 32);
+      // Less than is allowed.
+      EXPECT_FALSE(largest_context(*model, placement, session, kCopied, {.least_context = room + 32})) << room;
+      EXPECT_EQ(largest_context(*model, placement, {.context = 40, .batch = 32}, kCopied, {}), 40);
+    }
+  }
+}
+
+TEST(LargestContext, LeavesTheMargin) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions session{.context = 512, .batch = 32};
+  const size_t at_256 = needed(*model, 1, {.context = 256, .batch = 32});
+  const LimitedCpuDevices limited(fmt::format("memory={}", at_256 + 1000));
+  const models::Placement small(*model, cpu_devices(1), {{}, 1});
+  EXPECT_EQ(largest_context(*model, small, session, kCopied, {.least_context = 1, .margin = 1000}), 256);
+  EXPECT_LT(*largest_context(*model, small, session, kCopied, {.least_context = 1, .margin = 1001}), 256);
+}
+
+TEST(LargestContext, SparesTheHost) {
+  const auto margin = [](size_t total, bool on_host, size_t asked) {
+    const DeviceUse use{"X", {}, {total, total}, 0, on_host};
+    return margin_of(use, {.margin = asked, .spare_host = true});
+  };
+  constexpr size_t kMiB = size_t{1} << 20;
+  EXPECT_EQ(margin(50000 * kMiB, true, 0), 1000 * kMiB);
+  EXPECT_EQ(margin(50000 * kMiB, true, 1024 * kMiB), 1024 * kMiB);
+  EXPECT_EQ(margin(50000 * kMiB, false, 3), 3u);
+  EXPECT_EQ(margin(2000 * kMiB, true, 0), 64 * kMiB);
+  EXPECT_EQ(margin(160 * kMiB, true, 0), 10 * kMiB);
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions session{.context = 512, .batch = 32};
+  const size_t at_512 = needed(*model, 1, session);
+  const LimitedCpuDevices limited(fmt::format("memory={}", at_512 + 1000));
+  const models::Placement small(*model, cpu_devices(1), {{}, 1});
+  EXPECT_EQ(largest_context(*model, small, session, kCopied, {.least_context = 1}), 512);
+  EXPECT_LT(*largest_context(*model, small, session, kCopied, {.least_context = 1, .spare_host = true}), 512);
+}
+
+/// A recommendation for devices that cannot hold the model.
+Recommendation too_little(const Model& model, int devices, const SessionOptions& session) {
+  const machine::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-12));
+  const Scenario scenario{model, machine, {{}, 1}, session, kCopied, {0, 8, 0}};
+  return recommend(scenario, cpu_groups({devices}));
+}
+
+TEST(Remedies, ContextsThatAreNamedFit) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions asked{.context = 512, .batch = 32};
+  const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, {.context = 256, .batch = 32})));
+  const Recommendation found = too_little(*model, 1, asked);
+  EXPECT_FALSE(found.best);
+  ASSERT_TRUE(found.remedies);
+  const Remedies& remedies = *found.remedies;
+  ASSERT_TRUE(remedies.context);
+  EXPECT_EQ(remedies.context->context, 256);
+  EXPECT_EQ(remedies.context->options, "-c 256");
+  ASSERT_TRUE(remedies.context_q8_0);
+  EXPECT_GT(remedies.context_q8_0->context, 256);
+  EXPECT_TRUE(does_fit(*model, 1, {remedies.context_q8_0->context, 32, DType::kQ8_0, DType::kQ8_0}));
+  EXPECT_THAT(found.reason, HasSubstr("nothing fits: CPU0 needs "));
+  EXPECT_THAT(found.reason, HasSubstr("a context of 256 (-c 256)"));
+  EXPECT_THAT(found.reason, HasSubstr("-ctk q8_0 -ctv q8_0"));
+}
+
+TEST(Remedies, QuantisationsThatAreNamedFit) {
+  auto model = open_model(tiny_model_path("f16"));
+  auto smaller = open_model(tiny_model_path("q8_0"));
+  const SessionOptions asked{.context = 128, .batch = 32};
+  const LimitedCpuDevices limited(fmt::format("memory={}", needed(*smaller, 1, asked) * 11 / 10));
+  const Recommendation found = too_little(*model, 1, asked);
+  ASSERT_TRUE(found.remedies);
+  EXPECT_FALSE(found.remedies->context);  // it is the weights that are too large
+  EXPECT_NEAR(found.remedies->bits, 16, 0.5);
+  ASSERT_TRUE(found.remedies->bits_that_fit);
+  EXPECT_GE(*found.remedies->bits_that_fit, 8.5);
+  EXPECT_LT(*found.remedies->bits_that_fit, 11);
+  ASSERT_FALSE(found.remedies->quantisations.empty());
+  EXPECT_EQ(found.remedies->quantisations.front(), "Q8_0");
+  EXPECT_TRUE(does_fit(*smaller, 1, asked));
+}
+
+TEST(Remedies, WhatTheFileIsIsNoQuantisationThatHelps) {
+  // A little less than it needs: 8.5 bits are what it has.
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions asked{.context = 128, .batch = 32};
+  const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, asked) - 64));
+  const Recommendation found = too_little(*model, 1, asked);
+  ASSERT_TRUE(found.remedies);
+  ASSERT_TRUE(found.remedies->bits_that_fit);
+  EXPECT_THAT(found.remedies->quantisations, ::testing::Not(::testing::Contains("Q8_0")));
+  EXPECT_EQ(found.remedies->quantisations.front(), "Q6_K");
+}
+
+TEST(Remedies, SoManyMoreDevicesAreEnough) {
+  auto model = open_model(tiny_model_path("f16"));
+  const SessionOptions asked{.context = 512, .batch = 32};
+  for (const int enough : {2, 3, 4}) {
+    const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, enough, asked) * 21 / 20));
+    const Recommendation found = too_little(*model, 1, asked);
+    ASSERT_TRUE(found.remedies) << enough;
+    ASSERT_TRUE(found.remedies->more_devices) << enough;
+    EXPECT_TRUE(does_fit(*model, 1 + *found.remedies->more_devices, asked)) << enough;
+    EXPECT_LE(1 + *found.remedies->more_devices, enough + 1);
+    EXPECT_EQ(found.remedies->device, "CPU0");
+  }
+}
+
+TEST(Remedies, AreSaidInOneSentence) {
+  Remedies remedies;
+  remedies.problem = "CPU0 needs 2.0 GiB and has 1.0 GiB free";
+  EXPECT_TRUE(remedies.none());
+  EXPECT_EQ(to_string(remedies), "CPU0 needs 2.0 GiB and has 1.0 GiB free; use a smaller model");
+  remedies.context = {1024, {}, "-c 1024 -ts 3,1 -sm layer"};
+  remedies.more_devices = 2;
+  remedies.device = "CPU0";
+  EXPECT_EQ(to_string(remedies),
+            "CPU0 needs 2.0 GiB and has 1.0 GiB free; what would fit: a context of 1024 (-c 1024 -ts 3,1 "
+            "-sm layer); or 2 more devices like CPU0");
+}
+
+TEST(Remedies, BitsHaveAsManyDigitsAsTellThemApart) {
+  const auto text = [](double fit, double bits) {
+    Remedies remedies;
+    remedies.bits_that_fit = fit;
+    remedies.bits = bits;
+    remedies.quantisations = {"Q4_0"};
+    return to_string(remedies);
+  };
+  EXPECT_THAT(text(4.56, 8.5), HasSubstr("at most 4.5 bits instead of 8.5 (Q4_0)"));
+  EXPECT_THAT(text(4.813, 4.822), HasSubstr("at most 4.81 bits instead of 4.82 (Q4_0)"));
+  EXPECT_THAT(text(4.8219, 4.8223), HasSubstr("at most 4.821 bits instead of 4.822 (Q4_0)"));
+}
+
+}  // namespace
+}  // namespace shoal::tuning

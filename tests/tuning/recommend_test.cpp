@@ -1,0 +1,247 @@
+// Which devices are recommended, on machines described by hand, and what is said of it.
+#include "tuning/recommend.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tests/models/described_machine.h"
+#include "tests/models/hollow_model.h"
+#include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
+#include "tuning/device_kinds.h"
+
+namespace shoal::tuning {
+namespace {
+
+using namespace machine;
+using namespace meta;
+using namespace models;
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RecommendTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HollowModel hollow(4, 1024, 4096, 16, 8, 4096);
+    hollow.dtype = q4_0();
+    const test::TemporaryFile file("hollow.gguf");
+    hollow.write(file.path);
+    model_ = open_model(file.path);
+  }
+
+  Recommendation recommended(const machine::MachineModel& machine, int devices,
+                             Objective objective = Objective::kGeneration) const {
+    const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, {64, 16, 0}};
+    return recommend(scenario, cpu_groups({devices}), {.objective = objective});
+  }
+
+  std::unique_ptr<Model> model_;
+};
+
+std::vector<std::string> names(const Recommendation& recommendation) {
+  std::vector<std::string> out;
+  for (const Prediction& one : recommendation.candidates) out.push_back(one.candidate.name());
+  return out;
+}
+
+TEST_F(RecommendTest, AFastLinkMakesAllDevicesWorthIt) {
+  const Recommendation found = recommended(described_machine({1e-12, 3e-12}), 2);
+  ASSERT_EQ(found.best, 0u);
+  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0,CPU1 tensor 3,1");
+  EXPECT_THAT(found.reason,
+              AllOf(StartsWith("CPU0,CPU1 tensor 3,1 is predicted 1."), HasSubstr("x faster than CPU0 alone")));
+  EXPECT_THAT(names(found), ::testing::IsSupersetOf({"CPU0", "CPU1", "CPU0,CPU1 tensor even", "CPU0,CPU1 layer even"}));
+  for (size_t i = 1; i < found.candidates.size(); ++i) {
+    EXPECT_GE(found.candidates[i].generation->seconds, found.candidates[i - 1].generation->seconds);
+  }
+}
+
+TEST_F(RecommendTest, ASlowLinkMakesOneDeviceFaster) {
+  machine::MachineModel machine = described_machine({1e-12, 1e-12}, 1e-3);
+  machine.copy_latency = 1e-4;
+  const Recommendation found = recommended(machine, 2);
+  ASSERT_EQ(found.best, 0u);
+  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0");
+  EXPECT_THAT(found.reason, AllOf(StartsWith("CPU0 alone is predicted "), HasSubstr("x faster than CPU0,CPU1 tensor "),
+                                  HasSubstr("8 all_reduce"), HasSubstr(" per token take ")));
+  // Dividing layers costs only copies: that is the rival, and named first.
+  EXPECT_THAT(found.reason, ::testing::ContainsRegex("x faster than CPU0,CPU1 layer .*copies between devices take .*; "
+                                                     ".*x faster than CPU0,CPU1 tensor "));
+}
+
+TEST_F(RecommendTest, TheRivalIsTheBestSplitInWhichAllTakePart) {
+  // Two devices are of no use, so that the best shares leave them out; even shares are the worst of all.
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
+  machine.copy_latency = 1e-3;
+  const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, {64, 16, 0}};
+  const Candidate all{cpu_groups({4}), SplitMode::kTensor, {}};
+  const BestShares free = best_shares(scenario, all);
+  ASSERT_THAT(free.best.candidate.shares, ::testing::Contains(0.0)) << "else the machine shows nothing";
+  const Recommendation found = recommended(machine, 4);
+  ASSERT_EQ(found.best, 0u);
+  const Prediction& best = found.candidates[0];
+  EXPECT_EQ(best.candidate.name(), "CPU0,CPU1 tensor even");
+  const auto rival = std::find_if(found.candidates.begin(), found.candidates.end(),
+                                  [](const Prediction& one) { return one.candidate.device_count() == 4; });
+  ASSERT_NE(rival, found.candidates.end());
+  const std::vector<double>& shares = rival->candidate.shares;
+  ASSERT_EQ(shares.size(), 4u);
+  EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
+  const double seconds = rival->generation->seconds;
+  EXPECT_LT(seconds, free.even.generation->seconds / 4);
+  // As fast as any with small shares for the slow ones, of at least one of the 128 units.
+  for (const double share : {1.0, 2.0, 4.0, 8.0}) {
+    Candidate other = all;
+    other.shares = {64 - share, 64 - share, share, share};
+    EXPECT_LE(seconds, scenario.predict(other).generation->seconds * 1.02) << share;
+  }
+  const double factor = seconds / best.generation->seconds;
+  EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->candidate.name())));
+}
+
+TEST_F(RecommendTest, ObjectivesNeedTheirWork) {
+  const machine::MachineModel machine = described_machine({1e-12});
+  const auto refused = [&](const Workload& workload, Objective objective) {
+    const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, workload};
+    try {
+      recommend(scenario, cpu_groups({1}), {.objective = objective});
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused({0, 16, 0}, Objective::kPrompt), HasSubstr("the objective prompt needs a prompt: give -p above"));
+  EXPECT_THAT(refused({16, 0, 0}, Objective::kGeneration), HasSubstr("needs tokens to generate: give -n above 0"));
+  EXPECT_THAT(refused({16, 0, 0}, Objective::kMix), HasSubstr("or --objective prompt"));
+  EXPECT_THAT(refused({0, 16, 0}, Objective::kMix), HasSubstr("or --objective generation"));
+  EXPECT_EQ(refused({0, 16, 0}, Objective::kGeneration), "");
+  EXPECT_EQ(refused({16, 0, 0}, Objective::kPrompt), "");
+  EXPECT_EQ(refused({16, 16, 0}, Objective::kMix), "");
+}
+
+TEST_F(RecommendTest, APromptMayWantWhatATokenDoesNot) {
+  machine::MachineModel machine = described_machine({1e-12, 1e-12}, 2e-5);
+  machine.copy_latency = 1e-4;
+  EXPECT_EQ(recommended(machine, 2).candidates[0].candidate.device_count(), 1u);
+  EXPECT_EQ(recommended(machine, 2, Objective::kPrompt).candidates[0].candidate.device_count(), 2u);
+}
+
+TEST_F(RecommendTest, SomeOfTheDevicesMayBeBest) {
+  // The third one is far away: a collective with it takes a millisecond.
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
+  for (const Op kind : {Op::kAllReduce, Op::kAllGather}) {
+    machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
+  }
+  for (size_t i = 0; i < 3; ++i) machine.devices[i].identity = "device " + std::to_string(i);
+  const Recommendation found = recommended(machine, 3);
+  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0,CPU1 tensor even");
+  EXPECT_THAT(found.reason,
+              AllOf(StartsWith("CPU0,CPU1 tensor even is predicted "), HasSubstr("CPU0,CPU1,CPU2 tensor")));
+}
+
+TEST_F(RecommendTest, TellsWhenNoCandidateIsPossible) {
+  const machine::MachineModel machine = described_machine({1e-12});
+  EXPECT_THROW(recommended(machine, 2), InvalidArgument);  // it does not know the second one
+  EXPECT_EQ(recommended(machine, 1).reason, "CPU0 is the only device");
+}
+
+TEST(UsefulSets, CountIdenticalDevicesOnce) {
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
+  const std::vector<Device*> devices = cpu_devices(5);
+  const auto sizes = [&](size_t count) {
+    std::vector<size_t> out;
+    for (const auto& set : useful_sets(std::span(devices).first(count), machine)) out.push_back(set.size());
+    return out;
+  };
+  EXPECT_THAT(sizes(4), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(sizes(5), ElementsAre(1, 1, 2, 2, 3, 3, 4, 4, 5));
+  // Two sockets of two: two devices may be of one socket or of two.
+  machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}};
+  for (size_t i = 0; i < 4; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
+  machine.devices.pop_back();
+  EXPECT_THAT(sizes(4), ElementsAre(1, 2, 2, 3, 4));
+}
+
+TEST(DeviceKinds, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
+  const std::vector<Device*> devices = cpu_devices(5);
+  const auto numbers = [&](size_t count) {
+    return DeviceKinds(devices, machine).exchangeable(std::span(devices).first(count));
+  };
+  EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
+  // Two sockets of two: who is in the same one shares it, who is alone in one has all of it.
+  machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}, {"socket 2", 0, 0}};
+  for (size_t i = 0; i < 5; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
+  EXPECT_THAT(numbers(4), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(numbers(3), ElementsAre(0, 0, 1));
+  EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 0));
+  machine.domains[1].bandwidth = 1e9;
+  EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 1));
+}
+
+TEST(UsefulSets, DomainsThatAreMeasuredAreNeverQuiteEqual) {
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12});
+  for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
+  const double bandwidths[] = {3.94e12, 3.96e12, 4.04e12, 4.06e12};
+  for (size_t i = 0; i < 4; ++i) machine.domains[i].bandwidth = bandwidths[i];
+  const std::vector<Device*> devices = cpu_devices(4);
+  EXPECT_EQ(useful_sets(devices, machine).size(), 4u);
+  machine.domains[3].bandwidth = 8e12;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 7u);
+}
+
+TEST(UsefulSets, TellDevicesApartByTheirFigures) {
+  // As a JSON machine with "count" has them: no identities, different names.
+  machine::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
+  for (machine::DeviceModel& device : machine.devices) device.identity.clear();
+  const std::vector<Device*> devices = cpu_devices(3);
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "5 % are no difference";
+  machine.devices[2].products["q4_0"].streamed.front().seconds = 2e-12;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
+  // The same hardware, measured differently.
+  for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
+  EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
+  machine.devices[2] = machine.devices[1];
+  machine.devices[2].name = "CPU2";
+  machine.devices[2].domain = 2;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u);
+  machine.devices[2].attention_bandwidth /= 2;
+  EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
+}
+
+TEST_F(RecommendTest, ASlowerTwinIsNoRival) {
+  machine::MachineModel machine = described_machine({3e-12, 1e-12}, 1e-2);
+  machine.copy_latency = 1e-2;
+  for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
+  EXPECT_EQ(recommended(machine, 2).candidates[0].candidate.name(), "CPU1");
+}
+
+TEST_F(RecommendTest, LayersAreNotGivenToAllWhereOneWouldHaveNone) {
+  // Of four layers the second device would have less than one.
+  const Recommendation found = recommended(described_machine({1e-12, 100e-12}), 2);
+  for (const Prediction& one : found.candidates) {
+    const auto& shares = one.candidate.shares;
+    EXPECT_EQ(std::count(shares.begin(), shares.end(), 0.0), 0) << one.candidate.name();
+  }
+}
+
+TEST(UsefulSets, AreFewWhereThereAreManyDevices) {
+  std::vector<double> seconds;
+  for (int i = 0; i < 8; ++i) seconds.push_back(1e-12 * (i + 1));
+  machine::MachineModel machine = described_machine(seconds);
+  for (size_t i = 0; i < 8; ++i) machine.devices[i].bandwidth = 1e9 * static_cast<double>(i + 1);
+  const std::vector<Device*> devices = cpu_devices(8);
+  const auto sets = useful_sets(devices, machine);  // 255 different ones
+  ASSERT_EQ(sets.size(), 8u);
+  EXPECT_THAT(sets[1], ElementsAre(devices[7], devices[6]));
+}
+
+}  // namespace
+}  // namespace shoal::tuning

@@ -1,0 +1,146 @@
+#include "tools/bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "tools/cli/interrupt.h"
+
+namespace shoal::tools {
+namespace {
+
+/// Of a test of generation, what runs before the clock does: graphs are made, and used again.
+constexpr int64_t kWarmupTokens = 4;
+
+template <class T>
+double mean(const std::vector<T>& values) {
+  if (values.empty()) return 0.0;
+  return static_cast<double>(std::accumulate(values.begin(), values.end(), T{})) / static_cast<double>(values.size());
+}
+
+template <class T>
+double deviation(const std::vector<T>& values) {
+  if (values.size() < 2) return 0.0;
+  const double middle = mean(values);
+  double sum = 0.0;
+  for (const T value : values) sum += (static_cast<double>(value) - middle) * (static_cast<double>(value) - middle);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+/// Lets a run be ended within a node. Of devices other than CPUs nothing is known about what being asked costs them.
+void let_stop(models::Session& session, const models::Placement& placement, const std::function<bool()>& stop) {
+  const auto members = placement.members();
+  const bool cpus =
+      std::all_of(members.begin(), members.end(), [](Device* one) { return one->type() == DeviceType::kCpu; });
+  if (!stop || !cpus) return;
+  for (int i = 0; i < session.scheduler().backends(); ++i) session.scheduler().backend(i).set_abort_callback(stop);
+}
+
+}  // namespace
+
+std::string DeviceList::text() const {
+  std::string text;
+  size_t next = 0;
+  for (const int size : group_sizes) {
+    for (int i = 0; i < size; ++i) {
+      text += (text.empty() ? "" : i == 0 ? "," : "+") + names[next++];
+    }
+  }
+  return text;
+}
+
+std::string BenchTest::name() const {
+  const std::string what = prompt > 0 ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
+  return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
+}
+
+models::SessionOptions BenchOptions::session(const BenchTest& test) const {
+  return {test.context(), std::min(test.batch, test.ubatch), dtype_k, dtype_v, op_offload, 0, tracer};
+}
+
+std::vector<double> BenchSamples::rates() const {
+  std::vector<double> rates;
+  for (const int64_t one : ns) rates.push_back(static_cast<double>(tokens) * 1e9 / static_cast<double>(one));
+  return rates;
+}
+int64_t BenchSamples::avg_ns() const {
+  return std::llround(mean(ns));
+}
+int64_t BenchSamples::stddev_ns() const {
+  return std::llround(deviation(ns));
+}
+double BenchSamples::avg_rate() const {
+  return mean(rates());
+}
+double BenchSamples::stddev_rate() const {
+  return deviation(rates());
+}
+
+std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  uint32_t state = 1;
+  for (int32_t& token : tokens) {
+    state = state * 1664525u + 1013904223u;
+    token = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(vocabulary));
+  }
+  return tokens;
+}
+
+BenchRunner::BenchRunner(Engine engine, const BenchOptions& options) : engine_(std::move(engine)), options_(options) {
+  engine_.session.reset();
+}
+
+void BenchRunner::run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens) {
+  if (test.prompt > 0) {
+    session.evaluate(tokens);
+    session.logits();
+    return;
+  }
+  for (const int32_t& token : tokens) {
+    session.evaluate({&token, 1});
+    session.logits();
+  }
+}
+
+BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<bool()>& stop) {
+  const auto go_on = [&] {
+    if (stop && stop()) throw Interrupted();
+  };
+  const std::vector<int32_t> all = bench_tokens(test.context(), engine_.model->hparams.vocab);
+  const std::span<const int32_t> filled = std::span(all).first(static_cast<size_t>(test.depth));
+  const std::span<const int32_t> tokens = std::span(all).subspan(filled.size());
+  BenchSamples samples{test.tokens(), {}};
+  const TraceRowUse row = options_.tracer != nullptr ? options_.tracer->row("bench") : nullptr;
+  try {
+    models::Session session(*engine_.model, *engine_.placement, engine_.placement->init(), options_.session(test));
+    let_stop(session, *engine_.placement, stop);
+    for (size_t done = 0; done < filled.size(); done += static_cast<size_t>(session.batch())) {
+      go_on();
+      session.evaluate(filled.subspan(done, std::min(filled.size() - done, static_cast<size_t>(session.batch()))));
+      session.scheduler().synchronize();
+    }
+    if (options_.warmup) {
+      go_on();
+      const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " warm-up"});
+      run(session, test, test.prompt > 0 ? tokens : tokens.first(std::min<size_t>(kWarmupTokens, tokens.size())));
+    }
+    for (int i = 0; i < options_.repetitions; ++i) {
+      go_on();
+      session.rewind(test.depth);
+      const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " run ", std::to_string(i + 1)});
+      const auto start = std::chrono::steady_clock::now();
+      run(session, test, tokens);
+      const auto time = std::chrono::steady_clock::now() - start;
+      samples.ns.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+    }
+  } catch (const Aborted&) {
+    throw Interrupted();
+  }
+  return samples;
+}
+
+}  // namespace shoal::tools

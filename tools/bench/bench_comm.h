@@ -1,0 +1,93 @@
+// Measures collectives among devices: what `shoal bench-comm` runs. Works through Device, Buffer and Communicator only,
+// so any devices will do. One thread; blocking.
+//
+//   CommBench bench(devices);
+//   const CommResult result = bench.measure(bench.implementation("auto"), case_of_size(...), {});
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/thresholds.h"
+#include "devices/device.h"
+#include "tools/bench/bench_comm_check.h"
+
+namespace shoal::tools {
+
+struct CommBenchOptions {
+  int iterations = 100;
+  int warmup = 10;
+  bool check = true;
+};
+
+/// One way of doing a collective, measured.
+struct CommTiming {
+  double us = 0.0;                  ///< of one collective
+  double algbw = 0.0, busbw = 0.0;  ///< 1e9 bytes per second: of the message, and of each rank's bus
+  std::optional<int64_t> wrong;     ///< elements, of all ranks; nullopt: not checked
+};
+
+struct CommResult {
+  CommCase which;
+  std::string implementation;  ///< as --comm names it
+  std::string communicator;    ///< what that is here
+  CommTiming out_of_place;
+  std::optional<CommTiming> in_place;  ///< nullopt: the collective has no such form
+
+  int64_t wrong() const;
+};
+
+/// A way to make communicators over the devices at hand.
+struct CommImplementation {
+  std::string name;
+  collectives::CommunicatorFactory make;
+};
+
+/// Names that --comm knows, whether there is one here or not.
+std::vector<std::string> known_implementations();
+
+class CommBench {
+ public:
+  /// A rank on each device. Throws what making a backend throws.
+  explicit CommBench(const std::vector<Device*>& devices);
+  ~CommBench();
+
+  int ranks() const { return static_cast<int>(backends_.size()); }
+  /// Those that work among these devices: each is made once.
+  std::vector<CommImplementation> implementations();
+  /// Throws InvalidArgument that says why it does not work here, and names those that do.
+  CommImplementation implementation(const std::string& name);
+
+  /// Finds the size from which on all_reduce is faster by NCCL than by p2p, and saves it for this mesh. Throws
+  /// InvalidArgument where one of them does not work here, so that there is nothing to choose.
+  collectives::Thresholds calibrate(const CommBenchOptions& options, const std::function<bool()>& stop = {});
+
+  /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
+  /// what the communicator or memory throws.
+  CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
+                     const std::function<bool()>& stop = {});
+
+ private:
+  class Run;
+
+  std::set<std::string> remarks_;  ///< made so far
+
+  /// Waits for all ranks; throws the first failure after all have ended.
+  void synchronize();
+  collectives::Communicator& communicator(const CommImplementation& implementation);
+  CommImplementation named(const std::string& name) const;
+
+  std::vector<Device*> devices_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+  collectives::CommunicatorFactory factory_;
+  std::string current_;  ///< which implementation communicator_ is of
+  std::unique_ptr<collectives::Communicator> communicator_;
+};
+
+}  // namespace shoal::tools

@@ -1,0 +1,179 @@
+#include "tools/bench/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/text.h"
+#include "tools/cli/model_text.h"
+#include "tools/cli/output.h"
+#include "tools/cli/text.h"
+
+namespace shoal::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string ratio_text(const BenchSetup& setup) {
+  if (!setup.ratio.empty()) return short_shares(setup.ratio);
+  return setup.devices.names.size() > 1 ? "even" : "-";
+}
+
+struct Column {
+  std::string name;
+  size_t width;
+  std::string cell;
+  bool is_number;
+};
+
+/// What was simulated has no deviation, and no rate where the model does not fit.
+Column rate_column(const BenchResult& r) {
+  const BenchSamples& s = r.samples;
+  if (r.simulated.empty()) return {"t/s", 20, fmt::format("{:.2f} ± {:.2f}", s.avg_rate(), s.stddev_rate()), true};
+  return {"t/s (simulated)", 15, s.ns.empty() ? "does not fit" : fmt::format("{:.2f}", s.avg_rate()), true};
+}
+
+std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& shown) {
+  const auto number = [](int64_t value) { return fmt::format("{}", value); };
+  std::vector<Column> columns{{"model", shown.model_width, r.model_type, false},
+                              {"size", 10, format_bytes(r.model_bytes), true},
+                              {"params", 8, short_count(r.model_parameters, 2, " "), true},
+                              {"devices", shown.devices_width, r.setup.devices.text(), false}};
+  const auto add_if = [&](bool is_shown, Column column) {
+    if (is_shown) columns.push_back(std::move(column));
+  };
+  add_if(shown.split_mode, {"sm", 6, r.placement.mode == models::SplitMode::kLayer ? "layer" : "tensor", false});
+  add_if(shown.layers, {"ngl", 4, number(r.placement.device_layers), true});
+  add_if(shown.threads, {"threads", 7, number(r.setup.threads), true});
+  add_if(shown.batch, {"n_batch", 7, number(r.test.batch), true});
+  add_if(shown.ubatch, {"n_ubatch", 8, number(r.test.ubatch), true});
+  add_if(shown.cache_types, {"type_k", 6, std::string(name_of(r.options.dtype_k)), false});
+  add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.options.dtype_v)), false});
+  columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
+  columns.push_back({"test", std::max<size_t>(15, shown.test_width), r.test.name(), true});
+  columns.push_back(rate_column(r));
+  for (const BenchColumn& more : r.more_columns) columns.push_back({more.name, more.width, more.cell, true});
+  for (Column& column : columns) column.width = std::max(column.width, column.name.size());
+  return columns;
+}
+
+/// Counts the two bytes of "±" as one column.
+std::string padded(const std::string& text, size_t width, bool right) {
+  const auto wide = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+  const std::string gap(width - std::min(width, static_cast<size_t>(wide)), ' ');
+  return right ? gap + text : text + gap;
+}
+
+}  // namespace
+
+size_t width_of_shares(std::span<const BenchSetup> setups) {
+  size_t width = std::string_view("even").size();
+  for (const BenchSetup& setup : setups) width = std::max(width, ratio_text(setup).size());
+  return width;
+}
+
+size_t width_of_tests(std::span<const BenchTest> tests) {
+  size_t width = 0;
+  for (const BenchTest& test : tests) width = std::max(width, test.name().size());
+  return width;
+}
+
+BenchFormat parse_bench_format(std::string_view flag, std::string_view text) {
+  constexpr std::pair<std::string_view, BenchFormat> kFormats[] = {{"md", BenchFormat::kMarkdown},
+                                                                   {"csv", BenchFormat::kCsv},
+                                                                   {"json", BenchFormat::kJson},
+                                                                   {"jsonl", BenchFormat::kJsonLines}};
+  for (const auto& [name, format] : kFormats) {
+    if (text == name) return format;
+  }
+  fail<InvalidArgument>("{} must be md, csv, json or jsonl, got '{}'", flag, text);
+}
+
+nlohmann::ordered_json to_json(const BenchResult& r) {
+  const BenchSamples& s = r.samples;
+  nlohmann::ordered_json json{{"build_commit", build_commit()},
+                              {"build_version", SHOAL_VERSION},
+                              {"cpu_info", r.cpu_info},
+                              {"gpu_info", r.gpu_info},
+                              {"backends", r.backends},
+                              {"model_filename", r.setup.model},
+                              {"model_type", r.model_type},
+                              {"model_size", r.model_bytes},
+                              {"model_n_params", r.model_parameters},
+                              {"devices", r.setup.devices.text()},
+                              {"tensor_split", r.setup.ratio},
+                              {"split_mode", r.placement.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
+                              {"n_gpu_layers", r.placement.device_layers},
+                              {"no_kv_offload", r.placement.cache_on_host},
+                              {"n_threads", r.setup.threads},
+                              {"n_batch", r.test.batch},
+                              {"n_ubatch", r.test.ubatch},
+                              {"type_k", name_of(r.options.dtype_k)},
+                              {"type_v", name_of(r.options.dtype_v)},
+                              {"use_mmap", r.mmap},
+                              {"repack", r.repack},
+                              {"n_prompt", r.test.prompt},
+                              {"n_gen", r.test.generate},
+                              {"n_depth", r.test.depth},
+                              {"test", r.test.name()},
+                              {"test_time", r.time},
+                              {"avg_ns", s.avg_ns()},
+                              {"stddev_ns", s.stddev_ns()},
+                              {"avg_ts", s.avg_rate()},
+                              {"stddev_ts", s.stddev_rate()},
+                              {"samples_ns", s.ns},
+                              {"samples_ts", s.rates()}};
+  if (r.simulated.empty()) return json;
+  json["simulated"] = r.simulated;
+  json.update(r.more_fields);
+  if (s.ns.empty()) json["avg_ns"] = json["stddev_ns"] = json["avg_ts"] = json["stddev_ts"] = nullptr;
+  return json;
+}
+
+void BenchReport::add(const BenchResult& result) {
+  if (format_ == BenchFormat::kMarkdown) {
+    rows_.push_back(result);
+    return columns_.shares_follow ? void() : print_rows();
+  }
+  Json json = to_json(result);
+  if (format_ == BenchFormat::kJson) return results_.push_back(std::move(json));
+  if (format_ == BenchFormat::kJsonLines) {
+    return write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  std::vector<std::string> names, cells;
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_array()) continue;
+    names.push_back(key);
+    cells.push_back(csv_cell(value));
+  }
+  write_out((has_heading_ ? "" : csv_line(names)) + csv_line(cells));
+  has_heading_ = true;
+}
+
+void BenchReport::print_rows() {
+  for (const BenchResult& row : rows_) {
+    columns_.ratio_width = std::max(columns_.ratio_width, ratio_text(row.setup).size());
+  }
+  for (const BenchResult& row : rows_) print_row(row);
+  rows_.clear();
+}
+
+void BenchReport::print_row(const BenchResult& result) {
+  std::string heading = "|", rule = "|", row = "|";
+  for (const Column& column : markdown_columns(result, columns_)) {
+    heading += " " + padded(column.name, column.width, column.is_number) + " |";
+    rule += " " + std::string(column.width - 1, '-') + (column.is_number ? ":" : "-") + " |";
+    row += " " + padded(column.cell, column.width, column.is_number) + " |";
+  }
+  write_out((has_heading_ ? "" : heading + "\n" + rule + "\n") + row + "\n");
+  has_heading_ = true;
+}
+
+void BenchReport::finish() {
+  print_rows();
+  if (format_ == BenchFormat::kJson) write_out(results_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace shoal::tools

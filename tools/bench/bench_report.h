@@ -1,0 +1,78 @@
+// Prints what `shoal bench` measures, in the columns and fields of llama-bench. Markdown, CSV and JSON lines go out row
+// by row, JSON at the end.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/bench/bench.h"
+
+namespace shoal::tools {
+
+enum class BenchFormat : uint8_t { kMarkdown, kCsv, kJson, kJsonLines };
+
+/// "md", "csv", "json" or "jsonl". Throws InvalidArgument that names `flag`.
+BenchFormat parse_bench_format(std::string_view flag, std::string_view text);
+
+/// One more column of the Markdown table, after all others.
+struct BenchColumn {
+  std::string name;
+  std::string cell;
+  size_t width = 9;
+};
+
+/// Everything about one test.
+struct BenchResult {
+  BenchSetup setup;
+  BenchTest test;
+  BenchSamples samples;
+  std::string time;  ///< when it began
+  std::string model_type;
+  size_t model_bytes = 0;
+  int64_t model_parameters = 0;
+  std::string backends, cpu_info, gpu_info;
+  BenchOptions options;
+  models::PlacementOptions placement;
+  bool mmap = true, repack = true;
+  /// Of the machine model that the figures come from; empty: they were measured.
+  std::string simulated = {};
+  std::vector<BenchColumn> more_columns = {};
+  nlohmann::ordered_json more_fields = nlohmann::ordered_json::object();  ///< of the other formats
+};
+
+/// What a table of several rows must show besides what it always does.
+struct BenchColumns {
+  bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
+  size_t model_width = 0, devices_width = 0, ratio_width = 0, test_width = 0;
+  bool shares_follow = false;  ///< the shares of some rows are found on the way: rows are printed when all are known
+};
+
+/// Of the shares of all setups, as they are shown.
+size_t width_of_shares(std::span<const BenchSetup> setups);
+/// Of the names of all tests.
+size_t width_of_tests(std::span<const BenchTest> tests);
+
+class BenchReport {
+ public:
+  BenchReport(BenchFormat format, const BenchColumns& columns) : format_(format), columns_(columns) {}
+  void add(const BenchResult& result);
+  /// Prints the rows that wait for others.
+  void print_rows();
+  void finish();
+
+ private:
+  void print_row(const BenchResult& result);
+
+  const BenchFormat format_;
+  BenchColumns columns_;
+  bool has_heading_ = false;
+  std::vector<BenchResult> rows_;  ///< of Markdown, not yet printed
+  nlohmann::ordered_json results_ = nlohmann::ordered_json::array();
+};
+
+nlohmann::ordered_json to_json(const BenchResult& result);
+
+}  // namespace shoal::tools

@@ -1,0 +1,188 @@
+#include "tools/bench/bench_sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "models/place/split_policy.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/options.h"
+#include "tools/cli/split_profile.h"
+
+namespace shoal::tools {
+namespace {
+
+/// {"a;b", "c"} -> {"a", "b", "c"}.
+std::vector<std::string> split_lists(const std::vector<std::string>& texts) {
+  std::vector<std::string> out;
+  for (const std::string& text : texts) {
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(';', begin), text.size());
+      out.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return out;
+}
+
+size_t count_entries(const std::string& ratio) {
+  constexpr std::string_view kSeparators = ",:/";
+  const auto separates = [&](char c) { return kSeparators.find(c) != std::string_view::npos; };
+  return 1 + static_cast<size_t>(std::count_if(ratio.begin(), ratio.end(), separates));
+}
+
+bool is_for(const SplitProfile& profile, const DeviceList& devices, models::SplitMode mode) {
+  try {
+    check_profile(profile, devices.text(), mode);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+/// One of --tensor-split, and what a profile says where it names one.
+struct Ratio {
+  std::string text;
+  std::optional<SplitProfile> profile;
+};
+
+Ratio read_ratio(const std::string& text) {
+  if (!names_profile(text)) return {text, {}};
+  SplitProfile profile = read_split_profile(text);
+  return {profile.ratio(), std::move(profile)};
+}
+
+/// An empty ratio is even shares of any list.
+bool fits(const Ratio& entry, const DeviceList& devices, models::SplitMode mode) {
+  const std::string& ratio = entry.text;
+  if (ratio == kAutoRatio) return true;
+  if (entry.profile) return is_for(*entry.profile, devices, mode);
+  const size_t shares = mode == models::SplitMode::kLayer ? devices.group_sizes.size() : devices.names.size();
+  return ratio.empty() || count_entries(ratio) == shares;
+}
+
+/// Throws unless some list of devices can be divided so.
+void check_ratio(const Ratio& entry, const std::vector<DeviceList>& devices, models::SplitMode mode) {
+  const std::string& ratio = entry.text;
+  if (ratio == kAutoRatio) return;
+  const bool some =
+      std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(entry, list, mode); });
+  if (entry.profile && !some) check_profile(*entry.profile, devices.front().text(), mode);
+  models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));
+  require<InvalidArgument>(some, "--tensor-split: no list of --devices has the {} devices of '{}'",
+                           count_entries(ratio), ratio);
+}
+
+std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode) {
+  std::vector<DeviceList> devices;
+  for (const std::string& text : split_lists(lists.devices)) {
+    devices.push_back({split_device_names(text), device_group_sizes(text)});
+  }
+  std::vector<Ratio> ratios;
+  for (const std::string& text : split_lists(lists.ratios)) ratios.push_back(read_ratio(text));
+  for (const Ratio& ratio : ratios) check_ratio(ratio, devices, mode);
+  std::vector<BenchSetup> setups;
+  for (const std::string& model : lists.models) {
+    for (const DeviceList& list : devices) {
+      std::vector<std::string> fitting;
+      for (const Ratio& ratio : ratios) {
+        if (fits(ratio, list, mode)) fitting.push_back(ratio.text);
+      }
+      if (fitting.empty()) fitting.emplace_back();
+      for (const std::string& ratio : fitting) {
+        for (const int64_t threads : lists.threads) setups.push_back({model, list, ratio, static_cast<int>(threads)});
+      }
+    }
+  }
+  return setups;
+}
+
+}  // namespace
+
+std::vector<SplitProfile> profiles_of(const BenchLists& lists) {
+  std::vector<SplitProfile> profiles;
+  for (const std::string& text : split_lists(lists.ratios)) {
+    if (names_profile(text)) profiles.push_back(read_split_profile(text));
+  }
+  return profiles;
+}
+
+models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual) {
+  const std::vector<SplitProfile> profiles = profiles_of(lists);
+  for (const SplitProfile& profile : profiles) {
+    if (profile.mode == profiles.front().mode) continue;
+    throw UsageError(fmt::format("--tensor-split: @{} is for another --split-mode than @{}; use them one by one",
+                                 profile.path, profiles.front().path));
+  }
+  return profiles.empty() ? usual : profiles.front().mode;
+}
+
+void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all) {
+  lists.devices = split_lists(lists.devices);
+  for (std::string& list : lists.devices) {
+    if (names_all(list)) list = all();
+  }
+}
+
+void take_devices_of_profiles(BenchLists& lists) {
+  std::vector<std::string> devices;
+  for (const SplitProfile& profile : profiles_of(lists)) devices.push_back(profile.device_list());
+  if (!devices.empty()) lists.devices = std::move(devices);
+}
+
+std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max) {
+  std::vector<int64_t> counts;
+  for (const std::string& part : split_list(text)) counts.push_back(parse_integer(flag, part, min, max));
+  return counts;
+}
+
+CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
+                        const std::string& help) {
+  const auto read = [&counts, min, max](const std::string& flag, const std::string& text) {
+    counts = parse_counts(flag, text, min, max);
+  };
+  return add_parsed(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
+}
+
+void add_test_counts(CLI::App& app, BenchLists& lists) {
+  add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
+             "Tokens of prompts to process; several with commas, 0 for none");
+  add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
+  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens in the cache before");
+  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens,
+             "Most tokens computed at once, where it is less than -ub");
+  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once");
+}
+
+std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {
+  try {
+    return combine(lists, mode);
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+std::vector<BenchTest> make_tests(const BenchLists& lists) {
+  std::vector<BenchTest> tests;
+  const auto add = [&](const BenchTest& test) {
+    if (test.tokens() == 0) return;
+    tests.push_back(test);
+    if (test.context() <= kMostTokens) return;
+    throw UsageError(fmt::format("{}: there are at most {} positions", test.name(), kMostTokens));
+  };
+  for (const int64_t batch : lists.batches) {
+    for (const int64_t ubatch : lists.ubatches) {
+      for (const int64_t depth : lists.depths) {
+        for (const int64_t count : lists.prompts) add({count, 0, depth, batch, ubatch});
+        for (const int64_t count : lists.generates) add({0, count, depth, batch, ubatch});
+      }
+    }
+  }
+  if (tests.empty()) throw UsageError("nothing to measure; give numbers of tokens above 0 with -p or -n");
+  return tests;
+}
+
+}  // namespace shoal::tools

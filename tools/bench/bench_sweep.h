@@ -1,0 +1,55 @@
+// The setups and tests that the lists on the command line of `shoal bench` make.
+//
+//   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      CPU0; CPU0,CPU1 by 1,1; CPU0,CPU1 by 3,1
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/place/placement.h"
+#include "tools/bench/bench.h"
+#include "tools/cli/split_profile.h"
+
+namespace shoal::tools {
+
+struct BenchLists {
+  std::vector<std::string> models;
+  std::vector<std::string> devices{"CPU0"};  ///< each several lists with semicolons between them
+  std::vector<std::string> ratios;           ///< likewise; a ratio is of the device lists that have as many entries
+  std::vector<int64_t> threads{0};
+  std::vector<int64_t> prompts{512}, generates{128}, depths{0}, batches{2048}, ubatches{512};
+};
+
+/// "512, 1024" -> {512, 1024}. Throws InvalidArgument that names `flag`.
+std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max);
+
+/// A flag with a list of whole numbers. `counts` must live as long as the app is parsed.
+CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
+                        const std::string& help);
+/// -p -n -d -b -ub
+void add_test_counts(CLI::App& app, BenchLists& lists);
+
+/// Those that are named among the ratios. Throws InvalidArgument.
+std::vector<SplitProfile> profiles_of(const BenchLists& lists);
+/// How the profiles say that models are split; `usual` where there are none. Throws UsageError where they differ.
+models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual);
+
+/// Puts what `all` gives in place of each list that is "all".
+void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all);
+/// Puts the devices of the profiles among the ratios ("@profile.json") in place of the lists of devices.
+void take_devices_of_profiles(BenchLists& lists);
+
+/// Every model on every list of devices with every ratio that has as many entries (even, where there is none; ""
+/// is even too; "auto" is for all lists, a profile for those with its devices) and every number of threads. Throws
+/// UsageError for lists or ratios that are none, and for a ratio that fits no list.
+std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
+
+/// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws
+/// UsageError when none is left or a test has more tokens than positions can count.
+std::vector<BenchTest> make_tests(const BenchLists& lists);
+
+}  // namespace shoal::tools

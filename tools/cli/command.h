@@ -1,0 +1,39 @@
+// A command of the program: it declares its flags on a CLI11 subcommand and returns what is to be done with them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+
+#include "base/error.h"
+
+namespace shoal::tools {
+
+/// Does the work of a parsed command; returns the exit code.
+using CommandBody = std::function<int()>;
+
+struct Command {
+  const char* name;
+  const char* help;
+  CommandBody (*define)(CLI::App& app);
+};
+
+/// Flags that make no sense together. While a command line is parsed any InvalidArgument is one; a body throws this.
+class UsageError : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
+CommandBody define_run(CLI::App& app);
+CommandBody define_tokenize(CLI::App& app);
+CommandBody define_detokenize(CLI::App& app);
+CommandBody define_devices(CLI::App& app);
+CommandBody define_plan(CLI::App& app);
+CommandBody define_compare(CLI::App& app);
+CommandBody define_bench(CLI::App& app);
+CommandBody define_bench_comm(CLI::App& app);
+CommandBody define_probe(CLI::App& app);
+CommandBody define_simulate(CLI::App& app);
+
+}  // namespace shoal::tools

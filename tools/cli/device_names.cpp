@@ -1,0 +1,178 @@
+#include "tools/cli/device_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/functions.h"
+#include "tools/cli/options.h"
+#include "tools/cli/program.h"
+
+namespace shoal::tools {
+namespace {
+
+/// The devices of the first of these types that there are some of.
+std::string names_of_first(std::span<Device* const> listed, std::initializer_list<DeviceType> types) {
+  for (const DeviceType type : types) {
+    std::string names;
+    for (const Device* device : listed) {
+      if (device->type() == type) names += (names.empty() ? "" : ",") + device->name();
+    }
+    if (!names.empty()) return names;
+  }
+  return {};
+}
+
+void warn_of_broken(const PluginReport& plugins) {
+  static bool said = false;
+  const auto& skipped = plugins.skipped;
+  const auto broken =
+      std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
+  if (broken == skipped.end() || std::exchange(said, true)) return;
+  warn(
+      fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
+                  "--devices, or see `shoal devices`",
+                  broken->file, broken->reason));
+}
+
+/// "" where there is none.
+std::string find_gpus(const PluginReport& plugins) {
+  const std::string gpus =
+      names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu});
+  if (gpus.empty()) warn_of_broken(plugins);
+  return gpus;
+}
+
+std::string upper(std::string_view name) {
+  std::string out(name);
+  for (char& c : out) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return out;
+}
+
+/// 3 for "CPU3" in any case; nullopt for what no CPU device can be called, such as "CPU03" or "CPU-1".
+std::optional<int> cpu_number(std::string_view name) {
+  std::string text = upper(name);
+  if (!text.starts_with("CPU")) return std::nullopt;
+  int number = -1;
+  auto [end, error] = std::from_chars(text.data() + 3, text.data() + text.size(), number);
+  bool possible = error == std::errc() && end == text.data() + text.size() && number < cpu::kMaxDevices;
+  // Written back it must be the same: no sign, no zeros in front.
+  return possible && text == fmt::format("CPU{}", number) && number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+/// How many CPU devices there must be for all the names.
+int cpus_needed(const std::vector<std::string>& names) {
+  int needed = 0;
+  for (const std::string& name : names) needed = std::max(needed, cpu_number(name).value_or(-1) + 1);
+  return needed;
+}
+
+/// Only what `shoal devices` lists: families of test devices are found by name too, and are none of the user's.
+Device* find_listed(std::string_view name) {
+  std::vector<Device*> devices = Registry::instance().devices();
+  auto found = std::find_if(devices.begin(), devices.end(),
+                            [&](const Device* device) { return upper(device->name()) == upper(name); });
+  return found == devices.end() ? nullptr : *found;
+}
+
+/// Makes as many CPU devices as the names ask for, where nothing else says how many there are.
+void provide_cpus(int needed) {
+  if (cpu::devices_from_environment() > 0 || needed < 2) return;
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  bool exists = find_listed(fmt::format("CPU{}", needed - 1)) != nullptr;
+  if (needed <= cores && !exists) cpu::configure(fmt::format("devices={}", needed));
+}
+
+[[noreturn]] void fail_unknown(const std::string& name, int needed) {
+  std::string known;
+  for (const Device* device : Registry::instance().devices()) {
+    known += (known.empty() ? "" : ", ") + device->name();
+  }
+  std::string remedy = cpu_number(name) ? fmt::format("; SHOAL_CPU_DEVICES={} makes that many of the CPU", needed) : "";
+  for (const BackendReg* family : Registry::instance().families()) {
+    if (!family->is_listed() || !family->devices().empty() || !upper(name).starts_with(family->name())) continue;
+    const std::string lack = lack_of_devices(*family);
+    if (!lack.empty()) remedy += fmt::format("; {} has none: {}", family->name(), lack);
+  }
+  fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
+}
+
+}  // namespace
+
+std::vector<std::string> split_device_names(std::string_view text) {
+  std::string flat(text);
+  std::replace(flat.begin(), flat.end(), '+', ',');
+  std::vector<std::string> names = split_list(flat);
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    require<InvalidArgument>(!name->empty(), "an empty device name in '{}'; give names such as CPU0,CPU1", text);
+    bool again =
+        std::any_of(names.begin(), name, [&](const std::string& other) { return upper(other) == upper(*name); });
+    require<InvalidArgument>(!again, "device {} is named twice in '{}'", *name, text);
+  }
+  return names;
+}
+
+std::vector<int> device_group_sizes(std::string_view text) {
+  std::vector<int> sizes;
+  for (const std::string& group : split_list(text)) {
+    sizes.push_back(1 + static_cast<int>(std::count(group.begin(), group.end(), '+')));
+  }
+  return sizes;
+}
+
+bool names_all(std::string_view text) {
+  return upper(text) == "ALL";
+}
+
+std::string all_of(std::span<Device* const> listed) {
+  return names_of_first(listed, {DeviceType::kGpu, DeviceType::kIntegratedGpu, DeviceType::kCpu});
+}
+
+std::string all_devices(const PluginReport& plugins) {
+  const std::string gpus = find_gpus(plugins);
+  return gpus.empty() ? all_of(Registry::instance().devices()) : gpus;
+}
+
+std::string default_devices(const PluginReport& plugins) {
+  const std::string gpus = find_gpus(plugins);
+  return gpus.empty() ? "CPU0" : gpus;
+}
+
+std::string feature_of(const BackendReg& family, std::string_view name) {
+  const auto features = find_function(family, functions::kFeatures);
+  if (features == nullptr) return {};
+  for (const functions::Feature& feature : features()) {
+    if (feature.name == name) return feature.value;
+  }
+  return {};
+}
+
+std::string lack_of_devices(const BackendReg& family) {
+  const std::string lack = feature_of(family, "no_devices");
+  if (lack.empty() || feature_of(family, "cuda_driver") != "none") return lack;
+  return "no NVIDIA driver is installed";
+}
+
+std::vector<Device*> find_devices(const std::vector<std::string>& names) {
+  const std::vector<Device*> devices = find_known_devices(names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (devices[i] == nullptr) fail_unknown(names[i], cpus_needed(names));
+  }
+  return devices;
+}
+
+std::vector<Device*> find_known_devices(const std::vector<std::string>& names) {
+  provide_cpus(cpus_needed(names));
+  std::vector<Device*> devices;
+  for (const std::string& name : names) devices.push_back(find_listed(name));
+  return devices;
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,54 @@
+#include "tools/cli/environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "tools/cli/program.h"
+#include "tools/cli/suggest.h"
+
+namespace shoal::tools {
+namespace {
+
+constexpr std::string_view kPrefix = "SHOAL_";
+
+/// What users set (CONTRIBUTING.md, Switches).
+constexpr std::array<std::string_view, 13> kVariables{
+    "SHOAL_COMM",          "SHOAL_COMM_THRESHOLDS", "SHOAL_COMM_TIMEOUT", "SHOAL_COMM_WIRE",
+    "SHOAL_CPU_DEVICES",   "SHOAL_CPU_ISA",         "SHOAL_CPU_SLOWDOWN", "SHOAL_CPU_THREADS",
+    "SHOAL_MACHINE_FILE",  "SHOAL_PLUGIN_PATH",     "SHOAL_NCCL_LIBRARY", "SHOAL_CUDA_DEVICES_PER_GPU",
+    "SHOAL_CUBLAS_LIBRARY"};
+
+/// Beginnings of those that scripts, tests and the emulator read.
+constexpr std::array<std::string_view, 8> kOfTests{"SHOAL_TEST_",      "SHOAL_EMULATED_", "SHOAL_PROPERTY_",
+                                                   "SHOAL_SOAK_",      "SHOAL_STANDIN_",  "SHOAL_PROGRAM",
+                                                   "SHOAL_MODELS_DIR", "SHOAL_PEERS_"};
+
+}  // namespace
+
+bool is_known_variable(const std::string& name) {
+  return std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end() ||
+         std::any_of(kOfTests.begin(), kOfTests.end(), [&](std::string_view start) { return name.starts_with(start); });
+}
+
+std::vector<std::string> unknown_variables(const char* const* environment) {
+  const std::vector<std::string> known(kVariables.begin(), kVariables.end());
+  std::vector<std::string> lines;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const std::string name(entry.substr(0, entry.find('=')));
+    if (!name.starts_with(kPrefix) || is_known_variable(name)) continue;
+    lines.push_back(
+        fmt::format("there is no environment variable {}{}; it has no effect", name, did_you_mean(name, known)));
+  }
+  return lines;
+}
+
+void warn_of_unknown_variables() {
+  for (const std::string& line : unknown_variables(environ)) warn(line);
+}
+
+}  // namespace shoal::tools

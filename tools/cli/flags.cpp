@@ -1,0 +1,296 @@
+#include "tools/cli/flags.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+
+#include "collectives/communicator.h"
+#include "devices/cpu/cpu_device.h"
+#include "models/place/split_policy.h"
+#include "tools/cli/command.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/options.h"
+#include "tools/cli/split_profile.h"
+
+namespace shoal::tools {
+namespace {
+
+constexpr std::array kCacheTypes{DType::kF16, DType::kF32, DType::kQ8_0};
+
+void add_cache_type(CLI::App& app, const std::string& names, DType& dtype, const std::string& help) {
+  auto read = [&dtype](const std::string& flag, const std::string& text) {
+    std::optional<DType> named = dtype_from_name(text);
+    bool known = named && std::find(kCacheTypes.begin(), kCacheTypes.end(), *named) != kCacheTypes.end();
+    require<InvalidArgument>(known, "{} must be f16, f32 or q8_0, got '{}'", flag, text);
+    dtype = *named;
+  };
+  add_parsed(app, names, "TYPE", read, help)->default_str(std::string(name_of(dtype)));
+}
+
+/// Puts the flag in front of what a check has to say.
+template <class Check>
+void naming(const std::string& flag, const Check& check) {
+  try {
+    check();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+  }
+}
+
+}  // namespace
+
+void ModelFlags::add_to(CLI::App& app) {
+  const auto read = [this](const std::string& flag, const std::string& text) {
+    check_file_name(flag, text);
+    path = text;
+  };
+  add_parsed(app, "-m,--model", "FILE", read, "GGUF file")->required();
+}
+
+void PluginFlags::add_to(CLI::App& app) {
+  app.add_option("--plugin", files, "Plug-in with more devices, besides those that are found; may be repeated")
+      ->each([](const std::string& text) { check_file_name("--plugin", text); })
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+}
+
+PluginReport PluginFlags::load() const {
+  Registry& registry = Registry::instance();
+  for (const std::string& file : files) registry.load(file);
+  return registry.load_all();
+}
+
+void LoadFlags::add_to(CLI::App& app) {
+  app.add_flag(
+      "--repack,!--no-repack", repack,
+      "Repack weights for the kernels of CPU devices while they are loaded (default), or leave them as they are");
+  // As a function: a flag that is not given would set an optional to false.
+  const auto set_mmap = [this](int64_t sum) { mmap = sum > 0; };
+  app.add_flag("--mmap,!--no-mmap", std::function<void(int64_t)>(set_mmap),
+               "Use weights on CPU devices that stand alone where the file is mapped, instead of repacking them (the "
+               "default with --no-repack), or copy them into memory");
+}
+
+void DeviceFlags::take(const std::string& devices) {
+  names = split_device_names(devices);
+  group_sizes = device_group_sizes(devices);
+}
+
+void DeviceFlags::add_to(CLI::App& app) {
+  auto read = [this](const std::string&, const std::string& text) {
+    list = text;
+    if (!names_all(text)) take(text);
+  };
+  add_parsed(app, "--devices", "NAMES", read,
+             "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; see -sm")
+      ->default_str("all GPUs, or CPU0");
+  app.add_option("--tensor-split", ratio,
+                 "Share of each device (with -sm layer: of each group), such as 3,1; auto: those predicted to be "
+                 "fastest; @FILE: a profile of scripts/tune_split.py")
+      ->type_name("SHARES")
+      ->default_str("even");
+  add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
+  plugins.add_to(app);
+}
+
+void DeviceFlags::add_layers_to(CLI::App& app) {
+  const auto read_mode = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
+    mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+    mode_given = true;
+  };
+  add_parsed(app, "--split-mode", "MODE", read_mode,
+             "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
+             "layers")
+      ->default_str("tensor");
+  const auto read_comm = [this](const std::string& flag, const std::string& name) {
+    naming(flag, [&name] { collectives::check_implementation(name); });
+    comm = name;
+    setenv("SHOAL_COMM", name.c_str(), 1);  // what every mesh of this run starts from
+  };
+  add_parsed(app, "--comm", "NAME", read_comm, "Collectives by auto, host, p2p, nccl or staged")
+      ->default_str("SHOAL_COMM, or auto");
+  add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
+              "Put the last N layers on the devices and the rest on the host's CPU; -1: everything");
+  app.add_flag("--no-kv-offload", cache_on_host, "Keep the KV cache on the host's CPU");
+  const auto read_override = [this](const std::string& flag, const std::string& text) {
+    for (const std::string& part : split_list(text)) {
+      const size_t equals = part.rfind('=');
+      require<InvalidArgument>(equals != std::string::npos && equals > 0 && equals + 1 < part.size(),
+                               "{}: '{}' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU", flag, part);
+      overrides.push_back({part.substr(0, equals), part.substr(equals + 1)});
+      naming(flag, [&] { models::check_pattern(overrides.back().pattern); });
+    }
+  };
+  add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,
+             "Put the weights whose names a regular expression matches on a device; CPU: the host's");
+  add_integer(
+      app, "--offload-batch", offload_batch, 0, kMostTokens,
+      "For batches of N tokens and more, send weights that lie on the host to the devices instead of computing on the "
+      "host; 0: where the devices themselves say so");
+  app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU");
+}
+
+int devices_together(models::SplitMode mode, std::span<const int> group_sizes) {
+  if (mode == models::SplitMode::kLayer) return *std::max_element(group_sizes.begin(), group_sizes.end());
+  return std::accumulate(group_sizes.begin(), group_sizes.end(), 0);
+}
+
+void check_comm(const std::string& comm, models::SplitMode mode, int together) {
+  const bool needs_several = !comm.empty() && comm != "auto" && comm != "host";
+  if (together > 1 || !needs_several) return;
+  throw UsageError(
+      fmt::format("--comm {}: a single device has none to exchange data with; name {} with --devices, or "
+                  "leave --comm out",
+                  comm, mode == models::SplitMode::kLayer ? "a group such as CPU0+CPU1" : "several"));
+}
+
+models::PlacementOptions DeviceFlags::placement() const {
+  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides, offload_batch};
+  if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
+  return options;
+}
+
+models::DeviceGroups DeviceFlags::find_groups() const {
+  return grouped(find());
+}
+
+models::DeviceGroups DeviceFlags::grouped(std::span<Device* const> devices) const {
+  models::DeviceGroups groups;
+  auto next = devices.begin();
+  for (const int size : group_sizes) {
+    groups.emplace_back(next, next + size);
+    next += size;
+  }
+  return groups;
+}
+
+void DeviceFlags::check() {
+  if (names_all(list) && names.empty()) {
+    take(list = all_devices(plugins.load()));
+  }
+  if (names_profile(ratio)) {
+    profile = read_split_profile(ratio);
+    if (list.empty()) take(profile->device_list());
+    if (!mode_given) mode = profile->mode;
+    check_profile(*profile, list.empty() ? profile->device_list() : list, mode);
+    ratio = profile->ratio();
+  }
+  if (names.empty()) {
+    take(default_devices(plugins.load()));
+  }
+  check_comm(comm, mode, devices_together(mode, group_sizes));
+  if (ratio == kAutoRatio) return;
+  try {
+    models::parse_ratio(ratio, static_cast<int>(mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+std::vector<Device*> DeviceFlags::find() const {
+  plugins.load();
+  return find_devices(names);
+}
+
+void ContextFlags::add_to(CLI::App& app) {
+  add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
+              "Tokens that fit into the KV cache; 0: as many as the model was trained for (see --fit), or as the "
+              "command needs");
+  add_types_to(app);
+}
+
+void ContextFlags::add_types_to(CLI::App& app) {
+  add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: f16, f32, q8_0");
+  add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: f16, f32, q8_0");
+}
+
+void ContextFlags::add_batches_to(CLI::App& app) {
+  app.add_flag("!--no-op-offload", op_offload, "Do not send weights from the host to a device for large batches");
+  add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
+  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once");
+}
+
+void FitFlags::add_to(CLI::App& app) {
+  const auto read = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "on" || text == "off", "{} must be on or off, got '{}'", flag, text);
+    on = text == "on";
+  };
+  add_parsed(app, "--fit", "on|off", read, "Shrink the context until the model fits")
+      ->default_str("on without -c, or with --fit-ctx or --fit-target");
+  const auto add = [&app](const std::string& name, std::optional<int64_t>& value, int64_t least, int64_t most,
+                          int64_t usual, const std::string& help) {
+    const auto read_value = [&value, least, most](const std::string& flag, const std::string& text) {
+      value = parse_integer(flag, text, least, most);
+    };
+    add_parsed(app, name, "INT", read_value, help)->default_str(fmt::format("{}", usual));
+  };
+  add("--fit-ctx", least_context, 1, kMostTokens, kLeastContext, "The smallest context that --fit may choose");
+  add("--fit-target", margin_mib, 0, int64_t{1} << 30, kMarginMib,
+      "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
+}
+
+void WorkloadFlags::add_to(CLI::App& app) {
+  const auto add = [&app](const std::string& names, std::optional<int64_t>& value, int64_t usual,
+                          const std::string& help) {
+    const auto read = [&value](const std::string& flag, const std::string& text) {
+      value = parse_integer(flag, text, 0, kMostTokens);
+    };
+    add_parsed(app, names, "INT", read, help)->default_str(fmt::format("{}", usual));
+  };
+  const tuning::Workload usual;
+  add("-p,--n-prompt", prompt, usual.prompt, "Tokens of the prompt to predict; 0: none");
+  add("-n,--n-gen", generate, usual.generate, "Tokens to generate in the prediction; 0: none");
+  add("-d,--n-depth", depth, usual.depth, "Tokens in the cache before");
+}
+
+tuning::Workload WorkloadFlags::workload(int64_t context) const {
+  const tuning::Workload usual;
+  const tuning::Workload asked{prompt.value_or(usual.prompt), generate.value_or(usual.generate),
+                               depth.value_or(usual.depth)};
+  const tuning::Workload possible = tuning::clipped(asked, context);
+  const bool less = (prompt && possible.prompt < *prompt) || (generate && possible.generate < *generate) ||
+                    (depth && possible.depth < *depth);
+  require<InvalidArgument>(!less,
+                           "a prompt of {} tokens or {} generated after {} (-p, -n, -d) do not fit into a context of "
+                           "{}; ask for a larger one (-c) or fewer tokens",
+                           asked.prompt, asked.generate, asked.depth, context);
+  require<InvalidArgument>(possible.prompt + possible.generate > 0,
+                           "nothing to predict; give numbers of tokens above 0 with -p or -n");
+  return possible;
+}
+
+void SamplingFlags::add_to(CLI::App& app) {
+  auto read_seed = [this](const std::string& flag, const std::string& text) {
+    random_seed = text == "-1";
+    if (!random_seed) sampler.seed = parse_seed(flag, text);
+  };
+  constexpr double kHuge = std::numeric_limits<float>::max();
+  add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
+  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: always the best token");
+  add_candidates_to(app);
+  add_number(app, "--top-p", sampler.top_p, 0.0, 1.0,
+             "Sample from the most probable tokens that together have this probability; 1: all");
+  add_number(app, "--min-p", sampler.min_p, 0.0, 1.0,
+             "Sample from tokens at least this many times as probable as the best; 0: all");
+}
+
+void SamplingFlags::add_candidates_to(CLI::App& app) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k most probable tokens; 0: all");
+  app.add_flag("--sample-on-host", on_host,
+               "Bring all logits to the host, where the devices would select the k best of at most 256");
+}
+
+int64_t SamplingFlags::candidates(int64_t listed) const {
+  const int64_t needed = models::candidates_needed(sampler);
+  const bool on_devices = !on_host && needed > 0 && listed <= models::kMostCandidates;
+  return on_devices ? std::max(needed, listed) : 0;
+}
+
+void OutputFlag::add_to(CLI::App& app) {
+  app.add_option("--output", format, "text or json")->capture_default_str()->check(CLI::IsMember({"text", "json"}));
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,117 @@
+#include "tools/cli/help.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string_view>
+
+#include "tools/cli/arguments.h"
+
+namespace shoal::tools {
+namespace {
+
+constexpr size_t kColumn = 34, kWidth = 110;
+
+struct FlagGroup {
+  std::string_view title;
+  std::vector<std::string_view> flags;  ///< by one of their long names, in the order of the help
+};
+
+const std::vector<FlagGroup>& groups() {
+  static const std::vector<FlagGroup> all{
+      {"Model and prompt", {"model", "prompt", "file", "prompt-tokens", "ids"}},
+      {"Generation", {"predict", "ignore-eos", "top-logits"}},
+      {"Sampling", {"temp", "top-k", "top-p", "min-p", "seed", "sample-on-host"}},
+      {"Work to measure or predict",
+       {"n-prompt",  "n-gen",       "n-depth",   "repetitions",  "no-warmup", "op",        "dtype",  "min-bytes",
+        "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate", "dtypes", "quick",
+        "force",     "recommend",   "objective", "schedule",     "rank",      "threshold"}},
+      {"Context and batches",
+       {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v"}},
+      {"Devices", {"devices", "device-counts", "machine", "threads", "comm", "plugin"}},
+      {"Where the model lies",
+       {"tensor-split", "split-mode", "gpu-layers", "no-kv-offload", "cpu-moe", "override-tensor", "offload-batch",
+        "no-op-offload", "repack", "mmap"}},
+      {"Output and help", {"output", "trace", "help", "version"}}};
+  return all;
+}
+
+/// "  -ts, --tensor-split SHARES   Share of each device ..." over as many lines as it takes.
+std::string lines_of(const std::string& left, const std::string& description) {
+  std::string text = "  " + left, line;
+  if (left.size() + 4 > kColumn)
+    text += "\n" + std::string(kColumn, ' ');
+  else
+    text.resize(kColumn, ' ');
+  std::istringstream words(description);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && kColumn + line.size() + 1 + word.size() > kWidth) {
+      text += line + "\n" + std::string(kColumn, ' ');
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return text + line + "\n";
+}
+
+std::string line_of(const CLI::Option& option) {
+  std::string left = fmt::format("{}", fmt::join(names_of(option), ", "));
+  std::string description = option.get_description();
+  if (option.get_type_size() != 0) {
+    if (!option.get_type_name().empty()) left += " " + option.get_type_name();
+    if (!option.get_default_str().empty()) description += fmt::format(" (default: {})", option.get_default_str());
+    if (option.get_required()) description += " (required)";
+  }
+  return lines_of(left, description);
+}
+
+std::string options_text(const CLI::App& app) {
+  std::vector<std::pair<std::string_view, std::vector<const CLI::Option*>>> listed;
+  const auto has_name = [](const CLI::Option* option, std::string_view flag) {
+    const auto& names = option->get_lnames();
+    return std::find(names.begin(), names.end(), flag) != names.end();
+  };
+  std::vector<const CLI::Option*> rest = app.get_options();
+  for (const FlagGroup& group : groups()) {
+    listed.emplace_back(group.title, std::vector<const CLI::Option*>());
+    for (const std::string_view flag : group.flags) {
+      const auto found =
+          std::find_if(rest.begin(), rest.end(), [&](const CLI::Option* option) { return has_name(option, flag); });
+      if (found == rest.end()) continue;
+      listed.back().second.push_back(*found);
+      rest.erase(found);
+    }
+  }
+  listed.emplace_back("Other", rest);
+  std::string text;
+  for (const auto& [title, options] : listed) {
+    if (!options.empty()) text += fmt::format("\n{}:\n", title);
+    for (const CLI::Option* option : options) text += line_of(*option);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) {
+    if (const std::string brief = short_form("--" + name); !brief.empty()) names.insert(names.begin(), brief);
+  }
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const {
+  std::string text = app->get_description() + "\n\nUsage: " + name;
+  const auto commands = app->get_subcommands({});
+  text += commands.empty() ? " [flags]\n" : " command [flags]\n";
+  if (!commands.empty()) text += "\nCommands:\n";
+  for (const CLI::App* command : commands) text += lines_of(command->get_name(), command->get_description());
+  return text + options_text(*app) + (commands.empty() ? "" : "\nFlags of a command: shoal COMMAND --help\n");
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,41 @@
+#include "tools/cli/interrupt.h"
+
+#include <atomic>
+#include <csignal>
+
+namespace shoal::tools {
+namespace {
+
+std::atomic<int> caught{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait for a lock");
+
+void on_signal(int number) {
+  caught = number;
+}
+
+void catch_signal(int number) {
+  struct sigaction before {};
+  if (sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return;
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  // The second one finds the default again, and no write is cut short by the first.
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  sigaction(number, &action, nullptr);
+}
+
+}  // namespace
+
+void catch_interrupts() {
+  catch_signal(SIGINT);
+  catch_signal(SIGTERM);
+}
+
+bool interrupted() {
+  return caught != 0;
+}
+
+int interrupt_code() {
+  return 128 + caught;
+}
+
+}  // namespace shoal::tools

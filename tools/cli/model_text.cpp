@@ -1,0 +1,87 @@
+#include "tools/cli/model_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "tools/cli/output.h"
+
+namespace shoal::tools {
+namespace {
+
+/// Values of general.file_type: mixes of types that have a name.
+struct FileType {
+  uint32_t number;
+  const char* name;
+};
+constexpr std::array kFileTypes = std::to_array<FileType>({
+    {0, "F32"},
+    {1, "F16"},
+    {2, "Q4_0"},
+    {3, "Q4_1"},
+    {7, "Q8_0"},
+    {8, "Q5_0"},
+    {9, "Q5_1"},
+    {10, "Q2_K"},
+    {11, "Q3_K_S"},
+    {12, "Q3_K_M"},
+    {13, "Q3_K_L"},
+    {14, "Q4_K_S"},
+    {15, "Q4_K_M"},
+    {16, "Q5_K_S"},
+    {17, "Q5_K_M"},
+    {18, "Q6_K"},
+    {32, "BF16"},
+});
+
+std::string upper(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::toupper(c); });
+  return out;
+}
+
+/// The type that most bytes of the weights are of.
+DType main_dtype(const models::Model& model) {
+  std::map<DType, size_t> bytes;
+  for (const models::GgufTensor& tensor : model.file.tensors()) bytes[tensor.dtype] += tensor.bytes;
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? DType::kF32 : most->first;
+}
+
+std::string file_type(const models::Model& model) {
+  const models::GgufValue* value = model.file.find_value("general.file_type");
+  if (value != nullptr && value->type == models::GgufType::kU32) {
+    const uint32_t number = model.file.get<uint32_t>("general.file_type");
+    for (const FileType& type : kFileTypes) {
+      if (type.number == number) return type.name;
+    }
+  }
+  return upper(name_of(main_dtype(model)));
+}
+
+}  // namespace
+
+std::string short_count(int64_t count, int digits, const char* gap) {
+  const double value = static_cast<double>(count);
+  if (value >= 1e9) return fmt::format("{:.{}f}{}B", value / 1e9, digits, gap);
+  if (value >= 1e6) return fmt::format("{:.{}f}{}M", value / 1e6, digits, gap);
+  return fmt::format("{:.{}f}{}K", value / 1e3, digits, gap);
+}
+
+std::string describe_model(const models::Model& model) {
+  return escaped(fmt::format("{} {} {}", model.hparams.architecture, short_count(count_parameters(model), 1, ""),
+                             file_type(model)));
+}
+
+int64_t count_parameters(const models::Model& model) {
+  int64_t count = 0;
+  for (const models::GgufTensor& tensor : model.file.tensors()) {
+    count += tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
+  }
+  return count;
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,80 @@
+#include "tools/cli/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace shoal::tools {
+namespace {
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
+
+std::string range_text(double min, double max) {
+  constexpr double kHuge = std::numeric_limits<float>::max();
+  if (min <= -kHuge) return "a finite number";
+  if (max >= kHuge) return fmt::format("a finite number of at least {}", min);
+  return fmt::format("a number from {} to {}", min, max);
+}
+
+}  // namespace
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    out.emplace_back(trim(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return out;
+}
+
+double parse_number(std::string_view flag, std::string_view text, double min, double max) {
+  double value = 0.0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  bool whole = error == std::errc() && end == text.data() + text.size();
+  require<InvalidArgument>(whole && std::isfinite(value) && value >= min && value <= max, "{} must be {}, got '{}'",
+                           flag, range_text(min, max), text);
+  return value;
+}
+
+uint64_t parse_seed(std::string_view flag, std::string_view text) {
+  uint64_t seed = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  bool whole = error == std::errc() && end == text.data() + text.size();
+  require<InvalidArgument>(whole, "{} must be a whole number from 0 to {}, or -1 for a random one, got '{}'", flag,
+                           std::numeric_limits<uint64_t>::max(), text);
+  return seed;
+}
+
+std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text) {
+  std::vector<int32_t> ids;
+  if (trim(text).empty()) return ids;
+  for (const std::string& part : split_list(text)) {
+    int32_t id = -1;
+    auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), id);
+    bool whole = error == std::errc() && end == part.data() + part.size();
+    require<InvalidArgument>(whole && id >= 0, "{}: '{}' is no token id; give whole numbers such as 1,527,261", flag,
+                             part);
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+void check_file_name(std::string_view flag, std::string_view name) {
+  require<InvalidArgument>(!name.empty(), "{}: a file has no empty name; give the path of a file", flag);
+}
+
+CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
+                        const std::string& help) {
+  std::string flag = names.substr(names.rfind(',') + 1);
+  auto take = [read, flag](const std::string& text) { read(flag, text); };
+  return app.add_option_function<std::string>(names, take, help)->type_name(type);
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,91 @@
+#include "tools/cli/output.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace shoal::tools {
+namespace {
+
+[[noreturn]] void fail_output(int error) {
+  if (error == EPIPE) throw OutputClosed();
+  fail<OutputError>("cannot write to stdout: {}; {}", std::strerror(error),
+                    error == EFBIG ? "raise `ulimit -f`" : "check the disk or pipe it goes to");
+}
+
+/// 1 or 2: bytes of the control character that `text` starts with, C0, DEL or C1 as UTF-8; 0: none.
+size_t control_bytes(std::string_view text) {
+  auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
+  return byte(0) == 0xc2 && byte(1) >= 0x80 && byte(1) <= 0x9f ? 2 : 0;
+}
+
+}  // namespace
+
+void write_out(std::string_view text) {
+  errno = 0;
+  bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!written || std::fflush(stdout) != 0) fail_output(errno);
+}
+
+void write_err(std::string_view text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+void finish_out() {
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail_output(errno != 0 ? errno : EIO);
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    size_t bytes = control_bytes(text);
+    switch (text.front()) {
+      case '\n':
+        out += "\\n";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      default:
+        if (bytes == 0) out += text.front();
+        for (size_t i = 0; i < bytes; ++i) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));
+    }
+    text.remove_prefix(std::max<size_t>(1, bytes));
+  }
+  return out;
+}
+
+void print_json(const nlohmann::json& json) {
+  write_out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+std::string format_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      bool is_number = !rows.back()[i].empty() && std::isdigit(static_cast<unsigned char>(rows.back()[i][0]));
+      line += is_number ? fmt::format("{:>{}}  ", row[i], widths[i]) : fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace shoal::tools

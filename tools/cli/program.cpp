@@ -1,0 +1,167 @@
+#include "tools/cli/program.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <new>
+#include <optional>
+#include <sstream>
+#include <system_error>
+
+#include "meta/device/meta_family.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/command.h"
+#include "tools/cli/environment.h"
+#include "tools/cli/help.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/output.h"
+#include "tools/cli/stuck_rank.h"
+#include "tools/cli/suggest.h"
+#include "tools/cli/version.h"
+
+namespace shoal::tools {
+namespace {
+
+constexpr std::array<Command, 10> kCommands{{
+    {"run", "Generate text", define_run},
+    {"tokenize", "Turn text into token ids", define_tokenize},
+    {"detokenize", "Turn token ids into text", define_detokenize},
+    {"devices", "List the devices of this machine", define_devices},
+    {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan},
+    {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},
+    {"bench", "Measure how fast models process prompts and generate", define_bench},
+    {"probe", "Measure what the devices can do, for predictions", define_probe},
+    {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
+    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm},
+}};
+
+const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
+
+bool is_own_flag(const std::string& arg) {
+  return std::find(kOwnFlags.begin(), kOwnFlags.end(), arg) != kOwnFlags.end();
+}
+
+/// Throws UsageError unless a command comes first, or a flag of the program itself.
+void check_command(const std::vector<std::string>& args) {
+  std::string known;
+  for (const Command& command : kCommands) {
+    if (!args.empty() && args.front() == command.name) return;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", command.name);
+  }
+  if (args.empty()) throw UsageError(fmt::format("no command; name one of {}", known));
+  if (is_own_flag(args.front())) return;
+  if (args.front().starts_with("-")) {
+    throw UsageError(fmt::format("{} comes before the command{}; name one of {} first", args.front(),
+                                 did_you_mean(args.front(), kOwnFlags), known));
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  throw UsageError(
+      fmt::format("there is no command '{}'{}; there are {}", args.front(), did_you_mean(args.front(), names), known));
+}
+
+/// The command line for CLI11, which takes arguments from the back.
+std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::string>& args) {
+  std::vector<std::string> out = args;
+  if (!is_own_flag(args.front())) {
+    out = spell_out(*app.get_subcommand(args.front()), {args.begin() + 1, args.end()});
+    out.insert(out.begin(), args.front());
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+int run_command(const std::vector<std::string>& args) {
+  check_command(args);
+  meta::family();
+  CLI::App app("Runs language models on several devices that act as one.", "shoal");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", version_text, "Print version, commit, compiler, instruction sets and CUDA");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.require_subcommand(1);
+  CommandBody chosen;
+  for (const Command& command : kCommands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.help);
+    sub->callback([body = command.define(*sub), &chosen] { chosen = body; });
+  }
+  std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
+  try {
+    app.parse(prepare(app, args));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) throw UsageError(fmt::format("{}; see {}", error.what(), help));
+    std::ostringstream text;  // of --help or --version
+    app.exit(error, text);
+    write_out(text.str());
+    return kSuccess;
+  } catch (const InvalidArgument& error) {
+    throw UsageError(fmt::format("{}; see {}", error.what(), help));
+  }
+  warn_of_unknown_variables();
+  return chosen();
+}
+
+}  // namespace
+
+int report(std::string_view message, int code) noexcept {
+  try {
+    write_err(fmt::format("shoal: error: {}\n", escaped(message)));
+  } catch (const std::exception&) {
+    write_err("shoal: error: out of memory\n");
+  }
+  return code;
+}
+
+void warn(std::string_view message) noexcept {
+  try {
+    write_err(fmt::format("shoal: warning: {}\n", escaped(message)));
+  } catch (const std::exception&) {
+    // A warning that finds no memory is not worth more.
+  }
+}
+
+std::string describe_current() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "out of memory; use a smaller context (-c) or batch (-ub), or a smaller model";
+  } catch (const std::system_error& error) {
+    bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return fmt::format("{}{}", error.what(),
+                       no_thread ? ": cannot start a thread; use fewer devices or threads (-t), or raise the limit of "
+                                   "processes (ulimit -u)"
+                                 : "");
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something failed that does not say what";
+  }
+}
+
+int report_current(int code) noexcept {
+  try {
+    return report(describe_current(), code);
+  } catch (...) {
+    return report("out of memory", code);
+  }
+}
+
+int run_program(const std::vector<std::string>& args) noexcept {
+  try {
+    const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
+    int code = run_command(args);
+    finish_out();
+    return code;
+  } catch (const UsageError&) {
+    return report_current(kUsage);
+  } catch (const Interrupted&) {
+    return interrupt_code();
+  } catch (const OutputClosed&) {
+    return kOutputClosed;
+  } catch (...) {
+    return report_current(kFailed);
+  }
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,84 @@
+#include "tools/cli/progress.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "tools/cli/output.h"
+
+namespace shoal::tools {
+namespace {
+
+constexpr std::chrono::milliseconds kInterval{50};
+constexpr size_t kLongestBar = 30, kShortestBar = 8;
+constexpr size_t kUsualColumns = 80;
+
+/// Columns that a line may take. The last one stays free: some terminals begin a new line when it is written to.
+size_t terminal_columns() {
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return (known ? size.ws_col : kUsualColumns) - 1;
+}
+
+/// Characters of UTF-8.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+/// "loading  [###...]" before the rest of a line; empty where there is no room for a bar.
+std::string bar_text(const std::string& label, double part, const std::string& rest, size_t columns) {
+  constexpr size_t kAround = 4;  // two blanks and the brackets
+  const size_t taken = width_of(label) + kAround + width_of(rest);
+  if (taken + kShortestBar > columns) return {};
+  const size_t length = std::min(kLongestBar, columns - taken);
+  const auto filled = static_cast<size_t>(part * static_cast<double>(length));
+  return fmt::format("{}  [{}{}]{}", label, std::string(filled, '#'), std::string(length - filled, '.'), rest);
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), visible_(isatty(STDERR_FILENO) == 1) {}
+
+ProgressBar::~ProgressBar() {
+  clear();
+}
+
+void ProgressBar::clear() {
+  if (shown_ == 0) return;
+  write_err(fmt::format("\r{}\r", std::string(std::min(shown_, terminal_columns()), ' ')));
+  shown_ = 0;
+}
+
+std::string ProgressBar::line(const std::string& label, size_t done, size_t total, const std::string& detail,
+                              size_t columns) {
+  const double part = total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const std::string percent = fmt::format("{:3.0f}%", part * 100.0);
+  for (const std::string& rest : {fmt::format(" {}  {}", percent, detail), " " + percent}) {
+    if (std::string text = bar_text(label, part, rest, columns); !text.empty()) return text;
+  }
+  for (const std::string& text : {label + " " + percent, percent}) {
+    if (width_of(text) <= columns) return text;
+  }
+  return {};
+}
+
+void ProgressBar::update(size_t done, size_t total) {
+  update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+}
+
+void ProgressBar::update(size_t done, size_t total, const std::string& detail) {
+  if (!visible_) return;
+  auto now = std::chrono::steady_clock::now();
+  if (done < total && now - last_ < kInterval) return;
+  last_ = now;
+  const size_t columns = terminal_columns();
+  const std::string text = line(label_, done, total, detail, columns);
+  const size_t width = width_of(text), before = std::min(shown_, columns);
+  write_err(fmt::format("\r{}{}", text, std::string(before - std::min(before, width), ' ')));
+  shown_ = width;
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,86 @@
+#include "tools/cli/prompt.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tools/cli/options.h"
+#include "tools/cli/program.h"
+
+namespace shoal::tools {
+namespace {
+
+/// More tokens than any context has; a file such as /dev/zero has no end.
+constexpr size_t kLongestPrompt = size_t{64} << 20;
+
+std::string read_text(std::FILE* file, const std::string& name) {
+  std::string text;
+  std::array<char, 1 << 16> part;
+  errno = 0;
+  while (const size_t count = std::fread(part.data(), 1, part.size(), file)) {
+    text.append(part.data(), count);
+    require<InvalidArgument>(text.size() <= kLongestPrompt, "{}: has more than {}, which no prompt can have", name,
+                             format_bytes(kLongestPrompt));
+  }
+  require<InvalidArgument>(std::ferror(file) == 0, "{}: cannot be read: {}; name a file with text", name,
+                           std::strerror(errno));
+  // The end of the last line is the editor's, not the prompt's.
+  if (text.ends_with('\n')) text.pop_back();
+  require<InvalidArgument>(!text.empty(), "{}: there is no text in it; an empty prompt is -p \"\"", name);
+  return text;
+}
+
+}  // namespace
+
+void PromptFlags::add_to(CLI::App& app) {
+  const auto read_prompt = [this](const std::string&, const std::string& value) { text = value; };
+  const auto read_name = [this](const std::string& flag, const std::string& value) {
+    check_file_name(flag, value);
+    file = value;
+  };
+  CLI::Option* prompt = add_parsed(app, "-p,--prompt", "TEXT", read_prompt, "Prompt text; -: standard input");
+  add_parsed(app, "-f,--file", "FILE", read_name, "File with the prompt text; one newline at its end does not count")
+      ->excludes(prompt);
+}
+
+std::string PromptFlags::read() const {
+  if (!file) return text == "-" ? read_text(stdin, "standard input") : text.value_or("");
+  const auto close = [](std::FILE* opened) { std::fclose(opened); };
+  const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(file->c_str(), "rb"), close);
+  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; {}", *file, std::strerror(errno),
+                           file == "-" ? "standard input is -p -" : "check the path and its permissions");
+  return read_text(opened.get(), *file);
+}
+
+void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer) {
+  require<InvalidArgument>(tokenizer.vocabulary().size() == model.hparams.vocab,
+                           "{}: the tokenizer has {} tokens and token_embd.weight {} rows; convert the model again",
+                           model.file.path(), tokenizer.vocabulary().size(), model.hparams.vocab);
+}
+
+void check_ids(std::string_view flag, std::span<const int32_t> ids, int64_t vocabulary) {
+  for (int32_t id : ids) {
+    require<InvalidArgument>(id >= 0 && id < vocabulary, "{}: token {} is not in the vocabulary; use ids from 0 to {}",
+                             flag, id, vocabulary - 1);
+  }
+}
+
+void check_length(std::span<const int32_t> tokens, const models::SessionSize& size, int64_t more) {
+  int64_t count = static_cast<int64_t>(tokens.size());
+  require<InvalidArgument>(count > 0, "the prompt is empty; give a text with -p or ids with --prompt-tokens");
+  require<InvalidArgument>(count + more <= size.context,
+                           "the prompt has {} tokens and the context holds {}; use -c {} or more", count, size.context,
+                           count + more);
+}
+
+void warn_of_context(const models::Hparams& hparams, int64_t context) {
+  if (context <= hparams.context) return;
+  warn(fmt::format("a context of {} is more than the {} that the model was trained for; expect poor text beyond that",
+                   context, hparams.context));
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,30 @@
+// What reports have in common: CSV, the time, the build, the machine.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/device.h"
+
+namespace shoal::tools {
+
+/// A line of comma-separated values; those with commas, quotes or line ends are quoted (RFC 4180).
+std::string csv_line(const std::vector<std::string>& cells);
+/// A number as it is, a text without quotes, "" for null.
+std::string csv_cell(const nlohmann::ordered_json& value);
+/// Shares for a table: numbers with a point have three digits that count, "0.505986219,0.494013781" is "0.506,0.494".
+/// The rest stays as it is.
+std::string short_shares(std::string_view shares);
+/// "2025-03-01T12:00:00Z": now.
+std::string utc_time();
+/// Short hash of the commit that the program was built from, with "+" when files had been changed; "unknown" where the
+/// build could not tell.
+std::string build_commit();
+/// Descriptions of the devices that are CPUs (or are not), each once, as "a; b". "" when there are none.
+std::string describe_cpus(std::span<Device* const> devices);
+std::string describe_others(std::span<Device* const> devices);
+
+}  // namespace shoal::tools

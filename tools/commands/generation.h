@@ -1,0 +1,45 @@
+// Generating text: the loop of `shoal run`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/session/sampler.h"
+#include "models/session/session.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace shoal::tools {
+
+struct GenerationOptions {
+  int64_t count = 128;  ///< tokens to generate; -1: until the end of the text or of the context
+  bool ignore_end = false;
+  int top_logits = 0;  ///< how many of the last prompt position to keep
+  models::SamplerParams sampler;
+  std::vector<int32_t> ends;  ///< tokens that end the text, where there is no tokenizer to say so
+};
+
+struct Generation {
+  std::vector<int32_t> tokens;
+  std::string text;
+  std::vector<models::TokenLogit> top_logits;
+  std::string stop;              ///< "count", "end_of_text", "context", "interrupted" or "error"
+  int64_t prompt_evaluated = 0;  ///< tokens of the prompt that were computed
+  int64_t evaluated = 0;         ///< tokens computed after it: the first token comes with the prompt, an end costs one
+  double prompt_ms = 0.0;        ///< of prompt_evaluated tokens
+  double generation_ms = 0.0;    ///< of `evaluated` tokens
+};
+
+/// Told each piece of text as soon as it is complete.
+using TextSink = std::function<void(std::string_view text)>;
+
+/// `tokenizer`: nullptr makes tokens without text. Evaluates the prompt and goes on from it until a stop, Ctrl-C or
+/// SIGTERM. Fills `out` as it goes: when something throws, the sink for instance, it has what there is by then, and
+/// stop is "error".
+void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
+              const GenerationOptions& options, const TextSink& sink, Generation& out);
+
+}  // namespace shoal::tools

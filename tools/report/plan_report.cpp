@@ -1,0 +1,246 @@
+#include "tools/report/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/text.h"
+#include "tools/cli/output.h"
+#include "tools/cli/text.h"
+
+namespace shoal::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+/// "31.2 us", "4.10 ms", "2.31 s": the last digit of a unit is worth so many seconds.
+struct TimeUnit {
+  const char* name;
+  double seconds;
+  int decimals;
+  double last_digit() const { return seconds / std::pow(10, decimals); }
+};
+
+const TimeUnit& unit_of(double seconds) {
+  static constexpr TimeUnit kUnits[] = {{"us", 1e-6, 1}, {"ms", 1e-3, 2}, {"s", 1, 2}};
+  return seconds < 1e-3 ? kUnits[0] : seconds < 1 ? kUnits[1] : kUnits[2];
+}
+
+std::string time_text(double seconds, const TimeUnit& unit) {
+  return fmt::format("{:.{}f} {}", seconds / unit.seconds, unit.decimals, unit.name);
+}
+
+std::string time_text(double seconds) {
+  return time_text(seconds, unit_of(seconds));
+}
+
+/// Parts in the unit of their sum, rounded so that they add up to the rounded sum: down, but for those that lose most.
+std::vector<std::string> parts_text(std::span<const double> parts) {
+  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  const TimeUnit& unit = unit_of(sum);
+  std::vector<double> digits;
+  double missing = std::round(sum / unit.last_digit());
+  for (const double part : parts) {
+    digits.push_back(std::floor(part / unit.last_digit()));
+    missing -= digits.back();
+  }
+  const auto lost = [&](size_t i) { return parts[i] / unit.last_digit() - digits[i]; };
+  std::vector<size_t> order(parts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lost(a) > lost(b); });
+  for (size_t i = 0; i < order.size() && static_cast<double>(i) < missing; ++i) ++digits[order[i]];
+  std::vector<std::string> texts;
+  for (const double digit : digits) texts.push_back(time_text(digit * unit.last_digit(), unit));
+  return texts;
+}
+
+std::string rate_text(const std::optional<tuning::PhasePrediction>& phase) {
+  return phase ? fmt::format("{:.1f}", phase->rate) : "-";
+}
+
+std::string collectives_text(const tuning::PhasePrediction& phase, const char* what) {
+  if (phase.collectives.empty()) return {};
+  std::vector<std::vector<std::string>> rows{{fmt::format("  of a {}", what), "size", "count", "each", "all"}};
+  for (const tuning::CollectiveTime& one : phase.collectives) {
+    rows.push_back({fmt::format("  {}", name_of(one.kind)), format_bytes(static_cast<size_t>(one.bytes)),
+                    fmt::format("{}", one.count), time_text(one.seconds),
+                    time_text(one.seconds * static_cast<double>(one.count))});
+  }
+  return format_table(rows);
+}
+
+std::string ranks_text(const tuning::PhasePrediction& phase, const char* what) {
+  std::vector<std::vector<std::string>> rows{
+      {fmt::format("  of a {}", what), "compute", "communication", "waiting", "host"}};
+  for (size_t i = 0; i < phase.ranks.size(); ++i) {
+    const tuning::RankTime& rank = phase.ranks[i];
+    rows.push_back({"  " + phase.devices[i]});
+    const double parts[] = {rank.compute, rank.communication, rank.waiting, rank.host};
+    for (std::string& text : parts_text(parts)) rows.back().push_back(std::move(text));
+  }
+  std::string text = format_table(rows);
+  if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
+  if (phase.copies > 0)
+    text += fmt::format("  copies between devices {} of the communication\n", time_text(phase.copies));
+  return text;
+}
+
+std::string after_text(int64_t depth) {
+  return depth > 0 ? fmt::format(" after {}", depth) : "";
+}
+
+Json to_json(const tuning::PhasePrediction& phase, int64_t tokens, int64_t depth) {
+  Json json{{"tokens", tokens},
+            {"depth", depth},
+            {"seconds", phase.seconds},
+            {"tokens_per_second", phase.rate},
+            {"imbalance", phase.imbalance},
+            {"communication_seconds", phase.communication()},
+            {"copy_seconds", phase.copies},
+            {"host_seconds", phase.host},
+            {"collectives", Json::array()},
+            {"devices", Json::array()}};
+  for (const tuning::CollectiveTime& one : phase.collectives) {
+    json["collectives"].push_back(
+        {{"kind", name_of(one.kind)}, {"bytes", one.bytes}, {"count", one.count}, {"seconds", one.seconds}});
+  }
+  for (size_t i = 0; i < phase.ranks.size(); ++i) {
+    const tuning::RankTime& rank = phase.ranks[i];
+    json["devices"].push_back({{"device", phase.devices[i]},
+                               {"compute", rank.compute},
+                               {"communication", rank.communication},
+                               {"waiting", rank.waiting}});
+  }
+  return json;
+}
+
+Json to_json(const tuning::Remedies& remedies) {
+  Json json{{"problem", remedies.problem}};
+  const auto add = [&](const std::string& name, const std::optional<tuning::ContextThatFits>& found) {
+    if (!found) return;
+    json[name] = found->context;
+    json[name + "_options"] = found->options;
+  };
+  add("context", remedies.context);
+  add("context_q8_0", remedies.context_q8_0);
+  if (remedies.bits_that_fit) {
+    json["bits_per_weight"] = *remedies.bits_that_fit;
+    json["bits_per_weight_of_file"] = remedies.bits;
+    json["quantisations"] = remedies.quantisations;
+  }
+  if (remedies.more_devices) json["more_devices"] = {{"count", *remedies.more_devices}, {"like", remedies.device}};
+  return json;
+}
+
+/// The smallest margin of all devices, "-1.2 GiB" where there is too little.
+std::string margin_text(const tuning::Prediction& prediction) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  double part = 0;
+  for (const models::DeviceUse& use : prediction.memory) {
+    const int64_t margin = tuning::margin_bytes(use);
+    if (margin < least) least = margin, part = tuning::margin_part(use);
+  }
+  const std::string bytes = format_bytes(static_cast<size_t>(least < 0 ? -least : least));
+  return least < 0 ? fmt::format("{} short", bytes) : fmt::format("{} ({:.0f} %)", bytes, part * 100);
+}
+
+}  // namespace
+
+std::string prediction_text(const tuning::Prediction& p, const std::string& origin) {
+  std::string text = fmt::format("prediction for {} ({})\n", p.candidate.name(), origin);
+  if (p.generation) {
+    const double tokens = static_cast<double>(p.workload.generate);
+    text += fmt::format("  generation of {} tokens{}: {:.2f} tokens/s, {} each\n", p.workload.generate,
+                        after_text(p.workload.depth), p.generation->rate, time_text(p.generation->seconds / tokens));
+  }
+  if (p.prompt) {
+    text += fmt::format("  prompt of {} tokens{}: {:.2f} tokens/s, {} in all\n", p.workload.prompt,
+                        after_text(p.workload.depth), p.prompt->rate, time_text(p.prompt->seconds));
+  }
+  if (p.generation) text += ranks_text(*p.generation, "token") + collectives_text(*p.generation, "token");
+  if (p.prompt) text += ranks_text(*p.prompt, "prompt") + collectives_text(*p.prompt, "prompt");
+  return text;
+}
+
+std::string recommendation_text(const tuning::Recommendation& recommendation, tuning::Objective objective) {
+  std::vector<std::vector<std::string>> rows{
+      {"", "devices", "mode", "shares", "generation t/s", "prompt t/s", "imbalance", "least free"}};
+  const models::SplitMode layer = models::SplitMode::kLayer;
+  for (size_t i = 0; i < recommendation.candidates.size(); ++i) {
+    const tuning::Prediction& one = recommendation.candidates[i];
+    const std::optional<tuning::PhasePrediction>& phase =
+        objective == tuning::Objective::kPrompt || !one.generation ? one.prompt : one.generation;
+    const bool several = one.candidate.device_count() > 1;
+    rows.push_back({recommendation.best == i ? "*"
+                    : one.fits               ? ""
+                                             : "-",
+                    one.candidate.devices(), several ? (one.candidate.mode == layer ? "layer" : "tensor") : "alone",
+                    several ? (one.candidate.shares.empty() ? "even" : short_shares(one.candidate.ratio())) : "",
+                    rate_text(one.generation), rate_text(one.prompt),
+                    phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
+  }
+  std::string text = fmt::format("candidates by speed of {} (* recommended, - does not fit)\n", name_of(objective));
+  return text + format_table(rows) + recommendation.reason + "\n";
+}
+
+Json margins_json(std::span<const models::DeviceUse> memory) {
+  Json json = Json::array();
+  for (const models::DeviceUse& use : memory) {
+    json.push_back({{"device", use.device},
+                    {"total", use.use.total()},
+                    {"free", use.memory.free},
+                    {"margin", tuning::margin_bytes(use)},
+                    {"margin_percent", tuning::margin_part(use) * 100}});
+  }
+  return json;
+}
+
+Json shares_json(const tuning::Candidate& candidate) {
+  const bool by_layer = candidate.mode == models::SplitMode::kLayer;
+  if (!candidate.shares.empty()) return candidate.shares;
+  return std::vector<int>(by_layer ? candidate.groups.size() : candidate.device_count(), 1);
+}
+
+Json prediction_json(const tuning::Prediction& p) {
+  Json devices = Json::array();
+  for (const auto& group : p.candidate.groups) {
+    for (const Device* device : group) devices.push_back(device->name());
+  }
+  Json json{{"name", p.candidate.name()},
+            {"devices", devices},
+            {"device_list", p.candidate.devices()},
+            {"split_mode", p.candidate.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
+            {"tensor_split", shares_json(p.candidate)},
+            {"split_key", p.split_key},
+            {"context", p.context},
+            {"fits", p.fits},
+            {"memory", margins_json(p.memory)}};
+  if (p.prompt) json["prompt"] = to_json(*p.prompt, p.workload.prompt, p.workload.depth);
+  if (p.generation) json["generation"] = to_json(*p.generation, p.workload.generate, p.workload.depth);
+  return json;
+}
+
+void add_recommendation(Json& json, const tuning::Recommendation& recommendation) {
+  auto& candidates = json["candidates"] = Json::array();
+  for (const tuning::Prediction& one : recommendation.candidates) candidates.push_back(prediction_json(one));
+  json["recommended"] = nullptr;
+  if (recommendation.best) json["recommended"] = candidates[*recommendation.best];
+  json["reason"] = recommendation.reason;
+  if (recommendation.remedies) json["remedies"] = to_json(*recommendation.remedies);
+}
+
+Json units_json(const models::Model& model) {
+  Json json = Json::object();
+  for (const auto& [group, units] : models::split_units(model.hparams, model.split_tensors())) {
+    const char* name = group == models::CutGroup::kQueryHeads    ? "query_heads"
+                       : group == models::CutGroup::kFeedForward ? "feed_forward"
+                                                                 : "vocabulary";
+    json[name] = units;
+  }
+  return json;
+}
+
+}  // namespace shoal::tools

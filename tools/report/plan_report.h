@@ -1,0 +1,30 @@
+// Predictions as `shoal plan` and `shoal simulate` print them: tables for people, JSON for scripts. Pure functions.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "tuning/recommend.h"
+
+namespace shoal::tools {
+
+/// Speeds, what the time goes to, imbalance. `origin`: of the machine's figures.
+std::string prediction_text(const tuning::Prediction& prediction, const std::string& origin);
+/// All candidates, fastest first, and what to take.
+std::string recommendation_text(const tuning::Recommendation& recommendation, tuning::Objective objective);
+
+/// [3, 1]: one number for each device, or group with layers.
+nlohmann::json shares_json(const tuning::Candidate& candidate);
+/// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"};
+/// of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds", "copy_seconds",
+/// "host_seconds", "collectives", "devices"}.
+nlohmann::json prediction_json(const tuning::Prediction& prediction);
+/// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
+nlohmann::json margins_json(std::span<const models::DeviceUse> memory);
+/// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" where nothing fits.
+void add_recommendation(nlohmann::json& json, const tuning::Recommendation& recommendation);
+/// {"query_heads": 4, "feed_forward": 24, "vocabulary": 32}: models::split_units.
+nlohmann::json units_json(const models::Model& model);
+
+}  // namespace shoal::tools

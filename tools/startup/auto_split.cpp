@@ -1,0 +1,162 @@
+#include "tools/startup/auto_split.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+
+namespace shoal::tools {
+namespace {
+
+size_t sharers(const models::DeviceGroups& groups, models::SplitMode mode) {
+  return mode == models::SplitMode::kLayer ? groups.size() : tuning::Candidate{groups, mode, {}}.device_count();
+}
+
+/// Only what counts is planned, if there is any of it.
+tuning::Workload workload_of(const ShareGoal& goal, int64_t context) {
+  tuning::Workload workload = tuning::clipped(goal.workload, context);
+  if (goal.objective == tuning::Objective::kGeneration && workload.generate > 0) workload.prompt = 0;
+  if (goal.objective == tuning::Objective::kPrompt && workload.prompt > 0) workload.generate = 0;
+  return workload;
+}
+
+/// "22.1 tokens/s"; of a mix "310.5 tokens/s of prompt and 22.1 generated".
+std::string speed_text(const tuning::Prediction& prediction) {
+  if (prediction.prompt && prediction.generation) {
+    return fmt::format("{:.1f} tokens/s of prompt and {:.1f} generated", prediction.prompt->rate,
+                       prediction.generation->rate);
+  }
+  return fmt::format("{:.1f} tokens/s", prediction.prompt ? prediction.prompt->rate : prediction.generation->rate);
+}
+
+std::string tell(const tuning::Scenario& scenario, const tuning::BestShares& found) {
+  const std::string shares = found.best.candidate.shares.empty() ? "even" : found.best.candidate.ratio();
+  std::string text = fmt::format("tensor split {} for {}: ", shares, found.best.candidate.devices());
+  if (!found.best.fits) return text + "no shares fit: " + to_string(tuning::remedies(scenario, found.best));
+  text += "predicted " + speed_text(found.best);
+  if (!found.even.fits) return text + ", and even shares do not fit";
+  return found.best.split_key == found.even.split_key ? text : text + ", even " + speed_text(found.even);
+}
+
+tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning::Candidate& candidate,
+                                 tuning::Objective objective) {
+  ProgressBar bar("choosing shares");
+  tuning::ShareSearch search{objective};
+  search.progress = [&](int done, int most) {
+    if (interrupted()) throw Interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
+  };
+  return tuning::best_shares(scenario, candidate, search);
+}
+
+[[noreturn]] void fail_to_fit(const models::Model& model, const models::Placement& placement,
+                              models::SessionOptions session, const models::LoadOptions& load,
+                              const tuning::FitOptions& options, int64_t least) {
+  session.context = least;
+  const auto memory = models::ModelPlan(model, placement, session, load).memory;
+  const auto room = [&options](const models::DeviceUse& use) {
+    return tuning::margin_bytes(use) - static_cast<int64_t>(tuning::margin_of(use, options));
+  };
+  const auto tightest = std::min_element(memory.begin(), memory.end(),
+                                         [&room](const auto& a, const auto& b) { return room(a) < room(b); });
+  const bool for_prompt = options.least() > options.least_context;
+  const std::string why = for_prompt ? fmt::format("the prompt has {} tokens", options.prompt)
+                                     : fmt::format("--fit-ctx {}", options.least_context);
+  fail<DeviceError>(
+      "not even a context of {} fits ({}): {} needs {}, must keep {} free (--fit-target) and has {} free; use more "
+      "devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
+      least, why, tightest->device, format_bytes(tightest->use.total()),
+      format_bytes(tuning::margin_of(*tightest, options)), format_bytes(tightest->memory.free));
+}
+
+/// Where it is the prompt that does not fit, and a shorter one would.
+void require_room_for_prompt(const models::Model& model, const models::Placement& placement,
+                             const models::SessionOptions& session, const models::LoadOptions& load,
+                             tuning::FitOptions options) {
+  const int64_t prompt = std::exchange(options.prompt, 0);
+  options.least_context = 1;
+  if (!options.required) options.margin = 0, options.spare_host = false;
+  const std::optional<int64_t> possible = tuning::largest_context(model, placement, session, load, options);
+  const bool is_short = !possible || *possible < 2 || *possible > prompt;
+  require<DeviceError>(is_short,
+                       "the prompt has {} tokens and the largest context that fits is {}{}; use a prompt of at most {} "
+                       "tokens, more devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model",
+                       prompt, possible.value_or(0),
+                       options.margin > 0 ? fmt::format(", with {} left free on each device (--fit-target)",
+                                                        format_bytes(options.margin))
+                                          : "",
+                       possible.value_or(0) - 1);
+}
+
+}  // namespace
+
+bool choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
+                   const models::SessionOptions& session, const models::LoadOptions& load, const ShareGoal& goal) {
+  if (placement.ratio != kAutoRatio) return true;
+  placement.ratio.clear();
+  if (sharers(groups, placement.mode) < 2) return true;
+  const KnownMachine machine = require_machine({model, groups, placement, goal.machine});
+  const tuning::Workload workload = workload_of(goal, models::session_size(model.hparams, session).context);
+  tuning::Scenario scenario{model, machine.model, placement, session, load, workload};
+  const tuning::Candidate candidate{groups, placement.mode, {}};
+  tuning::BestShares found = search_shares(scenario, candidate, goal.objective);
+  if (!found.best.fits && load.repack) {
+    // As they are in the file weights may need less, or nothing: so they are loaded then.
+    scenario.load.repack = false;
+    tuning::BestShares as_they_are = search_shares(scenario, candidate, goal.objective);
+    if (as_they_are.best.fits) found = std::move(as_they_are);
+    scenario.load.repack = true;
+  }
+  placement.ratio = found.best.candidate.ratio();
+  if (found.best.fits || !goal.fit_follows) write_err(fmt::format("shoal: {}\n", tell(scenario, found)));
+  return found.best.fits;
+}
+
+bool choose_again(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
+                  const models::SessionOptions& session, const models::LoadOptions& load, ShareGoal goal,
+                  const tuning::FitOptions& fit) {
+  goal.fit_follows = false;
+  models::PlacementOptions other = placement;
+  other.ratio = kAutoRatio;
+  if (!choose_shares(model, groups, other, session, load, goal) || other.ratio == placement.ratio) return false;
+  const int64_t context = models::session_size(model.hparams, session).context;
+  if (tuning::largest_context(model, {model, groups, other}, session, load, fit) != context) {
+    write_err(fmt::format("shoal: tensor split {} instead, which leaves {} free on each device\n",
+                          placement.ratio.empty() ? "even" : placement.ratio, format_bytes(fit.margin)));
+    return false;
+  }
+  placement = other;
+  return true;
+}
+
+void fit_context(const models::Model& model, const models::Placement& placement, models::SessionOptions& session,
+                 const models::LoadOptions& load, const tuning::FitOptions& options) {
+  const int64_t wanted = models::session_size(model.hparams, session).context;
+  const std::optional<int64_t> context = tuning::largest_context(model, placement, session, load, options);
+  const int64_t least = std::min(wanted, options.least());
+  const auto check_prompt = [&] { require_room_for_prompt(model, placement, session, load, options); };
+  if (!context && options.required) {
+    check_prompt();
+    fail_to_fit(model, placement, session, load, options, least);
+  }
+  session.context = context.value_or(least);
+  if (session.context == wanted) return;
+  if (!context && !tuning::largest_context(model, placement, session, load, {.least_context = least})) {
+    check_prompt();
+    return;  // it is no remedy, and what is missing is said as an error
+  }
+  write_err(fmt::format(
+      "shoal: context {} instead of {}: {}\n", session.context, wanted,
+      context ? fmt::format("what fits, with at least {} left free on each device (--fit-target)",
+                            format_bytes(options.margin))
+              : fmt::format("more would leave less than {} free (--fit-target)", format_bytes(options.margin))));
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,176 @@
+#include "tools/startup/machine_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "machine/catalogue.h"
+#include "machine/file.h"
+#include "machine/probe.h"
+#include "tools/cli/device_names.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/threads.h"
+#include "tuning/sim_device.h"
+
+namespace shoal::tools {
+namespace {
+
+/// Of the products of a model; those who have no figures of its types have nothing to say of it.
+std::vector<DType> dtypes_of(const models::Model& model) {
+  std::vector<DType> dtypes;
+  const std::vector<DType> known = machine::probe_dtypes();
+  // Single rows of the embedding are read, unless it is the output head too.
+  const bool has_head = model.weights.find("output.weight") != nullptr;
+  for (const models::TensorSpec& spec : model.specs) {
+    if (has_head && spec.name == "token_embd.weight") continue;
+    const DType dtype = model.weights.find(spec.name)->dtype;
+    const bool is_product = !spec.elementwise && std::find(known.begin(), known.end(), dtype) != known.end();
+    if (is_product && std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
+  }
+  return dtypes;
+}
+
+/// The machine of --machine, read once: a pipe has nothing more to give then.
+const machine::MachineModel& named_machine(const std::string& name) {
+  static std::map<std::string, machine::MachineModel> known;
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, machine::find_machine(name)).first->second;
+}
+
+std::string names_of(std::span<Device* const> devices) {
+  std::string names;
+  for (const Device* device : devices) names += (names.empty() ? "" : ",") + device->name();
+  return names;
+}
+
+/// The command that measures these devices better.
+std::string remedy_for(const MachineQuestion& question) {
+  return fmt::format("`shoal probe --force --devices {}{}`", names_of(question.devices),
+                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+}
+
+}  // namespace
+
+MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
+                                 const models::PlacementOptions& placement, std::string name)
+    : model(m), threads(placement.threads), machine(std::move(name)) {
+  for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
+  // Fewer of the devices may leave another one for the host, but only one of these.
+  models::PlacementOptions even = placement;
+  even.ratio.clear();
+  const models::Placement trial(model, groups, even);
+  for (Device* member : trial.members()) {
+    if (std::find(devices.begin(), devices.end(), member) == devices.end()) devices.push_back(member);
+  }
+}
+
+std::string lack_of(const KnownMachine& machine, const MachineQuestion& question) {
+  for (const Device* device : question.devices) {
+    const auto& known = machine.model.devices;
+    const bool is_known =
+        std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
+    if (is_known) continue;
+    return fmt::format(
+        "machine {} has no device '{}', where -ngl, -nkvo, -ot or --cpu-moe leave a part of the model; describe one of "
+        "that name in a JSON file for --machine (docs/simulation.md), or leave out these options",
+        machine.origin, device->name());
+  }
+  return {};
+}
+
+std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
+  if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
+  auto found = machine::find_measured(question.devices, question.threads, dtypes_of(question.model));
+  if (!found) return std::nullopt;
+  warn_of_disturbance(found->machine, remedy_for(question));
+  return KnownMachine{std::move(found->machine), "measured " + found->measured};
+}
+
+KnownMachine require_machine(const MachineQuestion& question) {
+  if (auto known = find_machine(question)) {
+    const std::string lack = lack_of(*known, question);
+    require<InvalidArgument>(lack.empty(), "{}", lack);
+    return *std::move(known);
+  }
+  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
+                        probe_command(question)));
+  require_threads(threads_needed(question.devices, question.threads));
+  machine::ProbeOptions options;
+  options.threads = question.threads;
+  options.dtypes = dtypes_of(question.model);
+  options.quick = true;
+  ProgressBar bar("probing");
+  options.poll = [] {
+    if (interrupted()) throw Interrupted();
+  };
+  options.progress = [&bar](int done, int total, const std::string& what) {
+    if (interrupted()) throw Interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
+  };
+  machine::MachineModel machine = machine::probe(question.devices, options);
+  try {
+    machine::save_machine(machine);
+  } catch (const DeviceError& error) {
+    bar.clear();
+    warn(error.what());  // what was measured serves this time
+  }
+  bar.clear();
+  warn_of_disturbance(machine, remedy_for(question));
+  return {std::move(machine), "measured just now"};
+}
+
+Device& simulated_device(const machine::DeviceModel& described) {
+  // Of "OLD.0" and "OLD.1" both are an OLD.
+  const std::string& name = described.name;
+  const size_t dot = name.rfind('.');
+  const bool is_numbered =
+      dot != std::string::npos && name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+  const std::string kind = "simulated " + (is_numbered ? name.substr(0, dot) : name);
+  const std::string text =
+      fmt::format("{}, {}", described.identity.empty() ? kind : described.identity, format_bytes(described.memory));
+  return sim::family().provide({name, text, described.type, described.memory});
+}
+
+void take_devices_of(const std::string& machine, DeviceFlags& flags) {
+  if (machine.empty() || !(flags.list.empty() || names_all(flags.list))) return;
+  flags.names.clear();
+  for (const machine::DeviceModel& device : named_machine(machine).devices) flags.names.push_back(device.name);
+  flags.group_sizes.assign(flags.names.size(), 1);
+  if (!flags.list.empty()) flags.list = fmt::format("{}", fmt::join(flags.names, ","));
+}
+
+models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags) {
+  if (machine.empty()) return flags.find_groups();
+  const machine::MachineModel& model = named_machine(machine);
+  flags.plugins.load();
+  // All of them at once: another CPU device changes those that were there before.
+  std::vector<Device*> devices = find_known_devices(flags.names);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const machine::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];
+    // Names of this machine's devices match in any case, those of the description do not: there "cpu0" is not CPU0.
+    if (devices[i] != nullptr && devices[i]->name() == described.name) continue;
+    devices[i] = &simulated_device(described);
+  }
+  return flags.grouped(devices);
+}
+
+std::string probe_command(const MachineQuestion& question) {
+  return fmt::format("`shoal probe --devices {}{}`", names_of(question.devices),
+                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+}
+
+void warn_of_disturbance(const machine::MachineModel& machine, const std::string& remedy) {
+  static std::string said;
+  if (machine.disturbance.empty() || machine.disturbance == said) return;
+  said = machine.disturbance;
+  warn(fmt::format("figures of the devices may be wrong, as {} while they were measured: run {} on a quiet machine",
+                   said, remedy));
+}
+
+}  // namespace shoal::tools

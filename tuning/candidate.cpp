@@ -1,0 +1,181 @@
+// What a candidate is called, where its tensors lie, and other plain facts of predictions.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "tuning/predict.h"
+
+namespace shoal::tuning {
+namespace {
+
+struct ObjectiveName {
+  Objective objective;
+  std::string_view name;
+};
+constexpr std::array kObjectives = std::to_array<ObjectiveName>({
+    {Objective::kGeneration, "generation"},
+    {Objective::kPrompt, "prompt"},
+    {Objective::kMix, "mix"},
+});
+
+/// FNV-1a.
+class Digest {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that no text has: "a", "bc" is not "ab", "c"
+  }
+  std::string text() const { return fmt::format("{:016x}", value_); }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+std::string join_shares(std::span<const double> shares, double scale, int digits) {
+  std::string text;
+  for (const double share : shares) {
+    std::string one = fmt::format("{:.{}f}", share * scale, digits);
+    if (one.find('.') != std::string::npos) {
+      one.erase(one.find_last_not_of('0') + 1);
+      if (one.ends_with('.')) one.pop_back();
+    }
+    text += (text.empty() ? "" : ",") + one;
+  }
+  return text;
+}
+
+bool is_same(std::span<const double> shares, const std::string& text) {
+  try {
+    const std::vector<double> read = models::parse_ratio(text, static_cast<int>(shares.size()));
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (std::abs(read[i] - shares[i]) > 1e-9) return false;
+    }
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;  // all of it rounded to 0
+  }
+}
+
+}  // namespace
+
+std::string ratio_text(std::span<const double> shares) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<double> parts;
+  for (const double share : shares) parts.push_back(sum > 0 ? share / sum : 0);
+  // The smallest whole numbers that say the same, as people would write it.
+  for (int scale = 1; scale <= 999; ++scale) {
+    std::string text = join_shares(parts, scale, 0);
+    if (is_same(parts, text)) return text;
+  }
+  return join_shares(parts, 1, 9);
+}
+
+size_t Candidate::device_count() const {
+  size_t count = 0;
+  for (const auto& group : groups) count += group.size();
+  return count;
+}
+
+std::string Candidate::devices() const {
+  std::string text;
+  for (const auto& group : groups) {
+    for (size_t i = 0; i < group.size(); ++i) {
+      const char* gap = text.empty() ? "" : i > 0 && mode == models::SplitMode::kLayer ? "+" : ",";
+      text += gap + group[i]->name();
+    }
+  }
+  return text;
+}
+
+std::string Candidate::ratio() const {
+  return shares.empty() ? "" : ratio_text(shares);
+}
+
+std::string Candidate::name() const {
+  if (device_count() < 2) return devices();
+  return fmt::format("{} {} {}", devices(), mode == models::SplitMode::kLayer ? "layer" : "tensor",
+                     shares.empty() ? "even" : ratio());
+}
+
+std::string_view name_of(Objective objective) {
+  return kObjectives[static_cast<size_t>(objective)].name;
+}
+
+Objective parse_objective(std::string_view text) {
+  for (const ObjectiveName& known : kObjectives) {
+    if (known.name == text) return known.objective;
+  }
+  fail<InvalidArgument>("there is no objective '{}'; there are generation, prompt and mix", text);
+}
+
+void require_work(const Workload& workload, Objective objective) {
+  const bool prompt = workload.prompt > 0, generate = workload.generate > 0;
+  require<InvalidArgument>(objective != Objective::kGeneration || generate,
+                           "the objective generation needs tokens to generate: give -n above 0, or --objective prompt");
+  require<InvalidArgument>(objective != Objective::kPrompt || prompt,
+                           "the objective prompt needs a prompt: give -p above 0, or --objective generation");
+  require<InvalidArgument>(objective != Objective::kMix || (prompt && generate),
+                           "the objective mix needs a prompt and tokens to generate: give -p and -n above 0, or "
+                           "--objective {}",
+                           prompt ? "prompt" : "generation");
+}
+
+models::PlacementOptions placement_of(const Candidate& candidate, models::PlacementOptions options) {
+  options.mode = candidate.mode;
+  options.ratio = candidate.ratio();
+  return options;
+}
+
+std::string split_key(const models::Model& model, const models::Placement& placement) {
+  models::KvCache cache;
+  declare_cache(cache, model.hparams, {1, DType::kF32, DType::kF32});
+  Digest digest;
+  const auto add = [&](const Tensor& tensor) {
+    const int device = placement.device_of(tensor);
+    digest.add(tensor.name);
+    digest.add(placement.devices()[static_cast<size_t>(device)]->name());
+    const models::SplitPolicy* policy = placement.policy_of(device);
+    if (policy != nullptr) digest.add((*policy)(tensor).to_string());
+  };
+  for (const Tensor* tensor : model.weights.tensors()) add(*tensor);
+  for (const Tensor* tensor : cache.context.tensors()) add(*tensor);
+  return digest.text();
+}
+
+std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate) {
+  constexpr int kMost = 99;
+  const auto key_of = [&](const Candidate& one) {
+    return split_key(scenario.model,
+                     models::Placement(scenario.model, one.groups, placement_of(one, scenario.placement)));
+  };
+  if (candidate.shares.empty()) return {};
+  const std::string wanted = key_of(candidate);
+  const double largest = *std::max_element(candidate.shares.begin(), candidate.shares.end());
+  for (int most = 1; most <= kMost; ++most) {
+    Candidate simple = candidate;
+    for (double& share : simple.shares) share = std::round(share / largest * most);
+    if (key_of(simple) == wanted) return simple.shares;
+  }
+  // Or the fewest decimals.
+  const double sum = std::accumulate(candidate.shares.begin(), candidate.shares.end(), 0.0);
+  for (double scale = 1e3; scale < 1e9; scale *= 10) {
+    Candidate simple = candidate;
+    for (double& share : simple.shares) share = std::round(share / sum * scale) / scale;
+    if (key_of(simple) == wanted) return simple.shares;
+  }
+  return candidate.shares;
+}
+
+int64_t margin_bytes(const models::DeviceUse& use) {
+  return static_cast<int64_t>(use.memory.free) - static_cast<int64_t>(use.use.total());
+}
+
+double margin_part(const models::DeviceUse& use) {
+  return use.memory.free == 0 ? 0 : static_cast<double>(margin_bytes(use)) / static_cast<double>(use.memory.free);
+}
+
+}  // namespace shoal::tuning

@@ -1,0 +1,80 @@
+// How long a plan takes on a machine: its steps in virtual time. Every rank has a clock. A compute step moves it on by
+// the costs of its ops; ranks of one domain that compute at the same time share its bandwidth and cores, and whoever
+// is done leaves them to the others. A collective begins when the last rank has come to it. Pure functions.
+//
+//   rank 0  |== compute 40 us ==|........|= all_reduce 5 us =|
+//   rank 1  |====== compute 60 us =======|= all_reduce 5 us =|      waiting: rank 0 20 us, rank 1 0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "devices/trace.h"
+#include "machine/costs.h"
+#include "machine/machine.h"
+#include "meta/plan/plan.h"
+
+namespace shoal::tuning {
+
+struct EstimateOptions {
+  /// Rows of the KV cache that a query sees on the average: caches are planned for the full context, and read as far as
+  /// they are filled. 0: all of them.
+  double kv_rows = 0;
+  bool events = false;  ///< also list what every rank does when
+  /// Begin with MachineModel::run_seconds. False for parts of a run, whose caller adds it once.
+  bool begins_run = true;
+};
+
+/// What one rank spends its time with, seconds. All of it is Estimate::seconds: whoever is done early waits.
+struct RankTime {
+  double compute = 0;
+  double communication = 0;  ///< in collectives, from the moment when all have come
+  double waiting = 0;        ///< for other ranks
+  double host = 0;           ///< for the host's call and the result's way back
+  double total() const { return compute + communication + waiting + host; }
+};
+
+/// Collectives that are alike.
+struct CollectiveTime {
+  Op kind = Op::kAllReduce;
+  int64_t bytes = 0;  ///< of one, the full tensor
+  int64_t count = 0;
+  double seconds = 0;  ///< of one
+};
+
+struct Estimate {
+  double seconds = 0;  ///< from the host's call to the last rank's end
+  std::vector<RankTime> ranks;
+  std::vector<CollectiveTime> collectives;  ///< in order of first use
+  std::vector<TraceEvent> events;           ///< rows are the names of devices; ns from the begin
+
+  /// Part of the time, averaged over ranks, in which they wait for each other: 0 where all are equally busy.
+  double imbalance() const;
+  double communication() const;  ///< seconds of all collectives together
+};
+
+/// Estimates parts of one plan: what they have in common is found out once. Plan and machine must outlive it.
+class Estimator {
+ public:
+  /// `devices`: the machine's device of each rank. Throws InvalidArgument when they are not as many as ranks, or when
+  /// the machine knows no product of a dtype that the plan has.
+  Estimator(const meta::Plan& plan, const machine::MachineModel& machine, std::span<const int> devices,
+            const EstimateOptions& options);
+  ~Estimator();
+  Estimator(Estimator&&) noexcept;
+
+  /// Steps of segments [first, last). Throws InvalidArgument for segments that the plan does not have.
+  Estimate segments(int first, int last) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Steps of segments [first_segment, last_segment) of the plan; `devices`: the machine's device of each rank. Throws
+/// what Estimator throws.
+Estimate estimate(const meta::Plan& plan, int first_segment, int last_segment, const machine::MachineModel& machine,
+                  std::span<const int> devices, const EstimateOptions& options);
+
+}  // namespace shoal::tuning

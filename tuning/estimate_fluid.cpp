@@ -1,0 +1,106 @@
+#include "tuning/estimate_fluid.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace shoal::tuning {
+namespace {
+
+/// A flow on its way.
+struct Runner {
+  Flow* flow = nullptr;
+  size_t next = 0;     ///< piece of work that it is at
+  double left = 1;     ///< part of that piece
+  double seconds = 0;  ///< that the whole piece takes as things are
+  double demand = 0;   ///< bytes/s that it would read, were there enough
+  bool is_served = false;
+
+  const Work& work() const { return flow->work[next]; }
+  double weight() const { return flow->bandwidth > 0 ? flow->bandwidth : demand; }
+};
+
+class Pool {
+ public:
+  Pool(const machine::Domain& domain, std::span<Flow> flows) : domain_(domain) {
+    for (Flow& flow : flows) {
+      Runner runner;
+      runner.flow = &flow;
+      if (skip(runner)) runners_.push_back(runner);
+    }
+  }
+
+  void run() {
+    while (!runners_.empty()) {
+      set_pace();
+      double step = std::numeric_limits<double>::infinity();
+      for (const Runner& runner : runners_) step = std::min(step, runner.left * runner.seconds);
+      now_ += step;
+      std::erase_if(runners_, [&](Runner& runner) { return !advance(runner, step); });
+    }
+  }
+
+ private:
+  /// Passes over work that takes no time. False: there is none left.
+  bool skip(Runner& runner) const {
+    while (runner.next < runner.flow->work.size() && runner.work().seconds <= 0) {
+      runner.flow->ends[runner.next++] = now_;
+    }
+    return runner.next < runner.flow->work.size();
+  }
+
+  bool advance(Runner& runner, double step) const {
+    // Equal ranks are done at the same time, whatever the last bit says.
+    constexpr double kDone = 1e-12;
+    runner.left -= step / runner.seconds;
+    if (runner.left > kDone) return true;
+    runner.flow->ends[runner.next++] = now_;
+    runner.left = 1;
+    return skip(runner);
+  }
+
+  void set_pace() {
+    double cores = 0, demand = 0;
+    for (const Runner& runner : runners_) cores += runner.flow->cores;
+    const double part = domain_.cores > 0 && cores > domain_.cores ? domain_.cores / cores : 1;
+    for (Runner& runner : runners_) {
+      runner.seconds = runner.work().seconds / part;
+      runner.demand = runner.work().bytes / runner.seconds;
+      demand += runner.demand;
+    }
+    if (domain_.bandwidth > 0 && demand > domain_.bandwidth) share_bandwidth();
+  }
+
+  /// Serves those who want less than their part, until there is nobody like that among the others.
+  void share_bandwidth() {
+    constexpr double kLeast = 1e-9;  // where rounding leaves nothing
+    double rest = domain_.bandwidth;
+    for (Runner& runner : runners_) runner.is_served = runner.demand <= 0;
+    for (bool changed = true; changed;) {
+      double weights = 0;
+      for (const Runner& runner : runners_) weights += runner.is_served ? 0 : runner.weight();
+      const double share = std::max(rest, domain_.bandwidth * kLeast) / weights;
+      changed = false;
+      for (Runner& runner : runners_) {
+        if (runner.is_served || runner.demand > runner.weight() * share) continue;
+        runner.is_served = changed = true;
+        rest -= runner.demand;
+      }
+      if (changed) continue;
+      for (Runner& runner : runners_) {
+        if (!runner.is_served) runner.seconds = runner.work().bytes / (runner.weight() * share);
+      }
+    }
+  }
+
+  const machine::Domain& domain_;
+  std::vector<Runner> runners_;
+  double now_ = 0;
+};
+
+}  // namespace
+
+void run_flows(const machine::Domain& domain, std::span<Flow> flows) {
+  Pool(domain, flows).run();
+}
+
+}  // namespace shoal::tuning

@@ -1,0 +1,99 @@
+#include "tuning/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shoal::tuning {
+namespace {
+
+/// What the tightest device has beyond what is to stay free, negative where it does not fit.
+double tightest(std::span<const models::DeviceUse> uses, const FitOptions& options) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const models::DeviceUse& use : uses) {
+    least = std::min(least, static_cast<double>(margin_bytes(use)) - static_cast<double>(margin_of(use, options)));
+  }
+  return least;
+}
+
+/// Room that a session of some context leaves, in the better of the ways to load.
+class RoomByContext {
+ public:
+  RoomByContext(const models::Model& model, const models::Placement& placement, const models::SessionOptions& session,
+                const models::LoadOptions& load, const FitOptions& options)
+      : model_(model), placement_(placement), session_(session), load_(load), options_(options) {}
+
+  double operator()(int64_t context) const {
+    const double room = with(context, load_);
+    if (room >= 0 || !is_repacked()) return room;
+    models::LoadOptions as_they_are = load_;
+    as_they_are.repack = false;
+    return std::max(room, with(context, as_they_are));
+  }
+
+ private:
+  bool is_repacked() const {
+    return load_.repack && std::any_of(placement_.members().begin(), placement_.members().end(),
+                                       [](const Device* device) { return device->type() == DeviceType::kCpu; });
+  }
+  double with(int64_t context, const models::LoadOptions& load) const {
+    models::SessionOptions session = session_;
+    session.context = context;
+    return tightest(models::ModelPlan(model_, placement_, session, load).memory, options_);
+  }
+
+  const models::Model& model_;
+  const models::Placement& placement_;
+  const models::SessionOptions& session_;
+  const models::LoadOptions& load_;
+  const FitOptions& options_;
+};
+
+/// Between a context that fits and one that does not, with the room that each leaves: a straight line says where it
+/// ends, all but a little; from there on in steps that grow.
+int64_t search_context(const RoomByContext& room, int64_t least, double least_room, int64_t most, double most_room) {
+  auto next = least + static_cast<int64_t>(least_room / (least_room - most_room) * static_cast<double>(most - least));
+  for (int64_t reach = kContextStep; most - least > kContextStep; reach = std::min(4 * reach, most)) {
+    if (next <= least || next >= most) next = least + (most - least) / 2;
+    next = next / kContextStep * kContextStep;
+    if (next <= least) next = (least / kContextStep + 1) * kContextStep;
+    if (next >= most) break;
+    if (room(next) >= 0) {
+      least = next;
+      next = least + reach;
+    } else {
+      most = next;
+      next = most - reach;
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+bool fits(std::span<const models::DeviceUse> uses, size_t margin) {
+  return tightest(uses, {.margin = margin}) >= 0;
+}
+
+size_t margin_of(const models::DeviceUse& use, const FitOptions& options) {
+  if (!options.spare_host || !use.on_host) return options.margin;
+  constexpr size_t kLeast = size_t{64} << 20;
+  const size_t total = use.memory.total;
+  return std::max({options.margin, total / 50, std::min(kLeast, total / 16)});
+}
+
+std::optional<int64_t> largest_context(const models::Model& model, const models::Placement& placement,
+                                       const models::SessionOptions& session, const models::LoadOptions& load,
+                                       const FitOptions& options) {
+  const int64_t wanted = session_size(model.hparams, session).context;
+  const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
+  const RoomByContext room(model, placement, session, load, options);
+  const double at_wanted = room(wanted);
+  if (at_wanted >= 0) return wanted;
+  if (least == wanted) return std::nullopt;
+  const double at_least = room(least);
+  if (at_least < 0) return std::nullopt;
+  return search_context(room, least, at_least, wanted, at_wanted);
+}
+
+}  // namespace shoal::tuning

@@ -1,0 +1,75 @@
+// Making a model fit: the largest context for which there is memory (fit.cpp), and what else would help (remedies.cpp).
+// By ModelPlan, which allocates nothing; memory grows with the context, so that a few plans find it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tuning/predict.h"
+
+namespace shoal::tuning {
+
+/// Tokens by which contexts are tried.
+inline constexpr int64_t kContextStep = 32;
+
+/// What `--fit` is told.
+struct FitOptions {
+  int64_t least_context = 4096;  ///< not smaller than this, nor than what was asked for where that is less
+  int64_t prompt = 0;            ///< tokens that the context has to hold besides one more
+  size_t margin = 0;             ///< bytes that stay free on every device
+  /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, where that is less) stay free: what runs beside
+  /// the plan, here and in other programs, takes from the same memory, and the system kills whoever takes too much.
+  bool spare_host = false;
+  bool required = true;  ///< where not even the least context fits, that is an error
+
+  int64_t least() const { return std::max(least_context, prompt + 1); }
+};
+
+/// What has to stay free on a device.
+size_t margin_of(const models::DeviceUse& use, const FitOptions& options);
+
+/// Has every device as much memory as it needs, and the margin?
+bool fits(std::span<const models::DeviceUse> uses, size_t margin);
+
+/// The context asked for if that fits; else the largest that does, a multiple of 32 or the least one. Weights that do
+/// not fit repacked may lie as they are in the file. nullopt: not even the least context fits.
+std::optional<int64_t> largest_context(const models::Model& model, const models::Placement& placement,
+                                       const models::SessionOptions& session, const models::LoadOptions& load,
+                                       const FitOptions& options);
+
+/// A context for which there is memory, and everything that a command has to say for it beside what it says already.
+struct ContextThatFits {
+  int64_t context = 0;
+  Candidate candidate;  ///< with the shares for it
+  std::string options;  ///< "-c 22432 -ts 6,11 -sm layer"
+};
+
+/// What would make a model fit that does not; each by itself.
+struct Remedies {
+  std::string problem;                          ///< "CPU0 needs 9.1 MiB and has 8.0 MiB free"
+  std::optional<ContextThatFits> context;       ///< the largest, with any shares in any of the ways
+  std::optional<ContextThatFits> context_q8_0;  ///< and with a q8_0 cache, where that is more
+  double bits = 0;                              ///< bits per weight of the file
+  std::optional<double> bits_that_fit;          ///< with the context asked for
+  std::string bits_options;                     ///< what else the command has to say then: "-ts 3,5", or nothing
+  std::vector<std::string> quantisations;       ///< with no more bits than that, and smaller than the file's: "Q4_K_M"
+  std::optional<int> more_devices;              ///< so many like `device`
+  std::string device;                           ///< that has most memory
+  std::string devices_options;                  ///< "-ts auto", or nothing
+  bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
+};
+
+/// `asked`: a prediction that does not fit. `groups`: the devices as the command names them, `scenario.placement` its
+/// mode and ratio: options that say the same are left out. `ways`: devices and modes to look at, the ones that are
+/// liked best first; their shares do not count.
+Remedies remedies(const Scenario& scenario, const Prediction& asked, const models::DeviceGroups& groups,
+                  std::span<const Candidate> ways);
+/// For the devices of the candidate, in either mode.
+Remedies remedies(const Scenario& scenario, const Prediction& asked);
+/// One sentence: "CPU0 needs 9.1 MiB and has 8.0 MiB free; what would fit: a context of 256 (-c 256); ...".
+std::string to_string(const Remedies& remedies);
+
+}  // namespace shoal::tuning

@@ -1,0 +1,306 @@
+#include "tuning/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "tuning/pipeline_time.h"
+#include "tuning/run_cost.h"
+
+namespace shoal::tuning {
+namespace {
+
+/// Long prompts have many batches that differ little: so many different fillings of the cache are looked at.
+constexpr int64_t kPromptSamples = 8;
+
+double as_double(int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// A split of a schedule on the machine.
+struct Stage {
+  int backend = 0;
+  double copies = 0;  ///< seconds that it waits for copies
+  tuning::Estimate estimate;
+  double seconds() const { return copies + estimate.seconds; }
+};
+
+/// What several stages take, by device of the placement.
+struct Totals {
+  std::vector<tuning::RankTime> ranks;
+  std::vector<tuning::CollectiveTime> collectives;
+  double copies = 0;
+  double seconds = 0;
+
+  void add(const tuning::CollectiveTime& one, int64_t times) {
+    const auto known = std::find_if(collectives.begin(), collectives.end(), [&](const tuning::CollectiveTime& other) {
+      return other.kind == one.kind && other.bytes == one.bytes;
+    });
+    if (known == collectives.end()) {
+      collectives.push_back(one);
+      collectives.back().count *= times;
+      return;
+    }
+    const int64_t more = one.count * times, count = known->count + more;
+    known->seconds = (known->seconds * as_double(known->count) + one.seconds * as_double(more)) /
+                     as_double(std::max<int64_t>(count, 1));
+    known->count = count;
+  }
+};
+
+/// Plans of one model on one placement, and how long they take on the machine.
+class Predictor {
+ public:
+  Predictor(const models::Model& model, const models::Placement& placement, const machine::MachineModel& machine,
+            const models::SessionOptions& session, const models::LoadOptions& load, const Poll& poll)
+      : model_(model),
+        placement_(placement),
+        machine_(machine),
+        session_(session),
+        load_(load),
+        poll_(poll),
+        plan_(model, placement, session, load) {
+    for (size_t d = 0; d < placement.devices().size(); ++d) {
+      std::vector<int> members;
+      for (const Device* member : placement.members_of(static_cast<int>(d))) {
+        members.push_back(machine.index(member->name()));
+      }
+      devices_.push_back(std::move(members));
+    }
+  }
+
+  const models::ModelPlan& plan() const { return plan_; }
+
+  PhasePrediction generation(int64_t depth, int64_t count) const {
+    // The cost of a token grows evenly with the cache: the one in the middle is the average one.
+    Totals totals = new_totals();
+    for (const Stage& stage : stages(plan_.step, as_double(depth) + (as_double(count) + 1) / 2)) {
+      add(totals, stage, 1);
+      totals.seconds += stage.seconds();
+    }
+    PhasePrediction phase = finish(totals, host_part());
+    phase.seconds *= as_double(count);
+    phase.rate = as_double(count) / phase.seconds;
+    return phase;
+  }
+
+  PhasePrediction prompt(int64_t depth, int64_t count) const {
+    std::vector<AlikeRuns> runs;
+    Totals totals = new_totals();
+    for (const AlikeBatches& alike : alike_batches(count)) {
+      if (poll_) poll_();
+      runs.push_back({alike.count, {}});
+      for (const Stage& stage : stages(planned(alike.shape), as_double(depth) + alike.rows)) {
+        add(totals, stage, alike.count);
+        runs.back().stages.push_back({stage.backend, stage.seconds()});
+      }
+    }
+    totals.seconds = seconds_of_runs(runs);
+    PhasePrediction phase = finish(totals, host_part());
+    phase.rate = as_double(count) / phase.seconds;
+    return phase;
+  }
+
+ private:
+  /// Batches of a prompt that are taken to see as many rows of the cache.
+  struct AlikeBatches {
+    int64_t count = 1;
+    models::BatchShape shape;
+    double rows = 0;  ///< of the prompt
+  };
+
+  /// Few, however long the prompt is: full batches by which part of the prompt they begin in, and the rest.
+  std::vector<AlikeBatches> alike_batches(int64_t count) const {
+    const int64_t batch = plan_.size.batch;
+    const int64_t bucket = std::max<int64_t>(batch, (count + kPromptSamples - 1) / kPromptSamples);
+    const auto rows = [&](int64_t begin, int64_t tokens) {
+      if (bucket == batch) return as_double(begin) + (as_double(tokens) + 1) / 2;
+      return std::min((as_double(begin / bucket) + 0.5) * as_double(bucket), as_double(count));
+    };
+    std::vector<AlikeBatches> out;
+    const int64_t full = (count - 1) / batch;
+    for (int64_t i = 0; i < full;) {
+      const int64_t next_part = (i * batch / bucket + 1) * bucket;
+      const int64_t end = std::min(full, (next_part + batch - 1) / batch);
+      out.push_back({end - i, {batch, 1}, rows(i * batch, batch)});
+      i = end;
+    }
+    int64_t begin = full * batch;
+    for (const models::Batch& rest : models::divide_into_batches(count - begin, 1, batch)) {
+      out.push_back({1, rest.shape, rows(begin, rest.tokens)});
+      begin += rest.tokens;
+    }
+    return out;
+  }
+
+  Totals new_totals() const {
+    Totals totals;
+    totals.ranks.resize(placement_.members().size());
+    return totals;
+  }
+
+  /// The plan of a prompt batch: one of those that the session has room for, or made here.
+  const models::PlannedGraph& planned(models::BatchShape shape) const {
+    if (shape.tokens == 1) return plan_.step;
+    const std::vector<models::BatchShape> largest = models::largest_prompt_shapes(plan_.size.batch);
+    const auto known = std::find(largest.begin(), largest.end(), shape);
+    if (known != largest.end()) return plan_.prompts[static_cast<size_t>(known - largest.begin())];
+    for (const auto& [made, graph] : more_) {
+      if (made == shape) return *graph;
+    }
+    auto graph = std::make_unique<models::PlannedGraph>(plan_graph(model_, placement_, session_, load_, plan_, shape));
+    more_.emplace_back(shape, std::move(graph));
+    return *more_.back().second;
+  }
+
+  std::vector<Stage> stages(const models::PlannedGraph& planned, double rows) const {
+    std::vector<std::optional<tuning::Estimator>> estimators(devices_.size());
+    std::vector<Stage> out;
+    for (size_t s = 0; s < planned.schedule.splits.size(); ++s) {
+      const sched::Split& split = planned.schedule.splits[s];
+      const auto backend = static_cast<size_t>(split.backend);
+      if (!estimators[backend]) {
+        const tuning::EstimateOptions options{.kv_rows = rows, .begins_run = false};
+        estimators[backend].emplace(planned.on(split.backend), machine_, devices_[backend], options);
+      }
+      const int segment = planned.local.splits[s].segment;
+      Stage stage{split.backend, 0, estimators[backend]->segments(segment, segment + 1)};
+      for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(machine_, copy);
+      out.push_back(std::move(stage));
+    }
+    return out;
+  }
+
+  void add(Totals& totals, const Stage& stage, int64_t count) const {
+    const double times = as_double(count);
+    const auto members = placement_.members_of(stage.backend);
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      const auto known = std::find(placement_.members().begin(), placement_.members().end(), members[rank]);
+      tuning::RankTime& time = totals.ranks[static_cast<size_t>(known - placement_.members().begin())];
+      time.compute += times * stage.estimate.ranks[rank].compute;
+      time.communication += times * (stage.estimate.ranks[rank].communication + stage.copies);
+    }
+    totals.copies += times * stage.copies;
+    for (const tuning::CollectiveTime& one : stage.estimate.collectives) totals.add(one, count);
+  }
+
+  double seconds_of_runs(const std::vector<AlikeRuns>& runs) const {
+    const models::PlannedGraph& largest = plan_.prompts.empty() ? plan_.step : plan_.prompts.front();
+    const auto alike = [&](const auto& run) { return run.stages.size() == runs.front().stages.size(); };
+    if (largest.schedule.ordered || !std::all_of(runs.begin(), runs.end(), alike)) {
+      double seconds = 0;
+      for (const auto& run : runs) {
+        for (const StageWork& stage : run.stages) seconds += as_double(run.count) * stage.seconds;
+      }
+      return seconds;
+    }
+    std::vector<CoreDemand> demand;
+    for (const std::vector<int>& members : devices_) {
+      demand.emplace_back(machine_.domains.size());
+      for (const int member : members) {
+        const machine::DeviceModel& device = machine_.devices[static_cast<size_t>(member)];
+        demand.back()[static_cast<size_t>(device.domain)] += device.cores;
+      }
+    }
+    std::vector<double> cores;
+    for (const machine::Domain& domain : machine_.domains) cores.push_back(domain.cores);
+    const int wanted = scheduler_options(placement_, session_).copies;
+    return pipeline_seconds(runs, sched::copies_for(largest.schedule, wanted), demand, cores);
+  }
+
+  /// The host's part of a run, inputs and results.
+  double host_part() const {
+    return host_seconds(machine_, placement_) + output_seconds(machine_, placement_, plan_.step);
+  }
+
+  PhasePrediction finish(const Totals& totals, double host) const {
+    PhasePrediction phase;
+    for (const Device* member : placement_.members()) phase.devices.push_back(member->name());
+    phase.ranks = totals.ranks;
+    double waiting = 0;
+    for (tuning::RankTime& rank : phase.ranks) {
+      rank.host = host;
+      rank.waiting = std::max(0.0, totals.seconds - rank.compute - rank.communication);
+      waiting += rank.waiting / as_double(static_cast<int64_t>(phase.ranks.size()));
+    }
+    phase.collectives = totals.collectives;
+    phase.copies = totals.copies;
+    phase.host = host;
+    phase.seconds = totals.seconds + host;
+    phase.imbalance = totals.seconds > 0 ? waiting / totals.seconds : 0;
+    return phase;
+  }
+
+  const models::Model& model_;
+  const models::Placement& placement_;
+  const machine::MachineModel& machine_;
+  const models::SessionOptions& session_;
+  const models::LoadOptions& load_;
+  const Poll& poll_;
+  models::ModelPlan plan_;
+  std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
+  mutable std::vector<std::pair<models::BatchShape, std::unique_ptr<models::PlannedGraph>>> more_;
+};
+
+}  // namespace
+
+Workload clipped(Workload workload, int64_t context) {
+  workload.depth = std::clamp<int64_t>(workload.depth, 0, std::max<int64_t>(context - 1, 0));
+  workload.prompt = std::min(workload.prompt, context - workload.depth);
+  workload.generate = std::min(workload.generate, context - workload.depth);
+  return workload;
+}
+
+Prediction predict(const models::Model& model, const Candidate& candidate, const machine::MachineModel& machine,
+                   const models::PlacementOptions& placement_options, const models::SessionOptions& session,
+                   const models::LoadOptions& load, const Workload& workload, const Poll& poll) {
+  if (poll) poll();
+  const int64_t context = session_size(model.hparams, session).context;
+  require<InvalidArgument>(workload == clipped(workload, context),
+                           "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
+                           "larger one (-c) or fewer tokens",
+                           workload.prompt, workload.generate, workload.depth, context);
+  const models::Placement placement(model, candidate.groups, placement_of(candidate, placement_options));
+  const Predictor predictor(model, placement, machine, session, load, poll);
+  Prediction prediction;
+  prediction.candidate = candidate;
+  prediction.memory = predictor.plan().memory;
+  prediction.fits = fits(prediction.memory);
+  prediction.host_bytes = predictor.plan().host_bytes;
+  prediction.context = context;
+  prediction.workload = workload;
+  if (workload.prompt > 0) prediction.prompt = predictor.prompt(workload.depth, workload.prompt);
+  if (workload.generate > 0) prediction.generation = predictor.generation(workload.depth, workload.generate);
+  prediction.split_key = split_key(model, placement);
+  return prediction;
+}
+
+Prediction Scenario::predict(const Candidate& candidate) const {
+  return tuning::predict(model, candidate, machine, placement, session, load, workload, poll);
+}
+
+double PhasePrediction::communication() const {
+  double seconds = 0;
+  for (const tuning::CollectiveTime& one : collectives) seconds += as_double(one.count) * one.seconds;
+  return seconds;
+}
+
+int64_t PhasePrediction::collective_count() const {
+  int64_t count = 0;
+  for (const tuning::CollectiveTime& one : collectives) count += one.count;
+  return count;
+}
+
+double seconds_of(const Prediction& prediction, Objective objective) {
+  const double prompt = prediction.prompt ? prediction.prompt->seconds : 0;
+  const double generation = prediction.generation ? prediction.generation->seconds : 0;
+  if (objective == Objective::kGeneration && prediction.generation) return generation;
+  if (objective == Objective::kPrompt && prediction.prompt) return prompt;
+  return prompt + generation;
+}
+
+}  // namespace shoal::tuning

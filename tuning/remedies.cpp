@@ -1,0 +1,321 @@
+// What would help where a model does not fit.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tuning/fit.h"
+#include "tuning/memory_shares.h"
+
+namespace shoal::tuning {
+namespace {
+
+/// Shares of whole units are a little uneven.
+constexpr double kUneven = 1.05;
+/// Types of files and the bits that they take per weight, roughly, more rather than less: it depends on the model.
+struct FileBits {
+  const char* name;
+  double bits;
+};
+constexpr std::array kFileBits = std::to_array<FileBits>({
+    {"F16", 16.0},
+    {"Q8_0", 8.5},
+    {"Q6_K", 6.6},
+    {"Q5_K_M", 5.7},
+    {"Q5_K_S", 5.6},
+    {"Q4_K_M", 4.9},
+    {"Q4_K_S", 4.7},
+    {"Q4_0", 4.7},
+    {"Q3_K_M", 4.0},
+    {"Q3_K_S", 3.7},
+    {"Q2_K", 3.2},
+});
+
+std::string problem_of(std::span<const models::DeviceUse> uses) {
+  std::string text;
+  for (const models::DeviceUse& use : uses) {
+    if (margin_bytes(use) >= 0) continue;
+    text += fmt::format("{}{} needs {} and has {} free", text.empty() ? "" : ", ", use.device,
+                        format_bytes(use.use.total()), format_bytes(use.memory.free));
+  }
+  return text;
+}
+
+double bits_per_weight(const models::Model& model) {
+  double elements = 0;
+  for (const Tensor* weight : model.weights.tensors()) elements += static_cast<double>(weight->elements());
+  return elements > 0 ? static_cast<double>(model.file.tensor_bytes()) * 8 / elements : 0;
+}
+
+/// Part of its weights that every device has room for; 0: not even without weights.
+double weights_that_fit(std::span<const models::DeviceUse> uses) {
+  double part = std::numeric_limits<double>::infinity();
+  for (const models::DeviceUse& use : uses) {
+    const double room = static_cast<double>(margin_bytes(use)) + static_cast<double>(use.use.weights);
+    if (use.use.weights > 0 || room < 0) part = std::min(part, room / static_cast<double>(use.use.weights + 1));
+  }
+  return std::max(part, 0.0);
+}
+
+/// Looks for remedies over several ways.
+class Remedying {
+ public:
+  Remedying(const Scenario& scenario, const Prediction& asked, const models::DeviceGroups& groups,
+            std::span<const Candidate> ways)
+      : scenario_(scenario), asked_(asked), groups_(groups), ways_(ways) {}
+
+  Remedies run() {
+    Remedies out;
+    out.problem = problem_of(asked_.memory);
+    out.context = largest(scenario_.session, {});
+    models::SessionOptions smaller = scenario_.session;
+    smaller.dtype_k = smaller.dtype_v = DType::kQ8_0;
+    if (scenario_.model.hparams.head_dim_k % 32 == 0 && scenario_.model.hparams.head_dim_v % 32 == 0) {
+      out.context_q8_0 = largest(smaller, " -ctk q8_0 -ctv q8_0");
+      if (out.context && out.context_q8_0 && out.context_q8_0->context <= out.context->context)
+        out.context_q8_0.reset();
+    }
+    find_quantisations(out);
+    find_devices(out);
+    return out;
+  }
+
+ private:
+  /// With what a session is otherwise.
+  std::optional<ContextThatFits> largest(const models::SessionOptions& session, const std::string& options) const {
+    std::optional<MemoryShares> best_way;
+    MemoryShares::Fit best;
+    for (const Candidate& candidate : ways_) {
+      if (best.context >= asked_.context) break;
+      try {
+        const MemoryShares way(scenario_, candidate, session);
+        const auto fit = way.largest(asked_.context, best.context);
+        if (!fit || fit->context <= best.context) continue;
+        best = *fit;
+        best_way.emplace(way);
+      } catch (const InvalidArgument&) {
+        continue;  // what the options of the placement rule out
+      }
+    }
+    if (!best_way) return std::nullopt;
+    ContextThatFits out{best.context, best_way->with(best.shares), {}};
+    out.options = fmt::format("-c {}{}{}{}", best.context, options, split_options(out.candidate),
+                              best_way->needs_no_repack(best) ? " --no-repack" : "");
+    return out;
+  }
+
+  /// What the command has to say for the devices, mode and shares of a candidate: " -dev CPU0,CPU1 -ts 3,1 -sm layer".
+  std::string split_options(const Candidate& candidate) const {
+    std::string text;
+    const bool by_layer = candidate.mode == models::SplitMode::kLayer;
+    if (by_layer ? candidate.groups != groups_ : flat(candidate.groups) != flat(groups_)) {
+      text += " -dev " + candidate.devices();
+    }
+    const size_t sharers = by_layer ? candidate.groups.size() : candidate.device_count();
+    if (!candidate.shares.empty()) {
+      text += " -ts " + candidate.ratio();
+    } else if (!scenario_.placement.ratio.empty()) {
+      text += " -ts " + ratio_text(std::vector<double>(sharers, 1.0));
+    }
+    if (candidate.device_count() > 1 && candidate.mode != scenario_.placement.mode) text += mode_option(candidate.mode);
+    return text;
+  }
+
+  static std::string mode_option(models::SplitMode mode) {
+    return mode == models::SplitMode::kLayer ? " -sm layer" : " -sm tensor";
+  }
+
+  static std::vector<Device*> flat(const models::DeviceGroups& groups) {
+    std::vector<Device*> all;
+    for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+    return all;
+  }
+
+  /// Ways with as many devices as there are.
+  std::vector<Candidate> widest() const {
+    std::vector<Candidate> out;
+    for (const Candidate& way : ways_) {
+      if (out.empty() || way.device_count() == out.front().device_count()) out.push_back(way);
+    }
+    return out;
+  }
+
+  void find_quantisations(Remedies& out) const {
+    out.bits = bits_per_weight(scenario_.model);
+    double best = 0;
+    std::optional<MemoryShares> best_way;
+    std::vector<double> best_shares;
+    for (const Candidate& candidate : widest()) {
+      try {
+        const MemoryShares way(scenario_, candidate, scenario_.session);
+        const std::vector<double> balanced = way.balanced(asked_.context);
+        for (const auto& shares : {std::vector<double>(), balanced}) {
+          const double part = weights_that_fit(way.memory(asked_.context, shares));
+          if (part <= best) continue;
+          best = part;
+          best_way.emplace(way);
+          best_shares = shares;
+        }
+      } catch (const InvalidArgument&) {
+        continue;
+      }
+    }
+    if (best <= 0 || best >= 1) return;
+    const double bits = out.bits * best;
+    // What the file is itself, and types that are as large, are no help.
+    const auto* own = std::min_element(kFileBits.begin(), kFileBits.end(), [&](const auto& a, const auto& b) {
+      return std::abs(a.bits - out.bits) < std::abs(b.bits - out.bits);
+    });
+    for (const FileBits& type : kFileBits) {
+      if (type.bits <= bits && type.bits < own->bits && type.bits < out.bits) out.quantisations.emplace_back(type.name);
+    }
+    if (out.quantisations.empty()) return;
+    out.bits_that_fit = bits;
+    out.bits_options = split_options(best_way->with(best_shares));
+  }
+
+  void find_devices(Remedies& out) const {
+    for (const Candidate& candidate : widest()) {
+      try {
+        find_devices(out, candidate);
+      } catch (const InvalidArgument&) {
+        continue;
+      }
+    }
+  }
+
+  // Each device has something of its own (what is mirrored, and memory to compute in), and room beside it for its part
+  // of what is divided: of whole layers, or of anything.
+  void find_devices(Remedies& out, const Candidate& candidate) const {
+    const MemoryShares way(scenario_, candidate, scenario_.session);
+    const std::vector<models::DeviceUse> uses = way.memory(asked_.context, {});
+    const models::SplitMode mode = candidate.device_count() > 1 ? candidate.mode : scenario_.placement.mode;
+    const auto is_asked = [&](const models::DeviceUse& use) {
+      return std::any_of(candidate.groups.begin(), candidate.groups.end(), [&](const auto& group) {
+        return std::any_of(group.begin(), group.end(), [&](const Device* one) { return one->name() == use.device; });
+      });
+    };
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // what the host has is not divided
+    const Divided divided = divided_bytes(mode);
+    double all = 0;
+    for (const models::DeviceUse& use : uses) all += static_cast<double>(use.use.total());
+    const double own = std::max(0.0, all - divided.bytes) / static_cast<double>(uses.size());
+    const auto whole = [&](double bytes) {
+      return divided.unit > 0 ? std::floor(bytes / divided.unit) * divided.unit : bytes;
+    };
+    double room = 0, most = 0;
+    std::string device;
+    for (const models::DeviceUse& use : uses) {
+      const double one = whole(static_cast<double>(use.memory.free) - own);
+      room += std::max(0.0, one);
+      if (one > most) most = one, device = use.device;
+    }
+    if (most <= 0) return;
+    const double more = std::max(1.0, std::ceil((divided.bytes * kUneven - room) / most));
+    constexpr double kMost = 64;
+    if (more > kMost || (out.more_devices && more >= *out.more_devices)) return;
+    out.more_devices = static_cast<int>(more);
+    out.device = device;
+    const bool alike = std::all_of(uses.begin(), uses.end(), [&](const models::DeviceUse& use) {
+      return use.memory.free == uses.front().memory.free;
+    });
+    const bool even = alike && divided.unit == 0 && scenario_.placement.ratio.empty();
+    out.devices_options = even ? "" : " -ts auto";
+    if (mode != scenario_.placement.mode) out.devices_options += mode_option(mode);
+  }
+
+  /// Bytes of weights and caches that devices divide among them, and of how much that is whole; 0: of nothing.
+  struct Divided {
+    double bytes = 0, unit = 0;
+  };
+  Divided divided_bytes(models::SplitMode mode) const {
+    const models::Model& model = scenario_.model;
+    const models::SessionOptions& session = scenario_.session;
+    models::KvCache cache;
+    declare_cache(cache, model.hparams,
+                  {session_size(model.hparams, session).context, session.dtype_k, session.dtype_v});
+    const bool by_layer = mode == models::SplitMode::kLayer;
+    Divided out;
+    for (const Tensor* tensor : cache.context.tensors()) out.bytes += static_cast<double>(tensor->bytes());
+    for (const models::ModelTensor& tensor : model.split_tensors()) {
+      if (by_layer ? tensor.spec->layer < 0 : tensor.spec->cut.group == models::CutGroup::kNone) continue;
+      out.bytes += static_cast<double>(model.weights.find(tensor.spec->name)->bytes());
+    }
+    if (by_layer) out.unit = out.bytes / static_cast<double>(std::max<int64_t>(model.hparams.layers, 1));
+    return out;
+  }
+
+  const Scenario& scenario_;
+  const Prediction& asked_;
+  const models::DeviceGroups& groups_;
+  std::span<const Candidate> ways_;
+};
+
+/// With so many digits that they differ: "4.7" and "4.8". What is at most so much is not rounded up.
+std::pair<std::string, std::string> bits_texts(double at_most, double now) {
+  std::pair<std::string, std::string> texts;
+  double scale = 1;
+  for (int digits = 1; digits <= 6; ++digits) {
+    scale *= 10;
+    texts = {fmt::format("{:.{}f}", std::floor(at_most * scale) / scale, digits), fmt::format("{:.{}f}", now, digits)};
+    if (texts.first != texts.second) break;
+  }
+  return texts;
+}
+
+std::string in_brackets(const std::string& options) {
+  return options.empty() ? "" : fmt::format(" ({})", options.substr(options.find_first_not_of(' ')));
+}
+
+}  // namespace
+
+Remedies remedies(const Scenario& scenario, const Prediction& asked, const models::DeviceGroups& groups,
+                  std::span<const Candidate> ways) {
+  return Remedying(scenario, asked, groups, ways).run();
+}
+
+Remedies remedies(const Scenario& scenario, const Prediction& asked) {
+  const Candidate& candidate = asked.candidate;
+  std::vector<Candidate> ways{{candidate.groups, candidate.mode, {}}};
+  if (candidate.device_count() > 1) {
+    Candidate other{candidate.groups, models::SplitMode::kTensor, {}};
+    if (candidate.mode == models::SplitMode::kTensor) {
+      other = {{}, models::SplitMode::kLayer, {}};
+      for (const auto& group : candidate.groups) {
+        for (Device* device : group) other.groups.push_back({device});
+      }
+    }
+    ways.push_back(other);
+  }
+  return remedies(scenario, asked, candidate.groups, ways);
+}
+
+std::string to_string(const Remedies& remedies) {
+  std::vector<std::string> parts;
+  if (const auto& one = remedies.context) {
+    parts.push_back(fmt::format("a context of {}{}", one->context, in_brackets(one->options)));
+  }
+  if (const auto& one = remedies.context_q8_0) {
+    parts.push_back(fmt::format("a context of {} with a q8_0 cache{}", one->context, in_brackets(one->options)));
+  }
+  if (remedies.bits_that_fit) {
+    const auto [at_most, now] = bits_texts(*remedies.bits_that_fit, remedies.bits);
+    const std::string with = remedies.bits_options.empty() ? "" : " with" + remedies.bits_options;
+    parts.push_back(fmt::format("weights of at most {} bits instead of {} ({}){}", at_most, now,
+                                fmt::join(remedies.quantisations, ", "), with));
+  }
+  if (remedies.more_devices) {
+    parts.push_back(fmt::format("{} more device{} like {}{}", *remedies.more_devices,
+                                *remedies.more_devices == 1 ? "" : "s", remedies.device,
+                                in_brackets(remedies.devices_options)));
+  }
+  if (parts.empty()) return remedies.problem + "; use a smaller model";
+  return fmt::format("{}; what would fit: {}", remedies.problem, fmt::join(parts, "; or "));
+}
+
+}  // namespace shoal::tuning

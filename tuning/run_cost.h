@@ -1,0 +1,21 @@
+// What a run costs on a machine beside the steps of its plans: for predictions (predict.h) and the timelines of them.
+// Pure functions.
+#pragma once
+
+#include "machine/machine.h"
+#include "models/session/model_plan.h"
+
+namespace shoal::tuning {
+
+/// Bringing the caller's inputs to the devices, starting the run and waiting for its end.
+double host_seconds(const machine::MachineModel& machine, const models::Placement& placement);
+
+/// Of the experts in a streamed weight only those that are used are brought. 0 for the caller's own inputs, which are
+/// part of host_seconds().
+double copy_seconds(const machine::MachineModel& machine, const sched::Copy& copy);
+
+/// Bringing the results to the host from devices that have other memory.
+double output_seconds(const machine::MachineModel& machine, const models::Placement& placement,
+                      const models::PlannedGraph& planned);
+
+}  // namespace shoal::tuning
