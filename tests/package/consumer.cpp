@@ -11,6 +11,7 @@
 #include "graph/ops/ops.h"
 #include "meta/device/meta_device.h"
 #include "models/arch/model.h"
+#include "models/place/split_policy.h"
 
 namespace {
 
