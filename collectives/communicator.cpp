@@ -139,8 +139,24 @@ void Communicator::describe_span(const FusedNorm& norm) {
 }
 
 void Communicator::enqueue_fused(int rank, const FusedNorm& norm) {
-  fail<InvalidArgument>("[all_reduce_norm {}] the communicator '{}' cannot do it for rank {} of {}; ask can_fuse()",
+  fail<InvalidArgument>("[all_reduce_norm {}] the communicator '{}' cannot do it for rank {} of {}; see fused_limits()",
                         norm.what, name(), rank, size());
+}
+
+CommunicatorTraits Communicator::describe() const {
+  CommunicatorTraits traits{{}, fused_limits()};
+  for (int rank = 0; rank < size(); ++rank) traits.buffer_bytes.push_back(buffer_bytes(rank));
+  return traits;
+}
+
+CommunicatorTraits CommunicatorFactory::describe(std::span<Device* const> devices, const Options& options) const {
+  return describe_ ? describe_(devices, options) : CommunicatorTraits{std::vector<size_t>(devices.size(), 0), {}};
+}
+
+std::vector<Device*> devices_of(std::span<Backend* const> backends) {
+  std::vector<Device*> devices;
+  for (Backend* backend : backends) devices.push_back(&backend->device());
+  return devices;
 }
 
 void Communicator::validate(int rank, const Call& call) const {

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "devices/backend.h"
+#include "devices/device.h"
 
 namespace shoal::collectives {
 
@@ -63,6 +63,24 @@ struct FusedNorm {
   const char* what = "";  ///< tensor name for messages
 };
 
+/// Up to which size a communicator does FusedNorm in one call, and faster than in several; zeros: never.
+struct FusedLimits {
+  int64_t row = 0;  ///< elements of a row
+  int64_t rows = 0;
+  int64_t elements = 0;  ///< of all rows
+  bool allow(int64_t row_length, int64_t row_count) const {
+    return 0 < row_length && row_length <= row && row_count <= rows && row_length * row_count <= elements;
+  }
+  bool operator==(const FusedLimits&) const = default;
+};
+
+/// What plans have to know of a communicator.
+struct CommunicatorTraits {
+  std::vector<size_t> buffer_bytes;  ///< that each rank holds for communication
+  FusedLimits fused;
+  bool operator==(const CommunicatorTraits&) const = default;
+};
+
 /// SHOAL_COMM_TIMEOUT (seconds, 1 to 86400), or 120 s: longer than any work between two collectives of a healthy run.
 /// Throws InvalidArgument for another value.
 std::chrono::milliseconds default_timeout();
@@ -96,12 +114,9 @@ class Communicator {
   /// Queues rank `rank`'s side on that rank's backend. Does not block or allocate. Throws InvalidArgument
   /// for a bad call (counts of the wrong length, a dtype that cannot be reduced).
   virtual void enqueue(int rank, const Call& call) = 0;
-  /// Can this be done in one go, and is that the faster way? By its sizes alone, so that all ranks hear the same.
-  virtual bool can_fuse(const FusedNorm& norm) const {
-    (void)norm;
-    return false;
-  }
-  /// Like enqueue(), for what can_fuse() said yes to; every rank must queue it. Throws InvalidArgument.
+  /// What enqueue_fused() can be given.
+  virtual FusedLimits fused_limits() const { return {}; }
+  /// Like enqueue(), within fused_limits(); every rank must queue it. Throws InvalidArgument.
   virtual void enqueue_fused(int rank, const FusedNorm& norm);
   /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A communicator that
   /// failed once, in whatever way, stays failed with its first message; make a new one to go on.
@@ -111,6 +126,7 @@ class Communicator {
   virtual bool can_be_recorded() const { return false; }
   /// Memory held for communication on one rank, bytes.
   virtual size_t buffer_bytes(int rank) const = 0;
+  CommunicatorTraits describe() const;
 
  protected:
   /// Checks that every implementation shares; throws InvalidArgument.
@@ -123,23 +139,46 @@ class Communicator {
   static int64_t elements_out(int rank, int ranks, const Call& call);
 };
 
-/// Makes a communicator over backends, one for each rank.
-using CommunicatorFactory =
-    std::function<std::unique_ptr<Communicator>(std::span<Backend* const> ranks, const Options& options)>;
+/// The device of each backend.
+std::vector<Device*> devices_of(std::span<Backend* const> backends);
 
-/// Bytes that the host communicator will hold for each rank of a mesh of `ranks`; for plans made without devices.
-size_t host_buffer_bytes(int ranks);
+/// Makes a communicator over backends, one for each rank; and says before, by the devices alone, what it will be like,
+/// so that what is planned without a communicator is what runs with one.
+class CommunicatorFactory {
+ public:
+  using Make = std::function<std::unique_ptr<Communicator>(std::span<Backend* const> ranks, const Options& options)>;
+  using Describe = std::function<CommunicatorTraits(std::span<Device* const> devices, const Options& options)>;
+
+  CommunicatorFactory(std::nullptr_t = nullptr) {}
+  /// Without `describe` plans are made for a communicator that holds nothing and fuses nothing, and again when there is
+  /// one that does.
+  template <class F>
+  requires std::is_constructible_v<Make, F> CommunicatorFactory(F make, Describe describe = {})
+      : make_(std::move(make)), describe_(std::move(describe)) {}
+
+  explicit operator bool() const { return static_cast<bool>(make_); }
+  std::unique_ptr<Communicator> operator()(std::span<Backend* const> ranks, const Options& options) const {
+    return make_(ranks, options);
+  }
+  CommunicatorTraits describe(std::span<Device* const> devices, const Options& options = {}) const;
+
+ private:
+  Make make_;
+  Describe describe_;
+};
 
 /// Over backends that run host functions in stream order (CPU devices), one backend for each rank. Throws
 /// InvalidArgument otherwise. Synchronizes the backends. They must outlive the communicator's use and be
 /// synchronized before it is destroyed; after a CommError synchronize all of them before freeing tensors.
 /// How each collective works, its steps and bytes: docs/collectives.md.
 std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options = {});
+CommunicatorTraits describe_host_communicator(std::span<Device* const> devices, const Options& options = {});
 
 /// Over any backends that run host functions in stream order, of different families too: ranks whose memory the host
 /// cannot use (Backend::has_own_memory) send theirs through pinned host memory, in pieces, so that copies of one piece
 /// overlap with the exchange of another. Slow beside communicators of one family. Conditions as for the host
 /// communicator. See docs/collectives.md.
 std::unique_ptr<Communicator> make_staged_communicator(std::span<Backend* const> ranks, const Options& options = {});
+CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices, const Options& options = {});
 
 }  // namespace shoal::collectives

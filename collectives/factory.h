@@ -14,8 +14,8 @@ namespace shoal::collectives {
 
 /// Of the classes that both sides use, as one number.
 constexpr uint64_t class_sizes() {
-  return mixed_sizes(
-      {sizeof(Options), sizeof(Call), sizeof(FusedNorm), sizeof(Communicator), sizeof(CommunicatorFactory)});
+  return mixed_sizes({sizeof(Options), sizeof(Call), sizeof(FusedNorm), sizeof(Communicator),
+                      sizeof(CommunicatorTraits), sizeof(CommunicatorFactory)});
 }
 
 /// Owned by the family. The first member stays where it is in every version, and nothing else is read when it differs.

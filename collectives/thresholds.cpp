@@ -29,10 +29,10 @@ std::filesystem::path thresholds_file() {
   return cache_file(kVariable, "collectives.json");
 }
 
-std::string mesh_key(std::span<Backend* const> ranks) {
+std::string mesh_key(std::span<Device* const> ranks) {
   std::map<std::string, int> counts;
-  for (const Backend* rank : ranks) {
-    std::string description = rank->device().description();
+  for (const Device* rank : ranks) {
+    std::string description = rank->description();
     // Parts of one GPU are alike.
     if (const size_t part = description.rfind(", part "); part != std::string::npos) description.resize(part);
     ++counts[description];
@@ -44,7 +44,7 @@ std::string mesh_key(std::span<Backend* const> ranks) {
   return key;
 }
 
-std::optional<Thresholds> find_thresholds(std::span<Backend* const> ranks) {
+std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks) {
   const nlohmann::json meshes = read_meshes();
   const auto mesh = meshes.find(mesh_key(ranks));
   if (mesh == meshes.end() || !mesh->is_object()) return std::nullopt;
@@ -53,7 +53,7 @@ std::optional<Thresholds> find_thresholds(std::span<Backend* const> ranks) {
   return Thresholds{bytes->get<size_t>()};
 }
 
-void save_thresholds(std::span<Backend* const> ranks, const Thresholds& thresholds) {
+void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds) {
   nlohmann::json meshes = read_meshes();
   meshes[mesh_key(ranks)] = {{"nccl_from_bytes", thresholds.nccl_from_bytes}};
   const nlohmann::json all{{"version", kVersion}, {"meshes", meshes}};

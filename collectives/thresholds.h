@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "devices/backend.h"
+#include "devices/device.h"
 
 namespace shoal::collectives {
 
@@ -23,10 +23,10 @@ struct Thresholds {
 /// SHOAL_COMM_THRESHOLDS, or shoal/collectives.json in XDG_CACHE_HOME, or in ~/.cache.
 std::filesystem::path thresholds_file();
 /// What the entry of a mesh is named by: its devices' descriptions with how many there are of each.
-std::string mesh_key(std::span<Backend* const> ranks);
+std::string mesh_key(std::span<Device* const> ranks);
 /// nullopt when nothing has been measured for the mesh. A file that cannot be read or is damaged counts as none.
-std::optional<Thresholds> find_thresholds(std::span<Backend* const> ranks);
+std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks);
 /// Adds or replaces the entry, other entries stay. Throws DeviceError naming the file when it cannot be written.
-void save_thresholds(std::span<Backend* const> ranks, const Thresholds& thresholds);
+void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds);
 
 }  // namespace shoal::collectives

@@ -215,6 +215,7 @@ GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanO
   options.cuts = plan_options.cuts;
   options.shown = plan_options.shown;
   options.late = plan_options.late;
+  options.fused = plan_options.fused;
   options.workspace_size = [&device](const Tensor& node) {
     return node.workspace != nullptr ? 0 : device.workspace_size(node);
   };

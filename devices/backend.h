@@ -49,6 +49,8 @@ struct PlanOptions {
   std::vector<const Tensor*> shown = {};
   /// Inputs that are written before a segment instead of before the run.
   std::vector<LateInput> late = {};
+  /// See MemoryPlanOptions. For memory alone: what runs as one is the caller's to say.
+  std::vector<NodeRange> fused = {};
   /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
   /// until another plan of the arena runs. Must outlive the plan.
   ComputeArena* arena = nullptr;

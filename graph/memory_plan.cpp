@@ -238,6 +238,13 @@ class Planner {
     members_.push_back({&node, static_cast<int>(slots_.size()) - 1, size, true});
   }
 
+  /// The step up to which memory must stay that is used last in `step`.
+  int end_of_use(int step) const {
+    const auto after = std::upper_bound(options_.fused.begin(), options_.fused.end(), step,
+                                        [](int value, const NodeRange& range) { return value < range.begin; });
+    return after == options_.fused.begin() ? step : std::max(step, (after - 1)->end - 1);
+  }
+
   void assign_new(const Tensor& tensor, int first, int last) {
     slots_.push_back({first, last, 0, 0});
     join(tensor, static_cast<int>(slots_.size()) - 1, last);
@@ -247,7 +254,7 @@ class Planner {
     const size_t size = options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
     slots_[slot].size = std::max(slots_[slot].size, round_up(size));
     slots_[slot].bytes = std::max(slots_[slot].bytes, size);
-    slots_[slot].last = last;
+    slots_[slot].last = end_of_use(last);
     life(tensor).slot = slot;
     members_.push_back({&tensor, slot, size, false});
   }

@@ -28,6 +28,11 @@ struct LateInput {
   int segment = 0;
 };
 
+/// Nodes [begin, end) of a graph.
+struct NodeRange {
+  int begin = 0, end = 0;
+};
+
 struct MemoryPlanOptions {
   size_t alignment = 64;
   /// Bytes a tensor needs, padding included; default Tensor::bytes().
@@ -38,6 +43,9 @@ struct MemoryPlanOptions {
   std::vector<int> cuts;
   std::vector<const Tensor*> shown;
   std::vector<LateInput> late;
+  /// Nodes that run as one, ascending: what one of them reads or makes stays until the last is done, but for what is
+  /// taken over in place.
+  std::vector<NodeRange> fused;
   /// No chunk grows past this unless one tensor alone is larger (BufferType::max_size).
   size_t max_chunk = std::numeric_limits<size_t>::max();
 };

@@ -206,19 +206,6 @@ void read_products(const Value& value, DeviceModel& device) {
   }
 }
 
-/// Reads as fast as memory gives, multiplies as fast as the device can, whichever takes longer: a level line and a
-/// rising one. At whole numbers of columns the points are exact.
-ProductModel product_at(double rate, double bytes_per_second, DType dtype) {
-  const double bytes = static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems);
-  const double reading = bytes / bytes_per_second, column = 2 / rate;
-  ProductModel model;
-  const double level = std::min(std::floor(reading / column), 1e9);
-  if (level >= 1) model.streamed.push_back({1, reading});
-  if (level > 1) model.streamed.push_back({static_cast<int64_t>(level), reading});
-  model.streamed.push_back({static_cast<int64_t>(level) + 1, (level + 1) * column});
-  return model;
-}
-
 void read_rates(const Value& value, double bytes_per_second, DeviceModel& device) {
   std::set<DType> seen;
   std::optional<double> others;
@@ -230,14 +217,9 @@ void read_rates(const Value& value, double bytes_per_second, DeviceModel& device
     }
     const DType dtype = dtype_of(name, item);
     if (!seen.insert(dtype).second) item.refuse("each dtype once", name + " again");
-    device.products.try_emplace(std::string(name_of(dtype)), product_at(rate, bytes_per_second, dtype));
+    device.products.try_emplace(std::string(name_of(dtype)), product_at_rate(rate, bytes_per_second, dtype));
   }
-  if (!others) return;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const DTypeTraits& dtype = traits(static_cast<DType>(i));
-    if (!dtype.is_float && !dtype.is_quantized) continue;
-    device.products.try_emplace(std::string(dtype.name), product_at(*others, bytes_per_second, dtype.dtype));
-  }
+  if (others) add_products(device, *others, bytes_per_second);
 }
 
 /// Operations/s of products with as many columns as were measured.

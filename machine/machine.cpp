@@ -1,18 +1,20 @@
 #include "machine/machine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
-#include "machine/cost_model.h"
 #include "machine/sets.h"
 
 namespace shoal::machine {
 namespace {
 
-/// How often a rank sends its message, if what it sends is spread over as many ranks as possible.
+/// How often a rank sends the full tensor, if what it sends is spread over as many ranks as possible.
 double traffic_of(Op kind, int ranks) {
-  return (kind == Op::kAllReduce ? 2.0 : 1.0) * (ranks - 1) / ranks;
+  const double once = static_cast<double>(ranks - 1) / ranks;
+  if (kind == Op::kAllReduce) return 2 * once;
+  return kind == Op::kAllToAll ? once / ranks : once;
 }
 
 double table_seconds(const CollectiveTable& table, double bytes) {
@@ -33,12 +35,6 @@ double algorithm_seconds(const CollectiveAlgorithm& algorithm, Op kind, int rank
   return algorithm.latency + algorithm.latency_per_rank * (ranks - 1) + traffic * bytes / algorithm.bandwidth;
 }
 
-double default_seconds(Op kind, int ranks, double bytes) {
-  const CostModel model;
-  const double phases = kind == Op::kAllReduce ? 2 : 1;
-  return phases * model.latency + traffic_of(kind, ranks) * bytes / model.link_bandwidth;
-}
-
 bool has_members(std::span<const std::string> names, std::span<const int> members,
                  const std::vector<DeviceModel>& devices) {
   return std::equal(
@@ -47,6 +43,30 @@ bool has_members(std::span<const std::string> names, std::span<const int> member
 }
 
 }  // namespace
+
+double rough_collective_seconds(Op kind, int ranks, double bytes) {
+  constexpr double kLatency = 10e-6, kLinkBandwidth = 10e9;
+  return (kind == Op::kAllReduce ? 2 : 1) * kLatency + traffic_of(kind, ranks) * bytes / kLinkBandwidth;
+}
+
+ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype) {
+  const double bytes = static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems);
+  const double reading = bytes / bytes_per_second, column = 2 / rate;
+  ProductModel model;
+  const double level = std::min(std::floor(reading / column), 1e9);
+  if (level >= 1) model.streamed.push_back({1, reading});
+  if (level > 1) model.streamed.push_back({static_cast<int64_t>(level), reading});
+  model.streamed.push_back({static_cast<int64_t>(level) + 1, (level + 1) * column});
+  return model;
+}
+
+void add_products(DeviceModel& device, double rate, double bytes_per_second) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const DTypeTraits& dtype = traits(static_cast<DType>(i));
+    if (!dtype.is_float && !dtype.is_quantized) continue;
+    device.products.try_emplace(std::string(dtype.name), product_at_rate(rate, bytes_per_second, dtype.dtype));
+  }
+}
 
 double ProductModel::seconds(double columns, bool in_cache) const {
   const auto& points = (in_cache && !cached.empty()) || streamed.empty() ? cached : streamed;
@@ -104,7 +124,7 @@ double MachineModel::collective_seconds(Op kind, std::span<const int> members, d
     best = std::min(best, algorithm_seconds(algorithm, kind, ranks, bytes));
   }
   if (!algorithms.empty()) return best;
-  return other.seconds().value_or(default_seconds(kind, ranks, bytes));
+  return other.seconds().value_or(rough_collective_seconds(kind, ranks, bytes));
 }
 
 }  // namespace shoal::machine

@@ -93,7 +93,8 @@ struct RunCost {
 
 /// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
-/// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce and (n - 1) / n for the others.
+/// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce, (n - 1) / n^2 for all_to_all, of which
+/// every rank has its n-th part, and (n - 1) / n for the others.
 struct CollectiveAlgorithm {
   std::string name;
   bool one_shot = false;
@@ -120,13 +121,22 @@ struct MachineModel {
   /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
   /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
   /// the tables of sets like theirs (machine/sets.h). Otherwise of the fastest algorithm; where there is none,
-  /// from tables of another kind in proportion to the traffic; and without those from the figures of CostModel.
+  /// from tables of another kind in proportion to the traffic; and without those rough_collective_seconds().
   double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
   /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
   /// like theirs, or of as many devices; where no sets were measured, the most that one of them has.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
+
+/// Where nothing was measured or said: 10 us a phase (an all_reduce has two) and 10 GB/s between ranks.
+double rough_collective_seconds(Op kind, int ranks, double bytes);
+
+/// Reads weights as fast as memory gives, multiplies as fast as the device can, whichever takes longer: for each
+/// element max(bytes / bytes_per_second, 2 * columns / rate) seconds, exact at whole numbers of columns.
+ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype);
+/// Such products of the dtypes that the device has none of.
+void add_products(DeviceModel& device, double rate, double bytes_per_second);
 
 /// Throws InvalidArgument in one line that says where, what is expected, and what is there:
 ///   machine.json: devices[1].bandwidth: expected a positive number, got -3

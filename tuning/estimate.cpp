@@ -27,7 +27,7 @@ struct Group {
 
 /// Nodes of one step: pieces of work up to number `end`.
 struct Stretch {
-  meta::NodeRange nodes;
+  NodeRange nodes;
   size_t end = 0;
 };
 
@@ -128,7 +128,7 @@ class Walk {
       const Member& member = ground_.members[rank];
       Todo& todo = todo_[rank];
       const size_t before = todo.work.size();
-      const meta::NodeRange& range = step.ranges[rank];
+      const NodeRange& range = step.ranges[rank];
       for (int i = range.begin; i < range.end; ++i) {
         Work work = member.nodes[static_cast<size_t>(i)];
         // Nodes that are joined with a collective are part of its call.

@@ -16,12 +16,33 @@ namespace {
 using shoal::cuda::CudaBackend;
 using shoal::cuda::LaunchContext;
 
+void refuse_host(std::string_view implementation) {
+  require<InvalidArgument>(implementation != "host",
+                           "[cuda communicator] 'host' needs memory that the host can use; use auto, p2p, nccl or "
+                           "staged");
+}
+
+p2p::P2pOptions p2p_options(const Options& options) {
+  return {.bf16_wire = options.wire == DType::kBF16};
+}
+
+size_t find_nccl_from_bytes(std::span<Device* const> devices) {
+  const auto measured = find_thresholds(devices);
+  return measured ? measured->nccl_from_bytes : kNcclFromBytes;
+}
+
+/// What p2p fuses of messages that are its own: NCCL, where there is one, has those from `nccl_from_bytes` on.
+FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
+  if (has_nccl) limits.elements = std::min(limits.elements, static_cast<int64_t>((nccl_from_bytes + 3) / 4) - 1);
+  return limits.elements > 0 ? limits : FusedLimits{};
+}
+
 /// p2p::P2pCommunicator on the backends' streams.
 class PeerCommunicator final : public Communicator {
  public:
   PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options)
       : peers_(shoal::cuda::places_of(std::vector<Backend*>(backends.begin(), backends.end())), options,
-               {.bf16_wire = options.wire == DType::kBF16}),
+               p2p_options(options)),
         backends_(backends.begin(), backends.end()) {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
@@ -38,9 +59,7 @@ class PeerCommunicator final : public Communicator {
   size_t buffer_bytes(int rank) const override { return peers_.buffer_bytes(rank); }
   bool can_be_recorded() const override { return true; }
   bool can(const Call& call) const { return peers_.can(call); }
-  bool can_fuse(const FusedNorm& norm) const override {
-    return peers_.can(reduction_of(norm)) && peers_.is_fast(reduction_of(norm));
-  }
+  FusedLimits fused_limits() const override { return peers_.fused_limits(); }
 
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
@@ -93,17 +112,16 @@ class PeerCommunicator final : public Communicator {
 class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
-      : options_(options), backends_(backends.begin(), backends.end()) {
-    if (const auto measured = find_thresholds(backends)) nccl_from_bytes_ = measured->nccl_from_bytes;
+      : options_(options),
+        backends_(backends.begin(), backends.end()),
+        nccl_from_bytes_(find_nccl_from_bytes(devices_of(backends))) {
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
       cuda.push_back(dynamic_cast<CudaBackend*>(backend));
       require<InvalidArgument>(cuda.back() != nullptr, "[cuda communicator] {} is no CUDA device", backend->name());
     }
     const std::string& wanted = options.implementation;
-    require<InvalidArgument>(wanted != "host",
-                             "[cuda communicator] 'host' needs memory that the host can use; use auto, "
-                             "p2p, nccl or staged");
+    refuse_host(wanted);
     if (wanted == "auto" || wanted == "p2p") connect_peers(cuda);
     if (wanted == "auto" || wanted == "nccl") connect_nccl();
     const bool is_needed = wanted == "auto" && peers_ == nullptr && nccl_ == nullptr;
@@ -135,9 +153,8 @@ class CudaCommunicator final : public Communicator {
     validate(rank, call);
     choose(call).enqueue(rank, call);
   }
-  bool can_fuse(const FusedNorm& norm) const override {
-    const bool large = static_cast<size_t>(norm.row * norm.rows) * sizeof(float) >= nccl_from_bytes_;
-    return peers_ != nullptr && peers_->can_fuse(norm) && (!large || nccl_ == nullptr);
+  FusedLimits fused_limits() const override {
+    return peers_ != nullptr ? below(peers_->fused_limits(), nccl_ != nullptr, nccl_from_bytes_) : FusedLimits{};
   }
   void enqueue_fused(int rank, const FusedNorm& norm) override {
     if (peers_ == nullptr) return Communicator::enqueue_fused(rank, norm);
@@ -179,13 +196,45 @@ class CudaCommunicator final : public Communicator {
 
   const Options options_;
   const std::vector<Backend*> backends_;
-  size_t nccl_from_bytes_ = kNcclFromBytes;
+  const size_t nccl_from_bytes_;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
   std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
 };
 
+/// The GPU of each rank. Throws InvalidArgument for devices of other families.
+std::vector<int> gpus_of(std::span<Device* const> devices) {
+  std::vector<int> gpus;
+  for (Device* device : devices) {
+    const auto* cuda = dynamic_cast<shoal::cuda::CudaDevice*>(device);
+    require<InvalidArgument>(cuda != nullptr, "[cuda communicator] {} is no CUDA device", device->name());
+    gpus.push_back(cuda->gpu().traits.gpu);
+  }
+  return gpus;
+}
+
 }  // namespace
+
+CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, const Options& options) {
+  const std::string& wanted = options.implementation;
+  refuse_host(wanted);
+  if (wanted == "staged") return describe_staged_communicator(devices, options);
+  const std::vector<int> gpus = gpus_of(devices);
+  std::string no_nccl = wanted == "p2p" ? "not asked for" : nccl::why_not(devices);
+  if (wanted == "nccl" && !no_nccl.empty()) throw DeviceError(no_nccl);
+  const bool has_nccl = no_nccl.empty();
+  if (wanted != "nccl") {
+    try {
+      CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options));
+      traits.fused = below(traits.fused, has_nccl, find_nccl_from_bytes(devices));
+      return traits;
+    } catch (const DeviceError&) {
+      if (wanted == "p2p") throw;
+    }
+  }
+  if (!has_nccl) return describe_staged_communicator(devices, options);
+  return {std::vector<size_t>(devices.size(), 0), {}};  // NCCL keeps to itself what it needs
+}
 
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options) {
   require<InvalidArgument>(!ranks.empty(), "[cuda communicator] needs at least one rank");

@@ -19,5 +19,7 @@ inline constexpr size_t kNcclFromBytes = size_t{1} << 20;
 /// Over backends of CUDA devices. Throws DeviceError when the implementation that was asked for cannot be used (saying
 /// why), InvalidArgument for backends of other devices. Synchronizes the backends.
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options = {});
+/// What it will be like; throws the same.
+CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, const Options& options = {});
 
 }  // namespace shoal::collectives::cuda

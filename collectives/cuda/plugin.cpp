@@ -8,7 +8,9 @@ namespace shoal::cuda {
 namespace {
 
 void* function(std::string_view name) {
-  static collectives::FamilyFactory own{collectives::class_sizes(), collectives::cuda::make_cuda_communicator};
+  static collectives::FamilyFactory own{
+      collectives::class_sizes(),
+      {collectives::cuda::make_cuda_communicator, collectives::cuda::describe_cuda_communicator}};
   static const FunctionEntry table[] = {{collectives::kCommunicatorFactory, &own}};
   return find_in(table, name);
 }

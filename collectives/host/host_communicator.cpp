@@ -23,7 +23,7 @@ class HostCommunicator final : public Communicator {
   int size() const override { return rendezvous_.size(); }
   void enqueue(int rank, const Call& call) override;
   void abort(std::string_view reason) override;
-  size_t buffer_bytes(int) const override { return host_buffer_bytes(size()); }
+  size_t buffer_bytes(int) const override { return size() > 1 ? sizeof(RankMemory) : 0; }
 
  private:
   /// One rank's own things; `scratch` and `calls` belong to its backend's thread.
@@ -151,8 +151,9 @@ void HostCommunicator::run_together(Rank& rank, const Call& call) {
 }  // namespace
 }  // namespace host
 
-size_t host_buffer_bytes(int ranks) {
-  return ranks > 1 ? sizeof(host::RankMemory) : 0;
+CommunicatorTraits describe_host_communicator(std::span<Device* const> devices, const Options&) {
+  const size_t bytes = devices.size() > 1 ? sizeof(host::RankMemory) : 0;
+  return {std::vector<size_t>(devices.size(), bytes), {}};
 }
 
 std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options) {

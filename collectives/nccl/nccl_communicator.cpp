@@ -404,12 +404,12 @@ const std::array<NcclCommunicator::Queue, static_cast<size_t>(Collective::kCount
 
 }  // namespace
 
-std::string why_not(std::span<Backend* const> ranks) {
+std::string why_not(std::span<Device* const> ranks) {
   std::set<int> gpus;
-  for (Backend* rank : ranks) {
-    const auto* cuda = dynamic_cast<CudaBackend*>(rank);
-    if (cuda == nullptr) return fmt::format("[nccl] {} is no CUDA device", rank->name());
-    gpus.insert(cuda->cuda_device().gpu().traits.gpu);
+  for (Device* rank : ranks) {
+    const auto* device = dynamic_cast<cuda::CudaDevice*>(rank);
+    if (device == nullptr) return fmt::format("[nccl] {} is no CUDA device", rank->name());
+    gpus.insert(device->gpu().traits.gpu);
   }
   int version = 0;
   try {
@@ -424,7 +424,7 @@ std::string why_not(std::span<Backend* const> ranks) {
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options) {
-  if (const std::string reason = why_not(ranks); !reason.empty()) throw DeviceError(reason);
+  if (const std::string reason = why_not(devices_of(ranks)); !reason.empty()) throw DeviceError(reason);
   return std::make_unique<NcclCommunicator>(ranks, options);
 }
 

@@ -18,7 +18,7 @@ namespace shoal::collectives::nccl {
 /// too old for that.
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
 
-/// Why these ranks cannot use NCCL; empty when they can.
-std::string why_not(std::span<Backend* const> ranks);
+/// Why these devices cannot use NCCL; empty when they can.
+std::string why_not(std::span<Device* const> ranks);
 
 }  // namespace shoal::collectives::nccl

@@ -33,13 +33,17 @@ int processors_of(int gpu) {
   return processors;
 }
 
-}  // namespace
+/// Ranks of each GPU.
+std::map<int, int> count_ranks(std::span<const int> gpus) {
+  std::map<int, int> ranks;
+  for (const int gpu : gpus) ++ranks[gpu];
+  return ranks;
+}
 
-BlockShare::BlockShare(std::span<const int> gpus, int most) : blocks_(std::max(most, 1)) {
-  for (const int gpu : gpus) ++ranks_[gpu];
-  Taken& all = taken();
-  const std::lock_guard lock(all.mutex);
-  for (const auto& [gpu, ranks] : ranks_) {
+/// Of each rank; the mutex is held.
+int find_blocks(const std::map<int, int>& ranks_of, int most, Taken& all) {
+  int blocks = std::max(most, 1);
+  for (const auto& [gpu, ranks] : ranks_of) {
     const int processors = processors_of(gpu), left = processors - all.blocks[gpu];
     if (left < ranks) {
       fail<DeviceError>(
@@ -47,9 +51,24 @@ BlockShare::BlockShare(std::span<const int> gpus, int most) : blocks_(std::max(m
           "ranks; put fewer devices on a GPU, or use another communicator (staged)",
           gpu, processors, all.blocks[gpu], ranks);
     }
-    blocks_ = std::min(blocks_, ranks > 1 ? std::clamp(left / 4 / ranks, 1, kMostShared) : std::max(left / 2, 1));
+    blocks = std::min(blocks, ranks > 1 ? std::clamp(left / 4 / ranks, 1, kMostShared) : std::max(left / 2, 1));
   }
+  return blocks;
+}
+
+}  // namespace
+
+BlockShare::BlockShare(std::span<const int> gpus, int most) : ranks_(count_ranks(gpus)) {
+  Taken& all = taken();
+  const std::lock_guard lock(all.mutex);
+  blocks_ = find_blocks(ranks_, most, all);
   for (const auto& [gpu, ranks] : ranks_) all.blocks[gpu] += ranks * blocks_;
+}
+
+int BlockShare::available(std::span<const int> gpus, int most) {
+  Taken& all = taken();
+  const std::lock_guard lock(all.mutex);
+  return find_blocks(count_ranks(gpus), most, all);
 }
 
 BlockShare::~BlockShare() {

@@ -23,10 +23,12 @@ class BlockShare {
 
   /// Of each rank.
   int blocks() const { return blocks_; }
+  /// What such a share would have now. Throws as the constructor does.
+  static int available(std::span<const int> gpus, int most);
 
  private:
   std::map<int, int> ranks_;  ///< of each GPU
-  int blocks_;
+  int blocks_ = 0;
 };
 
 }  // namespace shoal::collectives::p2p

@@ -23,9 +23,13 @@ std::vector<int> gpus_of(std::span<const Place> places) {
   return gpus;
 }
 
+void check_ranks(size_t ranks) {
+  require<InvalidArgument>(ranks > 0 && ranks <= kMaxRanks, "[p2p communicator] takes 1 to {} ranks, got {}", kMaxRanks,
+                           ranks);
+}
+
 std::vector<Place> checked(std::span<const Place> places) {
-  require<InvalidArgument>(!places.empty() && places.size() <= kMaxRanks,
-                           "[p2p communicator] takes 1 to {} ranks, got {}", kMaxRanks, places.size());
+  check_ranks(places.size());
   std::set<cudaStream_t> streams;
   for (const Place& place : places) streams.insert(place.stream);
   require<InvalidArgument>(streams.size() == places.size(),
@@ -34,8 +38,8 @@ std::vector<Place> checked(std::span<const Place> places) {
   return {places.begin(), places.end()};
 }
 
-void require_peers(std::span<const Place> places, VerifyPeer verify) {
-  const std::vector<std::string> problems = verify_peers(gpus_of(places), verify);
+void require_peers(std::span<const int> gpus, VerifyPeer verify) {
+  const std::vector<std::string> problems = verify_peers(gpus, verify);
   require<DeviceError>(problems.empty(),
                        "[p2p communicator] peer access does not work: {}; use another communicator (nccl, staged)",
                        fmt::join(problems, "; "));
@@ -67,6 +71,22 @@ uint32_t sign(uint32_t kind, std::initializer_list<int64_t> facts, std::span<con
 std::string_view kind_name(uint32_t signature) {
   const uint32_t kind = signature >> 24;
   return kind < kNormKind ? name_of(static_cast<Collective>(kind)) : kNormName;
+}
+
+/// Elements up to which all_reduce is one-shot.
+int64_t most_one_shot(const Layout& layout, const P2pOptions& options, Element element) {
+  return std::min(options.thresholds.one_shot(layout.ranks) / wire_bytes(element),
+                  one_shot_capacity(element, layout.blocks));
+}
+
+Element float_element(const P2pOptions& options) {
+  return options.bf16_wire ? Element::kF32AsBF16 : Element::kF32;
+}
+
+FusedLimits limits_of(const Layout& layout, const P2pOptions& options) {
+  const Element element = float_element(options);
+  if (layout.ranks < 2) return {};
+  return {norm_capacity(element), layout.blocks, most_one_shot(layout, options, element)};
 }
 
 bool is_written(const FailureRecord& record) {
@@ -139,7 +159,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks)),
       layout_{size(), share_.blocks()},
       names_(places.size()) {
-  require_peers(places, p2p.verify_peer);
+  require_peers(gpus_of(places), p2p.verify_peer);
   if (size() > 1) load_kernels(places);
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
@@ -164,8 +184,17 @@ bool P2pCommunicator::can(const NormReduction& reduction) const {
   return size() > 1 && reduction.row > 0 && reduction.row <= norm_capacity(element(DType::kF32));
 }
 
-bool P2pCommunicator::is_fast(const NormReduction& reduction) const {
-  return reduction.rows <= layout_.blocks && is_one_shot(reduction.row * reduction.rows, element(DType::kF32));
+FusedLimits P2pCommunicator::fused_limits() const {
+  return limits_of(layout_, options_);
+}
+
+CommunicatorTraits P2pCommunicator::describe(std::span<const int> gpus, const P2pOptions& p2p) {
+  check_ranks(gpus.size());
+  const int ranks = static_cast<int>(gpus.size());
+  if (ranks == 1) return {{0}, {}};
+  require_peers(gpus, p2p.verify_peer);
+  const Layout layout{ranks, BlockShare::available(gpus, std::min(p2p.max_blocks, kMaxBlocks))};
+  return {std::vector<size_t>(gpus.size(), layout.bytes()), limits_of(layout, p2p)};
 }
 
 Element P2pCommunicator::element(DType dtype) const {
@@ -177,7 +206,7 @@ Element P2pCommunicator::element(DType dtype) const {
     case DType::kI32:
       return Element::kI32;
     default:
-      return options_.bf16_wire ? Element::kF32AsBF16 : Element::kF32;
+      return float_element(options_);
   }
 }
 
@@ -229,8 +258,7 @@ void P2pCommunicator::launch_alone(const Call& call) {
 }
 
 bool P2pCommunicator::is_one_shot(int64_t count, Element element) const {
-  return count * wire_bytes(element) <= options_.thresholds.one_shot(size()) &&
-         count <= one_shot_capacity(element, layout_.blocks);
+  return count <= most_one_shot(layout_, options_, element);
 }
 
 void P2pCommunicator::all_reduce(int rank, const Mesh& mesh, const Call& call) {

@@ -63,6 +63,9 @@ class P2pCommunicator {
   P2pCommunicator& operator=(const P2pCommunicator&) = delete;
 
   int size() const { return static_cast<int>(places_.size()); }
+  /// What a communicator over these GPUs (of each rank, by CUDA's numbers) will be like. Throws DeviceError where there
+  /// can be none.
+  static CommunicatorTraits describe(std::span<const int> gpus, const P2pOptions& p2p = {});
   /// Could launch() run this? The call must be valid (Communicator::validate).
   bool can(const Call& call) const;
   /// Queues rank `rank`'s side. Never waits; allocates only for the first call with a new Call::what. The call's counts
@@ -72,7 +75,7 @@ class P2pCommunicator {
   /// all_reduce + residual + RMSNorm (kernels.h). `element` is chosen here; `what` as in Call.
   bool can(const NormReduction& reduction) const;
   /// One launch, and one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
-  bool is_fast(const NormReduction& reduction) const;
+  FusedLimits fused_limits() const;
   void launch(int rank, NormReduction reduction, std::string_view what);
 
   /// Throws the CommError if there was a failure: a rank that did not come within the time-out, ranks that queued

@@ -228,6 +228,15 @@ class StagedCommunicator final : public Communicator {
 }  // namespace
 }  // namespace staged
 
+CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices, const Options& options) {
+  CommunicatorTraits traits = describe_host_communicator(devices, options);
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    // A stage has memory for both directions.
+    if (!devices[rank]->buffer_type().is_host()) traits.buffer_bytes[rank] += 2 * staged::kStages * staged::kPieceBytes;
+  }
+  return traits;
+}
+
 std::unique_ptr<Communicator> make_staged_communicator(std::span<Backend* const> ranks, const Options& options) {
   return std::make_unique<staged::StagedCommunicator>(ranks, options);
 }

@@ -313,8 +313,15 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
                              describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device.name());
     return shards;
   };
-  const auto ask = [&](const Tensor& weight) { return device.ask(weight); };
-  Plan plan = make_plan(range, {lookup, ask, device.rules()}, device.members(), options);
+  PlanContext context = device.plan_context();
+  context.shards = lookup;
+  if (communicator_ != nullptr) context.communicator = communicator_->describe();
+  Plan plan = make_plan(range, context, device.members(), options);
+  // Made now, to fail here rather than in the first run, and to plan for what there really is.
+  if (plan.communicates() && communicator().describe() != context.communicator) {
+    context.communicator = communicator().describe();
+    plan = make_plan(range, context, device.members(), options);
+  }
   return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan), options.arena);
 }
 

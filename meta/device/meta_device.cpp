@@ -31,6 +31,9 @@ class MetaDeviceImpl final : public MetaDevice {
         options_(std::move(options)),
         state_(std::make_shared<MetaState>(*this, name_of(members_), members_)) {
     for (const Device* member : members_) uses_.emplace_back(*member);
+    std::vector<std::string> names;
+    for (const Device* member : members_) names.push_back(member->name());
+    costs_ = machine::CostModel::of(options_.machine, names);
     if (!options_.communicator) options_.communicator = collectives::communicator_for(members_);
   }
   ~MetaDeviceImpl() override { state_->owner = nullptr; }
@@ -66,10 +69,7 @@ class MetaDeviceImpl final : public MetaDevice {
       const bool own = params.empty() && rank < options_.member_params.size();
       backends.push_back(members_[rank]->init(own ? std::string_view(options_.member_params[rank]) : params));
     }
-    collectives::Options comm;
-    comm.implementation = options_.comm;
-    comm.timeout = options_.comm_timeout;
-    return std::make_unique<MetaBackend>(state_, std::move(backends), options_.communicator, comm);
+    return std::make_unique<MetaBackend>(state_, std::move(backends), options_.communicator, comm_options());
   }
 
   BufferType& buffer_type() override { return state_->buffer_type; }
@@ -98,13 +98,27 @@ class MetaDeviceImpl final : public MetaDevice {
     Layout layout = to_layout(callback_(tensor), tensor, static_cast<int>(members_.size()));
     return members_.size() == 1 ? Layout::mirrored() : layout;
   }
-  const RuleLookup& rules() const override { return options_.rules; }
+  PlanContext plan_context() const override {
+    return {.shards = {},
+            .copied_weights = [this](const Tensor& weight) { return ask(weight); },
+            .rules = options_.rules,
+            .costs = costs_,
+            .communicator = options_.communicator.describe(members_, comm_options())};
+  }
 
  private:
+  collectives::Options comm_options() const {
+    collectives::Options comm;
+    comm.implementation = options_.comm;
+    comm.timeout = options_.comm_timeout;
+    return comm;
+  }
+
   std::vector<Device*> members_;
   std::deque<FamilyUse> uses_;  ///< of the members' families
   SplitStateCallback callback_;
   MetaOptions options_;
+  machine::CostModel costs_;
   std::shared_ptr<MetaState> state_;
 };
 

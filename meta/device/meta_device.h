@@ -18,6 +18,7 @@
 
 #include "collectives/communicator.h"
 #include "devices/device.h"
+#include "machine/machine.h"
 #include "meta/layout/shards.h"
 #include "meta/layout/split_state.h"
 #include "meta/plan/plan.h"
@@ -32,6 +33,9 @@ struct MetaOptions {
   RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
   /// Device::offload_op: is this node worth bringing weights from elsewhere for? By default what all members say.
   std::function<bool(const Tensor& node)> offload_op = {};
+  /// The machine that the members are of, by name: plans are made for its speeds and links. Without it, or where it has
+  /// not all of them, for rough figures (machine/cost_model.h).
+  std::shared_ptr<const machine::MachineModel> machine = {};
   /// Collectives by which implementation, of those that `communicator` offers (collectives::check_implementation).
   std::string comm = collectives::default_implementation();
 };
@@ -46,8 +50,9 @@ class MetaDevice : public Device {
   virtual const ShardStore& shards() const = 0;
   /// The callback's word on a tensor, checked. Of a tensor that is placed here: how it lies, the callback's first word.
   virtual Layout ask(const Tensor& tensor) const = 0;
-  /// The rules by which graphs are planned here.
-  virtual const RuleLookup& rules() const = 0;
+  /// What graphs are planned by here, but for the shards of what is placed; with a communicator as its factory
+  /// describes it.
+  virtual PlanContext plan_context() const = 0;
 };
 
 /// Rank `rank`'s shard of a tensor placed in a meta buffer (weights, caches, or a planned graph's tensors).

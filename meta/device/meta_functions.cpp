@@ -29,7 +29,8 @@ void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
 
 std::span<const FunctionEntry> meta_functions() {
   // Between meta devices, whose backends run host functions in order.
-  static collectives::FamilyFactory host{collectives::class_sizes(), collectives::make_host_communicator};
+  static collectives::FamilyFactory host{
+      collectives::class_sizes(), {collectives::make_host_communicator, collectives::describe_host_communicator}};
   static const FunctionEntry table[] = {
       {functions::kSetThreads, set_threads},
       {functions::kSetAbortCallback, set_abort_callback},

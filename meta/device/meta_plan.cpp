@@ -77,16 +77,12 @@ int MetaGraphPlan::writable_from(const Tensor& input) const {
 }
 
 void MetaGraphPlan::compile() {
-  communicates_ = std::any_of(plan_.steps.begin(), plan_.steps.end(),
-                              [](const Step& step) { return step.kind == StepKind::kCollective; });
-  // Made now, to fail here rather than in the first run.
-  if (communicates_) join_norms(plan_, backend_.communicator());
   for (const Step& step : plan_.steps) {
     Action action;
     for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
       const NodeRange& range = step.ranges[rank];
       if (is_joined(step)) {
-        action.norms.push_back(joined_norm(plan_, step, static_cast<int>(rank)));
+        action.norms.push_back(joined_norm(*plan_.ranks[rank].graph, range, step.tensor.c_str()));
       } else if (step.kind == StepKind::kCollective) {
         const Graph& graph = *plan_.ranks[rank].graph;
         action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
@@ -200,7 +196,7 @@ void MetaGraphPlan::move_to(Graph& graph) {
 
 void MetaGraphPlan::run(int first, int last) {
   // After a failure a new one is made, which must not meet half of this run's work in the streams.
-  if (communicates_) backend_.communicator();
+  if (plan_.communicates()) backend_.communicator();
   const HeldBackend held(backend_);
   if (Recorded* ready = recorded(first, last)) {
     for (size_t rank = 0; rank < ready->ranks.size(); ++rank) {
@@ -231,7 +227,7 @@ void MetaGraphPlan::queue_steps(int first, int last) {
 }
 
 MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
-  if (!backend_.may_record() || (communicates_ && !backend_.communicator().can_be_recorded())) return nullptr;
+  if (!backend_.may_record() || (plan_.communicates() && !backend_.communicator().can_be_recorded())) return nullptr;
   const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
   auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
   if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, 2, {}});

@@ -37,7 +37,7 @@ class MetaGraphPlan final : public GraphPlan {
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
   int writable_from(const Tensor& input) const override;
   /// Has it collectives?
-  bool communicates() const { return communicates_; }
+  bool communicates() const { return plan_.communicates(); }
   /// As it runs: collectives have taken the nodes that they are joined with (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
@@ -100,7 +100,6 @@ class MetaGraphPlan final : public GraphPlan {
   std::vector<Outside> outside_;
   std::vector<Action> actions_;  ///< one for each step
   std::vector<Recorded> recorded_;
-  bool communicates_ = false;
 };
 
 }  // namespace shoal::meta

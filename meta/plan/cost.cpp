@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace shoal::meta {
-namespace {
-
-double collective(const CostModel& model, double phases, double bytes) {
-  return phases * model.latency + bytes / model.link_bandwidth;
-}
-
-}  // namespace
-
 bool is_weight(const Tensor& leaf) {
   const Tensor* original = leaf.copied_from != nullptr ? leaf.copied_from : &leaf;
   return original->is_leaf() && original->role == Role::kWeight;
@@ -53,34 +45,39 @@ bool is_slice(const Layout& from, const Layout& to, int ranks) {
 double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks) {
   if (from == to || is_slice(from, to, ranks)) return 0;
   const double bytes = static_cast<double>(tensor.bytes());
-  const double sent = bytes * (ranks - 1) / ranks;
-  const double local = bytes / model.memory_bandwidth;
+  const double local = model.copy(bytes);
   // The axis on which a weight is split is the callback's word on how its products are divided: another name for the
   // same place would overrule it.
   const bool renames = from.is_split() && to.is_split() && from.axis != to.axis;
   const bool moves_weight = is_weight(*tensor.storage());
   if (is_local_conversion(from, to, ranks) && !(moves_weight && renames)) return local;
-  const bool all_reduce = from.is_partial() && !(to.is_split() && to.partition.is_disjoint());
-  const double cost =
-      local + (all_reduce ? collective(model, 2, 2 * sent)
-                          : collective(model, 1, to.is_split() && from.is_split() ? sent / ranks : sent));
+  const auto kind = [&] {
+    if (from.is_partial()) return to.is_split() && to.partition.is_disjoint() ? Op::kReduceScatter : Op::kAllReduce;
+    return to.is_split() && from.is_split() ? Op::kAllToAll : Op::kAllGather;
+  };
+  const double cost = local + model.collective(kind(), ranks, bytes);
   return moves_weight ? cost * model.weight_penalty : cost;
 }
 
 double gather_cost(const CostModel& model, double bytes, int ranks) {
-  return bytes / model.memory_bandwidth + collective(model, 1, bytes * (ranks - 1) / ranks);
+  return model.copy(bytes) + model.collective(Op::kAllGather, ranks, bytes);
 }
 
-double compute_cost(const CostModel& model, const Tensor& node) {
-  double bytes = static_cast<double>(node.bytes());
-  for (const Tensor* source : node.src) {
-    if (source != nullptr) bytes += static_cast<double>(source->bytes());
+double compute_cost(const CostModel& model, const Tensor& node, const Partition* parts) {
+  double longest = 0;
+  for (int kind = 0; kind < model.kinds(); ++kind) longest = std::max(longest, model.compute(node, kind));
+  if (parts == nullptr || parts->length() == 0) return longest;
+  if (model.kinds() == 1) {
+    int64_t most = 0;
+    for (int rank = 0; rank < parts->devices(); ++rank) most = std::max(most, parts->local_length(rank));
+    return longest * static_cast<double>(most) / static_cast<double>(parts->length());
   }
-  double operations = static_cast<double>(node.elements());
-  if (node.op == Op::kMulMat || node.op == Op::kMulMatId)
-    operations *= 2.0 * static_cast<double>(node.src[0]->shape[0]);
-  if (node.op == Op::kAttention) operations *= 4.0 * static_cast<double>(node.src[1]->shape[1]);
-  return std::max(operations / model.rate, bytes / model.memory_bandwidth);
+  longest = 0;
+  for (int rank = 0; rank < parts->devices(); ++rank) {
+    const double part = static_cast<double>(parts->local_length(rank)) / static_cast<double>(parts->length());
+    longest = std::max(longest, part * model.compute(node, model.kind_of(rank)));
+  }
+  return longest;
 }
 
 }  // namespace shoal::meta

@@ -1,4 +1,4 @@
-// What changing a tensor's layout costs, and what computing a node costs, in seconds of a rough machine model.
+// What changing a tensor's layout costs, and what computing a node costs, in seconds of a machine's cost model.
 // Only comparisons matter: fewer and smaller collectives win, then less duplicated work. Pure functions.
 //
 //   f32 [4096, 1] Partial -> Mirrored on 4 ranks, latency 10 us, 10 GB/s:
@@ -22,8 +22,9 @@ double gather_cost(const CostModel& model, double bytes, int ranks);
 /// A weight that lives on the mesh, or an input that one is copied into (Tensor::copied_from).
 bool is_weight(const Tensor& leaf);
 
-/// Seconds of the node on one device that does all of it.
-double compute_cost(const CostModel& model, const Tensor& node);
+/// Seconds until every rank has done its part of the node: as much as it has of the partition, or all of it where there
+/// is none (nullptr, or of length 0).
+double compute_cost(const CostModel& model, const Tensor& node, const Partition* parts);
 
 /// True when every rank finds its part of `to` in its own part of `from`, so that nothing is sent.
 bool is_local_conversion(const Layout& from, const Layout& to, int ranks);

@@ -56,22 +56,23 @@ bool has_plain_rows(const Chain& chain) {
          is_dense(chain.weight()) && chain.weight().shape == Shape{product.shape[0], 1, 1, 1};
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
-}
 /// The norm is the last one that reads the sum, whose place the product has taken.
 bool has_no_sum(const Chain& chain) {
   return chain.sum->data == chain.product->data;
 }
-/// Memory is planned for one node after the other: a result may lie on what the call still reads.
-bool is_placed_well(const Chain& chain, const Readers& readers) {
-  const Tensor &sum = *chain.sum, &product = *chain.product;
-  const auto fits = [](const Tensor& result, const Tensor& source) {
-    return !overlap(result, source) || result.data == source.data;
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
+}
+/// As memory is planned for what runs as one (MemoryPlanOptions::fused).
+bool is_placed_well(const Chain& chain) {
+  const auto fits = [&](const Tensor& result) {
+    const auto is_apart_or_equal = [&](const Tensor& source) {
+      return !overlap(result, source) || result.data == source.data;
+    };
+    return is_apart_or_equal(chain.in()) && is_apart_or_equal(chain.residual()) && !overlap(result, chain.weight());
   };
-  return fits(sum, chain.in()) && fits(sum, chain.residual()) && fits(product, chain.in()) &&
-         fits(product, chain.residual()) && !overlap(sum, chain.weight()) && !overlap(product, chain.weight()) &&
-         (!overlap(sum, product) || (has_no_sum(chain) && readers.is_read_once(sum)));
+  return fits(*chain.sum) && fits(*chain.product) && (!overlap(*chain.sum, *chain.product) || has_no_sum(chain));
 }
 
 FusedNorm call_of(const Chain& chain, const char* what) {
@@ -88,29 +89,35 @@ FusedNorm call_of(const Chain& chain, const char* what) {
           what};
 }
 
-bool are_alike(const FusedNorm& a, const FusedNorm& b) {
-  return a.row == b.row && a.rows == b.rows && a.epsilon == b.epsilon;
-}
+/// What a call of it looks like, without addresses.
+struct Form {
+  int64_t row, rows;
+  float epsilon;
+  explicit Form(const Chain& chain)
+      : row(chain.product->shape[0]),
+        rows(chain.product->rows()),
+        epsilon(std::get<NormParams>(chain.norm->params).eps) {}
+  bool operator==(const Form&) const = default;
+};
 
 class Joining {
  public:
-  Joining(Plan& plan, const collectives::Communicator& communicator) : plan_(plan), communicator_(communicator) {
-    for (const RankPlan& rank : plan.ranks) readers_.emplace_back(*rank.graph, rank.shown);
+  Joining(Lowered& lowered, const collectives::FusedLimits& limits) : lowered_(lowered), limits_(limits) {
+    for (const LocalGraph& local : lowered.locals) readers_.emplace_back(*local.graph, local.shown);
   }
 
   /// The steps `i` and i + 1, where they are a collective and what follows it in one segment.
   void join(size_t i) {
-    Step &step = plan_.steps[i], &next = plan_.steps[i + 1];
+    Step &step = lowered_.steps[i], &next = lowered_.steps[i + 1];
     if (step.collective != Op::kAllReduce || next.kind != StepKind::kCompute || begins_segment(i + 1)) return;
     std::vector<int> ends;
-    std::optional<FusedNorm> first;
+    std::optional<Form> first;
     for (size_t rank = 0; rank < readers_.size(); ++rank) {
-      const auto chain = chain_at(*plan_.ranks[rank].graph, step.ranges[rank].begin, next.ranges[rank].end);
-      if (!chain || !is_sum_and_scaled_norm(*chain, readers_[rank])) return;
-      if (!has_plain_rows(*chain) || !is_placed_well(*chain, readers_[rank])) return;
-      const FusedNorm call = call_of(*chain, step.tensor.c_str());
-      if (!first) first = call;
-      if (!are_alike(*first, call) || !communicator_.can_fuse(call)) return;
+      const auto chain = chain_at(*lowered_.locals[rank].graph, step.ranges[rank].begin, next.ranges[rank].end);
+      if (!chain || !is_sum_and_scaled_norm(*chain, readers_[rank]) || !has_plain_rows(*chain)) return;
+      const Form form(*chain);
+      if (!first) first = form;
+      if (*first != form || !limits_.allow(form.row, form.rows)) return;
       ends.push_back(chain->product->id + 1);
     }
     for (size_t rank = 0; rank < ends.size(); ++rank) {
@@ -120,20 +127,22 @@ class Joining {
 
  private:
   bool begins_segment(size_t step) const {
-    return std::find(plan_.segments.begin(), plan_.segments.end(), static_cast<int>(step)) != plan_.segments.end();
+    const auto& segments = lowered_.segments;
+    return std::find(segments.begin(), segments.end(), static_cast<int>(step)) != segments.end();
   }
 
-  Plan& plan_;
-  const collectives::Communicator& communicator_;
+  Lowered& lowered_;
+  const collectives::FusedLimits& limits_;
   std::vector<Readers> readers_;
 };
 
 }  // namespace
 
-void join_norms(Plan& plan, const collectives::Communicator& communicator) {
-  Joining joining(plan, communicator);
-  for (size_t i = 0; i + 1 < plan.steps.size(); ++i) {
-    if (plan.steps[i].kind == StepKind::kCollective) joining.join(i);
+void join_norms(Lowered& lowered, const collectives::FusedLimits& limits) {
+  if (limits == collectives::FusedLimits()) return;
+  Joining joining(lowered, limits);
+  for (size_t i = 0; i + 1 < lowered.steps.size(); ++i) {
+    if (lowered.steps[i].kind == StepKind::kCollective) joining.join(i);
   }
 }
 
@@ -141,12 +150,10 @@ bool is_joined(const Step& step) {
   return step.kind == StepKind::kCollective && step.ranges[0].end - step.ranges[0].begin > 1;
 }
 
-FusedNorm joined_norm(const Plan& plan, const Step& step, int rank) {
-  const auto number = static_cast<size_t>(rank);
-  const NodeRange& range = step.ranges[number];
-  const auto chain = chain_at(*plan.ranks[number].graph, range.begin, range.end);
-  check(chain.has_value(), "the step of {} is not joined", step.tensor);
-  return call_of(*chain, step.tensor.c_str());
+FusedNorm joined_norm(const Graph& graph, const NodeRange& range, const char* what) {
+  const auto chain = chain_at(graph, range.begin, range.end);
+  check(chain.has_value() && is_placed_well(*chain), "the nodes of {} cannot run as one", what);
+  return call_of(*chain, what);
 }
 
 }  // namespace shoal::meta

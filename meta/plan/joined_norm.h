@@ -1,6 +1,6 @@
 // Collectives joined with the nodes behind them: where the communicator has a kernel for the whole, an all_reduce, the
 // residual add, rms_norm and the product with its weight are one call. The step of the collective then has all their
-// nodes, the Compute step begins after them, and the plan still is what runs:
+// nodes, and the Compute step begins after them:
 //
 //   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)          step 1 all_reduce    4  ... = all_reduce(%y)
 //   step 2 compute       5  %r = add(%x, %y.all_reduce.4)                                  5  %r = add(...)
@@ -8,22 +8,22 @@
 //                        7  %m = mul(%n, %w)                                               7  %m = mul(%n, %w)
 //                        8  %g = mul_mat(%gate, %m)                   step 2 compute       8  %g = mul_mat(...)
 //
-// The sum before the norm, if anything else reads it, and the product after it are still written; nobody else may read
-// the values between. Whether
-// it can be done depends on addresses and on the communicator, so that only a plan with memory knows.
+// The sum before the norm, if anything else reads it, and the product after it are still written; the values between
+// must have no other reader. Part of lowering: memory is planned so that the nodes can run as one.
 #pragma once
 
 #include "collectives/communicator.h"
-#include "meta/plan/plan.h"
+#include "meta/plan/lower.h"
 
 namespace shoal::meta {
 
-/// Joins what can be joined on every rank alike. All tensors of the local graphs have their addresses.
-void join_norms(Plan& plan, const collectives::Communicator& communicator);
+/// Joins what can be joined on every rank alike, within the communicator's limits.
+void join_norms(Lowered& lowered, const collectives::FusedLimits& limits);
 
 /// Does the step of a collective have more nodes than that?
 bool is_joined(const Step& step);
-/// The call of a rank, for such a step. Its text is the step's.
-collectives::FusedNorm joined_norm(const Plan& plan, const Step& step, int rank);
+/// The call of a rank whose nodes [range] are such a step's, once all tensors have their addresses. `what`: the step's
+/// text, which must stay.
+collectives::FusedNorm joined_norm(const Graph& graph, const NodeRange& range, const char* what);
 
 }  // namespace shoal::meta

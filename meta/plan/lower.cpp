@@ -7,6 +7,7 @@
 #include "graph/text.h"
 #include "meta/layout/views.h"
 #include "meta/plan/candidates.h"
+#include "meta/plan/joined_norm.h"
 #include "meta/plan/per_tensor.h"
 #include "meta/plan/redistribute.h"
 #include "meta/rules/rule_cache.h"
@@ -16,16 +17,16 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-           const LeafLayout& inputs, const PlanOptions& options, const CostModel& model, const RuleLookup& rules)
+  Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
+           const PlanContext& context, const PlanOptions& options)
       : range_(range),
         ranks_(ranks),
         propagation_(propagation),
-        outside_(outside),
+        context_(context),
+        outside_(context.shards),
         inputs_(inputs),
         options_(options),
-        model_(model),
-        rules_(*range.graph, rules),
+        rules_(*range.graph, context.rules),
         builder_(ranks, range.graph->name()),
         versions_(*range.graph),
         shown_(options.shown.begin(), options.shown.end()) {
@@ -46,6 +47,7 @@ class Lowering {
     lowered.segments = builder_.segments();
     for (int rank = 0; rank < ranks_; ++rank) lowered.locals.push_back(take_local(rank));
     lowered.shards = std::move(shards_);
+    join_norms(lowered, context_.communicator.fused);
     return lowered;
   }
 
@@ -112,7 +114,7 @@ class Lowering {
     }
     std::vector<Layout> available;
     for (const Version& version : known) available.push_back(version.layout);
-    const Version& from = known[cheapest_source(available, layout, tensor, ranks_, model_)];
+    const Version& from = known[cheapest_source(available, layout, tensor, ranks_, context_.costs)];
     Locals made = redistribute(builder_, from.locals, tensor.shape, from.layout, layout, tensor.name);
     known.push_back({layout, std::move(made)});
     return known.back().locals;
@@ -221,10 +223,10 @@ class Lowering {
   const GraphRange& range_;
   const int ranks_;
   const Propagation& propagation_;
+  const PlanContext& context_;
   const ShardLookup& outside_;
   const LeafLayout& inputs_;
   const PlanOptions& options_;
-  const CostModel& model_;
   RuleCache rules_;
   LocalBuilder builder_;
   PerTensor<std::vector<Version>> versions_;
@@ -236,9 +238,9 @@ class Lowering {
 
 }  // namespace
 
-Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-              const LeafLayout& inputs, const PlanOptions& options, const CostModel& model, const RuleLookup& rules) {
-  return Lowering(range, ranks, propagation, outside, inputs, options, model, rules).run();
+Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
+              const PlanContext& context, const PlanOptions& options) {
+  return Lowering(range, ranks, propagation, inputs, context, options).run();
 }
 
 }  // namespace shoal::meta

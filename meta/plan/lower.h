@@ -15,13 +15,11 @@
 
 #include "devices/backend.h"
 #include "meta/layout/shards.h"
+#include "meta/plan/context.h"
 #include "meta/plan/local_builder.h"
 #include "meta/plan/propagate.h"
 
 namespace shoal::meta {
-
-/// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr when unknown.
-using ShardLookup = std::function<const Shards*(const Tensor&)>;
 
 /// One rank's graph, cut where the range is, what of it is shown, and its late inputs (PlanOptions).
 struct LocalGraph {
@@ -39,10 +37,9 @@ struct Lowered {
   std::unordered_map<const Tensor*, Shards> shards;
 };
 
-/// `inputs` says how inputs of the range lie; `model` and `rules` are those of the propagation. Of the options cuts,
-/// shown nodes and late inputs count. Throws InvalidArgument when a persistent leaf has no shards.
-Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const ShardLookup& outside,
-              const LeafLayout& inputs, const PlanOptions& options = {}, const CostModel& model = {},
-              const RuleLookup& rules = rule_for);
+/// `inputs` says how inputs of the range lie; the context is that of the propagation. Of the options cuts, shown nodes
+/// and late inputs count. Throws InvalidArgument when a persistent leaf has no shards.
+Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
+              const PlanContext& context, const PlanOptions& options = {});
 
 }  // namespace shoal::meta

@@ -6,9 +6,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "collectives/communicator.h"
+#include "collectives/factory.h"
 #include "devices/allocate.h"
 #include "graph/memory_plan.h"
+#include "meta/plan/joined_norm.h"
 
 namespace shoal::meta {
 namespace {
@@ -31,6 +32,7 @@ std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
   options.cuts = rank.cuts;
   options.shown = rank.shown;
   options.late = rank.late;
+  options.fused = rank.fused;
   std::vector<size_t> chunks = plan_chunks(whole(*rank.graph), options);
   const size_t most = device.buffer_type().max_size();
   if (std::all_of(chunks.begin(), chunks.end(), [&](size_t chunk) { return chunk <= most; })) return chunks;
@@ -80,6 +82,10 @@ const Layout& Plan::layout(const Tensor& tensor) const {
   return it->second;
 }
 
+bool Plan::communicates() const {
+  return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == StepKind::kCollective; });
+}
+
 int Plan::count(Op collective) const {
   return static_cast<int>(std::count_if(steps.begin(), steps.end(), [&](const Step& step) {
     return step.kind == StepKind::kCollective && step.collective == collective;
@@ -112,7 +118,7 @@ int64_t Plan::collective_bytes() const {
 }
 
 PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena) {
-  return {.cuts = rank.cuts, .shown = rank.shown, .late = rank.late, .arena = arena};
+  return {.cuts = rank.cuts, .shown = rank.shown, .late = rank.late, .fused = rank.fused, .arena = arena};
 }
 
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
@@ -133,8 +139,8 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
     if (known != asked.end()) return known->second;
     return asked.emplace(&tensor, context.copied_weights(*tensor.copied_from)).first->second;
   };
-  const Propagation propagation = propagate(range, ranks, leaf_layout, {}, context.rules);
-  Lowered lowered = lower(range, ranks, propagation, context.shards, leaf_layout, options, {}, context.rules);
+  const Propagation propagation = propagate(range, ranks, leaf_layout, context.costs, context.rules);
+  Lowered lowered = lower(range, ranks, propagation, leaf_layout, context, options);
 
   Plan plan;
   plan.layouts.reserve(static_cast<size_t>(range.end - range.begin) + 64);
@@ -148,14 +154,17 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
     const Tensor* node = range.graph->nodes()[i];
     plan.layouts.emplace_back(node, propagation.layouts.at(node));
   }
-  const bool communicates =
-      std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& s) { return s.kind == StepKind::kCollective; });
+  const bool communicates = plan.communicates();
   for (int rank = 0; rank < ranks; ++rank) {
     LocalGraph& local = lowered.locals[rank];
-    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late), {}};
+    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late)};
+    for (const Step& step : plan.steps) {
+      if (is_joined(step)) part.fused.push_back(step.ranges[static_cast<size_t>(rank)]);
+    }
     part.chunks = compute_chunks(part, *devices[rank]);
     part.memory.compute = std::accumulate(part.chunks.begin(), part.chunks.end(), size_t{0});
-    part.memory.communication = communicates ? collectives::host_buffer_bytes(ranks) : 0;
+    const auto& held = context.communicator.buffer_bytes;
+    part.memory.communication = communicates && !held.empty() ? held.at(static_cast<size_t>(rank)) : 0;
     plan.devices.push_back(devices[rank]->name());
     plan.ranks.push_back(std::move(part));
   }
@@ -168,7 +177,9 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
 }
 
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices) {
-  Plan plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }}, devices);
+  PlanContext context{[&](const Tensor& tensor) { return store.find(tensor); }};
+  context.communicator = collectives::communicator_for(devices).describe(devices);
+  Plan plan = make_plan(whole(graph), context, devices);
   std::vector<Tensor*> persistent;
   for (Tensor* leaf : graph.leaves()) {
     if (leaf->is_persistent()) persistent.push_back(leaf);

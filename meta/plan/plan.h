@@ -35,7 +35,8 @@ struct RankPlan {
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};
-  MemoryUse memory;
+  std::vector<NodeRange> fused = {};  ///< nodes of collectives that do more than one
+  MemoryUse memory = {};
   std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of
 };
 
@@ -52,6 +53,7 @@ struct Plan {
   std::unordered_map<const Tensor*, Shards> shards;
 
   const Layout& layout(const Tensor& tensor) const;
+  bool communicates() const;
   int count(Op collective) const;  ///< steps of one kind, e.g. kAllReduce
   int64_t collective_bytes() const;
   /// Collectives of what weights alone determine, so that every run repeats them: a weight was cut in a way that an op
@@ -59,21 +61,12 @@ struct Plan {
   std::vector<int> repeated() const;
 };
 
-/// What a plan is made from besides the graph and the devices.
-struct PlanContext {
-  /// Persistent leaves and nodes of earlier ranges must be known to it.
-  ShardLookup shards;
-  /// How a weight that lives elsewhere and is copied in (Tensor::copied_from) is to lie; without it every rank gets all
-  /// of it, as of any other input.
-  LeafLayout copied_weights = {};
-  RuleLookup rules = rule_for;
-};
-
 /// Plans a graph, or a range of it, on devices. Touches no device memory; freezes the graph. `options.arena` does not
 /// count: the memory is that which the plan needs. Throws InvalidArgument when a leaf is not known, DeviceError when a
 /// tensor exceeds a device's max_size.
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
                const PlanOptions& options = {});
+/// With the communicator that the devices get by default.
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices);
 
 /// How a rank's local graph is allocated, so that it takes what the plan says.

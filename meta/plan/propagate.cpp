@@ -134,21 +134,27 @@ class Propagator {
     return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
   }
 
-  double cost_of(const Tensor& node, const Strategy& strategy) {
-    double cost = compute_cost(model_, node) * strategy.share + later_cost(node, strategy.choice.result);
-    if (strategy.choice.by_candidates) {
-      const auto candidates = candidates_of(node, strategy.choice.partition);
+  /// How the ranks divide the work; nullptr: each does all of it.
+  static const Partition* parts_of(const Tensor& node, const NodeChoice& choice) {
+    if (choice.factor >= 0 || choice.by_candidates) return &choice.partition;
+    return node.op == Op::kConcat && choice.result.is_split() ? &choice.result.partition : nullptr;
+  }
+
+  double cost_of(const Tensor& node, const NodeChoice& choice) {
+    double cost = compute_cost(model_, node, parts_of(node, choice)) + later_cost(node, choice.result);
+    if (choice.by_candidates) {
+      const auto candidates = candidates_of(node, choice.partition);
       cost += gather_cost(model_, static_cast<double>(candidate_bytes(node, *candidates)), ranks_);
     }
     for (size_t i = 0; i < node.src.size(); ++i) {
-      if (node.src[i] != nullptr) cost += source_cost(node, *node.src[i], strategy.choice.sources[i]);
+      if (node.src[i] != nullptr) cost += source_cost(node, *node.src[i], choice.sources[i]);
     }
     return cost;
   }
 
   /// Puts it first, where it is possible and no device needs the node whole.
   bool add_divided(const Tensor& node, const std::vector<Layout>& sources, const Rule* rule,
-                   std::vector<Strategy>& candidates) {
+                   std::vector<NodeChoice>& candidates) {
     if (std::none_of(shares_.begin(), shares_.end(), [](double share) { return share > 0; })) return false;
     auto divided = divided_output(node, sources, shares_, rule);
     if (!divided || !cost_of_dividing(node)) return false;
@@ -172,7 +178,7 @@ class Propagator {
       const double cost = cost_of(node, candidates[i]) + later;
       if (cost < least) least = cost, best = i;
     }
-    take(node, std::move(candidates[best].choice));
+    take(node, std::move(candidates[best]));
   }
 
   void take(const Tensor& node, NodeChoice choice) {

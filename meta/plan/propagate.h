@@ -32,6 +32,7 @@
 
 #include "graph/graph.h"
 #include "meta/layout/layout.h"
+#include "meta/plan/context.h"
 #include "meta/plan/cost.h"
 #include "meta/rules/rule.h"
 
@@ -50,9 +51,6 @@ struct Propagation {
   std::unordered_map<const Tensor*, Layout> layouts;      ///< leaves and nodes
   std::unordered_map<const Tensor*, NodeChoice> choices;  ///< nodes
 };
-
-/// Layout of a tensor made outside the range: a leaf, or a node of an earlier range.
-using LeafLayout = std::function<Layout(const Tensor&)>;
 
 /// An op for which `rules` has nothing runs whole; views and concat need no rule, set_rows must have one.
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},

@@ -4,15 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "graph/graph.h"
+#include "graph/memory_plan.h"
 
 namespace shoal::meta {
 
 enum class StepKind : uint8_t { kCompute, kCollective };
-
-struct NodeRange {
-  int begin = 0, end = 0;
-};
 
 struct Step {
   StepKind kind = StepKind::kCompute;

@@ -17,19 +17,12 @@ std::vector<Layout> all_mirrored(const Tensor& node) {
   return Layouts(node.src.size(), Layout::mirrored());
 }
 
-double busiest_share(const Partition& partition) {
-  if (partition.length() == 0) return 1.0;
-  int64_t most = 0;
-  for (int device = 0; device < partition.devices(); ++device) most = std::max(most, partition.local_length(device));
-  return static_cast<double>(most) / static_cast<double>(partition.length());
-}
-
-Strategy mirrored(const Tensor& node) {
-  return {{all_mirrored(node), Layout::mirrored(), -1, {}}, 1.0};
+NodeChoice mirrored(const Tensor& node) {
+  return {all_mirrored(node), Layout::mirrored(), -1, {}};
 }
 
 /// Splitting `split` of the rule, if every operand can follow.
-std::optional<Strategy> split_strategy(const Tensor& node, const Rule& rule, const FactorSplit& split) {
+std::optional<NodeChoice> split_strategy(const Tensor& node, const Rule& rule, const FactorSplit& split) {
   const auto result = result_layout(rule, split.factor, split.partition);
   if (!result) return std::nullopt;
   NodeChoice choice{all_mirrored(node), *result, split.factor, split.partition};
@@ -39,7 +32,7 @@ std::optional<Strategy> split_strategy(const Tensor& node, const Rule& rule, con
     if (!layout) return std::nullopt;
     choice.sources[i] = *layout;
   }
-  return Strategy{std::move(choice), busiest_share(split.partition)};
+  return choice;
 }
 
 /// A factor that ends in a sum needs every element on one rank only.
@@ -68,7 +61,7 @@ Layouts equivalents(const Layout& layout, const Tensor& source) {
   return out;
 }
 
-void add_splits(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<Strategy>& out) {
+void add_splits(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<NodeChoice>& out) {
   std::vector<FactorSplit> seen;
   const auto add = [&](int source, const Layout& layout) {
     auto split = factor_split(rule, rule.sources[source], layout);
@@ -87,38 +80,38 @@ void add_splits(const Tensor& node, const Rule& rule, const Layouts& sources, st
   }
 }
 
-void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<Strategy>& out) {
+void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, std::vector<NodeChoice>& out) {
   for (const std::vector<int>& set : rule.linear) {
     const bool wanted = std::any_of(set.begin(), set.end(), [&](int i) { return sources[i].is_partial(); });
     if (!wanted) continue;
     NodeChoice choice{all_mirrored(node), Layout::partial(), -1, {}};
     for (int i : set) choice.sources[i] = Layout::partial();
-    out.push_back({std::move(choice), 1.0});
+    out.push_back(std::move(choice));
   }
 }
 
 /// Selecting from rows that are split, where that sends less than the rows: see candidates.h. Of several owners of a
 /// stretch one takes part.
-void add_candidates(const Tensor& node, const Layouts& sources, std::vector<Strategy>& out) {
+void add_candidates(const Tensor& node, const Layouts& sources, std::vector<NodeChoice>& out) {
   if (sources.empty() || !sources[0].is_split(0)) return;
   const Partition row = sources[0].partition.disjoint();
   const auto candidates = candidates_of(node, row);
   if (!candidates || candidate_bytes(node, *candidates) >= static_cast<int64_t>(node.src[0]->bytes())) return;
   NodeChoice choice{{Layout::split(0, row)}, Layout::mirrored(), -1, row};
   choice.by_candidates = true;
-  out.push_back({std::move(choice), busiest_share(row)});
+  out.push_back(std::move(choice));
 }
 
-std::vector<Strategy> view_strategies(const Tensor& node, const Layout& source) {
+std::vector<NodeChoice> view_strategies(const Tensor& node, const Layout& source) {
   const auto layout = view_layout(node, source);
-  std::vector<Strategy> out;
-  if (layout) out.push_back({{{source}, *layout, -1, {}}, 0.0});
+  std::vector<NodeChoice> out;
+  if (layout) out.push_back({{source}, *layout, -1, {}});
   out.push_back(mirrored(node));
   return out;
 }
 
 /// Split along the concatenated axis: each source keeps its runs, a mirrored one counts as owned by everybody.
-std::optional<Strategy> concat_along(const Tensor& node, const Layouts& sources, int axis, int ranks) {
+std::optional<NodeChoice> concat_along(const Tensor& node, const Layouts& sources, int axis, int ranks) {
   Owners everybody(ranks);
   for (int rank = 0; rank < ranks; ++rank) everybody[rank] = rank;
   Layouts needed = sources;
@@ -133,37 +126,36 @@ std::optional<Strategy> concat_along(const Tensor& node, const Layouts& sources,
     parts.push_back(needed[i].partition);
   }
   Partition whole = Partition::concat(parts);
-  const double share = busiest_share(whole);
-  return Strategy{{std::move(needed), Layout::split(axis, std::move(whole)), -1, {}}, share};
+  return NodeChoice{std::move(needed), Layout::split(axis, std::move(whole)), -1, {}};
 }
 
-std::vector<Strategy> concat_strategies(const Tensor& node, Layouts sources, int ranks) {
+std::vector<NodeChoice> concat_strategies(const Tensor& node, Layouts sources, int ranks) {
   const int axis = std::get<ConcatParams>(node.params).axis;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].holders() != nullptr) sources[i] = relabelled(sources[i], node.src[i]->shape, axis);
   }
-  std::vector<Strategy> out;
+  std::vector<NodeChoice> out;
   bool any_partial = false, any_along = false;
   for (const Layout& layout : sources) {
     any_partial |= layout.is_partial();
     any_along |= layout.is_split(axis);
     if (!layout.is_split() || layout.axis == axis) continue;
-    out.push_back({{Layouts(sources.size(), layout), layout, -1, {}}, busiest_share(layout.partition)});
+    out.push_back({Layouts(sources.size(), layout), layout, -1, {}});
   }
   if (any_along) out.push_back(*concat_along(node, sources, axis, ranks));
-  if (any_partial) out.push_back({{Layouts(sources.size(), Layout::partial()), Layout::partial(), -1, {}}, 1.0});
+  if (any_partial) out.push_back({Layouts(sources.size(), Layout::partial()), Layout::partial(), -1, {}});
   out.push_back(mirrored(node));
   return out;
 }
 
 /// set_rows writes in place: whatever the cache's layout is, rows and ids follow it. A Partial cache takes Partial
 /// rows: each rank writes its addend.
-std::vector<Strategy> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {
+std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {
   const Layout& cache = sources[0];
   NodeChoice choice{all_mirrored(node), cache, -1, {}};
   choice.sources[0] = cache;
   if (cache.is_partial()) choice.sources[1] = Layout::partial();
-  if (!cache.is_split()) return {{std::move(choice), 1.0}};
+  if (!cache.is_split()) return {std::move(choice)};
   const auto split = factor_split(rule, rule.sources[0], cache);
   check(split.has_value(), "no factor for the cache axis {} in {}", cache.axis, to_string(node));
   auto strategy = split_strategy(node, rule, *split);
@@ -173,10 +165,10 @@ std::vector<Strategy> write_strategies(const Tensor& node, const Rule& rule, con
 
 }  // namespace
 
-std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int ranks, const Rule* rule) {
+std::vector<NodeChoice> strategies(const Tensor& node, const Layouts& sources, int ranks, const Rule* rule) {
   if (is_view(node.op)) return view_strategies(node, sources[0]);
   if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
-  std::vector<Strategy> out;
+  std::vector<NodeChoice> out;
   const bool writes = info(node.op).alias == Alias::kWrites;
   check(rule != nullptr || !writes, "{} writes in place and needs a rule: gathered copies would be written",
         name_of(node.op));
@@ -190,8 +182,8 @@ std::vector<Strategy> strategies(const Tensor& node, const Layouts& sources, int
   return out;
 }
 
-std::optional<Strategy> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares,
-                                       const Rule* rule) {
+std::optional<NodeChoice> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares,
+                                         const Rule* rule) {
   if (is_view(node.op) || node.op == Op::kConcat || info(node.op).alias == Alias::kWrites) return std::nullopt;
   if (rule == nullptr) return std::nullopt;
   for (size_t i = 0; i < node.src.size(); ++i) {

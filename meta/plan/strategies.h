@@ -10,21 +10,16 @@
 
 namespace shoal::meta {
 
-/// A legal way to run a node, in order of preference among equals.
-struct Strategy {
-  NodeChoice choice;
-  double share = 1.0;  ///< part of the node's work that the busiest rank does
-};
-
-/// `sources[i]` is how source i lies now (mirrored where absent), `rule` that of the node, or nullptr. Never empty: the
-/// last one is "mirrored", except for set_rows, which has exactly one: its cache stays where it is.
-std::vector<Strategy> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks, const Rule* rule);
+/// The legal ways to run a node, in order of preference among equals. `sources[i]` is how source i lies now (mirrored
+/// where absent), `rule` that of the node, or nullptr. Never empty: the last one is "mirrored", except for set_rows,
+/// which has exactly one: its cache stays where it is.
+std::vector<NodeChoice> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks, const Rule* rule);
 
 /// Dividing an output that no device needs whole, made from a mirrored weight (an output head that is the embedding
 /// table too): every rank computes the stretch of the weight's outermost axis that `shares` (one for each rank, >= 0)
 /// give it, and nothing has to be gathered. nullopt where that does not apply.
-std::optional<Strategy> divided_output(const Tensor& node, const std::vector<Layout>& sources,
-                                       std::span<const double> shares, const Rule* rule);
+std::optional<NodeChoice> divided_output(const Tensor& node, const std::vector<Layout>& sources,
+                                         std::span<const double> shares, const Rule* rule);
 
 /// True when the node can take a Partial source `index` as it is.
 bool passes_partial(const Tensor& node, int index, const Rule* rule);

@@ -49,6 +49,8 @@ struct PlacementOptions {
   /// From so many tokens on, products with weights on the host run on the meta devices, which are sent the weights; 0:
   /// where all members say so (Device::offload_op).
   int64_t offload_batch = 0;
+  /// The machine that the devices are of: meta devices plan for its speeds and links (meta::MetaOptions::machine).
+  std::shared_ptr<const machine::MachineModel> machine = {};
 };
 
 class Placement {

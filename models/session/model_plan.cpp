@@ -80,7 +80,8 @@ class Planner {
   meta::Plan plan_on(size_t device, const sched::LocalGraph& local) {
     const auto members = placement_.members_of(static_cast<int>(device));
     const meta::ShardStore& store = plan_.stores[device];
-    meta::PlanContext context;
+    const auto* mesh = dynamic_cast<const meta::MetaDevice*>(placement_.devices()[device]);
+    meta::PlanContext context = mesh != nullptr ? mesh->plan_context() : meta::PlanContext();
     context.shards = [&store](const Tensor& tensor) { return store.find(tensor); };
     context.copied_weights = [&](const Tensor& weight) {
       return layout_on(placement_, static_cast<int>(device), weight);

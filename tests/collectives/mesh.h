@@ -36,14 +36,16 @@ class Mesh {
   int size() const { return static_cast<int>(backends_.size()); }
   const std::vector<Backend*>& backends() const { return backends_; }
   Backend& backend(int rank) { return *backends_[rank]; }
-  std::unique_ptr<Communicator> communicator(const Options& options = {}) {
+  CommunicatorFactory factory() const {
+    const CommunicatorFactory staged{make_staged_communicator, describe_staged_communicator};
     if (streams_ == Streams::kPlugin) {
       const CommunicatorFactory own = factory_of(test::plugin_device()->reg());
-      return own ? own(backends_, options) : make_staged_communicator(backends_, options);
+      return own ? own : staged;
     }
-    return streams_ == Streams::kPluginStaged ? make_staged_communicator(backends_, options)
-                                              : make_host_communicator(backends_, options);
+    return streams_ == Streams::kPluginStaged ? staged
+                                              : CommunicatorFactory{make_host_communicator, describe_host_communicator};
   }
+  std::unique_ptr<Communicator> communicator(const Options& options = {}) { return factory()(backends_, options); }
 
   /// Where a rank finds host bytes: there, or in a copy on its device, which comes back with synchronize().
   std::byte* at(int rank, std::byte* host, size_t size) {

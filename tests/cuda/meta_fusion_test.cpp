@@ -38,7 +38,9 @@ class Counted final : public Communicator {
     ++queued_.calls;
     inner_->enqueue(rank, call);
   }
-  bool can_fuse(const FusedNorm& norm) const override { return may_fuse_ && inner_->can_fuse(norm); }
+  collectives::FusedLimits fused_limits() const override {
+    return may_fuse_ ? inner_->fused_limits() : collectives::FusedLimits();
+  }
   void enqueue_fused(int rank, const FusedNorm& norm) override {
     ++queued_.fused;
     inner_->enqueue_fused(rank, norm);
@@ -265,12 +267,7 @@ TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
   for (int ranks : {1, 2, 3}) {
     const MetaMesh mesh(ranks);
     const auto communicator = collectives::cuda::make_cuda_communicator(mesh.backend->members());
-    const auto can = [&](int64_t row, int64_t rows) {
-      FusedNorm norm;
-      norm.row = row;
-      norm.rows = rows;
-      return communicator->can_fuse(norm);
-    };
+    const auto can = [&](int64_t row, int64_t rows) { return communicator->fused_limits().allow(row, rows); };
     EXPECT_EQ(can(4096, 1), ranks > 1);
     EXPECT_EQ(can(4096, 8), ranks > 1);
     EXPECT_FALSE(can(4096, 9));

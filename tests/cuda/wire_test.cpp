@@ -58,14 +58,14 @@ TEST(CudaThresholds, AreKeptForEachMesh) {
   const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "deep" / "collectives.json").string());
   {
     CudaMesh pair(1, 2), four(1, 4);
-    EXPECT_EQ(find_thresholds(pair.backends()), std::nullopt);
-    save_thresholds(pair.backends(), {4096});
-    save_thresholds(four.backends(), {8192});
-    EXPECT_EQ(find_thresholds(pair.backends()), Thresholds{4096});
-    EXPECT_EQ(find_thresholds(four.backends()), Thresholds{8192});
-    save_thresholds(pair.backends(), {1});
-    EXPECT_EQ(find_thresholds(pair.backends()), Thresholds{1});
-    const std::string key = mesh_key(pair.backends());
+    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), std::nullopt);
+    save_thresholds(devices_of(pair.backends()), {4096});
+    save_thresholds(devices_of(four.backends()), {8192});
+    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), Thresholds{4096});
+    EXPECT_EQ(find_thresholds(devices_of(four.backends())), Thresholds{8192});
+    save_thresholds(devices_of(pair.backends()), {1});
+    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), Thresholds{1});
+    const std::string key = mesh_key(devices_of(pair.backends()));
     EXPECT_TRUE(key.ends_with(" x 2")) << key;
     EXPECT_EQ(key.find(", part "), std::string::npos) << key;
   }

@@ -295,6 +295,29 @@ TEST(MemoryPlan, ATensorOfTheLargestSizeIsNotRoundedPastIt) {
   EXPECT_THAT(plan.chunk_sizes, testing::Each(40u));
 }
 
+TEST(MemoryPlan, WhatRunsAsOneKeepsWhatItReads) {
+  Graph g;
+  Tensor* a = transpose(g, g.input("x", DType::kF32, {4, 8, 1, 1}));
+  Tensor* made[5];  // that cannot run in place, but for the fourth
+  for (int i = 0; i < 5; ++i) a = made[i] = i == 3 ? unary(g, a, UnaryKind::kSilu) : contiguous(g, transpose(g, a));
+  g.output(made[4]);
+  const auto overlap = [&](std::vector<NodeRange> fused, int one, int other) {
+    MemoryPlanOptions options;
+    options.alignment = 1;
+    options.fused = std::move(fused);
+    const MemoryPlan plan = plan_memory(whole(g), options);
+    return offset_of(plan, made[one]) == offset_of(plan, made[other]);
+  };
+  const auto at = [&](int i) { return made[i]->id; };
+  EXPECT_TRUE(overlap({}, 0, 2));
+  EXPECT_TRUE(overlap({{at(0), at(1) + 1}, {at(3), at(4)}}, 0, 2)) << "the first is read by none of the others";
+  const std::vector<NodeRange> four{{at(0), at(3) + 1}};
+  EXPECT_FALSE(overlap(four, 0, 2));
+  EXPECT_FALSE(overlap(four, 1, 3));
+  EXPECT_TRUE(overlap(four, 2, 3)) << "taken over in place";
+  EXPECT_TRUE(overlap(four, 0, 4) || overlap(four, 1, 4)) << "behind the range all is free";
+}
+
 TEST(MemoryPlan, SetRowsNeedsNoMemoryOfItsOwn) {
   Graph g;
   TensorContext weights;

@@ -229,7 +229,7 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, co
     from = bytes;
   }
   const collectives::Thresholds found{from};
-  collectives::save_thresholds(backends_, found);
+  collectives::save_thresholds(collectives::devices_of(backends_), found);
   return found;
 }
 

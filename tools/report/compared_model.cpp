@@ -65,11 +65,13 @@ std::vector<models::DeviceUse> ComparedModel::memory(const models::Placement& pl
     use.use.cache = caches[d].cache;
     uses.push_back(use);
   }
-  const auto lookup = [&](const Tensor& tensor) { return store.find(tensor); };
+  const auto* mesh = dynamic_cast<const meta::MetaDevice*>(&placement.device());
+  meta::PlanContext context = mesh != nullptr ? mesh->plan_context() : meta::PlanContext();
+  context.shards = [&](const Tensor& tensor) { return store.find(tensor); };
   for (int64_t tokens : {prompt_tokens_, int64_t{1}}) {
     models::DecoderGraph graph = build(tokens);
     meta::Plan plan =
-        meta::make_plan(whole(*graph.graph), {lookup}, members, sched::comparison_options(*graph.graph, is_compared));
+        meta::make_plan(whole(*graph.graph), context, members, sched::comparison_options(*graph.graph, is_compared));
     for (size_t d = 0; d < members.size(); ++d) {
       // A graph goes before the next one comes.
       uses[d].use.compute = std::max(uses[d].use.compute, plan.ranks[d].memory.compute);

@@ -44,7 +44,9 @@ class Family final : public shoal::BackendReg {
   void* function(std::string_view name) const override {
     static shoal::collectives::FamilyFactory factory{
         shoal::collectives::class_sizes() + FACTORY_SIZES,
-        [](std::span<shoal::Backend* const>, const shoal::collectives::Options&) { return nullptr; }};
+        [](std::span<shoal::Backend* const>, const shoal::collectives::Options&) {
+          return std::unique_ptr<shoal::collectives::Communicator>();
+        }};
     return name == shoal::functions::kCommunicatorFactory ? &factory : nullptr;
   }
 #endif

@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "graph/memory_plan.h"
 #include "tests/meta/norm_graph.h"
 
 namespace shoal::meta {
@@ -14,36 +16,30 @@ using collectives::FusedNorm;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Can do whatever has at most so many rows, and runs nothing.
-class Willing final : public collectives::Communicator {
- public:
-  explicit Willing(int64_t rows) : rows_(rows) {}
-  std::string_view name() const override { return "willing"; }
-  int size() const override { return 2; }
-  void enqueue(int, const collectives::Call&) override {}
-  void abort(std::string_view) override {}
-  size_t buffer_bytes(int) const override { return 0; }
-  bool can_fuse(const FusedNorm& norm) const override { return norm.rows <= rows_; }
-
- private:
-  int64_t rows_;
-};
-
 constexpr size_t kRoom = 0x10000;  ///< for each tensor
+
+struct PlacedOptions {
+  std::vector<int> cuts = {};
+  const char* shown = nullptr;  ///< a node
+  test::Layouts layouts = test::norm_layouts(2);
+  int64_t rows = 1000;  ///< that the communicator fuses at most
+};
 
 /// A plan whose tensors all have addresses of their own, where there is no memory. Node i of a rank lies at
 /// (rank + 1) * 2^32 + i * kRoom, leaves behind the nodes.
 struct Placed {
-  explicit Placed(const std::string& text, const PlanOptions& options = {},
-                  test::Layouts layouts = test::norm_layouts(2))
-      : store(2) {
+  explicit Placed(const std::string& text, const PlacedOptions& options = {}) : store(2) {
     parse_graph(text, graph, weights);
     for (const Tensor* leaf : weights.tensors()) {
-      const auto it = layouts.find(leaf->name);
-      store.declare(*leaf, it == layouts.end() ? Layout::mirrored() : it->second);
+      const auto it = options.layouts.find(leaf->name);
+      store.declare(*leaf, it == options.layouts.end() ? Layout::mirrored() : it->second);
     }
     const std::vector<Device*> devices(2, &Registry::instance().device("NULL0"));
-    plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }}, devices, options);
+    PlanContext context{[&](const Tensor& tensor) { return store.find(tensor); }};
+    context.communicator.fused = {8192, options.rows, 1 << 20};
+    PlanOptions plan_options{.cuts = options.cuts};
+    if (options.shown != nullptr) plan_options.shown.push_back(graph.find(options.shown));
+    plan = make_plan(whole(graph), context, devices, plan_options);
     for (size_t rank = 0; rank < 2; ++rank) {
       plan.devices[rank] = fmt::format("dev{}", rank);
       size_t next = (rank + 1) << 32;
@@ -73,13 +69,26 @@ struct Placed {
     return *this;
   }
   /// The tensors whose all_reduce takes the norm with it.
-  std::vector<std::string> joined(int64_t rows = 1000) {
-    join_norms(plan, Willing(rows));
+  std::vector<std::string> joined() const {
     std::vector<std::string> found;
     for (const Step& step : plan.steps) {
       if (is_joined(step)) found.push_back(step.tensor);
     }
     return found;
+  }
+  FusedNorm call(size_t step, size_t rank) const {
+    return joined_norm(*plan.ranks[rank].graph, plan.steps[step].ranges[rank], plan.steps[step].tensor.c_str());
+  }
+  /// Can all calls be made with the addresses that there are?
+  bool can_run() const {
+    try {
+      for (size_t step = 0; step < plan.steps.size(); ++step) {
+        for (size_t rank = 0; rank < 2 && is_joined(plan.steps[step]); ++rank) call(step, rank);
+      }
+      return true;
+    } catch (const InternalError&) {
+      return false;
+    }
   }
 
   TensorContext weights;
@@ -109,9 +118,8 @@ TEST(JoinedNorm, ThePlanShowsWhatRuns) {
 
 TEST(JoinedNorm, TheCallHasWhatTheNodesHave) {
   Placed placed(test::norm_graph(3));
-  placed.joined();
   const auto at = [&](std::string_view name) { return reinterpret_cast<const float*>(placed.local(1, name).data); };
-  const FusedNorm first = joined_norm(placed.plan, placed.plan.steps[1], 1);
+  const FusedNorm first = placed.call(1, 1);
   EXPECT_EQ(first.in, at("y"));
   EXPECT_EQ(first.residual, at("x"));
   EXPECT_EQ(first.weight, at("scale"));
@@ -121,7 +129,7 @@ TEST(JoinedNorm, TheCallHasWhatTheNodesHave) {
   EXPECT_EQ(first.rows, 3);
   EXPECT_EQ(first.epsilon, std::get<NormParams>(placed.local(1, "n").params).eps);
   EXPECT_STREQ(first.what, "y");
-  const FusedNorm second = joined_norm(placed.plan, placed.plan.steps[3], 1);
+  const FusedNorm second = placed.call(3, 1);
   EXPECT_EQ(second.in, at("y2"));
   EXPECT_EQ(second.residual, at("r"));
   EXPECT_EQ(second.weight, at("scale"));
@@ -143,14 +151,7 @@ TEST(JoinedNorm, ValuesThatOthersReadAreNotLeftOut) {
 
 TEST(JoinedNorm, ShownValuesAreNotLeftOut) {
   for (const auto& [name, expected] : {std::pair{"n", kSecond}, {"n2", kFirst}, {"m", kBoth}, {"r", kBoth}}) {
-    Placed placed(test::norm_graph(1));
-    for (RankPlan& rank : placed.plan.ranks) {
-      for (Tensor* node : rank.graph->nodes()) {
-        if (node->name == name) rank.shown.push_back(node);
-      }
-      ASSERT_EQ(rank.shown.size(), 1u);
-    }
-    EXPECT_EQ(placed.joined(), expected) << name;
+    EXPECT_EQ(Placed(test::norm_graph(1), {.shown = name}).joined(), expected) << name;
   }
 }
 
@@ -165,62 +166,83 @@ TEST(JoinedNorm, NothingIsJoinedOverACut) {
 
 TEST(JoinedNorm, ShapesThatTheCallDoesNotKnow) {
   EXPECT_EQ(Placed(test::norm_graph(3, "output %out", "", "[64, 3]")).joined(), kNone) << "a weight for each row";
-  EXPECT_EQ(Placed(test::norm_graph(1)).joined(0), kNone) << "the communicator does not want it";
-  EXPECT_EQ(Placed(test::norm_graph(1), {}, {}).joined(), kNone) << "no collectives";
+  EXPECT_EQ(Placed(test::norm_graph(3), {.rows = 2}).joined(), kNone) << "the communicator fuses fewer rows";
+  EXPECT_EQ(Placed(test::norm_graph(3), {.rows = 3}).joined(), kBoth);
+  EXPECT_EQ(Placed(test::norm_graph(1), {.rows = 0}).joined(), kNone) << "it fuses nothing";
+  EXPECT_EQ(Placed(test::norm_graph(1), {.layouts = {}}).joined(), kNone) << "no collectives";
 }
 
 TEST(JoinedNorm, ResultsMayTakeThePlacesOfWhatIsRead) {
   for (const char* sum : {"y", "x"}) {
     Placed placed(test::norm_graph(2));
-    placed.put(0, "r", sum).put(1, "r", sum);
-    EXPECT_EQ(placed.joined(), kBoth);
+    EXPECT_TRUE(placed.put(0, "r", sum).put(1, "r", sum).can_run());
     Placed other(test::norm_graph(2));
-    other.put(0, "m", sum).put(1, "m", sum);
-    EXPECT_EQ(other.joined(), kBoth);
+    EXPECT_TRUE(other.put(0, "m", sum).put(1, "m", sum).can_run());
   }
   Placed crossed(test::norm_graph(2));
   for (int rank : {0, 1}) crossed.put(rank, "r", "y").put(rank, "m", "x");
-  EXPECT_EQ(crossed.joined(), kBoth);
+  EXPECT_TRUE(crossed.can_run());
   Placed last(test::norm_graph(2));
-  last.put(0, "m2", "r2").put(1, "m2", "r2");
-  EXPECT_EQ(last.joined(), kBoth) << "nobody else reads the second sum";
-  EXPECT_EQ(joined_norm(last.plan, last.plan.steps[3], 0).sum, nullptr);
-  EXPECT_NE(joined_norm(last.plan, last.plan.steps[1], 0).sum, nullptr);
+  EXPECT_TRUE(last.put(0, "m2", "r2").put(1, "m2", "r2").can_run()) << "nothing else reads the second sum";
+  EXPECT_EQ(last.call(3, 0).sum, nullptr);
+  EXPECT_NE(last.call(1, 0).sum, nullptr);
   Placed unused(test::norm_graph(2));
   for (int rank : {0, 1}) unused.put(rank, "n", "y", 64).put(rank, "y.all_reduce.2", "x", 8);
-  EXPECT_EQ(unused.joined(), kBoth) << "nobody writes them";
+  EXPECT_TRUE(unused.can_run()) << "they are not written";
 }
 
 TEST(JoinedNorm, ResultsMayNotLieElsewhereOnWhatIsRead) {
-  for (int rank : {0, 1}) {  // one rank is enough to keep all from it
+  for (int rank : {0, 1}) {
     for (const char* result : {"r", "m"}) {
       for (const char* source : {"x", "y"}) {
         for (size_t offset : {size_t{4}, size_t{256}, size_t{508}}) {
           Placed placed(test::norm_graph(2));
-          EXPECT_EQ(placed.put(rank, result, source, offset).joined(), kSecond) << result << " on " << source;
+          EXPECT_FALSE(placed.put(rank, result, source, offset).can_run()) << result << " on " << source;
         }
         Placed behind(test::norm_graph(2));
-        EXPECT_EQ(behind.put(rank, result, source, 512).joined(), kBoth) << result << " behind " << source;
+        EXPECT_TRUE(behind.put(rank, result, source, 512).can_run()) << result << " behind " << source;
       }
       for (size_t offset : {size_t{0}, size_t{252}}) {
         Placed placed(test::norm_graph(2));
         placed.local(rank, "scale").data = placed.local(rank, result).data + offset;
-        EXPECT_EQ(placed.joined(), kSecond) << result << " on the weight";
+        EXPECT_FALSE(placed.can_run()) << result << " on the weight";
       }
     }
-    Placed same(test::norm_graph(2));
-    EXPECT_EQ(same.put(rank, "m", "r").joined(), kSecond) << "both results in one place, and the sum is read again";
     Placed shifted(test::norm_graph(2));
-    EXPECT_EQ(shifted.put(rank, "m2", "r2", 4).joined(), kFirst);
+    EXPECT_FALSE(shifted.put(rank, "m2", "r2", 4).can_run());
+  }
+}
+
+/// With rows of all sizes beside other tensors, memory as it is planned lets all calls be made.
+TEST(JoinedNorm, MemoryIsPlannedForWhatRunsAsOne) {
+  for (int64_t rows : {1, 2, 3, 7, 64}) {
+    for (size_t alignment : {size_t{1}, size_t{64}, size_t{4096}}) {
+      Placed placed(test::norm_graph(rows));
+      for (RankPlan& rank : placed.plan.ranks) {
+        ASSERT_EQ(rank.fused.size(), 2u);
+        MemoryPlanOptions options;
+        options.alignment = alignment;
+        options.fused = rank.fused;
+        const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
+        for (const auto& [tensor, place] : memory.tensors) {
+          const_cast<Tensor*>(tensor)->data = reinterpret_cast<std::byte*>((size_t{1} << 40) + place.offset);
+        }
+        for (Tensor* node : rank.graph->nodes()) {
+          if (is_view(node->op)) node->data = node->view_base->data + node->view_offset;
+        }
+      }
+      EXPECT_TRUE(placed.can_run()) << rows << " rows, alignment " << alignment;
+    }
   }
 }
 
 TEST(JoinedNorm, ACommunicatorThatCannotSaysSo) {
-  Willing communicator(0);
+  const auto backend = Registry::instance().init("CPU0");
+  const auto communicator = collectives::make_host_communicator(std::array{backend.get()});
   FusedNorm norm;
   norm.what = "y";
-  EXPECT_THAT([&] { communicator.enqueue_fused(1, norm); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("[all_reduce_norm y] the communicator 'willing' cannot")));
+  EXPECT_THAT([&] { communicator->enqueue_fused(0, norm); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("[all_reduce_norm y] the communicator 'host' cannot")));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "graph/text.h"
+#include "graph/ops/ops.h"
 #include "tests/meta/layouts.h"
 #include "tests/support/random_graph.h"
 
@@ -286,6 +287,58 @@ TEST(CheapestSource, PrefersWhatIsThereAndThenWhatMovesLeast) {
   EXPECT_EQ(cheapest({half, Layout::mirrored()}, other), 1u) << "slices of the whole cost no collective";
   EXPECT_EQ(cheapest({Layout::partial(), half}, Layout::mirrored()), 1u) << "gathering is half a reduction";
   EXPECT_EQ(cheapest({half, half}, other), 0u) << "the first of equals";
+}
+
+/// Two ranks that multiply with `rate` operations/s, and links of `bandwidth` bytes/s.
+CostModel model_of(double rate, double bandwidth) {
+  auto machine = std::make_shared<machine::MachineModel>();
+  for (const char* name : {"A", "B"}) {
+    machine::DeviceModel device;
+    device.name = name;
+    device.bandwidth = device.activation_bandwidth = device.attention_bandwidth = 1e12;
+    device.attention_rate = rate;
+    machine::add_products(device, rate, device.bandwidth);
+    machine->devices.push_back(std::move(device));
+  }
+  machine->algorithms.push_back({"ring", false, 1e-6, 0, bandwidth});
+  return CostModel::of(std::move(machine), std::vector<std::string>{"A", "B"});
+}
+
+TEST(Propagate, LinksDecideWhetherAProductIsDividedOrMirrored) {
+  // The cache lies split on what is contracted, so that a divided product is a sum of the ranks' parts, [1024, 512];
+  // made whole first, the product of the mirrored weight needs 64 columns of it sent, and every rank does all of it.
+  constexpr const char* kText = R"(
+weight %w f32 [64, 1024]
+cache %x f32 [64, 512]
+%y = mul_mat(%w, %x)
+%n = rms_norm(%y)
+output %n
+)";
+  const std::map<std::string, Layout> layouts{{"x", split(0, 2, "32:{0} 32:{1}")}};
+  EXPECT_EQ(Propagated(kText, 2, layouts, model_of(1e9, 1e12)).of("y"), "partial") << "slow ranks, fast links";
+  EXPECT_EQ(Propagated(kText, 2, layouts, model_of(1e15, 1e8)).of("y"), "mirrored") << "fast ranks, slow links";
+}
+
+TEST(Propagate, SlowDevicesCount) {
+  // What is divided evenly takes as long as the slower rank's half.
+  auto machine = std::make_shared<machine::MachineModel>();
+  for (const double rate : {1e12, 1e9}) {
+    machine::DeviceModel device;
+    device.name = rate > 1e10 ? "fast" : "slow";
+    device.bandwidth = device.activation_bandwidth = 1e15;
+    machine::add_products(device, rate, device.bandwidth);
+    machine->devices.push_back(std::move(device));
+  }
+  const CostModel model = CostModel::of(machine, std::vector{machine->devices[0].name, machine->devices[1].name});
+  TensorContext context;
+  Graph graph;
+  const Tensor& y = *mul_mat(graph, context.add("w", DType::kF32, {1024, 64, 1, 1}),
+                             graph.input("x", DType::kF32, {1024, 1000, 1, 1}));
+  const double all = 2.0 * 1024 * 64 * 1000;
+  EXPECT_NEAR(compute_cost(model, y, nullptr), all / 1e9, 1e-3);
+  const Partition even = Partition::parse(2, "32:{0} 32:{1}"), first = Partition::parse(2, "64:{0}");
+  EXPECT_NEAR(compute_cost(model, y, &even), all / 2e9, 1e-3);
+  EXPECT_NEAR(compute_cost(model, y, &first), all / 1e12, 1e-4);
 }
 
 }  // namespace
