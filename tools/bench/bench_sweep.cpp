@@ -151,10 +151,9 @@ void add_test_counts(CLI::App& app, BenchLists& lists) {
   add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
              "Tokens of prompts to process; several with commas, 0 for none");
   add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
-  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens in the cache before");
-  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens,
-             "Most tokens computed at once, where it is less than -ub");
-  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Most tokens computed at once");
+  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
+  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
+  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Maximum tokens per batch");
 }
 
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {

@@ -49,7 +49,7 @@ void ModelFlags::add_to(CLI::App& app) {
 }
 
 void PluginFlags::add_to(CLI::App& app) {
-  app.add_option("--plugin", files, "Plug-in with more devices, besides those that are found; may be repeated")
+  app.add_option("--plugin", files, "Plug-in to load, besides those that are found; may be repeated")
       ->each([](const std::string& text) { check_file_name("--plugin", text); })
       ->type_name("FILE")
       ->allow_extra_args(false);
@@ -90,7 +90,7 @@ void DeviceFlags::add_to(CLI::App& app) {
                  "fastest; @FILE: a profile of scripts/tune_split.py")
       ->type_name("SHARES")
       ->default_str("even");
-  add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: its cores");
+  add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: one per core");
   plugins.add_to(app);
 }
 
@@ -109,7 +109,7 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
     comm = name;
     setenv("SHOAL_COMM", name.c_str(), 1);  // what every mesh of this run starts from
   };
-  add_parsed(app, "--comm", "NAME", read_comm, "Collectives by auto, host, p2p, nccl or staged")
+  add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, p2p, nccl or staged")
       ->default_str("SHOAL_COMM, or auto");
   add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
               "Put the last N layers on the devices and the rest on the host's CPU; -1: everything");
@@ -195,9 +195,9 @@ std::vector<Device*> DeviceFlags::find() const {
 }
 
 void ContextFlags::add_to(CLI::App& app) {
-  add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
-              "Tokens that fit into the KV cache; 0: as many as the model was trained for (see --fit), or as the "
-              "command needs");
+  add_integer(
+      app, "-c,--ctx-size", context, 0, kMostTokens,
+      "Size of the KV cache in tokens; 0: what the model was trained for (see --fit), or what the command needs");
   add_types_to(app);
 }
 
@@ -208,8 +208,8 @@ void ContextFlags::add_types_to(CLI::App& app) {
 
 void ContextFlags::add_batches_to(CLI::App& app) {
   app.add_flag("!--no-op-offload", op_offload, "Do not send weights from the host to a device for large batches");
-  add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Most tokens computed at once, where it is less than -ub");
-  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Most tokens computed at once");
+  add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
+  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Maximum tokens per batch");
 }
 
 void FitFlags::add_to(CLI::App& app) {
@@ -242,7 +242,7 @@ void WorkloadFlags::add_to(CLI::App& app) {
   const tuning::Workload usual;
   add("-p,--n-prompt", prompt, usual.prompt, "Tokens of the prompt to predict; 0: none");
   add("-n,--n-gen", generate, usual.generate, "Tokens to generate in the prediction; 0: none");
-  add("-d,--n-depth", depth, usual.depth, "Tokens in the cache before");
+  add("-d,--n-depth", depth, usual.depth, "Tokens already in the KV cache");
 }
 
 tuning::Workload WorkloadFlags::workload(int64_t context) const {
@@ -268,7 +268,7 @@ void SamplingFlags::add_to(CLI::App& app) {
   };
   constexpr double kHuge = std::numeric_limits<float>::max();
   add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
-  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: always the best token");
+  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: greedy, always the most probable token");
   add_candidates_to(app);
   add_number(app, "--top-p", sampler.top_p, 0.0, 1.0,
              "Sample from the most probable tokens that together have this probability; 1: all");
@@ -280,7 +280,7 @@ void SamplingFlags::add_candidates_to(CLI::App& app) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k most probable tokens; 0: all");
   app.add_flag("--sample-on-host", on_host,
-               "Bring all logits to the host, where the devices would select the k best of at most 256");
+               "Sample on the host from all logits; by default the devices select the k best (at most 256)");
 }
 
 int64_t SamplingFlags::candidates(int64_t listed) const {

@@ -31,7 +31,7 @@ const std::vector<FlagGroup>& groups() {
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v"}},
       {"Devices", {"devices", "device-counts", "machine", "threads", "comm", "plugin"}},
-      {"Where the model lies",
+      {"Placement",
        {"tensor-split", "split-mode", "gpu-layers", "no-kv-offload", "cpu-moe", "override-tensor", "offload-batch",
         "no-op-offload", "repack", "mmap"}},
       {"Output and help", {"output", "trace", "help", "version"}}};

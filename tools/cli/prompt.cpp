@@ -43,7 +43,7 @@ void PromptFlags::add_to(CLI::App& app) {
     file = value;
   };
   CLI::Option* prompt = add_parsed(app, "-p,--prompt", "TEXT", read_prompt, "Prompt text; -: standard input");
-  add_parsed(app, "-f,--file", "FILE", read_name, "File with the prompt text; one newline at its end does not count")
+  add_parsed(app, "-f,--file", "FILE", read_name, "File with the prompt text; a newline at its end is dropped")
       ->excludes(prompt);
 }
 

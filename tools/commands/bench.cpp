@@ -239,9 +239,9 @@ CommandBody define_bench(CLI::App& app) {
   add_lists(app, *flags);
   add_test_counts(app, flags->lists);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
-             "Threads of each CPU device; 0: its cores");
+             "Threads of each CPU device; 0: one per core");
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");
-  app.add_flag("!--no-warmup", flags->options.warmup, "Start the clock with the first run");
+  app.add_flag("!--no-warmup", flags->options.warmup, "Leave out the run before the clock starts");
   app.add_flag("!--no-op-offload", flags->options.op_offload,
                "Do not send weights from the host to a device for large batches");
   flags->devices.add_layers_to(app);

@@ -195,7 +195,7 @@ void add_sizes(CLI::App& app, BenchCommFlags& flags) {
   add_parsed(app, "-b,--min-bytes", "BYTES", size(flags.min_bytes), "Smallest message, such as 8, 64K or 16M")
       ->default_str("1K");
   add_parsed(app, "-e,--max-bytes", "BYTES", size(flags.max_bytes), "Largest message")->default_str("64M");
-  add_number(app, "-f,--step-factor", flags.factor, 1.1, 1e9, "From one size to the next");
+  add_number(app, "-f,--step-factor", flags.factor, 1.1, 1e9, "Factor from one message size to the next");
 }
 
 }  // namespace
@@ -214,9 +214,11 @@ CommandBody define_bench_comm(CLI::App& app) {
   add_sizes(app, *flags);
   add_choices(app, *flags);
   constexpr int64_t kMostRuns = 1'000'000;
-  add_integer(app, "-n,--iters", flags->options.iterations, 1, kMostRuns, "Collectives that are timed together");
-  add_integer(app, "-w,--warmup-iters", flags->options.warmup, 0, kMostRuns, "Collectives before them");
-  add_integer(app, "-c,--check", flags->options.check, 0, 1, "Count the wrong elements of one more collective: 0 or 1")
+  add_integer(app, "-n,--iters", flags->options.iterations, 1, kMostRuns,
+              "Collectives timed together, without a pause");
+  add_integer(app, "-w,--warmup-iters", flags->options.warmup, 0, kMostRuns, "Collectives run before the timed ones");
+  add_integer(app, "-c,--check", flags->options.check, 0, 1,
+              "1: count wrong elements in one more collective; 0: do not")
       ->default_str("1");
   app.add_flag(
       "--calibrate", flags->calibrate,

@@ -376,7 +376,7 @@ void add_prediction(CLI::App& app, PlanFlags& flags) {
     flags.asked_objective = tuning::parse_objective(text);
   };
   add_parsed(app, "--objective", "WHAT", read_objective,
-             "What --recommend and --tensor-split auto make fast: generation, prompt, or a mix of -p and -n tokens")
+             "What --recommend and --tensor-split auto optimise: generation, prompt, or a mix of -p and -n tokens")
       ->default_str("generation, or prompt with -n 0");
   app.add_option("--machine", flags.machine,
                  "Predict for this machine instead of what `shoal probe` measured: a name such as H200x8-nvlink, or a "

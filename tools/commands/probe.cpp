@@ -228,7 +228,7 @@ CommandBody define_probe(CLI::App& app) {
   };
   add_parsed(app, "--devices", "NAMES", read_names, "Devices, such as CPU0,CPU1")->default_str("all");
   add_integer(app, "-t,--threads", flags->options.threads, 0, cpu::kMaxThreads,
-              "Threads of each CPU device; 0: its cores");
+              "Threads of each CPU device; 0: one per core");
   const auto read_dtypes = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->options.dtypes = parse_dtypes(flag, text);
   };

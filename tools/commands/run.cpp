@@ -225,7 +225,7 @@ void add_sampling(CLI::App& app, RunFlags& flags) {
   flags.sampling.add_to(app);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   add_integer(app, "--top-logits", flags.generation.top_logits, 0, kMost,
-              "Report the k best logits of the last prompt position");
+              "Print the k highest logits at the last prompt position");
 }
 
 }  // namespace
@@ -236,7 +236,7 @@ CommandBody define_run(CLI::App& app) {
   add_prompt(app, *flags);
   add_integer(app, "-n,--predict", flags->generation.count, -1, kMostTokens,
               "Tokens to generate; -1: until the text or the context ends");
-  app.add_flag("--ignore-eos", flags->generation.ignore_end, "Go on after an end-of-text token");
+  app.add_flag("--ignore-eos", flags->generation.ignore_end, "Continue after an end-of-text token");
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
   flags->devices.add_to(app);

@@ -40,7 +40,7 @@ TEST(Help, HasGroupsInTheOrderOfUse) {
   const std::string help = help_of("run");
   size_t last = 0;
   for (const char* title : {"\nModel and prompt:\n", "\nGeneration:\n", "\nSampling:\n", "\nContext and batches:\n",
-                            "\nDevices:\n", "\nWhere the model lies:\n", "\nOutput and help:\n"}) {
+                            "\nDevices:\n", "\nPlacement:\n", "\nOutput and help:\n"}) {
     const size_t at = help.find(title);
     EXPECT_NE(at, std::string::npos) << title;
     EXPECT_GT(at, last) << title;
