@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Brings the flags in docs/cli.md up to date with what the program prints.
+
+Each code block that begins with "$ shoal [COMMAND] --help" gets the help of that command; the text around the blocks is
+written by hand. --check changes nothing: it prints what differs and exits with 1.
+"""
+import argparse
+import difflib
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^```text\n\$ shoal (?P<command>[\w-]*) ?--help\n.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def help_of(program: str, command: str) -> str:
+    words = [word for word in (command, "--help") if word]
+    result = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"{program} {' '.join(words)}: exit code {result.returncode}: {result.stderr.strip()}")
+    return f"```text\n$ shoal {' '.join(words)}\n{result.stdout}```"
+
+
+def commands_of(program: str) -> list[str]:
+    listed = help_of(program, "").split("\nCommands:\n")[1].split("\n\n")[0]
+    return re.findall(r"^  ([\w-]+)", listed, re.MULTILINE)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--program", default=str(ROOT / "build/release/bin/shoal"), help="default: %(default)s")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/cli.md", help="default: %(default)s")
+    arguments = parser.parse_args()
+    page = arguments.page.read_text()
+    documented = {match["command"] for match in BLOCK.finditer(page)}
+    missing = [command for command in ["", *commands_of(arguments.program)] if command not in documented]
+    for command in missing:
+        print(f"{arguments.page}: no block '$ shoal {command} --help'; add one")
+    current = BLOCK.sub(lambda match: help_of(arguments.program, match["command"]), page)
+    if arguments.check:
+        sys.stdout.writelines(difflib.unified_diff(page.splitlines(True), current.splitlines(True), "docs", "program"))
+        if current != page:
+            print(f"{arguments.page} is out of date; run scripts/make_cli_docs.py")
+        return 1 if missing or current != page else 0
+    arguments.page.write_text(current)
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""docs/cli.md has every command and every flag, as the program prints them today."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("SHOAL_PROGRAM", str(ROOT / "build/release/bin/shoal"))
+
+
+def make(page, *flags):
+    command = [sys.executable, ROOT / "scripts/make_cli_docs.py", "--program", PROGRAM, "--page", page, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+class CliDocsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.text = (ROOT / "docs/cli.md").read_text()
+        self.page = pathlib.Path(folder.name) / "cli.md"
+
+    def test_the_page_is_what_the_program_prints(self):
+        result = make(ROOT / "docs/cli.md", "--check")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_a_missing_flag_is_found_and_put_back(self):
+        lines = self.text.splitlines(keepends=True)
+        flag = next(line for line in lines if line.startswith("  --min-p "))
+        self.page.write_text("".join(line for line in lines if line != flag))
+        result = make(self.page, "--check")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("+" + flag, result.stdout)
+        self.assertNotIn("--min-p ", self.page.read_text(), "a check changes nothing")
+        self.assertEqual(make(self.page).returncode, 0)
+        self.assertEqual(self.page.read_text(), self.text)
+
+    def test_a_missing_command_is_found(self):
+        self.page.write_text(self.text.replace("$ shoal probe --help", "$ something else"))
+        result = make(self.page, "--check")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no block '$ shoal probe --help'", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
