@@ -91,6 +91,14 @@ class ChecksTest(unittest.TestCase):
         self.write("tests/graph/bad_test.cpp", 'int x;\nauto path = testing::TempDir() + "x.json";\n')
         self.check("check_size.py", "tests/graph/bad_test.cpp:2: tests that run at once share this folder")
 
+    def test_files_that_documentation_names(self):
+        self.write("docs/good.md", "`graph/graph.h` `graph/` `graph.h` `graph/graph` `ls graph/x` `tests/{graph,CMakeLists.txt}` `a/b`\n"
+                   "```\n`graph/none.h`\n```\n")
+        self.write("docs/recipes.md", "`graph/cumsum.cpp` `graph/<name>.h`\n")
+        self.check("check_docs.py")
+        self.write("docs/bad.md", "\n`graph/none.h` and `graph/graph.{h,cpp}`, `none.cpp`\n")
+        self.check("check_docs.py", "docs/bad.md:2: there is no graph/none.h", "no graph/graph.cpp", "no none.cpp")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Finds files and folders that documentation names and that do not exist.
+
+Looks at what stands in `backticks` in all Markdown files that git knows and reads like a path of the repository:
+"meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}", or the name of a source file alone. Left out are code blocks
+and the placeholders of recipes (cumsum, gizmo, <name>). Prints each breach and exits with 1.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]*(?:\{[\w.,]+\})?[\w.-]*/?")
+SOURCE = re.compile(r"\w\.(?:h|cpp|cu|cuh|py|md|cmake|svg|def)$")
+PLACEHOLDER = re.compile(r"cumsum|gizmo")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def files_of(root: pathlib.Path) -> list[str]:
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = subprocess.run(command, capture_output=True, check=False)
+    names = git.stdout.decode().split("\0") if git.returncode == 0 else \
+        [str(path.relative_to(root)) for path in root.rglob("*")]
+    return [name for name in names if (root / name).is_file() and not name.startswith("build/")]
+
+
+def expanded(path: str) -> list[str]:
+    """"a.{h,cpp}" as "a.h" and "a.cpp"."""
+    before, brace, rest = path.partition("{")
+    if not brace:
+        return [path]
+    inside, _, after = rest.partition("}")
+    return [before + word + after for word in inside.split(",")]
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1]).resolve()
+    files = files_of(root)
+    folders = {str(parent) for file in files for parent in pathlib.PurePath(file).parents} - {"."}
+    known = set(files) | folders | {pathlib.PurePath(file).name for file in files}
+    top = {folder for folder in folders if "/" not in folder}
+    # `meta/plan/candidates` may stand for the header and its source, `mul_mat_vec*` for several files.
+    known |= {file.rpartition(".")[0] for file in files}
+    breaches = 0
+    for page in sorted(file for file in files if file.endswith(".md")):
+        text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), (root / page).read_text())
+        for number, line in enumerate(text.splitlines(), 1):
+            for quoted in re.findall(r"`([^`]+)`", line):
+                if not PATH.fullmatch(quoted) or PLACEHOLDER.search(quoted):
+                    continue
+                for path in expanded(quoted.rstrip("/")):
+                    in_tree = "/" in path and path.split("/")[0] in top
+                    if (in_tree or SOURCE.search(path)) and path not in known:
+                        print(f"{page}:{number}: there is no {path}")
+                        breaches += 1
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
