@@ -2,8 +2,8 @@
 """Finds files and folders that documentation names and that do not exist.
 
 Looks at what stands in `backticks` in all Markdown files that git knows and reads like a path of the repository:
-"meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}", or the name of a source file alone. Left out are code blocks
-and the placeholders of recipes (cumsum, gizmo, <name>). Prints each breach and exits with 1.
+"meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}", or the name of a source file alone; and at links to files. Left out are code
+blocks, the placeholders of recipes (cumsum, gizmo, <name>) and CHANGELOG.md, which names what has gone. Prints each breach and exits with 1.
 """
 import pathlib
 import re
@@ -12,6 +12,7 @@ import sys
 
 PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]*(?:\{[\w.,]+\})?[\w.-]*/?")
 SOURCE = re.compile(r"\w\.(?:h|cpp|cu|cuh|py|md|cmake|svg|def)$")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file, relative to the page
 PLACEHOLDER = re.compile(r"cumsum|gizmo")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -42,9 +43,13 @@ def main() -> int:
     # `meta/plan/candidates` may stand for the header and its source, `mul_mat_vec*` for several files.
     known |= {file.rpartition(".")[0] for file in files}
     breaches = 0
-    for page in sorted(file for file in files if file.endswith(".md")):
+    for page in sorted(file for file in files if file.endswith(".md") and file != "CHANGELOG.md"):
         text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), (root / page).read_text())
         for number, line in enumerate(text.splitlines(), 1):
+            for target in LINK.findall(line):
+                if not ((root / page).parent / target).exists():
+                    print(f"{page}:{number}: there is no {target}")
+                    breaches += 1
             for quoted in re.findall(r"`([^`]+)`", line):
                 if not PATH.fullmatch(quoted) or PLACEHOLDER.search(quoted):
                     continue

@@ -96,8 +96,11 @@ class ChecksTest(unittest.TestCase):
                    "```\n`graph/none.h`\n```\n")
         self.write("docs/recipes.md", "`graph/cumsum.cpp` `graph/<name>.h`\n")
         self.check("check_docs.py")
-        self.write("docs/bad.md", "\n`graph/none.h` and `graph/graph.{h,cpp}`, `none.cpp`\n")
-        self.check("check_docs.py", "docs/bad.md:2: there is no graph/none.h", "no graph/graph.cpp", "no none.cpp")
+        self.write("docs/linked.md", "[good](good.md) [root](../graph/graph.h) [page](https://example.org/x)\n")
+        self.check("check_docs.py")
+        self.write("docs/bad.md", "\n[x](none.md) `graph/none.h` and `graph/graph.{h,cpp}`, `none.cpp`\n")
+        self.check("check_docs.py", "docs/bad.md:2: there is no none.md", "no graph/none.h", "no graph/graph.cpp",
+                   "no none.cpp")
 
 
 if __name__ == "__main__":

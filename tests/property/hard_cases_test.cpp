@@ -302,7 +302,7 @@ std::optional<meta::Rule> rule_for_writes_only(const Tensor& node) {
   return node.op == Op::kSetRows ? meta::rule_for(node) : std::nullopt;
 }
 
-TEST(HardCases, AnOpNobodyWroteARuleFor) {
+TEST(HardCases, AnOpWithoutARule) {
   const std::string text = R"(
 input %x f32 [8, 3]
 input %slots5.i i32 [3]
