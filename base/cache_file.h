@@ -1,5 +1,5 @@
 // Files in which this machine's measurements are kept from one run of a program to the next. Several programs may read
-// and write one at the same time: nobody reads half of it, and the last one to write wins.
+// and write one at the same time: no reader sees half of it, and the last one to write wins.
 #pragma once
 
 #include <filesystem>

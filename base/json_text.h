@@ -1,4 +1,4 @@
-// Reads JSON that somebody else wrote. A text of a few hundred kilobytes can have lists in each other so deep that
+// Reads JSON from elsewhere. A text of a few hundred kilobytes can have lists in each other so deep that
 // copying or printing the value, which goes down one call per level, is out of stack: every JSON text that does not
 // come from this program itself is read here.
 #pragma once

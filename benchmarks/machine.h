@@ -9,10 +9,10 @@
 
 namespace shoal::bench {
 
-/// The threads that the figures for so many are measured with: no more than the cores that this process may use, which
+/// The threads that the figures for that many are measured with: no more than the cores that this process may use, which
 /// more threads would only share.
 int measured_threads(int threads);
-/// Bytes per second that so many threads read together.
+/// Bytes per second that this many threads read together.
 double read_bandwidth(int threads);
 /// f32 operations per second: a multiplication and an addition are two.
 double f32_peak(int threads);

@@ -128,7 +128,7 @@ class Registry {
  public:
   static Registry& instance();
   void add(std::unique_ptr<BackendReg> family);
-  /// Registers a device that somebody else owns (must outlive its use).
+  /// Registers a device owned elsewhere (must outlive its use).
   void add_device(Device& device);
 
   std::vector<BackendReg*> families() const;
@@ -174,7 +174,7 @@ class Registry {
  private:
   Registry();
   struct Family;
-  /// Held by whoever adds or takes away, from the first check on. A plug-in may load another one.
+  /// Held while adding or taking away, from the first check on. A plug-in may load another one.
   std::unique_lock<std::recursive_mutex> change() const;
   void add(Family family);
   BackendReg& adopt(PluginFile file);

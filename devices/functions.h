@@ -1,6 +1,6 @@
 // Functions that a family may offer beyond the classes of devices/device.h, by name: what only some families can do. A
 // family hands them out untyped (BackendReg::function), because a plug-in may offer more than this page knows; a
-// FunctionName carries the type, so that nobody calls one as what it is not.
+// FunctionName carries the type, so that none is called with another signature.
 //
 //   if (const auto set_threads = find_function(device.reg(), functions::kSetThreads)) set_threads(*backend, 4);
 //

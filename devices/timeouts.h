@@ -1,6 +1,6 @@
 // For programs that must end when a device never comes back: a collective that fails frees the ranks that wait for it,
-// but a thread or a GPU that is stuck cannot be stopped, and whoever synchronizes the backend of the missing rank waits
-// for it. Here and not beside the collectives, because plug-ins have those of their own, and a program has one
+// but a thread or a GPU that is stuck cannot be stopped, and a thread that synchronizes the backend of the missing rank
+// waits for it. Here and not beside the collectives, because plug-ins have those of their own, and a program has one
 // callback.
 #pragma once
 
@@ -19,7 +19,7 @@ void set_timeout_callback(TimeoutCallback callback);
 /// Time-outs after which some rank may not have ended yet.
 int open_timeouts();
 
-/// A time-out, as whoever waits for ranks tells of it.
+/// A time-out, as reported by what waits for ranks.
 class TimeoutReport {
  public:
   TimeoutReport() = default;

@@ -86,7 +86,7 @@ void TraceRow::add(const TraceSpan& span) {
     room_ = kChunkSpans;
   }
   last_->spans[kChunkSpans - room_--] = span;
-  // Whoever sees the new count sees the span and the chunk that it is in.
+  // A thread that sees the new count sees the span and the chunk that it is in.
   count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 

@@ -1,7 +1,7 @@
 // What devices did when, for people to look at: a Tracer collects spans from the threads that run them, tools write
 // them as a Chrome/Perfetto trace (tools/report/trace_file.h).
 //
-// A Tracer has rows, one for each stream of work: backends take theirs in Backend::set_tracer(), whoever runs on the
+// A Tracer has rows, one for each stream of work: backends take theirs in Backend::set_tracer(), code that runs on the
 // host's thread one called "host". A row is written by one thread at a time, without locks, and allocates only when a
 // chunk of it is full. Rows may be read at any time, by any thread: what is finished then.
 //
@@ -61,7 +61,7 @@ struct TraceSpan {
   bool is_shown() const { return name[0] != '\0'; }
 };
 
-/// The span that the calling thread works at; nullptr: nobody wants to know.
+/// The span that the calling thread works at; nullptr: not traced.
 TraceSpan* current_span();
 /// Makes a span the current one of this thread while it lives.
 class CurrentSpan {
@@ -77,7 +77,7 @@ class CurrentSpan {
 
 class Tracer;
 
-/// One thread at a time adds spans, in the order of time; anybody reads.
+/// One thread at a time adds spans, in the order of time; any thread reads.
 class TraceRow {
  public:
   TraceRow(Tracer& tracer, std::string name);
@@ -106,7 +106,7 @@ class TraceRow {
 struct GiveRowBack {
   void operator()(TraceRow* row) const;
 };
-/// A row while somebody writes to it. Must go before the tracer.
+/// A row while it is written to. Must go before the tracer.
 using TraceRowUse = std::unique_ptr<TraceRow, GiveRowBack>;
 
 class Tracer {

@@ -53,7 +53,7 @@ Json places_of(const MachineModel& machine) {
   return places;
 }
 
-/// How collectives of so many devices are done, as far as the environment says so.
+/// How collectives of this many devices are done, as far as the environment says so.
 std::string collectives_of(size_t devices) {
   if (devices < 2) return "";
   return fmt::format("{} {}", collectives::default_implementation(), name_of(collectives::default_wire()));

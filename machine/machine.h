@@ -1,6 +1,6 @@
 // What a machine can do, as far as predictions need it: plain data, measured by `shoal probe` (machine/probe.h),
-// written down for a machine that nobody has (`shoal simulate`), read and written as JSON. estimate.h turns a Plan and
-// this into seconds. Values; thread-safe as such.
+// written down for a machine that does not exist (`shoal simulate`), read and written as JSON. estimate.h turns a Plan
+// and this into seconds. Values; thread-safe as such.
 //
 //   two devices of one socket, each 39e9 bytes/s alone, 66e9 together:
 //   domains {bandwidth 66e9, cores 2}, devices CPU0 and CPU1 {domain 0, bandwidth 39e9, cores 1}

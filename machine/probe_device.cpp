@@ -15,7 +15,7 @@
 namespace shoal::machine {
 namespace {
 
-/// Weights are read from memory when there are so many times more of them than the caches hold.
+/// Weights are read from memory when there are this many times more of them than the caches hold.
 constexpr size_t kBeyondCaches = 4;
 constexpr size_t kLeastStreamed = 128 * kMega;
 /// Devices other than CPUs do not say what they have: as much as the largest GPU.
@@ -113,7 +113,7 @@ struct DeviceProbe::Matrices {
 
   int64_t elements() const { return weights.front()->elements(); }
   size_t bytes() const { return weights.front()->bytes(); }
-  /// So many of them are so many bytes; at least one.
+  /// How many of them make up this many bytes; at least one.
   size_t count_for(size_t wanted) const { return std::clamp<size_t>(wanted / bytes(), 1, weights.size()); }
 };
 

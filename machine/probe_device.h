@@ -22,7 +22,7 @@ struct ProbeEffort {
 ProbeEffort probe_effort(bool quick);
 /// The caches of a device are no larger, as far as that is known without measuring.
 size_t most_cache(const Device& device);
-/// So many bytes are not read from its caches.
+/// This many bytes are not read from its caches.
 size_t beyond_caches(const Device& device, double measured_cache);
 /// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
 size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
@@ -34,7 +34,7 @@ struct RowTrial {
   double seconds = 0;
 };
 double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements);
-/// Takes it out of products with so many rows. It becomes smaller where it would be more than half of one of them.
+/// Takes it out of products with this many rows. It becomes smaller where it would be more than half of one of them.
 void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows);
 
 /// A product that keeps a device busy, to see what devices take from each other.

@@ -67,7 +67,7 @@ class Collectives {
     try {
       synchronize_all(backends_);  // a communicator may only go when nothing of it is queued
     } catch (const Error&) {
-      // Whoever measured has been told.
+      // The failure has been reported.
     }
   }
   Collectives(const Collectives&) = delete;
@@ -79,7 +79,7 @@ class Collectives {
     for (double spent = 0; spent < kSettle;) spent += seconds_of([&] { series(16); });
   }
 
-  /// Seconds of one with a message of so many elements.
+  /// Seconds of one with a message of this many elements.
   double measure(Collective kind, int64_t elements, double budget) {
     prepare(kind, elements);
     series(2);
@@ -160,7 +160,7 @@ class SetList {
     std::sort(set.begin(), set.end());
     if (set.size() > 1 && std::find(sets_.begin(), sets_.end(), set) == sets_.end()) sets_.push_back(std::move(set));
   }
-  /// The first so many of each group.
+  /// The first few of each group.
   void add_first(std::span<const std::vector<int>* const> groups, size_t count) {
     std::vector<int> set;
     for (const auto* group : groups) {
@@ -268,7 +268,7 @@ double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* co
   double most = 0;
   for (const SharedReads& read : reads) most = std::max(most, read.alone / read.slowdown);
   for (const SharedReads& read : reads) {
-    // Nobody takes from others what does not make them slower.
+    // What does not make others slower is not taken from them.
     const double contention = read.slowdown > 1 ? most * read.slowdown / read.alone : 1;
     for (DeviceModel* device : devices) device->products.at(read.dtype).contention = contention;
   }
@@ -303,7 +303,7 @@ std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backe
 
 namespace {
 
-/// Runs of one length on several backends: each scales its input so many times, and the host wants one result.
+/// Runs of one length on several backends: each scales its input several times, and the host wants one result.
 class Runs {
  public:
   Runs(std::span<Backend* const> backends, int ops) : backends_(backends), given_(kBytes), got_(kBytes) {

@@ -72,7 +72,7 @@ class Trial {
   /// Once the leaves are placed.
   void compile(const PlanOptions& options = {}) { plan_ = backend_.create_plan(graph_, options); }
   GraphPlan& plan() { return *plan_; }
-  /// Queues the plan so many times, in one piece.
+  /// Queues the plan this many times, in one piece.
   void start(int times);
   /// Seconds of one of many runs that follow each other: median of several such series within the budget.
   double measure(double budget);

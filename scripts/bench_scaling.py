@@ -272,7 +272,7 @@ def main() -> int:
         return error.code if isinstance(error, ConfigurationError) else 1
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the table is gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the table has gone
             return 1
         print(f"{parser.prog}: error: {error.filename or 'writing'}: {error.strerror}", file=sys.stderr)
         return 1

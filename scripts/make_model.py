@@ -383,7 +383,7 @@ def main():
         sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
     plan = tensors(shape, args)
     if args.dry_run:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads the table may stop early
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of the table may stop early
         print_plan(plan)
     else:
         try:

@@ -14,7 +14,7 @@ namespace shoal::tuning {
 
 struct ShareSearch {
   Objective objective = Objective::kGeneration;
-  int predictions = 0;  ///< most of them; 0: as many as so many shares are worth, at most 96
+  int predictions = 0;  ///< most of them; 0: as many as that number of shares is worth, at most 96
   /// Each device, or group, has to have a share: at least one unit (of the feed-forward block, or a layer).
   bool all_take_part = false;
   /// Told before each prediction how many there were, of at most how many. May throw to stop.

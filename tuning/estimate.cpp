@@ -141,7 +141,7 @@ class Walk {
     }
   }
 
-  /// All ranks do what they have to do; whoever is done waits for the others.
+  /// All ranks do what they have to do; a rank that is done waits for the others.
   void compute() {
     for (const Group& group : ground_.groups) {
       flows_.clear();

@@ -1,6 +1,6 @@
 // How long a plan takes on a machine: its steps in virtual time. Every rank has a clock. A compute step moves it on by
-// the costs of its ops; ranks of one domain that compute at the same time share its bandwidth and cores, and whoever
-// is done leaves them to the others. A collective begins when the last rank has come to it. Pure functions.
+// the costs of its ops; ranks of one domain that compute at the same time share its bandwidth and cores, and a rank
+// that is done leaves them to the others. A collective begins when the last rank has come to it. Pure functions.
 //
 //   rank 0  |== compute 40 us ==|........|= all_reduce 5 us =|
 //   rank 1  |====== compute 60 us =======|= all_reduce 5 us =|      waiting: rank 0 20 us, rank 1 0
@@ -26,7 +26,7 @@ struct EstimateOptions {
   bool begins_run = true;
 };
 
-/// What one rank spends its time with, seconds. All of it is Estimate::seconds: whoever is done early waits.
+/// What one rank spends its time with, seconds. All of it is Estimate::seconds: a rank that is done early waits.
 struct RankTime {
   double compute = 0;
   double communication = 0;  ///< in collectives, from the moment when all have come

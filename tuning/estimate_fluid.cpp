@@ -70,7 +70,7 @@ class Pool {
     if (domain_.bandwidth > 0 && demand > domain_.bandwidth) share_bandwidth();
   }
 
-  /// Serves those who want less than their part, until there is nobody like that among the others.
+  /// Serves those who want less than their part, until there is none among the others.
   void share_bandwidth() {
     constexpr double kLeast = 1e-9;  // where rounding leaves nothing
     double rest = domain_.bandwidth;

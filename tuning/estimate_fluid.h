@@ -28,7 +28,7 @@ struct Flow {
 
 /// Runs all flows of a domain, which begin together. An op takes its seconds divided by the part of the cores that its
 /// rank gets; what it reads evenly in that time is its demand. Where all demands together are more than the domain's
-/// bandwidth, each rank gets a part in proportion to its own bandwidth, and nobody more than the demand.
+/// bandwidth, each rank gets a part in proportion to its own bandwidth, and none more than the demand.
 void run_flows(const machine::Domain& domain, std::span<Flow> flows);
 
 }  // namespace shoal::tuning

@@ -21,7 +21,7 @@ struct FitOptions {
   int64_t prompt = 0;            ///< tokens that the context has to hold besides one more
   size_t margin = 0;             ///< bytes that stay free on every device
   /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, where that is less) stay free: what runs beside
-  /// the plan, here and in other programs, takes from the same memory, and the system kills whoever takes too much.
+  /// the plan, here and in other programs, takes from the same memory, and the system kills what takes too much.
   bool spare_host = false;
   bool required = true;  ///< where not even the least context fits, that is an error
 
@@ -56,7 +56,7 @@ struct Remedies {
   std::optional<double> bits_that_fit;          ///< with the context asked for
   std::string bits_options;                     ///< what else the command has to say then: "-ts 3,5", or nothing
   std::vector<std::string> quantisations;       ///< with no more bits than that, and smaller than the file's: "Q4_K_M"
-  std::optional<int> more_devices;              ///< so many like `device`
+  std::optional<int> more_devices;              ///< this many like `device`
   std::string device;                           ///< that has most memory
   std::string devices_options;                  ///< "-ts auto", or nothing
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }

@@ -52,7 +52,7 @@ std::optional<MemoryShares::Fit> MemoryShares::largest(int64_t asked, int64_t mo
   for (int step = 0; step < kSteps && improve(best, uses, asked); ++step) {
   }
   if (!best || best->shares.empty()) return best;
-  // Nobody likes to write more digits for a few tokens.
+  // More digits are not worth a few tokens.
   const std::optional<Fit> shorter = fit_of(rounded(best->shares), asked);
   return shorter && shorter->context >= best->context - best->context / kWorthSeeking ? shorter : best;
 }

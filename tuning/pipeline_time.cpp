@@ -8,7 +8,7 @@
 namespace shoal::tuning {
 namespace {
 
-/// So many runs show what one takes in a full pipeline.
+/// This many runs show what one takes in a full pipeline.
 constexpr int64_t kObservedRuns = 64;
 
 /// One stage of one run, on its way.

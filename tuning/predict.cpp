@@ -14,7 +14,7 @@
 namespace shoal::tuning {
 namespace {
 
-/// Long prompts have many batches that differ little: so many different fillings of the cache are looked at.
+/// Long prompts have many batches that differ little: this many fill levels of the cache are computed.
 constexpr int64_t kPromptSamples = 8;
 
 double as_double(int64_t value) {

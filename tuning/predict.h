@@ -1,4 +1,4 @@
-// What a model would do on some devices, before anybody loads it: tokens per second of prompts and generation, time in
+// What a model would do on some devices, before it is loaded: tokens per second of prompts and generation, time in
 // collectives, imbalance and memory, from a plan of the model (model_plan.h) and a model of the machine
 // (machine/machine.h). Pure functions of their arguments, except that devices are asked for their free memory.
 // best_shares.h and recommend.h say what follows from it.

@@ -256,7 +256,7 @@ class Remedying {
   std::span<const Candidate> ways_;
 };
 
-/// With so many digits that they differ: "4.7" and "4.8". What is at most so much is not rounded up.
+/// With enough digits that they differ: "4.7" and "4.8". An upper limit is not rounded up.
 std::pair<std::string, std::string> bits_texts(double at_most, double now) {
   std::pair<std::string, std::string> texts;
   double scale = 1;

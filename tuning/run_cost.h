@@ -10,7 +10,7 @@ namespace shoal::tuning {
 /// Bringing the caller's inputs to the devices, starting the run and waiting for its end.
 double host_seconds(const machine::MachineModel& machine, const models::Placement& placement);
 
-/// Of the experts in a streamed weight only those that are used are brought. 0 for the caller's own inputs, which are
+/// Of the experts in a streamed weight only those that are used are copied. 0 for the caller's own inputs, which are
 /// part of host_seconds().
 double copy_seconds(const machine::MachineModel& machine, const sched::Copy& copy);
 

@@ -57,7 +57,7 @@ class SimDevice final : public Device {
   bool supports_op(const Tensor&) const override { return true; }
 
   const SimSpec& spec() const { return spec_; }
-  /// Counts an allocation and returns its address, which nobody may use. Throws OutOfMemory.
+  /// Counts an allocation and returns its address, which must not be used. Throws OutOfMemory.
   std::byte* take(size_t size);
   void give_back(size_t size);
 
@@ -87,7 +87,7 @@ class SimFamily final : public BackendReg {
  private:
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<SimDevice>> owned_;
-  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest last; earlier ones may be in somebody's hands
+  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest last; earlier ones may be in use
 };
 
 /// The one of the registry, which gets it with the first call.

@@ -116,7 +116,7 @@ class Subject {
 /// `build` makes the nodes and says what one of them costs. It is called when the benchmark is first run.
 void add_benchmark(Target& target, const std::string& name, std::function<Cost(Subject&)> build);
 
-/// How many leaves of so many bytes make up the working set; at least one.
+/// How many leaves of this many bytes make up the working set; at least one.
 int64_t leaves_for(const Target& target, double bytes);
 
 // The ops, a file each.

@@ -4,8 +4,8 @@
 // meet() throw the same CommError. meet(rank, ...) is called by one thread for each rank; the rest by any thread.
 //
 // A waiting rank spins for a moment (the others are usually microseconds away), then parks in the kernel. With
-// more ranks than cores, or more threads of all CPU devices than cores, nobody spins: whoever we wait for may need
-// this very core.
+// more ranks than cores, or more threads of all CPU devices than cores, no thread spins: the one that we wait for may
+// need this very core.
 //
 //   step    0      1          2
 //   rank 0  ----meet          |    arrivals_ counts to N; the last to come sets it back to 0, moves complete_

@@ -235,7 +235,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// The ranks that have arrived at fewer calls than this one, at the first that they have not come to. A replayed
-  /// recording is no call: then nobody can be named.
+  /// recording is no call: then no rank can be named.
   std::string describe_missing(const Rank& rank, double waited, std::string_view what) const {
     const uint64_t own = rank.arrived;
     uint64_t first = own;

@@ -49,7 +49,7 @@ void move(cudaStream_t stream, const Mesh& mesh, const void* in, void* out, cons
 
 /// sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows. f32 in memory. The
 /// pointers `sum` and `normed` may be that of `in` or `residual`, but not equal; `weight` may be null,
-/// and `sum` where nobody wants it.
+/// and `sum` where it is not wanted.
 struct NormReduction {
   Element element = Element::kF32;  ///< kF32 or kF32AsBF16
   const float* in = nullptr;

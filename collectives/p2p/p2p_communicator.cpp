@@ -64,7 +64,7 @@ uint32_t sign(uint32_t kind, std::initializer_list<int64_t> facts, std::span<con
   for (int64_t fact : facts) mix(fact);
   for (int64_t count : counts) mix(count);
   const uint32_t low = static_cast<uint32_t>((hash ^ hash >> 24 ^ hash >> 48) & 0xffffff);
-  // Flags have the lower 16 bits; those of fresh memory are 0, which must be nobody's flag.
+  // Flags have the lower 16 bits; those of fresh memory are 0, which must be no rank's flag.
   return kind << 24 | low | ((low & 0xffff) == 0 ? 1 : 0);
 }
 

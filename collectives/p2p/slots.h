@@ -5,8 +5,8 @@
 //             | packets [parity 2][block][from rank] kPackets x 16   data with flags in it (packets.h)
 //
 // Everything is there twice and used in turn (the parity of a block's step): a rank that is one step ahead writes the
-// other half. It cannot be two ahead, because in every step every block hears from the same block of all other ranks.
-// Blocks of different numbers share nothing, so that a kernel of any number of blocks may follow any other.
+// other half. It cannot be two ahead, because in every step every block gets a flag from the same block of all other
+// ranks. Blocks of different numbers share nothing, so that a kernel of any number of blocks may follow any other.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline constexpr size_t kLaneBytesOfBlock = 256 * 1024;
 inline constexpr int kPackets = 4096;
 inline constexpr int kPacketBytes = 16;
 inline constexpr int kPacketDataBytes = 8;
-/// Every so many steps, in two successive ones, a block fills all its packets, so that no flag in them is older.
+/// Every kRefreshSteps steps, in two successive ones, a block fills all its packets, so that no flag in them is older.
 inline constexpr uint32_t kRefreshSteps = 1 << 14;
 
 /// Steps that a block has made; kept by the kernels themselves, so that a captured kernel goes on where the last ended.

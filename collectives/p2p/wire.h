@@ -49,7 +49,7 @@ struct Pack {
   }
 };
 
-/// Elements in so many bytes of wire.
+/// Elements in this many bytes of wire.
 template <class W, int kBytes>
 inline constexpr int kElements = kBytes / static_cast<int>(sizeof(W));
 

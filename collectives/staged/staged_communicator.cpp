@@ -121,7 +121,7 @@ class Rank {
     stage.emptied->record(*out_);
   }
 
-  /// Of the streams that copy, which nobody synchronizes.
+  /// Of the streams that copy, which are not synchronized.
   void note_failure(Backend& stream) {
     const auto note = [](void* object, const void*, bool failed) {
       if (failed) *static_cast<std::atomic<bool>*>(object) = true;

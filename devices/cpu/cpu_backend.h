@@ -20,8 +20,8 @@ class CpuBackend final : public Backend {
   Device& device() const override { return device_; }
   std::string_view guid() const override { return "shoal-cpu-1"; }
   int threads() const { return threads_; }
-  /// Another worker with so many threads. Waits for queued work and throws its failure; nothing has changed then. Kept
-  /// plans are made anew; plans made before use no more threads than they were made for.
+  /// Another worker with this many threads. Waits for queued work and throws its failure; nothing has changed then.
+  /// Kept plans are made anew; plans made before use no more threads than they were made for.
   void set_threads(int threads);
 
   void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;

@@ -96,7 +96,7 @@ class CpuFamily final : public BackendReg {
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< devices of earlier configurations too
-  mutable std::deque<std::vector<Device*>> lists_;         ///< the latest last; earlier ones may be in somebody's hands
+  mutable std::deque<std::vector<Device*>> lists_;         ///< the latest last; earlier ones may be in use
 };
 
 }  // namespace shoal::cpu

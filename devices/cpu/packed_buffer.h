@@ -1,6 +1,6 @@
 // Memory of a CPU device in which weights are kept packed: the rows of matrices side by side in groups, as the kernels
 // of matrix products read them fastest (devices/cpu/kernels/packed_layout.h). It is an extra buffer type of the device,
-// "CPU0_Packed": what is set is packed on the way in, what is got is unpacked, bit for bit, so that nobody but kernels
+// "CPU0_Packed": what is set is packed on the way in, what is got is unpacked, bit for bit, so that only kernels
 // sees a difference; only Tensor::data is not the standard layout, and so this is no host memory.
 //
 // Packed are matrices among the weights (is_packable); everything else lies here as anywhere. mul_mat, mul_mat_id and

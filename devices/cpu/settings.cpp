@@ -14,7 +14,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// A setting as somebody has written it.
+/// A setting as it was written.
 struct Text {
   std::string origin;  ///< opens messages
   std::optional<std::string> value;
@@ -54,7 +54,7 @@ PerDevice<Number> parse_list(const Text& text, Parse parse) {
   return list;
 }
 
-/// `devices`: 0 where nobody has said how many there are.
+/// `devices`: 0 where the number is not given.
 template <class Number>
 void check_count(const PerDevice<Number>& list, int& devices) {
   const int count = static_cast<int>(list.numbers.size());

@@ -6,9 +6,9 @@
 // would have the same cores. Why one long region: the runtime's idle threads spin for milliseconds while the process
 // has no more threads than cores, and keep other programs, or each other, from their cores.
 //
-// No thread waits for another one to come. A step that is shared is cut into parts that are taken by whoever is free
-// (claims.h); the thread that finishes the last part goes on: it does the steps that are not shared, and opens the next
-// one that is. So a thread that has lost its core to another program holds up what it is at, and no more; and the
+// No thread waits for another one to come. A step that is shared is cut into parts that are taken by threads that are
+// free (claims.h); the thread that finishes the last part goes on: it does the steps that are not shared, and opens the
+// next one that is. So a thread that has lost its core to another program holds up what it is at, and no more; and the
 // others can do without it.
 //
 //   step 1, shared    |part 0|  |part 1|

@@ -112,7 +112,8 @@ size_t meminfo_bytes(const std::string& path, std::initializer_list<std::string_
   return sum;
 }
 
-/// The pages will come from the node whoever touches them first; where that is not permitted they come from anywhere.
+/// The pages will come from the node of the thread that touches them first; where that is not permitted they come from
+/// anywhere.
 void bind_memory(void* data, size_t size, int node) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return;

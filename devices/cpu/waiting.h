@@ -1,5 +1,5 @@
 // How threads of CPU devices wait: they spin briefly, then park. Spinning only pays while every thread that
-// computes has a core of its own, so that the threads of all backends are counted and nobody spins in a crowd:
+// computes has a core of its own, so that the threads of all backends are counted and no thread spins in a crowd:
 // with 16 devices on 2 cores a spinning thread would keep a computing one from its core.
 #pragma once
 
@@ -40,8 +40,8 @@ inline constexpr size_t kCacheLine = 64;
 class Counter {
  public:
   uint64_t value() const { return value_.load(std::memory_order_acquire); }
-  /// Everything done before is visible to whoever sees the new value. No system call, and nobody is woken, before a
-  /// value that a parked thread waits for.
+  /// Everything done before is visible to threads that see the new value. No system call, and no thread is woken,
+  /// before a value that a parked thread waits for.
   void advance_to(uint64_t value);
   /// Returns when value() >= target: spins for kSpinTime, then parks.
   void wait_for(uint64_t target, Waiter waiter) const;

@@ -64,7 +64,7 @@ class Worker {
  public:
   /// `threads` is the size of the team that plans will use, `slowdown` how many times slower it is to be (slowdown.h).
   Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown);
-  /// Finishes the queued work first. Failures that nobody asked for are lost.
+  /// Finishes the queued work first. Failures not asked for are lost.
   ~Worker();
 
   /// Queues work; one thread at a time. Returns the position at which it is finished.

@@ -17,7 +17,7 @@ cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags);
 /// Lets the GPU's pool keep what is freed. By default it gives everything back whenever the host waits for a stream, in
 /// a call that may wait for all that the GPU does.
 void keep_pool_memory(int gpu);
-/// Bytes that the GPU's pool keeps and nobody uses.
+/// Unused bytes that the GPU's pool keeps.
 size_t kept_pool_memory(int gpu);
 /// Gives them back. May wait for the GPU: see run_while_none_waits().
 void trim_pool(int gpu);

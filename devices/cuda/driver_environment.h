@@ -5,7 +5,7 @@
 namespace shoal::cuda {
 
 /// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER where they are not set. The plug-in does it when
-/// it is loaded: early enough unless the program has called CUDA by itself, in which case the program or whoever starts
+/// it is loaded: early enough unless the program has called CUDA by itself, in which case the program or what starts
 /// it has to set both. Changes the environment: not beside other threads that read it.
 void set_driver_environment();
 

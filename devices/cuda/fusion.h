@@ -1,5 +1,5 @@
 // Nodes that run together: patterns of neighbours in a graph for which there are kernels that do all of them at once. A
-// pattern is used only where nobody else reads a value that its kernel does not write, and where no result lies on
+// pattern is used only where no other node reads a value that its kernel does not write, and where no result lies on
 // bytes that the kernel still reads.
 #pragma once
 

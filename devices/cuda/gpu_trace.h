@@ -26,7 +26,7 @@ class GpuTrace {
   /// A piece of work begins or ends in the stream; one is shown whose span was described in between.
   void begin(TraceSpan& span);
   void end(TraceSpan& span);
-  /// So many spans wait for their times that the stream should be waited for.
+  /// Enough spans wait for their times that the stream should be waited for.
   bool is_full() const { return pending_.size() >= kMostPending; }
   /// The stream is done: everything so far goes to the row. Resets CUDA's last error.
   void resolve();

@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kRecordingPatience{200};
 /// synchronization behavior).
 constexpr size_t kMostUnstaged = 64 * 1024;
 
-/// Marks that nobody uses now, for each GPU.
+/// Marks not in use, for each GPU.
 struct MarkPool {
   std::mutex mutex;
   std::vector<std::vector<Mark*>> free;
@@ -247,7 +247,7 @@ void Launcher::serve() {
   }
 }
 
-// Somebody may be waiting for an event of the stream instead of asking the launcher for its end.
+// A thread may be waiting for an event of the stream instead of asking the launcher for its end.
 void Launcher::keep_watch(uint64_t until) {
   if (!is_watched_) return;
   try {
@@ -446,7 +446,8 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
         if (problem == nullptr) problem = std::current_exception();
       }
     }
-    // A token's work ends within milliseconds; whatever takes longer, or nobody waits for, need not be noticed at once.
+    // A token's work ends within milliseconds; whatever takes longer, or is not waited for, need not be noticed at
+    // once.
     if (stop || Clock::now() - begin > std::chrono::milliseconds(20))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }

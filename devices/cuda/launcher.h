@@ -45,7 +45,7 @@ class Mark {
   void drop();
 
   void record(cudaStream_t stream);
-  /// For a mark that cannot be recorded (its stream is being captured): whoever waits goes on.
+  /// For a mark that cannot be recorded (its stream is being captured): what waits goes on.
   void pass();
   /// The stream waits, once the mark has been recorded.
   void wait(cudaStream_t stream);
@@ -107,7 +107,7 @@ struct WaitWork {
 };
 /// Waits until the stream is done.
 struct FinishWork {
-  bool take_failure;  ///< looks for failures of the GPU, which whoever synchronizes is told
+  bool take_failure;  ///< looks for failures of the GPU, reported to the next synchronize
 };
 struct StartRecordingWork {};
 struct StopRecordingWork {
@@ -132,7 +132,7 @@ class CudaRecording final : public Recording {
   cudaGraphExec_t exec_;
 };
 
-/// How long somebody waits, while the process runs: time in which it was stopped does not count.
+/// How long a thread waits, while the process runs: time in which it was stopped does not count.
 class WaitingTime {
  public:
   /// Asked again and again.
@@ -164,11 +164,11 @@ class Progress {
 
 class Launcher {
  public:
-  /// Somebody who has kernels of their own in the stream. On the launcher's thread; both may be empty and may throw,
+  /// A user with kernels of its own in the stream. On the launcher's thread; both may be empty and may throw,
   /// which fails the stream.
   struct Watch {
     /// While the launcher waits for the stream or has nothing to do, again and again; `stuck`: how long no work of the
-    /// stream has ended. Whoever throws has seen to it that the stream ends.
+    /// stream has ended. What throws has seen to it that the stream ends.
     std::function<void(std::chrono::nanoseconds stuck)> poll;
     /// When the stream is done: did its kernels find that something is wrong?
     std::function<void()> done;
@@ -176,7 +176,7 @@ class Launcher {
 
   /// Throws DeviceError when no thread or stream can be made.
   Launcher(std::string name, const GpuTraits& gpu);
-  /// Finishes the queued work first. Failures that nobody asked for are lost.
+  /// Finishes the queued work first. Failures not asked for are lost.
   ~Launcher();
 
   /// Queues work; one thread at a time.
@@ -235,7 +235,7 @@ class Launcher {
   bool capturing_ = false;         ///< and is written down
   bool recording_spoilt_ = false;  ///< something in it could not be
   bool is_idle_ = true;            ///< the stream had ended after the latest work
-  bool is_watched_ = false;        ///< it had not, and somebody has kernels of their own in it
+  bool is_watched_ = false;        ///< it had not, and a user has kernels of its own in it
   std::vector<std::pair<const void*, Watch>> watches_;
   Progress progress_;
   std::unique_ptr<GpuTrace> trace_;

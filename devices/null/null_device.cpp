@@ -67,7 +67,7 @@ class NullFamily final : public BackendReg {
  private:
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<NullDevice>> owned_;
-  std::deque<std::vector<Device*>> lists_;  ///< the latest last; earlier ones may be in somebody's hands
+  std::deque<std::vector<Device*>> lists_;  ///< the latest last; earlier ones may be in use
 };
 
 }  // namespace

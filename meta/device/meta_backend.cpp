@@ -223,7 +223,7 @@ void MetaBackend::release() {
   for (Backend* member : streams_) member->release();
 }
 
-// Behind the last collective nobody misses a rank but the host and streams that wait for it. In slices, as in a
+// Behind the last collective only the host and streams that wait for a rank miss it. In slices, as in a
 // rendezvous: a process that was stopped for an hour has not waited for an hour.
 std::string MetaBackend::watch_members() {
   constexpr int kSlices = 16;

@@ -68,7 +68,7 @@ class MetaBackend final : public Backend {
   bool make_order();
   /// Streams [first, last) say that they have failed, or stop when another one has said so.
   bool pass_failure(size_t first, size_t last);
-  /// Members work on what was computed so far, held or not: one that somebody waits for may need the others for a
+  /// Members work on what was computed so far, held or not: one that is waited for may need the others for a
   /// collective.
   void show_held();
   /// Waits for members that have worked together. One that ends nothing for the whole time-out, while others have

@@ -2,7 +2,7 @@
 // and owns the members' buffers they lie in. Its addresses are fake: they only say that a tensor is placed.
 //
 // Two ways in: MetaBufferType::allocate_tensors places a set of tensors with one buffer per member (weights, caches),
-// and bind() attaches shards that somebody else placed (a plan's compute tensors). place() works too, one
+// and bind() attaches shards placed elsewhere (a plan's compute tensors). place() works too, one
 // member allocation for each tensor. Blocking calls only; the streams of the members must be idle on those bytes.
 // Different bytes of a tensor may be written by different threads at a time.
 #pragma once

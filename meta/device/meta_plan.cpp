@@ -97,7 +97,7 @@ void MetaGraphPlan::compile() {
 std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range, size_t step) const {
   if (range.begin == range.end) return nullptr;
   const RankPlan& local = plan_.ranks[rank];
-  PlanOptions options;  // what is shown must be there, though nobody else reads it
+  PlanOptions options;  // what is shown must be there, though nothing else reads it
   for (const Tensor* node : local.shown) {
     if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
   }

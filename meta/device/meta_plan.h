@@ -1,5 +1,5 @@
 // A plan made ready to run: memory allocated on the members, every Compute step compiled by its member, every
-// Collective turned into the calls that the ranks will queue. Owned by whoever made it; its graph's tensors are
+// Collective turned into the calls that the ranks will queue. Owned by its maker; its graph's tensors are
 // bound to it until it is destroyed.
 //
 // What run() queues for the example of lower.h (every line returns at once; a stream works through its own column):

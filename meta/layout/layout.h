@@ -34,7 +34,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 
   /// The devices that hold all of it, when no device holds a part: split into one run. nullptr otherwise. On which axis
-  /// such a tensor is split makes no difference to anybody's memory: [32, 1] split 0 [32:{0,2}] is split 1 [1:{0,2}].
+  /// such a tensor is split makes no difference to any memory: [32, 1] split 0 [32:{0,2}] is split 1 [1:{0,2}].
   const Owners* holders() const;
   /// Shape of a device's shard.
   Shape local_shape(const Shape& global, int device) const;

@@ -124,7 +124,7 @@ class GgufFile {
   void read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const;
   /// The mapped bytes from the first tensor to the end of the last one, the padding between them included.
   std::span<const std::byte> tensor_span() const;
-  /// The same bytes for somebody who uses them where they are and may write to them, which the file never sees. Empty
+  /// The same bytes for use where they are, writable, which the file never sees. Empty
   /// where the system refuses. For a file only, not for an image in memory.
   std::span<std::byte> unlock_tensors();
   /// Brings bytes of a tensor into memory at the place where they are mapped. Throws as read() does.

@@ -44,7 +44,7 @@ struct Descriptor {
 }  // namespace
 
 GgufMap::GgufMap(const std::string& path) {
-  // O_NONBLOCK: opening a pipe that nobody writes to must not hang before we can refuse it.
+  // O_NONBLOCK: opening a pipe without a writer must not hang before we can refuse it.
   Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   require<InvalidArgument>(file.value >= 0, "{}: cannot open the model file: {}; check the path and its permissions",
                            path, reason(errno));

@@ -6,7 +6,7 @@
 // follow; value types, booleans (0 or 1), no arrays of arrays; keys and tensor names non-empty, within the format's
 // limits and unique; general.alignment a u32 power of two from 8 on; 1 to 4 positive dimensions whose product, and
 // whose bytes, fit in 63 bits; whole quantisation blocks; a known tensor type; offsets aligned, inside the file, not
-// overlapping. What keys mean is left to whoever asks for them. Pure functions; thread-safe.
+// overlapping. What keys mean is left to their readers. Pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -145,7 +145,7 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   if (options.offload_batch > 0) {
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
-  // Of all tensors: those that lie elsewhere may be brought here for large batches.
+  // Of all tensors: those that lie elsewhere may be copied here for large batches.
   policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares));
   metas_.push_back(meta::MetaDevice::create(group, *policies_.back(), std::move(meta_options)));
   devices_.push_back(metas_.back().get());

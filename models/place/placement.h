@@ -43,11 +43,11 @@ struct PlacementOptions {
   std::string ratio;  ///< as parse_ratio reads it, of the devices (kTensor) or groups (kLayer); empty: even
   int threads = 0;    ///< of each CPU device; 0: its default
   SplitMode mode = SplitMode::kTensor;
-  int64_t device_layers = -1;  ///< so many of the last layers are on the devices, the rest on the host; -1: everything
+  int64_t device_layers = -1;  ///< the last N layers are on the devices, the rest on the host; -1: everything
   bool cache_on_host = false;
   std::vector<TensorOverride> overrides = {};
-  /// From so many tokens on, products with weights on the host run on the meta devices, which are sent the weights; 0:
-  /// where all members say so (Device::offload_op).
+  /// From this many tokens on, products with weights on the host run on the meta devices, which are sent the weights;
+  /// 0: where all members say so (Device::offload_op).
   int64_t offload_batch = 0;
   /// The machine that the devices are of: meta devices plan for its speeds and links (meta::MetaOptions::machine).
   std::shared_ptr<const machine::MachineModel> machine = {};

@@ -44,7 +44,7 @@ def build_googletest(context, limit: float) -> Result:
         return good("built before")
     log, build = context.log("googletest"), context.build / "googletest"
     end = time.monotonic() + limit
-    # -w: what this compiler says of somebody else's sources is nothing to stop for.
+    # -w: warnings in sources of others are nothing to stop for.
     configure = ["cmake", "-S", source, "-B", build, *generator(), "-DCMAKE_BUILD_TYPE=Release",
                  "-DCMAKE_CXX_FLAGS=-w -O1", f"-DCMAKE_INSTALL_PREFIX={context.prefix}", "-DCMAKE_INSTALL_LIBDIR=lib",
                  "-DCMAKE_POLICY_VERSION_MINIMUM=3.5", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]  # fmt: skip

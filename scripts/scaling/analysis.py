@@ -117,7 +117,7 @@ def bandwidth_bound(machine: dict | None, members: list[str], base: str, model_b
 
 def cores_bound(members: list[str], base: str, busy: dict[str, float], in_all: int) -> float | None:
     """The most that CPU devices can gain over the device `base`: they may keep more cores busy than the machine has.
-    busy: cores by device. None where nobody knows."""
+    busy: cores by device. None where it is not known."""
     if not in_all or not all(busy.get(device) for device in [*members, base]):
         return None
     return min(sum(busy[member] for member in members), in_all) / busy[base]

@@ -101,7 +101,7 @@ def draw_spreads(axes, curve: list[Row], place: int, of: int, colour: str) -> No
 
 
 def draw_curve(axes, curve: list[Row], place: int, of: int, series: str) -> None:
-    """Curve `place` of so many."""
+    """Curve `place` of this many."""
     colour = COLOURS[place % len(COLOURS)]
     draw_spreads(axes, curve, place, of, colour)
     measured = [row for row in curve if row.speedup]

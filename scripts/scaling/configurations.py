@@ -49,7 +49,7 @@ class Configuration:
     shares: str = ""
     machine: bool = False  # the whole machine as one CPU device: what the split itself costs
     profile: str = ""  # what is in the file that `shares` names
-    reference: bool = False  # one device alone that nobody asked for, but that the ideal of others is made of
+    reference: bool = False  # one device alone that was not asked for, but that the ideal of others is made of
 
     @property
     def devices(self) -> list[str]:

@@ -80,7 +80,7 @@ class Findings:
         return (self.bench_threads[measured] if measured else 0) or found.threads
 
     def equally_fast(self, devices: list[str]) -> bool:
-        """Whether they are CPU devices with as many threads that are slowed alike: of others nobody knows how much more
+        """Whether they are CPU devices with as many threads that are slowed alike: of others it is not known how much more
         one gives than another by the threads that it has."""
         speeds = {(self.threads(one), self.devices.found[one].slowdown) for one in devices if self.threads(one)}
         return len(speeds) == 1 and all(self.threads(one) for one in devices)
@@ -169,7 +169,7 @@ def ideal_of(
     if baseline.count == 1:
         return together
     base, whole = rates(baseline.name), analysis.ideal_rates(baseline.devices, alone)
-    if not any(alone.values()):  # nobody was measured alone: all are alike
+    if not any(alone.values()):  # none was measured alone: all are alike
         return {number: rate * configuration.count / baseline.count for number, rate in base.items()}
     rounds = set(together) & set(base) & set(whole)
     return {number: base[number] * together[number] / whole[number] for number in rounds}

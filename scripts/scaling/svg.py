@@ -1,5 +1,5 @@
 """Makes matplotlib's SVG several times smaller without a visible change: tenths of a point, no metadata, no names that
-nobody refers to, and the font once. The same input gives the same bytes."""
+without a reference, and the font once. The same input gives the same bytes."""
 
 import re
 import xml.etree.ElementTree as xml

@@ -98,7 +98,7 @@ def waiting_in_collectives(rows: dict[str, list[Span]]) -> dict[str, list[float]
 
 
 def windows_of(spans: list[Span]) -> list[tuple[float, float]]:
-    """When runs were measured; from the first to the last span where nobody says so."""
+    """When runs were measured; from the first to the last span where the trace does not say."""
     runs = [(span.begin, span.end) for span in spans if span.kind == "host" and RUN.search(span.name)]
     work = [span for span in spans if span.kind != "host"]
     return runs or [(min(span.begin for span in work), max(span.end for span in work))]

@@ -189,7 +189,7 @@ def _finish(tuning: Tuning, ended: End, names: dict, journal: Journal) -> None:
                      ("chart", lambda: _write_chart(tuning, names["chart"]))):
         try:
             do()
-        except BrokenPipeError as error:  # whoever read the table is gone
+        except BrokenPipeError as error:  # the reader of the table has gone
             gone = error
         except Failure as failure:
             failures.append(str(failure))

@@ -20,9 +20,9 @@ from tuning.splits import Grid, Keys, Split, text
 from tuning.trials import Trial, Trials
 
 FEWEST_TRIALS = 8
-FEW_DEVICES = 3  # up to so many, all neighbours are measured
+FEW_DEVICES = 3  # up to this many, all neighbours are measured
 SMALL_CHANCE = 0.05
-FAILURES, UNFIT = 4, 20  # by device: after so many that fail, or do not fit, with none that works, it gives up
+FAILURES, UNFIT = 4, 20  # by device: after this many that fail, or do not fit, with none that works, it gives up
 IDLE_PROPOSALS = 4  # of a sampler that does not say what it expects, without a better split
 
 
@@ -240,7 +240,7 @@ class Search:
 
 
 class Exhaustive:
-    """Every split of the grid, so many times each, in an order that mixes them, so that drift does not look like a
+    """Every split of the grid, this many times each, in an order that mixes them, so that drift does not look like a
     slope."""
 
     def __init__(self, grid: Grid, trials: Trials, keys: Keys, passes: int):

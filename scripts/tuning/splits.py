@@ -64,7 +64,7 @@ class Grid:
                 yield (first, *rest)
 
     def near(self, split: Split, distance: int) -> set[Split]:
-        """Those that take at most so many moves of a unit."""
+        """Those that take at most this many moves of a unit."""
         found = reached = {split}
         for _ in range(distance):
             reached = {other for one in reached for other in self.neighbours(one)} - found

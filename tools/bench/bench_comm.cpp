@@ -100,7 +100,7 @@ class CommBench::Run {
     }
   }
 
-  /// Queues the collective so many times on every rank, in one piece as meta devices do, and waits once.
+  /// Queues the collective this many times on every rank, in one piece as meta devices do, and waits once.
   void run(int times) {
     std::vector<std::unique_ptr<HeldBackend>> held;
     for (Backend* backend : bench_.backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
@@ -153,7 +153,7 @@ CommBench::~CommBench() {
   try {
     synchronize();  // a communicator may only go when nothing of it is queued
   } catch (const Error&) {
-    // Whoever measured has been told.
+    // The failure has been reported.
   }
 }
 

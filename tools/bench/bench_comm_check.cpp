@@ -15,7 +15,7 @@ using collectives::Collective;
 constexpr int64_t kBlock = 4096;  // elements that are made at a time
 constexpr int kSum = -1;
 
-/// Part of an output: so many values of one rank's data, or of the sum of all, from `first` on.
+/// Part of an output: a number of values of one rank's data, or of the sum of all, from `first` on.
 struct Segment {
   int from;
   int64_t first;

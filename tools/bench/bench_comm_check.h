@@ -1,5 +1,5 @@
 // What the collectives that `shoal bench-comm` times must give, element by element, and how many elements are not that.
-// Every rank's data are a function of rank and place, so that nobody keeps a copy of them. Plain functions,
+// Every rank's data are a function of rank and place, so that no copy of them is kept. Plain functions,
 // thread-safe.
 //
 //   2 ranks, parts of 3, rank 1:  in  v(1,0) .. v(1,5)
@@ -28,14 +28,14 @@ struct CommCase {
   int64_t elements_out() const;
   /// Elements of the message: of the larger of both.
   int64_t elements() const;
-  /// Bytes of so many elements.
+  /// Bytes of this many elements.
   size_t bytes(int64_t count) const { return bytes_for(dtype, count); }
   /// Bytes of the message, what rates are of.
   size_t size() const { return bytes(elements()); }
   bool reduces() const;
 };
 
-/// The case whose message has about so many bytes, at least an element for each rank.
+/// The case whose message has about this many bytes, at least an element for each rank.
 CommCase case_of_size(collectives::Collective kind, DType dtype, int ranks, size_t size);
 
 /// What each rank must move at least for each byte of the message, whatever the number of ranks is:

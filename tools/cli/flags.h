@@ -110,7 +110,7 @@ struct FitFlags {
   std::optional<int64_t> least_context, margin_mib;  ///< as the user says
   void add_to(CLI::App& app);
   /// What to do about a context of -c: by itself nothing but that one for which the model was trained (0) becomes
-  /// smaller, as far as it goes; with --fit on any does, and must fit. Whoever names a limit for a context of -c means
+  /// smaller, as far as it goes; with --fit on any does, and must fit. A limit named for a context of -c means
   /// that.
   std::optional<tuning::FitOptions> asked(int64_t context) const {
     if (!on.value_or(context == 0 || least_context || margin_mib)) return std::nullopt;

@@ -24,7 +24,7 @@ class ProgressBar {
   /// Removes the line, to print something else.
   void clear();
 
-  /// The line for a state, in at most so many columns: with little room the bar is shorter, then the detail is left
+  /// The line for a state, in at most this many columns: with little room the bar is shorter, then the detail is left
   /// out, then the bar, then the label.
   static std::string line(const std::string& label, size_t done, size_t total, const std::string& detail,
                           size_t columns);

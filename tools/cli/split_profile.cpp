@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr int64_t kVersion = 1;
-/// Nobody has that much to say; what is longer is another file.
+/// No profile is that long; what is longer is another file.
 constexpr std::streamsize kMostBytes = 1 << 20;
 
 std::string read_file(const std::string& path) {

@@ -1,4 +1,4 @@
-// A split that somebody has found good, as a file: what `--tensor-split @profile.json` reads and scripts/tune_split.py
+// A split that was found good, as a file: what `--tensor-split @profile.json` reads and scripts/tune_split.py
 // writes. Values; thread-safe.
 //
 //   {"version": 1, "model": {"file": "model.gguf", "type": "llama 1.2B Q4_K_M"}, "devices": ["CPU0", "CPU1"],

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// "31.2 us", "4.10 ms", "2.31 s": the last digit of a unit is worth so many seconds.
+/// "31.2 us", "4.10 ms", "2.31 s": the last digit of a unit is worth this many seconds.
 struct TimeUnit {
   const char* name;
   double seconds;

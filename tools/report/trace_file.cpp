@@ -67,11 +67,11 @@ fs::path replaced_by(const std::string& path) {
   return fs::is_regular_file(status) && !error ? file : fs::path();
 }
 
-/// Opens a named pipe when somebody reads it, as open() does, but an interrupt ends the waiting. -1 with errno.
+/// Opens a named pipe once it has a reader, as open() does, but an interrupt ends the waiting. -1 with errno.
 int open_in_place(const std::string& path) {
   constexpr auto kPause = std::chrono::milliseconds(20);
   std::error_code error;
-  // Nobody can come to read a pipe without a name.
+  // A pipe without a name cannot get a reader.
   const bool can_wait = fs::is_fifo(path, error) && !fs::canonical(path, error).empty();
   for (bool waited = false;; waited = true) {
     const int file = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -230,7 +230,7 @@ int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* trace
     try {
       const std::vector<TraceEvent> events = tracer.events();
       if (!events.empty()) write(events);
-    } catch (const Interrupted&) {  // nobody reads it, and nobody is to wait
+    } catch (const Interrupted&) {  // a pipe without a reader is not waited for any longer
     } catch (const std::exception& error) {
       warn(error.what());
     }

@@ -24,7 +24,7 @@ using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 void require_writable(const std::string& path);
 
 /// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was
-/// before: throws DeviceError then. Pipes and devices are written to as they are; a named pipe that nobody reads is
+/// before: throws DeviceError then. Pipes and devices are written to as they are; a named pipe without a reader is
 /// waited for, which throws Interrupted after catch_interrupts().
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
 

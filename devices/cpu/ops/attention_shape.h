@@ -14,7 +14,7 @@
 
 namespace shoal::cpu {
 
-inline constexpr int64_t kLaneQueries = 8;    ///< so many queries lie side by side in lanes
+inline constexpr int64_t kLaneQueries = 8;    ///< queries that lie side by side in lanes
 inline constexpr int64_t kSegmentRows = 512;  ///< KV rows per segment, more when there would be too many
 inline constexpr int64_t kMaxSegments = 32;
 

@@ -37,7 +37,7 @@ struct ProductShape {
   int64_t m, k;  ///< rows of a matrix, and their length
   int64_t matrices;
   int64_t columns;      ///< of all matrices together
-  int64_t panels_from;  ///< matrices with so many columns use panels
+  int64_t panels_from;  ///< matrices with at least this many columns use panels
   int64_t k_step;       ///< panels are cut along k at multiples of this
   bool gathered;        ///< rows of a have gaps: they are copied before they are packed
   Columns kind;         ///< what the kernels take as columns

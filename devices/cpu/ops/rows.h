@@ -36,7 +36,7 @@ inline std::byte* broadcast_row_at(const Tensor& tensor, const RowIndex& row) {
                          tensor.shape[3] == 1 ? 0 : row.i3});
 }
 
-/// Rows of f32 without gaps, which kernels use where they are. Whoever has scratch for rows that are converted asks
+/// Rows of f32 without gaps, which kernels use where they are. Code that has scratch for rows that are converted asks
 /// this too: a row of one element is without gaps in the sense of Tensor::is_row_contiguous(), whatever its stride.
 inline bool is_direct(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);

@@ -68,7 +68,7 @@ struct Stage {
   }
   /// After the tile has come, before it is used, with __syncthreads() around.
   __device__ void unpack(int, Range) const {}
-  /// Row `row` of a tile becomes zeros: nobody sees it, and it may hold anything.
+  /// Row `row` of a tile becomes zeros: it is masked, and it may hold anything.
   __device__ void clear(int index, int row) const {
     std::byte* at = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2;
     for (int chunk = 0; chunk < kChunks; ++chunk) store_as<uint4>(at + chunk * 16, uint4{0, 0, 0, 0});

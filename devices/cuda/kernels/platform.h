@@ -78,8 +78,8 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Lets a kernel be launched with so many bytes of dynamic shared memory; never fewer than before, as other threads may
-/// launch it as well. Thread-safe.
+/// Lets a kernel be launched with this many bytes of dynamic shared memory; never fewer than before, as other threads
+/// may launch it as well. Thread-safe.
 void allow_shared_bytes(const void* kernel, size_t bytes);
 
 /// Queues a kernel. Errors of the launch stay for cudaGetLastError().

@@ -254,7 +254,7 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   int stage = 0, next = kStages - 1;
   for (int step = 0; step < block.steps; ++step) {
     copy_async_wait<kStages - 2>();
-    __syncthreads();  // the step's tiles are whole, and nobody reads the one before
+    __syncthreads();  // the step's tiles are whole, and the one before is no longer read
     if (step + kStages - 1 < block.steps) {
       block.copy_plain_a(step + kStages - 1, next);
       block.copy_b(step + kStages - 1, next);
@@ -384,7 +384,7 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
   for (int i = 0; i < 4; ++i) rows.write(block.a_tile(0), i);
   for (int step = 0; step < block.steps; ++step) {
     const int now = step % 2, next = 1 - now;
-    __syncthreads();  // the step's tiles are whole, and nobody reads the others
+    __syncthreads();  // the step's tiles are whole, and the others are no longer read
     const bool more = step + 1 < block.steps;
     if (more) block.copy_b(step + 1, next);
     copy_async_commit();
@@ -392,7 +392,7 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
       rows.copy_group((step + 1) / Converter::kStepsPerGroup + 1);
     }
     copy_async_commit();
-    // After the last step whatever is there, for nobody. The first products are queued before the blocks are read.
+    // After the last step whatever is there, unused. The first products are queued before the blocks are read.
     block.multiply(block.a_tile(now), block.b_tile(now), 0);
     rows.read(step + 1);
 #pragma unroll

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View 
   for (int64_t k = 0, stage = 0; k < from_a.k; k += kStep, stage = 1 - stage) {
     store(a_share, a_next, a_tile[stage]);
     store(b_share, b_next, b_tile[stage]);
-    __syncthreads();  // whoever is a step ahead writes the other stage
+    __syncthreads();  // threads a step ahead write the other stage
     load<A>(from_a, a_share, k + kStep, m, a_next);
     load<B>(from_b, b_share, k + kStep, n, b_next);
 #pragma unroll
