@@ -80,8 +80,8 @@ class Findings:
         return (self.bench_threads[measured] if measured else 0) or found.threads
 
     def equally_fast(self, devices: list[str]) -> bool:
-        """Whether they are CPU devices with as many threads that are slowed alike: of others it is not known how much more
-        one gives than another by the threads that it has."""
+        """Whether they are CPU devices with as many threads that are slowed alike: of others it is not known how
+        much more one gives than another by the threads that it has."""
         speeds = {(self.threads(one), self.devices.found[one].slowdown) for one in devices if self.threads(one)}
         return len(speeds) == 1 and all(self.threads(one) for one in devices)
 

@@ -1,4 +1,4 @@
-"""Makes matplotlib's SVG several times smaller without a visible change: tenths of a point, no metadata, no names that
+"""Makes matplotlib's SVG several times smaller without a visible change: tenths of a point, no metadata, no names
 without a reference, and the font once. The same input gives the same bytes."""
 
 import re
