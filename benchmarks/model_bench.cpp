@@ -89,14 +89,14 @@ struct Loaded {
   /// of everything else.
   double bytes_per_token() const {
     const Hparams& hparams = model->hparams;
-    const bool has_head = model->weights.find("output.weight") != nullptr;
     double bytes = 0;
-    for (const Tensor* tensor : model->weights.tensors()) {
-      if (has_head && tensor->name == "token_embd.weight") continue;
-      const bool of_experts = hparams.experts > 0 && tensor->name.find("_exps.") != std::string::npos;
-      const double used =
-          of_experts ? static_cast<double>(hparams.experts_used) / static_cast<double>(hparams.experts) : 1;
-      bytes += used * static_cast<double>(tensor->bytes());
+    for (const ModelTensor& tensor : model->split_tensors()) {
+      const TensorRole role = tensor.spec->role;
+      if (role == TensorRole::kEmbedding && !model->is_tied()) continue;
+      const double used = role == TensorRole::kExperts
+                              ? static_cast<double>(hparams.experts_used) / static_cast<double>(hparams.experts)
+                              : 1;
+      bytes += used * static_cast<double>(model->weights.find(tensor.spec->name)->bytes());
     }
     return bytes;
   }

@@ -16,7 +16,7 @@
 #include "graph/topology.h"
 #include "meta/device/meta_device.h"
 #include "meta/plan/plan.h"
-#include "models/arch/llama.h"
+#include "models/arch/architecture.h"
 #include "models/place/split_policy.h"
 
 namespace shoal::models {
@@ -55,7 +55,7 @@ class Planned {
       devices.push_back(&Registry::instance().device(fmt::format("CPU{}", rank)));
     }
     const Hparams h = hparams(small);
-    const std::vector<TensorSpec> specs = llama_tensors(h);
+    const std::vector<TensorSpec> specs = find_architecture("llama", {}).tensors(h);
     std::vector<ModelTensor> tensors;
     for (const TensorSpec& spec : specs) {
       const DType dtype = spec.elementwise ? DType::kF32 : DType::kQ8_0;
@@ -71,7 +71,7 @@ class Planned {
                       ranks == 1 ? meta::Layout::mirrored() : meta::to_layout(policy(*tensor), *tensor, ranks));
       }
     }
-    decoder = build_llama(h, weights, cache, {1, 1});
+    decoder = find_architecture("llama", {}).build(h, weights, cache, {1, 1});
   }
 
   Graph& graph() { return *decoder.graph; }

@@ -21,7 +21,7 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "meta/device/meta_device.h"
-#include "models/arch/llama.h"
+#include "models/arch/architecture.h"
 #include "models/place/split_policy.h"
 #include "sched/scheduler.h"
 
@@ -42,6 +42,7 @@ Hparams hparams() {
   h.vocab = 64;
   h.norm_eps = 1e-5f;
   h.rope.dims = 16;
+  h.attention.scale = 0.25f;
   return h;
 }
 
@@ -54,10 +55,10 @@ int layer_of(const std::string& name) {
 }
 
 /// The model on some devices, and the backends for it.
-class Decoder {
+class Loaded {
  public:
   /// `devices` CPU devices with a part of the layers each, or all of them behind one meta device.
-  Decoder(int devices, bool behind_meta) : hparams_(hparams()) {
+  Loaded(int devices, bool behind_meta) : hparams_(hparams()) {
     cpu::configure(fmt::format("devices={},threads=1", devices));
     std::vector<Device*> cpus;
     for (int i = 0; i < devices; ++i) cpus.push_back(&Registry::instance().device(fmt::format("CPU{}", i)));
@@ -75,7 +76,7 @@ class Decoder {
     for (const auto& backend : backends_) all.push_back(backend.get());
     return all;
   }
-  DecoderGraph build() const { return build_llama(hparams_, weights_, cache_, {1, 1}); }
+  DecoderGraph build() const { return find_architecture("llama", {}).build(hparams_, weights_, cache_, {1, 1}); }
 
   static void set_inputs(DecoderGraph& graph) {
     const int32_t token = 3, zero = 0;
@@ -90,7 +91,7 @@ class Decoder {
 
  private:
   void declare() {
-    specs_ = llama_tensors(hparams_);
+    specs_ = find_architecture("llama", {}).tensors(hparams_);
     for (const TensorSpec& spec : specs_) {
       if (spec.name != "rope_freqs.weight") weights_.add(spec.name, DType::kF32, spec.shape);
     }
@@ -133,13 +134,13 @@ class Decoder {
 
 /// What a plain CPU device computes.
 std::vector<float> reference() {
-  Decoder decoder(1, false);
+  Loaded decoder(1, false);
   DecoderGraph graph = decoder.build();
   Backend& backend = *decoder.backends().front();
   backend.plans().plan(*graph.graph);
-  Decoder::set_inputs(graph);
+  Loaded::set_inputs(graph);
   backend.compute(*graph.graph);
-  return Decoder::logits(graph);
+  return Loaded::logits(graph);
 }
 
 std::string difference(const std::vector<float>& expected, const std::vector<float>& actual) {
@@ -180,15 +181,15 @@ struct Scheduled {
         scheduler(decoder.backends(), {.copies = 4}),
         graph(decoder.build()) {
     scheduler.allocate(*graph.graph);
-    Decoder::set_inputs(graph);
+    Loaded::set_inputs(graph);
     scheduler.compute(*graph.graph);
-    if (const std::string what = difference(expected, Decoder::logits(graph)); !what.empty())
+    if (const std::string what = difference(expected, Loaded::logits(graph)); !what.empty())
       state.SkipWithError(what.c_str());
     state.counters["nodes"] = static_cast<double>(graph.graph->nodes().size());
     state.counters["splits"] = scheduler.splits();
   }
   std::vector<float> expected;
-  Decoder decoder;
+  Loaded decoder;
   sched::Scheduler scheduler;
   DecoderGraph graph;
 };
@@ -219,11 +220,11 @@ void cached(benchmark::State& state, bool behind_meta) {
 }
 
 void queueing(benchmark::State& state, bool behind_meta) {
-  Decoder decoder(static_cast<int>(state.range(0)), behind_meta);
+  Loaded decoder(static_cast<int>(state.range(0)), behind_meta);
   Backend& backend = *decoder.backends().front();
   DecoderGraph graph = decoder.build();
   const auto plan = backend.create_plan(*graph.graph);
-  Decoder::set_inputs(graph);
+  Loaded::set_inputs(graph);
   Clock clock(state);
   for (auto _ : state) {
     clock.time([&] { backend.compute_async(*plan); });

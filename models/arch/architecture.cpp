@@ -4,32 +4,47 @@
 #include <array>
 
 #include "base/error.h"
-#include "graph/ops/ops.h"
-#include "models/arch/llama.h"
+#include "models/arch/decoder.h"
 #include "models/gguf/cursor.h"
 
 namespace shoal::models {
+
+void llama(Decoder& d);
+
 namespace {
 
-constexpr std::array<Architecture, 1> kArchitectures{{
-    {"llama", llama_tensors, build_llama},
-}};
+constexpr std::array kArchitectures{
+    Architecture{"llama", RopeMode::kNeighbours, llama},
+};
 
 }  // namespace
 
-void add_outputs(DecoderGraph& decoder, Tensor* logits, int64_t candidates) {
-  Graph& g = *decoder.graph;
-  decoder.logits = logits;
-  if (candidates == 0) {
-    g.output(logits);
-    return;
-  }
-  const int64_t vocab = logits->shape[0], outputs = logits->shape[1], k = std::min(candidates, vocab);
-  decoder.candidate_ids = k == 1 ? argmax(g, logits, "candidates") : top_k(g, logits, k, "candidates");
-  Tensor* elements = reshape(g, logits, {1, vocab, outputs, 1}, "logits.elements");
-  decoder.candidate_logits = get_rows(g, elements, decoder.candidate_ids, {}, "candidates.logits");
-  g.output(decoder.candidate_ids);
-  g.output(decoder.candidate_logits);
+std::vector<TensorSpec> Architecture::tensors(const Hparams& hparams, const IsThere& is_there) const {
+  std::vector<TensorSpec> specs;
+  TensorContext scratch;
+  KvCache cache;
+  declare_cache(cache, hparams, {1, DType::kF32, DType::kF32});
+  Decoder decoder(name, hparams, cache, {}, [&](const TensorSpec& spec) -> Tensor* {
+    if (is_there && !is_there(spec)) return nullptr;
+    specs.push_back(spec);
+    return scratch.add(spec.name, DType::kF32, spec.shape);
+  });
+  define(decoder);
+  // Where saved states of sessions expect them.
+  std::stable_partition(specs.begin(), specs.end(),
+                        [](const TensorSpec& spec) { return spec.role != TensorRole::kRopeFactors; });
+  return specs;
+}
+
+DecoderGraph Architecture::build(const Hparams& hparams, const TensorContext& weights, const KvCache& cache,
+                                 BatchShape batch) const {
+  Decoder decoder(name, hparams, cache, batch, [&](const TensorSpec& spec) {
+    Tensor* tensor = weights.find(spec.name);
+    check(tensor != nullptr || spec.optional, "weight {} was not declared", spec.name);
+    return tensor;
+  });
+  define(decoder);
+  return decoder.take();
 }
 
 const Architecture& find_architecture(std::string_view name, std::string_view path) {

@@ -1,46 +1,24 @@
-// Architectures: one row per kind of model. A row says which tensors a model file must hold and how they may be cut
-// over devices, and builds the graph of one batch. Adding an architecture is one file and one row in architecture.cpp.
-//
-// A tensor that may be cut names what one of its axes counts: query heads, KV heads, feed-forward columns or
-// vocabulary rows. The split policy (split_policy.h) divides each of these groups once per layer, and all tensors that
-// count in the same group are cut alike; `scale` is how many elements of the axis one member of the group takes.
-//
-//   attn_q      [256, 256]: axis 1 counts query heads, 32 rows each     {kQueryHeads, 1, 32}
-//   attn_k      [256, 128]: axis 1 counts KV heads, 32 rows each        {kKvHeads, 1, 32}
-//   attn_output [256, 256]: axis 0 counts query heads, 32 columns each  {kQueryHeads, 0, 32}
-//   cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
+// Architectures: one row per kind of model, one function each (decoder.h). The function is run twice: to declare, which
+// gives the tensors that a model file must or may hold, and to build the graph of one batch. Adding an architecture is
+// one file and one row in architecture.cpp.
 //
 // Values and pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
 #include "models/arch/hparams.h"
 #include "models/arch/kv_cache.h"
+#include "models/arch/tensor_spec.h"
 
 namespace shoal::models {
 
-enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kFeedForward, kVocabulary };
-
-struct Cut {
-  CutGroup group = CutGroup::kNone;  ///< kNone: every device has all of it
-  int axis = 0;
-  int64_t scale = 1;  ///< axis length = group length * scale
-};
-
-struct TensorSpec {
-  std::string name;
-  Shape shape{1, 1, 1, 1};
-  int layer = -1;  ///< -1: of the whole model
-  Cut cut;
-  bool optional = false;
-  bool elementwise = false;  ///< added or multiplied element by element (norms, biases): f32 in every file
-};
+class Decoder;
 
 /// A tensor of the model at hand: what its architecture says of it and the dtype that the file gives it.
 struct ModelTensor {
@@ -69,16 +47,21 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-struct Architecture {
-  std::string_view name;
-  /// All tensors of a model file, optional ones included.
-  std::vector<TensorSpec> (*tensors)(const Hparams& hparams);
-  /// `weights` holds the tensors by name, `cache` those of the KV cache.
-  DecoderGraph (*build)(const Hparams& hparams, const TensorContext& weights, const KvCache& cache, BatchShape batch);
-};
+/// Is a tensor there? Throws for one that must be and is not.
+using IsThere = std::function<bool(const TensorSpec&)>;
 
-/// Ends a decoder graph, for architectures: makes `logits` its output, or their candidates.
-void add_outputs(DecoderGraph& decoder, Tensor* logits, int64_t candidates);
+struct Architecture {
+  std::string_view name;  ///< general.architecture of the file, and the prefix of its keys
+  RopeMode rope;          ///< files do not say it
+  void (*define)(Decoder& decoder);
+
+  /// The tensors of a model file in the order in which they are used, frequency factors last; all, optional ones
+  /// included, unless `is_there` says which.
+  std::vector<TensorSpec> tensors(const Hparams& hparams, const IsThere& is_there = {}) const;
+  /// `weights` holds the tensors by name, `cache` those of the KV cache.
+  DecoderGraph build(const Hparams& hparams, const TensorContext& weights, const KvCache& cache,
+                     BatchShape batch) const;
+};
 
 /// Throws InvalidArgument that names the file and lists the known ones.
 const Architecture& find_architecture(std::string_view name, std::string_view path);

@@ -1,5 +1,6 @@
 #include "models/arch/hparams.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -30,6 +31,22 @@ class Reader {
   }
   int64_t count_or(std::string_view name, int64_t fallback) const { return has(name) ? count(name) : fallback; }
 
+  /// Of each layer: the file has one number for all of them, or an array.
+  std::vector<int64_t> counts(std::string_view name, int64_t layers) const {
+    const GgufValue* value = file_.find_value(key(name));
+    if (value == nullptr || value->type != GgufType::kArray) {
+      return std::vector<int64_t>(static_cast<size_t>(layers), count(name));
+    }
+    const std::vector<int64_t> all =
+        value->element == GgufType::kI32 ? widened<int32_t>(name) : widened<uint32_t>(name);
+    need(static_cast<int64_t>(all.size()) == layers, name, "has {} numbers for {} layers", all.size(), layers);
+    for (const int64_t one : all) {
+      need(one > 0, name, "should be positive in every layer, found {}", one);
+      within(name, one, kLargest);
+    }
+    return all;
+  }
+
   /// Absent counts as 0, which means "none of these".
   int64_t count_or_zero(std::string_view name) const {
     return file_.get_or<uint32_t>(key(name), 0) == 0 ? 0 : count(name);
@@ -57,6 +74,11 @@ class Reader {
   }
 
  private:
+  template <class T>
+  std::vector<int64_t> widened(std::string_view name) const {
+    const std::vector<T> stored = file_.get_array<T>(key(name));
+    return {stored.begin(), stored.end()};
+  }
   void within(std::string_view name, int64_t value, int64_t most) const {
     need(value <= most, name, "is {}, more than the {} that can be right", value, most);
   }
@@ -69,16 +91,46 @@ class Reader {
   std::string prefix_;
 };
 
+/// What all layers have alike, and the first layer's own.
 void read_heads(const Reader& in, Hparams& h) {
-  h.heads = in.count("attention.head_count");
-  h.kv_heads = in.count_or("attention.head_count_kv", h.heads);
-  in.need(h.heads % h.kv_heads == 0, "attention.head_count_kv", "is {}, which does not divide the {} heads", h.kv_heads,
-          h.heads);
   bool explicit_length = in.has("attention.key_length") && in.has("attention.value_length");
   in.need(explicit_length || h.embd % h.heads == 0, "attention.head_count",
           "is {}, which does not divide the embedding length {}", h.heads, h.embd);
   h.head_dim_k = in.count_or("attention.key_length", h.embd / h.heads);
   h.head_dim_v = in.count_or("attention.value_length", h.embd / h.heads);
+  h.attention.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim_k));
+}
+
+/// Counts of each layer.
+struct LayerCounts {
+  std::vector<int64_t> ff, heads, kv_heads;
+};
+
+LayerCounts read_counts(const Reader& in, const Hparams& h) {
+  LayerCounts counts;
+  counts.ff = in.counts("feed_forward_length", h.layers);
+  counts.heads = in.counts("attention.head_count", h.layers);
+  const bool has_kv = in.has("attention.head_count_kv");
+  counts.kv_heads = has_kv ? in.counts("attention.head_count_kv", h.layers) : counts.heads;
+  for (size_t i = 0; i < counts.heads.size(); ++i) {
+    in.need(counts.heads[i] % counts.kv_heads[i] == 0, "attention.head_count_kv",
+            "is {}, which does not divide the {} heads", counts.kv_heads[i], counts.heads[i]);
+  }
+  return counts;
+}
+
+void set_counts(LayerHparams& layer, const LayerCounts& counts, size_t index) {
+  layer.ff = counts.ff[index], layer.heads = counts.heads[index], layer.kv_heads = counts.kv_heads[index];
+}
+
+/// With everything else read: the layers, if they differ.
+void set_layers(Hparams& h, const LayerCounts& counts) {
+  const auto alike = [](const std::vector<int64_t>& all) {
+    return std::equal(all.begin() + 1, all.end(), all.begin());
+  };
+  if (alike(counts.ff) && alike(counts.heads) && alike(counts.kv_heads)) return;
+  h.per_layer.assign(counts.ff.size(), h);
+  for (size_t i = 0; i < h.per_layer.size(); ++i) set_counts(h.per_layer[i], counts, i);
 }
 
 void scale_none(const Reader&, Hparams&) {}
@@ -110,8 +162,8 @@ constexpr std::array<RopeScaling, 3> kRopeScalings{{
     {"yarn", scale_yarn},
 }};
 
-void read_rope(const Reader& in, Hparams& h) {
-  h.rope.mode = RopeMode::kNeighbours;
+void read_rope(const Reader& in, RopeMode mode, Hparams& h) {
+  h.rope.mode = mode;
   h.rope.base = in.positive_or("rope.freq_base", 10000.0f);
   h.rope.dims = in.count_or("rope.dimension_count", h.head_dim_k);
   in.need(h.rope.dims % 2 == 0 && h.rope.dims <= h.head_dim_k, "rope.dimension_count",
@@ -143,19 +195,21 @@ int64_t read_vocab(const GgufFile& file, const Reader& in) {
 
 }  // namespace
 
-Hparams read_hparams(const GgufFile& file) {
+Hparams read_hparams(const GgufFile& file, RopeMode rope) {
   Hparams h;
   h.architecture = file.get<std::string>("general.architecture");
   Reader in(file, h.architecture);
   h.layers = in.count("block_count", kMostLayers);
   h.context = in.count("context_length");
   h.embd = in.count("embedding_length");
-  h.ff = in.count("feed_forward_length");
+  const LayerCounts counts = read_counts(in, h);
+  set_counts(h, counts, 0);
   h.norm_eps = in.positive("attention.layer_norm_rms_epsilon");
   read_heads(in, h);
-  read_rope(in, h);
+  read_rope(in, rope, h);
   read_experts(in, h);
   h.vocab = read_vocab(file, in);
+  set_layers(h, counts);
   return h;
 }
 

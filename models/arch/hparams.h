@@ -1,5 +1,6 @@
-// Hyper-parameters of a Llama-family model, read from GGUF metadata and checked before anything is computed from
-// them. A plain value; thread-safe. Keys are prefixed by the architecture: "llama.block_count".
+// Hyper-parameters of a model, read from GGUF metadata and checked before anything is computed from them. A plain
+// value; thread-safe. Keys are prefixed by the architecture: "llama.block_count". Numbers of heads and feed-forward
+// lengths may be arrays with one for each layer.
 //
 // read_hparams throws one-line InvalidArgument errors that name the file and the key: a count that is 0 or absurdly
 // large, heads that do not divide, a rotation wider than a head, an unknown kind of RoPE scaling.
@@ -9,32 +10,45 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "graph/ops/params.h"
 #include "models/gguf/gguf.h"
 
 namespace shoal::models {
 
-struct Hparams {
-  std::string architecture;
-  int64_t layers = 0;
-  int64_t context = 0;  ///< positions the model was trained for
-  int64_t embd = 0;
+/// What layers may differ in.
+struct LayerHparams {
   int64_t ff = 0;  ///< of the feed-forward block, of one expert where there are experts
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim_k = 0;
   int64_t head_dim_v = 0;
-  int64_t vocab = 0;
-  int64_t experts = 0;  ///< 0: dense
-  int64_t experts_used = 0;
-  float norm_eps = 0.0f;
   RopeParams rope;
+  AttentionParams attention{.causal = true};
 
   /// Query heads that share a KV head.
   int64_t group() const { return heads / kv_heads; }
 };
 
-Hparams read_hparams(const GgufFile& file);
+/// As its own LayerHparams it has those of the first layer.
+struct Hparams : LayerHparams {
+  std::string architecture;
+  int64_t layers = 0;
+  int64_t context = 0;  ///< positions the model was trained for
+  int64_t embd = 0;
+  int64_t vocab = 0;
+  int64_t experts = 0;  ///< 0: dense
+  int64_t experts_used = 0;
+  float norm_eps = 0.0f;
+  std::vector<LayerHparams> per_layer;  ///< empty: all layers are alike
+
+  const LayerHparams& layer(int64_t index) const {
+    return per_layer.empty() ? *this : per_layer[static_cast<size_t>(index)];
+  }
+};
+
+/// `rope`: which elements of a head are turned together; files do not say.
+Hparams read_hparams(const GgufFile& file, RopeMode rope);
 
 }  // namespace shoal::models

@@ -22,6 +22,19 @@ void check_dtype(std::string_view what, DType dtype, int64_t head_dim) {
 
 }  // namespace
 
+std::vector<TensorSpec> cache_tensors(const Hparams& h, int64_t rows) {
+  constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < h.layers; ++i) {
+    const LayerHparams& layer = h.layer(i);
+    for (const auto& [name, dim] : {std::pair{"cache_k", layer.head_dim_k}, {"cache_v", layer.head_dim_v}}) {
+      specs.push_back({fmt::format("{}.{}", name, i), {dim, rows, layer.kv_heads, 1}, i, kByHeads});
+      specs.back().role = TensorRole::kCache;
+    }
+  }
+  return specs;
+}
+
 void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& options) {
   check_dtype("keys", options.dtype_k, h.head_dim_k);
   check_dtype("values", options.dtype_v, h.head_dim_v);
@@ -30,11 +43,10 @@ void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& optio
                            "a context of {} tokens is not possible; use 1 to {}", options.rows,
                            std::numeric_limits<int32_t>::max());
   cache.rows = options.rows;
-  for (int64_t layer = 0; layer < h.layers; ++layer) {
-    cache.k.push_back(cache.context.add(fmt::format("cache_k.{}", layer), options.dtype_k,
-                                        {h.head_dim_k, options.rows, h.kv_heads, 1}, Role::kCache));
-    cache.v.push_back(cache.context.add(fmt::format("cache_v.{}", layer), options.dtype_v,
-                                        {h.head_dim_v, options.rows, h.kv_heads, 1}, Role::kCache));
+  for (const TensorSpec& spec : cache_tensors(h, options.rows)) {
+    const bool keys = cache.k.size() == cache.v.size();
+    const DType dtype = keys ? options.dtype_k : options.dtype_v;
+    (keys ? cache.k : cache.v).push_back(cache.context.add(spec.name, dtype, spec.shape, Role::kCache));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "graph/graph.h"
 #include "models/arch/hparams.h"
+#include "models/arch/tensor_spec.h"
 
 namespace shoal::models {
 
@@ -22,6 +23,9 @@ struct KvCache {
   std::vector<Tensor*> k, v;  ///< one for each layer
   int64_t rows = 0;
 };
+
+/// Its tensors: of each layer keys, then values.
+std::vector<TensorSpec> cache_tensors(const Hparams& hparams, int64_t rows);
 
 /// Throws InvalidArgument for a dtype that a cache cannot have, one whose blocks do not fill a head, or no rows.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);

@@ -1,5 +1,6 @@
 #include "models/arch/model.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -38,17 +39,14 @@ void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor
 }
 
 /// The specs whose tensors are in the file. Throws for one that is missing or of another shape.
-std::vector<TensorSpec> match(const GgufFile& file, std::vector<TensorSpec> specs) {
-  std::vector<TensorSpec> found;
-  for (TensorSpec& spec : specs) {
+std::vector<TensorSpec> match(const GgufFile& file, const Architecture& architecture, const Hparams& hparams) {
+  return architecture.tensors(hparams, [&](const TensorSpec& spec) {
     const GgufTensor* tensor = file.find_tensor(spec.name);
     require<InvalidArgument>(tensor || spec.optional, "{}: tensor '{}' is missing; the file is incomplete", file.path(),
                              spec.name);
-    if (!tensor) continue;
-    check_tensor(file, spec, *tensor);
-    found.push_back(std::move(spec));
-  }
-  return found;
+    if (tensor) check_tensor(file, spec, *tensor);
+    return tensor != nullptr;
+  });
 }
 
 /// A tensor that the graph would leave out would make the output silently wrong.
@@ -67,10 +65,15 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) 
 Model::Model(const std::string& path)
     : file(path),
       architecture(&architecture_of(file)),
-      hparams(read_hparams(file)),
-      specs(match(file, architecture->tensors(hparams))) {
+      hparams(read_hparams(file, architecture->rope)),
+      specs(match(file, *architecture, hparams)) {
   refuse_unknown(file, specs);
   for (const TensorSpec& spec : specs) weights.add(spec.name, file.tensor(spec.name).dtype, spec.shape);
+}
+
+bool Model::is_tied() const {
+  return std::none_of(specs.begin(), specs.end(),
+                      [](const TensorSpec& spec) { return spec.role == TensorRole::kHead; });
 }
 
 std::vector<ModelTensor> Model::split_tensors() const {

@@ -29,6 +29,8 @@ struct Model {
   std::vector<std::unique_ptr<Buffer>> buffers;
 
   bool is_loaded() const { return !buffers.empty(); }
+  /// Is the embedding the output head, too?
+  bool is_tied() const;
   /// What the split policy needs to know; refers to `specs`.
   std::vector<ModelTensor> split_tensors() const;
 };

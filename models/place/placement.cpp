@@ -107,8 +107,8 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
   const int first = of_layer.empty() ? 0 : of_layer.front(), last = of_layer.empty() ? 0 : of_layer.back();
   const auto group_of = [&](const TensorSpec& spec) {
     if (spec.layer >= 0) return of_layer[static_cast<size_t>(spec.layer)];
-    if (spec.name == "token_embd.weight" && all) return model.weights.find("output.weight") != nullptr ? first : last;
-    if (spec.name == "token_embd.weight") return kHost;
+    if (spec.role == TensorRole::kEmbedding && all) return model.is_tied() ? last : first;
+    if (spec.role == TensorRole::kEmbedding) return kHost;
     return head_here ? last : kHost;
   };
   std::vector<int> device_of_group(groups.size(), -1);
@@ -124,9 +124,8 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
     return group == kHost ? host_index(groups) : device_of_group[static_cast<size_t>(group)];
   };
   for (const TensorSpec& spec : model.specs) homes_[spec.name] = index_of(group_of(spec));
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    const int home = options.cache_on_host ? host_index(groups) : index_of(of_layer[static_cast<size_t>(layer)]);
-    homes_[fmt::format("cache_k.{}", layer)] = homes_[fmt::format("cache_v.{}", layer)] = home;
+  for (const TensorSpec& spec : cache_tensors(model.hparams, 1)) {
+    homes_[spec.name] = options.cache_on_host ? host_index(groups) : index_of(group_of(spec));
   }
 }
 

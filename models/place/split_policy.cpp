@@ -71,7 +71,7 @@ meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64
 }
 
 /// Query heads. See the header: whole KV groups, or parts of groups when there are more devices than groups.
-meta::Partition divide_heads(ShareLedger& ledger, const Hparams& h, int64_t unit, double bytes) {
+meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t unit, double bytes) {
   std::vector<double> wanted = wanted_members(ledger, h.heads, bytes);
   int64_t whole = std::lcm(unit, h.group());
   bool share_groups = h.group() % unit == 0 && devices_with_share(ledger) > h.heads / whole;
@@ -134,8 +134,9 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
   };
   for (const auto& [key, needs] : collect_needs(tensors)) {
     const CutGroup group = key.second;
-    if (group == CutGroup::kQueryHeads) add(group, h.heads, std::lcm(needs.block_unit, h.group()));
-    if (group == CutGroup::kFeedForward) add(group, h.ff, plain_unit(needs, h.ff, kFeedForwardUnit));
+    const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
+    if (group == CutGroup::kQueryHeads) add(group, layer.heads, std::lcm(needs.block_unit, layer.group()));
+    if (group == CutGroup::kFeedForward) add(group, layer.ff, plain_unit(needs, layer.ff, kFeedForwardUnit));
     if (group == CutGroup::kVocabulary) add(group, h.vocab, plain_unit(needs, h.vocab, kVocabularyUnit));
   }
   return units;
@@ -147,15 +148,14 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
   Needs needs = collect_needs(tensors);
   for (int layer = 0; layer < h.layers; ++layer) {
     const GroupNeeds &q = needs[{layer, CutGroup::kQueryHeads}], &kv = needs[{layer, CutGroup::kKvHeads}];
-    meta::Partition heads = divide_heads(attention, h, q.block_unit, q.bytes + kv.bytes);
-    std::optional<meta::Partition> kv_heads = heads.group(h.group());
-    check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), h.group());
+    const LayerHparams& own = h.layer(layer);
+    meta::Partition heads = divide_heads(attention, own, q.block_unit, q.bytes + kv.bytes);
+    std::optional<meta::Partition> kv_heads = heads.group(own.group());
+    check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), own.group());
     partitions_[{layer, CutGroup::kQueryHeads}] = std::move(heads);
     partitions_[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
     partitions_[{layer, CutGroup::kFeedForward}] =
-        divide_plain(feed_forward, needs[{layer, CutGroup::kFeedForward}], h.ff, kFeedForwardUnit);
-    Cut cache{CutGroup::kKvHeads, 2, 1};
-    cuts_[fmt::format("cache_k.{}", layer)] = cuts_[fmt::format("cache_v.{}", layer)] = {layer, cache};
+        divide_plain(feed_forward, needs[{layer, CutGroup::kFeedForward}], own.ff, kFeedForwardUnit);
   }
   whole.add(attention);
   whole.add(feed_forward);
@@ -163,6 +163,7 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
     partitions_[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
   }
   for (const ModelTensor& tensor : tensors) cuts_[tensor.spec->name] = {tensor.spec->layer, tensor.spec->cut};
+  for (const TensorSpec& spec : cache_tensors(h, 1)) cuts_[spec.name] = {spec.layer, spec.cut};
   bytes_.assign(whole.given().begin(), whole.given().end());
 }
 

@@ -1,7 +1,7 @@
 // The default split-state callback: how the weights and the KV cache of a model lie over n devices.
 //
 // Each layer's attention is divided by query heads, its feed-forward block by columns, the output head by rows of the
-// vocabulary; everything else is mirrored. Tensors that count in the same group are cut alike (architecture.h), so a
+// vocabulary; everything else is mirrored. Tensors that count in the same group are cut alike (tensor_spec.h), so a
 // layer needs two all-reduces, after attn_output and after ffn_down, whatever the ratio.
 //
 // Units. A cut must not fall inside a quantisation block of a row, so the smallest share of a group is

@@ -55,6 +55,9 @@ void add_hparams(Hash& hash, const Hparams& h) {
   }
   hash.add_value(h.norm_eps);
   RopeParams::fields(h.rope, [&](std::string_view, const auto& value) { hash.add_value(value); });
+  for (const LayerHparams& layer : h.per_layer) {
+    for (int64_t value : {layer.ff, layer.heads, layer.kv_heads}) hash.add_value(value);
+  }
 }
 
 /// Models of one shape differ in their weights: a look at the first bytes of each tells them apart.

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "models/arch/llama.h"
+#include "models/arch/architecture.h"
 #include "tests/support/gguf_writer.h"
 
 namespace shoal::models {
@@ -46,7 +46,7 @@ struct HollowModel {
     test::GgufWriter writer;
     write_keys(writer);
     uint64_t end = 0;
-    for (const TensorSpec& spec : llama_tensors(h)) {
+    for (const TensorSpec& spec : find_architecture("llama", {}).tensors(h)) {
       if (spec.optional && spec.name != "output.weight") continue;
       const DType kind = spec.elementwise ? DType::kF32 : dtype(part_of(spec.name), spec.layer, h.layers);
       test::GgufTensorSpec tensor{spec.name, traits(kind).gguf_type, {}, {}, {}, end};

@@ -24,7 +24,7 @@ class PlainLlama {
     for (int32_t token : tokens) x.push_back(row("token_embd.weight", token));
     for (int64_t layer = 0; layer < h_.layers; ++layer) {
       std::string prefix = "blk." + std::to_string(layer) + ".";
-      attention(prefix, x);
+      attention(prefix, h_.layer(layer), x);
       for (Row& r : x) {
         Row normed = norm(r, prefix + "ffn_norm.weight");
         add(r, h_.experts == 0
@@ -130,34 +130,34 @@ class PlainLlama {
     }
   }
 
-  void attention(const std::string& prefix, std::vector<Row>& x) const {
+  void attention(const std::string& prefix, const LayerHparams& h, std::vector<Row>& x) const {
     std::vector<Row> keys, rows;
     for (size_t t = 0; t < x.size(); ++t) {
       Row normed = norm(x[t], prefix + "attn_norm.weight");
       Row q = linear(prefix + "attn_q", normed), k = linear(prefix + "attn_k", normed);
-      rotate(q, h_.head_dim_k, t);
-      rotate(k, h_.head_dim_k, t);
+      rotate(q, h.head_dim_k, t);
+      rotate(k, h.head_dim_k, t);
       keys.push_back(std::move(k));
       rows.push_back(linear(prefix + "attn_v", normed));
-      add(x[t], linear(prefix + "attn_output", attend(q, keys, rows)));
+      add(x[t], linear(prefix + "attn_output", attend(h, q, keys, rows)));
     }
   }
 
-  Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& rows) const {
-    Row out(h_.heads * h_.head_dim_v);
-    for (int64_t head = 0; head < h_.heads; ++head) {
-      int64_t kv = head / h_.group();
+  Row attend(const LayerHparams& h, const Row& q, const std::vector<Row>& keys, const std::vector<Row>& rows) const {
+    Row out(h.heads * h.head_dim_v);
+    for (int64_t head = 0; head < h.heads; ++head) {
+      int64_t kv = head / h.group();
       Row weights(keys.size());
       for (size_t s = 0; s < keys.size(); ++s) {
-        for (int64_t i = 0; i < h_.head_dim_k; ++i) {
-          weights[s] += q[head * h_.head_dim_k + i] * keys[s][kv * h_.head_dim_k + i];
+        for (int64_t i = 0; i < h.head_dim_k; ++i) {
+          weights[s] += q[head * h.head_dim_k + i] * keys[s][kv * h.head_dim_k + i];
         }
-        weights[s] /= std::sqrt(static_cast<double>(h_.head_dim_k));
+        weights[s] /= std::sqrt(static_cast<double>(h.head_dim_k));
       }
       soft_max(weights);
       for (size_t s = 0; s < rows.size(); ++s) {
-        for (int64_t i = 0; i < h_.head_dim_v; ++i) {
-          out[head * h_.head_dim_v + i] += weights[s] * rows[s][kv * h_.head_dim_v + i];
+        for (int64_t i = 0; i < h.head_dim_v; ++i) {
+          out[head * h.head_dim_v + i] += weights[s] * rows[s][kv * h.head_dim_v + i];
         }
       }
     }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "models/arch/llama.h"
+#include "models/arch/architecture.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temporary.h"
 
@@ -39,7 +39,7 @@ struct SyntheticModel {
     test::GgufWriter writer;
     write_keys(writer);
     std::mt19937 random(1);
-    for (TensorSpec& spec : llama_tensors(h)) {
+    for (TensorSpec& spec : find_architecture("llama", {}).tensors(h)) {
       if (!is_wanted(spec) || !edit(spec)) continue;
       writer.add_tensor(spec.name, spec.elementwise ? DType::kF32 : dtype, dims(spec), values(spec, random));
     }
@@ -84,9 +84,15 @@ struct SyntheticModel {
     add("block_count", static_cast<uint32_t>(h.layers));
     add("context_length", static_cast<uint32_t>(h.context));
     add("embedding_length", static_cast<uint32_t>(h.embd));
-    add("feed_forward_length", static_cast<uint32_t>(h.ff));
-    add("attention.head_count", static_cast<uint32_t>(h.heads));
-    add("attention.head_count_kv", static_cast<uint32_t>(h.kv_heads));
+    const auto add_counts = [&](const std::string& name, int64_t LayerHparams::*count) {
+      if (h.per_layer.empty()) return add(name, static_cast<uint32_t>(h.*count));
+      std::vector<int32_t> all;
+      for (const LayerHparams& layer : h.per_layer) all.push_back(static_cast<int32_t>(layer.*count));
+      writer.add_array(h.architecture + "." + name, all);
+    };
+    add_counts("feed_forward_length", &LayerHparams::ff);
+    add_counts("attention.head_count", &LayerHparams::heads);
+    add_counts("attention.head_count_kv", &LayerHparams::kv_heads);
     add("attention.key_length", static_cast<uint32_t>(h.head_dim_k));
     add("attention.value_length", static_cast<uint32_t>(h.head_dim_v));
     add("attention.layer_norm_rms_epsilon", h.norm_eps);

@@ -26,9 +26,8 @@ std::vector<DType> dtypes_of(const models::Model& model) {
   std::vector<DType> dtypes;
   const std::vector<DType> known = machine::probe_dtypes();
   // Single rows of the embedding are read, unless it is the output head too.
-  const bool has_head = model.weights.find("output.weight") != nullptr;
   for (const models::TensorSpec& spec : model.specs) {
-    if (has_head && spec.name == "token_embd.weight") continue;
+    if (spec.role == models::TensorRole::kEmbedding && !model.is_tied()) continue;
     const DType dtype = model.weights.find(spec.name)->dtype;
     const bool is_product = !spec.elementwise && std::find(known.begin(), known.end(), dtype) != known.end();
     if (is_product && std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);

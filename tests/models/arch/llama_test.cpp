@@ -1,6 +1,6 @@
 // The Llama graph against a plain float64 forward pass, for the variants that the model of the repository does not
 // have, on one device and on meta devices; and the plans that the graph becomes.
-#include "models/arch/llama.h"
+#include "models/arch/architecture.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -64,6 +64,11 @@ const Variant kVariants[] = {
     {"one_kv_head", [](SyntheticModel& m) { m.h.kv_heads = 1; }},
     {"odd_heads", [](SyntheticModel& m) { m.h.heads = 6, m.h.kv_heads = 3, m.h.vocab = 97; }},
     {"other_value_length", [](SyntheticModel& m) { m.h.head_dim_v = 24; }},
+    {"layers_that_differ",
+     [](SyntheticModel& m) {
+       m.h.per_layer.assign(2, m.h);
+       m.h.per_layer[1].heads = 6, m.h.per_layer[1].kv_heads = 3, m.h.per_layer[1].ff = 160;
+     }},
 };
 
 struct Ranks {

@@ -64,6 +64,30 @@ TEST(Hparams, DefaultsWhatTheFileLeavesOut) {
   EXPECT_FLOAT_EQ(h.rope.freq_scale, 1.0f);
 }
 
+TEST(Hparams, ReadsCountsOfEachLayer) {
+  SyntheticModel synthetic;
+  synthetic.h.per_layer.assign(2, synthetic.h);
+  EXPECT_TRUE(open_model(synthetic.write())->hparams.per_layer.empty());  // an array of the same is one number
+  synthetic.h.per_layer[1].heads = 6, synthetic.h.per_layer[1].kv_heads = 1, synthetic.h.per_layer[1].ff = 32;
+  const auto model = open_model(synthetic.write());
+  EXPECT_EQ(model->hparams.layer(0).group(), 2);
+  EXPECT_EQ(model->hparams.layer(1).group(), 6);
+  EXPECT_EQ(model->hparams.layer(1).head_dim_k, 16);
+  EXPECT_EQ(model->weights.find("blk.1.attn_output.weight")->shape, (Shape{96, 64, 1, 1}));
+  EXPECT_EQ(model->weights.find("blk.1.ffn_up.weight")->shape, (Shape{64, 32, 1, 1}));
+
+  const auto refused = [](const std::vector<uint32_t>& kv_heads) {
+    SyntheticModel other;
+    other.without_keys = {"attention.head_count_kv"};
+    other.keys = [&](test::GgufWriter& writer) { writer.add_array("llama.attention.head_count_kv", kv_heads); };
+    return refusal_of(other);
+  };
+  EXPECT_EQ(refused({2, 2}), "it opened");
+  EXPECT_THAT(refused({2, 0}), HasSubstr("'llama.attention.head_count_kv' should be positive in every layer"));
+  EXPECT_THAT(refused({2, 3}), HasSubstr("'llama.attention.head_count_kv' is 3, which does not divide the 4 heads"));
+  EXPECT_THAT(refused({2}), HasSubstr("'llama.attention.head_count_kv' has 1 numbers for 2 layers"));
+}
+
 /// A key of the file and a value that cannot be right.
 struct BadKey {
   const char* name;

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "models/arch/llama.h"
+#include "models/arch/architecture.h"
 #include "models/place/split_division.h"
 #include "tests/models/checks.h"
 
@@ -39,7 +39,7 @@ Hparams large() {
 /// A model without a file: the architecture's tensors, matrices of one dtype.
 struct Declared {
   Declared(const Hparams& hparams, DType dtype) : h(hparams) {
-    for (TensorSpec& spec : llama_tensors(h)) {
+    for (TensorSpec& spec : find_architecture("llama", {}).tensors(h)) {
       if (!spec.optional || spec.name == "output.weight") specs.push_back(std::move(spec));
     }
     for (const TensorSpec& spec : specs) {

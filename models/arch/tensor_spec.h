@@ -1,0 +1,50 @@
+// What an architecture says of one tensor, a weight or a part of the KV cache: its name and shape, what it is for, and
+// how it may be cut over devices. Plain values.
+//
+// A tensor that may be cut names what one of its axes counts: query heads, KV heads, feed-forward columns or
+// vocabulary rows. The split policy (models/place/split_policy.h) divides each of these groups once per layer, and all
+// tensors that count in the same group are cut alike; `scale` is how many elements of the axis one member of the group
+// takes.
+//
+//   attn_q      [256, 256]: axis 1 counts query heads, 32 rows each     {kQueryHeads, 1, 32}
+//   attn_k      [256, 128]: axis 1 counts KV heads, 32 rows each        {kKvHeads, 1, 32}
+//   attn_output [256, 256]: axis 0 counts query heads, 32 columns each  {kQueryHeads, 0, 32}
+//   cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "graph/tensor.h"
+
+namespace shoal::models {
+
+enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kFeedForward, kVocabulary };
+
+struct Cut {
+  CutGroup group = CutGroup::kNone;  ///< kNone: every device has all of it
+  int axis = 0;
+  int64_t scale = 1;  ///< axis length = group length * scale
+};
+
+/// What placement, loading and predictions want to know of a tensor; names are for files and messages.
+enum class TensorRole : uint8_t {
+  kBlock,        ///< used whole in every step: matrices, norms, biases
+  kEmbedding,    ///< rows are looked up; the output head too where there is no other
+  kHead,         ///< gives the logits
+  kExperts,      ///< one matrix for each expert, of which a token uses some
+  kRopeFactors,  ///< frequency factors that all layers share
+  kCache,
+};
+
+struct TensorSpec {
+  std::string name;
+  Shape shape{1, 1, 1, 1};
+  int layer = -1;  ///< -1: of the whole model
+  Cut cut = {};
+  bool optional = false;
+  bool elementwise = false;  ///< added or multiplied element by element (norms, biases): f32 in every file
+  TensorRole role = TensorRole::kBlock;
+};
+
+}  // namespace shoal::models
