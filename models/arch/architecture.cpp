@@ -10,11 +10,13 @@
 namespace shoal::models {
 
 void llama(Decoder& d);
+void qwen2(Decoder& d);
 
 namespace {
 
 constexpr std::array kArchitectures{
     Architecture{"llama", RopeMode::kNeighbours, llama},
+    Architecture{"qwen2", RopeMode::kHalves, qwen2},
 };
 
 }  // namespace

@@ -230,7 +230,7 @@ TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
   SyntheticModel synthetic;
   synthetic.h.architecture = "mamba";
   EXPECT_THAT(refusal_of(synthetic),
-              EndsWith(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama"));
+              EndsWith(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama, qwen2"));
 }
 
 TEST(Model, ShowsNamesFromTheFileEscaped) {
@@ -256,6 +256,16 @@ TEST(Model, NamesAMissingTensor) {
   SyntheticModel synthetic;
   synthetic.edit = [](TensorSpec& spec) { return spec.name != "blk.1.ffn_down.weight"; };
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.1.ffn_down.weight' is missing"));
+}
+
+TEST(Model, TheArchitectureSaysWhichBiasesThereAre) {
+  SyntheticModel synthetic;  // llama's tensors
+  synthetic.h.architecture = "qwen2";
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.0.attn_q.bias' is missing"));
+  synthetic.biases = true;
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.0.attn_output.bias' is not part of a qwen2 model"));
+  synthetic.edit = [](TensorSpec& spec) { return !spec.name.ends_with("attn_output.bias"); };
+  EXPECT_EQ(refusal_of(synthetic), "it opened");
 }
 
 TEST(Model, NamesBothShapesOfAWrongOne) {
