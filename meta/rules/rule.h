@@ -75,12 +75,12 @@ std::string to_string(const Rule& rule);
 /// "parallel", "summed", "selected", "whole".
 std::string_view name_of(FactorKind kind);
 
-/// The rule of a node from the table in meta/rules/table.cpp; nullopt for an op nobody wrote a rule for (and
+/// The rule of a node from the table in meta/rules/rules.cpp; nullopt for an op without one (and
 /// for views and concat, which work on runs directly).
 std::optional<Rule> rule_for(const Tensor& node);
 /// Does the table have a rule for this op?
 bool has_rule(Op op);
-/// Where the planner takes rules from: rule_for, unless somebody knows other ops, or fewer. A function of the node's op
+/// Where the planner takes rules from: rule_for, or a table with other ops. A function of the node's op
 /// and parameters, and of its and its sources' dtypes and shapes: it is asked once for nodes in which these are equal.
 using RuleLookup = std::function<std::optional<Rule>(const Tensor& node)>;
 

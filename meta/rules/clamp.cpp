@@ -1,9 +1,0 @@
-#include "meta/rules/rules.h"
-
-namespace shoal::meta::rules {
-
-std::string clamp(const Tensor&) {
-  return "a b c d -> a b c d";
-}
-
-}  // namespace shoal::meta::rules
