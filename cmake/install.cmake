@@ -7,7 +7,8 @@ set(shoal_root ${CMAKE_CURRENT_LIST_DIR}/..)
 set(shoal_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
 foreach(folder base graph devices collectives machine sched meta models tuning)
   install(TARGETS shoal_${folder} EXPORT shoal-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY ${shoal_root}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY ${shoal_root}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h"
+          PATTERN "*.def")
 endforeach()
 install(TARGETS shoal_plugin EXPORT shoal-targets)
 if(TARGET shoal_cuda)  # OPTIONAL: where only the program was built (--target shoal) there is no plug-in to install

@@ -1,13 +1,12 @@
-// The op set: the enumeration, the typed parameters of each op (a variant), and what is decided once per op
-// for all devices: name, sources, aliasing, shape inference. One op family = one header in graph/ops/ with
-// its parameters, its meaning and its builder; this file joins them in a table (graph/op.cpp).
+// The op set: the enumeration and what is decided once per op for all devices: name, sources, aliasing, parameters,
+// shape inference. Both come from the list graph/ops.def; parameters stand in graph/ops/params.h, what an op means and
+// its builder in graph/ops/ops.h.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <variant>
 
 #include "graph/ops/params.h"
 
@@ -16,56 +15,11 @@ namespace shoal {
 struct Tensor;
 
 enum class Op : uint8_t {
-  kNone,  ///< a leaf
-  // table look-ups and cache writes
-  kGetRows,
-  kSetRows,
-  // products
-  kMulMat,
-  kMulMatId,
-  // element-wise
-  kAdd,
-  kSub,
-  kMul,
-  kDiv,
-  kScale,
-  kUnary,
-  kClamp,
-  kGlu,
-  // along rows
-  kRmsNorm,
-  kLayerNorm,
-  kSoftMax,
-  kRope,
-  kSumRows,
-  kArgmax,
-  kTopK,
-  kArgsort,
-  kAttention,
-  // data movement
-  kCast,
-  kContiguous,
-  kConcat,
-  kRepeat,
-  kFill,
-  // views: no work, the result aliases source 0
-  kReshape,
-  kSlice,
-  kPermute,
-  // between ranks; only in the local graphs of a meta plan (meta/plan/plan.h), never in a user's graph
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kBroadcast,
+#define SHOAL_OP(id, ...) k##id,
+#include "graph/ops.def"
   kCount
 };
 inline constexpr int kOpCount = static_cast<int>(Op::kCount);
-
-using OpParams =
-    std::variant<std::monostate, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams,
-                 SoftMaxParams, RopeParams, TopKParams, ArgsortParams, AttentionParams, CastParams, ConcatParams,
-                 RepeatParams, FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
 /// How a node's bytes relate to those of its source 0.
 enum class Alias : uint8_t {

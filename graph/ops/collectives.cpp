@@ -1,4 +1,4 @@
-// all_reduce, all_gather, reduce_scatter, all_to_all, broadcast: see CollectiveParams in graph/ops/params.h.
+// all_reduce, all_gather, reduce_scatter, all_to_all: see CollectiveParams in graph/ops/params.h.
 #include <algorithm>
 #include <limits>
 
@@ -17,12 +17,6 @@ void expect_operand(const Expect& expect, const Tensor& x) {
 void expect_summable(const Expect& expect, const Tensor& x) {
   expect_operand(expect, x);
   expect.dtype(0, {DType::kF32, DType::kF16, DType::kBF16, DType::kI32});
-}
-
-/// The parameters of an op without counts.
-void expect_same_shape_op(const Expect& expect, const CollectiveParams& params) {
-  expect(params.rank >= 0 && params.root >= 0, "rank and root >= 0, got {} and {}", params.rank, params.root);
-  expect(params.counts.empty(), "no counts, got {} of them", params.counts.size());
 }
 
 /// Checks counts of `ranks` ranks (ranks^2 entries when `pairwise`).
@@ -54,25 +48,16 @@ void make_flat(Tensor& node, int64_t count) {
   node.shape = {count, 1, 1, 1};
 }
 
-void like_source(Tensor& node) {
-  node.dtype = node.src[0]->dtype;
-  node.shape = node.src[0]->shape;
-}
-
 }  // namespace
 
 void infer::all_reduce(Tensor& node) {
   const Expect expect(node, "x");
+  const CollectiveParams& params = params_of<CollectiveParams>(node);
   expect_summable(expect, *node.src[0]);
-  expect_same_shape_op(expect, params_of<CollectiveParams>(node));
-  like_source(node);
-}
-
-void infer::broadcast(Tensor& node) {
-  const Expect expect(node, "x");
-  expect_operand(expect, *node.src[0]);
-  expect_same_shape_op(expect, params_of<CollectiveParams>(node));
-  like_source(node);
+  expect(params.rank >= 0, "a rank >= 0, got {}", params.rank);
+  expect(params.counts.empty(), "no counts, got {} of them", params.counts.size());
+  node.dtype = node.src[0]->dtype;
+  node.shape = node.src[0]->shape;
 }
 
 void infer::all_gather(Tensor& node) {
@@ -121,9 +106,6 @@ Tensor* reduce_scatter(Graph& g, Tensor* x, CollectiveParams params, std::string
 }
 Tensor* all_to_all(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
   return g.add_node(Op::kAllToAll, std::move(params), {x}, std::move(name));
-}
-Tensor* broadcast(Graph& g, Tensor* x, CollectiveParams params, std::string name) {
-  return g.add_node(Op::kBroadcast, std::move(params), {x}, std::move(name));
 }
 
 }  // namespace shoal

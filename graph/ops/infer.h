@@ -16,37 +16,8 @@
 
 namespace shoal::infer {
 
-void leaf(Tensor& node);
-void get_rows(Tensor& node);
-void set_rows(Tensor& node);
-void mul_mat(Tensor& node);
-void mul_mat_id(Tensor& node);
-void binary(Tensor& node);
-void scale(Tensor& node);
-void unary(Tensor& node);
-void clamp(Tensor& node);
-void glu(Tensor& node);
-void norm(Tensor& node);
-void soft_max(Tensor& node);
-void rope(Tensor& node);
-void sum_rows(Tensor& node);
-void argmax(Tensor& node);
-void top_k(Tensor& node);
-void argsort(Tensor& node);
-void attention(Tensor& node);
-void cast(Tensor& node);
-void contiguous(Tensor& node);
-void concat(Tensor& node);
-void repeat(Tensor& node);
-void fill(Tensor& node);
-void reshape(Tensor& node);
-void slice(Tensor& node);
-void permute(Tensor& node);
-void all_reduce(Tensor& node);
-void all_gather(Tensor& node);
-void reduce_scatter(Tensor& node);
-void all_to_all(Tensor& node);
-void broadcast(Tensor& node);
+#define SHOAL_OP(id, name, kind, min_src, max_src, alias, in_place, params, function) void function(Tensor& node);
+#include "graph/ops.def"
 
 /// The checks of one node. A failed one throws InvalidArgument
 /// "[mul_mat y] expected k = 8, got 4 (a: w f32 [8, 2], b: x f32 [4, 3])". Nothing is formatted before that.

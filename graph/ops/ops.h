@@ -81,11 +81,10 @@ Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name =
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});
 
 /// Collectives of local graphs (see CollectiveParams): x is contiguous, results are flat [count].
-/// all_reduce and broadcast keep x's shape.
+/// all_reduce keeps x's shape.
 Tensor* all_reduce(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
 Tensor* all_gather(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
 Tensor* reduce_scatter(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
 Tensor* all_to_all(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
-Tensor* broadcast(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
 
 }  // namespace shoal

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "graph/dtype.h"
@@ -255,18 +256,22 @@ struct PermuteParams {
 /// Flat collectives: every operand is contiguous and seen as one row of elements. With n ranks:
 /// all_gather, reduce_scatter: counts[r] = elements of rank r's part (n of them).
 /// all_to_all: counts[r * n + p] = elements that rank r sends to rank p.
-/// all_reduce, broadcast: counts is empty.
+/// all_reduce: counts is empty.
 struct CollectiveParams {
   int rank = 0;
-  int root = 0;  ///< broadcast only
   std::vector<int64_t> counts;
   bool operator==(const CollectiveParams&) const = default;
   template <class Self, class V>
   static void fields(Self& s, V&& v) {
     v("rank", s.rank);
-    v("root", s.root);
     v("counts", s.counts);
   }
 };
+
+using NoParams = std::monostate;
+using OpParams =
+    std::variant<NoParams, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams, SoftMaxParams,
+                 RopeParams, TopKParams, ArgsortParams, AttentionParams, CastParams, ConcatParams, RepeatParams,
+                 FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
 }  // namespace shoal

@@ -110,7 +110,7 @@ collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step)
   const Tensor& source = *node.src[0];
   // Where counts say it all, `count` is the same on every rank: nothing.
   const int64_t count = params.counts.empty() ? source.elements() : 0;
-  return {kind_of(node.op), node.dtype, source.data, node.data, count, params.counts, params.root, step.tensor.c_str()};
+  return {kind_of(node.op), node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
 }
 
 void MetaGraphPlan::bind() {

@@ -41,7 +41,7 @@ Locals LocalBuilder::collective(Op op, const Locals& sources, std::vector<int64_
   for (int rank = 0; rank < ranks(); ++rank) {
     Graph& local = graph(rank);
     const int index = static_cast<int>(local.nodes().size());
-    results.push_back(local.add_node(op, CollectiveParams{rank, 0, counts}, {read[rank]},
+    results.push_back(local.add_node(op, CollectiveParams{rank, counts}, {read[rank]},
                                      fmt::format("{}.{}.{}", name, name_of(op), index)));
     step.ranges.push_back({index, index + 1});
     begin_[rank] = index + 1;

@@ -45,7 +45,6 @@ TEST(OpTable, Kinds) {
   EXPECT_FALSE(is_view(Op::kSetRows));
   EXPECT_FALSE(is_view(Op::kContiguous));
   EXPECT_TRUE(is_collective(Op::kAllReduce));
-  EXPECT_TRUE(is_collective(Op::kBroadcast));
   EXPECT_FALSE(is_collective(Op::kRepeat));
   EXPECT_EQ(info(Op::kNone).kind, OpKind::kLeaf);
 }

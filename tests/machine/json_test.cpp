@@ -158,7 +158,7 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
                          {"f32", {{{3, figure()}}, {{4, figure()}}, figure(), figure()}}};
       machine.devices.push_back(device);
     }
-    machine.collectives = {{{"dev2", "dev0"}, Op::kBroadcast, {{0, 0}, {figure(), figure()}}}};
+    machine.collectives = {{{"dev2", "dev0"}, Op::kAllToAll, {{0, 0}, {figure(), figure()}}}};
     machine.algorithms = {{"", true, figure(), 0, figure()}};
     machine.disturbance = "a \"build\" of 1.5 cores";
     EXPECT_EQ(parse_machine(to_json(machine), "x"), machine);

@@ -22,4 +22,10 @@ struct OpCase {
 /// All of them, in no particular order.
 const std::vector<OpCase>& op_cases();
 
+/// The op on x with default parameters, for tests in which an op of one source needs no case of its own; nullptr for
+/// an op of more or fewer.
+inline Tensor* with_defaults(Graph& g, Op op, Tensor* x) {
+  return info(op).min_src == 1 ? g.add_node(op, info(op).default_params, {x}) : nullptr;
+}
+
 }  // namespace shoal::test

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numbers>
 #include <numeric>
 
@@ -426,48 +427,38 @@ Array permute(const Tensor& node, const Sources& src) {
   });
 }
 
-Array unsupported(const Tensor& node, const Sources&) {
-  fail<InvalidArgument>("[{} {}] the reference has no such op", name_of(node.op), node.name);
-}
-
-constexpr std::array kTable = std::to_array<Eval>({
-    unsupported,
-    get_rows,
-    set_rows,
-    mul_mat,
-    mul_mat_id,  //
-    binary<std::plus<>>,
-    binary<std::minus<>>,
-    binary<std::multiplies<>>,
-    binary<std::divides<>>,  //
-    scale,
-    unary,
-    clamp,
-    glu,
-    rms_norm,
-    layer_norm,
-    soft_max,
-    rope,
-    sum_rows,
-    best,
-    best,
-    argsort,
-    attention,  //
-    cast,
-    same,
-    concat,
-    repeat,
-    fill,
-    same,
-    slice,
-    permute,  //
-    unsupported,
-    unsupported,
-    unsupported,
-    unsupported,
-    unsupported,
-});
-static_assert(kTable.size() == kOpCount, "one function per op, in the order of the enumeration");
+/// Collectives have none.
+const std::map<Op, Eval> kEvals = {
+    {Op::kGetRows, get_rows},
+    {Op::kSetRows, set_rows},
+    {Op::kMulMat, mul_mat},
+    {Op::kMulMatId, mul_mat_id},
+    {Op::kAdd, binary<std::plus<>>},
+    {Op::kSub, binary<std::minus<>>},
+    {Op::kMul, binary<std::multiplies<>>},
+    {Op::kDiv, binary<std::divides<>>},
+    {Op::kScale, scale},
+    {Op::kUnary, unary},
+    {Op::kClamp, clamp},
+    {Op::kGlu, glu},
+    {Op::kRmsNorm, rms_norm},
+    {Op::kLayerNorm, layer_norm},
+    {Op::kSoftMax, soft_max},
+    {Op::kRope, rope},
+    {Op::kSumRows, sum_rows},
+    {Op::kArgmax, best},
+    {Op::kTopK, best},
+    {Op::kArgsort, argsort},
+    {Op::kAttention, attention},
+    {Op::kCast, cast},
+    {Op::kContiguous, same},
+    {Op::kConcat, concat},
+    {Op::kRepeat, repeat},
+    {Op::kFill, fill},
+    {Op::kReshape, same},
+    {Op::kSlice, slice},
+    {Op::kPermute, permute},
+};
 
 /// Memory as the graph's run changes it: caches have one value that set_rows replaces, and whatever shows a cache
 /// shows its present value.
@@ -501,7 +492,10 @@ class Evaluation {
       if (source) arrays.push_back(present(*source));
       sources.push_back(source ? &arrays.back() : nullptr);
     }
-    return kTable[static_cast<size_t>(node.op)](node, sources);
+    const auto found = kEvals.find(node.op);
+    require<InvalidArgument>(found != kEvals.end(), "[{} {}] the reference has no such op", name_of(node.op),
+                             node.name);
+    return found->second(node, sources);
   }
 
   Array present(const Tensor& tensor) const {

@@ -10,13 +10,8 @@
 
 namespace shoal::cpu {
 
-extern const OpKernel kGetRowsKernel, kSetRowsKernel;
-extern const OpKernel kMulMatKernel, kMulMatIdKernel;
-extern const OpKernel kAddKernel, kSubKernel, kMulKernel, kDivKernel;
-extern const OpKernel kScaleKernel, kUnaryKernel, kClampKernel, kGluKernel;
-extern const OpKernel kRmsNormKernel, kLayerNormKernel, kSoftMaxKernel, kRopeKernel;
-extern const OpKernel kSumRowsKernel, kArgmaxKernel, kTopKKernel, kArgsortKernel;
-extern const OpKernel kAttentionKernel;
-extern const OpKernel kCastKernel, kContiguousKernel, kConcatKernel, kRepeatKernel, kFillKernel;
+#define SHOAL_OP(id, ...) extern const OpKernel k##id##Kernel;
+#define SHOAL_OP_WITHOUT_KERNEL(...)
+#include "graph/ops.def"
 
 }  // namespace shoal::cpu

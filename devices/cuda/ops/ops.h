@@ -5,13 +5,8 @@
 
 namespace shoal::cuda {
 
-extern const OpKernel kGetRowsKernel, kSetRowsKernel;
-extern const OpKernel kMulMatKernel, kMulMatIdKernel;
-extern const OpKernel kAddKernel, kSubKernel, kMulKernel, kDivKernel;
-extern const OpKernel kScaleKernel, kUnaryKernel, kClampKernel, kGluKernel;
-extern const OpKernel kRmsNormKernel, kLayerNormKernel, kSoftMaxKernel, kRopeKernel, kSumRowsKernel;
-extern const OpKernel kArgmaxKernel, kTopKKernel, kArgsortKernel;
-extern const OpKernel kAttentionKernel;
-extern const OpKernel kCastKernel, kContiguousKernel, kConcatKernel, kRepeatKernel, kFillKernel;
+#define SHOAL_OP(id, ...) extern const OpKernel k##id##Kernel;
+#define SHOAL_OP_WITHOUT_KERNEL(...)
+#include "graph/ops.def"
 
 }  // namespace shoal::cuda

@@ -127,13 +127,11 @@ TEST(Builders, Collectives) {
   all_gather(g, x, {.rank = 1, .counts = {2, 6}}, "r1");
   reduce_scatter(g, x, {.rank = 1, .counts = {2, 4}}, "r2");
   all_to_all(g, x, {.rank = 0, .counts = {2, 4, 1, 3}}, "r3");
-  broadcast(g, x, {.rank = 1, .root = 2, .counts = {}}, "r4");
   EXPECT_EQ(node_lines(g),
             "%r0 = all_reduce(%x) {rank=1}\n"
             "%r1 = all_gather(%x) {rank=1, counts=[2,6]}\n"
             "%r2 = reduce_scatter(%x) {rank=1, counts=[2,4]}\n"
-            "%r3 = all_to_all(%x) {counts=[2,4,1,3]}\n"
-            "%r4 = broadcast(%x) {rank=1, root=2}\n");
+            "%r3 = all_to_all(%x) {counts=[2,4,1,3]}\n");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "graph/param_text.h"
 #include "graph/text.h"
 
 namespace shoal {
@@ -73,13 +74,15 @@ const Case kResults[] = {
     {"input %g f16 [8, 2]\n%y = glu(%g)", "f16 [4, 2]"},
     // along rows
     {"input %x f32 [4, 3]\n%y = rms_norm(%x) {eps=1e-6}", "f32 [4, 3]"},
-    {"input %x f16 [4, 3]\n%y = layer_norm(%x)", "f32 [4, 3]"},
+    {"input %x f16 [4, 3]\n%y = layer_norm(%x) {eps=0.33333334}", "f32 [4, 3]"},
     {"input %x f32 [9, 5, 4, 2]\ninput %m f16 [9, 5, 1, 2]\ninput %s f32 [4]\n%y = soft_max(%x, %m, %s) {scale=0.125}",
      "f32 [9, 5, 4, 2]"},
     {"input %x f32 [9, 5, 0]\ninput %m f32 [9, 5]\ninput %s f32 [0]\n%y = soft_max(%x, %m, %s)", "f32 [9, 5, 0]"},
     {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\ninput %f f32 [3]\n%y = rope(%x, %p, %f) {dims=6, mode=halves}",
      "f32 [8, 4, 5]"},
-    {"input %x f32 [8, 0, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=8}", "f32 [8, 0, 5]"},
+    {"input %x f32 [8, 0, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=8, base=500000, freq_scale=0.25, ext_factor=1, "
+     "attn_factor=1.1, beta_fast=33, beta_slow=2, original_context=8192}",
+     "f32 [8, 0, 5]"},
     {"input %x f32 [8, 4, 5]\n%y = sum_rows(%x)", "f32 [1, 4, 5]"},
     {"input %x f32 [8, 4]\n%y = argmax(%x)", "i32 [1, 4]"},
     {"input %x f32 [8, 4]\n%y = top_k(%x) {k=3}", "i32 [3, 4]"},
@@ -89,7 +92,7 @@ const Case kResults[] = {
      "f32 [12, 8, 5]"},
     {"input %q f32 [32, 5, 8, 3]\ncache %k q8_0 [32, 20, 8, 3]\ncache %v bf16 [4, 20, 8, 3]\ninput %p i32 [5]\n"
      "input %m f32 [20, 5]\ninput %s f32 [8]\n%y = attention(%q, %k, %v, %p, %m, %s) {causal=true, window=4, "
-     "softcap=30}",
+     "scale=0.5, softcap=30}",
      "f32 [4, 8, 5, 3]"},
     {"input %q f32 [16, 5, 0]\ncache %k f16 [16, 20, 0]\ncache %v f16 [16, 20, 0]\n%y = attention(%q, %k, %v)",
      "f32 [16, 0, 5]"},
@@ -108,8 +111,7 @@ const Case kResults[] = {
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=4}", "f32 [6, 0]"},
     {"input %x f32 [2, 3, 4, 5]\n%y = permute(%x) {axes=[2,0,3,1]}", "f32 [4, 2, 5, 3]"},
     // collectives
-    {"input %x f32 [6, 4]\n%y = all_reduce(%x)", "f32 [6, 4]"},
-    {"input %x i64 [6, 4]\n%y = broadcast(%x) {rank=1, root=2}", "i64 [6, 4]"},
+    {"input %x f32 [6, 4]\n%y = all_reduce(%x) {rank=3}", "f32 [6, 4]"},
     {"input %x f32 [3, 2]\n%y = all_gather(%x) {rank=1, counts=[4,6,0]}", "f32 [10]"},
     {"input %x f32 [5, 2]\n%y = reduce_scatter(%x) {rank=2, counts=[4,6,0]}", "f32 [0]"},
     {"input %x f32 [9]\n%y = all_to_all(%x) {rank=1, counts=[1,2,4,5]}", "f32 [7]"},
@@ -124,6 +126,31 @@ TEST(InferTable, EveryOpHasAResult) {
     seen.insert(parse_last(row, graph, weights)->op);
   }
   for (int i = 1; i < kOpCount; ++i) EXPECT_TRUE(seen.contains(static_cast<Op>(i))) << name_of(static_cast<Op>(i));
+}
+
+TEST(InferTable, EveryParameterIsPrintedAndReadBack) {
+  std::set<std::pair<size_t, std::string_view>> printed;  // by alternative of OpParams
+  for (const Case& row : kResults) {
+    Graph graph, back;
+    TensorContext weights, of_back;
+    const Tensor* y = parse_last(row, graph, weights);
+    const std::string text = to_string(graph);
+    parse_graph(text, back, of_back);
+    EXPECT_EQ(back.nodes().back()->params, y->params) << text;
+    EXPECT_EQ(to_string(back), text);
+    const auto values = param_texts(y->params), defaults = param_texts(info(y->op).default_params);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] != defaults[i]) printed.insert({y->params.index(), values[i].first});
+    }
+  }
+  for (int i = 1; i < kOpCount; ++i) {
+    const Op op = static_cast<Op>(i);
+    const OpParams& defaults = info(op).default_params;
+    for (const auto& [name, text] : param_texts(defaults)) {
+      EXPECT_TRUE(printed.contains({defaults.index(), name}))
+          << name_of(op) << ": no row with another " << name << " than " << text;
+    }
+  }
 }
 
 class Refuses : public testing::TestWithParam<Case> {};
@@ -239,8 +266,8 @@ const Case kErrors[] = {
      "[permute y] expected each of the axes 0, 1, 2, 3 once, got 0, 0, 2, 3 (x: x f32 [6, 4])"},
     {"input %x i64 [6]\n%y = all_reduce(%x)",
      "[all_reduce y] expected x of dtype f32, f16, bf16, i32, got i64 (x: x i64 [6])"},
-    {"input %x f32 [6]\n%y = broadcast(%x) {counts=[6]}",
-     "[broadcast y] expected no counts, got 1 of them (x: x f32 [6])"},
+    {"input %x f32 [6]\n%y = all_reduce(%x) {counts=[6]}",
+     "[all_reduce y] expected no counts, got 1 of them (x: x f32 [6])"},
     {"input %x f32 [6]\n%y = all_gather(%x) {rank=1, counts=[6,5]}",
      "[all_gather y] expected 5 elements, got 6 (x: x f32 [6])"},
     {"input %x f32 [6]\n%y = all_gather(%x)", "[all_gather y] expected a rank in [0, 0), got 0 (x: x f32 [6])"},
