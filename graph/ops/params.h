@@ -42,7 +42,7 @@ struct ScaleParams {
   }
 };
 
-/// gelu is the tanh approximation, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x).
+/// gelu is the tanh approximation, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x); softplus is ln(1 + e^x).
 enum class UnaryKind : uint8_t {
   kAbs,
   kNeg,
@@ -64,6 +64,7 @@ enum class UnaryKind : uint8_t {
   kSqrt,
   kSin,
   kCos,
+  kSoftplus,
   kCount
 };
 struct UnaryParams {

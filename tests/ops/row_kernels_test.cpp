@@ -88,6 +88,7 @@ const Function kFunctions[] = {
     {UnaryKind::kSqrt, 1e38, 0.5, [](double x) { return std::sqrt(x); }},
     {UnaryKind::kSin, 1e9, 1, [](double x) { return std::sin(x); }},
     {UnaryKind::kCos, 1e9, 1, [](double x) { return std::cos(x); }},
+    {UnaryKind::kSoftplus, 85, 4, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }},
 };
 
 TEST_P(RowKernelsTest, FunctionsAreAccurateEverywhere) {
@@ -121,6 +122,7 @@ TEST_P(RowKernelsTest, OddArguments) {
   EXPECT_THAT(unary(UnaryKind::kSin, odd), testing::ElementsAre(0, IsNan(), IsNan(), IsNan()));
   EXPECT_THAT(unary(UnaryKind::kCos, odd), testing::ElementsAre(1, IsNan(), IsNan(), IsNan()));
   EXPECT_THAT(unary(UnaryKind::kHardSigmoid, odd), testing::ElementsAre(0.5f, 0, 1, IsNan()));
+  EXPECT_THAT(unary(UnaryKind::kSoftplus, odd), testing::ElementsAre(std::log(2.0f), 0, kInfinity, IsNan()));
   const Floats tiny{1e-40f, -1e-40f, 1e-45f, 3.4e38f};
   EXPECT_THAT(unary(UnaryKind::kLog, tiny),
               testing::ElementsAre(std::log(1e-40f), IsNan(), std::log(1e-45f), std::log(3.4e38f)));

@@ -184,6 +184,8 @@ double apply(UnaryKind kind, double x) {
       return std::sin(x);
     case UnaryKind::kCos:
       return std::cos(x);
+    case UnaryKind::kSoftplus:
+      return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
     case UnaryKind::kCount:
       break;
   }

@@ -43,6 +43,13 @@ inline F32 hard_sigmoid(F32 x) {
 inline F32 hard_swish(F32 x) {
   return x * hard_sigmoid(x);
 }
+/// ln(1 + e^x) = max(x, 0) + ln(1 + t), t = e^-|x|. With u = 1 + t as it is rounded, ln(1 + t) = ln u + (t - (u - 1)) /
+/// u but for terms far below the last place; the second term is all there is once u is 1.
+inline F32 softplus(F32 x) {
+  const F32 t = exp_of(-magnitude_of(x));
+  const F32 u = splat(1.0f) + t;
+  return relu(x) + (log_of(u) + (t - (u - splat(1.0f))) / u);
+}
 inline F32 sqr(F32 x) {
   return x * x;
 }
@@ -120,6 +127,7 @@ constinit const UnaryKernel kUnaryKernels[kUnaryKernelCount] = {
     square_roots,
     sines,
     cosines,
+    each<softplus>,
 };
 constinit const GluKernel kGluKernels[kGluKernelCount] = {gate<silu>, gate<gelu>, gate<gelu_erf_of>, gate<gelu_quick>,
                                                           gate<relu>};

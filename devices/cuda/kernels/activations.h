@@ -76,6 +76,8 @@ __device__ inline float activate(UnaryKind kind, float x) {
       return sinf(x);
     case UnaryKind::kCos:
       return cosf(x);
+    case UnaryKind::kSoftplus:
+      return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     case UnaryKind::kCount:
       break;
   }
