@@ -110,6 +110,10 @@ std::string default_implementation() {
   return text;
 }
 
+std::string implementation_or_default(std::string_view name) {
+  return name.empty() ? default_implementation() : std::string(name);
+}
+
 std::string_view name_of(Collective kind) {
   check(kind < Collective::kCount, "collective {} has no name", static_cast<int>(kind));
   return kTraits[static_cast<size_t>(kind)].name;

@@ -88,6 +88,8 @@ std::chrono::milliseconds default_timeout();
 /// Which implementation collectives use: "auto" (by size and topology), "host", "p2p", "nccl" or "staged". SHOAL_COMM,
 /// or "auto". Throws InvalidArgument for another value.
 std::string default_implementation();
+/// The one named; default_implementation() where none is.
+std::string implementation_or_default(std::string_view name);
 /// Throws InvalidArgument that lists the names when it is none of them.
 void check_implementation(std::string_view name);
 

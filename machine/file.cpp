@@ -53,10 +53,10 @@ Json places_of(const MachineModel& machine) {
   return places;
 }
 
-/// How collectives of this many devices are done, as far as the environment says so.
-std::string collectives_of(size_t devices) {
+/// How collectives of this many devices are done.
+std::string collectives_of(size_t devices, std::string_view comm) {
   if (devices < 2) return "";
-  return fmt::format("{} {}", collectives::default_implementation(), name_of(collectives::default_wire()));
+  return fmt::format("{} {}", collectives::implementation_or_default(comm), name_of(collectives::default_wire()));
 }
 
 /// Of the products measured least.
@@ -75,9 +75,9 @@ bool is_disturbed(const Json& entry) {
 
 /// Those measured where these devices are now, with their collectives; those first that nothing disturbed, of these the
 /// thorough ones, then the latest.
-std::vector<Json> entries_for(std::span<Device* const> devices) {
+std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view comm) {
   std::vector<Json> entries = read_entries();
-  const std::string collectives = collectives_of(devices.size());
+  const std::string collectives = collectives_of(devices.size(), comm);
   std::erase_if(entries, [&](const Json& entry) {
     const Json places = places_of(entry);
     const auto is_there = [&](const Device* device) {
@@ -175,11 +175,11 @@ std::filesystem::path machine_file() {
 }
 
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
-                                             std::span<const DType> dtypes) {
+                                             std::span<const DType> dtypes, std::string_view comm) {
   // What a device cannot do, no probe finds.
   std::vector<std::vector<DType>> wanted;
   for (const Device* device : devices) wanted.push_back(supported_dtypes(*device, dtypes));
-  for (const Json& entry : entries_for(devices)) {
+  for (const Json& entry : entries_for(devices, comm)) {
     const std::optional<MeasuredMachine> found = read_entry(entry);
     if (!found) continue;
     const auto is_there = [&](size_t i) {
@@ -194,8 +194,9 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
   return std::nullopt;
 }
 
-std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads, std::span<const DType> dtypes) {
-  std::optional<MeasuredMachine> found = find_measured(devices, threads, dtypes);
+std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads, std::span<const DType> dtypes,
+                                         std::string_view comm) {
+  std::optional<MeasuredMachine> found = find_measured(devices, threads, dtypes, comm);
   return found ? std::optional(std::move(found->machine)) : std::nullopt;
 }
 
@@ -203,11 +204,11 @@ void check_machine_file() {
   check_cache_file(machine_file(), kVariable);
 }
 
-std::string save_machine(const MachineModel& machine) {
+std::string save_machine(const MachineModel& machine, std::string_view comm) {
   const std::string text = to_json(machine);
   parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
   const Json latest{{"program", SHOAL_VERSION},     {"measured", now()},
-                    {"places", places_of(machine)}, {"collectives", collectives_of(machine.devices.size())},
+                    {"places", places_of(machine)}, {"collectives", collectives_of(machine.devices.size(), comm)},
                     {"points", points_of(machine)}, {"machine", Json::parse(text)}};
   std::vector<Json> kept{latest};
   for (Json& entry : read_entries()) {

@@ -1,7 +1,8 @@
 // What `shoal probe` has measured on this machine, kept in a file: a list of MachineModels, each with the version of
 // the program and the hardware that it holds for. Another program version, or a device with another description,
 // another place (PCI address, cores), other threads or other instructions, finds nothing and has to be measured anew;
-// so do several devices with another SHOAL_COMM or SHOAL_COMM_WIRE.
+// so do several devices with collectives by another implementation or SHOAL_COMM_WIRE. `comm`: that implementation, as
+// ProbeOptions::comm names it.
 //
 //   {"version": 1, "machines": [{"program": "0.1.0", "measured": "2026-11-22 07:00:00 UTC", "points": 7,
 //                                "places": {"CPU0": "cores 0", "CPU1": "cores 1"}, "collectives": "auto f32",
@@ -14,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "machine/machine.h"
 
@@ -33,12 +35,12 @@ std::filesystem::path machine_file();
 /// everything else are as measured. nullopt when there is none; a file that cannot be read, is damaged or is not ours
 /// counts as none.
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
-                                             std::span<const DType> dtypes = {});
+                                             std::span<const DType> dtypes = {}, std::string_view comm = {});
 std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads,
-                                         std::span<const DType> dtypes = {});
+                                         std::span<const DType> dtypes = {}, std::string_view comm = {});
 /// Adds it in place of what it has all figures of, measured as thoroughly, and says when it was measured. Throws
 /// DeviceError naming the file when it cannot be written.
-std::string save_machine(const MachineModel& machine);
+std::string save_machine(const MachineModel& machine, std::string_view comm = {});
 /// Throws what save_machine would, before there is anything to be saved.
 void check_machine_file();
 

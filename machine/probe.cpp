@@ -335,7 +335,7 @@ class Probe {
       std::vector<Backend*> pointers;
       for (const int i : set) pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
       // Collectives first: threads settle with them.
-      const auto tables = measure_collectives(pointers, effort_.budget / 2, largest_message());
+      const auto tables = measure_collectives(pointers, effort_.budget / 2, largest_message(), options_.comm);
       machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
       machine_.runs.push_back(measure_run(pointers, effort_.budget));
     });

@@ -21,7 +21,8 @@ namespace shoal::machine {
 struct ProbeOptions {
   int threads = 0;                 ///< of each CPU device; 0: its default
   std::vector<DType> dtypes = {};  ///< of weights; empty: all that a device multiplies with
-  bool quick = false;              ///< fewer points and repetitions, less memory
+  std::string comm = {};  ///< collectives by which implementation; empty: collectives::default_implementation()
+  bool quick = false;     ///< fewer points and repetitions, less memory
   /// Told before each part of the work: how many are done, of how many, and what comes. May throw to stop.
   std::function<void(int done, int total, const std::string& what)> progress = {};
   /// Called between any two series of runs, and never while one is timed. May throw to stop. Quick, or figures suffer.

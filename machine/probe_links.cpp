@@ -55,13 +55,14 @@ struct RankMemory {
 
 class Collectives {
  public:
-  Collectives(std::span<Backend* const> backends, size_t largest) : backends_(backends) {
+  Collectives(std::span<Backend* const> backends, size_t largest, const std::string& comm) : backends_(backends) {
     std::vector<Device*> devices;
     for (Backend* backend : backends) devices.push_back(&backend->device());
     for (Device* device : devices) {
       memory_.push_back(std::make_unique<RankMemory>(*device, static_cast<int64_t>(largest / sizeof(float))));
     }
-    communicator_ = collectives::communicator_for(devices)(backends, collectives::Options());
+    communicator_ = collectives::communicator_for(devices)(
+        backends, {.implementation = collectives::implementation_or_default(comm)});
   }
   ~Collectives() {
     try {
@@ -275,10 +276,11 @@ double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* co
   return most;
 }
 
-std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest) {
+std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
+                                                 const std::string& comm) {
   const std::vector<std::pair<Collective, Op>> kinds{{Collective::kAllReduce, Op::kAllReduce},
                                                      {Collective::kAllGather, Op::kAllGather}};
-  Collectives collectives(backends, largest);
+  Collectives collectives(backends, largest, comm);
   collectives.settle();
   std::map<std::pair<Op, size_t>, std::vector<double>> seconds;
   for (int round = 0; round < kRounds; ++round) {

@@ -36,8 +36,10 @@ struct SharedReads {
 /// Sets each type's `contention` in `devices` so that the prediction for all of them at once equals the measurement.
 double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices);
 
-/// The collectives that plans use most, on backends made for them; messages up to `largest` bytes.
-std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest);
+/// The collectives that plans use most, on backends made for them; messages up to `largest` bytes, by
+/// the implementation `comm` (ProbeOptions).
+std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
+                                                 const std::string& comm);
 /// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
 RunCost measure_run(std::span<Backend* const> backends, double budget);
 /// For members that have not been measured together: what the tables have in common, of those with the same kinds of

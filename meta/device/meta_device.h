@@ -26,7 +26,7 @@
 namespace shoal::meta {
 
 struct MetaOptions {
-  std::vector<std::string> member_params;  ///< Device::init parameters of each member's backend; empty = defaults
+  std::vector<std::string> member_params = {};  ///< Device::init parameters of each member's backend; empty = defaults
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; empty: communicator_for() of collectives/factory.h.
   collectives::CommunicatorFactory communicator = nullptr;

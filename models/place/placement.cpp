@@ -138,8 +138,8 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
     policies_.push_back(nullptr);
     return;
   }
-  meta::MetaOptions meta_options;
-  meta_options.machine = options.machine;
+  meta::MetaOptions meta_options{.machine = options.machine,
+                                 .comm = collectives::implementation_or_default(options.comm)};
   for (const Device* member : group) meta_options.member_params.push_back(member_params(*member, options.threads));
   if (options.offload_batch > 0) {
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };

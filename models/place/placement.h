@@ -51,6 +51,8 @@ struct PlacementOptions {
   int64_t offload_batch = 0;
   /// The machine that the devices are of: meta devices plan for its speeds and links (meta::MetaOptions::machine).
   std::shared_ptr<const machine::MachineModel> machine = {};
+  /// Collectives of meta devices by which implementation (meta::MetaOptions::comm); empty: its default.
+  std::string comm = {};
 };
 
 class Placement {

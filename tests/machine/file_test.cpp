@@ -188,8 +188,13 @@ TEST_F(MachineFile, TellsCollectivesApart) {
   setenv("SHOAL_COMM_WIRE", "bf16", 1);
   EXPECT_FALSE(find_machine(first(2), 0));
   unsetenv("SHOAL_COMM_WIRE");
+  EXPECT_EQ(find_machine(first(2), 0, {}, "auto")->devices[0].bandwidth, 30e9) << "who names one is not asked again";
   unsetenv("SHOAL_COMM");
   EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 30e9);
+  EXPECT_EQ(find_machine(first(2), 0, {}, "host")->devices[0].bandwidth, 20e9);
+  EXPECT_FALSE(find_machine(first(2), 0, {}, "staged"));
+  save_machine(machine(2, 10e9), "staged");
+  EXPECT_EQ(find_machine(first(2), 0, {}, "staged")->devices[0].bandwidth, 10e9);
 }
 
 TEST_F(MachineFile, KeepsWhatIsMoreThorough) {

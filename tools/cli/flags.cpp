@@ -107,7 +107,6 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
-    setenv("SHOAL_COMM", name.c_str(), 1);  // what every mesh of this run starts from
   };
   add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, p2p, nccl or staged")
       ->default_str("SHOAL_COMM, or auto");
@@ -147,7 +146,7 @@ void check_comm(const std::string& comm, models::SplitMode mode, int together) {
 }
 
 models::PlacementOptions DeviceFlags::placement() const {
-  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides, offload_batch};
+  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides, offload_batch, comm};
   if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
   return options;
 }

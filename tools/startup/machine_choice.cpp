@@ -58,7 +58,7 @@ std::string remedy_for(const MachineQuestion& question) {
 
 MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
                                  const models::PlacementOptions& placement, std::string name)
-    : model(m), threads(placement.threads), machine(std::move(name)) {
+    : model(m), threads(placement.threads), comm(placement.comm), machine(std::move(name)) {
   for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
   // Fewer of the devices may leave another one for the host, but only one of these.
   models::PlacementOptions even = placement;
@@ -85,7 +85,7 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
 
 std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
   if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
-  auto found = machine::find_measured(question.devices, question.threads, dtypes_of(question.model));
+  auto found = machine::find_measured(question.devices, question.threads, dtypes_of(question.model), question.comm);
   if (!found) return std::nullopt;
   warn_of_disturbance(found->machine, remedy_for(question));
   return KnownMachine{std::move(found->machine), "measured " + found->measured};
@@ -103,6 +103,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
   machine::ProbeOptions options;
   options.threads = question.threads;
   options.dtypes = dtypes_of(question.model);
+  options.comm = question.comm;
   options.quick = true;
   ProgressBar bar("probing");
   options.poll = [] {
@@ -114,7 +115,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
   };
   machine::MachineModel machine = machine::probe(question.devices, options);
   try {
-    machine::save_machine(machine);
+    machine::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {
     bar.clear();
     warn(error.what());  // what was measured serves this time

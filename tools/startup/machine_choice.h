@@ -27,6 +27,7 @@ struct MachineQuestion {
   const models::Model& model;
   std::vector<Device*> devices;
   int threads = 0;
+  std::string comm;     ///< PlacementOptions::comm
   std::string machine;  ///< name or file, to take instead of a probe
 };
 

@@ -8,12 +8,14 @@
 #include "tests/models/checks.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
+#include "tests/support/environment.h"
 
 namespace shoal::models {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> names_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
@@ -222,6 +224,24 @@ TEST_F(HostExperts, RunWhereTheyLieOrAreBrought) {
   const std::span<const float> a = one.session->logits(), b = brought.session->logits();
   EXPECT_LT(worst({a.begin(), a.end()}, {b.begin(), b.end()}), 1e-4) << "single tokens run on the host";
   EXPECT_EQ(brought.session->scheduler().splits(), 5);
+}
+
+TEST(Placement, NamesTheCollectivesOfEachMeshByItself) {
+  const test::Environment variable("SHOAL_COMM", "nccl");
+  const auto load = [](const std::string& comm) {
+    PlacementOptions options{{}, 1};
+    options.comm = comm;
+    LoadedModel loaded(tiny_model_path("f16"), cpu_groups({2}), options, {.context = 8, .batch = 1});
+    const int32_t token = 7;
+    loaded.session->evaluate({&token, 1});
+    loaded.session->logits();
+  };
+  const auto refuses = [](const std::string& name) {
+    return ThrowsMessage<InvalidArgument>(HasSubstr(fmt::format("collectives by '{}' are for CUDA devices", name)));
+  };
+  EXPECT_THAT([&] { load("p2p"); }, refuses("p2p"));
+  EXPECT_THAT([&] { load(""); }, refuses("nccl")) << "the variable is the default";
+  EXPECT_NO_THROW(load("host"));
 }
 
 }  // namespace
