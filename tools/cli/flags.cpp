@@ -146,7 +146,14 @@ void check_comm(const std::string& comm, models::SplitMode mode, int together) {
 }
 
 models::PlacementOptions DeviceFlags::placement() const {
-  models::PlacementOptions options{ratio, threads, mode, device_layers, cache_on_host, overrides, offload_batch, comm};
+  models::PlacementOptions options{.ratio = ratio,
+                                   .threads = threads,
+                                   .mode = mode,
+                                   .device_layers = device_layers,
+                                   .cache_on_host = cache_on_host,
+                                   .overrides = overrides,
+                                   .offload_batch = offload_batch,
+                                   .comm = comm};
   if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
   return options;
 }
