@@ -141,10 +141,10 @@ void propagate(benchmark::State& state) {
 void lower(benchmark::State& state) {
   time_part(state, [](benchmark::State& run, Planned& planned) {
     const auto leaves = planned.leaves();
-    const auto lookup = planned.lookup();
+    const meta::PlanContext context{planned.lookup()};
     const auto propagation = meta::propagate(whole(planned.graph()), planned.ranks(), leaves);
     for (auto _ : run) {
-      benchmark::DoNotOptimize(meta::lower(whole(planned.graph()), planned.ranks(), propagation, lookup, leaves));
+      benchmark::DoNotOptimize(meta::lower(whole(planned.graph()), planned.ranks(), propagation, leaves, context));
     }
   });
 }
