@@ -42,6 +42,11 @@ class Event {
 ///
 /// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
 /// between others may read what is shown, and write late inputs.
+/// A plan of a graph that was made before there was memory for it, of the kind that some backend makes for itself.
+struct PreparedPlan {
+  virtual ~PreparedPlan() = default;
+};
+
 struct PlanOptions {
   /// Nodes before which a run may pause: indices inside the range, ascending, without the first.
   std::vector<int> cuts = {};
@@ -56,6 +61,9 @@ struct PlanOptions {
   ComputeArena* arena = nullptr;
   /// What traces call its runs, before the numbers of the nodes: "step 3".
   std::string label = {};
+  /// What a backend may take, and leave empty, instead of planning the range again: made for it, with the same cuts,
+  /// shown nodes and late inputs. nullptr: there is none. Backends that make other plans do not look at it.
+  PreparedPlan* prepared = nullptr;
 };
 
 /// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.

@@ -64,16 +64,16 @@ int ScheduledGraph::backend_index(const Backend& backend) const {
   return static_cast<int>(std::find(backends_.begin(), backends_.end(), &backend) - backends_.begin());
 }
 
-ScheduledGraph::ScheduledGraph(Graph& graph, Schedule schedule, const std::unordered_set<const Tensor*>& observed,
+ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::unordered_set<const Tensor*>& observed,
                                std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas,
                                BufferType& host, int copies)
     : graph_(graph),
       claim_(whole(graph), backends.front()->device()),
-      schedule_(std::move(schedule)),
+      schedule_(std::move(prepared.schedule)),
       backends_(backends.begin(), backends.end()),
       copies_(static_cast<size_t>(copies_for(schedule_, copies))),
-      local_(make_local_graphs(schedule_, observed)) {
-  make_plans(arenas);
+      local_(std::move(prepared.local)) {
+  make_plans(arenas, prepared.plans);
   make_actions(observed);
   try {
     place_slots(host);
@@ -95,12 +95,13 @@ size_t ScheduledGraph::host_bytes() const {
   return slots_ != nullptr ? slots_->size() : 0;
 }
 
-void ScheduledGraph::make_plans(std::span<std::unique_ptr<ComputeArena>> arenas) {
+void ScheduledGraph::make_plans(std::span<std::unique_ptr<ComputeArena>> arenas,
+                                std::span<PreparedPlan* const> prepared) {
   for (size_t b = 0; b < backends_.size(); ++b) {
     LocalGraph& local = local_.backends[b];
-    plans_.push_back(local.graph == nullptr
-                         ? nullptr
-                         : backends_[b]->create_plan(*local.graph, plan_options(local, arenas[b].get())));
+    PlanOptions options = plan_options(local, arenas[b].get());
+    if (!prepared.empty()) options.prepared = prepared[b];
+    plans_.push_back(local.graph == nullptr ? nullptr : backends_[b]->create_plan(*local.graph, options));
   }
 }
 

@@ -28,11 +28,18 @@ using Observer = std::function<bool(const Tensor& node)>;
 /// one's failure ended), and clears all.
 void synchronize_all(std::span<Backend* const> backends);
 
+/// A schedule and what follows from it before there is any memory.
+struct PreparedGraph {
+  Schedule schedule;
+  LocalGraphs local;
+  std::vector<PreparedPlan*> plans = {};  ///< of each backend (PlanOptions::prepared), or none at all
+};
+
 class ScheduledGraph {
  public:
   /// Places the graph's nodes; its inputs have memory already. `arenas`: one for each backend; `host`: where copies lie
   /// on their way. Throws what the backends' create_plan throws.
-  ScheduledGraph(Graph& graph, Schedule schedule, const std::unordered_set<const Tensor*>& observed,
+  ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::unordered_set<const Tensor*>& observed,
                  std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas, BufferType& host,
                  int copies);
   /// Waits for what is queued.
@@ -91,7 +98,7 @@ class ScheduledGraph {
     bool reads_slots() const { return !values.empty() || !leaves.empty(); }
   };
 
-  void make_plans(std::span<std::unique_ptr<ComputeArena>> arenas);
+  void make_plans(std::span<std::unique_ptr<ComputeArena>> arenas, std::span<PreparedPlan* const> prepared);
   void make_actions(const std::unordered_set<const Tensor*>& observed);
   void add_copy(int split, const Copy& copy, Tensor* target);
   void place_slots(BufferType& host);

@@ -92,10 +92,17 @@ std::unordered_set<const Tensor*> Scheduler::ask_observed(const Graph& graph) co
   return observed;
 }
 
-std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unordered_set<const Tensor*>& observed) {
+std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
+                                                PreparedGraph* prepared) {
   place_inputs(graph);
-  return std::make_unique<ScheduledGraph>(graph, make_schedule(graph, devices_, schedule_options(graph, observed)),
-                                          observed, backends_, arenas_, host_type(), options_.copies);
+  PreparedGraph fresh;
+  if (prepared == nullptr || !observed.empty() || !user_for(graph).empty()) {
+    fresh.schedule = make_schedule(graph, devices_, schedule_options(graph, observed));
+    fresh.local = make_local_graphs(fresh.schedule, observed);
+    prepared = &fresh;
+  }
+  return std::make_unique<ScheduledGraph>(graph, std::move(*prepared), observed, backends_, arenas_, host_type(),
+                                          options_.copies);
 }
 
 BufferType& Scheduler::host_type() {
@@ -139,7 +146,7 @@ bool Scheduler::reserve(Graph& graph) {
   }
 }
 
-Scheduler::Entry& Scheduler::entry(Graph& graph) {
+Scheduler::Entry& Scheduler::entry(Graph& graph, PreparedGraph* prepared) {
   std::unordered_set<const Tensor*> observed = ask_observed(graph);
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
@@ -155,7 +162,7 @@ Scheduler::Entry& Scheduler::entry(Graph& graph) {
   const size_t before = reserved();
   std::unique_ptr<ScheduledGraph> scheduled;
   try {
-    scheduled = make(graph, observed);
+    scheduled = make(graph, observed, prepared);
   } catch (const OutOfMemory&) {
     if (entries_.empty()) throw;
     // Plans that are kept hold on to the memory that was there before it became too small.
@@ -176,6 +183,10 @@ void Scheduler::make_room() {
 
 void Scheduler::allocate(Graph& graph) {
   entry(graph);
+}
+
+void Scheduler::allocate(Graph& graph, PreparedGraph prepared) {
+  entry(graph, &prepared);
 }
 
 bool Scheduler::compute_async(Graph& graph) {

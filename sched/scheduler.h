@@ -62,6 +62,9 @@ class Scheduler {
   Schedule split(const Graph& graph) const;
   /// Plans and places the graph, unless that is done. Throws what planning throws: OutOfMemory among others.
   void allocate(Graph& graph);
+  /// The same for a graph that is new here, with a schedule for our backends that was made before; with an evaluation
+  /// callback or set_backend() a new one is made.
+  void allocate(Graph& graph, PreparedGraph prepared);
   /// Queues one run. False: the evaluation callback stopped it. Throws what planning throws, and failures of work that
   /// it has to wait for: with a callback, on devices without events, and where it copies chosen experts.
   bool compute_async(Graph& graph);
@@ -102,8 +105,9 @@ class Scheduler {
   ScheduleOptions schedule_options(const Graph& graph, const std::unordered_set<const Tensor*>& observed) const;
   std::unordered_set<const Tensor*> ask_observed(const Graph& graph) const;
   /// Finds or makes; becomes the first of `entries_`.
-  Entry& entry(Graph& graph);
-  std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed);
+  Entry& entry(Graph& graph, PreparedGraph* prepared = nullptr);
+  std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
+                                       PreparedGraph* prepared = nullptr);
   void make_room();
   size_t reserved() const;
 

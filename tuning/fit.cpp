@@ -7,6 +7,12 @@
 namespace shoal::tuning {
 namespace {
 
+LoadablePlan as_they_are(const models::Model& model, const models::Placement& placement,
+                         const models::SessionOptions& session, models::LoadOptions load) {
+  load.repack = false;
+  return {models::ModelPlan(model, placement, session, load), load};
+}
+
 /// What the tightest device has beyond what is to stay free, negative where it does not fit.
 double tightest(std::span<const models::DeviceUse> uses, const FitOptions& options) {
   double least = std::numeric_limits<double>::infinity();
@@ -16,42 +22,46 @@ double tightest(std::span<const models::DeviceUse> uses, const FitOptions& optio
   return least;
 }
 
-/// Room that a session of some context leaves, in the better of the ways to load.
+/// Plans sessions of some contexts, and keeps the plan with the largest that fits.
 class RoomByContext {
  public:
   RoomByContext(const models::Model& model, const models::Placement& placement, const models::SessionOptions& session,
                 const models::LoadOptions& load, const FitOptions& options)
       : model_(model), placement_(placement), session_(session), load_(load), options_(options) {}
 
-  double operator()(int64_t context) const {
-    const double room = with(context, load_);
-    if (room >= 0 || !is_repacked()) return room;
-    models::LoadOptions as_they_are = load_;
-    as_they_are.repack = false;
-    return std::max(room, with(context, as_they_are));
+  /// Room that the context leaves, in the better of the ways to load.
+  double operator()(int64_t context) {
+    session_.context = context;
+    LoadablePlan first{models::ModelPlan(model_, placement_, session_, load_), load_};
+    double room = tightest(first.plan.memory, options_);
+    std::optional<LoadablePlan> second;
+    if (room < 0 && is_repacked()) {
+      second = as_they_are(model_, placement_, session_, load_);
+      room = std::max(room, tightest(second->plan.memory, options_));
+    }
+    const bool is_best = room >= 0 && (!best_ || best_->plan.size.context < context);
+    if (is_best) best_.emplace(std::move(second && !models::fits(first.plan.memory) ? *second : first));
+    return room;
   }
+  std::optional<LoadablePlan> best() { return std::move(best_); }
 
  private:
   bool is_repacked() const {
     return load_.repack && std::any_of(placement_.members().begin(), placement_.members().end(),
                                        [](const Device* device) { return device->type() == DeviceType::kCpu; });
   }
-  double with(int64_t context, const models::LoadOptions& load) const {
-    models::SessionOptions session = session_;
-    session.context = context;
-    return tightest(models::ModelPlan(model_, placement_, session, load).memory, options_);
-  }
 
   const models::Model& model_;
   const models::Placement& placement_;
-  const models::SessionOptions& session_;
+  models::SessionOptions session_;
   const models::LoadOptions& load_;
   const FitOptions& options_;
+  std::optional<LoadablePlan> best_;
 };
 
 /// Between a context that fits and one that does not, with the room that each leaves: a straight line says where it
 /// ends, all but a little; from there on in steps that grow.
-int64_t search_context(const RoomByContext& room, int64_t least, double least_room, int64_t most, double most_room) {
+void search_context(RoomByContext& room, int64_t least, double least_room, int64_t most, double most_room) {
   auto next = least + static_cast<int64_t>(least_room / (least_room - most_room) * static_cast<double>(most - least));
   for (int64_t reach = kContextStep; most - least > kContextStep; reach = std::min(4 * reach, most)) {
     if (next <= least || next >= most) next = least + (most - least) / 2;
@@ -66,7 +76,6 @@ int64_t search_context(const RoomByContext& room, int64_t least, double least_ro
       next = most - reach;
     }
   }
-  return least;
 }
 
 }  // namespace
@@ -82,18 +91,31 @@ size_t margin_of(const models::DeviceUse& use, const FitOptions& options) {
   return std::max({options.margin, total / 50, std::min(kLeast, total / 16)});
 }
 
+LoadablePlan plan_to_load(const models::Model& model, const models::Placement& placement,
+                          const models::SessionOptions& session, const models::LoadOptions& load) {
+  models::ModelPlan plan(model, placement, session, load);
+  if (load.repack && !models::fits(plan.memory)) return as_they_are(model, placement, session, load);
+  return {std::move(plan), load};
+}
+
+std::optional<LoadablePlan> largest_plan(const models::Model& model, const models::Placement& placement,
+                                         const models::SessionOptions& session, const models::LoadOptions& load,
+                                         const FitOptions& options) {
+  const int64_t wanted = session_size(model.hparams, session).context;
+  const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
+  RoomByContext room(model, placement, session, load, options);
+  const double at_wanted = room(wanted);
+  if (at_wanted >= 0 || least == wanted) return room.best();
+  const double at_least = room(least);
+  if (at_least >= 0) search_context(room, least, at_least, wanted, at_wanted);
+  return room.best();
+}
+
 std::optional<int64_t> largest_context(const models::Model& model, const models::Placement& placement,
                                        const models::SessionOptions& session, const models::LoadOptions& load,
                                        const FitOptions& options) {
-  const int64_t wanted = session_size(model.hparams, session).context;
-  const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
-  const RoomByContext room(model, placement, session, load, options);
-  const double at_wanted = room(wanted);
-  if (at_wanted >= 0) return wanted;
-  if (least == wanted) return std::nullopt;
-  const double at_least = room(least);
-  if (at_least < 0) return std::nullopt;
-  return search_context(room, least, at_least, wanted, at_wanted);
+  const std::optional<LoadablePlan> found = largest_plan(model, placement, session, load, options);
+  return found ? std::optional(found->plan.size.context) : std::nullopt;
 }
 
 }  // namespace shoal::tuning

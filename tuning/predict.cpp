@@ -55,15 +55,16 @@ struct Totals {
 /// Plans of one model on one placement, and how long they take on the machine.
 class Predictor {
  public:
-  Predictor(const models::Model& model, const models::Placement& placement, const machine::MachineModel& machine,
-            const models::SessionOptions& session, const models::LoadOptions& load, const Poll& poll)
+  Predictor(const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
+            const machine::MachineModel& machine, const models::SessionOptions& session,
+            const models::LoadOptions& load, const Poll& poll)
       : model_(model),
         placement_(placement),
         machine_(machine),
         session_(session),
         load_(load),
         poll_(poll),
-        plan_(model, placement, session, load) {
+        plan_(plan) {
     for (size_t d = 0; d < placement.devices().size(); ++d) {
       std::vector<int> members;
       for (const Device* member : placement.members_of(static_cast<int>(d))) {
@@ -72,8 +73,6 @@ class Predictor {
       devices_.push_back(std::move(members));
     }
   }
-
-  const models::ModelPlan& plan() const { return plan_; }
 
   PhasePrediction generation(int64_t depth, int64_t count) const {
     // The cost of a token grows evenly with the cache: the one in the middle is the average one.
@@ -241,7 +240,7 @@ class Predictor {
   const models::SessionOptions& session_;
   const models::LoadOptions& load_;
   const Poll& poll_;
-  models::ModelPlan plan_;
+  const models::ModelPlan& plan_;
   std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
   mutable std::vector<std::pair<models::BatchShape, std::unique_ptr<models::PlannedGraph>>> more_;
 };
@@ -255,32 +254,39 @@ Workload clipped(Workload workload, int64_t context) {
   return workload;
 }
 
-Prediction predict(const models::Model& model, const Candidate& candidate, const machine::MachineModel& machine,
-                   const models::PlacementOptions& placement_options, const models::SessionOptions& session,
-                   const models::LoadOptions& load, const Workload& workload, const Poll& poll) {
-  if (poll) poll();
-  const int64_t context = session_size(model.hparams, session).context;
+namespace {
+
+void require_room(const Workload& workload, int64_t context) {
   require<InvalidArgument>(workload == clipped(workload, context),
                            "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
                            "larger one (-c) or fewer tokens",
                            workload.prompt, workload.generate, workload.depth, context);
-  const models::Placement placement(model, candidate.groups, placement_of(candidate, placement_options));
-  const Predictor predictor(model, placement, machine, session, load, poll);
+}
+
+}  // namespace
+
+Prediction Scenario::predict(const Candidate& candidate) const {
+  if (poll) poll();
+  require_room(workload, session_size(model.hparams, session).context);
+  const models::Placement there(model, candidate.groups, placement_of(candidate, placement));
+  return predict(candidate, there, models::ModelPlan(model, there, session, load));
+}
+
+Prediction Scenario::predict(const Candidate& candidate, const models::Placement& there,
+                             const models::ModelPlan& plan) const {
+  require_room(workload, plan.size.context);
+  const Predictor predictor(model, there, plan, machine, session, load, poll);
   Prediction prediction;
   prediction.candidate = candidate;
-  prediction.memory = predictor.plan().memory;
+  prediction.memory = plan.memory;
   prediction.fits = fits(prediction.memory);
-  prediction.host_bytes = predictor.plan().host_bytes;
-  prediction.context = context;
+  prediction.host_bytes = plan.host_bytes;
+  prediction.context = plan.size.context;
   prediction.workload = workload;
   if (workload.prompt > 0) prediction.prompt = predictor.prompt(workload.depth, workload.prompt);
   if (workload.generate > 0) prediction.generation = predictor.generation(workload.depth, workload.generate);
-  prediction.split_key = split_key(model, placement);
+  prediction.split_key = split_key(model, there);
   return prediction;
-}
-
-Prediction Scenario::predict(const Candidate& candidate) const {
-  return tuning::predict(model, candidate, machine, placement, session, load, workload, poll);
 }
 
 double PhasePrediction::communication() const {

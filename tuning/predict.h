@@ -76,12 +76,6 @@ struct Prediction {
 /// Called now and then while something is predicted; ends it by an exception.
 using Poll = std::function<void()>;
 
-/// Throws InvalidArgument for what ModelPlan refuses, for a device or dtype that the machine does not know, and for
-/// more tokens than the context has.
-Prediction predict(const models::Model& model, const Candidate& candidate, const machine::MachineModel& machine,
-                   const models::PlacementOptions& placement, const models::SessionOptions& session,
-                   const models::LoadOptions& load, const Workload& workload, const Poll& poll = {});
-
 /// Everything that predictions of several candidates have in common.
 struct Scenario {
   const models::Model& model;
@@ -91,7 +85,11 @@ struct Scenario {
   models::LoadOptions load;
   Workload workload;
   Poll poll = {};
+  /// Throws InvalidArgument for what ModelPlan refuses, for a device or dtype that the machine does not know, and for
+  /// more tokens than the context has.
   Prediction predict(const Candidate& candidate) const;
+  /// The same of what has been planned: `plan` is for `session` and `load` on the placement, which is the candidate's.
+  Prediction predict(const Candidate& candidate, const models::Placement& there, const models::ModelPlan& plan) const;
 };
 
 /// Which time counts.

@@ -27,6 +27,15 @@ void check_range(const Tensor& tensor, size_t offset, size_t size) {
                         bytes);
 }
 
+/// Are the weights and caches that the local graphs use placed?
+bool has_memory(const Plan& plan) {
+  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
+    const std::vector<Tensor*> leaves = rank.graph->leaves();
+    return std::all_of(leaves.begin(), leaves.end(),
+                       [](const Tensor* leaf) { return !leaf->is_persistent() || leaf->buffer != nullptr; });
+  });
+}
+
 /// After `time`, or when all that is queued has ended; nullopt: its family cannot say.
 std::optional<functions::QueueState> state_of(Backend& member, std::chrono::nanoseconds time = {}) {
   const auto wait = find_function(member.device().reg(), functions::kWaitForQueued);
@@ -315,8 +324,12 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
   };
   PlanContext context = device.plan_context();
   context.shards = lookup;
+  // One that was made before is for the communicator that the device foresees.
+  auto* prepared = dynamic_cast<Plan*>(options.prepared);
+  const bool is_ready = prepared != nullptr && prepared->graph_uid == range.graph->uid() && has_memory(*prepared) &&
+                        (communicator_ == nullptr || communicator_->describe() == context.communicator);
   if (communicator_ != nullptr) context.communicator = communicator_->describe();
-  Plan plan = make_plan(range, context, device.members(), options);
+  Plan plan = is_ready ? std::move(*prepared) : make_plan(range, context, device.members(), options);
   // Made now, to fail here rather than in the first run, and to plan for what there really is.
   if (plan.communicates() && communicator().describe() != context.communicator) {
     context.communicator = communicator().describe();

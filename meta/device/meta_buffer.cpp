@@ -15,6 +15,18 @@ namespace {
 // Never dereferenced; a round number makes it easy to recognise in a debugger.
 constexpr uintptr_t kFakeBase = 0x1000'0000;
 
+/// Shards that wait for memory, and are such as the tensor would get.
+bool are_unplaced(const Shards& shards, const Tensor& tensor, const Layout& layout) {
+  if (shards.layout != layout) return false;
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    const Tensor& local = *shards.local[rank];
+    const bool same = local.name == tensor.name && local.dtype == tensor.dtype && local.role == tensor.role &&
+                      local.shape == layout.local_shape(tensor.shape, static_cast<int>(rank));
+    if (!same || local.buffer != nullptr) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 MetaState::MetaState(MetaDevice& device, std::string name, std::vector<Device*> members)
@@ -118,12 +130,13 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
   auto& own_type = static_cast<MetaBufferType&>(type());
   ShardStore& store = state_->store;
   const size_t before = declared_.size();
-  for (const Tensor* tensor : tensors) {
-    if (find_shards(*tensor) == nullptr) store.forget(*tensor);  // those of an earlier tensor at this address
-  }
   try {
     for (const Tensor* tensor : tensors) {
-      store.declare(*tensor, meta.ask(*tensor));
+      const Layout layout = meta.ask(*tensor);
+      const Shards* known = find_shards(*tensor) == nullptr ? store.find(*tensor) : nullptr;
+      const bool is_adopted = known != nullptr && are_unplaced(*known, *tensor, layout);
+      if (known != nullptr && !is_adopted) store.forget(*tensor);  // those of an earlier tensor at this address
+      if (!is_adopted) store.declare(*tensor, layout);
       declared_.emplace_back(tensor, store.share(*tensor));
     }
     std::vector<std::unique_ptr<Buffer>> made;

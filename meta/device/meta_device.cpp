@@ -90,6 +90,7 @@ class MetaDeviceImpl final : public MetaDevice {
 
   std::span<Device* const> members() const override { return members_; }
   const ShardStore& shards() const override { return state_->store; }
+  void adopt(const Tensor& tensor, const ShardStore& store) override { state_->store.adopt(tensor, store); }
 
   Layout ask(const Tensor& tensor) const override {
     const bool is_here = find_shards(tensor) != nullptr && &tensor.buffer->type().device() == this;
@@ -108,10 +109,7 @@ class MetaDeviceImpl final : public MetaDevice {
 
  private:
   collectives::Options comm_options() const {
-    collectives::Options comm;
-    comm.implementation = options_.comm;
-    comm.timeout = options_.comm_timeout;
-    return comm;
+    return {.timeout = options_.comm_timeout, .implementation = options_.comm};
   }
 
   std::vector<Device*> members_;

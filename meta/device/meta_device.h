@@ -48,6 +48,9 @@ class MetaDevice : public Device {
                                             MetaOptions options = {});
   virtual std::span<Device* const> members() const = 0;
   virtual const ShardStore& shards() const = 0;
+  /// The tensor, which has no memory yet, gets these shards when it is placed here, provided that they lie as the
+  /// callback says: a plan that was made with `store` can then run as it is (PlanOptions::prepared).
+  virtual void adopt(const Tensor& tensor, const ShardStore& store) = 0;
   /// The callback's word on a tensor, checked. Of a tensor that is placed here: how it lies, the callback's first word.
   virtual Layout ask(const Tensor& tensor) const = 0;
   /// What graphs are planned by here, but for the shards of what is placed; with a communicator as its factory

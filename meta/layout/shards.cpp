@@ -24,6 +24,11 @@ const Shards& ShardStore::declare(const Tensor& tensor, Layout layout) {
   return entry.shards;
 }
 
+void ShardStore::adopt(const Tensor& tensor, const ShardStore& from) {
+  check(from.ranks_ == ranks_, "{} has shards of {} ranks, not of {}", tensor.name, from.ranks_, ranks_);
+  entries_.insert_or_assign(&tensor, from.entries_.at(&tensor));
+}
+
 const Shards* ShardStore::find(const Tensor& tensor) const {
   const auto found = entries_.find(&tensor);
   return found == entries_.end() ? nullptr : &found->second->shards;

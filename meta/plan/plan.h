@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "devices/backend.h"
 #include "devices/device.h"
 #include "meta/layout/layout.h"
 #include "meta/layout/shards.h"
@@ -40,7 +41,7 @@ struct RankPlan {
   std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of
 };
 
-struct Plan {
+struct Plan : PreparedPlan {
   uint64_t graph_uid = 0;
   std::string graph_name;
   std::vector<std::string> devices;

@@ -47,8 +47,9 @@ class Planner {
         chunks_(placement.devices().size()) {}
 
   PlannedGraph plan(BatchShape shape) {
-    shape.candidates = options_.candidates;
     PlannedGraph planned;
+    planned.shape = shape;
+    shape.candidates = std::min(options_.candidates, model_.hparams.vocab);
     planned.graph = model_.architecture->build(model_.hparams, model_.weights, plan_.cache, shape);
     sched::ScheduleOptions options;
     options.op_offload = options_.op_offload;
@@ -170,6 +171,16 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
   for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
   memory = add_up(*this, planner, model, placement, homes);
   host_bytes = planner.host_bytes();
+}
+
+void ModelPlan::announce(const Model& model, const Placement& placement) const {
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    auto* device = dynamic_cast<meta::MetaDevice*>(placement.devices()[d]);
+    if (device == nullptr) continue;
+    for (const TensorContext* context : {&model.weights, &cache.context}) {
+      for (const Tensor* tensor : tensors_on(placement, d, context->tensors())) device->adopt(*tensor, stores[d]);
+    }
+  }
 }
 
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,

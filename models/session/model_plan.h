@@ -25,6 +25,7 @@ struct DeviceUse {
 
 /// A graph as the scheduler would run it.
 struct PlannedGraph {
+  BatchShape shape;  ///< without candidates, which the session's options say
   DecoderGraph graph;
   sched::Schedule schedule;
   sched::LocalGraphs local;
@@ -32,10 +33,14 @@ struct PlannedGraph {
   const meta::Plan& on(int device = 0) const { return *plans[static_cast<size_t>(device)]; }
 };
 
+/// A Session can be made from it, and then runs these very graphs.
 struct ModelPlan {
   /// Throws InvalidArgument for options that do not fit the model.
   ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
             const LoadOptions& load = {});
+  /// Tells the placement's meta devices of the plan's shards, before weights are loaded there: else its graphs are
+  /// planned again when a Session is made from it.
+  void announce(const Model& model, const Placement& placement) const;
 
   SessionSize size;
   KvCache cache;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "devices/allocate.h"
+#include "models/session/model_plan.h"
 
 namespace shoal::models {
 
@@ -72,15 +73,25 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
 
 Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
                  const SessionOptions& options)
+    : Session(model, placement, std::move(backends), options, std::unique_ptr<ModelPlan>()) {}
+
+Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+                 const SessionOptions& options, ModelPlan plan)
+    : Session(model, placement, std::move(backends), options, std::make_unique<ModelPlan>(std::move(plan))) {}
+
+Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+                 const SessionOptions& options, std::unique_ptr<ModelPlan> plan)
     : model_(model),
       size_(session_size(model.hparams, options)),
       candidates_per_output_(std::min(options.candidates, model.hparams.vocab)),
       trace_(options.tracer != nullptr ? options.tracer->row("host") : nullptr),
+      plan_(std::move(plan)),
+      cache_(plan_ != nullptr ? plan_->cache : own_cache_),
       backends_(std::move(backends)) {
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
-  declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
+  if (plan_ == nullptr) declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
   allocate_cache(placement);
   std::vector<Backend*> streams;
   for (const auto& backend : backends_) streams.push_back(backend.get());
@@ -117,6 +128,7 @@ void Session::allocate_cache(const Placement& placement) {
 
 // The largest graph first: what comes later fits into its memory, so that nothing is planned twice.
 void Session::reserve() {
+  if (plan_ != nullptr) return void(compiled({size_.batch, 1}));
   const auto largest = build({size_.batch, 1});
   scheduler_->allocate(*largest->graph.graph);
 }
@@ -129,14 +141,33 @@ std::unique_ptr<Session::Compiled> Session::build(BatchShape shape) const {
   return fresh;
 }
 
+std::unique_ptr<Session::Compiled> Session::take_planned(BatchShape shape) {
+  const auto take = [&](PlannedGraph& planned) -> std::unique_ptr<Compiled> {
+    if (planned.graph.graph == nullptr || !(planned.shape == shape)) return nullptr;
+    auto taken = std::make_unique<Compiled>(Compiled{shape, std::move(planned.graph)});
+    sched::PreparedGraph prepared{std::move(planned.schedule), std::move(planned.local)};
+    for (auto& plan : planned.plans) prepared.plans.push_back(plan ? &*plan : nullptr);
+    scheduler_->allocate(*taken->graph.graph, std::move(prepared));
+    planned.plans.clear();
+    return taken;
+  };
+  if (plan_ == nullptr) return nullptr;
+  if (auto taken = take(plan_->step)) return taken;
+  for (PlannedGraph& planned : plan_->prompts) {
+    if (auto taken = take(planned)) return taken;
+  }
+  return nullptr;
+}
+
 Session::Compiled& Session::compiled(BatchShape shape) {
   const auto found = std::find_if(compiled_.begin(), compiled_.end(), [&](const auto& c) { return c->shape == shape; });
   if (found != compiled_.end()) {
     std::rotate(compiled_.begin(), found, found + 1);
     return *compiled_.front();
   }
-  const TraceScope scope(trace_.get(), TraceKind::kHost, {"plan a graph"});
   if (shape != kSingle) make_room();
+  if (auto planned = take_planned(shape)) return **compiled_.insert(compiled_.begin(), std::move(planned));
+  const TraceScope scope(trace_.get(), TraceKind::kHost, {"plan a graph"});
   auto fresh = build(shape);
   scheduler_->allocate(*fresh->graph.graph);
   ++compilations_;

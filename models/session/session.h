@@ -76,12 +76,17 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
 /// How a session's scheduler works, and what a plan of it must assume.
 sched::SchedulerOptions scheduler_options(const Placement& placement, const SessionOptions& options);
 
+struct ModelPlan;
+
 class Session {
  public:
   /// Allocates the cache, and compute memory for a full batch with one output. The model's weights must be loaded on
   /// the placement's devices; `backends`: one for each of them.
   Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
           const SessionOptions& options = {});
+  /// The same from a plan for such a session (model_plan.h): its graphs are run as they were planned.
+  Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+          const SessionOptions& options, ModelPlan plan);
   ~Session();
 
   int64_t context() const { return size_.context; }
@@ -115,14 +120,18 @@ class Session {
   std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }
   /// How many graphs are at hand.
   size_t kept_graphs() const { return compiled_.size(); }
-  /// How many graphs were built so far.
+  /// How many graphs were built so far, those of the plan that the session was made from not among them.
   int64_t compilations() const { return compilations_; }
 
  private:
   struct Compiled;
+  Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+          const SessionOptions& options, std::unique_ptr<ModelPlan> plan);
   void allocate_cache(const Placement& placement);
   void reserve();
   std::unique_ptr<Compiled> build(BatchShape shape) const;
+  /// Takes it from the plan; nullptr where it is not there.
+  std::unique_ptr<Compiled> take_planned(BatchShape shape);
   /// Waits for what is queued, `what` among it.
   void wait_for(std::string_view what);
   /// Finds or makes it.
@@ -135,7 +144,9 @@ class Session {
   SessionSize size_;
   int64_t candidates_per_output_ = 0;
   TraceRowUse trace_;
-  KvCache cache_;
+  std::unique_ptr<ModelPlan> plan_;  ///< nullptr: made without one
+  KvCache own_cache_;
+  KvCache& cache_;
   std::vector<std::unique_ptr<Buffer>> cache_buffers_;
   std::vector<std::unique_ptr<Backend>> backends_;  // after the buffers: their queues must end before they go
   std::unique_ptr<sched::Scheduler> scheduler_;

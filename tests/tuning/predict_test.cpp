@@ -42,7 +42,7 @@ class PredictTest : public ::testing::Test {
 
   Prediction predicted(const Candidate& candidate, const machine::MachineModel& machine, const Workload& workload,
                        int64_t batch = 512) const {
-    return predict(*model_, candidate, machine, {{}, 1}, {.context = 4096, .batch = batch}, {}, workload);
+    return Scenario{*model_, machine, {{}, 1}, {.context = 4096, .batch = batch}, {}, workload}.predict(candidate);
   }
 
   std::unique_ptr<Model> model_;
@@ -134,7 +134,8 @@ TEST_F(PredictTest, PromptsOfAnyLengthAreQuick) {
   constexpr int64_t kHuge = 2000000000;
   const machine::MachineModel machine = described_machine({kSecond, kSecond});
   const auto prompt = [&](const Candidate& candidate, int64_t tokens, int64_t batch) {
-    return *predict(*model_, candidate, machine, {{}, 1}, {.context = kHuge, .batch = batch}, {}, {tokens, 0, 0})
+    return *Scenario{*model_, machine, {{}, 1}, {.context = kHuge, .batch = batch}, {}, {tokens, 0, 0}}
+                .predict(candidate)
                 .prompt;
   };
   for (const int64_t batch : {int64_t{1}, int64_t{128}}) {

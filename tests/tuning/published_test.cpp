@@ -137,7 +137,7 @@ double simulated_rate(const Model& model, const std::string& machine_name, const
   session.context = tokens;
   LoadOptions load;
   load.use_mapping = false;
-  const Prediction prediction = predict(model, candidate, machine, {}, session, load, workload);
+  const Prediction prediction = Scenario{model, machine, {}, session, load, workload}.predict(candidate);
   EXPECT_TRUE(prediction.fits) << machine_name;
   return is_prompt ? prediction.prompt->rate : prediction.generation->rate;
 }

@@ -90,8 +90,10 @@ std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary) {
   return tokens;
 }
 
-BenchRunner::BenchRunner(Engine engine, const BenchOptions& options) : engine_(std::move(engine)), options_(options) {
-  engine_.session.reset();
+BenchRunner::BenchRunner(Deployment deployment, const BenchOptions& options)
+    : deployment_(std::move(deployment)), options_(options) {
+  deployment_.backends.clear();
+  deployment_.plan.reset();
 }
 
 void BenchRunner::run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens) {
@@ -110,14 +112,15 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
   const auto go_on = [&] {
     if (stop && stop()) throw Interrupted();
   };
-  const std::vector<int32_t> all = bench_tokens(test.context(), engine_.model->hparams.vocab);
+  const std::vector<int32_t> all = bench_tokens(test.context(), deployment_.model->hparams.vocab);
   const std::span<const int32_t> filled = std::span(all).first(static_cast<size_t>(test.depth));
   const std::span<const int32_t> tokens = std::span(all).subspan(filled.size());
   BenchSamples samples{test.tokens(), {}};
   const TraceRowUse row = options_.tracer != nullptr ? options_.tracer->row("bench") : nullptr;
   try {
-    models::Session session(*engine_.model, *engine_.placement, engine_.placement->init(), options_.session(test));
-    let_stop(session, *engine_.placement, stop);
+    models::Session session(*deployment_.model, *deployment_.placement, deployment_.placement->init(),
+                            options_.session(test));
+    let_stop(session, *deployment_.placement, stop);
     for (size_t done = 0; done < filled.size(); done += static_cast<size_t>(session.batch())) {
       go_on();
       session.evaluate(filled.subspan(done, std::min(filled.size() - done, static_cast<size_t>(session.batch()))));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/startup/engine.h"
+#include "tools/startup/deployment.h"
 
 namespace shoal::tools {
 
@@ -67,9 +67,9 @@ struct BenchSamples {
 /// Runs the tests of one setup: the model is loaded once, each test gets a session with a context of just its size.
 class BenchRunner {
  public:
-  /// Takes over a loaded engine; its session goes.
-  BenchRunner(Engine engine, const BenchOptions& options);
-  const Engine& engine() const { return engine_; }
+  /// Takes over what is loaded; its plan and backends go.
+  BenchRunner(Deployment deployment, const BenchOptions& options);
+  const Deployment& deployment() const { return deployment_; }
 
   /// Fills the cache to the test's depth, runs once without a clock, then the repetitions, each from that depth.
   /// `stop`: asked between runs and, where all devices are CPUs, within them; true throws Interrupted.
@@ -79,7 +79,7 @@ class BenchRunner {
   /// Evaluates the test once and waits for its logits.
   static void run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens);
 
-  Engine engine_;
+  Deployment deployment_;
   const BenchOptions options_;
 };
 

@@ -7,7 +7,6 @@
 #include "devices/cpu/cpu_device.h"
 #include "tools/bench/bench_report.h"
 #include "tools/bench/bench_sweep.h"
-#include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
@@ -16,6 +15,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
+#include "tools/cli/command.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/cli/text.h"
 #include "tools/report/trace_file.h"
@@ -99,20 +99,24 @@ models::SessionOptions largest_session(const BenchFlags& flags, const std::vecto
   return largest;
 }
 
+Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests) {
+  const DeviceFlags devices = flags_of(flags, setup);
+  return {models::open_model(setup.model), devices.find_groups(), devices.placement(), largest_session(flags, tests),
+          flags.load.load(flags.options.op_offload)};
+}
+
 /// Shares in place of "auto", for what most of the tests do.
 void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
   if (setup.ratio != kAutoRatio) return;
-  const DeviceFlags devices = flags_of(flags, setup);
-  models::PlacementOptions placement = devices.placement();
   tuning::Workload most{0, 0, 0};
   for (const BenchTest& test : tests) {
     most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
             std::max(most.depth, test.depth)};
   }
-  choose_shares(*models::open_model(setup.model), devices.find_groups(), placement, largest_session(flags, tests),
-                flags.load.load(flags.options.op_offload),
-                {most.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt, most});
-  setup.ratio = placement.ratio;
+  Request request = request_of(flags, setup, tests);
+  request.goal = {most.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt, most};
+  choose_shares(request);
+  setup.ratio = request.placement.ratio;
 }
 
 /// Families, each once: "CPU", "CUDA,CPU".
@@ -135,13 +139,11 @@ int threads_of(std::span<Device* const> devices, int threads) {
 
 void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests,
                    BenchReport& report) {
-  const DeviceFlags devices = flags_of(flags, setup);
-  const models::LoadOptions load = flags.load.load(flags.options.op_offload);
-  BenchRunner runner(load_engine(models::open_model(setup.model), devices.find_groups(), devices.placement(),
-                                 largest_session(flags, tests), load),
-                     flags.options);
-  const models::Model& model = *runner.engine().model;
-  const auto members = runner.engine().placement->members();
+  Deployment deployment = resolve(request_of(flags, setup, tests));
+  load(deployment);
+  BenchRunner runner(std::move(deployment), flags.options);
+  const models::Model& model = *runner.deployment().model;
+  const auto members = runner.deployment().placement->members();
   const std::vector<Device*> everything = Registry::instance().devices();
   BenchResult result;
   result.setup = setup;
@@ -153,9 +155,10 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   result.cpu_info = describe_cpus(everything);
   result.gpu_info = describe_others(everything);
   result.options = flags.options;
-  result.placement = devices.placement();
-  result.mmap = load.use_mapping;
-  result.repack = load.repack;
+  result.placement = runner.deployment().placement_options;
+  const models::LoadOptions asked = flags.load.load(flags.options.op_offload);
+  result.mmap = asked.use_mapping;
+  result.repack = asked.repack;
   for (const BenchTest& test : tests) {
     if (interrupted()) throw Interrupted();
     result.test = test;

@@ -6,12 +6,12 @@
 
 #include "base/error.h"
 #include "models/tokenizer/tokenizer.h"
-#include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
+#include "tools/cli/command.h"
 #include "tools/report/comparison.h"
 #include "tools/startup/auto_split.h"
 
@@ -53,10 +53,9 @@ nlohmann::json to_json(const NodeError& error) {
   return {{"step", error.step}, {"name", error.name}, {"op", error.op}, {"layout", error.layout}, {"nmse", error.nmse}};
 }
 
-std::vector<models::Token> prompt_ids(const CompareFlags& flags) {
-  auto model = models::open_model(flags.model.path);
-  models::Tokenizer tokenizer(model->file);
-  check_tokenizer(*model, tokenizer);
+std::vector<models::Token> prompt_ids(const CompareFlags& flags, const models::Model& model) {
+  models::Tokenizer tokenizer(model.file);
+  check_tokenizer(model, tokenizer);
   std::vector<models::Token> tokens = tokenizer.encode(flags.prompt.given() ? flags.prompt.read() : kUsualPrompt);
   require<InvalidArgument>(!tokens.empty(),
                            "the prompt is empty, and there is nothing to compare; give a text with -p");
@@ -65,12 +64,14 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags) {
 
 int compare(CompareFlags& flags) {
   flags.check();
-  std::vector<models::Token> tokens = prompt_ids(flags);
+  auto model = models::open_model(flags.model.path);
+  const std::vector<models::Token> tokens = prompt_ids(flags, *model);
   const std::vector<Device*> devices = flags.devices.find();
-  models::PlacementOptions placement = flags.devices.placement();
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *models::open_model(flags.model.path), devices);
-  choose_shares(*models::open_model(flags.model.path), {devices}, placement, flags.context.session(), {});
-  std::vector<NodeError> errors = compare_nodes(flags.model.path, devices, placement, flags.context.session(), tokens);
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
+  Request request{std::move(model), {devices}, flags.devices.placement(), flags.context.session()};
+  choose_shares(request);
+  const std::vector<NodeError> errors =
+      compare_nodes(std::move(request.model), devices, request.placement, request.session, tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
                                              [](const NodeError& a, const NodeError& b) { return a.nmse < b.nmse; });
   if (flags.output.json()) {

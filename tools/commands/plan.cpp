@@ -8,7 +8,6 @@
 #include "devices/cpu/cpu_device.h"
 #include "models/session/model_plan.h"
 #include "tools/bench/bench_report.h"
-#include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/model_text.h"
@@ -17,10 +16,11 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
+#include "tools/cli/command.h"
 #include "tools/cli/text.h"
 #include "tools/cli/threads.h"
 #include "tools/report/plan_report.h"
-#include "tools/startup/auto_split.h"
+#include "tools/startup/deployment.h"
 
 namespace shoal::tools {
 namespace {
@@ -202,38 +202,20 @@ std::string traffic_text(const Traffic& per_token) {
   return text + fmt::format("  {} in all\n", format_bytes(per_token.bytes));
 }
 
-/// What the command line comes to.
-struct Planned {
-  std::unique_ptr<models::Model> model;
-  models::DeviceGroups groups;
-  models::PlacementOptions placement;
-  models::SessionOptions session;
-  models::LoadOptions load;
+std::vector<Device*> flat(const models::DeviceGroups& groups) {
+  std::vector<Device*> all;
+  for (const std::vector<Device*>& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
 
-  tuning::Candidate candidate() const {
-    tuning::Candidate candidate{groups, placement.mode, {}};
-    const bool by_layer = placement.mode == models::SplitMode::kLayer;
-    const size_t sharers = by_layer ? groups.size() : candidate.device_count();
-    if (!placement.ratio.empty()) {
-      candidate.shares = models::parse_ratio(placement.ratio, static_cast<int>(sharers));
-    }
-    return candidate;
-  }
+std::vector<std::string> descriptions(const models::DeviceGroups& groups) {
+  std::vector<std::string> all;
+  for (const Device* device : flat(groups)) all.push_back(device->description());
+  return all;
+}
 
-  std::vector<Device*> devices() const {
-    std::vector<Device*> all;
-    for (const std::vector<Device*>& group : groups) all.insert(all.end(), group.begin(), group.end());
-    return all;
-  }
-
-  std::vector<std::string> descriptions() const {
-    std::vector<std::string> all;
-    for (const Device* device : devices()) all.push_back(device->description());
-    return all;
-  }
-};
-
-tuning::Recommendation recommend(const tuning::Scenario& scenario, const Planned& planned, const PlanFlags& flags) {
+tuning::Recommendation recommend(const tuning::Scenario& scenario, const models::DeviceGroups& groups,
+                                 const PlanFlags& flags) {
   ProgressBar bar("comparing");
   tuning::RecommendOptions options;
   options.objective = flags.objective();
@@ -241,11 +223,12 @@ tuning::Recommendation recommend(const tuning::Scenario& scenario, const Planned
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), fmt::format("set {} of {}", done + 1, total));
   };
-  return tuning::recommend(scenario, planned.groups, options);
+  return tuning::recommend(scenario, groups, options);
 }
 
-Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const PlanFlags& flags) {
-  const MachineQuestion question(*planned.model, planned.groups, planned.placement, flags.machine);
+Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
+  const MachineQuestion question(*planned.model, planned.devices, *planned.placement, planned.placement_options,
+                                 flags.machine);
   Outlook outlook;
   const auto machine = flags.recommend ? require_machine(question) : find_machine(question);
   if (!machine) {
@@ -262,20 +245,20 @@ Outlook look_ahead(const Planned& planned, const models::ModelPlan& plan, const 
   };
   const tuning::Scenario scenario{*planned.model,
                                   machine->model,
-                                  planned.placement,
-                                  planned.session,
-                                  planned.load,
-                                  flags.workload.workload(plan.size.context),
+                                  planned.placement_options,
+                                  planned.session_options,
+                                  planned.load_options,
+                                  flags.workload.workload(planned.plan->size.context),
                                   poll};
   try {
-    outlook.prediction = scenario.predict(planned.candidate());
+    outlook.prediction = scenario.predict(planned.candidate(), *planned.placement, *planned.plan);
   } catch (const InvalidArgument& error) {
     // What a file says, or was asked for expressly, must do; figures that happen to be kept need not.
     if (!flags.machine.empty() || flags.recommend) throw;
     outlook.missing = fmt::format("no prediction of speed: {}", error.what());
     return outlook;
   }
-  if (flags.recommend) outlook.recommendation = recommend(scenario, planned, flags);
+  if (flags.recommend) outlook.recommendation = recommend(scenario, planned.devices, flags);
   return outlook;
 }
 
@@ -300,58 +283,44 @@ std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
 }
 
 /// With --fit the context is not yet what it will be.
-ShareGoal goal_of(const PlanFlags& flags, const Planned& planned) {
-  const bool fits_context = flags.fit.asked(flags.context.context).has_value();
-  ShareGoal goal{flags.objective(), {}, flags.machine, fits_context};
-  if (planned.placement.ratio != kAutoRatio) return goal;
-  goal.workload = flags.workload.workload(models::session_size(planned.model->hparams, planned.session).context);
+ShareGoal goal_of(const PlanFlags& flags, const Request& request) {
+  ShareGoal goal{flags.objective(), {}, flags.machine};
+  if (request.placement.ratio != kAutoRatio) return goal;
+  goal.workload = flags.workload.workload(models::session_size(request.model->hparams, request.session).context);
   return goal;
 }
 
-Planned prepare(const PlanFlags& flags) {
-  Planned planned;
-  planned.model = models::open_model(flags.model.path);
-  planned.groups = find_groups_on(flags.machine, flags.devices);
-  if (flags.devices.profile)
-    warn_of_profile(*flags.devices.profile, *planned.model,
-                    flags.machine.empty() ? planned.devices() : std::vector<Device*>());
-  planned.placement = flags.devices.placement();
-  planned.session = flags.context.session();
-  planned.session.candidates = flags.sampling.candidates();
-  planned.load = flags.load.load(planned.session.op_offload);
-  return planned;
+Request request_of(const PlanFlags& flags) {
+  Request request{models::open_model(flags.model.path), find_groups_on(flags.machine, flags.devices),
+                  flags.devices.placement(), flags.context.session()};
+  if (flags.devices.profile) {
+    const auto devices = flags.machine.empty() ? flat(request.devices) : std::vector<Device*>();
+    warn_of_profile(*flags.devices.profile, *request.model, devices);
+  }
+  request.session.candidates = flags.sampling.candidates();
+  request.load = flags.load.load(request.session.op_offload);
+  request.fit = flags.fit.asked(flags.context.context);
+  request.goal = goal_of(flags, request);
+  // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
+  request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
+  return request;
 }
 
 int plan_model(PlanFlags& flags) {
   take_devices_of(flags.machine, flags.devices);
   flags.check();
   catch_interrupts();
-  Planned planned = prepare(flags);
-  const ShareGoal goal = goal_of(flags, planned);
-  const bool has_room =
-      choose_shares(*planned.model, planned.groups, planned.placement, planned.session, planned.load, goal);
-  auto placement = std::make_unique<models::Placement>(*planned.model, planned.groups, planned.placement);
-  if (flags.devices.threads > 0 && flags.machine.empty()) {
-    // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
-    require_threads(threads_needed(placement->members(), flags.devices.threads));
-    placement->init();
-  }
-  const auto fit = flags.fit.asked(flags.context.context);
-  if (fit) fit_context(*planned.model, *placement, planned.session, planned.load, *fit);
-  if (!has_room && fit &&
-      choose_again(*planned.model, planned.groups, planned.placement, planned.session, planned.load, goal, *fit)) {
-    placement = std::make_unique<models::Placement>(*planned.model, planned.groups, planned.placement);
-  }
-  models::ModelPlan plan(*planned.model, *placement, planned.session, planned.load);
+  const Deployment planned = resolve(request_of(flags));
+  const models::ModelPlan& plan = *planned.plan;
   warn_of_context(planned.model->hparams, plan.size.context);
-  const Outlook outlook = look_ahead(planned, plan, flags);
+  const Outlook outlook = look_ahead(planned, flags);
   if (flags.output.json()) {
     nlohmann::json json = to_json(plan, flags);
     json["build_commit"] = build_commit();
     json["model_type"] = describe_model(*planned.model);
-    json["descriptions"] = planned.descriptions();
+    json["descriptions"] = descriptions(planned.devices);
     json["units"] = units_json(*planned.model);
-    json["split_key"] = tuning::split_key(*planned.model, *placement);
+    json["split_key"] = tuning::split_key(*planned.model, *planned.placement);
     json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);

@@ -8,17 +8,17 @@
 #include <random>
 
 #include "models/tokenizer/tokenizer.h"
-#include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
+#include "tools/cli/command.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/commands/generation.h"
 #include "tools/report/trace_file.h"
-#include "tools/startup/engine.h"
+#include "tools/startup/deployment.h"
 
 namespace shoal::tools {
 namespace {
@@ -97,13 +97,13 @@ nlohmann::json timings(const Outcome& outcome) {
           {"generation_tokens_per_second", outcome.generation_rate()}};
 }
 
-nlohmann::json to_json(const RunFlags& flags, const Engine& engine, bool has_text, const Outcome& outcome) {
+nlohmann::json to_json(const RunFlags& flags, const Deployment& deployment, bool has_text, const Outcome& outcome) {
   const Generation& g = outcome.generation;
   nlohmann::json devices = nlohmann::json::array();
-  for (const Device* device : engine.placement->members()) devices.push_back(device->name());
+  for (const Device* device : deployment.placement->members()) devices.push_back(device->name());
   nlohmann::json json{{"model", flags.model.path},
                       {"devices", devices},
-                      {"context", engine.session->context()},
+                      {"context", deployment.session->context()},
                       {"seed", flags.generation.sampler.seed},
                       {"prompt_tokens", outcome.prompt},
                       {"tokens", g.tokens},
@@ -151,17 +151,17 @@ void print_summary(const Outcome& outcome, int64_t context) {
 }
 
 /// Ends what was printed so far before a failure is reported.
-int finish_printing(const RunFlags& flags, const Engine& engine, bool has_text, const Outcome& outcome) {
+int finish_printing(const RunFlags& flags, const Deployment& deployment, bool has_text, const Outcome& outcome) {
   if (flags.output.json()) {
-    print_json(to_json(flags, engine, has_text, outcome));
+    print_json(to_json(flags, deployment, has_text, outcome));
   } else if (outcome.error.empty() || !outcome.generation.text.empty()) {
     write_out("\n");
   }
   return outcome.error.empty() ? kSuccess : report(outcome.error, kFailed);
 }
 
-int generate_and_print(const RunFlags& flags, const Engine& engine, const std::optional<models::Tokenizer>& tokenizer,
-                       Outcome& outcome) {
+int generate_and_print(const RunFlags& flags, const Deployment& deployment,
+                       const std::optional<models::Tokenizer>& tokenizer, Outcome& outcome) {
   bool stream = !flags.output.json();
   TextSink sink = [&](std::string_view text) {
     if (stream) write_out(text);
@@ -169,19 +169,19 @@ int generate_and_print(const RunFlags& flags, const Engine& engine, const std::o
   try {
     const StuckRankWatch watch([&](const std::string& error) {
       outcome.error = error;
-      finish_printing(flags, engine, tokenizer.has_value(), outcome);
+      finish_printing(flags, deployment, tokenizer.has_value(), outcome);
     });
-    generate(*engine.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation, sink,
+    generate(*deployment.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation, sink,
              outcome.generation);
   } catch (const OutputError&) {
     throw;
   } catch (...) {
     outcome.error = describe_current();
   }
-  if (finish_printing(flags, engine, tokenizer.has_value(), outcome) != kSuccess) return kFailed;
+  if (finish_printing(flags, deployment, tokenizer.has_value(), outcome) != kSuccess) return kFailed;
   if (stream) {
     print_top_logits(outcome.generation, *tokenizer);
-    print_summary(outcome, engine.session->context());
+    print_summary(outcome, deployment.session->context());
   }
   return outcome.generation.stop == "interrupted" ? interrupt_code() : kSuccess;
 }
@@ -196,18 +196,21 @@ int run(RunFlags& flags, Tracer* tracer) {
   if (!tokenizer) flags.generation.ends = models::end_tokens(model->file);
   Outcome outcome;
   outcome.prompt = prompt_ids(flags, *model, tokenizer);
-  models::SessionOptions session = flags.context.session();
+  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
+  models::SessionOptions& session = request.session = flags.context.session();
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
   session.candidates = flags.sampling.candidates(flags.generation.top_logits);
   session.tracer = tracer;
-  std::optional<tuning::FitOptions> fit = flags.fit.asked(session.context);
-  if (fit) fit->prompt = static_cast<int64_t>(outcome.prompt.size());
-  Engine engine = load_engine(std::move(model), flags.devices.find_groups(), flags.devices.placement(), session,
-                              flags.load.load(session.op_offload), fit);
-  warn_of_context(engine.model->hparams, engine.session->context());
+  request.load = flags.load.load(session.op_offload);
+  request.fit = flags.fit.asked(session.context);
+  if (request.fit) request.fit->prompt = static_cast<int64_t>(outcome.prompt.size());
+  Deployment deployment = resolve(std::move(request));
+  load(deployment);
+  start_session(deployment);
+  warn_of_context(deployment.model->hparams, deployment.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  return generate_and_print(flags, engine, tokenizer, outcome);
+  return generate_and_print(flags, deployment, tokenizer, outcome);
 }
 
 void add_prompt(CLI::App& app, RunFlags& flags) {

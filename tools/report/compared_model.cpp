@@ -29,10 +29,10 @@ bool is_compared(const Tensor& node) {
 
 }  // namespace
 
-ComparedModel::ComparedModel(const std::string& path, const std::vector<Device*>& devices,
+ComparedModel::ComparedModel(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
                              const models::PlacementOptions& placement, const models::SessionOptions& options,
                              int64_t prompt_tokens)
-    : model_(models::open_model(path)),
+    : model_(std::move(model)),
       one_(*model_, std::vector<Device*>{devices.front()}, {.ratio = {}, .threads = placement.threads}),
       many_(*model_, devices, placement),
       one_backend_(std::move(one_.init().front())),

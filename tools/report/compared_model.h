@@ -17,10 +17,11 @@ namespace shoal::tools {
 
 class ComparedModel {
  public:
-  /// Opens and plans, and starts the threads; loads nothing. The context must be named. The model is loaded on the
+  /// Plans, and starts the threads; loads nothing. The context must be named. The model is loaded on the
   /// first of the devices and copied to all of them together.
-  ComparedModel(const std::string& path, const std::vector<Device*>& devices, const models::PlacementOptions& placement,
-                const models::SessionOptions& options, int64_t prompt_tokens);
+  ComparedModel(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
+                const models::PlacementOptions& placement, const models::SessionOptions& options,
+                int64_t prompt_tokens);
   ~ComparedModel();
   ComparedModel(const ComparedModel&) = delete;
   ComparedModel& operator=(const ComparedModel&) = delete;

@@ -30,7 +30,7 @@ double normalised_error(std::span<const float> a, std::span<const float> b) {
   return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
 }
 
-std::vector<NodeError> compare_nodes(const std::string& path, const std::vector<Device*>& devices,
+std::vector<NodeError> compare_nodes(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
                                      const models::PlacementOptions& placement, models::SessionOptions session,
                                      std::span<const int32_t> tokens) {
   int64_t needed = static_cast<int64_t>(tokens.size()) + 1;
@@ -39,17 +39,17 @@ std::vector<NodeError> compare_nodes(const std::string& path, const std::vector<
                            "{} tokens of the prompt and one more do not fit into a context of {}; use -c {} or more",
                            tokens.size(), session.context, needed);
   require_threads(threads_needed({devices.data(), 1}, placement.threads) + threads_needed(devices, placement.threads));
-  ComparedModel model(path, devices, placement, session, needed - 1);
-  model.require_memory();
-  model.load();
+  ComparedModel compared(std::move(model), devices, placement, session, needed - 1);
+  compared.require_memory();
+  compared.load();
   std::vector<NodeError> errors;
   const auto step = [&](const char* name, std::span<const int32_t> batch) {
-    return model.step(batch, [&](const ComparedModel::Compared& compared) {
-      const Tensor& tensor = compared.tensor;
-      const std::vector<float> expected = to_floats(tensor, compared.one);
+    return compared.step(batch, [&](const ComparedModel::Compared& both) {
+      const Tensor& tensor = both.tensor;
+      const std::vector<float> expected = to_floats(tensor, both.one);
       const std::string_view op = tensor.is_leaf() ? "cache" : name_of(tensor.op);
-      errors.push_back({name, tensor.name, std::string(op), compared.layout,
-                        normalised_error(expected, to_floats(tensor, compared.many)), is_finite(expected)});
+      errors.push_back({name, tensor.name, std::string(op), both.layout,
+                        normalised_error(expected, to_floats(tensor, both.many)), is_finite(expected)});
     });
   };
   const std::vector<float> logits = step("prompt", tokens);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,11 +25,11 @@ struct NodeError {
 /// infinity.
 double normalised_error(std::span<const float> a, std::span<const float> b);
 
-/// Runs the tokens as one batch, and after them the token that the first device finds best, through the file's model
+/// Runs the tokens as one batch, and after them the token that the first device finds best, through the model
 /// on `devices` and on the first of them alone. Every node that computes something is compared, in graph order, and
 /// after each of the two steps the caches. A context of 0 means as many tokens as that takes. Throws InvalidArgument
 /// when it takes more than the context, and DeviceError before anything is loaded when memory is short.
-std::vector<NodeError> compare_nodes(const std::string& path, const std::vector<Device*>& devices,
+std::vector<NodeError> compare_nodes(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
                                      const models::PlacementOptions& placement, models::SessionOptions session,
                                      std::span<const int32_t> tokens);
 

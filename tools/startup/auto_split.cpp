@@ -56,11 +56,11 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
   return tuning::best_shares(scenario, candidate, search);
 }
 
-[[noreturn]] void fail_to_fit(const models::Model& model, const models::Placement& placement,
-                              models::SessionOptions session, const models::LoadOptions& load,
-                              const tuning::FitOptions& options, int64_t least) {
+[[noreturn]] void fail_to_fit(const Request& request, const models::Placement& placement, int64_t least) {
+  const tuning::FitOptions& options = *request.fit;
+  models::SessionOptions session = request.session;
   session.context = least;
-  const auto memory = models::ModelPlan(model, placement, session, load).memory;
+  const auto memory = models::ModelPlan(*request.model, placement, session, request.load).memory;
   const auto room = [&options](const models::DeviceUse& use) {
     return tuning::margin_bytes(use) - static_cast<int64_t>(tuning::margin_of(use, options));
   };
@@ -77,13 +77,13 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
 }
 
 /// Where it is the prompt that does not fit, and a shorter one would.
-void require_room_for_prompt(const models::Model& model, const models::Placement& placement,
-                             const models::SessionOptions& session, const models::LoadOptions& load,
-                             tuning::FitOptions options) {
+void require_room_for_prompt(const Request& request, const models::Placement& placement) {
+  tuning::FitOptions options = *request.fit;
   const int64_t prompt = std::exchange(options.prompt, 0);
   options.least_context = 1;
   if (!options.required) options.margin = 0, options.spare_host = false;
-  const std::optional<int64_t> possible = tuning::largest_context(model, placement, session, load, options);
+  const std::optional<int64_t> possible =
+      tuning::largest_context(*request.model, placement, request.session, request.load, options);
   const bool is_short = !possible || *possible < 2 || *possible > prompt;
   require<DeviceError>(is_short,
                        "the prompt has {} tokens and the largest context that fits is {}{}; use a prompt of at most {} "
@@ -95,68 +95,79 @@ void require_room_for_prompt(const models::Model& model, const models::Placement
                        possible.value_or(0) - 1);
 }
 
-}  // namespace
-
-bool choose_shares(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
-                   const models::SessionOptions& session, const models::LoadOptions& load, const ShareGoal& goal) {
+/// Shares in place of "auto". `says_misfit`: in a line, where none fit.
+bool choose(const Request& request, models::PlacementOptions& placement, bool says_misfit) {
   if (placement.ratio != kAutoRatio) return true;
   placement.ratio.clear();
-  if (sharers(groups, placement.mode) < 2) return true;
-  const KnownMachine machine = require_machine({model, groups, placement, goal.machine});
-  const tuning::Workload workload = workload_of(goal, models::session_size(model.hparams, session).context);
-  tuning::Scenario scenario{model, machine.model, placement, session, load, workload};
-  const tuning::Candidate candidate{groups, placement.mode, {}};
-  tuning::BestShares found = search_shares(scenario, candidate, goal.objective);
-  if (!found.best.fits && load.repack) {
+  if (sharers(request.devices, placement.mode) < 2) return true;
+  const models::Model& model = *request.model;
+  const KnownMachine machine = require_machine({model, request.devices, placement, request.goal.machine});
+  const tuning::Workload workload = workload_of(request.goal, session_size(model.hparams, request.session).context);
+  tuning::Scenario scenario{model, machine.model, placement, request.session, request.load, workload};
+  const tuning::Candidate candidate{request.devices, placement.mode, {}};
+  tuning::BestShares found = search_shares(scenario, candidate, request.goal.objective);
+  if (!found.best.fits && request.load.repack) {
     // As they are in the file weights may need less, or nothing: so they are loaded then.
     scenario.load.repack = false;
-    tuning::BestShares as_they_are = search_shares(scenario, candidate, goal.objective);
+    tuning::BestShares as_they_are = search_shares(scenario, candidate, request.goal.objective);
     if (as_they_are.best.fits) found = std::move(as_they_are);
     scenario.load.repack = true;
   }
   placement.ratio = found.best.candidate.ratio();
-  if (found.best.fits || !goal.fit_follows) write_err(fmt::format("shoal: {}\n", tell(scenario, found)));
+  if (found.best.fits || says_misfit) write_err(fmt::format("shoal: {}\n", tell(scenario, found)));
   return found.best.fits;
 }
 
-bool choose_again(const models::Model& model, const models::DeviceGroups& groups, models::PlacementOptions& placement,
-                  const models::SessionOptions& session, const models::LoadOptions& load, ShareGoal goal,
-                  const tuning::FitOptions& fit) {
-  goal.fit_follows = false;
-  models::PlacementOptions other = placement;
+}  // namespace
+
+bool choose_shares(Request& request) {
+  return choose(request, request.placement, !request.fit);  // else choose_again() follows
+}
+
+bool choose_again(Request& request) {
+  models::PlacementOptions other = request.placement;
   other.ratio = kAutoRatio;
-  if (!choose_shares(model, groups, other, session, load, goal) || other.ratio == placement.ratio) return false;
-  const int64_t context = models::session_size(model.hparams, session).context;
-  if (tuning::largest_context(model, {model, groups, other}, session, load, fit) != context) {
+  if (!choose(request, other, true) || other.ratio == request.placement.ratio) return false;
+  const models::Model& model = *request.model;
+  const int64_t context = session_size(model.hparams, request.session).context;
+  const models::Placement there(model, request.devices, other);
+  if (tuning::largest_context(model, there, request.session, request.load, *request.fit) != context) {
+    const std::string& ratio = request.placement.ratio;
     write_err(fmt::format("shoal: tensor split {} instead, which leaves {} free on each device\n",
-                          placement.ratio.empty() ? "even" : placement.ratio, format_bytes(fit.margin)));
+                          ratio.empty() ? "even" : ratio, format_bytes(request.fit->margin)));
     return false;
   }
-  placement = other;
+  request.placement = other;
   return true;
 }
 
-void fit_context(const models::Model& model, const models::Placement& placement, models::SessionOptions& session,
-                 const models::LoadOptions& load, const tuning::FitOptions& options) {
-  const int64_t wanted = models::session_size(model.hparams, session).context;
-  const std::optional<int64_t> context = tuning::largest_context(model, placement, session, load, options);
+std::optional<tuning::LoadablePlan> fit_context(Request& request, const models::Placement& placement) {
+  const models::Model& model = *request.model;
+  const tuning::FitOptions& options = *request.fit;
+  models::SessionOptions& session = request.session;
+  const int64_t wanted = session_size(model.hparams, session).context;
+  auto planned = tuning::largest_plan(model, placement, session, request.load, options);
   const int64_t least = std::min(wanted, options.least());
-  const auto check_prompt = [&] { require_room_for_prompt(model, placement, session, load, options); };
-  if (!context && options.required) {
-    check_prompt();
-    fail_to_fit(model, placement, session, load, options, least);
+  if (!planned && options.required) {
+    require_room_for_prompt(request, placement);
+    fail_to_fit(request, placement, least);
   }
-  session.context = context.value_or(least);
-  if (session.context == wanted) return;
-  if (!context && !tuning::largest_context(model, placement, session, load, {.least_context = least})) {
-    check_prompt();
-    return;  // it is no remedy, and what is missing is said as an error
+  session.context = planned ? planned->plan.size.context : least;
+  if (session.context == wanted) return planned;
+  const bool has_margin = planned.has_value();
+  if (!has_margin) {
+    planned = tuning::largest_plan(model, placement, session, request.load, {.least_context = least});
+  }
+  if (!planned) {
+    require_room_for_prompt(request, placement);
+    return std::nullopt;  // it is no remedy, and what is missing is said as an error
   }
   write_err(fmt::format(
       "shoal: context {} instead of {}: {}\n", session.context, wanted,
-      context ? fmt::format("what fits, with at least {} left free on each device (--fit-target)",
-                            format_bytes(options.margin))
-              : fmt::format("more would leave less than {} free (--fit-target)", format_bytes(options.margin))));
+      has_margin ? fmt::format("what fits, with at least {} left free on each device (--fit-target)",
+                               format_bytes(options.margin))
+                 : fmt::format("more would leave less than {} free (--fit-target)", format_bytes(options.margin))));
+  return planned;
 }
 
 }  // namespace shoal::tools

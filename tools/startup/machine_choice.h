@@ -23,6 +23,9 @@ struct MachineQuestion {
   /// All devices that such a placement may use: the host's too, where something stays there.
   MachineQuestion(const models::Model& model, const models::DeviceGroups& groups,
                   const models::PlacementOptions& placement, std::string machine = {});
+  /// The same where the placement has been made.
+  MachineQuestion(const models::Model& model, const models::DeviceGroups& groups, const models::Placement& made,
+                  const models::PlacementOptions& placement, std::string machine);
 
   const models::Model& model;
   std::vector<Device*> devices;

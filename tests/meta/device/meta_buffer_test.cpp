@@ -180,6 +180,42 @@ Device& null_device(std::string_view params) {
   return Registry::instance().find_family("NULL")->create_device(params);
 }
 
+// A plan made before there is memory runs as it is where its shards were adopted, and is made again elsewhere.
+TEST_F(Copies, AdoptedShardsAreThoseOfThePlan) {
+  for (const bool adopts : {true, false}) {
+    TensorContext own;
+    Tensor* weight = own.add("sharded", DType::kF32, {8, 6, 1, 1});
+    ShardStore store(2);
+    store.declare(*weight, mesh.device->ask(*weight));
+    Graph graph;
+    Tensor* doubled = graph.output(add(graph, weight, weight));
+    Plan plan = make_plan(graph, store, mesh.device->members());
+    const uint64_t local = plan.ranks[1].graph->uid();
+    if (adopts) mesh.device->adopt(*weight, store);
+    const auto memory = allocate_tensors({&weight, 1}, mesh.device->buffer_type(), Usage::kWeights);
+    EXPECT_EQ(&shard(*weight, 1) == store.find(*weight)->local[1], adopts);
+    const auto backend = mesh.device->init();
+    PlanOptions options;
+    options.prepared = &plan;
+    const auto made = backend->create_plan(graph, options);
+    EXPECT_EQ(plan_of(*made).ranks[1].graph->uid() == local, adopts);
+    tensor_set(*weight, values.data(), 0, 192);
+    backend->compute_async(*made);
+    backend->synchronize();
+    EXPECT_EQ(test::read_floats(*doubled)[47], 2 * values[47]);
+  }
+}
+
+TEST_F(Copies, AdoptedShardsOfAnotherTensorAreNotTaken) {
+  TensorContext own;
+  Tensor* weight = own.add("sharded", DType::kF32, {8, 6, 1, 1});
+  ShardStore store(2);
+  store.declare(*weight, Layout::mirrored());
+  mesh.device->adopt(*weight, store);
+  const auto memory = allocate_tensors({&weight, 1}, mesh.device->buffer_type(), Usage::kWeights);
+  EXPECT_EQ(layout_of(*weight), layout_of(*sharded)) << "as the callback says";
+}
+
 TEST(MetaBufferFailure, OfOneMemberReleasesTheRest) {
   for (bool last : {false, true}) {
     Device& healthy = null_device("");

@@ -128,7 +128,9 @@ TEST(BenchText, KnowsTheCommit) {
 BenchRunner small_runner(const BenchOptions& options, int64_t context) {
   cpu::configure("devices=1,threads=1");
   models::DeviceGroups devices{find_devices({"CPU0"})};
-  return BenchRunner(load_engine(models::open_model(kModel), devices, {}, {context, 64}, {}), options);
+  Deployment deployment = resolve({models::open_model(kModel), devices, {}, {context, 64}});
+  load(deployment);
+  return BenchRunner(std::move(deployment), options);
 }
 
 TEST(BenchRunnerTest, MeasuresEachRepetition) {

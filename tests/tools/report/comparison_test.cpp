@@ -17,7 +17,8 @@ constexpr int32_t kTokens[] = {1, 20, 30, 40, 50, 60};
 std::string try_with(size_t bytes) {
   const test::CpuConfiguration configuration("devices=2,threads=1,memory=" + std::to_string(bytes));
   try {
-    const auto errors = compare_nodes(kModel, Registry::instance().device_list("CPU0,CPU1"), {}, {}, kTokens);
+    const auto errors =
+        compare_nodes(models::open_model(kModel), Registry::instance().device_list("CPU0,CPU1"), {}, {}, kTokens);
     EXPECT_GT(errors.size(), 200U);
     return {};
   } catch (const DeviceError& error) {

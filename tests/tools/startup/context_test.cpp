@@ -113,19 +113,20 @@ TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
 
 /// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.
 std::string error_of_prompt(int64_t room, tuning::FitOptions fit) {
-  const auto model = models::open_model(kModel);
-  models::SessionOptions session{.context = room, .batch = 32};
-  const models::LoadOptions load{.use_mapping = false, .repack = false};
-  const auto placement = [&model] { return models::Placement(*model, models::cpu_groups({1}), {{}, 1}); };
-  const size_t needed = models::ModelPlan(*model, placement(), session, load).memory.front().use.total();
-  const models::LimitedCpuDevices limited(fmt::format("memory={}", needed + 1000));
-  session.context = 512;
+  Request request{models::open_model(kModel), models::cpu_groups({1}), {{}, 1}, {.context = room, .batch = 32}};
+  request.load = {.use_mapping = false, .repack = false};
+  request.fit = fit;
+  const auto placement = [&] { return models::Placement(*request.model, request.devices, request.placement); };
+  const models::ModelPlan plan(*request.model, placement(), request.session, request.load);
+  const models::LimitedCpuDevices limited(fmt::format("memory={}", plan.memory.front().use.total() + 1000));
+  request.devices = models::cpu_groups({1});
+  request.session.context = 512;
   try {
-    fit_context(*model, placement(), session, load, fit);
+    fit_context(request, placement());
   } catch (const DeviceError& error) {
     return error.what();
   }
-  return fmt::format("context {}", session.context);
+  return fmt::format("context {}", request.session.context);
 }
 
 TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {

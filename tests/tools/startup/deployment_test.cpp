@@ -1,0 +1,121 @@
+// One straight start-up: the graphs that are planned to see whether a model fits are those that run.
+#include "tools/startup/deployment.h"
+
+#include <gtest/gtest.h>
+
+#include "meta/device/meta_device.h"
+#include "tests/devices/cpu_configuration.h"
+#include "tests/tools/child.h"
+#include "tools/bench/bench.h"
+
+namespace shoal::tools {
+namespace {
+
+/// Graphs that the architecture has built.
+int builds = 0;
+const models::Architecture* real_architecture = nullptr;
+
+void count_and_define(models::Decoder& decoder) {
+  ++builds;
+  real_architecture->define(decoder);
+}
+
+/// By groups of devices.
+class DeploymentTest : public ::testing::TestWithParam<std::vector<std::string>> {
+ protected:
+  Request request() {
+    Request request{models::open_model(kModel), {}};
+    for (const std::string& list : GetParam()) request.devices.push_back(Registry::instance().device_list(list));
+    real_architecture = request.model->architecture;
+    counting_ = *real_architecture;
+    counting_.define = count_and_define;
+    request.model->architecture = &counting_;
+    builds = 0;
+    request.placement.threads = 1;
+    request.placement.mode = request.devices.size() > 1 ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+    request.session = {.context = 128, .batch = 64, .candidates = 1};
+    return request;
+  }
+
+  /// The local graphs of the first member of each device that several stand behind.
+  static std::vector<uint64_t> planned(const models::PlannedGraph& graph) {
+    std::vector<uint64_t> uids;
+    for (size_t d = 0; d < graph.plans.size(); ++d) {
+      if (graph.plans[d]->ranks.size() > 1) uids.push_back(graph.plans[d]->ranks.front().graph->uid());
+    }
+    return uids;
+  }
+  static std::vector<uint64_t> running(const Deployment& deployment) {
+    std::vector<uint64_t> uids;
+    for (size_t d = 0; d < deployment.placement->devices().size(); ++d) {
+      const int device = static_cast<int>(d);
+      if (deployment.placement->policy_of(device) == nullptr) continue;
+      const GraphPlan& plan = *deployment.session->scheduler().scheduled().plan(device);
+      uids.push_back(meta::plan_of(plan).ranks.front().graph->uid());
+    }
+    return uids;
+  }
+
+  test::CpuConfiguration configuration_{"devices=3,threads=1"};
+  models::Architecture counting_{};
+};
+
+TEST_P(DeploymentTest, PlansEachGraphOnceAndRunsIt) {
+  for (const bool fits_context : {false, true}) {
+    Request asked = request();
+    if (fits_context) asked.fit = tuning::FitOptions{.least_context = 1};
+    Deployment deployment = resolve(std::move(asked));
+    EXPECT_EQ(builds, 5) << "for 1, 8, 16, 32 and 64 tokens";
+    const auto step = planned(deployment.plan->step), prompt = planned(deployment.plan->prompts.front());
+    load(deployment);
+    start_session(deployment);
+    models::Session& session = *deployment.session;
+    const std::vector<int32_t> tokens = bench_tokens(66, deployment.model->hparams.vocab);
+    session.evaluate(std::span(tokens).first(64));
+    session.candidates();
+    EXPECT_EQ(running(deployment), prompt);
+    for (size_t i = 64; i < tokens.size(); ++i) {
+      session.evaluate({&tokens[i], 1});
+      session.candidates();
+      EXPECT_EQ(running(deployment), step);
+    }
+    EXPECT_EQ(builds, 5);
+    EXPECT_EQ(session.compilations(), 0);
+  }
+}
+
+/// What a session that plans for itself gives, where nobody has told the devices of a plan, too.
+TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
+  Deployment deployment = resolve(request());
+  load(deployment);
+  const models::SessionOptions options = deployment.session_options;
+  const std::vector<int32_t> tokens = bench_tokens(71, deployment.model->hparams.vocab);
+  const auto run = [&tokens](models::Session& session) {
+    std::vector<models::TokenLogit> best;
+    for (const size_t count : {70, 1}) {
+      session.evaluate(std::span(tokens).subspan(count == 1 ? 70 : 0, count));
+      best.push_back(session.candidates().front());
+    }
+    return best;
+  };
+  std::vector<models::TokenLogit> expected;
+  {
+    models::Session own(*deployment.model, *deployment.placement, deployment.placement->init(), options);
+    expected = run(own);
+  }
+  {
+    models::ModelPlan other(*deployment.model, *deployment.placement, options, deployment.load_options);
+    models::Session unannounced(*deployment.model, *deployment.placement, deployment.placement->init(), options,
+                                std::move(other));
+    EXPECT_EQ(run(unannounced), expected);
+  }
+  start_session(deployment);
+  EXPECT_EQ(run(*deployment.session), expected);
+}
+
+using Groups = std::vector<std::string>;
+INSTANTIATE_TEST_SUITE_P(Devices, DeploymentTest,
+                         ::testing::Values(Groups{"CPU0"}, Groups{"CPU0,CPU1"}, Groups{"CPU0,CPU1", "CPU2"}));
+
+}  // namespace
+}  // namespace shoal::tools

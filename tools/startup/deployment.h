@@ -1,0 +1,50 @@
+// From a command line to a model on devices, in one straight pass that run, plan, bench and compare share:
+//
+//   Request          what the flags say: model, devices, placement, session, how to load
+//   resolve()        shares for "auto", the placement, a context that fits, the plan  ->  Deployment
+//   load()           weights, where there is room for all that the plan needs
+//   start_session()  the session, which runs the plan's own graphs
+//
+// Nothing is placed or planned twice: `shoal plan` prints the plan that `shoal run` runs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/place/placement.h"
+#include "models/session/model_plan.h"
+#include "models/session/session.h"
+#include "tools/startup/auto_split.h"
+#include "tuning/fit.h"
+
+namespace shoal::tools {
+
+struct Deployment {
+  std::unique_ptr<models::Placement> placement;  ///< first, because the model's memory is its devices'
+  std::unique_ptr<models::Model> model;
+  models::DeviceGroups devices;
+  models::PlacementOptions placement_options;  ///< with the shares that were chosen
+  models::SessionOptions session_options;      ///< with the context that fits
+  models::LoadOptions load_options;            ///< as the plan has weights
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr once the session has it
+  std::unique_ptr<models::Session> session;
+
+  /// The devices with their mode and shares.
+  tuning::Candidate candidate() const;
+};
+
+/// Chooses shares where the ratio is "auto", places the model, starts the devices' threads where the request says so,
+/// makes the context smaller where it asks for that, and plans. Throws DeviceError when a device cannot start its
+/// threads, and Interrupted on Ctrl-C.
+Deployment resolve(Request request);
+
+/// Loads the weights with a progress bar. Throws DeviceError before anything is loaded when a device has too little
+/// memory, and Interrupted on Ctrl-C.
+void load(Deployment& deployment);
+
+/// Makes the session of a loaded deployment, with its plan and backends.
+void start_session(Deployment& deployment);
+
+}  // namespace shoal::tools
