@@ -110,6 +110,9 @@ class MultiBuffer final : public Buffer {
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override {
     tensor.buffer->set(tensor, data, offset, size);
   }
+  void do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) override {
+    tensor.buffer->fill(tensor, offset, size, read);
+  }
   void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override {
     tensor.buffer->get(tensor, data, offset, size);
   }
@@ -227,6 +230,19 @@ void Buffer::memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) {
   check_holds("memset", *this, tensor);
   check_range("memset", tensor, offset, size);
   if (size != 0) do_memset(tensor, value, offset, size);
+}
+
+void Buffer::fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
+  check_holds("fill", *this, tensor);
+  check_range("fill", tensor, offset, size);
+  if (size != 0) do_fill(tensor, offset, size, read);
+}
+
+void Buffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
+  thread_local std::vector<std::byte> stage;  // who fills a tensor fills many, piece by piece
+  if (stage.size() < size) stage.resize(size);
+  read(offset, {stage.data(), size});
+  do_set(tensor, stage.data(), offset, size);
 }
 
 void Buffer::set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {

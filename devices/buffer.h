@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -52,6 +53,10 @@ struct Rows {
   size_t stride = 0;  ///< inside the tensor
 };
 
+/// Gives bytes of a tensor, in its stored order from byte `offset` on, to memory of the host. May be called by several
+/// threads at a time, for any bytes and in any order.
+using ByteReader = std::function<void(size_t offset, std::span<std::byte> to)>;
+
 class Buffer {
  public:
   Buffer(BufferType& type, size_t size);
@@ -87,6 +92,9 @@ class Buffer {
   /// Blocking. Throws InvalidArgument when [offset, offset + size) is outside the tensor.
   void set(Tensor& tensor, const void* data, size_t offset, size_t size);
   void get(const Tensor& tensor, void* data, size_t offset, size_t size);
+  /// As set(), with bytes [offset, offset + size) from where `read` gets them: straight into the tensor's memory where
+  /// the host can write that, else through memory of this thread. Throws what `read` throws, too.
+  void fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read);
   void memset(Tensor& tensor, uint8_t value, size_t offset, size_t size);
   /// Rows with a stride in the tensor and one in host memory.
   void set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
@@ -120,6 +128,8 @@ class Buffer {
   virtual void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) = 0;
   virtual void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) = 0;
   virtual void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) = 0;
+  // Default: reads all of it, then sets it.
+  virtual void do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read);
   // Default: a loop over the 1-d forms.
   virtual void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
   virtual void do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);

@@ -45,6 +45,11 @@ void HostBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t 
                  [&](size_t at, size_t done, size_t length) { std::memcpy(tensor.data + at, from + done, length); });
 }
 
+void HostBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
+  if (!is_host() || !tensor.is_contiguous()) return Buffer::do_fill(tensor, offset, size, read);
+  read(offset, {tensor.data + offset, size});
+}
+
 void HostBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   auto* to = static_cast<std::byte*>(data);
   for_each_piece(tensor, offset, size,

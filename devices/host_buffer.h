@@ -21,6 +21,7 @@ class HostBuffer : public Buffer {
 
  protected:
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override;
+  void do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) override;
   void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
 

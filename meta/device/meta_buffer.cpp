@@ -278,6 +278,30 @@ void MetaBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t 
   if (shards.layout.is_partial()) zero_other_addends(shards, offset, size);
 }
 
+void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
+  const Shards& shards = shards_of(tensor);
+  struct Part {
+    Tensor* local;
+    size_t at, bytes, from;
+  };
+  std::vector<Part> parts;
+  size_t sum = 0;
+  bool is_whole = shards.layout.is_split();
+  for (size_t rank = 0; is_whole && rank < shards.local.size(); ++rank) {
+    for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
+      is_whole &= r.local.rows == 1;
+      parts.push_back({shards.local[rank], r.local.offset, r.local.row_bytes, offset + r.host_offset});
+      sum += r.local.row_bytes;
+    }
+  }
+  // What two ranks have is better read once, and cut up here.
+  if (!is_whole || sum != size) return Buffer::do_fill(tensor, offset, size, read);
+  for (const Part& part : parts) {
+    const auto own = [&](size_t at, std::span<std::byte> to) { read(part.from + at - part.at, to); };
+    part.local->buffer->fill(*part.local, part.at, part.bytes, own);
+  }
+}
+
 void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   if (shards.layout.is_partial()) return read_partial(shards, data, offset, size);

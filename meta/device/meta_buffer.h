@@ -89,6 +89,8 @@ class MetaBuffer final : public Buffer {
 
  protected:
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override;
+  /// Ranks whose shards have the bytes in one stretch each, and no two the same, read for themselves.
+  void do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) override;
   void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
   /// Forgets and frees the shards of all tensors placed here; they must be placed again before they are used.

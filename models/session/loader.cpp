@@ -53,10 +53,21 @@ class Work {
   const LoadProgress& report_;
 };
 
+/// Does the tensor lie where the file is mapped?
+bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
+  return tensor.data == source.data;
+}
+
 void load_pieces(const GgufFile& file, Work& work) {
-  std::vector<std::byte> staging;
   while (const Piece* piece = work.next()) {
-    load_piece(file, *piece, staging);
+    Tensor& tensor = *piece->tensor;
+    const GgufTensor& source = *piece->source;
+    if (is_mapped(tensor, source)) {
+      file.fetch(source, piece->offset, piece->bytes);
+    } else {
+      tensor.buffer->fill(tensor, piece->offset, piece->bytes,
+                          [&](size_t offset, std::span<std::byte> to) { file.read(source, offset, to); });
+    }
     work.done(*piece);
   }
 }

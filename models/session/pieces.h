@@ -1,6 +1,4 @@
-// Pieces: the parts of a tensor that loading reads at a time, and how one gets from the file to where the tensor lies:
-// straight into memory of the host, even where several devices have the rows of the piece, or through memory of
-// the thread that loads it. Thread-safe for different pieces.
+// Pieces: the parts of a tensor that a thread loads at a time.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +22,5 @@ struct Piece {
 /// Appends the pieces of a tensor, in order: about a megabyte each, of whole groups of rows of a matrix or of whole
 /// matrices. Example: 512 rows of 4352 bytes are 2 pieces of 240 rows and one of 32.
 void cut(Tensor& tensor, const GgufTensor& source, std::vector<Piece>& pieces);
-
-/// Does the tensor lie where the file is mapped?
-bool is_mapped(const Tensor& tensor, const GgufTensor& source);
-
-/// Reads one piece. `staging` is scratch memory of the calling thread, kept between calls.
-void load_piece(const GgufFile& file, const Piece& piece, std::vector<std::byte>& staging);
 
 }  // namespace shoal::models

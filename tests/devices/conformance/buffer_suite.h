@@ -82,6 +82,25 @@ TEST_P(BufferSuite, SetAndGetAnyByteRange) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin() + 11));
 }
 
+TEST_P(BufferSuite, FillReadsEachByteOfARange) {
+  Tensor& x = placed("x", {33, 7, 1, 1});
+  const std::vector<float> values = ramp(33 * 7);
+  const auto bytes = std::as_bytes(std::span(values));
+  std::vector<int> reads(x.bytes());
+  const ByteReader read = [&](size_t offset, std::span<std::byte> to) {
+    std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), to.size(), to.begin());
+    for (size_t i = 0; i < to.size(); ++i) ++reads[offset + i];
+  };
+  x.buffer->fill(x, 0, 123, read);
+  x.buffer->fill(x, 123, 400, read);
+  x.buffer->fill(x, 523, x.bytes() - 523, read);
+  EXPECT_EQ(get_floats(x), values);
+  EXPECT_EQ(reads, std::vector<int>(x.bytes(), 1));
+  EXPECT_THROW(x.buffer->fill(x, 0, x.bytes() + 1, read), InvalidArgument);
+  const ByteReader fails = [](size_t, std::span<std::byte>) { fail<InvalidArgument>("the file is too short"); };
+  EXPECT_THROW(x.buffer->fill(x, 0, 4, fails), InvalidArgument);
+}
+
 TEST_P(BufferSuite, RangesOutsideTheTensorAreRefused) {
   Tensor& x = placed("x", {8, 2, 1, 1});
   std::vector<std::byte> bytes(256);

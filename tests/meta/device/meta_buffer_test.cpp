@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -178,6 +179,25 @@ TEST_F(Copies, ResetForgetsWhatWasPlaced) {
 
 Device& null_device(std::string_view params) {
   return Registry::instance().find_family("NULL")->create_device(params);
+}
+
+// Rows of a split tensor go straight to the members' memory; of others one read serves all members.
+TEST_F(Copies, FillReadsForEachMember) {
+  Tensor* columns = context.add("columns", DType::kF32, {8, 6, 1, 1});
+  const auto meta = MetaDevice::create({mesh.members[0], mesh.members[1]},
+                                       test::callback_for({{"columns", split(0, 2, "5:{0} 3:{1}")}}));
+  const auto memory = allocate_tensors({&columns, 1}, meta->buffer_type(), Usage::kWeights);
+  const auto reads_of = [this](Tensor& tensor) {
+    std::vector<size_t> sizes;
+    tensor.buffer->fill(tensor, 0, 192, [&](size_t offset, std::span<std::byte> to) {
+      std::memcpy(to.data(), reinterpret_cast<const std::byte*>(values.data()) + offset, to.size());
+      sizes.push_back(to.size());
+    });
+    EXPECT_EQ(test::read_floats(tensor), values);
+    return sizes;
+  };
+  EXPECT_THAT(reads_of(*sharded), testing::ElementsAre(64, 32, 96)) << "rows 0 and 1, row 5, and rows 2 to 4";
+  EXPECT_THAT(reads_of(*columns), testing::ElementsAre(192));
 }
 
 // A plan made before there is memory runs as it is where its shards were adopted, and is made again elsewhere.
