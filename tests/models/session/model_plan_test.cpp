@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "meta/device/meta_device.h"
 #include "tests/models/tiny_model.h"
 
 namespace shoal::models {
@@ -75,6 +76,44 @@ TEST(MappingWarning, SaysThatTheFileWillBeReadAgainAndAgain) {
   EXPECT_NE(warning(12 * kMiB, 10 * kMiB, 1), "");  // cannot happen after require_memory, but must not wrap around
   EXPECT_EQ(warning(12 * kMiB, 10 * kMiB, 0), "");
 }
+
+/// By implementation of the collectives. CTest runs it with emulated GPUs, too.
+class PlannedText : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PlannedText, IsThatOfThePlanThatRuns) {
+  const std::string comm = GetParam();
+  const std::vector<Device*> devices = cpu_devices(2);
+  const bool on_cpus = devices.front()->type() == DeviceType::kCpu, is_for_cpus = comm == "host";
+  const bool is_for_gpus = comm == "p2p" || comm == "nccl";
+  if ((is_for_gpus && on_cpus) || (is_for_cpus && !on_cpus)) GTEST_SKIP() << "not between such devices";
+  auto model = open_model(tiny_model_path("q8_0"));
+  Placement placement(*model, devices, {.ratio = "2,1", .threads = on_cpus ? 1 : 0, .comm = comm});
+  const SessionOptions options{.context = 64, .batch = 8};
+  const ModelPlan planned(*model, placement, options);
+  load_weights(*model, placement);
+  {
+    Session session(*model, placement, placement.init(), options);
+    const auto expect_same = [&](const PlannedGraph& expected, const std::vector<int32_t>& tokens) {
+      session.evaluate(tokens);
+      session.logits();
+      const meta::Plan& running = meta::plan_of(*session.scheduler().scheduled().plan(0));
+      EXPECT_EQ(meta::layouts_text(running), meta::layouts_text(expected.on()));
+      EXPECT_EQ(meta::steps_text(running), meta::steps_text(expected.on()));
+      for (int rank = 0; rank < 2; ++rank) {
+        EXPECT_EQ(meta::local_text(running, rank), meta::local_text(expected.on(), rank));
+        const auto &is = running.ranks[rank].memory, &was = expected.on().ranks[rank].memory;
+        EXPECT_EQ(is.compute, was.compute);
+        EXPECT_EQ(is.communication, was.communication);
+      }
+    };
+    expect_same(planned.prompts.front(), {1, 527, 261, 3, 4, 5, 6, 7});
+    expect_same(planned.step, {8});
+  }
+  unload_weights(*model);
+}
+
+INSTANTIATE_TEST_SUITE_P(Collectives, PlannedText, ::testing::Values("auto", "host", "staged", "p2p", "nccl"),
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace shoal::models
