@@ -134,7 +134,7 @@ class Search {
   Prediction consider(const std::vector<double>& shares) {
     Candidate candidate = candidate_;
     candidate.shares = shares;
-    const models::Placement placement(scenario_.model, candidate.groups, placement_of(candidate, scenario_.placement));
+    const models::Placement placement(scenario_.model, candidate.groups, placement_of(candidate, scenario_));
     const std::string key = split_key(scenario_.model, placement);
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;

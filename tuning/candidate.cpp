@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "base/error.h"
@@ -130,6 +131,12 @@ models::PlacementOptions placement_of(const Candidate& candidate, models::Placem
   return options;
 }
 
+models::PlacementOptions placement_of(const Candidate& candidate, const Scenario& scenario) {
+  models::PlacementOptions options = placement_of(candidate, scenario.placement);
+  options.machine = {std::shared_ptr<const void>(), &scenario.machine};  // without a share in its ownership
+  return options;
+}
+
 std::string split_key(const models::Model& model, const models::Placement& placement) {
   models::KvCache cache;
   declare_cache(cache, model.hparams, {1, DType::kF32, DType::kF32});
@@ -149,8 +156,7 @@ std::string split_key(const models::Model& model, const models::Placement& place
 std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate) {
   constexpr int kMost = 99;
   const auto key_of = [&](const Candidate& one) {
-    return split_key(scenario.model,
-                     models::Placement(scenario.model, one.groups, placement_of(one, scenario.placement)));
+    return split_key(scenario.model, models::Placement(scenario.model, one.groups, placement_of(one, scenario)));
   };
   if (candidate.shares.empty()) return {};
   const std::string wanted = key_of(candidate);

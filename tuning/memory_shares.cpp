@@ -86,7 +86,7 @@ bool MemoryShares::needs_no_repack(const Fit& fit) const {
 models::Placement MemoryShares::placement(const Shares& shares) const {
   Candidate candidate = candidate_;
   candidate.shares = shares;
-  return {scenario_.model, candidate.groups, placement_of(candidate, scenario_.placement)};
+  return {scenario_.model, candidate.groups, placement_of(candidate, scenario_)};
 }
 
 std::optional<MemoryShares::Fit> MemoryShares::fit_of(const Shares& shares, int64_t asked) const {

@@ -268,7 +268,7 @@ void require_room(const Workload& workload, int64_t context) {
 Prediction Scenario::predict(const Candidate& candidate) const {
   if (poll) poll();
   require_room(workload, session_size(model.hparams, session).context);
-  const models::Placement there(model, candidate.groups, placement_of(candidate, placement));
+  const models::Placement there(model, candidate.groups, placement_of(candidate, *this));
   return predict(candidate, there, models::ModelPlan(model, there, session, load));
 }
 

@@ -108,6 +108,8 @@ std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& c
 
 /// The options for a candidate's Placement.
 models::PlacementOptions placement_of(const Candidate& candidate, models::PlacementOptions options);
+/// The same in a scenario: its options, and plans for its machine, which must outlive the placement.
+models::PlacementOptions placement_of(const Candidate& candidate, const Scenario& scenario);
 /// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
 std::string split_key(const models::Model& model, const models::Placement& placement);
 

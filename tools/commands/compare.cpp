@@ -6,12 +6,12 @@
 
 #include "base/error.h"
 #include "models/tokenizer/tokenizer.h"
+#include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/command.h"
 #include "tools/report/comparison.h"
 #include "tools/startup/auto_split.h"
 
@@ -70,6 +70,7 @@ int compare(CompareFlags& flags) {
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
   Request request{std::move(model), {devices}, flags.devices.placement(), flags.context.session()};
   choose_shares(request);
+  choose_machine(request);
   const std::vector<NodeError> errors =
       compare_nodes(std::move(request.model), devices, request.placement, request.session, tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),

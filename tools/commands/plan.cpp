@@ -8,6 +8,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "models/session/model_plan.h"
 #include "tools/bench/bench_report.h"
+#include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/model_text.h"
@@ -16,7 +17,6 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/command.h"
 #include "tools/cli/text.h"
 #include "tools/cli/threads.h"
 #include "tools/report/plan_report.h"
@@ -230,7 +230,7 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   const MachineQuestion question(*planned.model, planned.devices, *planned.placement, planned.placement_options,
                                  flags.machine);
   Outlook outlook;
-  const auto machine = flags.recommend ? require_machine(question) : find_machine(question);
+  const auto machine = planned.machine ? planned.machine : find_machine(question);
   if (!machine) {
     outlook.missing = fmt::format("no prediction of speed: {} makes it possible", probe_command(question));
     return outlook;
@@ -244,7 +244,7 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
     if (interrupted()) throw Interrupted();
   };
   const tuning::Scenario scenario{*planned.model,
-                                  machine->model,
+                                  *machine->model,
                                   planned.placement_options,
                                   planned.session_options,
                                   planned.load_options,
@@ -303,6 +303,7 @@ Request request_of(const PlanFlags& flags) {
   request.goal = goal_of(flags, request);
   // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
   request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
+  if (flags.recommend) choose_machine(request, true);
   return request;
 }
 

@@ -8,13 +8,13 @@
 #include <random>
 
 #include "models/tokenizer/tokenizer.h"
+#include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/command.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/commands/generation.h"
 #include "tools/report/trace_file.h"

@@ -68,8 +68,7 @@ class Timeline {
 }  // namespace
 
 std::vector<TraceEvent> simulated_trace(const tuning::Scenario& scenario, const tuning::Candidate& candidate) {
-  const models::Placement placement(scenario.model, candidate.groups,
-                                    tuning::placement_of(candidate, scenario.placement));
+  const models::Placement placement(scenario.model, candidate.groups, tuning::placement_of(candidate, scenario));
   const models::ModelPlan plan(scenario.model, placement, scenario.session, scenario.load);
   Timeline timeline(placement, scenario.machine);
   const tuning::Workload& work = scenario.workload;

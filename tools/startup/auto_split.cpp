@@ -96,14 +96,15 @@ void require_room_for_prompt(const Request& request, const models::Placement& pl
 }
 
 /// Shares in place of "auto". `says_misfit`: in a line, where none fit.
-bool choose(const Request& request, models::PlacementOptions& placement, bool says_misfit) {
+bool choose(Request& request, models::PlacementOptions& placement, bool says_misfit) {
   if (placement.ratio != kAutoRatio) return true;
   placement.ratio.clear();
   if (sharers(request.devices, placement.mode) < 2) return true;
   const models::Model& model = *request.model;
-  const KnownMachine machine = require_machine({model, request.devices, placement, request.goal.machine});
+  choose_machine(request, true);
+  placement.machine = request.machine->model;
   const tuning::Workload workload = workload_of(request.goal, session_size(model.hparams, request.session).context);
-  tuning::Scenario scenario{model, machine.model, placement, request.session, request.load, workload};
+  tuning::Scenario scenario{model, *request.machine->model, placement, request.session, request.load, workload};
   const tuning::Candidate candidate{request.devices, placement.mode, {}};
   tuning::BestShares found = search_shares(scenario, candidate, request.goal.objective);
   if (!found.best.fits && request.load.repack) {
@@ -119,6 +120,17 @@ bool choose(const Request& request, models::PlacementOptions& placement, bool sa
 }
 
 }  // namespace
+
+void choose_machine(Request& request, bool required) {
+  const auto acts_as_one = [](const std::vector<Device*>& group) { return group.size() > 1; };
+  const bool has_mesh = request.placement.mode == models::SplitMode::kTensor
+                            ? request.devices.size() > 1 || request.devices.front().size() > 1
+                            : std::any_of(request.devices.begin(), request.devices.end(), acts_as_one);
+  if (request.machine || (!required && !has_mesh)) return;
+  const MachineQuestion question(*request.model, request.devices, request.placement, request.goal.machine);
+  request.machine = required ? require_machine(question) : find_machine(question);
+  if (request.machine) request.placement.machine = request.machine->model;
+}
 
 bool choose_shares(Request& request) {
   return choose(request, request.placement, !request.fit);  // else choose_again() follows

@@ -1,4 +1,5 @@
-// `--tensor-split auto`: the shares predicted to be fastest (tuning/best_shares.h).
+// The machine that plans are made for, and `--tensor-split auto`: the shares predicted to be fastest there
+// (tuning/best_shares.h).
 #pragma once
 
 #include <memory>
@@ -27,8 +28,14 @@ struct Request {
   models::LoadOptions load = {};
   std::optional<tuning::FitOptions> fit = {};
   ShareGoal goal = {};
-  bool starts_threads = true;  ///< of the devices' backends
+  std::optional<KnownMachine> machine = {};  ///< choose_machine(); also in `placement`
+  bool starts_threads = true;                ///< of the devices' backends
 };
+
+/// Where several devices act as one: the machine that they are of, so that meta devices plan for its speeds and links.
+/// What is kept of a probe, or the one that the goal names; where there is none, they plan with rough figures.
+/// `required`: the devices are probed then. Throws what find_machine() and require_machine() throw.
+void choose_machine(Request& request, bool required = false);
 
 /// Where the ratio of the placement is "auto": puts shares there, and says in a line on stderr which. With one device,
 /// or one group of them with layers, there is nothing to choose. Probes the devices where that was not done before, and

@@ -33,6 +33,7 @@ tuning::Candidate Deployment::candidate() const {
 Deployment resolve(Request request) {
   Deployment deployment;
   const bool has_room = choose_shares(request);
+  choose_machine(request);
   place(deployment, request);
   std::optional<tuning::LoadablePlan> planned;
   if (request.fit) planned = fit_context(request, *deployment.placement);
@@ -47,6 +48,7 @@ Deployment resolve(Request request) {
   }
   deployment.model = std::move(request.model);
   deployment.devices = std::move(request.devices);
+  deployment.machine = std::move(request.machine);
   deployment.placement_options = std::move(request.placement);
   deployment.session_options = request.session;
   deployment.load_options = planned->load;

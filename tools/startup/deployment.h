@@ -1,7 +1,7 @@
 // From a command line to a model on devices, in one straight pass that run, plan, bench and compare share:
 //
 //   Request          what the flags say: model, devices, placement, session, how to load
-//   resolve()        shares for "auto", the placement, a context that fits, the plan  ->  Deployment
+//   resolve()        the machine, shares for "auto", the placement, a context that fits, the plan  ->  Deployment
 //   load()           weights, where there is room for all that the plan needs
 //   start_session()  the session, which runs the plan's own graphs
 //
@@ -24,6 +24,7 @@ struct Deployment {
   std::unique_ptr<models::Placement> placement;  ///< first, because the model's memory is its devices'
   std::unique_ptr<models::Model> model;
   models::DeviceGroups devices;
+  std::optional<KnownMachine> machine;  ///< that the plan is for, where several devices act as one and it is known
   models::PlacementOptions placement_options;  ///< with the shares that were chosen
   models::SessionOptions session_options;      ///< with the context that fits
   models::LoadOptions load_options;            ///< as the plan has weights
@@ -35,9 +36,9 @@ struct Deployment {
   tuning::Candidate candidate() const;
 };
 
-/// Chooses shares where the ratio is "auto", places the model, starts the devices' threads where the request says so,
-/// makes the context smaller where it asks for that, and plans. Throws DeviceError when a device cannot start its
-/// threads, and Interrupted on Ctrl-C.
+/// Finds the machine, chooses shares where the ratio is "auto", places the model, starts the devices' threads where the
+/// request says so, makes the context smaller where it asks for that, and plans. Throws DeviceError when a device
+/// cannot start its threads, and Interrupted on Ctrl-C.
 Deployment resolve(Request request);
 
 /// Loads the weights with a progress bar. Throws DeviceError before anything is loaded when a device has too little

@@ -36,10 +36,11 @@ std::vector<DType> dtypes_of(const models::Model& model) {
 }
 
 /// The machine of --machine, read once: a pipe has nothing more to give then.
-const machine::MachineModel& named_machine(const std::string& name) {
-  static std::map<std::string, machine::MachineModel> known;
-  const auto found = known.find(name);
-  return found != known.end() ? found->second : known.emplace(name, machine::find_machine(name)).first->second;
+std::shared_ptr<const machine::MachineModel> named_machine(const std::string& name) {
+  static std::map<std::string, std::shared_ptr<const machine::MachineModel>> known;
+  auto& machine = known[name];
+  if (machine == nullptr) machine = std::make_shared<machine::MachineModel>(machine::find_machine(name));
+  return machine;
 }
 
 std::string names_of(std::span<Device* const> devices) {
@@ -79,7 +80,7 @@ MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGro
 
 std::string lack_of(const KnownMachine& machine, const MachineQuestion& question) {
   for (const Device* device : question.devices) {
-    const auto& known = machine.model.devices;
+    const auto& known = machine.model->devices;
     const bool is_known =
         std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
     if (is_known) continue;
@@ -96,7 +97,8 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
   auto found = machine::find_measured(question.devices, question.threads, dtypes_of(question.model), question.comm);
   if (!found) return std::nullopt;
   warn_of_disturbance(found->machine, remedy_for(question));
-  return KnownMachine{std::move(found->machine), "measured " + found->measured};
+  return KnownMachine{std::make_shared<machine::MachineModel>(std::move(found->machine)),
+                      "measured " + found->measured};
 }
 
 KnownMachine require_machine(const MachineQuestion& question) {
@@ -130,7 +132,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
   }
   bar.clear();
   warn_of_disturbance(machine, remedy_for(question));
-  return {std::move(machine), "measured just now"};
+  return {std::make_shared<machine::MachineModel>(std::move(machine)), "measured just now"};
 }
 
 Device& simulated_device(const machine::DeviceModel& described) {
@@ -148,14 +150,14 @@ Device& simulated_device(const machine::DeviceModel& described) {
 void take_devices_of(const std::string& machine, DeviceFlags& flags) {
   if (machine.empty() || !(flags.list.empty() || names_all(flags.list))) return;
   flags.names.clear();
-  for (const machine::DeviceModel& device : named_machine(machine).devices) flags.names.push_back(device.name);
+  for (const machine::DeviceModel& device : named_machine(machine)->devices) flags.names.push_back(device.name);
   flags.group_sizes.assign(flags.names.size(), 1);
   if (!flags.list.empty()) flags.list = fmt::format("{}", fmt::join(flags.names, ","));
 }
 
 models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags) {
   if (machine.empty()) return flags.find_groups();
-  const machine::MachineModel& model = named_machine(machine);
+  const machine::MachineModel& model = *named_machine(machine);
   flags.plugins.load();
   // All of them at once: another CPU device changes those that were there before.
   std::vector<Device*> devices = find_known_devices(flags.names);

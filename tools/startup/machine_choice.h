@@ -2,6 +2,7 @@
 // was probed (machine/probe.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace shoal::tools {
 
 struct KnownMachine {
-  machine::MachineModel model;
+  std::shared_ptr<const machine::MachineModel> model;
   std::string origin;  ///< "H200x8", "machine.json", "measured 2026-11-22 07:00:00 UTC"
 };
 

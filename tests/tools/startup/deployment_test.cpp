@@ -1,10 +1,16 @@
 // One straight start-up: the graphs that are planned to see whether a model fits are those that run.
 #include "tools/startup/deployment.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "machine/catalogue.h"
+#include "machine/cost_model.h"
 #include "meta/device/meta_device.h"
 #include "tests/devices/cpu_configuration.h"
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 #include "tools/bench/bench.h"
 
@@ -111,6 +117,28 @@ TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
   }
   start_session(deployment);
   EXPECT_EQ(run(*deployment.session), expected);
+}
+
+/// Devices of a file, which does not have to be of this machine.
+TEST_P(DeploymentTest, PlansForTheMachineThatIsNamed) {
+  test::TemporaryFolder folder;
+  machine::MachineModel described = machine::make_machine("H200x3-nvlink");
+  for (size_t d = 0; d < described.devices.size(); ++d) described.devices[d].name = fmt::format("CPU{}", d);
+  std::ofstream(folder.path() / "machine.json") << machine::to_json(described);
+  Request asked = request();
+  asked.goal.machine = folder.path() / "machine.json";
+  Deployment deployment = resolve(std::move(asked));
+  bool has_mesh = false;
+  for (Device* device : deployment.placement->devices()) {
+    const auto* mesh = dynamic_cast<const meta::MetaDevice*>(device);
+    if (mesh == nullptr) continue;
+    has_mesh = true;
+    EXPECT_EQ(mesh->plan_context().costs.collective(Op::kAllReduce, 2, 1e6),
+              described.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1}, 1e6));
+    EXPECT_NE(machine::CostModel().collective(Op::kAllReduce, 2, 1e6),
+              described.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1}, 1e6));
+  }
+  EXPECT_EQ(deployment.machine.has_value(), has_mesh) << "one device by itself has nothing to choose";
 }
 
 using Groups = std::vector<std::string>;
