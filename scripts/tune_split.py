@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from measuring import arguments, python  # noqa: E402
 
-python.use_packages("tune_split", "matplotlib", "numpy", "optuna", "rich", "scipy")
+python.use_packages("tune_split", "matplotlib", "numpy", "optuna", "rich", "scipy", "sklearn")
 
 from tuning.main import Failure, tell, tune  # noqa: E402
 from tuning.optimiser import SAMPLERS  # noqa: E402

@@ -2,8 +2,8 @@
 
 Its mean is what devices that wait for each other do: time = c + max over devices of b_d * share_d, with c and the b_d
 fitted (the max smoothed by a p-norm). What that leaves over is a Gaussian process over the shares (Matern 5/2; of two
-devices its distance is the share that lies elsewhere), whose scale is the likeliest of a few. All in logarithms of the
-score.
+devices its distance is the share that lies elsewhere), whose scale and length are the likeliest of a few. All in
+logarithms of the score.
 
     2 devices, times 1.0 for (12, 12), 1.6 for (24, 0) and 4.6 for (0, 24): c = 0.2 ... b = 1.4, 4.4; best: (18, 6)
 """
@@ -11,7 +11,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import linalg, optimize, special
+from scipy import optimize, special
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
 SHARPNESS = 32.0  # of the p-norm
 FIT_ERROR = 0.02  # what the mean is taken to be wrong by
@@ -26,10 +28,8 @@ class Surrogate:
         self._variances = np.asarray(errors, dtype=float)**2 + 1e-7
         self._parameters, self._uncertainty = self._fitted()
         left = self._scores - self._mean(self._shares)
-        known = ((scale, length) for scale in SCALES for length in LENGTHS)
-        self._scale, self._length = max(known, key=lambda one: self._likelihood(left, *one))
-        self._factor = linalg.cho_factor(self._covariance(self._scale, self._length))
-        self._weights = linalg.cho_solve(self._factor, left)
+        processes = (self._process(left, scale, length) for scale in SCALES for length in LENGTHS)
+        self._left_over = max(processes, key=lambda one: one.log_marginal_likelihood_value_)
 
     def best_shares(self) -> list[float]:
         """Where all devices would need the same time, by the mean alone."""
@@ -39,12 +39,10 @@ class Surrogate:
     def predict(self, shares: Sequence[Sequence[float]]) -> tuple[np.ndarray, np.ndarray]:
         """Expected scores, and their standard deviations."""
         at = np.asarray(shares, dtype=float)
-        kernel = self._scale**2 * _matern(_distances(at, self._shares) / self._length)
-        mean = self._mean(at) + kernel @ self._weights
-        explained = np.sum(kernel * linalg.cho_solve(self._factor, kernel.T).T, axis=1)
+        left_over, deviation = self._left_over.predict(at, return_std=True)
         slopes = self._slopes(at)
         unknown = np.sum(slopes * (slopes @ self._uncertainty), axis=1)
-        return mean, np.sqrt(np.maximum(self._scale**2 - explained, 0.0) + unknown + 1e-12)
+        return self._mean(at) + left_over, np.sqrt(deviation**2 + unknown + 1e-12)
 
     def expected_gain(self, shares: Sequence[Sequence[float]], best: float) -> np.ndarray:
         """By how much a measurement there is expected to beat `best`."""
@@ -85,21 +83,14 @@ class Surrogate:
         found = optimize.least_squares(residuals, start, bounds=(start - 12, start + 12), max_nfev=200)
         return found.x, np.linalg.inv(found.jac.T @ found.jac)
 
-    def _covariance(self, scale: float, length: float) -> np.ndarray:
-        return scale**2 * _matern(_distances(self._shares, self._shares) / length) + np.diag(self._variances)
-
-    def _likelihood(self, left: np.ndarray, scale: float, length: float) -> float:
-        factor = linalg.cho_factor(self._covariance(scale, length))
-        return float(-0.5 * left @ linalg.cho_solve(factor, left) - np.log(np.diag(factor[0])).sum())
+    def _process(self, left: np.ndarray, scale: float, length: float) -> GaussianProcessRegressor:
+        # _distances() are those of scikit-learn by the root of 2.
+        kernel = ConstantKernel(scale**2) * Matern(length * math.sqrt(2.0), nu=2.5)
+        return GaussianProcessRegressor(kernel, alpha=self._variances, optimizer=None).fit(self._shares, left)
 
 
 def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.sqrt(((a[:, None, :] - b[None, :, :])**2).sum(axis=2) / 2)
-
-
-def _matern(distance: np.ndarray) -> np.ndarray:
-    root = math.sqrt(5.0) * distance
-    return (1 + root + root**2 / 3) * np.exp(-root)
 
 
 def chance_of_success(shares: Sequence[Sequence[float]], good: Sequence[Sequence[float]],

@@ -90,7 +90,7 @@ class ProgramTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna", "rich", "scipy")):
+    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna", "rich", "scipy", "sklearn")):
         print("skipped: run scripts/install_python")
         sys.exit(77)  # what CTest takes for skipped
     unittest.main()

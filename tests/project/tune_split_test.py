@@ -16,7 +16,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/tune_split.py"
 FAKE = ROOT / "tests/project/fake_shoal.py"
-if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna", "rich", "scipy")):
+if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna", "rich", "scipy", "sklearn")):
     print("skipped: run scripts/install_python")
     sys.exit(77)  # what CTest takes for skipped
 
