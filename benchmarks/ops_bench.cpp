@@ -1,4 +1,4 @@
-// Every op that models spend time in, on any device, through plans as everybody makes them: verified, then timed. Time
+// Every op that models spend time in, on any device, through plans: verified, then timed. Time
 // is that of one op. Counters: GB/s of what it reads and writes, GFLOP/s, and where the device has CPU cores the share
 // of what these can do at most (benchmarks/machine.h): %bw of the read bandwidth, %peak of the arithmetic, 8-bit for
 // quantised weights, 16-bit for prompts with f16 and bf16 weights, and f32 for others. The larger of the two says how

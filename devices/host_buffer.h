@@ -15,7 +15,7 @@ class HostBuffer : public Buffer {
   HostBuffer(BufferType& type, std::byte* data, size_t size) : Buffer(type, size), data_(data) {}
 
   std::byte* base() const override { return data_; }
-  /// Directly, where both types are host memory for everybody.
+  /// Directly, where both types are plain host memory.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
   void clear(uint8_t value) override;
 

@@ -1,4 +1,4 @@
-// Who reads the nodes of a graph, counted once for a plan: a value that one node reads and nobody else need not exist
+// Who reads the nodes of a graph, counted once for a plan: a value with a single reader need not exist
 // when that node's kernel computes it on the way.
 #pragma once
 

@@ -43,7 +43,7 @@ struct Tensor {
   Role role = Role::kCompute;
   bool is_output = false;  ///< kept until the caller has read it; never overwritten in place
   int id = -1;             ///< index in its graph's nodes or, for an input, inputs; else -1
-  /// Of an input: what it is a copy of, in another graph or on another device (Graph::copy_of). Whoever runs the graph
+  /// Of an input: what it is a copy of, in another graph or on another device (Graph::copy_of). What runs the graph
   /// writes it.
   const Tensor* copied_from = nullptr;
 
@@ -51,7 +51,7 @@ struct Tensor {
   Tensor* view_base = nullptr;
   size_t view_offset = 0;
 
-  // Placement, set by whoever allocates (see devices/buffer.h).
+  // Placement, set by what allocates (see devices/buffer.h).
   Buffer* buffer = nullptr;
   std::byte* data = nullptr;       ///< address in the buffer; for a non-host buffer not to be dereferenced
   std::byte* workspace = nullptr;  ///< scratch of this node while it runs (Device::workspace_size bytes)

@@ -27,7 +27,7 @@ class Assigner {
       if (!is_view(node->op)) fix(*node);
     }
     const int last = abilities_.backends() - 1;
-    // What is faster than the last backend spreads first, what remains goes to whoever is beside it.
+    // What is faster than the last backend spreads first, what remains goes to the backend beside it.
     spread(nodes_.begin(), nodes_.end(), last);
     spread(nodes_.rbegin(), nodes_.rend(), last);
     spread(nodes_.begin(), nodes_.end(), -1);

@@ -61,7 +61,7 @@ class Splitter {
     }
     const bool brings_weights =
         std::any_of(needed.begin(), needed.end(), [](const Copy& copy) { return copy.tensor->role == Role::kWeight; });
-    // A weight that is brought begins a split, so that the memory of those before it can be used again, and ids of
+    // A weight that is copied begins a split, so that the memory of those before it can be used again, and ids of
     // experts are known by then.
     const bool fresh =
         schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights || ends_;
@@ -92,7 +92,7 @@ class Splitter {
     } else if (wanted.is_persistent()) {
       copy.from_backend = abilities_.home(wanted);
       copy.streamed = wanted.role == Role::kWeight && abilities_.is_host(wanted);
-      // Whole experts where somebody else uses them too, or through a view.
+      // Whole experts where another node uses them too, or through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
       // They are read by the host: what was computed, or a leaf that no graph writes.
       const Tensor* ids = experts && users(wanted) == 1 ? node.src[2] : nullptr;

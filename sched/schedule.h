@@ -47,13 +47,13 @@ struct Assignment {
   int split = -1;  ///< -1: none, as above
 };
 
-/// Something that a split needs and that lies elsewhere: it is brought before the split runs, once for each backend.
+/// Something that a split needs and that lies elsewhere: it is copied before the split runs, once for each backend.
 struct Copy {
   const Tensor* tensor = nullptr;
   int from_split = -1;    ///< made by this one; -1: a leaf
   int from_backend = -1;  ///< that has it; -1: the caller's input
   bool streamed = false;  ///< a weight in host memory, taken from there without a stop in between
-  /// Of the experts of a mul_mat_id only those that these ids name are brought.
+  /// Of the experts of a mul_mat_id only those that these ids name are copied.
   const Tensor* ids = nullptr;
   int64_t bytes = 0;  ///< at most
 };

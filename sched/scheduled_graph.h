@@ -67,7 +67,7 @@ class ScheduledGraph {
     size_t bytes = 0, stride = 0;
     int split = 0;  ///< that needs it
   };
-  /// A weight that is brought straight from host memory, or those experts of it that are used.
+  /// A weight that is copied straight from host memory, or those experts of it that are used.
   struct Stream {
     const Tensor* weight = nullptr;
     Tensor* target = nullptr;

@@ -52,7 +52,7 @@ class Scheduler {
   void set_backend(const Tensor& node, const Backend* backend);
   /// Where a node of the graph scheduled last runs, or will run; nullptr for leaves and their views.
   Backend* backend_of(const Tensor& node) const;
-  /// Empty: nobody looks. With a callback compute_async waits for each observed node.
+  /// Empty: none is observed. With a callback compute_async waits for each observed node.
   void set_eval_callback(EvalCallback callback);
 
   /// Allocates what this graph, the largest there will be, needs; keeps no plan. False: not enough memory. Throws what

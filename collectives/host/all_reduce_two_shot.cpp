@@ -1,5 +1,5 @@
-// Two-shot all_reduce for large messages, where the bytes are what costs: every rank sums one chunk of everybody's
-// data, read where it lies, and writes the result into everybody's output at once. Only rank r ever touches chunk r
+// Two-shot all_reduce for large messages, where the bytes are what costs: every rank sums one chunk of all ranks'
+// data, read where it lies, and writes the result into all outputs at once. Only rank r ever touches chunk r
 // between the two meetings, so it may work in place, and no rank reads a byte twice.
 //
 //   count 100 f32, 3 ranks: 7 cache lines of 16 elements -> chunks [0, 32), [32, 64), [64, 100)

@@ -1,4 +1,4 @@
-// reduce_scatter: every rank sums its own part of everybody's data, from the staging slots (one meeting) or, when
+// reduce_scatter: every rank sums its own part of all ranks' data, from the staging slots (one meeting) or, when
 // the data do not fit there, from where they lie (two meetings).
 #include <numeric>
 

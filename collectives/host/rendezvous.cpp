@@ -48,7 +48,7 @@ void Rendezvous::meet(int rank, const Call& call) {
   const uint32_t step = next(before);
   throw_if_failed();
   own.store(step, std::memory_order_relaxed);
-  // acq_rel: each arrival passes on what all earlier arrivals wrote, so the last one publishes everybody's writes.
+  // acq_rel: each arrival passes on what all earlier arrivals wrote, so the last one publishes the writes of all.
   if (arrivals_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
     arrivals_.store(0, std::memory_order_relaxed);
     uint32_t expected = before;

@@ -287,7 +287,7 @@ Routes P2pCommunicator::routes(int rank, const Call& call) const {
     routes.send_bytes[peer] = bytes(send);
     routes.receive_offset[peer] = bytes(received);
     routes.receive_bytes[peer] = bytes(receive);
-    if (call.kind == Collective::kAllToAll) sent += send;  // the others send everybody the same
+    if (call.kind == Collective::kAllToAll) sent += send;  // the others send every rank the same
     received += receive;
   }
   const int64_t most = call.kind == Collective::kBroadcast ? call.count

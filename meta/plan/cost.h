@@ -16,7 +16,7 @@ using machine::CostModel;
 /// Seconds to turn `tensor` from one layout into another; 0 when they are equal or a view does it.
 double conversion_cost(const CostModel& model, const Tensor& tensor, const Layout& from, const Layout& to, int ranks);
 
-/// Seconds to gather so many bytes, of which every rank has its share.
+/// Seconds to gather these bytes, of which every rank has its share.
 double gather_cost(const CostModel& model, double bytes, int ranks);
 
 /// A weight that lives on the mesh, or an input that one is copied into (Tensor::copied_from).

@@ -106,7 +106,7 @@ class Lowering {
     return leaf;
   }
 
-  /// The tensor's shards under `layout`, made now if nobody needed them before.
+  /// The tensor's shards under `layout`, made now if they were not needed before.
   const Locals& locals_of(const Tensor& tensor, const Layout& layout) {
     auto& known = versions(tensor);
     for (const Version& version : known) {

@@ -93,7 +93,7 @@ class Propagator {
     return cost;
   }
 
-  /// Somebody downstream needs the sum itself, seen through views.
+  /// A node downstream needs the sum itself, seen through views.
   bool needs_sum(const User& user) {
     if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_.find(*user.node));
     const auto& users = users_[*user.node];
@@ -125,7 +125,7 @@ class Propagator {
     return cost / static_cast<double>(users.size());
   }
 
-  /// A partial result will have to be made whole, unless the host reads it and nobody else.
+  /// A partial result will have to be made whole, unless the host alone reads it.
   double later_cost(const Tensor& node, const Layout& result) {
     if (!result.is_partial() || users_[node].empty()) return 0;
     // A view moves nothing, so its users may be asked; other ops are where partial sums meet.

@@ -64,7 +64,7 @@ class Redistributor {
     return each([&](Graph& g, int r) { return in_order(g, flat[r], held); });
   }
 
-  /// Whoever holds the tensor has all of it; those who hold nothing want nothing.
+  /// A rank that holds the tensor has all of it; one that holds nothing wants nothing.
   Locals held_to_split(const Locals& locals, const Layout& from, const Layout& to) {
     const Owners& holders = *from.holders();
     return each([&](Graph& g, int r) {
@@ -141,7 +141,7 @@ class Redistributor {
     }
   }
 
-  /// [begin, begin + length) owned by r, the rest by somebody else (whoever owns it in `held`).
+  /// [begin, begin + length) owned by r, the rest by its owners in `held`.
   Partition one_run(const Partition& held, int64_t begin, int64_t length, int r) const {
     std::vector<Run> runs;
     const int other = r == 0 ? 1 : 0;

@@ -6,7 +6,7 @@
 //   partial   mirrored  all_reduce
 //   partial   split     parts packed in rank order, reduce_scatter (shared runs: all_reduce, then slices)
 //   split     mirrored  all_gather of the shards, then the runs put in order
-//   held      split     by some ranks whole, and by nobody else wanted: slices and views of it, no collective
+//   held      split     by some ranks whole, and wanted by no other: slices and views of it, no collective
 //   split     split     slices where every rank has what it needs already; else parts packed, all_to_all, put together
 //   split     partial   zeros around the rank's own runs
 //

@@ -110,17 +110,17 @@ std::vector<NodeChoice> view_strategies(const Tensor& node, const Layout& source
   return out;
 }
 
-/// Split along the concatenated axis: each source keeps its runs, a mirrored one counts as owned by everybody.
+/// Split along the concatenated axis: each source keeps its runs, a mirrored one counts as owned by all ranks.
 std::optional<NodeChoice> concat_along(const Tensor& node, const Layouts& sources, int axis, int ranks) {
-  Owners everybody(ranks);
-  for (int rank = 0; rank < ranks; ++rank) everybody[rank] = rank;
+  Owners all_ranks(ranks);
+  for (int rank = 0; rank < ranks; ++rank) all_ranks[rank] = rank;
   Layouts needed = sources;
   std::vector<Partition> parts;
   for (size_t i = 0; i < sources.size(); ++i) {
     const int64_t length = node.src[i]->shape[axis];
     if (!sources[i].is_split(axis)) {
       std::vector<Run> run;
-      if (length > 0) run.push_back({length, everybody});
+      if (length > 0) run.push_back({length, all_ranks});
       needed[i] = Layout::split(axis, Partition(ranks, std::move(run)));
     }
     parts.push_back(needed[i].partition);

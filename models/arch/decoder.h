@@ -65,7 +65,7 @@ class Layer {
 
   /// ffn_down times (activation(ffn_gate x) * ffn_up x), cut by feed-forward columns.
   Tensor* gated_ffn(Tensor* x, GluKind activation);
-  /// The same of the `experts_used` best experts, whose probabilities (soft_max of the router's logits) are brought to
+  /// The same of the `experts_used` best experts, whose probabilities (soft_max of the router's logits) are scaled to
   /// a sum of 1 and weigh their results. Every expert is cut by its columns.
   Tensor* gated_experts(Tensor* x, GluKind activation);
 

@@ -1,5 +1,5 @@
 // The KV cache of one text: for each layer the keys [head_dim, rows, kv_heads] and values of the tokens seen, as f16
-// (default), f32 or q8_0. Declaring makes unplaced tensors; whoever owns the cache allocates them on its device.
+// (default), f32 or q8_0. Declaring makes unplaced tensors; the owner of the cache allocates them on its device.
 // The tensors belong to `context` and live as long as the cache.
 #pragma once
 

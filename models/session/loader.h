@@ -19,8 +19,8 @@
 
 namespace shoal::models {
 
-/// Threads that load onto so many devices: one for each, and as many as this process has cores for, up to eight, as it
-/// takes several to read from a fast disk and to bring weights into the order that a device wants. At least two.
+/// Threads that load onto this number of devices: one for each, and as many as this process has cores for, up to eight,
+/// as it takes several to read from a fast disk and to bring weights into the order that a device wants. At least two.
 int loading_threads(int devices);
 
 /// Told how many bytes of how many are on their devices; called from one thread at a time, often.

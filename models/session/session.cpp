@@ -111,7 +111,7 @@ Session::~Session() {
   try {
     scheduler_->synchronize();
   } catch (const Error&) {
-    // Nobody is left to be told; the work has ended, which is what matters here.
+    // There is no caller left to tell; the work has ended, which is what matters here.
   }
 }
 
@@ -216,7 +216,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   std::copy(tokens.begin(), tokens.end(), tokens_.begin());
   positions_.assign(room, kNowhere);
   std::iota(positions_.begin(), positions_.begin() + count, static_cast<int32_t>(position_));
-  // The first entry serves all batches but the last, whose output nobody reads; the rest are the last batch's, its
+  // The first entry serves all batches but the last, whose output is not read; the rest are the last batch's, its
   // latest output again where there is room for more.
   out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
   out_ids_[0] = 0;

@@ -7,7 +7,7 @@
 //   for (...) session.evaluate(std::array{sample(session.logits())});
 //
 // Graphs are static, so prompts run in batches of few different sizes (divide_into_batches). Tokens that fill a batch
-// up have no position and no row of the cache: they see nothing, nothing sees them, and nobody looks at their results.
+// up have no position and no row of the cache: they see nothing, nothing sees them, and their results are not read.
 // The graph for single tokens is kept, and those of the four shapes used last, so that prompts of different lengths and
 // generation can alternate without planning anything again:
 //
@@ -41,10 +41,10 @@ struct SessionOptions {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   bool op_offload = true;  ///< see sched::SchedulerOptions
-  /// The devices select so many tokens for each output, and only these come to the host: candidates() instead of
+  /// The devices select this number of tokens for each output, and only these come to the host: candidates() instead of
   /// logits(). 0: logits().
   int64_t candidates = 0;
-  /// Gets a row for each stream, and one called "host"; must outlive the session. nullptr: nobody wants to know.
+  /// Gets a row for each stream, and one called "host"; must outlive the session. nullptr: nothing is recorded.
   Tracer* tracer = nullptr;
 };
 
@@ -103,7 +103,7 @@ class Session {
   /// Do the devices select candidates?
   bool selects() const { return candidates_per_output_ > 0; }
   /// What the devices selected in the latest evaluate: options.candidates tokens for each output, or the vocabulary if
-  /// that is less, as top_logits() of sampler.h gives them, except that nobody has looked at the other logits. Waits.
+  /// that is less, as top_logits() of sampler.h gives them, except that the other logits were not read. Waits.
   /// Valid until the next call. Throws InvalidArgument where they select nothing.
   std::span<const TokenLogit> candidates();
   /// Forgets all tokens from `position` on.
@@ -114,7 +114,7 @@ class Session {
   const Model& model() const { return model_; }
   /// Its tensors, for session_state.h: to be read and written once scheduler() is synchronised.
   const KvCache& cache() const { return cache_; }
-  /// Says that somebody has written rows [0, position) of the cache. There are no logits then.
+  /// Rows [0, position) of the cache have been written. There are no logits then.
   void set_position(int64_t position);
   /// The cache's memory, one buffer for each of the placement's devices; nullptr where it has none of it.
   std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }

@@ -293,7 +293,7 @@ TEST_P(CollectivesTest, ManyInMixedOrder) {
 }
 
 TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
-  if (ranks() == 1) GTEST_SKIP() << "nobody can be late";
+  if (ranks() == 1) GTEST_SKIP() << "a single rank cannot be late";
   const test::TimeOuts time_outs;
   const Call barrier{.kind = Collective::kBarrier, .what = "end"};
   {

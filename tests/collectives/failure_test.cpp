@@ -1,4 +1,4 @@
-// What happens when a rank stalls, stops, disagrees, or when somebody aborts: every rank gets a CommError that says
+// What happens when a rank stalls, stops, disagrees, or when one is aborted: every rank gets a CommError that says
 // who, what and how long, within the time-out, and the communicator stays failed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -242,20 +242,20 @@ TEST(CudaFusionPlaces, ResultsOfSumAndNorm) {
   }
   EXPECT_EQ(put("out", "s", 0), 1u);
   const std::string unread = "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\noutput %out\n";
-  EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data; }), 3u) << "nobody else reads s";
+  EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data; }), 3u) << "no other reads s";
   EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data + 4; }), 1u);
-  EXPECT_EQ(put("n", "scale", 0), 3u) << "nobody writes it";
+  EXPECT_EQ(put("n", "scale", 0), 3u) << "it is not written";
 }
 
 TEST(CudaFusionPlaces, ResultsOfGatedProducts) {
   const auto count = [](auto change) { return count_with(kGated, change); };
   EXPECT_EQ(count([](Placed&) {}), 3u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].data; }), 3u) << "nobody writes g";
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].data; }), 3u) << "g is not written";
   // What stays are two products of one b.
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["a"].data; }), 2u);
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["up"].data + 8; }), 2u);
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].workspace; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "nobody uses it";
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "it is not used";
 }
 
 TEST(CudaFusionPlaces, ResultsOfProductAndSum) {
@@ -272,7 +272,7 @@ TEST(CudaFusionPlaces, ResultsOfProductAndSum) {
 TEST(CudaFusionPlaces, ResultsOfProductsOfOneColumn) {
   const auto count = [](auto change) { return count_with(kProjections, change); };
   EXPECT_EQ(count([](Placed&) {}), 3u);
-  // Results and matrices on the workspace of the last one: it is left out. On others': nobody uses them.
+  // Results and matrices on the workspace of the last one: it is left out. On others': they are not used.
   for (const char* one : {"q", "k", "v", "wq", "wk"}) {
     EXPECT_EQ(count([&](Placed& p) { p[one].data = p["v"].workspace; }), 2u) << one;
     EXPECT_EQ(count([&](Placed& p) { p[one].data = p["q"].workspace; }), 3u) << one;

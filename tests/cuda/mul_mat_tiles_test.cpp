@@ -121,7 +121,7 @@ TEST_P(MulMatTiles, TilesThatAreNotFull) {
 }
 
 TEST_P(MulMatTiles, WideTiles) {
-  // So few multiprocessors that parts of k do not pay, and so many columns that narrow tiles do not.
+  // Too few multiprocessors for parts of k to pay, and too many columns for narrow tiles.
   check(
       [&](Graph& g, TensorContext& w) {
         return mul_mat(g, w.add("a", dtype(), {k(), 129, 1, 1}), g.input("b", DType::kF32, {k(), 125, 1, 1}));

@@ -141,7 +141,7 @@ TEST_F(NcclTest, EndsWhenARecordingWentBesideAMeshThatWaited) {
   std::thread watchdog([&] {
     for (int i = 0; i < 1000 && !ended; ++i) std::this_thread::sleep_for(milliseconds(10));
     if (ended) return;
-    ADD_FAILURE() << "waits for a graph that nobody destroys";
+    ADD_FAILURE() << "waits for a graph that is never destroyed";
     void* memory = nullptr;
     shoal::cuda::allocate_pinned(&memory, 16);
     shoal::cuda::free_pinned(memory, 16);  // with all that waits to be freed

@@ -1,5 +1,5 @@
-// What happens to p2p collectives when a rank does not come, comes late, or queues another collective, when somebody
-// aborts, and when peer access does not work; and that flags never grow old.
+// What happens to p2p collectives when a rank does not come, comes late, or queues another collective, when one is
+// aborted, and when peer access does not work; and that flags never grow old.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -188,7 +188,7 @@ class P2pFlags : public testing::Test {
   }
   ~P2pFlags() override { cudaFreeHost(host_); }
 
-  /// As if so many steps had been made.
+  /// As if `steps` steps had been made.
   void set_steps(uint32_t steps) {
     for (const DeviceBytes& memory : memory_) {
       Bytes bytes(sizeof steps);

@@ -74,7 +74,7 @@ inline int most_blocks([[maybe_unused]] int ranks) {
 #endif
 }
 
-/// Ranks, spread over so many GPUs.
+/// Ranks, spread over the GPUs.
 class Rig {
  public:
   explicit Rig(int ranks, int gpus = 1, P2pOptions p2p = {}, const Options& options = {}) {

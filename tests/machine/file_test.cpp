@@ -173,7 +173,7 @@ TEST_F(MachineFile, TellsPlacesApart) {
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "of use when the process is on those cores again";
   json["machines"][0].erase("places");
   write(json.dump());
-  EXPECT_FALSE(find_machine(first(1), 0)) << "nobody knows where";
+  EXPECT_FALSE(find_machine(first(1), 0)) << "its place is not known";
   save_machine(machine(1, 20e9));
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u);
 }

@@ -103,7 +103,7 @@ MachineModel alike_devices(int count, bool one_domain) {
   return machine;
 }
 
-/// As if the first so many devices had been measured.
+/// As if the first `count` devices had been measured.
 void add_set(MachineModel& machine, int count, double seconds) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(machine.devices[static_cast<size_t>(i)].name);

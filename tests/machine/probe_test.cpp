@@ -163,7 +163,7 @@ TEST(Probe, StopsWhereItIsTold) {
   EXPECT_EQ(polls, 20);
   EXPECT_EQ(devices[0]->reg().uses(), uses);
   poll();
-  EXPECT_EQ(polls, 20) << "nobody asks any more";
+  EXPECT_EQ(polls, 20) << "it is not called any more";
   cpu::configure("");
 }
 

@@ -11,7 +11,7 @@
 
 namespace shoal::models {
 
-/// A device named CPU0, CPU1, ... for each entry, which takes so many seconds for an element of weights and a column.
+/// A device named CPU0, CPU1, ... for each entry, which takes these seconds for an element of weights and a column.
 /// Each is a domain of its own, with one core; all_reduce and the like take `latency`.
 inline machine::MachineModel described_machine(const std::vector<double>& seconds, double latency = 1e-6) {
   constexpr double kEndless = 1e30;

@@ -41,7 +41,7 @@ struct HollowModel {
     h.head_dim_k = h.head_dim_v = h.rope.dims = embd / heads, h.vocab = vocab, h.norm_eps = 1e-5f;
   }
 
-  /// Writes the file; whoever called removes it.
+  /// Writes the file; the caller removes it.
   void write(const std::string& path) const {
     test::GgufWriter writer;
     write_keys(writer);

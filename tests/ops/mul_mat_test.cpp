@@ -28,7 +28,8 @@ std::vector<DType> weight_types() {
   return types;
 }
 
-/// Results of the named nodes of a graph on a CPU device with so many threads. `build` names what it wants to see.
+/// Results of the named nodes of a graph on a CPU device with this number of threads. `build` names what it wants to
+/// see.
 using Results = std::map<std::string, Values>;
 Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, TensorContext&)>& build) {
   Graph graph;

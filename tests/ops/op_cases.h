@@ -1,4 +1,4 @@
-// The conformance cases as data: op x dtype x shape class, independent of any device. Whoever writes a device runs them
+// The conformance cases as data: op x dtype x shape class, independent of any device. The author of a device runs them
 // all (conformance_test.cpp). A case builds a graph of inputs and weights around one node; values come from
 // random_leaves, what is right from reference_eval.
 #pragma once

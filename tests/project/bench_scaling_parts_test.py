@@ -42,7 +42,7 @@ class AnalysisTest(unittest.TestCase):
     def test_ideal_is_the_sum_of_the_devices(self):
         alone = {"CPU0": {0: 10.0, 1: 20.0}, "CPU1": {0: 30.0, 1: 50.0, 2: 60.0}}
         self.assertEqual(analysis.ideal_rates(["CPU0", "CPU1"], alone), {0: 40.0, 1: 70.0})
-        self.assertEqual(analysis.ideal_rates(["CPU0", "CPU7"], alone), {}, "nobody knows what CPU7 does")
+        self.assertEqual(analysis.ideal_rates(["CPU0", "CPU7"], alone), {}, "what CPU7 does is not known")
 
     def test_intervals(self):
         few = analysis.Spread.of([3.0, 1.0, 2.0])
@@ -120,7 +120,7 @@ class TraceTest(unittest.TestCase):
                 self.assertAlmostEqual(value, wanted)
         self.assertAlmostEqual(trace.collective_share([one, two]), (0.25 + 0.05) / 2)
         stages = trace.breakdown(trace.parse(self.events(("A", "wait", 0, 90), ("A", "compute", 90, 10))), [["A"]])
-        self.assertEqual(trace.collective_share(stages), 0.0, "whoever waits for a stream is in no collective")
+        self.assertEqual(trace.collective_share(stages), 0.0, "waiting for a stream is no collective")
 
     def test_the_nth_collectives_belong_together_and_groups_do_not(self):
         spans = [
@@ -235,7 +235,7 @@ class PredictionTest(unittest.TestCase):
         self.assertAlmostEqual(self.share((("CPU0", "CPU1"),), prompt=64), 0.15)
         self.assertAlmostEqual(self.share((("CPU0", "CPU1"),), copies=0.05), 0.1)
         self.assertEqual(self.share((("CPU0",), ("CPU1",)), "layer"), 0.0, "these wait, but not in collectives")
-        self.assertIsNone(self.share((("CPU0", "CPU1"), ("CPU2",)), "layer"), "what is waited for nobody tells")
+        self.assertIsNone(self.share((("CPU0", "CPU1"), ("CPU2",)), "layer"), "what is waited for is not recorded")
         self.assertIsNone(self.share((("CPU0", "CPU1"),), names=("CPU0", "CUDA1")))
 
 

@@ -257,7 +257,7 @@ class TextTest(unittest.TestCase):
         self.assertEqual(stream.getvalue(), "[bold] is no markup\n")
 
     def on_terminal(self, columns, rows, width, **options):
-        """Lines that a terminal of so many columns is sent, without colours."""
+        """Lines that a terminal of that width is sent, without colours."""
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         with os.fdopen(slave, "w") as stream, unittest.mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": ""}):

@@ -227,7 +227,7 @@ output %e
 output %f
 )";
   user = {{"e", 0}, {"f", 0}};
-  EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "somebody else uses them too";
+  EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "another node uses them too";
 }
 
 TEST_F(ScheduleTest, NodesSpreadToTheirNeighbours) {
@@ -254,7 +254,7 @@ output %z
   EXPECT_EQ(where(make(text, {}, &host)), "222222");
   a.refuses = [](const Tensor& node) { return node.name == "d"; };
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000111");
-  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &a}})), "000100") << "nobody beside it can, the first that can does";
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &a}})), "000100") << "none beside it can, the first that can does";
 }
 
 TEST_F(ScheduleTest, ViewsOfLeavesAreMadeWhereTheyAreUsed) {

@@ -22,7 +22,7 @@ using test::ProxyDevice;
 using test::Rig;
 using test::World;
 
-/// y = w1 * silu(w0 * x) for so many tokens; w0 and w1 mostly lie on different devices.
+/// y = w1 * silu(w0 * x) for `tokens` tokens; w0 and w1 mostly lie on different devices.
 std::string two_layers(int64_t tokens = 1) {
   return fmt::format(R"(
 input %x f32 [64, {}]
@@ -365,7 +365,7 @@ TEST_F(SchedulerTest, TwoSchedulersShareWeights) {
   EXPECT_THROW(second.allocate(one), InvalidArgument) << "the other one has planned it";
 }
 
-// What is brought.
+// What is copied.
 
 TEST_F(SchedulerTest, OnlyUsedExpertsAreBrought) {
   const std::string text = R"(

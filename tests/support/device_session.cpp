@@ -78,7 +78,7 @@ class Session {
     if (!written_) weights_.write(model_);
     written_ = true;
     for (Tensor* input : graph.inputs()) {
-      // Ranges give no memory to what nobody uses.
+      // Ranges give no memory to what is not used.
       if (!late.contains(input) && input->buffer != nullptr) write_input(*input);
     }
   }

@@ -1,4 +1,4 @@
-// A host task that holds up its stream until it is opened. Whoever waits for it instead of opening it fails the test.
+// A host task that holds up its stream until it is opened. Waiting for it instead of opening it fails the test.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Memory that shows when it is read before somebody wrote it.
+// Memory that shows when it is read before it was written.
 #pragma once
 
 #include "devices/backend.h"

@@ -8,7 +8,7 @@
 
 namespace shoal::test {
 
-/// All cuts are multiples of `unit`. `group` > 1: also partitions that keep groups of so many elements together.
+/// All cuts are multiples of `unit`. `group` > 1: also partitions that keep groups of `group` elements together.
 std::vector<meta::Partition> partitions_to_try(int ranks, int64_t length, int64_t unit, int64_t group);
 
 /// Two ranks or more have elements: what a rule says about dividing is put to the test.

@@ -110,7 +110,7 @@ class Session {
   enum class Act { kNothing, kLook, kStop, kThrow, kNest };
   struct Observer {
     std::string_view name;
-    size_t every;  ///< of so many nodes it asks for one
+    size_t every;  ///< it asks for one of this number of nodes
     Act act;
   };
   static constexpr std::array<Observer, 8> kObservers = {{{"no callback", 0, Act::kNothing},

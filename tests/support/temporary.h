@@ -11,7 +11,7 @@
 
 namespace shoal::test {
 
-/// A folder that nobody else has, removed with all that is in it when this object goes.
+/// A folder of its own, removed with all that is in it when this object goes.
 class TemporaryFolder {
  public:
   TemporaryFolder();

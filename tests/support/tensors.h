@@ -34,7 +34,7 @@ Values read_values(const Tensor& tensor);
 /// anything else lies in [-1, 1].
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
-/// A graph with memory on a backend, which is full of NaN where nobody has written. Places leaves that have none,
+/// A graph with memory on a backend, which is full of NaN where nothing was written. Places leaves that have none,
 /// writes their values, and takes all of it back at the end, so that the same graph can run on the next backend.
 /// Encoding a quantised leaf again may change it: from then on `leaves` has what is stored.
 class GraphRun {

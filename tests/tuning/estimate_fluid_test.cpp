@@ -117,7 +117,7 @@ double last_of(const Ends& ends) {
   return last;
 }
 
-/// What no sharing can change: nobody is faster than alone, no more flows than there is, somebody always makes full
+/// What no sharing can change: none is faster than alone, no more flows than there is, one always makes full
 /// use of something.
 TEST(EstimateFluid, TimesAreBetweenTheBounds) {
   for (uint64_t seed = 0; seed < 500; ++seed) {

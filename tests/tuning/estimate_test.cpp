@@ -417,7 +417,7 @@ void slow_down(DeviceModel& device, int what) {
   }
 }
 
-// Among devices that share a domain this is no law: whoever is slower takes less from the one that the others wait for.
+// Among devices that share a domain this is no law: a slower one takes less from the one that the others wait for.
 TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {

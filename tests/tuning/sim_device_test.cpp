@@ -74,7 +74,7 @@ TEST(SimTest, TheSameFiguresAreTheSameDevice) {
   SimDevice& larger = make("G.4", 1 << 21);
   EXPECT_NE(&larger, &device);
   EXPECT_EQ(Registry::instance().find_device("G.4"), &larger);
-  EXPECT_EQ(device.memory().total, size_t{1} << 20) << "somebody may still have plans with it";
+  EXPECT_EQ(device.memory().total, size_t{1} << 20) << "plans with it may still exist";
 }
 
 TEST(SimTest, IsMadeFromParameters) {

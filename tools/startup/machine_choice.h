@@ -19,7 +19,8 @@ struct KnownMachine {
   std::string origin;  ///< "H200x8", "machine.json", "measured 2026-11-22 07:00:00 UTC"
 };
 
-/// What is asked of a machine: these devices, with so many threads each (0: their default), and the weights of a model.
+/// What is asked of a machine: these devices, with `threads` threads each (0: their default), and the weights of a
+/// model.
 struct MachineQuestion {
   /// All devices that such a placement may use: the host's too, where something stays there.
   MachineQuestion(const models::Model& model, const models::DeviceGroups& groups,

@@ -21,7 +21,7 @@ struct Control {
   virtual void fail_call(const std::string& name, int rank, int nth, int result) = 0;
   /// ncclCommGetAsyncError says so of a rank from now on.
   virtual void set_async_error(int rank, int result) = 0;
-  /// The rank's ncclCommInitRankConfig never gets on, so that nobody's does.
+  /// The rank's ncclCommInitRankConfig never gets on, so that no rank's does.
   virtual void never_connect(int rank) = 0;
   /// What the rank queues from now on never ends.
   virtual void stall(int rank) = 0;

@@ -12,7 +12,7 @@ class PlanSuite : public DeviceFixture {
   static constexpr int64_t kLength = 500;
 
   /// A chain of segments of two nodes: sum i adds copy i to twice the sum before it. The second node of a segment is
-  /// the last that reads the first, which is shown: nobody may take its memory over.
+  /// the last that reads the first, which is shown: its memory may not be taken over.
   struct Chain {
     explicit Chain(int segments) {
       Tensor* last = graph.input("x", DType::kF32, {kLength, 1, 1, 1});
@@ -66,7 +66,7 @@ class PlanSuite : public DeviceFixture {
     }
   }
 
-  /// y = x * 2 + 1, so many times.
+  /// y = x * 2 + 1, `count` times.
   struct Steps {
     Steps(int64_t length, int count) {
       x = graph.input("x", DType::kF32, {length, 1, 1, 1});

@@ -134,7 +134,7 @@ TEST(CpuBackend, HeldWorkStartsWhenItIsReleased) {
   }
   const auto deadline = std::chrono::steady_clock::now() + 20s;
   while (done < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  EXPECT_EQ(done, 2) << "nobody has waited, but the work was released";
+  EXPECT_EQ(done, 2) << "nothing waited, but the work was released";
 }
 
 TEST(CpuBackend, WhoeverWaitsForHeldWorkReleasesIt) {

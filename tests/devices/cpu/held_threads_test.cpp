@@ -227,7 +227,7 @@ TEST(Claims, APartIsClaimedOnceAndNeverForAnEarlierStep) {
   EXPECT_FALSE(claims.claim(0, 5));
   EXPECT_FALSE(claims.claim(0, 4));
   EXPECT_EQ(claims.next_piece(0, 5), 0);
-  EXPECT_EQ(claims.next_piece(1, 5), 0) << "of a part that nobody has begun";
+  EXPECT_EQ(claims.next_piece(1, 5), 0) << "of a part that was not begun";
   EXPECT_FALSE(claims.claim(1, 4));
   EXPECT_TRUE(claims.claim(1, 5));
   EXPECT_EQ(claims.next_piece(1, 5), 1);

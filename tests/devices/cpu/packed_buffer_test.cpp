@@ -1,4 +1,4 @@
-// What is set and got of packed weights is what plain memory would give, whoever sets and gets which part of it.
+// What is set and got of packed weights is what plain memory would give, whatever part of it is set and got.
 #include "devices/cpu/packed_buffer.h"
 
 #include <gmock/gmock.h>

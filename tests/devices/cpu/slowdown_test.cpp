@@ -22,7 +22,7 @@ double seconds(Clock::time_point begin, Clock::time_point end) {
   return duration<double>(end - begin).count();
 }
 
-/// Machines may be busy: what must hold in the best of so many tries holds.
+/// Machines may be busy: what must hold holds in the best of a few tries.
 constexpr int kTries = 300;
 
 TEST(Slowdown, WaitsInProportion) {

@@ -83,7 +83,7 @@ TEST(DivideCores, InProportionToThreads) {
   EXPECT_EQ(counts(2, {1, 3}), (std::vector<size_t>{2, 6}));
   EXPECT_EQ(counts(2, {3, 1}), (std::vector<size_t>{6, 2}));
   EXPECT_EQ(counts(3, {1, 3, 4}), (std::vector<size_t>{1, 3, 4}));
-  EXPECT_EQ(counts(3, {1, 100, 1}), (std::vector<size_t>{1, 6, 1})) << "nobody is left without a core";
+  EXPECT_EQ(counts(3, {1, 100, 1}), (std::vector<size_t>{1, 6, 1})) << "none is left without a core";
   EXPECT_EQ(counts(3, {7, 7, 7}), (std::vector<size_t>{2, 3, 3})) << "as without threads";
   EXPECT_EQ(counts(3, {5}), (std::vector<size_t>{2, 3, 3})) << "one number for all";
 }

@@ -131,7 +131,7 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
     }
   }
 
-  /// The plan has the weights of so many bytes once more, in plain order.
+  /// The plan has the weights of that size once more, in plain order.
   void expect_unpacked(const Build& build, size_t weight_bytes) {
     for (const auto& backend : backends_) {
       const Outcome expected = run(build, device().buffer_type(), *backend);

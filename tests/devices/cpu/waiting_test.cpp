@@ -52,7 +52,7 @@ TEST(Counter, EveryWaiterSeesItsValue) {
 }
 
 TEST(Counter, AParkedThreadSleepsUntilItsValue) {
-  const ThreadCount crowd(1000);  // nobody spins
+  const ThreadCount crowd(1000);  // none spins
   Counter counter;
   constexpr uint64_t kTarget = 200;
   std::atomic<bool> begun{false};

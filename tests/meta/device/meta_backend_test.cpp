@@ -145,7 +145,7 @@ TEST_F(MetaBackendTest, AFailureOfOneMemberIsThrownAsItIs) {
           backend->synchronize();
         },
         ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "nobody waits for the time-out";
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "the time-out is not waited for";
     backend->synchronize();  // thrown once
     expect_recovered();
   }

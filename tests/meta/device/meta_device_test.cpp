@@ -114,7 +114,7 @@ TEST(MetaDevice, IsNoMemberOfAnotherByName) {
   const test::Mesh mesh(2);
   struct Named final : Device {
     std::string name() const override { return "PAIR"; }
-    std::string description() const override { return "a meta device of somebody else"; }
+    std::string description() const override { return "a meta device of another kind"; }
     DeviceType type() const override { return DeviceType::kMeta; }
     DeviceMemory memory() const override { return {}; }
     DeviceProps props() const override { return {}; }

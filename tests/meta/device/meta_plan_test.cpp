@@ -139,7 +139,7 @@ TEST_F(MetaPlanTest, IsStoppedOnAllRanksWhereOneStops) {
     EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
     asked = 0;
     EXPECT_EQ(backend->compute(*plan), Status::kAborted);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "nobody waits for the time-out";
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "the time-out is not waited for";
     ASSERT_TRUE(backend->set_abort_callback({}));
     EXPECT_EQ(run(*own, *plan), expected);
   }

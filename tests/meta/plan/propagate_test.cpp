@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include "graph/text.h"
 #include "graph/ops/ops.h"
+#include "graph/text.h"
 #include "tests/meta/layouts.h"
 #include "tests/support/random_graph.h"
 
@@ -182,7 +182,7 @@ output %best
   EXPECT_THAT(to_string(p.result, whole(const_cast<Graph&>(p.graph))),
               testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
                                  "16000:{1}] -> mirrored"));
-  // Somebody else needs them whole: every rank makes all of them, as without a selection.
+  // Another node needs them whole: every rank makes all of them, as without a selection.
   const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, layouts);
   EXPECT_EQ(whole_too.of("logits"), "mirrored");
   EXPECT_FALSE(whole_too.choice("ids").by_candidates);

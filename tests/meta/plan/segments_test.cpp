@@ -280,7 +280,7 @@ weight %w f32 [8, 16]
   for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], one_sum[i], 1e-5) << i;
 }
 
-/// Weights that live elsewhere and are brought in for a run are cut as if they lived on the mesh.
+/// Weights that live elsewhere and are copied in for a run are cut as if they lived on the mesh.
 struct StreamedWeights : testing::Test {
   StreamedWeights() {
     weight = context.add("w", DType::kF32, {16, 12, 1, 1});

@@ -158,7 +158,7 @@ TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
       }
       size_t slice = tensor->bytes() / tensor->shape[shards.layout.axis];
       if (shards.layout.axis == 0) {
-        expected += tensor->bytes();  // only query heads and columns, which nobody shares
+        expected += tensor->bytes();  // only query heads and columns, which no two share
         EXPECT_TRUE(shards.layout.partition.is_disjoint());
         continue;
       }

@@ -210,7 +210,7 @@ TEST_F(Gguf, UnusableFilesAreNamed) {
   EXPECT_THAT(open(path("pipe")), HasSubstr("not a regular file"));
 }
 
-// Root may read everything, so the test becomes somebody else for a moment.
+// Root may read everything, so the test becomes another user for a moment.
 TEST_F(Gguf, UnreadableFileIsNamed) {
   constexpr uid_t kNobody = 65534;
   GgufWriter().write(path("model.gguf"));

@@ -155,7 +155,7 @@ TEST(MultiBuffers, ATensorThatFitsIntoNoneIsNamed) {
     EXPECT_FALSE(model->is_loaded());
     for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, nullptr);
   }
-  // Memory that somebody else allocated has no such limit.
+  // Memory that was allocated elsewhere has no such limit.
   load_weights(*model, *cpu_devices(1).front());
   unload_weights(*model);
 }

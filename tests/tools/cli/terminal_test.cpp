@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-/// A pseudo-terminal of so many columns; 0: it does not know.
+/// A pseudo-terminal of this width; 0: it does not know.
 class Terminal {
  public:
   explicit Terminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {

@@ -199,7 +199,7 @@ TEST_F(Simulate, TablesAlign) {
         EXPECT_EQ(line[i] == '|', first[i] == '|') << line;
       }
     }
-    EXPECT_THAT(finished.out, Not(ContainsRegex("[0-9][.][0-9]{4}"))) << "no more digits than anybody reads";
+    EXPECT_THAT(finished.out, Not(ContainsRegex("[0-9][.][0-9]{4}"))) << "no more digits than are read";
   }
   // The others have all of them.
   const json found =

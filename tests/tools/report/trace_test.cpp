@@ -256,7 +256,7 @@ TEST(TraceProgram, ATraceThatDoesNotArriveIsAFailure) {
   EXPECT_THAT(finished.err, HasSubstr("cannot write the trace /dev/full: No space left on device"));
 }
 
-/// What somebody reads from a named pipe who has opened it before the program began, until its writer has gone.
+/// What is read from a named pipe that was opened before the program began, until its writer has gone.
 std::string read_pipe(int reader, const Child& child) {
   std::string text(size_t{1} << 16, '\0'), read_text;
   for (bool runs = true; runs;) {

@@ -90,7 +90,7 @@ TEST_P(DeploymentTest, PlansEachGraphOnceAndRunsIt) {
   }
 }
 
-/// What a session that plans for itself gives, where nobody has told the devices of a plan, too.
+/// What a session that plans for itself gives, where the devices were not told of a plan, too.
 TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
   Deployment deployment = resolve(request());
   load(deployment);
