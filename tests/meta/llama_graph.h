@@ -13,6 +13,21 @@
 
 namespace shoal::test {
 
+/// Its feed-forward block alone, with other lengths.
+inline constexpr const char* kFeedForward = R"(
+input %x f32 [256, 4]
+weight %gate f32 [256, 768]
+weight %up f32 [256, 768]
+weight %down f32 [768, 256]
+%g = mul_mat(%gate, %x)
+%u = mul_mat(%up, %x)
+%h = glu(%g, %u)
+%y = mul_mat(%down, %h)
+%r = add(%x, %y)
+%n = rms_norm(%r)
+output %n
+)";
+
 inline std::string llama_graph(int64_t tokens, const std::string& tail = {}, const std::string& context = {}) {
   return fmt::format(R"(
 input %ids40.tokens i32 [{0}]

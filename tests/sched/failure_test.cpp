@@ -108,16 +108,7 @@ TEST_F(FailureTest, ARankOfAMetaDeviceFails) {
 }
 
 TEST_F(FailureTest, AFailureWhileExpertsAreChosen) {
-  const std::string text = R"(
-input %x f32 [32, 1, 4]
-weight %router f32 [32, 6]
-weight %experts f32 [32, 16, 6]
-%flat = reshape(%x) {shape=[32,4,1,1]}
-%scores = mul_mat(%router, %flat)
-%chosen = top_k(%scores) {k=2}
-%e = mul_mat_id(%experts, %x, %chosen)
-output %e
-)";
+  const std::string text = test::kChosenExperts;
   ProxyDevice a{Rig::cpu(0), "A"}, b{Rig::cpu(1), "B"};
   a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId; };
   const auto a_backend = a.init(""), b_backend = b.init("");

@@ -13,6 +13,18 @@
 
 namespace shoal::test {
 
+/// Experts that the graph chooses itself.
+inline constexpr const char* kChosenExperts = R"(
+input %x f32 [32, 1, 4]
+weight %router f32 [32, 6]
+weight %experts f32 [32, 16, 6]
+%flat = reshape(%x) {shape=[32,4,1,1]}
+%scores = mul_mat(%router, %flat)
+%chosen = top_k(%scores) {k=2}
+%e = mul_mat_id(%experts, %x, %chosen)
+output %e
+)";
+
 /// As many CPU devices with a thread each, for the length of a test.
 class Rig {
  public:

@@ -367,7 +367,7 @@ TEST_F(SchedulerTest, TwoSchedulersShareWeights) {
 
 // What is copied.
 
-TEST_F(SchedulerTest, OnlyUsedExpertsAreBrought) {
+TEST_F(SchedulerTest, OnlyUsedExpertsAreCopied) {
   const std::string text = R"(
 input %x f32 [32, 1, 4]
 input %ids6.chosen i32 [2, 4]
@@ -432,16 +432,7 @@ output %e
 }
 
 TEST_F(SchedulerTest, IdsOfExpertsThatAreComputed) {
-  const std::string text = R"(
-input %x f32 [32, 1, 4]
-weight %router f32 [32, 6]
-weight %experts f32 [32, 16, 6]
-%flat = reshape(%x) {shape=[32,4,1,1]}
-%scores = mul_mat(%router, %flat)
-%chosen = top_k(%scores) {k=2}
-%e = mul_mat_id(%experts, %x, %chosen)
-output %e
-)";
+  const std::string text = test::kChosenExperts;
   a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId; };
   const auto reference = test::on_one(text, Rig::cpu(2));
   for (Device* router : {static_cast<Device*>(&a), static_cast<Device*>(&b)}) {

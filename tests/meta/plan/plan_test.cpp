@@ -272,20 +272,8 @@ TEST(Plan, JsonSaysTheSameAsTheText) {
 TEST(Plan, PrintsALocalGraphCutIntoItsSteps) {
   const Partition columns = Partition::parse(2, "512:{0} 256:{1}");
   const Planned p(
-      R"(
-input %x f32 [256, 4]
-weight %gate f32 [256, 768]
-weight %up f32 [256, 768]
-weight %down f32 [768, 256]
-%g = mul_mat(%gate, %x)
-%u = mul_mat(%up, %x)
-%h = glu(%g, %u)
-%y = mul_mat(%down, %h)
-%r = add(%x, %y)
-%n = rms_norm(%r)
-output %n
-)",
-      2, {{"gate", Layout::split(1, columns)}, {"up", Layout::split(1, columns)}, {"down", Layout::split(0, columns)}});
+      test::kFeedForward, 2,
+      {{"gate", Layout::split(1, columns)}, {"up", Layout::split(1, columns)}, {"down", Layout::split(0, columns)}});
   EXPECT_EQ(local_text(p.plan, 1), R"(local graph of dev1
   step 0 compute
      0  %g = mul_mat(%gate, %x)  # f32 [256, 4]

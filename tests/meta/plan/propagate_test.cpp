@@ -5,6 +5,7 @@
 #include "graph/ops/ops.h"
 #include "graph/text.h"
 #include "tests/meta/layouts.h"
+#include "tests/meta/llama_graph.h"
 #include "tests/support/random_graph.h"
 
 namespace shoal::meta {
@@ -37,22 +38,8 @@ struct Propagated {
   Propagation result;
 };
 
-constexpr const char* kFeedForward = R"(
-input %x f32 [256, 4]
-weight %gate f32 [256, 768]
-weight %up f32 [256, 768]
-weight %down f32 [768, 256]
-%g = mul_mat(%gate, %x)
-%u = mul_mat(%up, %x)
-%h = glu(%g, %u)
-%y = mul_mat(%down, %h)
-%r = add(%x, %y)
-%n = rms_norm(%r)
-output %n
-)";
-
 TEST(Propagate, AFeedForwardAsTheHeaderTells) {
-  const Propagated p(kFeedForward, 2,
+  const Propagated p(test::kFeedForward, 2,
                      {{"gate", split(1, 2, "384:{0} 384:{1}")},
                       {"up", split(1, 2, "384:{0} 384:{1}")},
                       {"down", split(0, 2, "384:{0} 384:{1}")}});
@@ -72,7 +59,7 @@ TEST(Propagate, AFeedForwardAsTheHeaderTells) {
 }
 
 TEST(Propagate, PrintsALineForEachNode) {
-  Propagated p(kFeedForward, 2,
+  Propagated p(test::kFeedForward, 2,
                {{"gate", split(1, 2, "384:{0} 384:{1}")},
                 {"up", split(1, 2, "384:{0} 384:{1}")},
                 {"down", split(0, 2, "384:{0} 384:{1}")}});
@@ -89,7 +76,7 @@ n            rms_norm   whole: mirrored -> mirrored
 
 TEST(Propagate, UnevenAndEmptySharesTakeTheSameWay) {
   for (const char* runs : {"767:{0} 1:{1}", "768:{1}", "1:{1} 700:{0} 67:{1}"}) {
-    const Propagated p(kFeedForward, 2,
+    const Propagated p(test::kFeedForward, 2,
                        {{"gate", split(1, 2, runs)}, {"up", split(1, 2, runs)}, {"down", split(0, 2, runs)}});
     EXPECT_EQ(p.of("h"), split(0, 2, runs).to_string());
     EXPECT_EQ(p.of("y"), "partial");
@@ -98,7 +85,7 @@ TEST(Propagate, UnevenAndEmptySharesTakeTheSameWay) {
 }
 
 TEST(Propagate, AsksForEachLeafOnce) {
-  const Propagated p(kFeedForward, 2, {});
+  const Propagated p(test::kFeedForward, 2, {});
   EXPECT_THAT(p.asked, ElementsAre(testing::Pair("down", 1), testing::Pair("gate", 1), testing::Pair("up", 1),
                                    testing::Pair("x", 1)));
 }
@@ -242,7 +229,7 @@ output %l
 TEST(Propagate, ARangeTakesWhatEarlierOnesMade) {
   TensorContext weights;
   Graph graph("ranges");
-  parse_graph(kFeedForward, graph, weights);
+  parse_graph(test::kFeedForward, graph, weights);
   const Layout half = split(0, 2, "384:{0} 384:{1}");
   const auto outside = [&](const Tensor& tensor) {
     if (tensor.name == "h" || tensor.name == "down") return half;
