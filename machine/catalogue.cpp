@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -15,92 +14,13 @@
 #include "base/cache_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "machine/catalogue_data.h"
 
 namespace shoal::machine {
 namespace {
 
-/// What a family of GPUs has in common: how much of its peak rates kernels for models reach.
-struct Generation {
-  double bandwidth;  ///< of the memory's peak, products of one column
-  double quantized;  ///< of the dense rate with 8-bit integers, products of many columns with quantised weights
-  double plain;      ///< of the dense rate with halves, products of many columns with float weights
-};
-constexpr Generation kVolta{0.80, 0.30, 0.40};
-constexpr Generation kAmpere{0.80, 0.15, 0.55};         // data centre
-constexpr Generation kAmpereDesktop{0.90, 0.20, 0.85};  // GDDR6
-constexpr Generation kAda{0.90, 0.22, 0.85};
-constexpr Generation kAdaServer{0.88, 0.13, 0.50};
-constexpr Generation kHopper{0.80, 0.08, 0.35};
-constexpr Generation kBlackwell{0.80, 0.08, 0.30};
-constexpr Generation kBlackwellDesktop{0.90, 0.26, 0.85};
-
-struct Gpu {
-  std::string_view name;
-  const Generation& generation;
-  double memory_mib;  ///< as the driver shows it
-  double bandwidth;   ///< GB/s, peak
-  double half_rate;   ///< dense Tflop/s of f16 with f32 sums
-  double int8_rate;   ///< dense Top/s
-  int processors;
-  double clock;    ///< GHz
-  int nvlink;      ///< generation; 0: none
-  int joined;      ///< GPUs that NVLink can join: 2 by a bridge, or all of a machine by switches
-  int pcie;        ///< generation
-  bool has_peers;  ///< over PCIe, with the driver that it comes with
-};
-constexpr std::array kGpus{
-    Gpu{"H200", kHopper, 143771, 4800, 989, 1979, 132, 1.83, 4, 8, 5, true},
-    Gpu{"H100", kHopper, 81559, 3350, 989, 1979, 132, 1.83, 4, 8, 5, true},
-    Gpu{"H100-PCIe", kHopper, 81559, 2039, 756, 1513, 114, 1.62, 4, 2, 5, true},
-    Gpu{"B200", kBlackwell, 183359, 7700, 2250, 4500, 148, 1.86, 5, 8, 5, true},
-    Gpu{"A100", kAmpere, 81920, 2039, 312, 624, 108, 1.41, 3, 8, 4, true},
-    Gpu{"A100-40G", kAmpere, 40960, 1555, 312, 624, 108, 1.41, 3, 8, 4, true},
-    Gpu{"A100-PCIe", kAmpere, 81920, 1935, 312, 624, 108, 1.41, 3, 2, 4, true},
-    Gpu{"V100", kVolta, 32768, 900, 125, 62, 80, 1.53, 2, 8, 3, true},
-    Gpu{"L40S", kAdaServer, 46068, 864, 362, 733, 142, 2.49, 0, 1, 4, true},
-    Gpu{"L4", kAdaServer, 23034, 300, 121, 242, 58, 2.04, 0, 1, 4, true},
-    Gpu{"A6000", kAmpereDesktop, 49140, 768, 155, 310, 84, 1.80, 3, 2, 4, true},
-    Gpu{"RTX6000Ada", kAda, 49140, 960, 364, 728, 142, 2.51, 0, 1, 4, true},
-    Gpu{"RTXPRO6000", kBlackwellDesktop, 97887, 1792, 468, 936, 188, 2.43, 0, 1, 5, true},
-    Gpu{"RTX5090", kBlackwellDesktop, 32607, 1792, 210, 838, 170, 2.41, 0, 1, 5, false},
-    Gpu{"RTX4090", kAda, 24564, 1008, 165, 661, 128, 2.52, 0, 1, 4, false},
-    Gpu{"RTX3090", kAmpereDesktop, 24576, 936, 71, 284, 82, 1.70, 3, 2, 4, false},
-};
-
-// Figures of all GPUs.
-constexpr double kContextBytes = 512.0 * 1024 * 1024;  // of its memory that the driver and the program take
-constexpr double kDecodedPerClock = 12;      // weights of less than 8 bits that a processor decodes for one column
-constexpr double kOpSeconds = 3e-6;          // of a kernel in a CUDA graph: its start and its end
-constexpr double kRunSeconds = 60e-6;        // starting a CUDA graph, waiting for it, the result's way to the host
-constexpr double kAttentionRate = 0.3;       // of the rate with halves
-constexpr double kAttentionBandwidth = 0.6;  // of the memory's peak
 constexpr int64_t kMostColumns = 4096;
 constexpr int kMostGpus = 64;
-
-/// A way for GPUs to reach each other. Latencies in microseconds, bandwidths in GB/s.
-struct Step {
-  double latency, per_rank, bandwidth;
-};
-struct LinkKind {
-  std::string_view name;
-  Step one_shot, two_shot;  ///< by kernels over peer memory; without bandwidth: there is no peer access
-  Step small, ring;         ///< NCCL: protocols for short messages and for long ones
-  double copy_bandwidth;    ///< of what a scheduler hands from one device to the next, through the host
-};
-constexpr std::array kLinks{
-    LinkKind{"nvlink5", {3.4, 0.36, 130}, {6.8, 0.55, 130}, {10, 0.9, 230}, {20, 1.2, 650}, 20},
-    LinkKind{"nvlink4", {3.4, 0.36, 80}, {6.8, 0.55, 75}, {10, 0.9, 130}, {22, 1.2, 340}, 20},
-    LinkKind{"nvlink3", {3.8, 0.42, 60}, {7.5, 0.6, 60}, {13, 1.2, 90}, {60, 3.0, 225}, 12},
-    LinkKind{"nvlink2", {4.0, 0.45, 30}, {8.0, 0.6, 30}, {13, 1.2, 45}, {60, 3.0, 120}, 6},
-    LinkKind{"nvlink-bridge", {4.0, 0.45, 25}, {8.0, 0.6, 25}, {13, 1.2, 25}, {30, 3.0, 45}, 12},
-    LinkKind{"pcie5-p2p", {3.6, 0.5, 30}, {7.5, 0.6, 30}, {12, 1.5, 25}, {20, 2.0, 40}, 20},
-    LinkKind{"pcie4-p2p", {4.0, 0.5, 18}, {8.0, 0.6, 18}, {13, 1.6, 13}, {25, 2.0, 20}, 12},
-    LinkKind{"pcie3-p2p", {2.2, 0.3, 9.4}, {5.0, 0.4, 9.4}, {14, 1.6, 7}, {30, 2.0, 10}, 6},
-    LinkKind{"pcie5", {}, {}, {5, 4.6, 4}, {20, 5.0, 24}, 20},
-    LinkKind{"pcie4", {}, {}, {5, 4.6, 2}, {20, 5.0, 12}, 12},
-    LinkKind{"pcie3", {}, {}, {5, 4.6, 1}, {20, 5.0, 6}, 6},
-};
-constexpr double kCopyLatency = 40e-6;
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -113,9 +33,10 @@ std::string_view without_scheme(std::string_view name) {
 }
 
 const Gpu* find_gpu(std::string_view name) {
+  const std::vector<Gpu>& gpus = catalogue().gpus;
   const auto found =
-      std::find_if(kGpus.begin(), kGpus.end(), [&](const Gpu& gpu) { return lower(gpu.name) == lower(name); });
-  return found == kGpus.end() ? nullptr : &*found;
+      std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return lower(gpu.name) == lower(name); });
+  return found == gpus.end() ? nullptr : &*found;
 }
 
 /// GPUs in the order of the name, each as often as it says.
@@ -177,33 +98,35 @@ int newest_common(const Gpus& gpus, int Gpu::*generation) {
 bool have_nvlink(const Gpus& gpus) {
   const int count = static_cast<int>(gpus.size());
   return std::all_of(gpus.begin(), gpus.end(), [&](const Gpu* gpu) {
-    return gpu == gpus.front() && gpu->nvlink > 0 && count <= std::max(gpu->joined, 2);
+    return gpu == gpus.front() && gpu->nvlink_generation > 0 && count <= std::max(gpu->nvlink_joined, 2);
   });
 }
 
-const LinkKind& link_named(std::string_view machine, const std::string& name) {
-  const auto found =
-      std::find_if(kLinks.begin(), kLinks.end(), [&](const LinkKind& link) { return link.name == name; });
-  if (found == kLinks.end()) {
+const Link& link_named(std::string_view machine, const std::string& name) {
+  const std::vector<Link>& links = catalogue().links;
+  const auto found = std::find_if(links.begin(), links.end(), [&](const Link& link) { return link.name == name; });
+  if (found == links.end()) {
     fail<InvalidArgument>("machine '{}': there is no link '{}'; there are {}", machine, name,
                           fmt::join(catalogue_links(), ", "));
   }
   return *found;
 }
 
-const LinkKind& find_link(std::string_view machine, const Gpus& gpus, std::string link) {
+const Link& find_link(std::string_view machine, const Gpus& gpus, std::string link) {
   if (link.empty()) link = have_nvlink(gpus) ? "nvlink" : "pcie";
   if (link == "nvlink") {
     const Gpu& gpu = *gpus.front();
     if (!have_nvlink(gpus)) {
       fail<InvalidArgument>("machine '{}': NVLink joins {}; write -pcie", machine,
-                            gpu.nvlink == 0 ? fmt::format("no {}", gpu.name)
-                                            : fmt::format("up to {} {}, and no others to them", gpu.joined, gpu.name));
+                            gpu.nvlink_generation == 0
+                                ? fmt::format("no {}", gpu.name)
+                                : fmt::format("up to {} {}, and no others to them", gpu.nvlink_joined, gpu.name));
     }
-    return link_named(machine, gpu.joined == 2 ? "nvlink-bridge" : fmt::format("nvlink{}", gpu.nvlink));
+    return link_named(machine,
+                      gpu.nvlink_joined == 2 ? "nvlink-bridge" : fmt::format("nvlink{}", gpu.nvlink_generation));
   }
-  const bool peers = std::all_of(gpus.begin(), gpus.end(), [](const Gpu* gpu) { return gpu->has_peers; });
-  const std::string pcie = fmt::format("pcie{}", newest_common(gpus, &Gpu::pcie));
+  const bool peers = std::all_of(gpus.begin(), gpus.end(), [](const Gpu* gpu) { return gpu->pcie_peers; });
+  const std::string pcie = fmt::format("pcie{}", newest_common(gpus, &Gpu::pcie_generation));
   if (link == "pcie") return link_named(machine, pcie + (peers ? "-p2p" : ""));
   if (link == "pcie-p2p") return link_named(machine, pcie + "-p2p");
   if (link == "pcie-host") return link_named(machine, pcie);
@@ -213,11 +136,12 @@ const LinkKind& find_link(std::string_view machine, const Gpus& gpus, std::strin
 /// Bytes and operations add up: while a kernel for many columns decodes weights its matrix units rest.
 ProductModel product(const Gpu& gpu, const DTypeTraits& dtype) {
   const double bytes = static_cast<double>(dtype.block_bytes) / static_cast<double>(dtype.block_elems);
-  double element = bytes / (gpu.generation.bandwidth * gpu.bandwidth * 1e9);
+  double element = bytes / (gpu.generation.bandwidth_of_peak * gpu.bandwidth_gb_s * 1e9);
   if (dtype.is_quantized && dtype.dtype != DType::kQ8_0) {
-    element = std::max(element, 1 / (kDecodedPerClock * gpu.processors * gpu.clock * 1e9));
+    element = std::max(element, 1 / (catalogue().common.decoded_per_clock * gpu.processors * gpu.clock_ghz * 1e9));
   }
-  double rate = dtype.is_quantized ? gpu.generation.quantized * gpu.int8_rate : gpu.generation.plain * gpu.half_rate;
+  double rate = dtype.is_quantized ? gpu.generation.quantized_of_int8 * gpu.int8_top_s
+                                   : gpu.generation.plain_of_half * gpu.half_tflop_s;
   if (dtype.dtype == DType::kF32) rate /= 4;
   const auto at = [&](int64_t columns) {
     return ProductPoint{columns, element + 2 * static_cast<double>(columns) / (rate * 1e12)};
@@ -226,18 +150,19 @@ ProductModel product(const Gpu& gpu, const DTypeTraits& dtype) {
 }
 
 DeviceModel device_of(const Gpu& gpu, int number, int domain) {
+  const CommonFigures& common = catalogue().common;
   DeviceModel device;
   device.name = fmt::format("{}.{}", gpu.name, number);
   device.identity = fmt::format("simulated {}", gpu.name);
   device.type = DeviceType::kGpu;
   device.domain = domain;
-  device.memory = static_cast<size_t>(gpu.memory_mib * 1024 * 1024 - kContextBytes);
-  device.bandwidth = gpu.bandwidth * 1e9;
-  device.activation_bandwidth = gpu.generation.bandwidth * device.bandwidth;
-  device.attention_rate = kAttentionRate * gpu.half_rate * 1e12;
-  device.attention_bandwidth = kAttentionBandwidth * device.bandwidth;
-  device.op_seconds = kOpSeconds;
-  device.run_seconds = kRunSeconds;
+  device.memory = static_cast<size_t>(gpu.memory_mib * 1024 * 1024 - common.context_mib * 1024 * 1024);
+  device.bandwidth = gpu.bandwidth_gb_s * 1e9;
+  device.activation_bandwidth = gpu.generation.bandwidth_of_peak * device.bandwidth;
+  device.attention_rate = common.attention_of_half * gpu.half_tflop_s * 1e12;
+  device.attention_bandwidth = common.attention_of_bandwidth * device.bandwidth;
+  device.op_seconds = common.op_seconds;
+  device.run_seconds = common.run_seconds;
   for (int i = 0; i < kDTypeCount; ++i) {
     const DTypeTraits& dtype = traits(static_cast<DType>(i));
     if (dtype.is_float || dtype.is_quantized) device.products[std::string(dtype.name)] = product(gpu, dtype);
@@ -245,8 +170,8 @@ DeviceModel device_of(const Gpu& gpu, int number, int domain) {
   return device;
 }
 
-CollectiveAlgorithm algorithm(std::string name, bool one_shot, const Step& step) {
-  return {std::move(name), one_shot, step.latency * 1e-6, step.per_rank * 1e-6, step.bandwidth * 1e9};
+CollectiveAlgorithm algorithm(std::string name, bool one_shot, const LinkStep& step) {
+  return {std::move(name), one_shot, step.latency_us * 1e-6, step.per_rank_us * 1e-6, step.bandwidth_gb_s * 1e9};
 }
 
 /// "RTX4090+RTX3090x2": neighbours that are alike counted.
@@ -297,13 +222,13 @@ std::string description_in(const std::string& text) {
 
 std::vector<std::string> catalogue_gpus() {
   std::vector<std::string> names;
-  for (const Gpu& gpu : kGpus) names.emplace_back(gpu.name);
+  for (const Gpu& gpu : catalogue().gpus) names.emplace_back(gpu.name);
   return names;
 }
 
 std::vector<std::string> catalogue_links() {
   std::vector<std::string> names{"nvlink", "pcie", "pcie-p2p", "pcie-host"};
-  for (const LinkKind& link : kLinks) {
+  for (const Link& link : catalogue().links) {
     if (link.name.starts_with("pcie")) names.emplace_back(link.name);
   }
   return names;
@@ -313,7 +238,7 @@ MachineModel make_machine(std::string_view name) {
   const std::string_view bare = without_scheme(name);
   const auto [text, link_name] = cut_link(bare);
   const Gpus gpus = parse_gpus(bare, text);
-  const LinkKind& link = find_link(bare, gpus, lower(link_name));
+  const Link& link = find_link(bare, gpus, lower(link_name));
   MachineModel machine;
   std::map<std::string_view, int> counts;
   for (const Gpu* gpu : gpus) {
@@ -321,14 +246,12 @@ MachineModel make_machine(std::string_view name) {
     machine.domains.push_back({machine.devices.back().name, 0, 0});
   }
   machine.name = gpus.size() > 1 ? fmt::format("{}-{}", text_of(gpus), link.name) : text_of(gpus);
-  if (link.one_shot.bandwidth > 0) {
-    machine.algorithms.push_back(algorithm("one_shot", true, link.one_shot));
-    machine.algorithms.push_back(algorithm("two_shot", false, link.two_shot));
-  }
-  machine.algorithms.push_back(algorithm("nccl_small", false, link.small));
-  machine.algorithms.push_back(algorithm("nccl_ring", false, link.ring));
-  machine.copy_latency = kCopyLatency;
-  machine.copy_bandwidth = link.copy_bandwidth * 1e9;
+  if (link.one_shot) machine.algorithms.push_back(algorithm("one_shot", true, *link.one_shot));
+  if (link.two_shot) machine.algorithms.push_back(algorithm("two_shot", false, *link.two_shot));
+  machine.algorithms.push_back(algorithm("nccl_small", false, link.nccl_small));
+  machine.algorithms.push_back(algorithm("nccl_ring", false, link.nccl_ring));
+  machine.copy_latency = catalogue().copy_latency_seconds;
+  machine.copy_bandwidth = link.copy_bandwidth_gb_s * 1e9;
   return machine;
 }
 

@@ -1,172 +1,20 @@
-// MachineModel as JSON. Every value is read through a Value, which knows where in the text it stands.
+// MachineModel as JSON. Every value is read through a JsonValue, which knows where in the text it stands.
 #include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
-#include "base/error.h"
-#include "base/json_text.h"
+#include "machine/json_value.h"
 #include "machine/machine.h"
 
 namespace shoal::machine {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int kVersion = 1;
 constexpr int kMostDevices = 4096;
-constexpr double kLargest = 1e30;  ///< and its inverse the smallest: nothing real is beyond, and sums stay finite
-
-/// A name that lists of devices ("CPU0,CPU1") can have.
-bool is_name(std::string_view text) {
-  return !text.empty() && std::none_of(text.begin(), text.end(),
-                                       [](char c) { return c == ',' || static_cast<unsigned char>(c) <= ' '; });
-}
-
-/// A value of the text and the way to it, "machine.json: devices[1].bandwidth".
-class Value {
- public:
-  Value(const Json& json, std::string_view origin, std::string path = {})
-      : json_(&json), origin_(origin), path_(std::move(path)) {}
-
-  [[noreturn]] void refuse(std::string_view expected) const { refuse(expected, shown()); }
-  [[noreturn]] void refuse(std::string_view expected, std::string_view got) const {
-    fail<InvalidArgument>("{}: {}{}expected {}, got {}", origin_, path_, path_.empty() ? "" : ": ", expected, got);
-  }
-  std::string_view origin() const { return origin_; }
-
-  /// An object with no other keys than these.
-  const Value& object(std::initializer_list<std::string_view> keys) const {
-    if (!json_->is_object()) refuse("an object");
-    for (const auto& [key, value] : json_->items()) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) member(key).refuse_key(keys);
-    }
-    return *this;
-  }
-  std::vector<std::pair<std::string, Value>> members() const {
-    if (!json_->is_object()) refuse("an object");
-    std::vector<std::pair<std::string, Value>> found;
-    for (const auto& item : json_->items()) found.emplace_back(item.key(), member(item.key()));
-    return found;
-  }
-  bool has(std::string_view key) const { return json_->find(key) != json_->end(); }
-  Value at(std::string_view key) const {
-    if (!has(key)) member_path(key).refuse("a value", "nothing");
-    return member(key);
-  }
-  std::optional<Value> find(std::string_view key) const {
-    return has(key) ? std::optional<Value>(member(key)) : std::nullopt;
-  }
-  std::vector<Value> list(std::string_view expected) const {
-    if (!json_->is_array() || json_->empty()) refuse(expected);
-    std::vector<Value> values;
-    for (size_t i = 0; i < json_->size(); ++i) {
-      values.emplace_back((*json_)[i], origin_, fmt::format("{}[{}]", path_, i));
-    }
-    return values;
-  }
-
-  std::string text() const {
-    if (!json_->is_string()) refuse("text");
-    return json_->get<std::string>();
-  }
-  std::string device_name() const {
-    if (!json_->is_string() || !is_name(json_->get_ref<const std::string&>())) {
-      refuse("a name without blanks and commas");
-    }
-    return text();
-  }
-  double positive() const {
-    return number("a positive number", [](double value) { return value >= 1 / kLargest && value <= kLargest; });
-  }
-  double not_negative() const {
-    return number("a number of 0 or more", [](double value) { return value >= 0 && value <= kLargest; });
-  }
-  bool is(int wanted) const { return json_->is_number() && json_->get<double>() == wanted; }
-  double part() const {
-    return number("a number above 0, at most 1", [](double value) { return value > 0 && value <= 1; });
-  }
-  int64_t whole(int64_t least, int64_t most) const {
-    const auto fits = [&](double value) {
-      return value == std::floor(value) && value >= static_cast<double>(least) && value <= static_cast<double>(most);
-    };
-    return static_cast<int64_t>(number(fmt::format("a whole number from {} to {}", least, most), fits));
-  }
-  bool truth() const {
-    if (!json_->is_boolean()) refuse("true or false");
-    return json_->get<bool>();
-  }
-
- private:
-  Value member(std::string_view key) const { return {(*json_)[std::string(key)], origin_, member_name(key)}; }
-  Value member_path(std::string_view key) const { return {*json_, origin_, member_name(key)}; }
-  std::string member_name(std::string_view key) const {
-    return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
-  }
-  [[noreturn]] void refuse_key(std::initializer_list<std::string_view> keys) const {
-    std::string known;
-    for (const std::string_view key : keys) known += (known.empty() ? "" : ", ") + std::string(key);
-    fail<InvalidArgument>("{}: {}: unknown key; there are {}", origin_, path_, known);
-  }
-
-  template <class Test>
-  double number(std::string_view expected, const Test& test) const {
-    if (!json_->is_number()) refuse(expected);
-    const double value = json_->get<double>();
-    if (!std::isfinite(value) || !test(value)) refuse(expected);
-    return value;
-  }
-
-  /// In one short line, whatever it is.
-  std::string shown() const {
-    constexpr size_t kMost = 40;
-    std::string text = json_->dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-    return text;
-  }
-
-  const Json* json_;
-  std::string_view origin_;
-  std::string path_;
-};
-
-// --- the text ---
-
-/// "line 3, column 14" of a byte of the text.
-std::string place_of(std::string_view text, size_t byte) {
-  const std::string_view before = text.substr(0, std::min(byte, text.size()));
-  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
-  const size_t begin = before.rfind('\n');
-  return fmt::format("line {}, column {}", line, before.size() - (begin == before.npos ? 0 : begin + 1));
-}
-
-/// JSON in which no object has a key twice: the second would silently replace the first.
-Json parse_text(std::string_view text, std::string_view origin) {
-  std::vector<std::set<std::string>> keys;
-  const auto see = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      fail<InvalidArgument>("the key {} is there twice in one object", value.dump());
-    }
-    return true;
-  };
-  try {
-    return parse_json<Json>(text, see);
-  } catch (const InvalidArgument& error) {
-    fail<InvalidArgument>("{}: {}", origin, error.what());
-  } catch (const Json::parse_error& error) {
-    fail<InvalidArgument>("{}: no JSON, from {} on; see docs/simulation.md for the format", origin,
-                          place_of(text, error.byte));
-  } catch (const Json::out_of_range&) {
-    fail<InvalidArgument>("{}: a number in it is too large", origin);
-  }
-}
 
 // --- products ---
 
-DType dtype_of(const std::string& name, const Value& value) {
+DType dtype_of(const std::string& name, const JsonValue& value) {
   const auto dtype = dtype_from_name(name);
   if (!dtype || !(traits(*dtype).is_float || traits(*dtype).is_quantized)) {
     value.refuse("the name of a dtype of weights, e.g. q4_0", name);
@@ -174,15 +22,15 @@ DType dtype_of(const std::string& name, const Value& value) {
   return *dtype;
 }
 
-std::pair<Value, Value> pair_of(const Value& value, std::string_view expected) {
-  const std::vector<Value> two = value.list(expected);
+std::pair<JsonValue, JsonValue> pair_of(const JsonValue& value, std::string_view expected) {
+  const std::vector<JsonValue> two = value.list(expected);
   if (two.size() != 2) value.refuse(expected);
   return {two[0], two[1]};
 }
 
-std::vector<ProductPoint> product_points(const Value& value) {
+std::vector<ProductPoint> product_points(const JsonValue& value) {
   std::vector<ProductPoint> points;
-  for (const Value& item : value.list("a list of [columns, seconds]")) {
+  for (const JsonValue& item : value.list("a list of [columns, seconds]")) {
     const auto [columns, seconds] = pair_of(item, "[columns, seconds]");
     const ProductPoint point{columns.whole(1, 1 << 30), seconds.positive()};
     if (!points.empty() && points.back().columns >= point.columns) {
@@ -193,7 +41,7 @@ std::vector<ProductPoint> product_points(const Value& value) {
   return points;
 }
 
-void read_products(const Value& value, DeviceModel& device) {
+void read_products(const JsonValue& value, DeviceModel& device) {
   for (const auto& [name, item] : value.members()) {
     const std::string dtype(name_of(dtype_of(name, item)));
     item.object({"streamed", "cached", "conversion", "contention"});
@@ -206,7 +54,7 @@ void read_products(const Value& value, DeviceModel& device) {
   }
 }
 
-void read_rates(const Value& value, double bytes_per_second, DeviceModel& device) {
+void read_rates(const JsonValue& value, double bytes_per_second, DeviceModel& device) {
   std::set<DType> seen;
   std::optional<double> others;
   for (const auto& [name, item] : value.members()) {
@@ -244,7 +92,7 @@ constexpr NamedType kTypes[] = {{"CPU", DeviceType::kCpu},
                                 {"integrated GPU", DeviceType::kIntegratedGpu},
                                 {"accelerator", DeviceType::kAccelerator}};
 
-DeviceType device_type(const Value& value) {
+DeviceType device_type(const JsonValue& value) {
   const std::string name = value.text();
   for (const NamedType& known : kTypes) {
     if (known.name == name) return known.type;
@@ -252,14 +100,14 @@ DeviceType device_type(const Value& value) {
   value.refuse("CPU, GPU, integrated GPU or accelerator");
 }
 
-double positive_or(const Value& value, std::string_view key, double otherwise) {
+double positive_or(const JsonValue& value, std::string_view key, double otherwise) {
   return value.has(key) ? value.at(key).positive() : otherwise;
 }
-double not_negative_or(const Value& value, std::string_view key, double otherwise) {
+double not_negative_or(const JsonValue& value, std::string_view key, double otherwise) {
   return value.has(key) ? value.at(key).not_negative() : otherwise;
 }
 
-DeviceModel read_device(const Value& value) {
+DeviceModel read_device(const JsonValue& value) {
   value.object({"name", "count", "identity", "type", "domain", "memory", "cores", "bandwidth", "efficiency",
                 "cache_bytes", "activation_bandwidth", "attention_rate", "attention_bandwidth", "op_seconds",
                 "step_seconds", "run_seconds", "products", "rates"});
@@ -286,9 +134,9 @@ DeviceModel read_device(const Value& value) {
 
 // --- the machine ---
 
-std::vector<Domain> read_domains(const Value& value) {
+std::vector<Domain> read_domains(const JsonValue& value) {
   std::vector<Domain> domains;
-  for (const Value& item : value.list("a list of domains")) {
+  for (const JsonValue& item : value.list("a list of domains")) {
     item.object({"name", "bandwidth", "cores"});
     const Domain domain{item.at("name").device_name(), not_negative_or(item, "bandwidth", 0),
                         not_negative_or(item, "cores", 0)};
@@ -301,7 +149,7 @@ std::vector<Domain> read_domains(const Value& value) {
 }
 
 /// The domain that a device names, or one of its own.
-int domain_of(const Value& value, const std::string& device, size_t declared, MachineModel& machine) {
+int domain_of(const JsonValue& value, const std::string& device, size_t declared, MachineModel& machine) {
   const auto named = value.find("domain");
   const std::string name = named ? named->text() : device;
   std::string known;
@@ -315,10 +163,10 @@ int domain_of(const Value& value, const std::string& device, size_t declared, Ma
   return static_cast<int>(machine.domains.size()) - 1;
 }
 
-void read_devices(const Value& value, MachineModel& machine) {
+void read_devices(const JsonValue& value, MachineModel& machine) {
   const size_t declared = machine.domains.size();
   std::set<std::string> names;
-  for (const Value& item : value.list("a list of devices")) {
+  for (const JsonValue& item : value.list("a list of devices")) {
     const DeviceModel model = read_device(item);
     const int64_t count = item.has("count") ? item.at("count").whole(1, kMostDevices) : 0;
     for (int64_t i = 0; i < std::max(count, int64_t{1}); ++i) {
@@ -333,9 +181,9 @@ void read_devices(const Value& value, MachineModel& machine) {
 }
 
 /// Names of two devices or more.
-std::vector<std::string> read_members(const Value& value, const MachineModel& machine) {
+std::vector<std::string> read_members(const JsonValue& value, const MachineModel& machine) {
   std::vector<std::string> members;
-  for (const Value& member : value.list("a list of devices")) {
+  for (const JsonValue& member : value.list("a list of devices")) {
     const std::string name = member.text();
     const bool known = std::any_of(machine.devices.begin(), machine.devices.end(),
                                    [&](const DeviceModel& device) { return device.name == name; });
@@ -347,8 +195,8 @@ std::vector<std::string> read_members(const Value& value, const MachineModel& ma
   return members;
 }
 
-void read_runs(const Value& value, MachineModel& machine) {
-  for (const Value& item : value.list("a list of what runs cost")) {
+void read_runs(const JsonValue& value, MachineModel& machine) {
+  for (const JsonValue& item : value.list("a list of what runs cost")) {
     item.object({"members", "seconds"});
     RunCost run{read_members(item.at("members"), machine), item.at("seconds").not_negative()};
     for (const RunCost& other : machine.runs) {
@@ -358,14 +206,14 @@ void read_runs(const Value& value, MachineModel& machine) {
   }
 }
 
-CollectiveTable read_table(const Value& value, const MachineModel& machine) {
+CollectiveTable read_table(const JsonValue& value, const MachineModel& machine) {
   value.object({"members", "kind", "points"});
   CollectiveTable table;
   table.members = read_members(value.at("members"), machine);
   const auto kind = op_from_name(value.at("kind").text());
   if (!kind || !is_collective(*kind)) value.at("kind").refuse("a collective, e.g. all_reduce");
   table.kind = *kind;
-  for (const Value& item : value.at("points").list("a list of [bytes, seconds]")) {
+  for (const JsonValue& item : value.at("points").list("a list of [bytes, seconds]")) {
     const auto [bytes, seconds] = pair_of(item, "[bytes, seconds]");
     const CollectiveTable::Point point{bytes.not_negative(), seconds.not_negative()};
     if (!table.points.empty() && table.points.back().bytes >= point.bytes) {
@@ -376,8 +224,8 @@ CollectiveTable read_table(const Value& value, const MachineModel& machine) {
   return table;
 }
 
-void read_collectives(const Value& value, MachineModel& machine) {
-  for (const Value& item : value.list("a list of measured collectives")) {
+void read_collectives(const JsonValue& value, MachineModel& machine) {
+  for (const JsonValue& item : value.list("a list of measured collectives")) {
     CollectiveTable table = read_table(item, machine);
     for (const CollectiveTable& other : machine.collectives) {
       if (other.kind == table.kind && other.members == table.members) {
@@ -388,7 +236,7 @@ void read_collectives(const Value& value, MachineModel& machine) {
   }
 }
 
-CollectiveAlgorithm read_algorithm(const Value& value) {
+CollectiveAlgorithm read_algorithm(const JsonValue& value) {
   value.object({"name", "one_shot", "latency", "latency_per_rank", "bandwidth"});
   return {value.at("name").text(), value.has("one_shot") && value.at("one_shot").truth(),
           not_negative_or(value, "latency", 0), not_negative_or(value, "latency_per_rank", 0),
@@ -398,11 +246,11 @@ CollectiveAlgorithm read_algorithm(const Value& value) {
 }  // namespace
 
 MachineModel parse_machine(std::string_view json, std::string_view origin) {
-  const Json text = parse_text(json, origin);
-  const Value value(text, origin);
+  const nlohmann::ordered_json text = parse_named_json(json, origin);
+  const JsonValue value(text, origin);
   value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
                 "copy_latency", "copy_bandwidth"});
-  if (const Value version = value.at("version"); !version.is(kVersion)) {
+  if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
   MachineModel machine;
@@ -413,7 +261,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   if (const auto runs = value.find("runs")) read_runs(*runs, machine);
   if (const auto tables = value.find("collectives")) read_collectives(*tables, machine);
   if (const auto algorithms = value.find("algorithms")) {
-    for (const Value& item : algorithms->list("a list of algorithms")) {
+    for (const JsonValue& item : algorithms->list("a list of algorithms")) {
       machine.algorithms.push_back(read_algorithm(item));
     }
   }

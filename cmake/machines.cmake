@@ -1,0 +1,17 @@
+# The files of data/machines become part of the library, so that a program is one file: a source with their texts,
+# made anew when one of them changes. machine/catalogue_data.h declares what it defines.
+foreach(name gpus links)
+  set(file ${PROJECT_SOURCE_DIR}/data/machines/${name}.json)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} ${name})
+endforeach()
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/catalogue_texts.cpp @ONLY CONTENT [[#include "machine/catalogue_data.h"
+
+namespace shoal::machine {
+
+const std::string_view kGpusJson = R"json(@gpus@)json";
+const std::string_view kLinksJson = R"json(@links@)json";
+
+}  // namespace shoal::machine
+]])
+target_sources(shoal_machine PRIVATE ${PROJECT_BINARY_DIR}/generated/catalogue_texts.cpp)
