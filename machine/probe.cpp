@@ -60,7 +60,7 @@ void on_devices(std::span<Device* const> devices, const Work& work) {
   } catch (const InternalError&) {
     throw;
   } catch (const OutOfMemory& error) {
-    fail<OutOfMemory>("{}: free memory there, or leave the device out of those that are probed (--devices)",
+    fail<OutOfMemory>("{}: free memory there, or leave the device out of those that are probed",
                       named(without_remedy(error.what())));
   } catch (const InvalidArgument& error) {  // of the environment
     fail<InvalidArgument>("{}", named(error.what()));
@@ -351,7 +351,7 @@ class Probe {
     require<OutOfMemory>(
         free >= least,
         "[{}] cannot be measured: it takes {}, and {} are free: free memory there, or leave the device "
-        "out of those that are probed (--devices)",
+        "out of those that are probed",
         device.name(), format_bytes(least), format_bytes(free));
   }
 

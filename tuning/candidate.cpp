@@ -114,15 +114,10 @@ Objective parse_objective(std::string_view text) {
 }
 
 void require_work(const Workload& workload, Objective objective) {
-  const bool prompt = workload.prompt > 0, generate = workload.generate > 0;
-  require<InvalidArgument>(objective != Objective::kGeneration || generate,
-                           "the objective generation needs tokens to generate: give -n above 0, or --objective prompt");
-  require<InvalidArgument>(objective != Objective::kPrompt || prompt,
-                           "the objective prompt needs a prompt: give -p above 0, or --objective generation");
-  require<InvalidArgument>(objective != Objective::kMix || (prompt && generate),
-                           "the objective mix needs a prompt and tokens to generate: give -p and -n above 0, or "
-                           "--objective {}",
-                           prompt ? "prompt" : "generation");
+  const bool prompt = objective != Objective::kGeneration, generate = objective != Objective::kPrompt;
+  require<InvalidArgument>((!prompt || workload.prompt > 0) && (!generate || workload.generate > 0),
+                           "the objective {} needs {}{}{}", name_of(objective), prompt ? "a prompt" : "",
+                           prompt && generate ? " and " : "", generate ? "tokens to generate" : "");
 }
 
 models::PlacementOptions placement_of(const Candidate& candidate, models::PlacementOptions options) {

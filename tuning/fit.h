@@ -15,7 +15,7 @@ namespace shoal::tuning {
 /// Tokens by which contexts are tried.
 inline constexpr int64_t kContextStep = 32;
 
-/// What `--fit` is told.
+/// What a context has to be that is made to fit.
 struct FitOptions {
   int64_t least_context = 4096;  ///< not smaller than this, nor than what was asked for where that is less
   int64_t prompt = 0;            ///< tokens that the context has to hold besides one more
@@ -53,36 +53,44 @@ std::optional<int64_t> largest_context(const models::Model& model, const models:
                                        const models::SessionOptions& session, const models::LoadOptions& load,
                                        const FitOptions& options);
 
-/// A context for which there is memory, and everything that a command has to say for it beside what it says already.
+/// How a split differs from what was asked for.
+struct SplitChange {
+  std::string devices;                         ///< "CPU0,CPU1"; "": the same
+  std::string ratio;                           ///< "3,1"; "": the same
+  std::optional<models::SplitMode> mode = {};  ///< nullopt: the same
+};
+
+/// A context for which there is memory, and all that has to change for it.
 struct ContextThatFits {
   int64_t context = 0;
   Candidate candidate;  ///< with the shares for it
-  std::string options;  ///< "-c 22432 -ts 6,11 -sm layer"
+  SplitChange change;
+  bool q8_0_cache = false;
+  bool repacks = true;  ///< false: only with weights as they are in the file
 };
 
 /// What would make a model fit that does not; each by itself.
 struct Remedies {
-  std::string problem;                          ///< "CPU0 needs 9.1 MiB and has 8.0 MiB free"
+  std::vector<models::DeviceUse> lacking;       ///< devices that need more than they have
   std::optional<ContextThatFits> context;       ///< the largest, with any shares in any of the ways
   std::optional<ContextThatFits> context_q8_0;  ///< and with a q8_0 cache, where that is more
   double bits = 0;                              ///< bits per weight of the file
   std::optional<double> bits_that_fit;          ///< with the context asked for
-  std::string bits_options;                     ///< what else the command has to say then: "-ts 3,5", or nothing
+  SplitChange bits_change;                      ///< that it takes, too
   std::vector<std::string> quantisations;       ///< with no more bits than that, and smaller than the file's: "Q4_K_M"
   std::optional<int> more_devices;              ///< this many like `device`
   std::string device;                           ///< that has most memory
-  std::string devices_options;                  ///< "-ts auto", or nothing
+  bool even_shares = true;                      ///< false: with shares chosen for these devices
+  std::optional<models::SplitMode> devices_mode;  ///< another than was asked for
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
 };
 
-/// `asked`: a prediction that does not fit. `groups`: the devices as the command names them, `scenario.placement` its
-/// mode and ratio: options that say the same are left out. `ways`: devices and modes to look at, the ones that are
-/// liked best first; their shares do not count.
+/// `asked`: a prediction that does not fit. `groups` and the mode and ratio of `scenario.placement` are what was asked
+/// for: changes are from there. `ways`: devices and modes to look at, the ones that are liked best first; their shares
+/// do not count.
 Remedies remedies(const Scenario& scenario, const Prediction& asked, const models::DeviceGroups& groups,
                   std::span<const Candidate> ways);
 /// For the devices of the candidate, in either mode.
 Remedies remedies(const Scenario& scenario, const Prediction& asked);
-/// One sentence: "CPU0 needs 9.1 MiB and has 8.0 MiB free; what would fit: a context of 256 (-c 256); ...".
-std::string to_string(const Remedies& remedies);
 
 }  // namespace shoal::tuning

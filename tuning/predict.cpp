@@ -259,7 +259,7 @@ namespace {
 void require_room(const Workload& workload, int64_t context) {
   require<InvalidArgument>(workload == clipped(workload, context),
                            "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
-                           "larger one (-c) or fewer tokens",
+                           "larger one or fewer tokens",
                            workload.prompt, workload.generate, workload.depth, context);
 }
 

@@ -97,7 +97,7 @@ enum class Objective : uint8_t { kGeneration, kPrompt, kMix };
 std::string_view name_of(Objective objective);
 /// "generation", "prompt" or "mix". Throws InvalidArgument that lists them.
 Objective parse_objective(std::string_view text);
-/// Has the workload what the objective is about? Throws InvalidArgument with the remedy where it has not.
+/// Has the workload what the objective is about? Throws InvalidArgument where it has not.
 void require_work(const Workload& workload, Objective objective);
 /// Seconds that the workload takes by the objective; of what there is where it has nothing of that kind.
 double seconds_of(const Prediction& prediction, Objective objective);

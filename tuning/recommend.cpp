@@ -315,7 +315,6 @@ Recommendation recommend(const Scenario& scenario, const models::DeviceGroups& g
     out.reason = reason_of(out.candidates, options.objective);
   } else {
     out.remedies = remedies(scenario, out.candidates.front(), groups, ways_of(scenario, groups));
-    out.reason = "nothing fits: " + to_string(*out.remedies);
   }
   return out;
 }

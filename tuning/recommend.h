@@ -27,7 +27,7 @@ struct RecommendOptions {
 struct Recommendation {
   std::vector<Prediction> candidates;  ///< different splits: those that fit, fastest first, then the others
   std::optional<size_t> best;          ///< of candidates; nullopt where none fits
-  std::string reason;                  ///< one sentence
+  std::string reason;                  ///< of the best one, a sentence; "" where none fits
   std::optional<Remedies> remedies;    ///< where none fits, for the one that lacks least
 };
 

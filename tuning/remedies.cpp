@@ -1,14 +1,10 @@
 // What would help where a model does not fit.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "tuning/fit.h"
 #include "tuning/memory_shares.h"
 
@@ -36,16 +32,6 @@ constexpr std::array kFileBits = std::to_array<FileBits>({
     {"Q2_K", 3.2},
 });
 
-std::string problem_of(std::span<const models::DeviceUse> uses) {
-  std::string text;
-  for (const models::DeviceUse& use : uses) {
-    if (margin_bytes(use) >= 0) continue;
-    text += fmt::format("{}{} needs {} and has {} free", text.empty() ? "" : ", ", use.device,
-                        format_bytes(use.use.total()), format_bytes(use.memory.free));
-  }
-  return text;
-}
-
 double bits_per_weight(const models::Model& model) {
   double elements = 0;
   for (const Tensor* weight : model.weights.tensors()) elements += static_cast<double>(weight->elements());
@@ -71,12 +57,15 @@ class Remedying {
 
   Remedies run() {
     Remedies out;
-    out.problem = problem_of(asked_.memory);
-    out.context = largest(scenario_.session, {});
+    for (const models::DeviceUse& use : asked_.memory) {
+      if (margin_bytes(use) < 0) out.lacking.push_back(use);
+    }
+    out.context = largest(scenario_.session);
     models::SessionOptions smaller = scenario_.session;
     smaller.dtype_k = smaller.dtype_v = DType::kQ8_0;
     if (scenario_.model.hparams.head_dim_k % 32 == 0 && scenario_.model.hparams.head_dim_v % 32 == 0) {
-      out.context_q8_0 = largest(smaller, " -ctk q8_0 -ctv q8_0");
+      out.context_q8_0 = largest(smaller);
+      if (out.context_q8_0) out.context_q8_0->q8_0_cache = true;
       if (out.context && out.context_q8_0 && out.context_q8_0->context <= out.context->context)
         out.context_q8_0.reset();
     }
@@ -87,7 +76,7 @@ class Remedying {
 
  private:
   /// With what a session is otherwise.
-  std::optional<ContextThatFits> largest(const models::SessionOptions& session, const std::string& options) const {
+  std::optional<ContextThatFits> largest(const models::SessionOptions& session) const {
     std::optional<MemoryShares> best_way;
     MemoryShares::Fit best;
     for (const Candidate& candidate : ways_) {
@@ -104,30 +93,25 @@ class Remedying {
     }
     if (!best_way) return std::nullopt;
     ContextThatFits out{best.context, best_way->with(best.shares), {}};
-    out.options = fmt::format("-c {}{}{}{}", best.context, options, split_options(out.candidate),
-                              best_way->needs_no_repack(best) ? " --no-repack" : "");
+    out.change = change_to(out.candidate);
+    out.repacks = !best_way->needs_no_repack(best);
     return out;
   }
 
-  /// What the command has to say for the devices, mode and shares of a candidate: " -dev CPU0,CPU1 -ts 3,1 -sm layer".
-  std::string split_options(const Candidate& candidate) const {
-    std::string text;
+  SplitChange change_to(const Candidate& candidate) const {
+    SplitChange change;
     const bool by_layer = candidate.mode == models::SplitMode::kLayer;
     if (by_layer ? candidate.groups != groups_ : flat(candidate.groups) != flat(groups_)) {
-      text += " -dev " + candidate.devices();
+      change.devices = candidate.devices();
     }
     const size_t sharers = by_layer ? candidate.groups.size() : candidate.device_count();
     if (!candidate.shares.empty()) {
-      text += " -ts " + candidate.ratio();
+      change.ratio = candidate.ratio();
     } else if (!scenario_.placement.ratio.empty()) {
-      text += " -ts " + ratio_text(std::vector<double>(sharers, 1.0));
+      change.ratio = ratio_text(std::vector<double>(sharers, 1.0));
     }
-    if (candidate.device_count() > 1 && candidate.mode != scenario_.placement.mode) text += mode_option(candidate.mode);
-    return text;
-  }
-
-  static std::string mode_option(models::SplitMode mode) {
-    return mode == models::SplitMode::kLayer ? " -sm layer" : " -sm tensor";
+    if (candidate.device_count() > 1 && candidate.mode != scenario_.placement.mode) change.mode = candidate.mode;
+    return change;
   }
 
   static std::vector<Device*> flat(const models::DeviceGroups& groups) {
@@ -176,7 +160,7 @@ class Remedying {
     }
     if (out.quantisations.empty()) return;
     out.bits_that_fit = bits;
-    out.bits_options = split_options(best_way->with(best_shares));
+    out.bits_change = change_to(best_way->with(best_shares));
   }
 
   void find_devices(Remedies& out) const {
@@ -224,9 +208,8 @@ class Remedying {
     const bool alike = std::all_of(uses.begin(), uses.end(), [&](const models::DeviceUse& use) {
       return use.memory.free == uses.front().memory.free;
     });
-    const bool even = alike && divided.unit == 0 && scenario_.placement.ratio.empty();
-    out.devices_options = even ? "" : " -ts auto";
-    if (mode != scenario_.placement.mode) out.devices_options += mode_option(mode);
+    out.even_shares = alike && divided.unit == 0 && scenario_.placement.ratio.empty();
+    out.devices_mode = mode != scenario_.placement.mode ? std::optional(mode) : std::nullopt;
   }
 
   /// Bytes of weights and caches that devices divide among them, and of how much that is whole; 0: of nothing.
@@ -256,22 +239,6 @@ class Remedying {
   std::span<const Candidate> ways_;
 };
 
-/// With enough digits that they differ: "4.7" and "4.8". An upper limit is not rounded up.
-std::pair<std::string, std::string> bits_texts(double at_most, double now) {
-  std::pair<std::string, std::string> texts;
-  double scale = 1;
-  for (int digits = 1; digits <= 6; ++digits) {
-    scale *= 10;
-    texts = {fmt::format("{:.{}f}", std::floor(at_most * scale) / scale, digits), fmt::format("{:.{}f}", now, digits)};
-    if (texts.first != texts.second) break;
-  }
-  return texts;
-}
-
-std::string in_brackets(const std::string& options) {
-  return options.empty() ? "" : fmt::format(" ({})", options.substr(options.find_first_not_of(' ')));
-}
-
 }  // namespace
 
 Remedies remedies(const Scenario& scenario, const Prediction& asked, const models::DeviceGroups& groups,
@@ -293,29 +260,6 @@ Remedies remedies(const Scenario& scenario, const Prediction& asked) {
     ways.push_back(other);
   }
   return remedies(scenario, asked, candidate.groups, ways);
-}
-
-std::string to_string(const Remedies& remedies) {
-  std::vector<std::string> parts;
-  if (const auto& one = remedies.context) {
-    parts.push_back(fmt::format("a context of {}{}", one->context, in_brackets(one->options)));
-  }
-  if (const auto& one = remedies.context_q8_0) {
-    parts.push_back(fmt::format("a context of {} with a q8_0 cache{}", one->context, in_brackets(one->options)));
-  }
-  if (remedies.bits_that_fit) {
-    const auto [at_most, now] = bits_texts(*remedies.bits_that_fit, remedies.bits);
-    const std::string with = remedies.bits_options.empty() ? "" : " with" + remedies.bits_options;
-    parts.push_back(fmt::format("weights of at most {} bits instead of {} ({}){}", at_most, now,
-                                fmt::join(remedies.quantisations, ", "), with));
-  }
-  if (remedies.more_devices) {
-    parts.push_back(fmt::format("{} more device{} like {}{}", *remedies.more_devices,
-                                *remedies.more_devices == 1 ? "" : "s", remedies.device,
-                                in_brackets(remedies.devices_options)));
-  }
-  if (parts.empty()) return remedies.problem + "; use a smaller model";
-  return fmt::format("{}; what would fit: {}", remedies.problem, fmt::join(parts, "; or "));
 }
 
 }  // namespace shoal::tuning

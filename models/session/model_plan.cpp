@@ -4,8 +4,6 @@
 #include <limits>
 #include <numeric>
 
-#include "base/error.h"
-#include "base/text.h"
 #include "devices/allocate.h"
 #include "models/place/weights_placement.h"
 
@@ -191,27 +189,6 @@ PlannedGraph plan_graph(const Model& model, const Placement& placement, const Se
 
 bool fits(std::span<const DeviceUse> uses) {
   return std::all_of(uses.begin(), uses.end(), [](const DeviceUse& use) { return use.use.total() <= use.memory.free; });
-}
-
-void require_memory(std::span<const DeviceUse> uses) {
-  for (const DeviceUse& use : uses) {
-    require<DeviceError>(use.use.total() <= use.memory.free,
-                         "{} needs {} and has {} free; use more devices, {}a smaller context (-c, or --fit on) or "
-                         "batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
-                         use.device, format_bytes(use.use.total()), format_bytes(use.memory.free),
-                         uses.size() > 1 ? "a smaller share for it (--tensor-split), " : "");
-  }
-}
-
-std::string mapping_warning(std::span<const DeviceUse> uses) {
-  for (const DeviceUse& use : uses) {
-    if (use.mapped == 0 || use.mapped <= use.memory.free - std::min(use.use.total(), use.memory.free)) continue;
-    return fmt::format(
-        "{} has {} free for {} of weights and {} more: parts of the model file are read from the disk again for every "
-        "token; a smaller model, or devices with memory of their own, would be faster",
-        use.device, format_bytes(use.memory.free), format_bytes(use.mapped), format_bytes(use.use.total()));
-  }
-  return {};
 }
 
 }  // namespace shoal::models

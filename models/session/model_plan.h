@@ -55,12 +55,7 @@ struct ModelPlan {
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
                         const LoadOptions& load, const ModelPlan& plan, BatchShape shape);
 
-/// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.
-void require_memory(std::span<const DeviceUse> uses);
 /// Is there enough memory?
 bool fits(std::span<const DeviceUse> uses);
-/// What to say of a device whose mapped weights and allocations together are more than it has free: that works, at the
-/// speed of the disk. Empty when there is none.
-std::string mapping_warning(std::span<const DeviceUse> uses);
 
 }  // namespace shoal::models

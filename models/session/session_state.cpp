@@ -140,7 +140,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
       "the state has keys of {} and values of {}, the cache {} and {}; use a cache of the same types",
       type_name(header.dtype_k), type_name(header.dtype_v), type_name(own.dtype_k), type_name(own.dtype_v));
   require<InvalidArgument>(header.rows <= static_cast<uint64_t>(session.context()),
-                           "the state has {} tokens, the context {}; use a larger context (-c)", header.rows,
+                           "the state has {} tokens, the context {}; use a larger context", header.rows,
                            session.context());
   const size_t expected = sizeof header + bytes_of(session.cache(), static_cast<int64_t>(header.rows));
   require<InvalidArgument>(state.size() == expected,

@@ -205,7 +205,7 @@ TEST(Probe, LooksForMemoryBeforeItMeasures) {
   options.progress = [](int, int, const std::string& what) { FAIL() << what; };
   EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
             "[CPU0] cannot be measured: it takes 8.2 MiB, and 7.0 MiB are free: free memory there, or leave the device "
-            "out of those that are probed (--devices)");
+            "out of those that are probed");
   cpu::configure("");
 }
 

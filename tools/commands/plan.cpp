@@ -57,10 +57,17 @@ struct PlanFlags {
   void check_objective() const {
     if (!recommend && devices.ratio != kAutoRatio) return;
     const auto [prompt, generate] = asked_work();
+    const tuning::Objective wanted = objective();
+    const bool is_mix = wanted == tuning::Objective::kMix, is_prompt = wanted == tuning::Objective::kPrompt;
+    const bool rather_prompt = is_mix ? prompt > 0 : !is_prompt;
     try {
-      tuning::require_work({prompt, generate, 0}, objective());
+      tuning::require_work({prompt, generate, 0}, wanted);
     } catch (const InvalidArgument& error) {
-      throw UsageError(error.what());
+      throw UsageError(fmt::format("{}: give {} above 0, or --objective {}", error.what(),
+                                   is_mix      ? "-p and -n"
+                                   : is_prompt ? "-p"
+                                               : "-n",
+                                   rather_prompt ? "prompt" : "generation"));
     }
   }
 

@@ -163,7 +163,7 @@ MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) 
     options.poll();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
   };
-  return machine::probe(devices, options);
+  return probe_devices(devices, options);
 }
 
 /// What was measured is shown even where it cannot be kept.

@@ -20,6 +20,7 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
+#include "tools/cli/remedies_text.h"
 #include "tools/cli/text.h"
 #include "tools/report/simulated_trace.h"
 #include "tools/report/trace_file.h"
@@ -273,10 +274,17 @@ class Simulation {
   tuning::Scenario scenario_of(const BenchSetup& setup, const BenchTest& test) const {
     models::LoadOptions load;
     load.use_mapping = false;
-    return {
-        model_of(setup), machine_.model(), {}, session_of(test), load, {test.prompt, test.generate, test.depth}, [] {
-          if (interrupted()) throw Interrupted();
-        }};
+    const models::Model& model = model_of(setup);
+    const models::SessionOptions session = session_of(test);
+    const tuning::Workload workload{test.prompt, test.generate, test.depth};
+    const int64_t context = models::session_size(model.hparams, session).context;
+    require<InvalidArgument>(workload == tuning::clipped(workload, context),
+                             "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
+                             "larger one (-c) or fewer tokens",
+                             test.prompt, test.generate, test.depth, context);
+    return {model, machine_.model(), {}, session, load, workload, [] {
+              if (interrupted()) throw Interrupted();
+            }};
   }
   static tuning::Objective objective_of(const BenchTest& test) {
     return test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
@@ -371,16 +379,14 @@ class Simulation {
     // The test needs its context: with less it is another test.
     std::string fewer;
     if (remedies.context && remedies.context->context < test.context()) {
-      // "-c 22432 -ts 1,2": the rest is needed for fewer tokens too.
-      const std::string& options = remedies.context->options;
-      const size_t rest = std::min(options.find(" -", 1), options.size());
+      const std::string options = split_options(*remedies.context);
       fewer = fmt::format("; {} tokens in all would fit (-p, -n, -d){}{}", remedies.context->context,
-                          rest < options.size() ? " with" : "", options.substr(rest));
+                          options.empty() ? "" : " with", options);
       remedies.context.reset();
     }
     if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
     remarks_ += fmt::format("{} on {} does not fit: {}{}{}\n", test.name(), short_devices(setup.devices),
-                            to_string(remedies), fewer, shares_remedy(setup, prediction));
+                            remedies_text(remedies), fewer, shares_remedy(setup, prediction));
   }
 
   /// Where all devices together have the memory, others may take what one of them has no room for.

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "tools/cli/output.h"
+#include "tools/cli/remedies_text.h"
 #include "tools/cli/text.h"
 
 namespace shoal::tools {
@@ -118,11 +119,11 @@ Json to_json(const tuning::PhasePrediction& phase, int64_t tokens, int64_t depth
 }
 
 Json to_json(const tuning::Remedies& remedies) {
-  Json json{{"problem", remedies.problem}};
+  Json json{{"problem", problem_text(remedies)}};
   const auto add = [&](const std::string& name, const std::optional<tuning::ContextThatFits>& found) {
     if (!found) return;
     json[name] = found->context;
-    json[name + "_options"] = found->options;
+    json[name + "_options"] = context_options(*found);
   };
   add("context", remedies.context);
   add("context_q8_0", remedies.context_q8_0);
@@ -133,6 +134,10 @@ Json to_json(const tuning::Remedies& remedies) {
   }
   if (remedies.more_devices) json["more_devices"] = {{"count", *remedies.more_devices}, {"like", remedies.device}};
   return json;
+}
+
+std::string reason_of(const tuning::Recommendation& recommendation) {
+  return recommendation.remedies ? "nothing fits: " + remedies_text(*recommendation.remedies) : recommendation.reason;
 }
 
 /// The smallest margin of all devices, "-1.2 GiB" where there is too little.
@@ -183,7 +188,7 @@ std::string recommendation_text(const tuning::Recommendation& recommendation, tu
                     phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
   }
   std::string text = fmt::format("candidates by speed of {} (* recommended, - does not fit)\n", name_of(objective));
-  return text + format_table(rows) + recommendation.reason + "\n";
+  return text + format_table(rows) + reason_of(recommendation) + "\n";
 }
 
 Json margins_json(std::span<const models::DeviceUse> memory) {
@@ -228,7 +233,7 @@ void add_recommendation(Json& json, const tuning::Recommendation& recommendation
   for (const tuning::Prediction& one : recommendation.candidates) candidates.push_back(prediction_json(one));
   json["recommended"] = nullptr;
   if (recommendation.best) json["recommended"] = candidates[*recommendation.best];
-  json["reason"] = recommendation.reason;
+  json["reason"] = reason_of(recommendation);
   if (recommendation.remedies) json["remedies"] = to_json(*recommendation.remedies);
 }
 

@@ -11,6 +11,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/remedies_text.h"
 
 namespace shoal::tools {
 namespace {
@@ -39,7 +40,7 @@ std::string speed_text(const tuning::Prediction& prediction) {
 std::string tell(const tuning::Scenario& scenario, const tuning::BestShares& found) {
   const std::string shares = found.best.candidate.shares.empty() ? "even" : found.best.candidate.ratio();
   std::string text = fmt::format("tensor split {} for {}: ", shares, found.best.candidate.devices());
-  if (!found.best.fits) return text + "no shares fit: " + to_string(tuning::remedies(scenario, found.best));
+  if (!found.best.fits) return text + "no shares fit: " + remedies_text(tuning::remedies(scenario, found.best));
   text += "predicted " + speed_text(found.best);
   if (!found.even.fits) return text + ", and even shares do not fit";
   return found.best.split_key == found.even.split_key ? text : text + ", even " + speed_text(found.even);

@@ -5,6 +5,7 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
+#include "tools/startup/memory_check.h"
 
 namespace shoal::tools {
 namespace {
@@ -57,8 +58,8 @@ Deployment resolve(Request request) {
 }
 
 void load(Deployment& deployment) {
-  models::require_memory(deployment.plan->memory);
-  if (const std::string text = models::mapping_warning(deployment.plan->memory); !text.empty()) warn(text);
+  require_memory(deployment.plan->memory);
+  if (const std::string text = mapping_warning(deployment.plan->memory); !text.empty()) warn(text);
   ProgressBar bar("loading");
   const auto progress = [&](size_t done, size_t total) {
     if (interrupted()) throw Interrupted();

@@ -101,6 +101,14 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
                       "measured " + found->measured};
 }
 
+machine::MachineModel probe_devices(std::span<Device* const> devices, const machine::ProbeOptions& options) {
+  try {
+    return machine::probe(devices, options);
+  } catch (const OutOfMemory& error) {
+    fail<OutOfMemory>("{} (--devices)", error.what());
+  }
+}
+
 KnownMachine require_machine(const MachineQuestion& question) {
   if (auto known = find_machine(question)) {
     const std::string lack = lack_of(*known, question);
@@ -123,7 +131,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
   };
-  machine::MachineModel machine = machine::probe(question.devices, options);
+  machine::MachineModel machine = probe_devices(question.devices, options);
   try {
     machine::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {

@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "devices/device.h"
 #include "machine/machine.h"
+#include "machine/probe.h"
 #include "models/place/placement.h"
 #include "tools/cli/flags.h"
 
@@ -42,6 +44,8 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question);
 /// The same; where there is none, the devices are probed quickly and the figures kept, which a line on stderr says.
 /// Throws InvalidArgument with lack_of() of a machine that is named.
 KnownMachine require_machine(const MachineQuestion& question);
+/// machine::probe; where a device has too little memory for it, the error names the flag that leaves it out.
+machine::MachineModel probe_devices(std::span<Device* const> devices, const machine::ProbeOptions& options);
 /// Why a machine that was named is of no use for the question: it lacks the host that the options of the placement ask
 /// for. Empty where it has all devices.
 std::string lack_of(const KnownMachine& machine, const MachineQuestion& question);

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/error.h"
+#include "devices/cpu/cpu_device.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
@@ -45,6 +47,17 @@ TEST(MachineChoice, DevicesOfThisMachineShareItsMemory) {
   for (const json& row : memory) free += row["free"].get<double>();
   const double installed = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   EXPECT_LE(free, installed) << "none has the memory of the other";
+}
+
+TEST(MachineChoice, AProbeThatLacksMemoryNamesTheFlag) {
+  cpu::configure("devices=1,threads=1,memory=7M");
+  const std::vector<Device*> devices{&Registry::instance().device("CPU0")};
+  machine::ProbeOptions options;
+  options.quick = true;
+  EXPECT_THAT([&] { probe_devices(devices, options); },
+              testing::ThrowsMessage<OutOfMemory>(testing::EndsWith(
+                  "free: free memory there, or leave the device out of those that are probed (--devices)")));
+  cpu::configure("");
 }
 
 TEST(MachineChoice, WhatIsNotHereIsSimulated) {

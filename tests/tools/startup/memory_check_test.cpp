@@ -1,0 +1,42 @@
+#include "tools/startup/memory_check.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+
+namespace shoal::tools {
+namespace {
+
+using models::DeviceUse;
+using ::testing::HasSubstr;
+
+TEST(RequireMemory, NamesSharesWhereThereAreOthers) {
+  const DeviceUse uses[] = {{"CPU0", {.cache = 2}, {1, 1}, 0}, {"CPU1", {.cache = 1}, {1, 1}, 0}};
+  const auto message = [](std::span<const DeviceUse> of) -> std::string {
+    try {
+      require_memory(of);
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message(uses), HasSubstr("use more devices, a smaller share for it (--tensor-split), a smaller context"));
+  EXPECT_THAT(message({uses, 1}), HasSubstr("use more devices, a smaller context"));
+}
+
+TEST(MappingWarning, SaysThatTheFileWillBeReadAgainAndAgain) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const auto warning = [](size_t cache, size_t free, size_t mapped) {
+    const DeviceUse uses[] = {{"CPU0", {.cache = 1}, {kMiB, kMiB}, 0},
+                              {"CPU1", {.cache = cache}, {free, free}, mapped}};
+    return mapping_warning(uses);
+  };
+  EXPECT_EQ(warning(2 * kMiB, 10 * kMiB, 8 * kMiB), "");
+  EXPECT_THAT(warning(2 * kMiB, 10 * kMiB, 8 * kMiB + 1),
+              HasSubstr("CPU1 has 10.0 MiB free for 8.0 MiB of weights and 2.0 MiB more: parts of the model file"));
+  EXPECT_NE(warning(12 * kMiB, 10 * kMiB, 1), "");  // cannot happen after require_memory, but must not wrap around
+  EXPECT_EQ(warning(12 * kMiB, 10 * kMiB, 0), "");
+}
+
+}  // namespace
+}  // namespace shoal::tools
