@@ -2,7 +2,7 @@
 // opens when all are queued: the time is that of the ranks, not of the thread that queues. Time is that of one
 // collective; counters: GB/s of data (`alg_GB/s`, message size over time) and of the bus
 // (`bus_GB/s`: what each rank must move at least over time, which does not depend on the number of ranks:
-// all_reduce 2 (n - 1) / n, all_gather and reduce_scatter (n - 1) / n, broadcast 1, each times the size).
+// bus_factor() of the kind times the size).
 //
 //   collectives_bench --benchmark_filter=all_reduce_f32/ranks:2
 #include <benchmark/benchmark.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kBatch = 256;
 
-/// Ranks on CPU devices of one thread each, and one collective of `count` elements in all.
+/// Ranks on CPU devices of one thread each, and one collective whose message is of `count` elements.
 class Collectives {
  public:
   Collectives(Collective kind, DType dtype, int ranks, int64_t count) : kind_(kind), dtype_(dtype) {
@@ -30,17 +30,16 @@ class Collectives {
     for (int rank = 0; rank < ranks; ++rank) {
       owned_.push_back(Registry::instance().device(fmt::format("CPU{}", rank)).init());
       backends_.push_back(owned_.back().get());
-      counts_.push_back(count * (rank + 1) / ranks - count * rank / ranks);
     }
+    const auto parts = static_cast<int64_t>(info(kind).counts(ranks));
+    const int64_t total = info(kind).is_pairwise() ? count * ranks : count;
+    for (int64_t i = 0; i < parts; ++i) counts_.push_back(total * (i + 1) / parts - total * i / parts);
     communicator_ = make_host_communicator(backends_);
+    const Amounts amounts{ranks, counts_.empty() ? count : 0, counts_};
     for (int rank = 0; rank < ranks; ++rank) {
-      in_.push_back(stored(std::vector(static_cast<size_t>(count), static_cast<float>(rank + 1))));
-      out_.emplace_back(in_.back().size());
-    }
-    const bool has_counts = kind == Collective::kAllGather || kind == Collective::kReduceScatter;
-    for (int rank = 0; rank < ranks; ++rank) {
-      calls_.push_back({kind, dtype, in_[rank].data(), out_[rank].data(), has_counts ? 0 : count,
-                        has_counts ? std::span<const int64_t>(counts_) : std::span<const int64_t>(), 0, "benchmark"});
+      in_.push_back(stored(std::vector<float>(elements_in(kind, amounts, rank), static_cast<float>(rank + 1))));
+      out_.emplace_back(bytes_for(dtype, elements_out(kind, amounts, rank)));
+      calls_.push_back({kind, dtype, in_[rank].data(), out_[rank].data(), amounts.count, counts_, 0, "benchmark"});
     }
   }
 
@@ -70,12 +69,6 @@ class Collectives {
     return {};
   }
 
-  double bus_factor() const {
-    const double others = static_cast<double>(size() - 1) / size();
-    if (kind_ == Collective::kAllReduce) return 2 * others;
-    return kind_ == Collective::kBroadcast ? 1.0 : others;
-  }
-
  private:
   int size() const { return static_cast<int>(backends_.size()); }
   static void wait_for_gate(void* gate, const void*, bool) { static_cast<std::atomic<bool>*>(gate)->wait(false); }
@@ -88,14 +81,14 @@ class Collectives {
     return bytes;
   }
   std::vector<float> expected_of(int rank) const {
-    const float sum = static_cast<float>(size() * (size() + 1) / 2);
-    const size_t elements = in_[rank].size() / traits(dtype_).block_bytes;
+    const Amounts amounts = calls_[rank].amounts(size());
     std::vector<float> expected;
-    if (kind_ == Collective::kAllReduce) expected.assign(elements, sum);
-    if (kind_ == Collective::kBroadcast) expected.assign(elements, 1.0f);
-    if (kind_ == Collective::kReduceScatter) expected.assign(counts_[rank], sum);
-    if (kind_ == Collective::kAllGather) {
-      for (int from = 0; from < size(); ++from) expected.insert(expected.end(), counts_[from], from + 1.0f);
+    if (info(kind_).sums) {
+      expected.assign(elements_out(kind_, amounts, rank), static_cast<float>(size() * (size() + 1) / 2));
+      return expected;
+    }
+    for (int from = 0; from < size(); ++from) {
+      expected.insert(expected.end(), elements_between(kind_, amounts, from, rank), from + 1.0f);
     }
     return expected;
   }
@@ -119,7 +112,8 @@ void time_collective(benchmark::State& state, Collective kind, DType dtype) {
   while (state.KeepRunningBatch(kBatch)) state.SetIterationTime(mesh.run(kBatch));
   const double gigabytes = static_cast<double>(state.iterations()) * static_cast<double>(bytes) / 1e9;
   state.counters["alg_GB/s"] = benchmark::Counter(gigabytes, benchmark::Counter::kIsRate);
-  state.counters["bus_GB/s"] = benchmark::Counter(gigabytes * mesh.bus_factor(), benchmark::Counter::kIsRate);
+  state.counters["bus_GB/s"] =
+      benchmark::Counter(gigabytes * bus_factor(kind, static_cast<int>(state.range(0))), benchmark::Counter::kIsRate);
 }
 
 void sizes(benchmark::internal::Benchmark* benchmark) {
@@ -128,20 +122,19 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
     for (int64_t bytes = 1024; bytes <= 16 << 20; bytes *= 4) benchmark->Args({ranks, bytes});
   }
 }
-void no_bytes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->UseManualTime()->Unit(benchmark::kMicrosecond)->ArgNames({"ranks", "bytes"})->Args({2, 0})->Args({4, 0});
-}
-
-BENCHMARK_CAPTURE(time_collective, barrier, Collective::kBarrier, DType::kF32)->Apply(no_bytes);
-BENCHMARK_CAPTURE(time_collective, all_reduce_f32, Collective::kAllReduce, DType::kF32)->Apply(sizes);
-BENCHMARK_CAPTURE(time_collective, all_reduce_f16, Collective::kAllReduce, DType::kF16)->Apply(sizes);
-BENCHMARK_CAPTURE(time_collective, all_reduce_bf16, Collective::kAllReduce, DType::kBF16)->Apply(sizes);
-BENCHMARK_CAPTURE(time_collective, reduce_scatter_f32, Collective::kReduceScatter, DType::kF32)->Apply(sizes);
-BENCHMARK_CAPTURE(time_collective, reduce_scatter_f16, Collective::kReduceScatter, DType::kF16)->Apply(sizes);
-BENCHMARK_CAPTURE(time_collective, reduce_scatter_bf16, Collective::kReduceScatter, DType::kBF16)->Apply(sizes);
-// These move bytes, whatever they mean.
-BENCHMARK_CAPTURE(time_collective, all_gather, Collective::kAllGather, DType::kF32)->Apply(sizes);
-BENCHMARK_CAPTURE(time_collective, broadcast, Collective::kBroadcast, DType::kF32)->Apply(sizes);
+/// Sums by dtype; the others move bytes, whatever they mean.
+const bool kRegistered = [] {
+  for (const Collective kind : kCollectives) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const bool sums = info(kind).sums;
+      if (!sums && dtype != DType::kF32) continue;
+      const std::string name =
+          fmt::format("time_collective/{}{}{}", name_of(kind), sums ? "_" : "", sums ? name_of(dtype) : "");
+      benchmark::RegisterBenchmark(name.c_str(), time_collective, kind, dtype)->Apply(sizes);
+    }
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace shoal::collectives

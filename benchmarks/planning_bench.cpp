@@ -92,7 +92,8 @@ class Planned {
     const meta::Plan made = plan();
     if (graph().nodes().size() < 1200) return fmt::format("the graph has {} nodes only", graph().nodes().size());
     const int sums = ranks() == 1 ? 0 : 2 * kLayers;
-    if (made.count(Op::kAllReduce) != sums) return fmt::format("{} all-reduces", made.count(Op::kAllReduce));
+    if (made.count(Collective::kAllReduce) != sums)
+      return fmt::format("{} all-reduces", made.count(Collective::kAllReduce));
     if (static_cast<int>(made.steps.size()) != 2 * sums + 1) return fmt::format("{} steps", made.steps.size());
     for (const meta::RankPlan& rank : made.ranks) {
       if (rank.memory.compute == 0 || rank.memory.compute > (1u << 20)) return "a memory plan of no good size";

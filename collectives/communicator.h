@@ -17,27 +17,16 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "graph/collective.h"
 
 namespace shoal::collectives {
 
-enum class Collective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kCount };
-std::string_view name_of(Collective kind);
-
 /// One rank's side of a collective. Plain data; the Call itself, its counts and its text must stay valid until the
 /// rank's backend is synchronized: enqueue() keeps its address.
-/// Counts are elements of `dtype` (a multiple of its block for quantised types) and may be uneven or zero.
-///
-/// | kind           | in                              | out                          | counts                        |
-/// | all_reduce     | count                           | count, may be == in          | -                             |
-/// | all_gather     | counts[rank]                    | sum(counts), rank order      | n: from each rank             |
-/// | reduce_scatter | sum(counts), rank order         | counts[rank]                 | n: to each rank               |
-/// | all_to_all     | parts to ranks 0..n-1, in order | parts from ranks 0..n-1      | n*n: [from * n + to]          |
-/// | broadcast      | count (root only)               | count, may be == in          | -                             |
-///
-/// Reductions are sums and need f32, f16, bf16 or i32; half types are added in f32. The others take any dtype.
-/// all_gather may be in place: in == out + the rank's offset.
+/// Counts are elements of `dtype` (a multiple of its block for quantised types) and may be uneven or zero. What `in`
+/// and `out` hold, whether they may share memory and which dtypes there are: graph/collective.h and its list of kinds.
 struct Call {
-  Collective kind = Collective::kBarrier;
+  Collective kind = Collective::kAllReduce;
   DType dtype = DType::kF32;
   const void* in = nullptr;
   void* out = nullptr;
@@ -45,6 +34,8 @@ struct Call {
   std::span<const int64_t> counts = {};
   int root = 0;
   const char* what = "";  ///< tensor name for messages
+
+  Amounts amounts(int ranks) const { return {ranks, count, counts, root}; }
 };
 
 /// One rank's side of an all_reduce with what follows it in a decoder: sum = residual + the ranks' `in` added up;
@@ -137,8 +128,12 @@ class Communicator {
   static void describe_span(const Call& call);
   static void describe_span(const FusedNorm& norm);
   /// Elements that a rank of `ranks` reads from `in`, and writes to `out`, in a valid call.
-  static int64_t elements_in(int rank, int ranks, const Call& call);
-  static int64_t elements_out(int rank, int ranks, const Call& call);
+  static int64_t elements_in(int rank, int ranks, const Call& call) {
+    return shoal::elements_in(call.kind, call.amounts(ranks), rank);
+  }
+  static int64_t elements_out(int rank, int ranks, const Call& call) {
+    return shoal::elements_out(call.kind, call.amounts(ranks), rank);
+  }
 };
 
 /// The device of each backend.

@@ -63,10 +63,10 @@ void CostModel::add_rank(const DeviceModel& device) {
   if (it == kinds_.end()) kinds_.emplace_back(device);
 }
 
-double CostModel::collective(Op kind, int ranks, double bytes) const {
+double CostModel::collective(Collective kind, int ranks, double bytes) const {
   if (machine_ == nullptr) return rough_collective_seconds(kind, ranks, bytes);
   const auto [known, is_new] =
-      collectives_.try_emplace(std::bit_cast<uint64_t>(bytes) * kOpCount + static_cast<uint64_t>(kind), 0.0);
+      collectives_.try_emplace(std::bit_cast<uint64_t>(bytes) * kCollectives.size() + static_cast<uint64_t>(kind), 0.0);
   if (is_new) known->second = machine_->collective_seconds(kind, devices_, bytes);
   return known->second;
 }

@@ -25,7 +25,7 @@ class CostModel {
   static CostModel of(std::shared_ptr<const MachineModel> machine, std::span<const std::string> devices);
 
   /// Seconds among all ranks. `bytes`: of the full tensor.
-  double collective(Op kind, int ranks, double bytes) const;
+  double collective(Collective kind, int ranks, double bytes) const;
   /// Seconds in which a rank writes `bytes` anew: packing, slicing.
   double copy(double bytes) const;
   /// Ranks are of as many kinds, which take different times.

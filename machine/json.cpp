@@ -210,8 +210,8 @@ CollectiveTable read_table(const JsonValue& value, const MachineModel& machine) 
   value.object({"members", "kind", "points"});
   CollectiveTable table;
   table.members = read_members(value.at("members"), machine);
-  const auto kind = op_from_name(value.at("kind").text());
-  if (!kind || !is_collective(*kind)) value.at("kind").refuse("a collective, e.g. all_reduce");
+  const auto kind = collective_from_name(value.at("kind").text());
+  if (!kind || info(*kind).node == Op::kNone) value.at("kind").refuse("a collective, e.g. all_reduce");
   table.kind = *kind;
   for (const JsonValue& item : value.at("points").list("a list of [bytes, seconds]")) {
     const auto [bytes, seconds] = pair_of(item, "[bytes, seconds]");

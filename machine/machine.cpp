@@ -11,10 +11,8 @@ namespace shoal::machine {
 namespace {
 
 /// How often a rank sends the full tensor, if what it sends is spread over as many ranks as possible.
-double traffic_of(Op kind, int ranks) {
-  const double once = static_cast<double>(ranks - 1) / ranks;
-  if (kind == Op::kAllReduce) return 2 * once;
-  return kind == Op::kAllToAll ? once / ranks : once;
+double traffic_of(Collective kind, int ranks) {
+  return bus_factor(kind, ranks) / (info(kind).is_pairwise() ? ranks : 1);  // each has its n-th part of the tensor
 }
 
 double table_seconds(const CollectiveTable& table, double bytes) {
@@ -30,7 +28,7 @@ double table_seconds(const CollectiveTable& table, double bytes) {
   return left->seconds + slope * (bytes - left->bytes);
 }
 
-double algorithm_seconds(const CollectiveAlgorithm& algorithm, Op kind, int ranks, double bytes) {
+double algorithm_seconds(const CollectiveAlgorithm& algorithm, Collective kind, int ranks, double bytes) {
   const double traffic = algorithm.one_shot ? ranks - 1 : traffic_of(kind, ranks);
   return algorithm.latency + algorithm.latency_per_rank * (ranks - 1) + traffic * bytes / algorithm.bandwidth;
 }
@@ -44,9 +42,9 @@ bool has_members(std::span<const std::string> names, std::span<const int> member
 
 }  // namespace
 
-double rough_collective_seconds(Op kind, int ranks, double bytes) {
+double rough_collective_seconds(Collective kind, int ranks, double bytes) {
   constexpr double kLatency = 10e-6, kLinkBandwidth = 10e9;
-  return (kind == Op::kAllReduce ? 2 : 1) * kLatency + traffic_of(kind, ranks) * bytes / kLinkBandwidth;
+  return info(kind).phases * kLatency + traffic_of(kind, ranks) * bytes / kLinkBandwidth;
 }
 
 ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype) {
@@ -104,7 +102,7 @@ double MachineModel::run_seconds(std::span<const int> members) const {
   return sets.seconds_of_any().value_or(seconds);
 }
 
-double MachineModel::collective_seconds(Op kind, std::span<const int> members, double bytes) const {
+double MachineModel::collective_seconds(Collective kind, std::span<const int> members, double bytes) const {
   const int ranks = static_cast<int>(members.size());
   if (ranks <= 1) return 0;
   MeasuredSets same(DeviceSet(*this, members)), other = same;

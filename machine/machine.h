@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "devices/device.h"
-#include "graph/op.h"
+#include "graph/collective.h"
 
 namespace shoal::machine {
 
@@ -74,7 +74,7 @@ struct Domain {
 /// A measured collective: seconds by size of the message (the full tensor), ascending.
 struct CollectiveTable {
   std::vector<std::string> members;  ///< names of devices, in rank order
-  Op kind = Op::kAllReduce;
+  Collective kind = Collective::kAllReduce;
   struct Point {
     double bytes = 0;
     double seconds = 0;
@@ -93,8 +93,8 @@ struct RunCost {
 
 /// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
-/// traffic is (n - 1) for one shot; otherwise 2 (n - 1) / n for all_reduce, (n - 1) / n^2 for all_to_all, of which
-/// every rank has its n-th part, and (n - 1) / n for the others.
+/// traffic is (n - 1) for one shot; otherwise the bus_factor() of the kind, 2 (n - 1) / n for an all_reduce; of an
+/// all_to_all each rank has an n-th part.
 struct CollectiveAlgorithm {
   std::string name;
   bool one_shot = false;
@@ -122,7 +122,7 @@ struct MachineModel {
   /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
   /// the tables of sets like theirs (machine/sets.h). Otherwise of the fastest algorithm; where there is none,
   /// from tables of another kind in proportion to the traffic; and without those rough_collective_seconds().
-  double collective_seconds(Op kind, std::span<const int> members, double bytes) const;
+  double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
   /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
   /// like theirs, or of as many devices; where no sets were measured, the most that one of them has.
   double run_seconds(std::span<const int> members) const;
@@ -130,7 +130,7 @@ struct MachineModel {
 };
 
 /// Where nothing was measured or said: 10 us a phase (an all_reduce has two) and 10 GB/s between ranks.
-double rough_collective_seconds(Op kind, int ranks, double bytes);
+double rough_collective_seconds(Collective kind, int ranks, double bytes);
 
 /// Reads weights as fast as memory gives, multiplies as fast as the device can, whichever takes longer: for each
 /// element max(bytes / bytes_per_second, 2 * columns / rate) seconds, exact at whole numbers of columns.

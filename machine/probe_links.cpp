@@ -18,7 +18,6 @@ namespace shoal::machine {
 namespace {
 
 using collectives::Call;
-using collectives::Collective;
 
 constexpr size_t kKilo = 1024;
 /// Threads that were just made may share a core for tens of milliseconds, until the system moves one; collectives then
@@ -278,26 +277,25 @@ double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* co
 
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
                                                  const std::string& comm) {
-  const std::vector<std::pair<Collective, Op>> kinds{{Collective::kAllReduce, Op::kAllReduce},
-                                                     {Collective::kAllGather, Op::kAllGather}};
+  const std::vector kinds{Collective::kAllReduce, Collective::kAllGather};
   Collectives collectives(backends, largest, comm);
   collectives.settle();
-  std::map<std::pair<Op, size_t>, std::vector<double>> seconds;
+  std::map<std::pair<Collective, size_t>, std::vector<double>> seconds;
   for (int round = 0; round < kRounds; ++round) {
-    for (const auto& [kind, op] : kinds) {
+    for (const Collective kind : kinds) {
       for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
-        seconds[{op, bytes}].push_back(
+        seconds[{kind, bytes}].push_back(
             collectives.measure(kind, static_cast<int64_t>(bytes / sizeof(float)), budget / kRounds));
       }
     }
   }
   std::vector<CollectiveTable> tables;
-  for (const auto& [kind, op] : kinds) {
+  for (const Collective kind : kinds) {
     CollectiveTable& table = tables.emplace_back();
-    table.kind = op;
+    table.kind = kind;
     for (const Backend* backend : backends) table.members.push_back(backend->device().name());
     for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
-      table.points.push_back({static_cast<double>(bytes), median(seconds.at({op, bytes}))});
+      table.points.push_back({static_cast<double>(bytes), median(seconds.at({kind, bytes}))});
     }
   }
   return tables;
@@ -376,11 +374,11 @@ std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine) {
   const CollectiveTable *small = nullptr, *large = nullptr;
   const auto set_of = [&](const CollectiveTable& table) { return *DeviceSet::of(machine, table.members); };
   for (const CollectiveTable& table : machine.collectives) {
-    if (table.kind != Op::kAllReduce) continue;
+    if (table.kind != Collective::kAllReduce) continue;
     if (large == nullptr || table.members.size() > large->members.size()) large = &table;
   }
   for (const CollectiveTable& table : machine.collectives) {
-    if (table.kind != Op::kAllReduce || !set_of(table).has_same_kinds(set_of(*large))) continue;
+    if (table.kind != Collective::kAllReduce || !set_of(table).has_same_kinds(set_of(*large))) continue;
     if (small == nullptr || table.members.size() < small->members.size()) small = &table;
   }
   if (small == nullptr) return {};

@@ -37,7 +37,7 @@ struct RankTime {
 
 /// Collectives that are alike.
 struct CollectiveTime {
-  Op kind = Op::kAllReduce;
+  Collective kind = Collective::kAllReduce;
   int64_t bytes = 0;  ///< of one, the full tensor
   int64_t count = 0;
   double seconds = 0;  ///< of one

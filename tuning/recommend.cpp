@@ -180,7 +180,7 @@ class Comparison {
 
 /// "12 all_reduce and 1 all_gather".
 std::string counts_text(const PhasePrediction& phase) {
-  std::vector<std::pair<Op, int64_t>> counts;
+  std::vector<std::pair<Collective, int64_t>> counts;
   for (const tuning::CollectiveTime& one : phase.collectives) {
     const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == one.kind; });
     known == counts.end() ? void(counts.emplace_back(one.kind, one.count)) : void(known->second += one.count);

@@ -11,12 +11,8 @@ using Algorithm = void (*)(Exchange&);
 /// The table of all kinds.
 Algorithm algorithm_for(Collective kind);
 
-void all_reduce(Exchange& x);
-void all_gather(Exchange& x);
-void reduce_scatter(Exchange& x);
-void all_to_all(Exchange& x);
-void broadcast(Exchange& x);
-void barrier(Exchange& x);
+#define SHOAL_COLLECTIVE(id, name, ...) void name(Exchange& x);
+#include "graph/collectives.def"
 
 /// The two forms of all_reduce; right for any count that fits (one-shot: fits a slot), chosen by size.
 void all_reduce_one_shot(Exchange& x);

@@ -19,7 +19,7 @@ inline constexpr size_t kSlotBytes = 4 * 1024;
 /// What a rank tells the others about its call, to be read by them after the first meeting. The texts and counts
 /// of the call itself are not for others: a rank that failed may have gone on and dropped them.
 struct alignas(kCacheLine) Post {
-  Collective kind = Collective::kBarrier;
+  Collective kind = Collective::kAllReduce;
   DType dtype = DType::kF32;
   int root = 0;
   int64_t count = 0;

@@ -74,7 +74,7 @@ class NcclCommunicator;
 
 /// What messages say of a call, which may be gone by then.
 struct Name {
-  Collective kind = Collective::kBarrier;
+  Collective kind = Collective::kAllReduce;
   std::string what;
 };
 
@@ -86,7 +86,6 @@ struct Rank {
   const int rank;
   CudaBackend& backend;
   Comm* comm = nullptr;
-  std::unique_ptr<Buffer> cell = {};    ///< what barriers add up
   std::thread aborting = {};            ///< NCCL's end of `comm`, after a failure
   std::atomic<bool> ended{false};       ///< and its end has come
   std::atomic<uint64_t> arrived{0};     ///< calls so far
@@ -181,9 +180,6 @@ class NcclCommunicator final : public Communicator {
       fail<DeviceError>("[{}] ranks cannot be connected while they are recorded; run it once before",
                         text_of(call.kind, call.what));
     }
-    // Here, because streams that are recorded cannot wait for it.
-    rank.cell = rank.backend.device().buffer_type().allocate(sizeof(float));
-    rank.cell->clear(0);
     Config config;
     Comm* comm = nullptr;
     const Result status = api_.comm_init_rank_config(&comm, size(), mesh_id(), rank.rank, &config);
@@ -283,8 +279,12 @@ class NcclCommunicator final : public Communicator {
   }
 
   void queue(Rank& rank, const Call& call, cudaStream_t stream) {
-    const auto call_of = kCalls.at(static_cast<size_t>(call.kind));
-    (this->*call_of)(rank, call, stream);
+    using Queue = void (NcclCommunicator::*)(Rank&, const Call&, cudaStream_t);
+    constexpr Queue kCalls[] = {
+#define SHOAL_COLLECTIVE(id, name, ...) &NcclCommunicator::name,
+#include "graph/collectives.def"
+    };
+    (this->*kCalls[static_cast<size_t>(call.kind)])(rank, call, stream);
   }
 
   static size_t count(const Elements& type, DType dtype, int64_t elements) {
@@ -367,12 +367,6 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  /// Every rank sends every other one something, of which nothing is kept.
-  void barrier(Rank& rank, const Call&, cudaStream_t stream) {
-    std::byte* cell = rank.cell->base();
-    check_status(api_.all_reduce(cell, cell, 1, DataType::kFloat32, RedOp::kSum, rank.comm, stream), "barrier");
-  }
-
   template <class F>
   void group(F&& calls) {
     check_status(api_.group_start(), "begin a group of calls");
@@ -385,9 +379,6 @@ class NcclCommunicator final : public Communicator {
     check_status(api_.group_end(), "end a group of calls");
   }
 
-  using Queue = void (NcclCommunicator::*)(Rank&, const Call&, cudaStream_t);
-  static const std::array<Queue, static_cast<size_t>(Collective::kCount)> kCalls;
-
   const cuda::WaitingKernels waiting_;
   const Api& api_;
   const std::chrono::milliseconds timeout_;
@@ -397,10 +388,6 @@ class NcclCommunicator final : public Communicator {
   TimeoutReport report_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
-
-const std::array<NcclCommunicator::Queue, static_cast<size_t>(Collective::kCount)> NcclCommunicator::kCalls = {
-    &NcclCommunicator::all_reduce, &NcclCommunicator::all_gather, &NcclCommunicator::reduce_scatter,
-    &NcclCommunicator::all_to_all, &NcclCommunicator::broadcast,  &NcclCommunicator::barrier};
 
 }  // namespace
 

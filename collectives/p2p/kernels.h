@@ -44,7 +44,7 @@ struct Routes {
   int64_t receive_bytes[kMaxRanks];
   int64_t most_bytes;  ///< of any rank to any other: the same on all ranks
 };
-/// all_gather, all_to_all, broadcast and, with no bytes, barrier.
+/// The collectives that do not sum.
 void move(cudaStream_t stream, const Mesh& mesh, const void* in, void* out, const Routes& routes);
 
 /// sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows. f32 in memory. The

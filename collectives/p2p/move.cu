@@ -1,4 +1,4 @@
-// all_gather, all_to_all, broadcast and barrier: bytes go from each rank to each rank as Routes say, through the lanes,
+// The collectives that do not sum: bytes go from each rank to each rank as Routes say, through the lanes,
 // in chunks; a chunk of every pair of ranks per step.
 #include <algorithm>
 

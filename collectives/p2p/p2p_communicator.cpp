@@ -174,10 +174,7 @@ size_t P2pCommunicator::buffer_bytes(int rank) const {
 }
 
 bool P2pCommunicator::can(const Call& call) const {
-  const bool reduces = call.kind == Collective::kAllReduce || call.kind == Collective::kReduceScatter;
-  const bool adds =
-      call.dtype == DType::kF32 || call.dtype == DType::kF16 || call.dtype == DType::kBF16 || call.dtype == DType::kI32;
-  return call.kind < Collective::kCount && (!reduces || adds);
+  return call.kind < Collective::kCount && (!info(call.kind).sums || is_summable(call.dtype));
 }
 
 bool P2pCommunicator::can(const NormReduction& reduction) const {
@@ -219,15 +216,15 @@ void P2pCommunicator::launch(int rank, const Call& call) {
   const uint32_t signature =
       sign(static_cast<uint32_t>(call.kind), {static_cast<int64_t>(call.dtype), call.count, call.root}, call.counts);
   const Mesh mesh = this->mesh(rank, call.what, signature);
-  if (call.kind == Collective::kAllReduce) {
-    all_reduce(rank, mesh, call);
-  } else if (call.kind == Collective::kReduceScatter) {
-    Parts parts{};
-    std::copy(call.counts.begin(), call.counts.end(), parts.count);
-    reduce_scatter(stream, mesh, {element(call.dtype), call.in, call.out}, parts);
-  } else {
+  if (!info(call.kind).sums) {
     const Routes routes = this->routes(rank, call);
-    if (routes.most_bytes > 0 || call.kind == Collective::kBarrier) move(stream, mesh, call.in, call.out, routes);
+    if (routes.most_bytes > 0) move(stream, mesh, call.in, call.out, routes);
+  } else if (info(call.kind).out == Extent::kMessage) {
+    all_reduce(rank, mesh, call);
+  } else {
+    Parts parts{};
+    for (int to = 0; to < size(); ++to) parts.count[to] = elements_out(call.kind, call.amounts(size()), to);
+    reduce_scatter(stream, mesh, {element(call.dtype), call.in, call.out}, parts);
   }
   check_launch(rank, name_of(call.kind), call.what);
 }
@@ -251,7 +248,7 @@ void P2pCommunicator::check_launch(int rank, std::string_view kind, std::string_
 /// A mesh of one: its result is its input.
 void P2pCommunicator::launch_alone(const Call& call) {
   const int64_t count = call.counts.empty() ? call.count : call.counts[0];
-  if (call.kind == Collective::kBarrier || count == 0 || call.in == call.out) return;
+  if (count == 0 || call.in == call.out) return;
   const size_t bytes = bytes_for(call.dtype, count);
   cuda::check(cudaMemcpyAsync(call.out, call.in, bytes, cudaMemcpyDeviceToDevice, places_[0].stream),
               places_[0].device_name, "copy");
@@ -270,30 +267,21 @@ void P2pCommunicator::all_reduce(int rank, const Mesh& mesh, const Call& call) {
 
 Routes P2pCommunicator::routes(int rank, const Call& call) const {
   Routes routes{};
-  const int n = size();
+  const Amounts amounts = call.amounts(size());
   const auto bytes = [&](int64_t count) { return static_cast<int64_t>(bytes_for(call.dtype, count)); };
   int64_t sent = 0, received = 0;  // elements up to here
-  for (int peer = 0; peer < n; ++peer) {
-    int64_t send = 0, receive = 0;
-    if (call.kind == Collective::kAllGather) {
-      send = call.counts[rank], receive = call.counts[peer];
-    } else if (call.kind == Collective::kAllToAll) {
-      send = call.counts[rank * n + peer], receive = call.counts[peer * n + rank];
-    } else if (call.kind == Collective::kBroadcast) {
-      send = rank == call.root ? call.count : 0;
-      receive = peer == call.root ? call.count : 0;
-    }
+  for (int peer = 0; peer < size(); ++peer) {
+    const int64_t send = elements_between(call.kind, amounts, rank, peer);
+    const int64_t receive = elements_between(call.kind, amounts, peer, rank);
     routes.send_offset[peer] = bytes(sent);
     routes.send_bytes[peer] = bytes(send);
     routes.receive_offset[peer] = bytes(received);
     routes.receive_bytes[peer] = bytes(receive);
-    if (call.kind == Collective::kAllToAll) sent += send;  // the others send every rank the same
+    if (info(call.kind).is_pairwise()) sent += send;  // the others send every rank the same
     received += receive;
   }
-  const int64_t most = call.kind == Collective::kBroadcast ? call.count
-                       : call.counts.empty()               ? 0
-                                                           : *std::max_element(call.counts.begin(), call.counts.end());
-  routes.most_bytes = call.kind == Collective::kBarrier ? 0 : bytes(most);
+  routes.most_bytes =
+      bytes(call.counts.empty() ? call.count : *std::max_element(call.counts.begin(), call.counts.end()));
   return routes;
 }
 

@@ -5,7 +5,7 @@
 //   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream: the host communicator
 //   out                     | write 0| write 1| ...
 //
-// All-reduce and broadcast are cut into pieces of kPieceBytes, the same on every rank; the others, whose parts lie
+// Kinds without counts are cut into pieces of kPieceBytes, the same on every rank; the others, whose parts lie
 // anywhere in the message, go in one piece, for which the stages grow.
 #include <algorithm>
 #include <array>
@@ -195,7 +195,7 @@ class StagedCommunicator final : public Communicator {
     validate(rank, call);
     Rank& own = *ranks_[static_cast<size_t>(rank)];
     own.begin();
-    if (call.kind == Collective::kAllReduce || call.kind == Collective::kBroadcast) {
+    if (call.counts.empty()) {
       queue_pieces(own, rank, call);
     } else {
       own.queue(*inner_, call, bytes_for(call.dtype, elements_in(rank, size(), call)),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/collective.h"
 #include "graph/graph.h"
 
 namespace shoal {
@@ -80,11 +81,7 @@ Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name =
 /// Swaps axes 0 and 1.
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});
 
-/// Collectives of local graphs (see CollectiveParams): x is contiguous, results are flat [count].
-/// all_reduce keeps x's shape.
-Tensor* all_reduce(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
-Tensor* all_gather(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
-Tensor* reduce_scatter(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
-Tensor* all_to_all(Graph& g, Tensor* x, CollectiveParams params, std::string name = {});
+/// A collective of local graphs: x is contiguous, results are flat [count]. Without counts it keeps x's shape.
+Tensor* collective(Graph& g, Collective kind, Tensor* x, CollectiveParams params, std::string name = {});
 
 }  // namespace shoal

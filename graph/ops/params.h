@@ -254,10 +254,8 @@ struct PermuteParams {
   }
 };
 
-/// Flat collectives: every operand is contiguous and seen as one row of elements. With n ranks:
-/// all_gather, reduce_scatter: counts[r] = elements of rank r's part (n of them).
-/// all_to_all: counts[r * n + p] = elements that rank r sends to rank p.
-/// all_reduce: counts is empty.
+/// Flat collectives: every operand is contiguous and seen as one row of elements. What counts are: Extent in
+/// graph/collective.h; kinds of whole messages have none.
 struct CollectiveParams {
   int rank = 0;
   std::vector<int64_t> counts;

@@ -9,25 +9,6 @@
 #include "meta/plan/joined_norm.h"
 
 namespace shoal::meta {
-namespace {
-
-collectives::Collective kind_of(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
-      return collectives::Collective::kAllReduce;
-    case Op::kAllGather:
-      return collectives::Collective::kAllGather;
-    case Op::kReduceScatter:
-      return collectives::Collective::kReduceScatter;
-    case Op::kAllToAll:
-      return collectives::Collective::kAllToAll;
-    default:
-      break;
-  }
-  fail<InternalError>("internal error: {} is no collective of a plan", name_of(op));
-}
-
-}  // namespace
 
 MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> claim, Plan plan, ComputeArena* arena)
     : GraphPlan(backend),
@@ -110,7 +91,7 @@ collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step)
   const Tensor& source = *node.src[0];
   // Where counts say it all, `count` is the same on every rank: nothing.
   const int64_t count = params.counts.empty() ? source.elements() : 0;
-  return {kind_of(node.op), node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
+  return {step.collective, node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
 }
 
 void MetaGraphPlan::bind() {

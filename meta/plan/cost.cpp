@@ -52,15 +52,16 @@ double conversion_cost(const CostModel& model, const Tensor& tensor, const Layou
   const bool moves_weight = is_weight(*tensor.storage());
   if (is_local_conversion(from, to, ranks) && !(moves_weight && renames)) return local;
   const auto kind = [&] {
-    if (from.is_partial()) return to.is_split() && to.partition.is_disjoint() ? Op::kReduceScatter : Op::kAllReduce;
-    return to.is_split() && from.is_split() ? Op::kAllToAll : Op::kAllGather;
+    if (from.is_partial())
+      return to.is_split() && to.partition.is_disjoint() ? Collective::kReduceScatter : Collective::kAllReduce;
+    return to.is_split() && from.is_split() ? Collective::kAllToAll : Collective::kAllGather;
   };
   const double cost = local + model.collective(kind(), ranks, bytes);
   return moves_weight ? cost * model.weight_penalty : cost;
 }
 
 double gather_cost(const CostModel& model, double bytes, int ranks) {
-  return model.copy(bytes) + model.collective(Op::kAllGather, ranks, bytes);
+  return model.copy(bytes) + model.collective(Collective::kAllGather, ranks, bytes);
 }
 
 double compute_cost(const CostModel& model, const Tensor& node, const Partition* parts) {

@@ -109,7 +109,7 @@ class Joining {
   /// The steps `i` and i + 1, where they are a collective and what follows it in one segment.
   void join(size_t i) {
     Step &step = lowered_.steps[i], &next = lowered_.steps[i + 1];
-    if (step.collective != Op::kAllReduce || next.kind != StepKind::kCompute || begins_segment(i + 1)) return;
+    if (step.collective != Collective::kAllReduce || next.kind != StepKind::kCompute || begins_segment(i + 1)) return;
     std::vector<int> ends;
     std::optional<Form> first;
     for (size_t rank = 0; rank < readers_.size(); ++rank) {

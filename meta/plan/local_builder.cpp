@@ -26,8 +26,8 @@ void LocalBuilder::close_compute() {
   if (runs) steps_.push_back(std::move(step));
 }
 
-Locals LocalBuilder::collective(Op op, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
-                                int64_t bytes) {
+Locals LocalBuilder::collective(Collective kind, const Locals& sources, std::vector<int64_t> counts,
+                                const std::string& name, int64_t bytes) {
   // A collective reads memory as it is. How a device keeps weights is its own business, but what an op makes of them is
   // laid out as everywhere.
   Locals read = sources;
@@ -36,13 +36,13 @@ Locals LocalBuilder::collective(Op op, const Locals& sources, std::vector<int64_
     read[rank] = graph(rank).add_node(Op::kContiguous, {}, {sources[rank]});
   }
   close_compute();
-  Step step{StepKind::kCollective, {}, op, name, sources[0]->dtype, bytes};
+  Step step{StepKind::kCollective, {}, kind, name, sources[0]->dtype, bytes};
   Locals results;
   for (int rank = 0; rank < ranks(); ++rank) {
     Graph& local = graph(rank);
     const int index = static_cast<int>(local.nodes().size());
-    results.push_back(local.add_node(op, CollectiveParams{rank, counts}, {read[rank]},
-                                     fmt::format("{}.{}.{}", name, name_of(op), index)));
+    results.push_back(shoal::collective(local, kind, read[rank], {rank, counts},
+                                        fmt::format("{}.{}.{}", name, name_of(kind), index)));
     step.ranges.push_back({index, index + 1});
     begin_[rank] = index + 1;
   }

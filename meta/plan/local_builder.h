@@ -28,7 +28,8 @@ class LocalBuilder {
   Graph& graph(int rank) { return *graphs_[rank]; }
 
   /// Adds a collective node on every rank and its step. `params[r].counts` as CollectiveParams says, flat sources.
-  Locals collective(Op op, const Locals& sources, std::vector<int64_t> counts, const std::string& name, int64_t bytes);
+  Locals collective(Collective kind, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
+                    int64_t bytes);
 
   /// Ends the Compute step and the segment: what is added from now on belongs to the next one.
   void cut();

@@ -86,7 +86,7 @@ bool Plan::communicates() const {
   return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == StepKind::kCollective; });
 }
 
-int Plan::count(Op collective) const {
+int Plan::count(Collective collective) const {
   return static_cast<int>(std::count_if(steps.begin(), steps.end(), [&](const Step& step) {
     return step.kind == StepKind::kCollective && step.collective == collective;
   }));

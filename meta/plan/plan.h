@@ -55,7 +55,7 @@ struct Plan : PreparedPlan {
 
   const Layout& layout(const Tensor& tensor) const;
   bool communicates() const;
-  int count(Op collective) const;  ///< steps of one kind, e.g. kAllReduce
+  int count(Collective collective) const;  ///< steps of one kind, e.g. kAllReduce
   int64_t collective_bytes() const;
   /// Collectives of what weights alone determine, so that every run repeats them: a weight was cut in a way that an op
   /// or a reshape cannot keep. Indices of steps.

@@ -33,7 +33,7 @@ class Redistributor {
 
   Locals partial_to_mirrored(const Locals& locals) {
     const Locals dense = each([&](Graph& g, int r) { return as_contiguous(g, locals[r]); });
-    return builder_.collective(Op::kAllReduce, dense, {}, name_, dense_bytes(*locals[0], shape_));
+    return builder_.collective(Collective::kAllReduce, dense, {}, name_, dense_bytes(*locals[0], shape_));
   }
 
   Locals partial_to_split(const Locals& locals, const Layout& to) {
@@ -49,7 +49,8 @@ class Redistributor {
       }
       return join(g, std::move(parts), 0);
     });
-    const Locals mine = builder_.collective(Op::kReduceScatter, packed, counts, name_, dense_bytes(*locals[0], shape_));
+    const Locals mine =
+        builder_.collective(Collective::kReduceScatter, packed, counts, name_, dense_bytes(*locals[0], shape_));
     return each([&](Graph& g, int r) { return reshape(g, mine[r], to.local_shape(shape_, r)); });
   }
 
@@ -60,7 +61,8 @@ class Redistributor {
     const Locals sent = each([&](Graph& g, int r) {
       return flatten(g, take(g, locals[r], from.axis, local_pieces(from.partition, held.partition, r)));
     });
-    const Locals flat = builder_.collective(Op::kAllGather, sent, counts, name_, dense_bytes(*locals[0], shape_));
+    const Locals flat =
+        builder_.collective(Collective::kAllGather, sent, counts, name_, dense_bytes(*locals[0], shape_));
     return each([&](Graph& g, int r) { return in_order(g, flat[r], held); });
   }
 
@@ -194,7 +196,8 @@ class Redistributor {
       if (parts.empty()) parts.push_back(flatten(g, take(g, locals[s], axis, {})));
       return join(g, std::move(parts), 0);
     });
-    const Locals flat = builder_.collective(Op::kAllToAll, packed, counts, name_, dense_bytes(*locals[0], shape_));
+    const Locals flat =
+        builder_.collective(Collective::kAllToAll, packed, counts, name_, dense_bytes(*locals[0], shape_));
     return each([&](Graph& g, int d) {
       std::vector<Shape> shapes(ranks_, shape_);
       for (int from_rank = 0; from_rank < ranks_; ++from_rank)
@@ -254,7 +257,8 @@ class Redistributor {
       }
       return join(g, std::move(parts), 0);
     });
-    const Locals flat = builder_.collective(Op::kAllToAll, packed, counts, name_, dense_bytes(*locals[0], shape_));
+    const Locals flat =
+        builder_.collective(Collective::kAllToAll, packed, counts, name_, dense_bytes(*locals[0], shape_));
     return each([&](Graph& g, int d) {
       std::vector<Shape> shapes;
       for (int s = 0; s < ranks_; ++s) shapes.push_back(cross_shape(held, to, s, d));

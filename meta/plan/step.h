@@ -14,8 +14,8 @@ struct Step {
   StepKind kind = StepKind::kCompute;
   /// Per rank: nodes of its local graph. A collective is one node, and those that are done with it (joined_norm.h).
   std::vector<NodeRange> ranges;
-  Op collective = Op::kNone;  ///< kAllReduce, ... (kCollective only)
-  std::string tensor;         ///< the global tensor it is for
+  Collective collective = Collective::kAllReduce;  ///< kCollective only
+  std::string tensor;                              ///< the global tensor it is for
   DType dtype = DType::kF32;
   int64_t bytes = 0;  ///< size of the full tensor that is reduced or gathered
 };

@@ -232,31 +232,6 @@ TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
   }
 }
 
-TEST_P(CollectivesTest, BarrierWaitsForAll) {
-  std::atomic<int> arrived{0};
-  struct Arrival {
-    std::atomic<int>* arrived;
-    int seen;
-  };
-  std::vector<Arrival> arrivals(ranks(), {&arrived, 0});
-  const auto arrive = [](void*, const void* argument, bool) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    static_cast<const Arrival*>(argument)->arrived->fetch_add(1);
-  };
-  const auto look = [](void* object, const void*, bool) {
-    auto& arrival = *static_cast<Arrival*>(object);
-    arrival.seen = arrival.arrived->load();
-  };
-  const Call barrier{.kind = Collective::kBarrier, .what = "end"};
-  for (int rank = 0; rank < ranks(); ++rank) {
-    mesh_.backend(rank).enqueue({arrive, nullptr, &arrivals[rank]});
-    communicator_->enqueue(rank, barrier);
-    mesh_.backend(rank).enqueue({look, &arrivals[rank], nullptr});
-  }
-  mesh_.synchronize();
-  for (const Arrival& arrival : arrivals) EXPECT_EQ(arrival.seen, ranks());
-}
-
 // Hundreds of collectives of all kinds and sizes queued at once: staging slots must never be overtaken.
 TEST_P(CollectivesTest, ManyInMixedOrder) {
   std::mt19937 random(7);
@@ -295,13 +270,14 @@ TEST_P(CollectivesTest, ManyInMixedOrder) {
 TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
   if (ranks() == 1) GTEST_SKIP() << "a single rank cannot be late";
   const test::TimeOuts time_outs;
-  const Call barrier{.kind = Collective::kBarrier, .what = "end"};
+  Case test = all_reduce_case(ranks(), DType::kF32, 1);
+  for (int rank = 0; rank < ranks(); ++rank) test.add_call(mesh_, rank, test.in[rank].data(), test.in[rank].size());
   {
     const auto impatient = mesh_.communicator({.timeout = std::chrono::seconds(3)});
-    for (int rank = 0; rank < ranks() - 1; ++rank) impatient->enqueue(rank, barrier);
+    for (int rank = 0; rank < ranks() - 1; ++rank) impatient->enqueue(rank, test.calls[rank]);
     EXPECT_NE(mesh_.errors()[0], std::nullopt);
     EXPECT_THAT(time_outs.messages(),
-                testing::ElementsAre(testing::HasSubstr("[barrier end] rank " + std::to_string(ranks() - 1))));
+                testing::ElementsAre(testing::HasSubstr("[all_reduce x] rank " + std::to_string(ranks() - 1))));
     EXPECT_EQ(open_timeouts(), 1);
   }
   EXPECT_EQ(open_timeouts(), 0) << "the program need not end";

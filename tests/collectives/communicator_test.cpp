@@ -1,4 +1,4 @@
-// The checks of a call, and the names.
+// The checks of a call.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,15 +84,6 @@ TEST(Options, TheTimeOutComesFromTheEnvironment) {
     EXPECT_THAT([] { default_timeout(); }, ThrowsMessage<InvalidArgument>(HasSubstr("SHOAL_COMM_TIMEOUT"))) << bad;
   }
   ::unsetenv("SHOAL_COMM_TIMEOUT");
-}
-
-TEST(Collective, EveryKindHasItsName) {
-  EXPECT_EQ(name_of(Collective::kAllReduce), "all_reduce");
-  EXPECT_EQ(name_of(Collective::kAllGather), "all_gather");
-  EXPECT_EQ(name_of(Collective::kReduceScatter), "reduce_scatter");
-  EXPECT_EQ(name_of(Collective::kAllToAll), "all_to_all");
-  EXPECT_EQ(name_of(Collective::kBroadcast), "broadcast");
-  EXPECT_EQ(name_of(Collective::kBarrier), "barrier");
 }
 
 }  // namespace

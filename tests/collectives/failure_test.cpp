@@ -140,7 +140,7 @@ TEST_F(FailureTest, CorruptionOfOneRankChangesOnlyThatRank) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(data_[rank * kCount] == 4.0f, rank != 3);
   EXPECT_EQ(communicator.calls(3), 1);
   EXPECT_EQ(communicator.calls(3, Collective::kAllReduce), 1);
-  EXPECT_EQ(communicator.calls(3, Collective::kBarrier), 0);
+  EXPECT_EQ(communicator.calls(3, Collective::kBroadcast), 0);
 }
 
 /// A backend that cannot run host functions.

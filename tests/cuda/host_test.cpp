@@ -384,16 +384,21 @@ TEST_F(MetaHostTest, NothingIsRecordedBesideAMeshThatWaits) {
   collectives::Options options;
   options.timeout = std::chrono::seconds(30);
   const auto communicator = collectives::cuda::make_cuda_communicator(waiting, options);
-  const collectives::Call barrier{.kind = collectives::Collective::kBarrier, .what = "x"};
+  std::vector<std::unique_ptr<Buffer>> memory;
+  std::vector<collectives::Call> calls;
+  for (Device* device : mesh_.devices()) {
+    memory.push_back(device->buffer_type().allocate(4));
+    calls.push_back({.in = memory.back()->base(), .out = memory.back()->base(), .count = 1, .what = "x"});
+  }
   meta.run();
   EXPECT_EQ(meta.run()["cudaGraphInstantiate"], 2u) << "the others do nothing";
-  communicator->enqueue(0, barrier);
+  communicator->enqueue(0, calls[0]);
   const cudaStream_t stream = static_cast<CudaBackend&>(mesh_.backend(0)).launcher().context().stream;
   while (cudaStreamQuery(stream) == cudaSuccess) std::this_thread::yield();
   cudaGetLastError();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(other.run()["cudaGraphInstantiate"], 0u);
   EXPECT_EQ(meta.run()["cudaGraphLaunch"], 2u);
-  communicator->enqueue(1, barrier);
+  communicator->enqueue(1, calls[1]);
   EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt)));
   // It is tried again in run 4, 8, 16 and so on.
   EXPECT_EQ(other.run()["cudaGraphInstantiate"], 2u);
@@ -504,7 +509,7 @@ TEST(CudaFamilyTest, PeersThatLieAreNotUsed) {
   float sums[4] = {};
   std::vector<collectives::Call> calls;
   for (Buffer* buffer : {memory.get(), other.get()}) {
-    calls.push_back({collectives::Collective::kAllReduce, DType::kF32, buffer->base(), buffer->base(), 4, {}, 0, "x"});
+    calls.push_back({Collective::kAllReduce, DType::kF32, buffer->base(), buffer->base(), 4, {}, 0, "x"});
   }
   for (int rank = 0; rank < 2; ++rank) {
     pair[static_cast<size_t>(rank)]->write_bytes_async(calls[static_cast<size_t>(rank)].out, ones, 16);

@@ -235,14 +235,16 @@ TEST_P(P2pTest, CapturedOnceReplayedManyTimes) {
   }
 }
 
-TEST_P(P2pTest, BarrierMakesRanksWait) {
-  Call barrier{.kind = Collective::kBarrier, .what = "end"};
-  for (int rank = 0; rank + 1 < ranks(); ++rank) rig_.communicator().launch(rank, barrier);
+TEST_P(P2pTest, RanksWaitForTheLast) {
+  Case test = all_reduce_case(ranks(), DType::kF32, 1);
+  test.prepare(rig_);
+  for (int rank = 0; rank + 1 < ranks(); ++rank) rig_.communicator().launch(rank, test.call(rank));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (int rank = 0; rank + 1 < ranks(); ++rank) EXPECT_EQ(cudaStreamQuery(rig_.stream(rank)), cudaErrorNotReady);
   cudaGetLastError();
-  rig_.communicator().launch(ranks() - 1, barrier);
+  rig_.communicator().launch(ranks() - 1, test.call(ranks() - 1));
   rig_.synchronize_and_check();
+  test.verify();
 }
 
 // Sums that depend on the order of their addends and on every rounding: the bits of the sum in rank order, on every

@@ -95,8 +95,7 @@ TEST(CudaTrace, CollectivesAreShownOnEveryRank) {
     const test::CudaArray<float> first(ones), second(ones);
     std::vector<collectives::Call> calls;
     for (const auto* value : {&first, &second}) {
-      calls.push_back(
-          {collectives::Collective::kAllReduce, DType::kF32, value->data(), value->data(), 256, {}, 0, "sum"});
+      calls.push_back({Collective::kAllReduce, DType::kF32, value->data(), value->data(), 256, {}, 0, "sum"});
     }
     for (Backend* backend : mesh.backends()) backend->set_tracer(&tracer);
     for (int i = 0; i < 3; ++i) {

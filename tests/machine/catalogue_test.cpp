@@ -29,7 +29,7 @@ double all_reduce(const std::string& machine, double bytes) {
   const MachineModel model = make_machine(machine);
   std::vector<int> members(model.devices.size());
   std::iota(members.begin(), members.end(), 0);
-  return model.collective_seconds(Op::kAllReduce, members, bytes);
+  return model.collective_seconds(Collective::kAllReduce, members, bytes);
 }
 
 TEST(Machines, NamesMakeDevices) {

@@ -65,7 +65,7 @@ TEST(MachineJson, EverythingIsRead) {
   EXPECT_EQ(gpu.products.at("q4_0").streamed, (std::vector<ProductPoint>{{1, 5e-12}})) << "products before rates";
   EXPECT_EQ(gpu.products.size(), 2u);
   EXPECT_THAT(machine.collectives,
-              ElementsAre(CollectiveTable{{"GPU.1", "CPU0"}, Op::kAllGather, {{0, 1e-5}, {4096, 2e-5}}}));
+              ElementsAre(CollectiveTable{{"GPU.1", "CPU0"}, Collective::kAllGather, {{0, 1e-5}, {4096, 2e-5}}}));
   EXPECT_THAT(machine.algorithms, ElementsAre(CollectiveAlgorithm{"ring", false, 5e-6, 1e-6, 2e10},
                                               CollectiveAlgorithm{"direct", true, 0, 0, 1e10}));
   EXPECT_EQ(machine.copy_latency, 1e-5);
@@ -158,7 +158,7 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
                          {"f32", {{{3, figure()}}, {{4, figure()}}, figure(), figure()}}};
       machine.devices.push_back(device);
     }
-    machine.collectives = {{{"dev2", "dev0"}, Op::kAllToAll, {{0, 0}, {figure(), figure()}}}};
+    machine.collectives = {{{"dev2", "dev0"}, Collective::kAllToAll, {{0, 0}, {figure(), figure()}}}};
     machine.algorithms = {{"", true, figure(), 0, figure()}};
     machine.disturbance = "a \"build\" of 1.5 cores";
     EXPECT_EQ(parse_machine(to_json(machine), "x"), machine);

@@ -53,15 +53,15 @@ TEST(Machine, IndexOfADevice) {
 }
 
 TEST(Machine, OneDeviceHasNothingToSay) {
-  EXPECT_EQ(four().collective_seconds(Op::kAllReduce, std::vector<int>{2}, 1e9), 0);
+  EXPECT_EQ(four().collective_seconds(Collective::kAllReduce, std::vector<int>{2}, 1e9), 0);
 }
 
 TEST(Machine, MeasuredCollectives) {
   MachineModel machine = four();
-  machine.collectives = {{{"a", "b"}, Op::kAllReduce, {{100, 2.0}, {300, 4.0}, {400, 7.0}}},
-                         {{"a", "b", "c", "d"}, Op::kAllReduce, {{100, 50.0}}}};
+  machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 2.0}, {300, 4.0}, {400, 7.0}}},
+                         {{"a", "b", "c", "d"}, Collective::kAllReduce, {{100, 50.0}}}};
   machine.algorithms = {{"ring", false, 1000, 0, 1}};
-  const auto seconds = [&](double bytes) { return machine.collective_seconds(Op::kAllReduce, kAB, bytes); };
+  const auto seconds = [&](double bytes) { return machine.collective_seconds(Collective::kAllReduce, kAB, bytes); };
   EXPECT_EQ(seconds(0), 2);
   EXPECT_EQ(seconds(100), 2);
   EXPECT_EQ(seconds(150), 2.5);
@@ -69,18 +69,18 @@ TEST(Machine, MeasuredCollectives) {
   EXPECT_EQ(seconds(350), 5.5);
   EXPECT_EQ(seconds(400), 7);
   EXPECT_EQ(seconds(600), 13) << "as steep as between the last two";
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, kAll, 1e6), 50) << "a single point";
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, std::vector<int>{0, 2}, 0), 1000) << "other members";
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000) << "more members";
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAll, 1e6), 50) << "a single point";
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 2}, 0), 1000) << "other members";
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000) << "more members";
 }
 
 TEST(Machine, MeasuredSetsHaveNoOrder) {
   MachineModel machine = four();
-  machine.collectives = {{{"a", "b", "c"}, Op::kAllReduce, {{100, 2.0}}}};
+  machine.collectives = {{{"a", "b", "c"}, Collective::kAllReduce, {{100, 2.0}}}};
   machine.runs = {{{"a", "b", "c"}, 3.0}};
   machine.algorithms = {{"ring", false, 1000, 0, 1}};
   for (const std::vector<int>& members : {std::vector<int>{2, 1, 0}, {0, 2, 1}}) {
-    EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, members, 100), 2);
+    EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, members, 100), 2);
     EXPECT_EQ(machine.run_seconds(members), 3);
   }
   machine.runs.push_back({{"c", "b", "a"}, 5.0});
@@ -108,7 +108,7 @@ void add_set(MachineModel& machine, int count, double seconds) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(machine.devices[static_cast<size_t>(i)].name);
   machine.runs.push_back({names, seconds});
-  machine.collectives.push_back({names, Op::kAllReduce, {{100, seconds}}});
+  machine.collectives.push_back({names, Collective::kAllReduce, {{100, seconds}}});
 }
 
 std::vector<int> range(int from, int count) {
@@ -119,7 +119,7 @@ std::vector<int> range(int from, int count) {
 
 void expect_seconds(const MachineModel& machine, const std::vector<int>& members, double seconds) {
   EXPECT_DOUBLE_EQ(machine.run_seconds(members), seconds);
-  EXPECT_DOUBLE_EQ(machine.collective_seconds(Op::kAllReduce, members, 100), seconds);
+  EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, members, 100), seconds);
 }
 
 TEST(Machine, SetsThatWereNotMeasuredAreAsAlikeOnes) {
@@ -130,7 +130,7 @@ TEST(Machine, SetsThatWereNotMeasuredAreAsAlikeOnes) {
   expect_seconds(machine, range(1, 4), 40);
   expect_seconds(machine, range(3, 2), 20);
   machine.runs.push_back({{"d1", "d2"}, 30.0});
-  machine.collectives.push_back({{"d1", "d2"}, Op::kAllReduce, {{100, 30.0}}});
+  machine.collectives.push_back({{"d1", "d2"}, Collective::kAllReduce, {{100, 30.0}}});
   expect_seconds(machine, {3, 4}, 25);
   expect_seconds(machine, {2, 1}, 30);
 }
@@ -166,7 +166,7 @@ TEST(Machine, SetsWithinOneDomainAreNotAsThoseOfSeveral) {
   add_set(machine, 4, 40);
   add_set(machine, 8, 80);
   machine.runs.push_back({{"d0", "d4"}, 30.0});
-  machine.collectives.push_back({{"d0", "d4"}, Op::kAllReduce, {{100, 30.0}}});
+  machine.collectives.push_back({{"d0", "d4"}, Collective::kAllReduce, {{100, 30.0}}});
   expect_seconds(machine, range(4, 4), 40);
   expect_seconds(machine, {3, 7}, 30);
   expect_seconds(machine, {5, 6}, 20);
@@ -181,12 +181,12 @@ TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
     std::vector<std::string> names;
     for (const int i : members) names.push_back(machine.devices[static_cast<size_t>(i)].name);
     machine.runs.push_back({names, seconds});
-    machine.collectives.push_back({names, Op::kAllReduce, {{100, seconds}}});
+    machine.collectives.push_back({names, Collective::kAllReduce, {{100, seconds}}});
   };
   add({1, 2}, 2);
   add({1, 2, 3, 4}, 4);
   EXPECT_EQ(machine.run_seconds(std::vector<int>{0, 1, 2}), 3) << "as many devices";
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000);
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000);
   add({0, 1}, 20);
   add({0, 1, 2, 3, 4}, 50);
   expect_seconds(machine, {2, 3}, 2);
@@ -202,40 +202,40 @@ TEST(Machine, DescribedDevicesAreLikeNoOthers) {
   add_set(machine, 2, 20);
   EXPECT_EQ(machine.run_seconds(range(1, 2)), 1);
   EXPECT_EQ(machine.run_seconds(range(0, 3)), 1);
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, range(1, 2), 0), 1000);
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, range(1, 2), 0), 1000);
 }
 
 TEST(Machine, NoiseMakesNoLongMessageFree) {
   MachineModel machine = four();
-  machine.collectives = {{{"a", "b"}, Op::kAllReduce, {{100, 5.0}, {200, 4.0}}}};
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, kAB, 1e9), 4);
+  machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 5.0}, {200, 4.0}}}};
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAB, 1e9), 4);
 }
 
 TEST(Machine, TheFastestAlgorithmIsTaken) {
   MachineModel machine = four();
   machine.algorithms = {{"one shot", true, 1, 0.5, 100}, {"ring", false, 10, 1, 200}};
-  const auto seconds = [&](Op kind, double bytes) { return machine.collective_seconds(kind, kAll, bytes); };
-  EXPECT_EQ(seconds(Op::kAllReduce, 100), 1 + 1.5 + 3) << "one shot: three times the message";
-  EXPECT_EQ(seconds(Op::kAllReduce, 4000), 10 + 3 + 1.5 * 20) << "ring: 2 * 3/4";
-  EXPECT_EQ(seconds(Op::kAllGather, 4000), 10 + 3 + 0.75 * 20);
-  EXPECT_EQ(seconds(Op::kReduceScatter, 4000), 10 + 3 + 0.75 * 20);
+  const auto seconds = [&](Collective kind, double bytes) { return machine.collective_seconds(kind, kAll, bytes); };
+  EXPECT_EQ(seconds(Collective::kAllReduce, 100), 1 + 1.5 + 3) << "one shot: three times the message";
+  EXPECT_EQ(seconds(Collective::kAllReduce, 4000), 10 + 3 + 1.5 * 20) << "ring: 2 * 3/4";
+  EXPECT_EQ(seconds(Collective::kAllGather, 4000), 10 + 3 + 0.75 * 20);
+  EXPECT_EQ(seconds(Collective::kReduceScatter, 4000), 10 + 3 + 0.75 * 20);
 }
 
 TEST(Machine, AnotherKindInProportionToItsTraffic) {
   MachineModel machine = four();
-  machine.collectives = {{{"a", "b"}, Op::kAllReduce, {{100, 2.0}}}};
-  EXPECT_EQ(machine.collective_seconds(Op::kAllGather, kAB, 100), 1);
-  machine.collectives[0].kind = Op::kAllGather;
-  EXPECT_EQ(machine.collective_seconds(Op::kAllReduce, kAB, 100), 4);
-  EXPECT_EQ(machine.collective_seconds(Op::kReduceScatter, kAB, 100), 2);
+  machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 2.0}}}};
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllGather, kAB, 100), 1);
+  machine.collectives[0].kind = Collective::kAllGather;
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAB, 100), 4);
+  EXPECT_EQ(machine.collective_seconds(Collective::kReduceScatter, kAB, 100), 2);
   machine.algorithms = {{"ring", false, 10, 0, 1e9}};
-  EXPECT_NEAR(machine.collective_seconds(Op::kAllReduce, kAB, 0), 10, 1e-12) << "an algorithm knows the kind";
+  EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, kAB, 0), 10, 1e-12) << "an algorithm knows the kind";
 }
 
 TEST(Machine, WithoutAnyFiguresCollectivesTakeRoughlyWhatTheyDo) {
-  EXPECT_DOUBLE_EQ(four().collective_seconds(Op::kAllReduce, kAll, 1e6), 20e-6 + 1.5e6 / 10e9);
-  EXPECT_DOUBLE_EQ(four().collective_seconds(Op::kAllGather, kAll, 1e6), 10e-6 + 0.75e6 / 10e9);
-  EXPECT_DOUBLE_EQ(four().collective_seconds(Op::kAllToAll, kAll, 1e6), 10e-6 + 0.75e6 / 4 / 10e9);
+  EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllReduce, kAll, 1e6), 20e-6 + 1.5e6 / 10e9);
+  EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllGather, kAll, 1e6), 10e-6 + 0.75e6 / 10e9);
+  EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllToAll, kAll, 1e6), 10e-6 + 0.75e6 / 4 / 10e9);
 }
 
 }  // namespace

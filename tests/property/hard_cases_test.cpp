@@ -263,7 +263,7 @@ weight %w f32 [6, 6]
 output %y
 )";
   expect_same(2, text, {{"w", even(0, 2, 6)}});
-  EXPECT_EQ(plan_of(2, text, {{"w", even(0, 2, 6)}}).count(Op::kAllReduce), 1);
+  EXPECT_EQ(plan_of(2, text, {{"w", even(0, 2, 6)}}).count(Collective::kAllReduce), 1);
 }
 
 TEST(HardCases, ExpertsSharedExpertAndResidualAreOneAllReduce) {
@@ -292,7 +292,7 @@ output %y
       {"up", even(1, 2, 6)}, {"down", even(0, 2, 6)}, {"sup", even(1, 2, 6)}, {"sdown", even(0, 2, 6)}};
   expect_same(2, text, layouts);
   const auto plan = plan_of(2, text, layouts);
-  EXPECT_EQ(plan.count(Op::kAllReduce), 1) << meta::to_string(plan);
+  EXPECT_EQ(plan.count(Collective::kAllReduce), 1) << meta::to_string(plan);
   EXPECT_EQ(collectives(plan), 1);
   expect_same(2, text, {{"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}});  // expert parallelism
 }

@@ -44,7 +44,7 @@ int FaultyCommunicator::calls(int rank) const {
   return total;
 }
 
-int FaultyCommunicator::calls(int rank, collectives::Collective kind) const {
+int FaultyCommunicator::calls(int rank, Collective kind) const {
   return counts_.at(rank).at(static_cast<size_t>(kind)).load();
 }
 

@@ -42,10 +42,10 @@ class FaultyCommunicator : public collectives::Communicator {
 
   /// Calls queued by a rank so far, and those of one kind.
   int calls(int rank) const;
-  int calls(int rank, collectives::Collective kind) const;
+  int calls(int rank, Collective kind) const;
 
  private:
-  using Counts = std::array<std::atomic<int>, static_cast<size_t>(collectives::Collective::kCount)>;
+  using Counts = std::array<std::atomic<int>, static_cast<size_t>(Collective::kCount)>;
 
   const std::unique_ptr<collectives::Communicator> inner_;
   const std::vector<Backend*> backends_;

@@ -34,10 +34,6 @@ std::vector<Partition> partitions_of(int ranks, int64_t pieces) {
           Partition(ranks, {{pieces, {0, last}}})};
 }
 
-bool is_summable(DType dtype) {
-  return traits(dtype).is_float || dtype == DType::kI32;
-}
-
 /// Asymmetric shares, and an offset that cancels.
 Values addend(const Values& values, DType dtype, int ranks, int rank) {
   constexpr double kOfTwo[] = {0.6, 0.4}, kOfThree[] = {0.6, 0.3, 0.1}, kOffset[] = {0.5, -0.5, 0.0};

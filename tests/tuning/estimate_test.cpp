@@ -57,7 +57,7 @@ struct HandMade {
     for (size_t i = 0; i < work.size(); ++i) {
       const int node = static_cast<int>(i);
       if (i > 0) add_collective(node);
-      plan.steps.push_back({StepKind::kCompute, Ranges(weights.size(), {node, node + 1}), Op::kNone, "", {}, 0});
+      plan.steps.push_back({StepKind::kCompute, Ranges(weights.size(), {node, node + 1}), {}, "", {}, 0});
     }
   }
 
@@ -80,8 +80,12 @@ struct HandMade {
     parse_graph(text, *plan.ranks.back().graph, weights[rank]);
   }
   void add_collective(int node) {
-    plan.steps.push_back(
-        {StepKind::kCollective, Ranges(weights.size(), {node, node}), Op::kAllReduce, fmt::format("n{}", node), {}, 8});
+    plan.steps.push_back({StepKind::kCollective,
+                          Ranges(weights.size(), {node, node}),
+                          Collective::kAllReduce,
+                          fmt::format("n{}", node),
+                          {},
+                          8});
   }
 };
 
@@ -102,7 +106,7 @@ TEST(Estimate, ACollectiveBeginsWhenTheLastHasCome) {
   EXPECT_EQ(found.imbalance(), 20.0 / 95);
   EXPECT_EQ(found.communication(), 5);
   ASSERT_EQ(found.collectives.size(), 1u);
-  EXPECT_EQ(found.collectives[0].kind, Op::kAllReduce);
+  EXPECT_EQ(found.collectives[0].kind, Collective::kAllReduce);
   EXPECT_EQ(found.collectives[0].bytes, 8);
   EXPECT_EQ(found.collectives[0].count, 1);
   EXPECT_EQ(found.collectives[0].seconds, 5);
@@ -176,7 +180,7 @@ TEST(Estimate, CollectivesThatAreAlikeAreCounted) {
   HandMade made({{1, 1}, {1, 1}, {1, 1}, {1, 1}});
   made.plan.steps[3].bytes = 100;
   MachineModel machine = apart(2);
-  machine.collectives = {{{"dev0", "dev1"}, Op::kAllReduce, {{8, 2}, {108, 12}}}};
+  machine.collectives = {{{"dev0", "dev1"}, Collective::kAllReduce, {{8, 2}, {108, 12}}}};
   const Estimate found = made.on(machine);
   ASSERT_EQ(found.collectives.size(), 2u);
   EXPECT_EQ(found.collectives[0].count, 2);

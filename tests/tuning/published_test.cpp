@@ -84,7 +84,7 @@ TEST(Published, CollectivesTakeWhatOthersHaveMeasured) {
     ASSERT_FALSE(machine.algorithms.empty()) << row[0] << " has no peer access";
     std::vector<int> members(machine.devices.size());
     std::iota(members.begin(), members.end(), 0);
-    const double seconds = machine.collective_seconds(Op::kAllReduce, members, as_number(row[2]));
+    const double seconds = machine.collective_seconds(Collective::kAllReduce, members, as_number(row[2]));
     compare(row, as_number(row[3]), seconds * 1e6, as_number(row[4]));
   }
 }

@@ -137,7 +137,7 @@ TEST_F(RecommendTest, APromptMayWantWhatATokenDoesNot) {
 TEST_F(RecommendTest, SomeOfTheDevicesMayBeBest) {
   // The third one is far away: a collective with it takes a millisecond.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
-  for (const Op kind : {Op::kAllReduce, Op::kAllGather}) {
+  for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather}) {
     machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
   }
   for (size_t i = 0; i < 3; ++i) machine.devices[i].identity = "device " + std::to_string(i);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <exception>
 
@@ -18,7 +17,6 @@ namespace shoal::tools {
 namespace {
 
 using collectives::Call;
-using collectives::Collective;
 
 /// A rank's memory for one case.
 struct RankData {
@@ -34,10 +32,6 @@ struct RankData {
   }
 };
 
-bool has_in_place(Collective kind) {
-  return kind == Collective::kAllReduce || kind == Collective::kAllGather || kind == Collective::kBroadcast;
-}
-
 }  // namespace
 
 /// One case in memory: the calls of all ranks, in place or not.
@@ -46,9 +40,7 @@ class CommBench::Run {
   Run(CommBench& bench, collectives::Communicator& communicator, const CommCase& c)
       : bench_(bench), communicator_(communicator), case_(c) {
     for (Device* device : bench.devices_) data_.push_back(std::make_unique<RankData>(*device, c));
-    const size_t n = static_cast<size_t>(c.ranks);
-    if (c.kind == Collective::kAllToAll) counts_.assign(n * n, c.part);
-    if (c.kind == Collective::kAllGather || c.kind == Collective::kReduceScatter) counts_.assign(n, c.part);
+    counts_.assign(info(c.kind).counts(c.ranks), c.part);
   }
 
   CommTiming measure(bool in_place, const CommBenchOptions& options, const std::function<bool()>& stop) {
@@ -74,7 +66,7 @@ class CommBench::Run {
  private:
   /// Where a rank's own part of an output in place begins, bytes.
   size_t own_offset(int rank) const {
-    return case_.kind == Collective::kAllGather ? case_.bytes(rank * case_.part) : 0;
+    return info(case_.kind).in_place == InPlace::kOwnPart ? case_.bytes(rank * case_.part) : 0;
   }
 
   void set_calls(bool in_place) {
@@ -95,7 +87,7 @@ class CommBench::Run {
       fill_values(case_.dtype, rank, 0, values);
       tensor_set(*data.in, values.data(), 0, values.size());
       data.out->buffer->memset(*data.out, 0xff, 0, data.out->bytes());
-      const bool gives = case_.kind != Collective::kBroadcast || rank == case_.root;
+      const bool gives = info(case_.kind).in != Extent::kOfRoot || rank == case_.root;
       if (in_place && gives) tensor_set(*data.out, values.data(), own_offset(rank), values.size());
     }
   }
@@ -211,7 +203,7 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
   CommResult result{which, implementation.name, std::string(made.name()), {}, {}};
   Run run(*this, made, which);
   result.out_of_place = run.measure(false, options, stop);
-  if (has_in_place(which.kind)) result.in_place = run.measure(true, options, stop);
+  if (info(which.kind).in_place != InPlace::kNever) result.in_place = run.measure(true, options, stop);
   return result;
 }
 
@@ -219,7 +211,7 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, co
   constexpr size_t kSmallest = size_t{16} << 10, kLargest = size_t{64} << 20;
   const CommImplementation peers = implementation("p2p"), nccl = implementation("nccl");
   const auto microseconds = [&](const CommImplementation& one, size_t bytes) {
-    const CommCase which = case_of_size(collectives::Collective::kAllReduce, DType::kF32, ranks(), bytes);
+    const CommCase which = case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes);
     return measure(one, which, options, stop).in_place->us;
   };
   // From the largest down, as long as NCCL is ahead.

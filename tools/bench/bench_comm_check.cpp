@@ -10,8 +10,6 @@
 namespace shoal::tools {
 namespace {
 
-using collectives::Collective;
-
 constexpr int64_t kBlock = 4096;  // elements that are made at a time
 constexpr int kSum = -1;
 
@@ -23,20 +21,21 @@ struct Segment {
 };
 
 std::vector<Segment> expected_segments(const CommCase& c, int rank) {
-  switch (c.kind) {
-    case Collective::kAllReduce:
-      return {{kSum, 0, c.part}};
-    case Collective::kBroadcast:
-      return {{c.root, 0, c.part}};
-    case Collective::kReduceScatter:
-      return {{kSum, rank * c.part, c.part}};
-    default:
-      break;
-  }
+  const CollectiveInfo& kind = info(c.kind);
+  if (kind.out == Extent::kOfRoot && rank != c.root) return {};
+  const bool own = kind.in == Extent::kAllParts || kind.in == Extent::kPartsTo;
+  const int64_t first = own ? rank * c.part : 0;
+  if (kind.sums) return {{kSum, first, c.part}};
+  if (kind.in == Extent::kOfRoot) return {{c.root, first, c.part}};
   std::vector<Segment> segments;
-  const int64_t first = c.kind == Collective::kAllToAll ? rank * c.part : 0;
   for (int from = 0; from < c.ranks; ++from) segments.push_back({from, first, c.part});
   return segments;
+}
+
+/// Elements, with room for a message on every rank where only the root has one.
+int64_t elements_of(Extent extent, const CommCase& c) {
+  const bool all = extent == Extent::kAllParts || extent == Extent::kPartsTo || extent == Extent::kPartsFrom;
+  return all ? c.part * c.ranks : c.part;
 }
 
 /// Well mixed bits (the finaliser of MurmurHash3).
@@ -98,19 +97,15 @@ int64_t count_far(DType dtype, std::span<const std::byte> a, std::span<const std
 }  // namespace
 
 int64_t CommCase::elements_in() const {
-  return kind == Collective::kReduceScatter || kind == Collective::kAllToAll ? part * ranks : part;
+  return elements_of(info(kind).in, *this);
 }
 
 int64_t CommCase::elements_out() const {
-  return kind == Collective::kAllGather || kind == Collective::kAllToAll ? part * ranks : part;
+  return elements_of(info(kind).out, *this);
 }
 
 int64_t CommCase::elements() const {
   return std::max(elements_in(), elements_out());
-}
-
-bool CommCase::reduces() const {
-  return kind == Collective::kAllReduce || kind == Collective::kReduceScatter;
 }
 
 CommCase case_of_size(Collective kind, DType dtype, int ranks, size_t size) {
@@ -118,12 +113,6 @@ CommCase case_of_size(Collective kind, DType dtype, int ranks, size_t size) {
   const size_t unit = c.size();  // of a part of one element
   c.part = std::max<int64_t>(1, static_cast<int64_t>(size / unit));
   return c;
-}
-
-double bus_factor(Collective kind, int ranks) {
-  const double others = static_cast<double>(ranks - 1) / ranks;
-  if (kind == Collective::kAllReduce) return 2.0 * others;
-  return kind == Collective::kBroadcast ? 1.0 : others;
 }
 
 void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to) {

@@ -17,10 +17,10 @@ namespace shoal::tools {
 
 /// One collective of a size.
 struct CommCase {
-  collectives::Collective kind = collectives::Collective::kAllReduce;
+  Collective kind = Collective::kAllReduce;
   DType dtype = DType::kF32;
   int ranks = 1;
-  int64_t part = 0;  ///< elements: of the message (all_reduce, broadcast), of what one rank gives or gets (the others)
+  int64_t part = 0;  ///< elements: of the message, or of what one rank gives another where there are counts
   int root = 0;
 
   /// Elements of a rank's input and output.
@@ -32,15 +32,11 @@ struct CommCase {
   size_t bytes(int64_t count) const { return bytes_for(dtype, count); }
   /// Bytes of the message, what rates are of.
   size_t size() const { return bytes(elements()); }
-  bool reduces() const;
+  bool reduces() const { return info(kind).sums; }
 };
 
 /// The case whose message has about this many bytes, at least an element for each rank.
-CommCase case_of_size(collectives::Collective kind, DType dtype, int ranks, size_t size);
-
-/// What each rank must move at least for each byte of the message, whatever the number of ranks is:
-/// all_reduce 2 (n - 1) / n; all_gather, reduce_scatter, all_to_all (n - 1) / n; broadcast 1.
-double bus_factor(collectives::Collective kind, int ranks);
+CommCase case_of_size(Collective kind, DType dtype, int ranks, size_t size);
 
 /// Values [first, ...) of a rank's data, in the dtype: numbers in [-1, 1) whose sums depend on the order, or any i32.
 void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to);

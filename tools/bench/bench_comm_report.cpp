@@ -46,7 +46,7 @@ const char* reduction(const CommCase& c) {
   return c.reduces() ? "sum" : "none";
 }
 int root(const CommCase& c) {
-  return c.kind == collectives::Collective::kBroadcast ? c.root : -1;
+  return info(c.kind).has_root() ? c.root : -1;
 }
 
 std::string csv_of(const Json& result, bool heading) {
@@ -69,7 +69,7 @@ nlohmann::ordered_json to_json(const CommResult& result) {
   const CommCase& c = result.which;
   return {{"comm", result.implementation},
           {"communicator", result.communicator},
-          {"op", collectives::name_of(c.kind)},
+          {"op", name_of(c.kind)},
           {"ranks", c.ranks},
           {"size", c.size()},
           {"count", c.part},
@@ -113,7 +113,7 @@ void CommReport::add(const CommResult& result) {
   if (format_ == CommFormat::kJson) return results_.push_back(to_json(result));
   if (format_ == CommFormat::kCsv) return write_out(csv_of(to_json(result), false));
   const std::string section = fmt::format(
-      "# {} by {}{}\n", collectives::name_of(result.which.kind), result.implementation,
+      "# {} by {}{}\n", name_of(result.which.kind), result.implementation,
       result.communicator == result.implementation ? "" : fmt::format(" (the {} communicator)", result.communicator));
   if (section != section_) write_out("#\n" + section + heading());
   section_ = section;

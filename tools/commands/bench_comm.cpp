@@ -19,12 +19,6 @@
 namespace shoal::tools {
 namespace {
 
-using collectives::Collective;
-
-constexpr std::array kOps{Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
-                          Collective::kAllToAll, Collective::kBroadcast};
-constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
-
 struct BenchCommFlags {
   PluginFlags plugins;
   std::string devices;
@@ -160,13 +154,14 @@ int bench_comm(const BenchCommFlags& flags) {
 
 void add_choices(CLI::App& app, BenchCommFlags& flags) {
   const auto read_ops = [&flags](const std::string& flag, const std::string& text) {
-    flags.ops = parse_choices<Collective>(flag, text, kOps, [](Collective op) { return collectives::name_of(op); });
+    flags.ops = parse_choices<Collective>(flag, text, kCollectives, [](Collective op) { return name_of(op); });
   };
-  add_parsed(app, "--op", "NAMES", read_ops,
-             "Collectives: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, several with commas, or all")
+  std::string names;
+  for (const Collective op : kCollectives) names += fmt::format("{}, ", name_of(op));
+  add_parsed(app, "--op", "NAMES", read_ops, fmt::format("Collectives: {}several with commas, or all", names))
       ->default_str("all_reduce");
   const auto read_dtypes = [&flags](const std::string& flag, const std::string& text) {
-    flags.dtypes = parse_choices<DType>(flag, text, kDTypes, [](DType dtype) { return name_of(dtype); });
+    flags.dtypes = parse_choices<DType>(flag, text, kSummable, [](DType dtype) { return name_of(dtype); });
   };
   add_parsed(app, "--dtype", "TYPES", read_dtypes,
              "Types of elements: f32, f16, bf16, i32, several with commas, or all")

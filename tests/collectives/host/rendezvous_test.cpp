@@ -15,7 +15,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-const Call kBarrier{.kind = Collective::kBarrier, .what = "test"};
+const Call kCall{.what = "test"};
 
 class RendezvousTest : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
@@ -34,9 +34,9 @@ TEST_P(RendezvousTest, WhatWasWrittenBeforeIsVisibleAfter) {
     threads.emplace_back([&, rank] {
       for (int step = 1; step <= kSteps; ++step) {
         numbers[rank][0] = step;
-        rendezvous.meet(rank, kBarrier);
+        rendezvous.meet(rank, kCall);
         for (const auto& number : numbers) wrong[rank] += number[0] != step;
-        rendezvous.meet(rank, kBarrier);
+        rendezvous.meet(rank, kCall);
       }
     });
   }
@@ -52,7 +52,7 @@ TEST(Rendezvous, FailWakesAParkedRankWithTheFirstMessage) {
   std::string message;
   std::thread waiting([&] {
     try {
-      rendezvous.meet(0, kBarrier);
+      rendezvous.meet(0, kCall);
     } catch (const CommError& error) {
       message = error.what();
     }
@@ -62,23 +62,22 @@ TEST(Rendezvous, FailWakesAParkedRankWithTheFirstMessage) {
   rendezvous.fail("second");
   waiting.join();
   EXPECT_EQ(message, "first");
-  EXPECT_THAT([&] { rendezvous.meet(1, kBarrier); }, testing::ThrowsMessage<CommError>("first"));
+  EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>("first"));
 }
 
 TEST(Rendezvous, TimeOutSaysHowLongAndForWhom) {
   Rendezvous rendezvous(3, {.timeout = milliseconds(50), .spin = microseconds(0)});
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_THAT([&] { rendezvous.meet(1, kBarrier); },
-              testing::ThrowsMessage<CommError>(
-                  testing::AllOf(testing::HasSubstr("[barrier test] rank 0, 2 of 3 did not arrive within 0.0"))));
+  EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>(testing::AllOf(testing::HasSubstr(
+                                                      "[all_reduce test] rank 0, 2 of 3 did not arrive within 0.0"))));
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(50));
 }
 
 TEST(Rendezvous, AFailureWithoutAReasonIsAFailureToo) {
   Rendezvous rendezvous(1, {});
-  rendezvous.meet(0, kBarrier);
+  rendezvous.meet(0, kCall);
   rendezvous.fail("");
-  EXPECT_THROW(rendezvous.meet(0, kBarrier), CommError);
+  EXPECT_THROW(rendezvous.meet(0, kCall), CommError);
 }
 
 }  // namespace

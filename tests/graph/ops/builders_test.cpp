@@ -123,10 +123,10 @@ TEST(Builders, DataMovementAndViews) {
 TEST(Builders, Collectives) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {6, 1, 1, 1});
-  all_reduce(g, x, {.rank = 1, .counts = {}}, "r0");
-  all_gather(g, x, {.rank = 1, .counts = {2, 6}}, "r1");
-  reduce_scatter(g, x, {.rank = 1, .counts = {2, 4}}, "r2");
-  all_to_all(g, x, {.rank = 0, .counts = {2, 4, 1, 3}}, "r3");
+  collective(g, Collective::kAllReduce, x, {.rank = 1, .counts = {}}, "r0");
+  collective(g, Collective::kAllGather, x, {.rank = 1, .counts = {2, 6}}, "r1");
+  collective(g, Collective::kReduceScatter, x, {.rank = 1, .counts = {2, 4}}, "r2");
+  collective(g, Collective::kAllToAll, x, {.rank = 0, .counts = {2, 4, 1, 3}}, "r3");
   EXPECT_EQ(node_lines(g),
             "%r0 = all_reduce(%x) {rank=1}\n"
             "%r1 = all_gather(%x) {rank=1, counts=[2,6]}\n"

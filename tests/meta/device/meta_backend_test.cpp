@@ -223,7 +223,7 @@ TEST_F(MetaBackendTest, CollectivesAreNotForUsersGraphs) {
   const auto single = mesh.other().init("threads=1");
   for (Backend* each : {backend.get(), single.get()}) {
     Graph graph("own");
-    graph.output(all_reduce(graph, graph.input("x", DType::kF32, {8, 1, 1, 1}), {}, "sum"));
+    graph.output(collective(graph, Collective::kAllReduce, graph.input("x", DType::kF32, {8, 1, 1, 1}), {}, "sum"));
     EXPECT_THAT([&] { each->create_plan(graph); }, refused);
   }
 }
@@ -293,9 +293,8 @@ TEST(MetaBackendCommunicator, TheCollectivesOfThePlanAreWhatRuns) {
     backend->compute_async(*plan);
     backend->synchronize();
     for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_EQ(faulty.used->calls(rank, collectives::Collective::kAllReduce),
-                runs * plan_of(*plan).count(Op::kAllReduce));
-      EXPECT_EQ(faulty.used->calls(rank), runs * plan_of(*plan).count(Op::kAllReduce)) << "nothing else";
+      EXPECT_EQ(faulty.used->calls(rank, Collective::kAllReduce), runs * plan_of(*plan).count(Collective::kAllReduce));
+      EXPECT_EQ(faulty.used->calls(rank), runs * plan_of(*plan).count(Collective::kAllReduce)) << "nothing else";
     }
   }
 }

@@ -137,7 +137,7 @@ TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
       if (step.kind != StepKind::kCollective) continue;
       const bool small = step.tensor.ends_with(".candidates");
       small_gathers += small;
-      EXPECT_EQ(step.collective, Op::kAllGather);
+      EXPECT_EQ(step.collective, Collective::kAllGather);
       EXPECT_TRUE(!small || step.bytes < static_cast<int64_t>(loaded.graph.find("s")->bytes())) << step.bytes;
     }
   }

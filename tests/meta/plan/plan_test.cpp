@@ -180,7 +180,7 @@ TEST(Plan, ALayerCostsTwoAllReducesWhateverTheRatio) {
     for (int64_t tokens : {1, 2, 7}) {
       const Planned planned = llama(shares, tokens);
       EXPECT_EQ(collectives(planned.plan), expected) << testing::PrintToString(shares) << " " << tokens;
-      EXPECT_EQ(planned.plan.count(Op::kAllReduce), 2);
+      EXPECT_EQ(planned.plan.count(Collective::kAllReduce), 2);
     }
   }
 }
@@ -190,7 +190,7 @@ TEST(Plan, LogitsThatTheDeviceReadsAreGathered) {
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{3, 1}, {2, 1, 1}}) {
     const Planned planned = llama(shares, 2, "%p = soft_max(%logits, _, _)\noutput %p");
     EXPECT_EQ(collectives(planned.plan), expected);
-    EXPECT_EQ(planned.plan.count(Op::kAllGather), 1);
+    EXPECT_EQ(planned.plan.count(Collective::kAllGather), 1);
     EXPECT_EQ(planned.plan.collective_bytes(), 2 * (2 * 32 * 4) + 40 * 4);
   }
 }
@@ -307,7 +307,7 @@ TEST(Plan, StepsCoverTheLocalGraphs) {
         for (int i = step.ranges[rank].begin; i < step.ranges[rank].end; ++i) {
           const Op op = local.nodes()[static_cast<size_t>(i)]->op;
           EXPECT_EQ(is_collective(op), step.kind == StepKind::kCollective);
-          EXPECT_TRUE(!is_collective(op) || op == step.collective);
+          EXPECT_TRUE(!is_collective(op) || op == info(step.collective).node);
         }
         EXPECT_TRUE(step.kind == StepKind::kCompute || step.ranges[rank].end == step.ranges[rank].begin + 1);
       }

@@ -162,7 +162,7 @@ TEST(Redistribute, RankOrderedOutermostNeedsNoReordering) {
   redistribute(builder, inputs, {8, 1, 1, 1}, from, Layout::mirrored(), "x");
   const auto steps = builder.finish();
   ASSERT_EQ(steps.size(), 1u);  // one all_gather and nothing that runs around it
-  EXPECT_EQ(steps[0].collective, Op::kAllGather);
+  EXPECT_EQ(steps[0].collective, Collective::kAllGather);
 }
 
 }  // namespace

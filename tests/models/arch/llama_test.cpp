@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
 int other_collectives(const meta::Plan& plan) {
   int count = 0;
   for (const meta::Step& step : plan.steps) {
-    count += step.kind == meta::StepKind::kCollective && step.collective != Op::kAllReduce;
+    count += step.kind == meta::StepKind::kCollective && step.collective != Collective::kAllReduce;
   }
   return count;
 }
@@ -127,7 +127,7 @@ void expect_two_all_reduces(const Model& model, const Ranks& mesh) {
   for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
   ASSERT_EQ(plans.size(), 5u);
   for (const meta::Plan* p : plans) {
-    EXPECT_EQ(p->count(Op::kAllReduce), 2 * model.hparams.layers);
+    EXPECT_EQ(p->count(Collective::kAllReduce), 2 * model.hparams.layers);
     EXPECT_EQ(other_collectives(*p), 0);
   }
   // What is reduced is one row of activations for each token.
@@ -224,8 +224,8 @@ TEST_P(LlamaPlan, SelectingTokensOnTheDevicesCostsOneSmallAllGather) {
       DecoderGraph graph = model->architecture->build(model->hparams, model->weights, plan.cache, shape);
       graph.graph->output(argmax(*graph.graph, graph.logits, "best"));
       const meta::Plan with_best = meta::make_plan(*graph.graph, plan.stores[0], placement.members());
-      EXPECT_EQ(with_best.count(Op::kAllReduce), 2 * model->hparams.layers);
-      EXPECT_EQ(with_best.count(Op::kAllGather), 1);
+      EXPECT_EQ(with_best.count(Collective::kAllReduce), 2 * model->hparams.layers);
+      EXPECT_EQ(with_best.count(Collective::kAllGather), 1);
       EXPECT_EQ(other_collectives(with_best), 1);
       // It moves one candidate of each device, its logit and its id, for each output and nothing else.
       const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
@@ -246,7 +246,7 @@ TEST_P(LlamaPlan, CandidatesInPlaceOfLogits) {
     EXPECT_FALSE(logits.is_output);
     EXPECT_EQ(plan.step.graph.candidate_ids->shape, (Shape{40, 1, 1, 1}));
     EXPECT_EQ(plan.step.graph.candidate_logits->shape, (Shape{1, 40, 1, 1}));
-    EXPECT_EQ(step.count(Op::kAllGather), 1);
+    EXPECT_EQ(step.count(Collective::kAllGather), 1);
     EXPECT_EQ(other_collectives(step), 1);
     const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
     EXPECT_EQ(step.collective_bytes(), 2 * model->hparams.layers * row + candidates_of(*model, placement, 40) * 8);

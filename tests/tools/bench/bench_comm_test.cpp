@@ -21,7 +21,6 @@
 namespace shoal::tools {
 namespace {
 
-using collectives::Collective;
 using nlohmann::json;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
@@ -99,14 +98,6 @@ TEST(BenchCommCases, HaveTheSizesOfTheUsualBenchmark) {
   EXPECT_THAT(sizes(Collective::kAllToAll), ElementsAre(62, 248, 248, 992));
   EXPECT_EQ(case_of_size(Collective::kAllGather, DType::kF16, 4, 1).size(), 8u);  // never nothing
   EXPECT_EQ(case_of_size(Collective::kAllReduce, DType::kBF16, 4, 1000).part, 500);
-}
-
-TEST(BenchCommCases, BusFactorsAreThoseOfNcclTests) {
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 8), 0.875);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllToAll, 2), 0.5);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kBroadcast, 8), 1.0);
 }
 
 TEST(BenchCommCases, ValuesDependOnRankAndPlaceOnly) {

@@ -133,10 +133,10 @@ TEST_P(DeploymentTest, PlansForTheMachineThatIsNamed) {
     const auto* mesh = dynamic_cast<const meta::MetaDevice*>(device);
     if (mesh == nullptr) continue;
     has_mesh = true;
-    EXPECT_EQ(mesh->plan_context().costs.collective(Op::kAllReduce, 2, 1e6),
-              described.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1}, 1e6));
-    EXPECT_NE(machine::CostModel().collective(Op::kAllReduce, 2, 1e6),
-              described.collective_seconds(Op::kAllReduce, std::vector<int>{0, 1}, 1e6));
+    EXPECT_EQ(mesh->plan_context().costs.collective(Collective::kAllReduce, 2, 1e6),
+              described.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1}, 1e6));
+    EXPECT_NE(machine::CostModel().collective(Collective::kAllReduce, 2, 1e6),
+              described.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1}, 1e6));
   }
   EXPECT_EQ(deployment.machine.has_value(), has_mesh) << "one device by itself has nothing to choose";
 }
