@@ -5,13 +5,22 @@
 //   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream: the host communicator
 //   out                     | write 0| write 1| ...
 //
-// Kinds without counts are cut into pieces of kPieceBytes, the same on every rank; the others, whose parts lie
-// anywhere in the message, go in one piece, for which the stages grow.
+// Stages hold kPieceBytes each, for good, and a rank with host memory holds one to pack parts in. A call that does not
+// fit goes in pieces, the same on every rank, each a call of its kind of the host communicator. What a rank reads and
+// writes of a piece lies in one place, except what it sends in a reduce_scatter, which is packed. 3 ranks, stages of 4
+// elements:
+//
+//   all_reduce, broadcast  8 elements: 4, then 4
+//   all_gather      counts 6 1 3: the parts one after the other: 4 0 0, then 2 0 0, 0 1 0, 0 0 3
+//   reduce_scatter  counts 2 4 2: of every part the same fraction, so that each rank sums some: 1 2 1, then 1 2 1
+//   all_to_all      in round k rank r sends to rank r + k alone: one part out, one part in
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
@@ -26,9 +35,16 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr int kStages = 2;
 
+struct Part {
+  const void* begin;
+  size_t bytes;
+};
+
 /// A call of the host communicator for one piece, kept until it is done.
 struct Piece {
   Call call;
+  std::vector<int64_t> counts;  ///< of the call, where they are not the caller's
+  std::vector<Part> packed;     ///< what the rank sends, where it does not lie at call.in
   std::atomic<bool> in_use{false};
 };
 
@@ -42,10 +58,14 @@ struct Stage {
 class Rank {
  public:
   Rank(Backend& backend, int rank) : backend_(backend), rank_(rank) {
-    if (!backend.has_own_memory()) return;
     Device& device = backend.device();
     pageable_ = std::make_unique<HostBufferType>(device);
-    type_ = device.host_buffer_type() != nullptr ? device.host_buffer_type() : pageable_.get();
+    if (!backend.has_own_memory()) {
+      pack_ = pageable_->allocate(kPieceBytes);
+      return;
+    }
+    BufferType* const pinned = device.host_buffer_type();
+    BufferType& type = pinned != nullptr ? *pinned : *pageable_;
     in_ = device.init();
     out_ = device.init();
     begin_ = device.new_event();
@@ -53,8 +73,8 @@ class Rank {
                              "[staged communicator] {} has no events; use a communicator of its kind", device.name());
     for (Stage& stage : stages_) {
       stage.filled = device.new_event(), stage.exchanged = device.new_event(), stage.emptied = device.new_event();
+      stage.in = type.allocate(kPieceBytes), stage.out = type.allocate(kPieceBytes);
     }
-    reserve(kPieceBytes, kPieceBytes);
   }
   ~Rank() {
     // What is queued uses the stages.
@@ -63,21 +83,36 @@ class Rank {
     }
   }
 
+  int rank() const { return rank_; }
   size_t stage_bytes() const {
-    size_t bytes = 0;
+    size_t bytes = pack_ != nullptr ? pack_->size() : 0;
     for (const Stage& stage : stages_) {
       if (stage.in != nullptr) bytes += stage.in->size() + stage.out->size();
     }
-    for (const auto& stage : retired_) bytes += stage->size();
     return bytes;
   }
 
-  /// Queues a piece: elements of in and out as the call says, exchanged by `inner`.
-  void queue(Communicator& inner, const Call& call, size_t in_bytes, size_t out_bytes) {
-    Piece& piece = take_piece();
+  /// A piece of `call`: so far all of it.
+  Piece& take(const Call& call) {
+    Piece& piece = free_piece();
     piece.call = call;
+    piece.packed.clear();
+    return piece;
+  }
+  /// The same with counts of its own, which are zero so far. `count`, of no other use, is of the whole call: so pieces
+  /// of calls that differ differ somewhere, and no rank waits for a piece that the others do not have.
+  Piece& take_without_counts(const Call& call) {
+    Piece& piece = take(call);
+    piece.call.count = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
+    piece.counts.assign(call.counts.size(), 0);
+    piece.call.counts = piece.counts;
+    return piece;
+  }
+  /// Queues a piece, of which the rank reads and writes so many bytes, none of them more than a stage has.
+  void queue(Communicator& inner, Piece& piece, size_t in_bytes, size_t out_bytes) {
+    check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes, "a piece of {} and {} bytes", in_bytes, out_bytes);
     if (in_ == nullptr) {
-      inner.enqueue(rank_, piece.call);
+      queue_directly(inner, piece);
     } else {
       queue_through_stage(inner, piece, in_bytes, out_bytes);
     }
@@ -100,11 +135,26 @@ class Rank {
   }
 
  private:
+  void queue_directly(Communicator& inner, Piece& piece) {
+    if (!piece.packed.empty()) {
+      const auto pack = [](void* object, const void* argument, bool failed) {
+        auto* to = static_cast<std::byte*>(object);
+        if (failed) return;
+        for (const Part& part : static_cast<const Piece*>(argument)->packed) {
+          std::memcpy(to, part.begin, part.bytes);
+          to += part.bytes;
+        }
+      };
+      backend_.enqueue({pack, pack_->base(), &piece});
+      piece.call.in = pack_->base();
+    }
+    inner.enqueue(rank_, piece.call);
+  }
+
   void queue_through_stage(Communicator& inner, Piece& piece, size_t in_bytes, size_t out_bytes) {
-    reserve(in_bytes, out_bytes);
     Stage& stage = stages_[next_++ % kStages];
     stage.exchanged->wait(*in_);
-    in_->read_bytes_async(piece.call.in, stage.in->base(), in_bytes);
+    read(piece, stage.in->base(), in_bytes);
     note_failure(*in_);
     stage.filled->record(*in_);
     stage.filled->wait(backend_);
@@ -119,6 +169,14 @@ class Rank {
     out_->write_bytes_async(result, stage.out->base(), out_bytes);
     note_failure(*out_);
     stage.emptied->record(*out_);
+  }
+
+  void read(const Piece& piece, std::byte* to, size_t bytes) {
+    if (piece.packed.empty()) return in_->read_bytes_async(piece.call.in, to, bytes);
+    for (const Part& part : piece.packed) {
+      in_->read_bytes_async(part.begin, to, part.bytes);
+      to += part.bytes;
+    }
   }
 
   /// Of the streams that copy, which are not synchronized.
@@ -139,7 +197,7 @@ class Rank {
     backend_.enqueue({check, this, nullptr});
   }
 
-  Piece& take_piece() {
+  Piece& free_piece() {
     for (Piece& piece : pieces_) {
       if (!piece.in_use.exchange(true)) return piece;
     }
@@ -148,29 +206,13 @@ class Rank {
     return piece;
   }
 
-  /// Larger stages, if need be. What is queued still uses those before: they go with the communicator.
-  void reserve(size_t in_bytes, size_t out_bytes) {
-    if (stages_[0].in != nullptr && stages_[0].in->size() >= in_bytes && stages_[0].out->size() >= out_bytes) return;
-    for (Stage& stage : stages_) {
-      stage.in = larger(std::move(stage.in), in_bytes);
-      stage.out = larger(std::move(stage.out), out_bytes);
-    }
-  }
-  std::unique_ptr<Buffer> larger(std::unique_ptr<Buffer> before, size_t bytes) {
-    if (before != nullptr && before->size() >= bytes) return before;
-    const size_t doubled = before != nullptr ? 2 * before->size() : 0;  // so that few are kept
-    if (before != nullptr) retired_.push_back(std::move(before));
-    return type_->allocate(std::max(bytes, doubled));
-  }
-
   Backend& backend_;
   const int rank_;
   std::atomic<bool> copies_failed_{false};
   std::unique_ptr<HostBufferType> pageable_;
-  BufferType* type_ = nullptr;
+  std::unique_ptr<Buffer> pack_;  ///< of a rank with host memory: in use until the meetings of a piece are over
   std::unique_ptr<Event> begin_;
   std::array<Stage, kStages> stages_;
-  std::vector<std::unique_ptr<Buffer>> retired_;  ///< stages that have become too small
   std::unique_ptr<Backend> in_, out_;
   size_t next_ = 0;
   std::deque<Piece> pieces_;
@@ -195,30 +237,127 @@ class StagedCommunicator final : public Communicator {
     validate(rank, call);
     Rank& own = *ranks_[static_cast<size_t>(rank)];
     own.begin();
-    if (call.counts.empty()) {
-      queue_pieces(own, rank, call);
+    if (largest(call) <= most_of(call.dtype)) {
+      queue(own, own.take(call));
     } else {
-      own.queue(*inner_, call, bytes_for(call.dtype, elements_in(rank, size(), call)),
-                bytes_for(call.dtype, elements_out(rank, size(), call)));
+      (this->*pieces_of(call.kind))(own, call);
     }
     own.end();
   }
 
  private:
-  void queue_pieces(Rank& own, int rank, const Call& call) {
-    const DTypeTraits& type = traits(call.dtype);
-    const int64_t most = static_cast<int64_t>(kPieceBytes / type.block_bytes) * type.block_elems;
-    int64_t done = 0;
-    do {
-      Call piece = call;
-      piece.count = std::min(most, call.count - done);
-      const size_t offset = bytes_for(call.dtype, done);
-      if (call.in != nullptr) piece.in = static_cast<const std::byte*>(call.in) + offset;
-      if (call.out != nullptr) piece.out = static_cast<std::byte*>(call.out) + offset;
-      own.queue(*inner_, piece, bytes_for(call.dtype, elements_in(rank, size(), piece)),
-                bytes_for(call.dtype, elements_out(rank, size(), piece)));
-      done += piece.count;
-    } while (done < call.count);
+  using QueuePieces = void (StagedCommunicator::*)(Rank& own, const Call& call);
+  static QueuePieces pieces_of(Collective kind) {
+    using Self = StagedCommunicator;
+    static constexpr QueuePieces kTable[] = {
+#define SHOAL_COLLECTIVE(id, name, ...) &Self::queue_##name,
+#include "graph/collectives.def"
+    };
+    return kTable[static_cast<size_t>(kind)];
+  }
+
+  /// Elements, of whole blocks, that fit into a stage.
+  static int64_t most_of(DType dtype) {
+    const DTypeTraits& type = traits(dtype);
+    return static_cast<int64_t>(kPieceBytes / type.block_bytes) * type.block_elems;
+  }
+  /// The most elements that a rank reads or writes in a call.
+  int64_t largest(const Call& call) const {
+    int64_t most = 0;
+    for (int rank = 0; rank < size(); ++rank) {
+      most = std::max({most, elements_in(rank, size(), call), elements_out(rank, size(), call)});
+    }
+    return most;
+  }
+  /// Of the elements of a part, of which some pieces are done, those that the next one has.
+  static int64_t next(int64_t count, int64_t done, int64_t most) {
+    return std::clamp(count - done, int64_t{0}, most);
+  }
+  static int64_t sum(std::span<const int64_t> counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  }
+  /// Where element `index` is.
+  static const std::byte* at(const Call& call, int64_t index) {
+    return static_cast<const std::byte*>(call.in) + bytes_for(call.dtype, index);
+  }
+  /// Begins that many elements later.
+  static void move(Call& call, int64_t in, int64_t out) {
+    if (call.in != nullptr) call.in = at(call, in);
+    if (call.out != nullptr) call.out = static_cast<std::byte*>(call.out) + bytes_for(call.dtype, out);
+  }
+
+  void queue(Rank& own, Piece& piece) {
+    const Call& call = piece.call;
+    own.queue(*inner_, piece, bytes_for(call.dtype, elements_in(own.rank(), size(), call)),
+              bytes_for(call.dtype, elements_out(own.rank(), size(), call)));
+  }
+
+  void queue_all_reduce(Rank& own, const Call& call) {
+    const int64_t most = most_of(call.dtype);
+    for (int64_t done = 0; done < call.count; done += most) {
+      Piece& piece = own.take(call);
+      piece.call.count = next(call.count, done, most);
+      move(piece.call, done, done);
+      queue(own, piece);
+    }
+  }
+
+  void queue_broadcast(Rank& own, const Call& call) {
+    queue_all_reduce(own, call);
+  }
+
+  void queue_all_gather(Rank& own, const Call& call) {
+    const int64_t most = most_of(call.dtype);
+    int64_t begin = 0;
+    for (size_t from = 0; from < call.counts.size(); begin += call.counts[from++]) {
+      for (int64_t done = 0; done < call.counts[from]; done += most) {
+        Piece& piece = own.take_without_counts(call);
+        piece.counts[from] = next(call.counts[from], done, most);
+        move(piece.call, piece.counts[static_cast<size_t>(own.rank())] > 0 ? done : 0, begin + done);
+        queue(own, piece);
+      }
+    }
+  }
+
+  // Types that can be added have blocks of one element. A part's fraction may be rounded up, by less than one each.
+  void queue_reduce_scatter(Rank& own, const Call& call) {
+    const int64_t most = most_of(call.dtype) - size();
+    const int64_t pieces = (sum(call.counts) + most - 1) / most;
+    for (int64_t index = 0; index < pieces; ++index) {
+      Piece& piece = own.take_without_counts(call);
+      int64_t begin = 0;
+      for (size_t to = 0; to < call.counts.size(); begin += call.counts[to++]) {
+        const int64_t done = call.counts[to] * index / pieces;
+        const int64_t count = call.counts[to] * (index + 1) / pieces - done;
+        piece.counts[to] = count;
+        piece.packed.push_back({at(call, begin + done), bytes_for(call.dtype, count)});
+        if (to == static_cast<size_t>(own.rank())) move(piece.call, 0, done);
+      }
+      queue(own, piece);
+    }
+  }
+
+  void queue_all_to_all(Rank& own, const Call& call) {
+    const int n = size(), rank = own.rank();
+    const int64_t most = most_of(call.dtype);
+    const auto pair = [n](int from, int to) { return static_cast<size_t>(from) * n + to; };
+    for (int round = 0; round < n; ++round) {
+      const int target = (rank + round) % n, source = (rank + n - round) % n;
+      const int64_t sent = sum(call.counts.subspan(pair(rank, 0), target));
+      int64_t received = 0, longest = 0;
+      for (int from = 0; from < source; ++from) received += call.counts[pair(from, rank)];
+      for (int from = 0; from < n; ++from) longest = std::max(longest, call.counts[pair(from, (from + round) % n)]);
+      for (int64_t done = 0; done < longest; done += most) {
+        Piece& piece = own.take_without_counts(call);
+        for (int from = 0; from < n; ++from) {
+          const size_t both = pair(from, (from + round) % n);
+          piece.counts[both] = next(call.counts[both], done, most);
+        }
+        move(piece.call, sent + std::min(done, call.counts[pair(rank, target)]),
+             received + std::min(done, call.counts[pair(source, rank)]));
+        queue(own, piece);
+      }
+    }
   }
 
   std::unique_ptr<Communicator> inner_;
@@ -232,7 +371,8 @@ CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices
   CommunicatorTraits traits = describe_host_communicator(devices, options);
   for (size_t rank = 0; rank < devices.size(); ++rank) {
     // A stage has memory for both directions.
-    if (!devices[rank]->buffer_type().is_host()) traits.buffer_bytes[rank] += 2 * staged::kStages * staged::kPieceBytes;
+    const bool is_host = devices[rank]->buffer_type().is_host();
+    traits.buffer_bytes[rank] += (is_host ? 1 : 2 * staged::kStages) * staged::kPieceBytes;
   }
   return traits;
 }

@@ -16,6 +16,8 @@ namespace {
 // Fits a staging slot, and far above it for every dtype here; neither divides by 3, 4, 7 or 16.
 constexpr int64_t kSmall = 1013;
 constexpr int64_t kLarge = 40009;
+// More than goes through the stages of 1 MiB at a time, whatever the dtype.
+constexpr int64_t kHuge = 1600033;
 
 using Bytes = std::vector<std::byte>;
 
@@ -150,10 +152,18 @@ class CollectivesTest : public testing::TestWithParam<MeshParam> {
     mesh_.synchronize();
     test.verify();
   }
-  static Streams streams() { return std::get<Streams>(GetParam()); }
-  static bool is_missing() {
-    return (streams() == Streams::kPlugin || streams() == Streams::kPluginStaged) && test::plugin_device() == nullptr;
+  void run_gather_in_place(Case test) {
+    for (int rank = 0; rank < ranks(); ++rank) {
+      std::byte* own = test.out[rank].data() + bytes_for(test.dtype, prefix(test.counts, rank));
+      std::copy(test.in[rank].begin(), test.in[rank].end(), own);
+      test.add_call(mesh_, rank, own, test.in[rank].size());
+    }
+    for (int rank = 0; rank < ranks(); ++rank) communicator_->enqueue(rank, test.calls[rank]);
+    mesh_.synchronize();
+    test.verify();
   }
+  static Streams streams() { return std::get<Streams>(GetParam()); }
+  static bool is_missing() { return needs_plugin(streams()) && test::plugin_device() == nullptr; }
   void SetUp() override {
     if (is_missing()) GTEST_SKIP() << "no plug-in named by SHOAL_TEST_PLUGIN";
   }
@@ -191,18 +201,7 @@ TEST_P(CollectivesTest, AllGatherOfUnevenParts) {
 }
 
 TEST_P(CollectivesTest, AllGatherInPlace) {
-  for (int64_t step : {37, 9001}) {
-    const auto counts = uneven(ranks(), step);
-    Case test = all_gather_case(DType::kF32, counts);
-    for (int rank = 0; rank < ranks(); ++rank) {
-      std::byte* own = test.out[rank].data() + prefix(counts, rank) * sizeof(float);
-      std::copy(test.in[rank].begin(), test.in[rank].end(), own);
-      test.add_call(mesh_, rank, own, test.in[rank].size());
-    }
-    for (int rank = 0; rank < ranks(); ++rank) communicator_->enqueue(rank, test.calls[rank]);
-    mesh_.synchronize();
-    test.verify();
-  }
+  for (int64_t step : {37, 9001}) run_gather_in_place(all_gather_case(DType::kF32, uneven(ranks(), step)));
 }
 
 TEST_P(CollectivesTest, AllGatherOfQuantisedRows) {
@@ -283,13 +282,34 @@ TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
   EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
 }
 
-TEST_P(CollectivesTest, IsAsItsFactoryDescribesIt) {
+TEST_P(CollectivesTest, IsAsItsFactoryDescribesItWhateverHasBeenCalled) {
   std::vector<Device*> devices(static_cast<size_t>(ranks()), &Registry::instance().device("CPU0"));
-  if (std::get<Streams>(GetParam()) != Streams::kThread) devices = devices_of(mesh_.backends());
+  if (streams() != Streams::kThread) devices = devices_of(mesh_.backends());
   communicator_.reset();  // what it holds of a GPU counts for those that come after it
   const CommunicatorTraits described = mesh_.factory().describe(devices);
-  EXPECT_EQ(mesh_.communicator()->describe(), described);
+  communicator_ = mesh_.communicator();
+  EXPECT_EQ(communicator_->describe(), described);
   EXPECT_EQ(described.buffer_bytes.size(), devices.size());
+
+  const int n = ranks();
+  const auto parts_of_about = [](int parts, int64_t total) { return uneven(parts, 2 * total / (parts * (parts + 1))); };
+  std::vector<int64_t> rows = parts_of_about(n, 2 * kHuge);
+  for (int64_t& count : rows) count = count / 32 * 32;
+  std::vector<int64_t> one_part(n, 0);
+  one_part.back() = kHuge;
+  std::vector<Case> cases;
+  cases.push_back(all_reduce_case(n, DType::kBF16, kHuge));
+  cases.push_back(all_gather_case(DType::kF32, parts_of_about(n, kHuge)));
+  cases.push_back(all_gather_case(DType::kQ8_0, rows));
+  cases.push_back(reduce_scatter_case(DType::kF32, parts_of_about(n, kHuge)));
+  cases.push_back(reduce_scatter_case(DType::kF16, one_part));
+  cases.push_back(all_to_all_case(DType::kF16, n, parts_of_about(n * n, n * kHuge)));
+  cases.push_back(broadcast_case(n, DType::kF32, kHuge, n - 1));
+  for (Case& test : cases) test.queue(mesh_, *communicator_);  // pieces of all behind each other
+  mesh_.synchronize();
+  for (const Case& test : cases) test.verify();
+  run_gather_in_place(all_gather_case(DType::kF32, parts_of_about(n, kHuge)));
+  EXPECT_EQ(communicator_->describe(), described);
 }
 
 std::string mesh_name(const testing::TestParamInfo<MeshParam>& info) {
@@ -300,11 +320,15 @@ INSTANTIATE_TEST_SUITE_P(Threads, CollectivesTest,
                          mesh_name);
 INSTANTIATE_TEST_SUITE_P(Cpu, CollectivesTest,
                          testing::Combine(testing::Values(Streams::kCpu), testing::Values(1, 2, 5)), mesh_name);
+INSTANTIATE_TEST_SUITE_P(CpuStaged, CollectivesTest,
+                         testing::Combine(testing::Values(Streams::kCpuStaged), testing::Values(1, 2, 5)), mesh_name);
 INSTANTIATE_TEST_SUITE_P(Plugin, CollectivesTest,
                          testing::Combine(testing::Values(Streams::kPlugin), testing::Values(1, 2, 3, 5)), mesh_name);
 INSTANTIATE_TEST_SUITE_P(PluginStaged, CollectivesTest,
                          testing::Combine(testing::Values(Streams::kPluginStaged), testing::Values(1, 2, 3)),
                          mesh_name);
+INSTANTIATE_TEST_SUITE_P(PluginAndCpu, CollectivesTest,
+                         testing::Combine(testing::Values(Streams::kMixed), testing::Values(2, 5)), mesh_name);
 
 // Sums that depend on the order of their addends: every rank must get the bits of the sum in rank order.
 TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {

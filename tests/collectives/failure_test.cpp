@@ -134,6 +134,42 @@ TEST_F(FailureTest, DifferentCountsAreNoticed) {
   EXPECT_THAT(mesh_.errors(), Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 2")))));
 }
 
+/// Calls that the staged communicator cuts into pieces.
+class PiecesFailureTest : public testing::Test {
+ protected:
+  static constexpr int64_t kPart = int64_t{1} << 20;
+  /// Of each of the given ranks an all_gather of its counts.
+  std::vector<std::optional<std::string>> all_gather(const std::vector<std::vector<int64_t>>& counts,
+                                                     const Options& options = {}) {
+    const auto communicator = mesh_.communicator(options);
+    calls_.clear();
+    for (size_t rank = 0; rank < counts.size(); ++rank) {
+      float* const out = &data_[rank * 5 * kPart];
+      calls_.push_back({Collective::kAllGather, DType::kF32, out + 4 * kPart, out, 0, counts[rank], 0, "logits"});
+    }
+    for (size_t rank = 0; rank < counts.size(); ++rank) communicator->enqueue(static_cast<int>(rank), calls_[rank]);
+    return mesh_.errors();
+  }
+
+  Mesh mesh_{2, Streams::kCpuStaged};
+  std::vector<float> data_ = std::vector<float>(10 * kPart);
+  std::vector<Call> calls_;
+};
+
+TEST_F(PiecesFailureTest, AMissingRankIsNamedWithTheCallThatWasQueued) {
+  EXPECT_THAT(all_gather({{kPart, kPart}}, kImpatient)[0],
+              Optional(AllOf(HasSubstr("[all_gather logits] rank 1 of 2"), HasSubstr("did not arrive within 0.1"))));
+}
+
+// The first pieces are alike, and one rank has more of them.
+TEST_F(PiecesFailureTest, DifferentCountsAreNoticed) {
+  for (const std::vector<int64_t>& other :
+       {std::vector{kPart, kPart / 2}, {kPart / 2, kPart}, {kPart + 1, kPart - 1}}) {
+    EXPECT_THAT(all_gather({{kPart, kPart}, other}),
+                Each(Optional(AllOf(HasSubstr("[all_gather logits]"), HasSubstr("different collectives")))));
+  }
+}
+
 TEST_F(FailureTest, CorruptionOfOneRankChangesOnlyThatRank) {
   FaultyCommunicator communicator(mesh_.communicator(), mesh_.backends(), {Fault::kCorrupt, 3, 0});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));

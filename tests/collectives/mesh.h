@@ -15,14 +15,18 @@
 namespace shoal::collectives {
 
 /// Plain threads, or streams of a CPU device or of a plug-in's devices: with the communicator of their family, or with
-/// the staged one.
-enum class Streams : uint8_t { kThread, kCpu, kPlugin, kPluginStaged };
+/// the staged one. kMixed: of a plug-in's devices and the CPU by turns, which is staged.
+enum class Streams : uint8_t { kThread, kCpu, kCpuStaged, kPlugin, kPluginStaged, kMixed };
+inline bool needs_plugin(Streams streams) {
+  return streams == Streams::kPlugin || streams == Streams::kPluginStaged || streams == Streams::kMixed;
+}
 
 class Mesh {
  public:
   explicit Mesh(int ranks, Streams streams = Streams::kThread) : streams_(streams) {
     for (int rank = 0; rank < ranks; ++rank) {
-      if (streams == Streams::kCpu) {
+      const bool is_cpu = streams == Streams::kCpu || streams == Streams::kCpuStaged;
+      if (is_cpu || (streams == Streams::kMixed && rank % 2 == 1)) {
         owned_.push_back(Registry::instance().init("CPU0:threads=1"));
       } else if (streams != Streams::kThread) {
         const auto devices = test::plugin_device()->reg().devices();
@@ -42,8 +46,10 @@ class Mesh {
       const CommunicatorFactory own = factory_of(test::plugin_device()->reg());
       return own ? own : staged;
     }
-    return streams_ == Streams::kPluginStaged ? staged
-                                              : CommunicatorFactory{make_host_communicator, describe_host_communicator};
+    if (streams_ == Streams::kThread || streams_ == Streams::kCpu) {
+      return {make_host_communicator, describe_host_communicator};
+    }
+    return staged;
   }
   std::unique_ptr<Communicator> communicator(const Options& options = {}) { return factory()(backends_, options); }
 
