@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "graph/quants/blocks.h"
 #include "graph/quants/quants.h"
 
 namespace shoal {
@@ -66,16 +67,10 @@ constexpr std::array kDTypes = std::to_array<DTypeTraits>({
     {DType::kBF16, "bf16", 30, 1, 2, false, true, from_16_bits<bf16_to_f32>, to_16_bits<f32_to_bf16>},
     {DType::kI32, "i32", 26, 1, 4, false, false, from_integers<int32_t>, to_integers<int32_t>},
     {DType::kI64, "i64", 27, 1, 8, false, false, from_integers<int64_t>, to_integers<int64_t>},
-    {DType::kQ4_0, "q4_0", 2, 32, 18, true, false, q::q4_0_to_f32, q::q4_0_from_f32},
-    {DType::kQ4_1, "q4_1", 3, 32, 20, true, false, q::q4_1_to_f32, q::q4_1_from_f32},
-    {DType::kQ5_0, "q5_0", 6, 32, 22, true, false, q::q5_0_to_f32, q::q5_0_from_f32},
-    {DType::kQ5_1, "q5_1", 7, 32, 24, true, false, q::q5_1_to_f32, q::q5_1_from_f32},
-    {DType::kQ8_0, "q8_0", 8, 32, 34, true, false, q::q8_0_to_f32, q::q8_0_from_f32},
-    {DType::kQ2_K, "q2_K", 10, 256, 84, true, false, q::q2_k_to_f32, q::q2_k_from_f32},
-    {DType::kQ3_K, "q3_K", 11, 256, 110, true, false, q::q3_k_to_f32, q::q3_k_from_f32},
-    {DType::kQ4_K, "q4_K", 12, 256, 144, true, false, q::q4_k_to_f32, q::q4_k_from_f32},
-    {DType::kQ5_K, "q5_K", 13, 256, 176, true, false, q::q5_k_to_f32, q::q5_k_from_f32},
-    {DType::kQ6_K, "q6_K", 14, 256, 210, true, false, q::q6_k_to_f32, q::q6_k_from_f32},
+#define SHOAL_QUANTIZED(id, name, number)                                                \
+  {DType::k##id, #name, number,           q::Block##id::kElements, sizeof(q::Block##id), \
+   true,         false, q::name##_to_f32, q::name##_from_f32},
+#include "graph/dtypes.def"
 });
 
 constexpr bool in_order() {

@@ -13,21 +13,9 @@
 namespace shoal {
 
 enum class DType : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kI32,
-  kI64,
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ8_0,
-  kQ2_K,
-  kQ3_K,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
+#define SHOAL_PLAIN(id, ...) k##id,
+#define SHOAL_QUANTIZED(id, ...) k##id,
+#include "graph/dtypes.def"
   kCount
 };
 inline constexpr int kDTypeCount = static_cast<int>(DType::kCount);

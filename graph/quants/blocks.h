@@ -12,28 +12,39 @@ namespace shoal::quants {
 inline constexpr int kBlock = 32;
 inline constexpr int kSuperBlock = 256;
 
+/// What kernels of all devices want to know of a format, beside where its fields are: how many elements a block has and
+/// how many of them have one scale, and how an element comes from its code, an unsigned number of kBits bits or (8) a
+/// signed byte:
+///
+///   element = scale * (code - kOffset) + add        without kAdds: no add
+template <int kElements_, int kGroup_, int kBits_, int kOffset_, bool kAdds_>
+struct Format {
+  static constexpr int kElements = kElements_, kGroup = kGroup_, kBits = kBits_, kOffset = kOffset_;
+  static constexpr bool kAdds = kAdds_;
+};
+
 /// scale * (q - 8). Byte j holds element j in its low and element j + 16 in its high nibble (all 32-element types).
-struct BlockQ4_0 {
+struct BlockQ4_0 : Format<kBlock, 32, 4, 8, false> {
   uint16_t scale;
   uint8_t nibbles[16];
 };
 
 /// scale * q + min.
-struct BlockQ4_1 {
+struct BlockQ4_1 : Format<kBlock, 32, 4, 0, true> {
   uint16_t scale;
   uint16_t min;
   uint8_t nibbles[16];
 };
 
 /// scale * (q - 16). Bit j of the four bytes of high_bits is bit 4 of element j.
-struct BlockQ5_0 {
+struct BlockQ5_0 : Format<kBlock, 32, 5, 16, false> {
   uint16_t scale;
   uint8_t high_bits[4];
   uint8_t nibbles[16];
 };
 
 /// scale * q + min.
-struct BlockQ5_1 {
+struct BlockQ5_1 : Format<kBlock, 32, 5, 0, true> {
   uint16_t scale;
   uint16_t min;
   uint8_t high_bits[4];
@@ -41,14 +52,14 @@ struct BlockQ5_1 {
 };
 
 /// scale * q.
-struct BlockQ8_0 {
+struct BlockQ8_0 : Format<kBlock, 32, 8, 0, false> {
   uint16_t scale;
   int8_t values[32];
 };
 
 /// 16 sub-blocks of 16: scale * (scales & 15) * q - min_scale * (scales >> 4). Each half of 128 elements has 32
 /// bytes of crumbs; bits 2j..2j+1 of byte l are element 32 j + l of the half.
-struct BlockQ2_K {
+struct BlockQ2_K : Format<kSuperBlock, 16, 2, 0, true> {
   uint8_t scales[16];
   uint8_t crumbs[64];
   uint16_t scale;
@@ -58,7 +69,7 @@ struct BlockQ2_K {
 /// 16 sub-blocks of 16: scale * (s - 32) * (q - 4) with 3-bit q. Low two bits of q as in BlockQ2_K, bit 2 of element
 /// 32 j + l is bit j of high_bits[l]. s has 6 bits: the low four of s[j] in nibble j / 8 of scales[j % 8], the high
 /// two at bit 2 (j / 4) of scales[8 + j % 4].
-struct BlockQ3_K {
+struct BlockQ3_K : Format<kSuperBlock, 16, 3, 4, false> {
   uint8_t high_bits[32];
   uint8_t crumbs[64];
   uint8_t scales[12];
@@ -69,7 +80,7 @@ struct BlockQ3_K {
 /// high nibbles the others. s and m have 6 bits. For j < 4: s[j] = scales[j] & 63, m[j] = scales[j + 4] & 63. For
 /// j >= 4: the low four bits of s[j] and m[j] are the low and high nibble of scales[j + 4], their high two bits are
 /// bits 6..7 of scales[j - 4] and scales[j].
-struct BlockQ4_K {
+struct BlockQ4_K : Format<kSuperBlock, 32, 4, 0, true> {
   uint16_t scale;
   uint16_t min_scale;
   uint8_t scales[12];
@@ -77,7 +88,7 @@ struct BlockQ4_K {
 };
 
 /// As BlockQ4_K with a fifth bit: bit j of high_bits[l] belongs to element l of sub-block j.
-struct BlockQ5_K {
+struct BlockQ5_K : Format<kSuperBlock, 32, 5, 0, true> {
   uint16_t scale;
   uint16_t min_scale;
   uint8_t scales[12];
@@ -88,7 +99,7 @@ struct BlockQ5_K {
 /// 16 sub-blocks of 16: scale * scales * (q - 32). Each half of 128 elements has 64 bytes of nibbles and 32 of
 /// crumbs; with l < 32, j < 4, element 32 j + l has its low bits in nibble j / 2 of nibbles[32 (j % 2) + l] and its
 /// high two bits at bit 2 j of crumbs[l].
-struct BlockQ6_K {
+struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
   uint8_t nibbles[128];
   uint8_t crumbs[64];
   int8_t scales[16];

@@ -5,7 +5,7 @@
 
 namespace shoal::quants {
 
-void q2_k_to_f32(const void* src, float* dst, int64_t n) {
+void q2_K_to_f32(const void* src, float* dst, int64_t n) {
   const auto* blocks = static_cast<const BlockQ2_K*>(src);
   for (int64_t i = 0; i < n / kSuperBlock; ++i, dst += kSuperBlock) {
     const BlockQ2_K& block = blocks[i];
@@ -19,7 +19,7 @@ void q2_k_to_f32(const void* src, float* dst, int64_t n) {
   }
 }
 
-void q2_k_from_f32(const float* src, void* dst, int64_t n) {
+void q2_K_from_f32(const float* src, void* dst, int64_t n) {
   auto* blocks = static_cast<BlockQ2_K*>(dst);
   for (int64_t i = 0; i < n / kSuperBlock; ++i, src += kSuperBlock) {
     float scales[16], mins[16];

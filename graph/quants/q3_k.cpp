@@ -20,7 +20,7 @@ void pack_scale(int scale, int j, uint8_t (&packed)[12]) {
 
 }  // namespace
 
-void q3_k_to_f32(const void* src, float* dst, int64_t n) {
+void q3_K_to_f32(const void* src, float* dst, int64_t n) {
   const auto* blocks = static_cast<const BlockQ3_K*>(src);
   for (int64_t i = 0; i < n / kSuperBlock; ++i, dst += kSuperBlock) {
     const BlockQ3_K& block = blocks[i];
@@ -34,7 +34,7 @@ void q3_k_to_f32(const void* src, float* dst, int64_t n) {
   }
 }
 
-void q3_k_from_f32(const float* src, void* dst, int64_t n) {
+void q3_K_from_f32(const float* src, void* dst, int64_t n) {
   auto* blocks = static_cast<BlockQ3_K*>(dst);
   for (int64_t i = 0; i < n / kSuperBlock; ++i, src += kSuperBlock) {
     float scales[16];

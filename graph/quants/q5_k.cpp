@@ -5,7 +5,7 @@
 
 namespace shoal::quants {
 
-void q5_k_to_f32(const void* src, float* dst, int64_t n) {
+void q5_K_to_f32(const void* src, float* dst, int64_t n) {
   const auto* blocks = static_cast<const BlockQ5_K*>(src);
   for (int64_t i = 0; i < n / kSuperBlock; ++i) {
     const BlockQ5_K& block = blocks[i];
@@ -23,7 +23,7 @@ void q5_k_to_f32(const void* src, float* dst, int64_t n) {
   }
 }
 
-void q5_k_from_f32(const float* src, void* dst, int64_t n) {
+void q5_K_from_f32(const float* src, void* dst, int64_t n) {
   auto* blocks = static_cast<BlockQ5_K*>(dst);
   for (int64_t i = 0; i < n / kSuperBlock; ++i, src += kSuperBlock) {
     float scales[8], mins[8];

@@ -5,7 +5,7 @@
 
 namespace shoal::quants {
 
-void q6_k_to_f32(const void* src, float* dst, int64_t n) {
+void q6_K_to_f32(const void* src, float* dst, int64_t n) {
   const auto* blocks = static_cast<const BlockQ6_K*>(src);
   for (int64_t i = 0; i < n / kSuperBlock; ++i) {
     const BlockQ6_K& block = blocks[i];
@@ -23,7 +23,7 @@ void q6_k_to_f32(const void* src, float* dst, int64_t n) {
   }
 }
 
-void q6_k_from_f32(const float* src, void* dst, int64_t n) {
+void q6_K_from_f32(const float* src, void* dst, int64_t n) {
   auto* blocks = static_cast<BlockQ6_K*>(dst);
   for (int64_t i = 0; i < n / kSuperBlock; ++i, src += kSuperBlock) {
     float scales[16];

@@ -48,9 +48,9 @@ struct ForeignType {
   std::string_view name;
 };
 constexpr ForeignType kForeignTypes[] = {
-    {9, "q8_1"},   {15, "q8_K"},  {16, "iq2_xxs"}, {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"}, {20, "iq4_nl"},
-    {21, "iq3_s"}, {22, "iq2_s"}, {23, "iq4_xs"},  {24, "i8"},     {25, "i16"},     {28, "f64"},   {29, "iq1_m"},
-    {34, "tq1_0"}, {35, "tq2_0"}, {39, "mxfp4"},   {40, "nvfp4"},  {41, "q1_0"}};
+#define SHOAL_FOREIGN(name, number) {number, #name},
+#include "graph/dtypes.def"
+};
 
 struct Header {
   uint32_t version;

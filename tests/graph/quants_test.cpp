@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "graph/dtype.h"
@@ -74,9 +75,19 @@ const Golden kGolden[] = {
       -4.09515381f, -8.87283325f, -2.89260864f, 106.181488f, 13.6505127f, 60.9397888f}},
 };
 
+std::set<DType> quantized_types() {
+  std::set<DType> types;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (traits(static_cast<DType>(i)).is_quantized) types.insert(static_cast<DType>(i));
+  }
+  return types;
+}
+
 TEST(Quants, DecodeGoldenBlocks) {
+  std::set<DType> tested;
   for (const Golden& golden : kGolden) {
     const DTypeTraits& type = traits(golden.dtype);
+    tested.insert(golden.dtype);
     std::vector<uint8_t> block(type.block_bytes);
     for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<uint8_t>(151 * i + 29 * (i / 7) + 83);
     const float factors[] = {0.0325f, 0.11f};
@@ -90,6 +101,7 @@ TEST(Quants, DecodeGoldenBlocks) {
       EXPECT_EQ(decoded[i * golden.step], golden.values[i]) << type.name << " element " << i * golden.step;
     }
   }
+  EXPECT_EQ(tested, quantized_types());
 }
 
 std::vector<float> round_trip(DType dtype, const std::vector<float>& x) {
@@ -122,11 +134,14 @@ TEST(Quants, RoundTripErrorOfNormalValues) {
                                              {DType::kQ3_K, 0.148}, {DType::kQ4_K, 0.073},  {DType::kQ5_K, 0.037},
                                              {DType::kQ6_K, 0.018}};
   const auto x = normal_floats(256 * 200);
+  std::set<DType> tested;
   for (const auto& [dtype, bound] : bounds) {
+    tested.insert(dtype);
     const double error = root_mean_square(x, round_trip(dtype, x));
     EXPECT_LT(error, bound) << name_of(dtype);
     EXPECT_GT(error, bound / 2) << name_of(dtype) << ": better than possible";
   }
+  EXPECT_EQ(tested, quantized_types());
 }
 
 TEST(Quants, RoundTripOfValuesWithAMean) {

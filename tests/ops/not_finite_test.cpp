@@ -27,22 +27,13 @@ using test::random_floats;
 
 /// Where the f16 factors of a block are.
 std::vector<size_t> factors_at(DType dtype) {
-  using namespace quants;
   switch (dtype) {
-    case DType::kQ4_1:
-      return {offsetof(BlockQ4_1, scale), offsetof(BlockQ4_1, min)};
-    case DType::kQ5_1:
-      return {offsetof(BlockQ5_1, scale), offsetof(BlockQ5_1, min)};
-    case DType::kQ2_K:
-      return {offsetof(BlockQ2_K, scale), offsetof(BlockQ2_K, min_scale)};
-    case DType::kQ3_K:
-      return {offsetof(BlockQ3_K, scale)};
-    case DType::kQ4_K:
-      return {offsetof(BlockQ4_K, scale), offsetof(BlockQ4_K, min_scale)};
-    case DType::kQ5_K:
-      return {offsetof(BlockQ5_K, scale), offsetof(BlockQ5_K, min_scale)};
-    case DType::kQ6_K:
-      return {offsetof(BlockQ6_K, scale)};
+#define SHOAL_QUANTIZED(id, ...)                                                    \
+  case DType::k##id: {                                                              \
+    constexpr size_t kAt = offsetof(quants::Block##id, scale);                      \
+    return quants::Block##id::kAdds ? std::vector{kAt, kAt + 2} : std::vector{kAt}; \
+  }
+#include "graph/dtypes.def"
     default:
       return {0};
   }

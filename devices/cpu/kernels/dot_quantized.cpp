@@ -239,6 +239,7 @@ void dot(const DotArgs& args) {
   dot_tiles<Tile<Format>>(args);
 }
 
-SHOAL_FOR_FORMATS(template void dot, (const DotArgs&))
+#define SHOAL_QUANTIZED(id, ...) template void dot<id>(const DotArgs&);
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -6,14 +6,14 @@
 namespace shoal::cpu::SHOAL_ISA {
 
 /// 16 sub-blocks of 16.
+template <class B>
 struct K16 {
-  static constexpr int kParts = 8, kGroups = 2;
+  using Block = B;
+  static constexpr int kParts = 8, kGroups = 2, kOffset = B::kOffset, kBits = B::kBits;
+  static constexpr bool kAdds = B::kAdds;
 };
 
-struct Q2_K : K16 {
-  using Block = quants::BlockQ2_K;
-  static constexpr bool kAdds = true;
-  static constexpr int kOffset = 0, kBits = 2;
+struct Q2_K : K16<quants::BlockQ2_K> {
   static BlockScalesAndAdds<16> scales(const Block& block) {
     const float scale = half_to_float(block.scale), add = -half_to_float(block.min_scale);
     uint8_t factors[16], minima[16];
@@ -29,10 +29,7 @@ struct Q2_K : K16 {
   static I8x32 raw(const Block& block, int part) { return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3); }
 };
 
-struct Q3_K : K16 {
-  using Block = quants::BlockQ3_K;
-  static constexpr bool kAdds = false;
-  static constexpr int kOffset = 4, kBits = 3;
+struct Q3_K : K16<quants::BlockQ3_K> {
   static BlockScales<16> scales(const Block& block) {
     // Low nibbles of eight bytes are scales 0..7, high ones 8..15; of the next four bytes, crumb j has the high bits
     // of scales 4j..4j+3.
@@ -57,11 +54,11 @@ struct Q3_K : K16 {
 };
 
 /// 8 sub-blocks of 32 with 6-bit scales and minima.
+template <class B>
 struct K32 {
-  static constexpr int kParts = 8, kGroups = 1;
+  using Block = B;
+  static constexpr int kParts = 8, kGroups = 1, kOffset = B::kOffset, kBits = B::kBits;
   static constexpr bool kAdds = true;
-  static constexpr int kOffset = 0;
-  template <class Block>
   static BlockScalesAndAdds<8> scales(const Block& block) {
     // Four sub-blocks to a word; masks keep the bits of one byte from running into the next.
     const uint32_t a = load<uint32_t>(block.scales), b = load<uint32_t>(block.scales + 4);
@@ -75,24 +72,17 @@ struct K32 {
   }
 };
 
-struct Q4_K : K32 {
-  using Block = quants::BlockQ4_K;
-  static constexpr int kBits = 4;
+struct Q4_K : K32<quants::BlockQ4_K> {
   static I8x32 raw(const Block& block, int part) { return bit_field(block.nibbles + part / 2 * 32, part % 2 * 4, 15); }
 };
 
-struct Q5_K : K32 {
-  using Block = quants::BlockQ5_K;
-  static constexpr int kBits = 5;
+struct Q5_K : K32<quants::BlockQ5_K> {
   static I8x32 raw(const Block& block, int part) {
     return bit_field(block.nibbles + part / 2 * 32, part % 2 * 4, 15) | bit_field(block.high_bits, part - 4, 16);
   }
 };
 
-struct Q6_K : K16 {
-  using Block = quants::BlockQ6_K;
-  static constexpr bool kAdds = false;
-  static constexpr int kOffset = 32, kBits = 6;
+struct Q6_K : K16<quants::BlockQ6_K> {
   static BlockScales<16> scales(const Block& block) {
     const float scale = half_to_float(block.scale);
     BlockScales<16> s;

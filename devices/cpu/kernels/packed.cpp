@@ -120,9 +120,11 @@ void unpack_row(const std::byte* group, int64_t row, int64_t k_begin, int64_t k,
   for (int64_t i = 0; i < k; ++i) store(to + i * sizeof(Element), from[i * kLanes]);
 }
 
-SHOAL_FOR_FORMATS(template size_t packed_bytes, (int64_t))
-SHOAL_FOR_FORMATS(template void pack, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
-SHOAL_FOR_FORMATS(template void unpack, (const std::byte*, int64_t, int64_t, int64_t, std::byte*))
+#define SHOAL_QUANTIZED(id, ...)                                                  \
+  template size_t packed_bytes<id>(int64_t);                                      \
+  template void pack<id>(const std::byte*, size_t, int64_t, int64_t, std::byte*); \
+  template void unpack<id>(const std::byte*, int64_t, int64_t, int64_t, std::byte*);
+#include "graph/dtypes.def"
 SHOAL_FOR_ROWS(template size_t packed_row_bytes, (int64_t))
 SHOAL_FOR_ROWS(template void pack_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
 SHOAL_FOR_ROWS(template void unpack_row, (const std::byte*, int64_t, int64_t, int64_t, std::byte*))

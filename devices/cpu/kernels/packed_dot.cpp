@@ -153,7 +153,8 @@ void packed_dot_rows(const PackedArgs& args) {
   dot_groups<Floats<Rows>>(args);
 }
 
-SHOAL_FOR_FORMATS(template void packed_dot, (const PackedArgs&))
+#define SHOAL_QUANTIZED(id, ...) template void packed_dot<id>(const PackedArgs&);
+#include "graph/dtypes.def"
 SHOAL_FOR_ROWS(template void packed_dot_rows, (const PackedArgs&))
 
 }  // namespace shoal::cpu::SHOAL_ISA

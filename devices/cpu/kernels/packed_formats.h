@@ -39,19 +39,25 @@ struct PackedUnit : PackedLayout<Format> {
 template <class Format>
 struct PackedReader;
 
-/// Formats of 32-element blocks with nibbles from word kFirst on.
-template <class Format>
-struct PackedNibbles : PackedUnit<Format> {
+/// Formats of 32-element blocks: signed bytes, or nibbles behind the word of fifth bits, if any.
+template <class Block>
+struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
+  using Format = Of32<Block>;
   using Unit = PackedUnit<Format>;
   using Unit::Unit;
-  static constexpr int kFirst = kHasFifthBits<Format> ? 1 : 0;
 
   void values(int part, Bytes (&to)[8]) const {
-    SHOAL_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const Bytes both = Unit::word(part, kFirst + i);
-      to[i] = both & 15;
-      to[i + 4] = byte_field(both, 4, 15);
+    if constexpr (Format::kBits == 8) {
+      SHOAL_UNROLL
+      for (int i = 0; i < 8; ++i) to[i] = Unit::word(part, i);
+    } else {
+      constexpr int kFirst = kHasFifthBits<Format> ? 1 : 0;
+      SHOAL_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const Bytes both = Unit::word(part, kFirst + i);
+        to[i] = both & 15;
+        to[i + 4] = byte_field(both, 4, 15);
+      }
     }
     if constexpr (kHasFifthBits<Format>) {
       const Bytes bits = Unit::word(part, 0);
@@ -63,32 +69,6 @@ struct PackedNibbles : PackedUnit<Format> {
     scale[0] = Unit::half(part, 0);
     if constexpr (Format::kAdds) add[0] = Unit::half(part, 1);
   }
-};
-template <>
-struct PackedReader<Q4_0> : PackedNibbles<Q4_0> {
-  using PackedNibbles::PackedNibbles;
-};
-template <>
-struct PackedReader<Q4_1> : PackedNibbles<Q4_1> {
-  using PackedNibbles::PackedNibbles;
-};
-template <>
-struct PackedReader<Q5_0> : PackedNibbles<Q5_0> {
-  using PackedNibbles::PackedNibbles;
-};
-template <>
-struct PackedReader<Q5_1> : PackedNibbles<Q5_1> {
-  using PackedNibbles::PackedNibbles;
-};
-
-template <>
-struct PackedReader<Q8_0> : PackedUnit<Q8_0> {
-  using PackedUnit::PackedUnit;
-  void values(int part, Bytes (&to)[8]) const {
-    SHOAL_UNROLL
-    for (int i = 0; i < 8; ++i) to[i] = word(part, i);
-  }
-  void scales(int part, F32 (&scale)[1], F32 (&)[1]) const { scale[0] = half(part, 0); }
 };
 
 template <>

@@ -17,37 +17,18 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Where a block has its halves and its words, in bytes, and how many of each.
-template <int kHalvesAt_, int kHalves_, int kWordsAt_, int kWords_>
+/// Where a block has its halves and its words, in bytes, and how many of each: the halves stand at its beginning or
+/// end.
+template <class Block>
 struct BlockParts {
-  static constexpr int kHalvesAt = kHalvesAt_, kHalves = kHalves_, kWordsAt = kWordsAt_, kWords = kWords_;
+  static constexpr int kHalvesAt = offsetof(Block, scale), kHalves = Block::kAdds ? 2 : 1;
+  static constexpr int kWordsAt = kHalvesAt == 0 ? 2 * kHalves : 0;
+  static constexpr int kWords = (static_cast<int>(sizeof(Block)) - 2 * kHalves) / 4;
 };
-template <class Format>
-struct PartsOf;
-template <>
-struct PartsOf<Q4_0> : BlockParts<0, 1, 2, 4> {};
-template <>
-struct PartsOf<Q4_1> : BlockParts<0, 2, 4, 4> {};
-template <>
-struct PartsOf<Q5_0> : BlockParts<0, 1, 2, 5> {};
-template <>
-struct PartsOf<Q5_1> : BlockParts<0, 2, 4, 5> {};
-template <>
-struct PartsOf<Q8_0> : BlockParts<0, 1, 2, 8> {};
-template <>
-struct PartsOf<Q2_K> : BlockParts<80, 2, 0, 20> {};
-template <>
-struct PartsOf<Q3_K> : BlockParts<108, 1, 0, 27> {};
-template <>
-struct PartsOf<Q4_K> : BlockParts<0, 2, 4, 35> {};
-template <>
-struct PartsOf<Q5_K> : BlockParts<0, 2, 4, 43> {};
-template <>
-struct PartsOf<Q6_K> : BlockParts<208, 1, 0, 52> {};
 
 template <class Format>
-struct PackedLayout : PartsOf<Format> {
-  using Parts = PartsOf<Format>;
+struct PackedLayout : BlockParts<typename Format::Block> {
+  using Parts = BlockParts<typename Format::Block>;
   using Block = typename Format::Block;
   static constexpr int kBlocks = Format::kParts == 1 ? 2 : 1;  ///< per unit
   static constexpr int kParts = kBlocks * Format::kParts;      ///< of 32 elements, per unit
@@ -64,7 +45,7 @@ struct PackedLayout : PartsOf<Format> {
 
 /// What a quantised format has in fifth-bit words: the first word of a block, or none.
 template <class Format>
-inline constexpr bool kHasFifthBits = PartsOf<Format>::kWords == 5;
+inline constexpr bool kHasFifthBits = Format::kParts == 1 && Format::kBits == 5;
 
 /// 4x8 bits <-> 8x4 bits: bit 4 q + b of every lane to bit 8 b + q, and back.
 inline I32 fifth_bits_to_bytes(I32 words) {
@@ -83,7 +64,7 @@ inline uint32_t fifth_bits_of_bytes(uint32_t bytes) {
 /// Word i of a block of every row, as a group keeps it.
 template <class Format>
 inline I32 stored_word(I32 word, int i) {
-  if constexpr (Format::kOffset == kSigned) {
+  if constexpr (Format::kBits == 8) {
     if constexpr (kWeightBias != 0) return word ^ static_cast<int32_t>(0x80808080u);
   }
   if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_to_bytes(word) : word;
@@ -92,7 +73,7 @@ inline I32 stored_word(I32 word, int i) {
 /// The word of one row again.
 template <class Format>
 inline uint32_t restored_word(uint32_t word, int i) {
-  if constexpr (Format::kOffset == kSigned) {
+  if constexpr (Format::kBits == 8) {
     if constexpr (kWeightBias != 0) return word ^ 0x80808080u;
   }
   if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_of_bytes(word) : word;

@@ -100,7 +100,9 @@ void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::
   }
 }
 
-SHOAL_FOR_FORMATS(template void panel_from_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
-SHOAL_FOR_FORMATS(template void panel_from_packed, (const std::byte*, int64_t, int64_t, std::byte*))
+#define SHOAL_QUANTIZED(id, ...)                                                             \
+  template void panel_from_rows<id>(const std::byte*, size_t, int64_t, int64_t, std::byte*); \
+  template void panel_from_packed<id>(const std::byte*, int64_t, int64_t, std::byte*);
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cpu::SHOAL_ISA

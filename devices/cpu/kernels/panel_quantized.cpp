@@ -47,7 +47,8 @@ size_t panel_bytes(int64_t k) {
   return (static_cast<size_t>(k / 32) * PanelLayout<kGroups, kAdds>::kBytes + 63) / 64 * 64;
 }
 
-SHOAL_FOR_FORMATS(template void multiply, (const PanelArgs&))
+#define SHOAL_QUANTIZED(id, ...) template void multiply<id>(const PanelArgs&);
+#include "graph/dtypes.def"
 template size_t panel_bytes<1, false>(int64_t);
 template size_t panel_bytes<1, true>(int64_t);
 template size_t panel_bytes<2, false>(int64_t);

@@ -63,20 +63,12 @@ constinit const Kernels kKernels{
         of_rows<RowsBF16>(kWordPanels<RowsBF16>),
         {},
         {},  // i32, i64
-        of_format<Q4_0>(),
-        of_format<Q4_1>(),
-        of_format<Q5_0>(),
-        of_format<Q5_1>(),
-        of_format<Q8_0>(),
-        of_format<Q2_K>(),
-        of_format<Q3_K>(),
-        of_format<Q4_K>(),
-        of_format<Q5_K>(),
-        of_format<Q6_K>(),
+#define SHOAL_QUANTIZED(id, ...) of_format<id>(),
+#include "graph/dtypes.def"
     },
 };
 static_assert(static_cast<int>(DType::kI32) == 3 && static_cast<int>(DType::kQ4_0) == 5 &&
-                  static_cast<int>(DType::kQ8_0) == 9 && static_cast<int>(DType::kQ2_K) == 10 && kDTypeCount == 15,
+                  static_cast<int>(DType::kQ8_0) == 9,
               "the entries are in the order of the enumeration");
 
 }  // namespace shoal::cpu::SHOAL_ISA

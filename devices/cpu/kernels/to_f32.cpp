@@ -32,6 +32,7 @@ void to_f32(const void* src, float* dst, int64_t n) {
 }
 
 SHOAL_FOR_ROWS(template void rows_to_f32, (const void*, float*, int64_t))
-SHOAL_FOR_FORMATS(template void to_f32, (const void*, float*, int64_t))
+#define SHOAL_QUANTIZED(id, ...) template void to_f32<id>(const void*, float*, int64_t);
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cpu::SHOAL_ISA

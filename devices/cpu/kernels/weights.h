@@ -64,18 +64,7 @@ void rows_to_f32(const void* src, float* dst, int64_t n);
 float exp_sum(const float* x, float shift, float* y, int64_t n);
 float largest(const float* x, int64_t n);
 
-/// Instantiates a template for every quantised format: SHOAL_FOR_FORMATS(template void dot, (const DotArgs&)).
-#define SHOAL_FOR_FORMATS(declaration, arguments) \
-  declaration<Q4_0> arguments;                    \
-  declaration<Q4_1> arguments;                    \
-  declaration<Q5_0> arguments;                    \
-  declaration<Q5_1> arguments;                    \
-  declaration<Q8_0> arguments;                    \
-  declaration<Q2_K> arguments;                    \
-  declaration<Q3_K> arguments;                    \
-  declaration<Q4_K> arguments;                    \
-  declaration<Q5_K> arguments;                    \
-  declaration<Q6_K> arguments;
+/// Instantiates a template for every type of float rows; quantised formats are listed in graph/dtypes.def.
 #define SHOAL_FOR_ROWS(declaration, arguments) \
   declaration<RowsF32> arguments;              \
   declaration<RowsF16> arguments;              \

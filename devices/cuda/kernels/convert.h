@@ -176,8 +176,15 @@ bool with_plain(DType dtype, F&& f) {
 }
 template <class F>
 bool with_quantized(DType dtype, F&& f) {
-  return with_one_of<DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
-                     DType::kQ4_K, DType::kQ5_K, DType::kQ6_K>(dtype, f);
+  switch (dtype) {
+#define SHOAL_QUANTIZED(id, ...)                      \
+  case DType::k##id:                                  \
+    f(std::integral_constant<DType, DType::k##id>{}); \
+    return true;
+#include "graph/dtypes.def"
+    default:
+      return false;
+  }
 }
 
 }  // namespace shoal::cuda

@@ -67,35 +67,47 @@ __device__ inline Codes spread(uint32_t bits) {
   return {((bits & 15) * 0x00204081u) & 0x01010101u, ((bits >> 4 & 15) * 0x00204081u) & 0x01010101u};
 }
 
-/// Block, kElements (of a block), kGroup (elements that share a scaling), kAdds, scaling(block, i) of the group of
-/// element i, codes(block, i) of the elements i .. i + 7 with i a multiple of 8.
+/// Block, scaling(block, i) of the group of element i, codes(block, i) of the elements i .. i + 7 with i a multiple of
+/// 8; from the block kElements, kGroup (elements that share a scaling) and kAdds.
 template <DType kType>
 struct Quantized;
 
 namespace formats {
 
-/// What formats of 32 elements share: byte j has element j in its low and element j + 16 in its high nibble.
+/// What formats share.
 template <class B>
-struct Of32 {
+struct Common {
   using Block = B;
-  static constexpr int kElements = quants::kBlock, kGroup = quants::kBlock;
-  static __device__ Codes nibbles(const Block& block, int i) {
-    return bits_of(eight_bytes<Block>(block.nibbles + i % 16), i / 16 * 4, 4);
+  static constexpr int kElements = B::kElements, kGroup = B::kGroup;
+  static constexpr bool kAdds = B::kAdds;
+};
+
+/// The formats of 32 elements: byte j has element j in its low and element j + 16 in its high nibble.
+template <class B>
+struct Of32 : Common<B> {
+  static __device__ Scaling scaling(const B& block, int) {
+    if constexpr (B::kAdds) {
+      return {half_bits_to_float(block.scale), half_bits_to_float(block.min)};
+    } else {
+      return {half_bits_to_float(block.scale), 0};
+    }
   }
-  static __device__ Codes nibbles_and_high_bits(const Block& block, int i) {
-    return with_high_bits(nibbles(block, i), spread(block.high_bits[i / 8]), 4);
-  }
-  static __device__ Scaling only_scale(const Block& block) { return {half_bits_to_float(block.scale), 0}; }
-  static __device__ Scaling scale_and_min(const Block& block) {
-    return {half_bits_to_float(block.scale), half_bits_to_float(block.min)};
+  static __device__ Codes codes(const B& block, int i) {
+    if constexpr (B::kBits == 8) {
+      return eight_bytes<B>(block.values + i);
+    } else {
+      Codes found = bits_of(eight_bytes<B>(block.nibbles + i % 16), i / 16 * 4, 4);
+      if constexpr (B::kBits == 5) found = with_high_bits(found, spread(block.high_bits[i / 8]), 4);
+      if constexpr (B::kOffset != 0) found = minus(found, B::kOffset);
+      return found;
+    }
   }
 };
 
 /// Of 256 elements.
-template <class B, int kGroupElements>
-struct Of256 {
+template <class B>
+struct Of256 : Common<B> {
   using Block = B;
-  static constexpr int kElements = quants::kSuperBlock, kGroup = kGroupElements;
   static __device__ Scaling only_scale(const Block& block, int scale) {
     return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)), 0};
   }
@@ -124,48 +136,20 @@ struct Of256 {
 
 }  // namespace formats
 
-template <>
-struct Quantized<DType::kQ4_0> : formats::Of32<quants::BlockQ4_0> {
-  static constexpr bool kAdds = false;
-  static __device__ Scaling scaling(const Block& block, int) { return only_scale(block); }
-  static __device__ Codes codes(const Block& block, int i) { return minus(nibbles(block, i), 8); }
-};
-template <>
-struct Quantized<DType::kQ4_1> : formats::Of32<quants::BlockQ4_1> {
-  static constexpr bool kAdds = true;
-  static __device__ Scaling scaling(const Block& block, int) { return scale_and_min(block); }
-  static __device__ Codes codes(const Block& block, int i) { return nibbles(block, i); }
-};
-template <>
-struct Quantized<DType::kQ5_0> : formats::Of32<quants::BlockQ5_0> {
-  static constexpr bool kAdds = false;
-  static __device__ Scaling scaling(const Block& block, int) { return only_scale(block); }
-  static __device__ Codes codes(const Block& block, int i) { return minus(nibbles_and_high_bits(block, i), 16); }
-};
-template <>
-struct Quantized<DType::kQ5_1> : formats::Of32<quants::BlockQ5_1> {
-  static constexpr bool kAdds = true;
-  static __device__ Scaling scaling(const Block& block, int) { return scale_and_min(block); }
-  static __device__ Codes codes(const Block& block, int i) { return nibbles_and_high_bits(block, i); }
-};
-template <>
-struct Quantized<DType::kQ8_0> : formats::Of32<quants::BlockQ8_0> {
-  static constexpr bool kAdds = false;
-  static __device__ Scaling scaling(const Block& block, int) { return only_scale(block); }
-  static __device__ Codes codes(const Block& block, int i) { return eight_bytes<Block>(block.values + i); }
-};
+#define SHOAL_QUANTIZED_32(id, ...) \
+  template <>                       \
+  struct Quantized<DType::k##id> : formats::Of32<quants::Block##id> {};
+#include "graph/dtypes.def"
 
 template <>
-struct Quantized<DType::kQ2_K> : formats::Of256<quants::BlockQ2_K, 16> {
-  static constexpr bool kAdds = true;
+struct Quantized<DType::kQ2_K> : formats::Of256<quants::BlockQ2_K> {
   static __device__ Scaling scaling(const Block& block, int i) {
     return scale_and_min(block, block.scales[i / 16] & 15, block.scales[i / 16] >> 4);
   }
   static __device__ Codes codes(const Block& block, int i) { return crumbs(block, i); }
 };
 template <>
-struct Quantized<DType::kQ3_K> : formats::Of256<quants::BlockQ3_K, 16> {
-  static constexpr bool kAdds = false;
+struct Quantized<DType::kQ3_K> : formats::Of256<quants::BlockQ3_K> {
   static __device__ Scaling scaling(const Block& block, int i) {
     const int j = i / 16;
     const int low = block.scales[j % 8] >> (j / 8 * 4) & 15;
@@ -173,31 +157,28 @@ struct Quantized<DType::kQ3_K> : formats::Of256<quants::BlockQ3_K, 16> {
     return only_scale(block, (low | high << 4) - 32);
   }
   static __device__ Codes codes(const Block& block, int i) {
-    return minus(with_high_bits(crumbs(block, i), high_bits(block, i), 2), 4);
+    return minus(with_high_bits(crumbs(block, i), high_bits(block, i), 2), Block::kOffset);
   }
 };
 template <>
-struct Quantized<DType::kQ4_K> : formats::Of256<quants::BlockQ4_K, 32> {
-  static constexpr bool kAdds = true;
+struct Quantized<DType::kQ4_K> : formats::Of256<quants::BlockQ4_K> {
   static __device__ Scaling scaling(const Block& block, int i) { return packed_scale_and_min(block, i); }
   static __device__ Codes codes(const Block& block, int i) { return nibbles(block, i); }
 };
 template <>
-struct Quantized<DType::kQ5_K> : formats::Of256<quants::BlockQ5_K, 32> {
-  static constexpr bool kAdds = true;
+struct Quantized<DType::kQ5_K> : formats::Of256<quants::BlockQ5_K> {
   static __device__ Scaling scaling(const Block& block, int i) { return packed_scale_and_min(block, i); }
   static __device__ Codes codes(const Block& block, int i) {
     return with_high_bits(nibbles(block, i), high_bits(block, i), 4);
   }
 };
 template <>
-struct Quantized<DType::kQ6_K> : formats::Of256<quants::BlockQ6_K, 16> {
-  static constexpr bool kAdds = false;
+struct Quantized<DType::kQ6_K> : formats::Of256<quants::BlockQ6_K> {
   static __device__ Scaling scaling(const Block& block, int i) { return only_scale(block, block.scales[i / 16]); }
   static __device__ Codes codes(const Block& block, int i) {
     const int half = i / 128, j = i / 32 % 4;
     const Codes low = bits_of(eight_bytes<Block>(block.nibbles + half * 64 + j % 2 * 32 + i % 32), j / 2 * 4, 4);
-    return minus(with_high_bits(low, crumbs(block, i), 4), 32);
+    return minus(with_high_bits(low, crumbs(block, i), 4), Block::kOffset);
   }
 };
 
@@ -235,26 +216,12 @@ __device__ inline float quantized_at(const std::byte* row, int64_t i) {
 }
 __device__ inline float quantized_at(DType dtype, const std::byte* row, int64_t i) {
   switch (dtype) {
-    case DType::kQ4_0:
-      return quantized_at<DType::kQ4_0>(row, i);
-    case DType::kQ4_1:
-      return quantized_at<DType::kQ4_1>(row, i);
-    case DType::kQ5_0:
-      return quantized_at<DType::kQ5_0>(row, i);
-    case DType::kQ5_1:
-      return quantized_at<DType::kQ5_1>(row, i);
-    case DType::kQ8_0:
-      return quantized_at<DType::kQ8_0>(row, i);
-    case DType::kQ2_K:
-      return quantized_at<DType::kQ2_K>(row, i);
-    case DType::kQ3_K:
-      return quantized_at<DType::kQ3_K>(row, i);
-    case DType::kQ4_K:
-      return quantized_at<DType::kQ4_K>(row, i);
-    case DType::kQ5_K:
-      return quantized_at<DType::kQ5_K>(row, i);
+#define SHOAL_QUANTIZED(id, ...) \
+  case DType::k##id:             \
+    return quantized_at<DType::k##id>(row, i);
+#include "graph/dtypes.def"
     default:
-      return quantized_at<DType::kQ6_K>(row, i);
+      return 0;
   }
 }
 

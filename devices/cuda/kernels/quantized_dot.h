@@ -151,12 +151,12 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
 template <DType kType>
 struct Format32 {
   using Block = typename Quantized<kType>::Block;
-  static constexpr bool kFive = kType == DType::kQ5_0 || kType == DType::kQ5_1;
-  static constexpr bool kEight = kType == DType::kQ8_0;
+  static constexpr bool kFive = Block::kBits == 5;
+  static constexpr bool kEight = Block::kBits == 8;
   static constexpr int kGroups = 2;
   static constexpr bool kWide = false;
-  static constexpr int kOffset = kType == DType::kQ4_0 ? -8 : kType == DType::kQ5_0 ? -16 : 0;
-  static constexpr bool kHasSum = kType == DType::kQ4_1 || kType == DType::kQ5_1;
+  static constexpr int kOffset = -Block::kOffset;
+  static constexpr bool kHasSum = Block::kAdds;
   static constexpr int kBlockBytes = sizeof(Block);
   static constexpr int kStepBytes = kStepElements / 32 * kBlockBytes;
   static constexpr int kAlignment = 2 * kBlockBytes % 16 == 0 ? 16 : 2 * kBlockBytes % 8 == 0 ? 8 : 4;

@@ -97,12 +97,32 @@ __device__ inline uint32_t fifth_bits(uint32_t bits) {
   return (bits * 0x00204081u & 0x01010101u) << 4;
 }
 
-/// What formats of 32 elements share: byte j has element j in its low and element j + 16 in its high nibble.
+/// The formats of 32 elements: byte j has element j in its low and element j + 16 in its high nibble. Signed bytes have
+/// 128 added.
 template <class B>
 struct Of32 {
   using Block = B;
   static constexpr int kBlocksPerGroup = 4;  ///< blocks of a row that are copied together: 128 elements
   static constexpr int kUnitsPerBlock = 1;
+  static constexpr int kOffset = B::kBits == 8 ? 128 : B::kOffset;
+  static constexpr bool kAdds = B::kAdds;
+
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+    unit.set_scaling(row.half(begin), kAdds ? row.half(begin + 2) : 0);
+    const int from = begin + (kAdds ? 4 : 2);
+    if constexpr (B::kBits == 8) {
+      row.words(from, unit.codes);
+#pragma unroll
+      for (uint32_t& code : unit.codes) code ^= 0x80808080;
+    } else if constexpr (B::kBits == 5) {
+      nibbles(row, from + 4, unit.codes);
+      add_fifth_bits(row, from, unit.codes);
+    } else {
+      nibbles(row, from, unit.codes);
+    }
+  }
+
+ private:
   static __device__ void nibbles(const StagedRow& row, int byte, uint32_t (&codes)[8]) {
     uint32_t w[4];
     row.words(byte, w);
@@ -119,59 +139,15 @@ struct Of32 {
   }
 };
 
-struct Q4_0 : Of32<quants::BlockQ4_0> {
-  static constexpr int kOffset = 8;
-  static constexpr bool kAdds = false;
-  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
-    unit.set_scaling(row.half(begin));
-    nibbles(row, begin + 2, unit.codes);
-  }
-};
-
-struct Q4_1 : Of32<quants::BlockQ4_1> {
-  static constexpr int kOffset = 0;
-  static constexpr bool kAdds = true;
-  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
-    unit.set_scaling(row.half(begin), row.half(begin + 2));
-    nibbles(row, begin + 4, unit.codes);
-  }
-};
-
-struct Q5_0 : Of32<quants::BlockQ5_0> {
-  static constexpr int kOffset = 16;
-  static constexpr bool kAdds = false;
-  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
-    unit.set_scaling(row.half(begin));
-    nibbles(row, begin + 6, unit.codes);
-    add_fifth_bits(row, begin + 2, unit.codes);
-  }
-};
-
-struct Q5_1 : Of32<quants::BlockQ5_1> {
-  static constexpr int kOffset = 0;
-  static constexpr bool kAdds = true;
-  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
-    unit.set_scaling(row.half(begin), row.half(begin + 2));
-    nibbles(row, begin + 8, unit.codes);
-    add_fifth_bits(row, begin + 4, unit.codes);
-  }
-};
-
-struct Q8_0 : Of32<quants::BlockQ8_0> {
-  static constexpr int kOffset = 128;
-  static constexpr bool kAdds = false;
-  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
-    unit.set_scaling(row.half(begin));
-    row.words(begin + 2, unit.codes);
-#pragma unroll
-    for (uint32_t& code : unit.codes) code ^= 0x80808080;
-  }
-};
+#define SHOAL_QUANTIZED_32(id, ...) using id = Of32<quants::Block##id>;
+#include "graph/dtypes.def"
 
 /// What formats of 256 elements share.
 template <class B>
 struct Of256 {
   using Block = B;
+  static constexpr int kOffset = B::kOffset;
+  static constexpr bool kAdds = B::kAdds;
   static constexpr int kBlocksPerGroup = 1;
   static constexpr int kUnitsPerBlock = 8;
   /// `mask` of each byte of 32 bytes, shifted down by `shift`.
@@ -191,8 +167,6 @@ struct Of256 {
 };
 
 struct Q2_K : Of256<quants::BlockQ2_K> {
-  static constexpr int kOffset = 0;
-  static constexpr bool kAdds = true;
   static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
     const float factor = row.half(begin + 80), min_factor = row.half(begin + 82);
     const uint32_t scales = row.two_bytes(begin + 2 * j);
@@ -206,8 +180,6 @@ struct Q2_K : Of256<quants::BlockQ2_K> {
 };
 
 struct Q3_K : Of256<quants::BlockQ3_K> {
-  static constexpr int kOffset = 4;
-  static constexpr bool kAdds = false;
   static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
     const float factor = row.half(begin + 108);
     // Scales 2j and 2j + 1 lie beside each other.
@@ -230,8 +202,6 @@ struct Q3_K : Of256<quants::BlockQ3_K> {
 /// 8 sub-blocks of 32 with 6-bit scales and minima.
 template <class B>
 struct Of256With6Bits : Of256<B> {
-  static constexpr int kOffset = 0;
-  static constexpr bool kAdds = true;
   static __device__ void scaling(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
     uint32_t head[4];  // two factors, twelve bytes
     if (row.offset == 0) {
@@ -271,8 +241,6 @@ struct Q5_K : Of256With6Bits<quants::BlockQ5_K> {
 };
 
 struct Q6_K : Of256<quants::BlockQ6_K> {
-  static constexpr int kOffset = 32;
-  static constexpr bool kAdds = false;
   static __device__ void read(const StagedRow& row, int begin, uint32_t sub, Unit& unit) {
     const uint32_t half = sub / 4, j = sub % 4;
     const float factor = row.half(begin + 208);

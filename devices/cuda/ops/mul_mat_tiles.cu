@@ -24,16 +24,8 @@ constexpr auto kTable = std::to_array<Entry>({
     {DType::kBF16, &kTilesBF16TwoTerms},
     {DType::kI32, nullptr},
     {DType::kI64, nullptr},
-    {DType::kQ4_0, &kTilesQ4_0},
-    {DType::kQ4_1, &kTilesQ4_1},
-    {DType::kQ5_0, &kTilesQ5_0},
-    {DType::kQ5_1, &kTilesQ5_1},
-    {DType::kQ8_0, &kTilesQ8_0},
-    {DType::kQ2_K, &kTilesQ2_K},
-    {DType::kQ3_K, &kTilesQ3_K},
-    {DType::kQ4_K, &kTilesQ4_K},
-    {DType::kQ5_K, &kTilesQ5_K},
-    {DType::kQ6_K, &kTilesQ6_K},
+#define SHOAL_QUANTIZED(id, ...) {DType::k##id, &kTiles##id},
+#include "graph/dtypes.def"
 });
 static_assert(kTable.size() == kDTypeCount);
 

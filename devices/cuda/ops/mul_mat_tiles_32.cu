@@ -3,10 +3,7 @@
 
 namespace shoal::cuda {
 
-const TileKernels kTilesQ4_0 = tile_kernels<Dequantized<tile_formats::Q4_0>>();
-const TileKernels kTilesQ4_1 = tile_kernels<Dequantized<tile_formats::Q4_1>>();
-const TileKernels kTilesQ5_0 = tile_kernels<Dequantized<tile_formats::Q5_0>>();
-const TileKernels kTilesQ5_1 = tile_kernels<Dequantized<tile_formats::Q5_1>>();
-const TileKernels kTilesQ8_0 = tile_kernels<Dequantized<tile_formats::Q8_0>>();
+#define SHOAL_QUANTIZED_32(id, ...) const TileKernels kTiles##id = tile_kernels<Dequantized<tile_formats::id>>();
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cuda

@@ -3,10 +3,7 @@
 
 namespace shoal::cuda {
 
-const TileKernels kTilesQ2_K = tile_kernels<Dequantized<tile_formats::Q2_K>>();
-const TileKernels kTilesQ3_K = tile_kernels<Dequantized<tile_formats::Q3_K>>();
-const TileKernels kTilesQ4_K = tile_kernels<Dequantized<tile_formats::Q4_K>>();
-const TileKernels kTilesQ5_K = tile_kernels<Dequantized<tile_formats::Q5_K>>();
-const TileKernels kTilesQ6_K = tile_kernels<Dequantized<tile_formats::Q6_K>>();
+#define SHOAL_QUANTIZED_256(id, ...) const TileKernels kTiles##id = tile_kernels<Dequantized<tile_formats::id>>();
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cuda

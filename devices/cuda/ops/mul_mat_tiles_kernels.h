@@ -34,8 +34,8 @@ constexpr TileKernels tile_kernels() {
 }
 
 extern const TileKernels kTilesF16, kTilesBF16, kTilesBF16TwoTerms;
-extern const TileKernels kTilesQ4_0, kTilesQ4_1, kTilesQ5_0, kTilesQ5_1, kTilesQ8_0;
-extern const TileKernels kTilesQ2_K, kTilesQ3_K, kTilesQ4_K, kTilesQ5_K, kTilesQ6_K;
+#define SHOAL_QUANTIZED(id, ...) extern const TileKernels kTiles##id;
+#include "graph/dtypes.def"
 
 /// The f32 kernel: any strides of float operands, k == 0 too.
 void mul_mat_float_tiles(const LaunchContext& context, Tensor& node);

@@ -148,16 +148,8 @@ constexpr std::array kKernels = std::to_array<const VecKernels*>({
     &kVecBF16,
     nullptr,
     nullptr,
-    &kVecQ4_0,
-    &kVecQ4_1,
-    &kVecQ5_0,
-    &kVecQ5_1,
-    &kVecQ8_0,
-    &kVecQ2_K,
-    &kVecQ3_K,
-    &kVecQ4_K,
-    &kVecQ5_K,
-    &kVecQ6_K,
+#define SHOAL_QUANTIZED(id, ...) &kVec##id,
+#include "graph/dtypes.def"
 });
 static_assert(kKernels.size() == kDTypeCount, "one entry per dtype, in the order of the enumeration");
 

@@ -79,8 +79,8 @@ struct VecKernels {
   int alignment;         ///< of rows, that the others need
 };
 
-extern const VecKernels kVecQ4_0, kVecQ4_1, kVecQ5_0, kVecQ5_1, kVecQ8_0;
-extern const VecKernels kVecQ2_K, kVecQ3_K, kVecQ4_K, kVecQ5_K, kVecQ6_K;
+#define SHOAL_QUANTIZED(id, ...) extern const VecKernels kVec##id;
+#include "graph/dtypes.def"
 extern const VecKernels kVecF32, kVecF16, kVecBF16;
 
 /// What mul_mat and mul_mat_id need of a, b and the result.

@@ -108,6 +108,44 @@ INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
                                               *mesh.ratio != 0 ? "_uneven" : "");
                          });
 
+/// Types of weights, on devices some of which have no block of an axis. The errors allowed are twice the largest
+/// measured.
+class LlamaOfType : public ::testing::TestWithParam<DType> {};
+
+TEST_P(LlamaOfType, AgreesWithThePlainForwardPass) {
+  SyntheticModel synthetic;
+  synthetic.dtype = GetParam();
+  synthetic.h.embd = 256, synthetic.h.ff = 512, synthetic.h.heads = 8;
+  synthetic.h.head_dim_k = synthetic.h.head_dim_v = synthetic.h.rope.dims = 32;
+  const std::string path = synthetic.write();
+  SessionOptions options;
+  options.dtype_k = options.dtype_v = DType::kF32;
+  options.batch = 4;  // more columns are rounded to 8 bits
+  for (const Ranks& mesh : {Ranks{1, ""}, {2, ""}, {3, "5,0,2"}}) {
+    LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
+    EXPECT_EQ(loaded.model->file.tensor("blk.0.ffn_up.weight").dtype, GetParam());
+    loaded.session->evaluate(kText);
+    const std::span<const float> logits = loaded.session->logits();
+    const std::vector<double> expected = PlainLlama(*loaded.model).logits(kText);
+    ASSERT_EQ(logits.size(), expected.size());
+    double most = 0;
+    for (size_t i = 0; i < expected.size(); ++i) most = std::max(most, std::abs(logits[i] - expected[i]));
+    EXPECT_LE(most, traits(GetParam()).is_quantized ? 5e-3 : 2e-5) << mesh.devices;
+  }
+}
+
+std::vector<DType> types_of_weights() {
+  std::vector<DType> types;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const DTypeTraits& type = traits(static_cast<DType>(i));
+    if (type.is_float || type.is_quantized) types.push_back(type.dtype);
+  }
+  return types;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaOfType, ::testing::ValuesIn(types_of_weights()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
 /// Collectives other than all-reduces.
 int other_collectives(const meta::Plan& plan) {
   int count = 0;
