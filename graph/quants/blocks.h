@@ -22,6 +22,11 @@ struct Format {
   static constexpr int kElements = kElements_, kGroup = kGroup_, kBits = kBits_, kOffset = kOffset_;
   static constexpr bool kAdds = kAdds_;
 };
+/// Whether codes stand for the levels in Block::kLevels: element = scale * kLevels[code].
+template <class Block>
+inline constexpr bool kHasLevels = requires {
+  Block::kLevels;
+};
 
 /// scale * (q - 8). Byte j holds element j in its low and element j + 16 in its high nibble (all 32-element types).
 struct BlockQ4_0 : Format<kBlock, 32, 4, 8, false> {
@@ -55,6 +60,13 @@ struct BlockQ5_1 : Format<kBlock, 32, 5, 0, true> {
 struct BlockQ8_0 : Format<kBlock, 32, 8, 0, false> {
   uint16_t scale;
   int8_t values[32];
+};
+
+/// scale * kLevels[q].
+struct BlockIQ4_NL : Format<kBlock, 32, 4, 0, false> {
+  static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  uint16_t scale;
+  uint8_t nibbles[16];
 };
 
 /// 16 sub-blocks of 16: scale * (scales & 15) * q - min_scale * (scales >> 4). Each half of 128 elements has 32
@@ -107,7 +119,7 @@ struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
 };
 
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22);
-static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34);
+static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
 static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210);
 

@@ -73,6 +73,12 @@ const Golden kGolden[] = {
      19,
      {39.7164917f, -25.9359741f, 3.12011719f, -73.6477661f, 7.02026367f, 38.0264282f, -9.36035156f, -19.3382263f,
       -4.09515381f, -8.87283325f, -2.89260864f, 106.181488f, 13.6505127f, 60.9397888f}},
+    {DType::kIQ4_NL, {0}, 1, {-3.380127f,  0.03250122f,  3.672638f,    -0.71502686f, 2.2425842f,  -3.380127f,
+                              0.03250122f, 3.672638f,    -0.71502686f, 2.2425842f,   -1.5925598f, 1.2350464f,
+                              3.672638f,   -0.71502686f, 2.2425842f,   -1.5925598f,  0.03250122f, -3.380127f,
+                              0.8125305f,  -1.5925598f,  2.2425842f,   0.42251587f,  -2.6976013f, 1.2350464f,
+                              -1.1375427f, 2.8926086f,   0.03250122f,  -3.380127f,   1.7225647f,  -0.71502686f,
+                              3.672638f,   0.42251587f}},
 };
 
 std::set<DType> quantized_types() {
@@ -104,6 +110,18 @@ TEST(Quants, DecodeGoldenBlocks) {
   EXPECT_EQ(tested, quantized_types());
 }
 
+TEST(Quants, EveryLevelOfIq4Nl) {
+  // Scale 1, nibbles 0 to 15 in order; its number, and what the `gguf` package makes of it.
+  ASSERT_EQ(dtype_from_gguf(20), DType::kIQ4_NL);
+  uint8_t block[18] = {0x00, 0x3c};
+  for (int j = 0; j < 16; ++j) block[2 + j] = static_cast<uint8_t>(j | (15 - j) << 4);
+  const std::vector<float> levels{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  std::vector<float> decoded(32), expected(levels);
+  expected.insert(expected.end(), levels.rbegin(), levels.rend());
+  traits(DType::kIQ4_NL).to_f32(block, decoded.data(), 32);
+  EXPECT_EQ(decoded, expected);
+}
+
 std::vector<float> round_trip(DType dtype, const std::vector<float>& x) {
   const auto n = static_cast<int64_t>(x.size());
   std::vector<std::byte> stored(bytes_for(dtype, n));
@@ -132,7 +150,7 @@ TEST(Quants, RoundTripErrorOfNormalValues) {
   const std::pair<DType, double> bounds[] = {{DType::kQ4_0, 0.084}, {DType::kQ4_1, 0.081},  {DType::kQ5_0, 0.042},
                                              {DType::kQ5_1, 0.039}, {DType::kQ8_0, 0.0056}, {DType::kQ2_K, 0.275},
                                              {DType::kQ3_K, 0.148}, {DType::kQ4_K, 0.073},  {DType::kQ5_K, 0.037},
-                                             {DType::kQ6_K, 0.018}};
+                                             {DType::kQ6_K, 0.018}, {DType::kIQ4_NL, 0.083}};
   const auto x = normal_floats(256 * 200);
   std::set<DType> tested;
   for (const auto& [dtype, bound] : bounds) {

@@ -39,7 +39,7 @@ struct PackedUnit : PackedLayout<Format> {
 template <class Format>
 struct PackedReader;
 
-/// Formats of 32-element blocks: signed bytes, or nibbles behind the word of fifth bits, if any.
+/// Formats of 32-element blocks: signed bytes, or nibbles behind the word of fifth bits, if any, or of levels.
 template <class Block>
 struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Format = Of32<Block>;
@@ -58,6 +58,10 @@ struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
         to[i] = both & 15;
         to[i + 4] = byte_field(both, 4, 15);
       }
+    }
+    if constexpr (quants::kHasLevels<Block>) {
+      SHOAL_UNROLL
+      for (Bytes& bytes : to) bytes = levels_of(Block::kLevels, bytes) ^ static_cast<int8_t>(kWeightBias);
     }
     if constexpr (kHasFifthBits<Format>) {
       const Bytes bits = Unit::word(part, 0);

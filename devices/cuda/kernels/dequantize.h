@@ -67,6 +67,26 @@ __device__ inline Codes spread(uint32_t bits) {
   return {((bits & 15) * 0x00204081u) & 0x01010101u, ((bits >> 4 & 15) * 0x00204081u) & 0x01010101u};
 }
 
+/// Four neighbours of Block::kLevels as the bytes of a word.
+template <class Block, int kFirst>
+inline constexpr uint32_t kFourLevels = [] {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(static_cast<uint8_t>(Block::kLevels[kFirst + i])) << 8 * i;
+  return word;
+}();
+/// kLevels[code] of four codes below 16, one a byte.
+template <class Block>
+__device__ inline uint32_t levels_of(uint32_t codes) {
+  // A byte is chosen by a nibble of three bits, from the lower or the upper eight levels.
+  uint32_t choice = codes & 0x07070707;
+  choice = (choice | choice >> 4) & 0x00ff00ff;
+  choice = (choice | choice >> 8) & 0xffff;
+  const uint32_t lower = __byte_perm(kFourLevels<Block, 0>, kFourLevels<Block, 4>, choice);
+  const uint32_t upper = __byte_perm(kFourLevels<Block, 8>, kFourLevels<Block, 12>, choice);
+  const uint32_t is_upper = (codes >> 3 & 0x01010101) * 255;
+  return (lower & ~is_upper) | (upper & is_upper);
+}
+
 /// Block, scaling(block, i) of the group of element i, codes(block, i) of the elements i .. i + 7 with i a multiple of
 /// 8; from the block kElements, kGroup (elements that share a scaling) and kAdds.
 template <DType kType>
@@ -99,6 +119,7 @@ struct Of32 : Common<B> {
       Codes found = bits_of(eight_bytes<B>(block.nibbles + i % 16), i / 16 * 4, 4);
       if constexpr (B::kBits == 5) found = with_high_bits(found, spread(block.high_bits[i / 8]), 4);
       if constexpr (B::kOffset != 0) found = minus(found, B::kOffset);
+      if constexpr (quants::kHasLevels<B>) found = {levels_of<B>(found.low), levels_of<B>(found.high)};
       return found;
     }
   }

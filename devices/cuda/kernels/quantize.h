@@ -267,6 +267,24 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
   block.values[lane] = static_cast<int8_t>(round_to(Rounded(x) * Rounded(factor), -127, 127));
 }
 
+/// The number of limits between neighbouring levels that are below x.
+template <class Block, int... kIndices>
+__device__ inline int nearest_level(float x, std::integer_sequence<int, kIndices...>) {
+  return (0 + ... +
+          static_cast<int>(
+              x > std::integral_constant<int, Block::kLevels[kIndices] + Block::kLevels[kIndices + 1]>::value * 0.5f));
+}
+__device__ inline void quantize(QuantizeScratch& s, quants::BlockIQ4_NL& block) {
+  using Block = quants::BlockIQ4_NL;
+  const uint16_t scale = half_bits(extreme_of(s.x, 32) / std::integral_constant<int, Block::kLevels[0]>::value);
+  block.scale = scale;
+  const int lane = lane_of_warp();
+  const float scaled = Rounded(s.x[lane]) * Rounded(inverse(half_bits_to_float(scale)));
+  s.codes[lane] = static_cast<uint8_t>(nearest_level<Block>(scaled, std::make_integer_sequence<int, 15>{}));
+  __syncwarp();
+  write_nibbles(s, block);
+}
+
 /// --- blocks of 256 ---
 
 struct Factors {

@@ -178,6 +178,10 @@ struct Format32 {
         q[i] = codes[i] & kNibbles;
         q[4 + i] = codes[i] >> 4 & kNibbles;
       }
+      if constexpr (quants::kHasLevels<Block>) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) q[i] = levels_of<Block>(q[i]);
+      }
       if constexpr (kFive) {
         const uint32_t high = word_at<kHigh>(words);
 #pragma unroll

@@ -9,6 +9,7 @@
 // at place c ^ swizzle(r), such that eight rows next to each other have the same chunk in different banks.
 #pragma once
 
+#include "devices/cuda/kernels/dequantize.h"
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
 #include "graph/quants/blocks.h"
@@ -104,7 +105,7 @@ struct Of32 {
   using Block = B;
   static constexpr int kBlocksPerGroup = 4;  ///< blocks of a row that are copied together: 128 elements
   static constexpr int kUnitsPerBlock = 1;
-  static constexpr int kOffset = B::kBits == 8 ? 128 : B::kOffset;
+  static constexpr int kOffset = B::kBits == 8 || quants::kHasLevels<B> ? 128 : B::kOffset;
   static constexpr bool kAdds = B::kAdds;
 
   static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
@@ -119,6 +120,10 @@ struct Of32 {
       add_fifth_bits(row, from, unit.codes);
     } else {
       nibbles(row, from, unit.codes);
+    }
+    if constexpr (quants::kHasLevels<B>) {
+#pragma unroll
+      for (uint32_t& code : unit.codes) code = levels_of<B>(code) ^ 0x80808080;
     }
   }
 
