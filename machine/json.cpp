@@ -1,4 +1,6 @@
 // MachineModel as JSON. Every value is read through a JsonValue, which knows where in the text it stands.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>

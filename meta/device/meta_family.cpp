@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "meta/device/meta_device.h"
 #include "meta/device/meta_functions.h"
 
