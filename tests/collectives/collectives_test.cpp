@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "tests/collectives/cases.h"
 #include "tests/collectives/mesh.h"
 #include "tests/support/time_outs.h"
 
@@ -19,42 +20,16 @@ constexpr int64_t kLarge = 40009;
 // More than goes through the stages of 1 MiB at a time, whatever the dtype.
 constexpr int64_t kHuge = 1600033;
 
-using Bytes = std::vector<std::byte>;
-
-/// Values of rank `rank`: whole numbers up to 64, so that sums of 16 ranks are exact in every dtype.
-std::vector<float> values(int rank, int64_t count, int seed = 0) {
-  std::vector<float> result(count);
-  for (int64_t i = 0; i < count; ++i) result[i] = static_cast<float>((i * 7 + rank * 13 + seed * 5) % 15);
-  return result;
-}
-
-Bytes encode(DType dtype, const std::vector<float>& numbers) {
-  Bytes bytes(bytes_for(dtype, static_cast<int64_t>(numbers.size())));
-  if (!numbers.empty()) traits(dtype).from_f32(numbers.data(), bytes.data(), static_cast<int64_t>(numbers.size()));
-  return bytes;
-}
-
-std::vector<float> slice(const std::vector<float>& numbers, int64_t begin, int64_t count) {
-  return {numbers.begin() + begin, numbers.begin() + begin + count};
-}
-
-int64_t prefix(const std::vector<int64_t>& counts, int end) {
-  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
-}
-
-/// One collective on all ranks: what goes in, what must come out.
-struct Case {
-  Collective kind = Collective::kAllReduce;
-  DType dtype = DType::kF32;
-  int root = 0;
-  int64_t count = 0;
-  std::vector<int64_t> counts = {};
-  std::vector<Bytes> in = {}, expected = {}, out = {};
+/// A case in the memory of a mesh.
+struct Case : CollectiveCase {
+  Case(CollectiveCase one) : CollectiveCase(std::move(one)) {
+    for (const Bytes& bytes : expected) out.emplace_back(bytes.size(), std::byte{0x5a});
+  }
+  std::vector<Bytes> out = {};
   std::vector<Call> calls = {};
 
   void add_rank(const std::vector<float>& in_values, const std::vector<float>& out_values) {
-    in.push_back(encode(dtype, in_values));
-    expected.push_back(encode(dtype, out_values));
+    CollectiveCase::add_rank(in_values, out_values);
     out.emplace_back(expected.back().size(), std::byte{0x5a});
   }
   void queue(Mesh& mesh, Communicator& communicator) {
@@ -72,75 +47,6 @@ struct Case {
     }
   }
 };
-
-Case all_reduce_case(int ranks, DType dtype, int64_t count, int seed = 0) {
-  Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
-  std::vector<float> total(count);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto addend = values(rank, count, seed);
-    for (int64_t i = 0; i < count; ++i) total[i] += addend[i];
-  }
-  for (int rank = 0; rank < ranks; ++rank) test.add_rank(values(rank, count, seed), total);
-  return test;
-}
-
-Case all_gather_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
-  Case test{.kind = Collective::kAllGather, .dtype = dtype, .counts = counts};
-  std::vector<float> all;
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    const auto part = values(static_cast<int>(rank), counts[rank], seed);
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    test.add_rank(values(static_cast<int>(rank), counts[rank], seed), all);
-  }
-  return test;
-}
-
-Case reduce_scatter_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
-  const int ranks = static_cast<int>(counts.size());
-  const int64_t total = prefix(counts, ranks);
-  const Case reduced = all_reduce_case(ranks, DType::kF32, total, seed);
-  std::vector<float> sums(total);
-  if (total > 0) std::memcpy(sums.data(), reduced.expected[0].data(), total * sizeof(float));
-  Case test{.kind = Collective::kReduceScatter, .dtype = dtype, .counts = counts};
-  for (int rank = 0; rank < ranks; ++rank) {
-    test.add_rank(values(rank, total, seed), slice(sums, prefix(counts, rank), counts[rank]));
-  }
-  return test;
-}
-
-Case all_to_all_case(DType dtype, int ranks, const std::vector<int64_t>& counts, int seed = 0) {
-  Case test{.kind = Collective::kAllToAll, .dtype = dtype, .counts = counts};
-  const auto row = [&](int from) {
-    return std::vector<int64_t>(counts.begin() + from * ranks, counts.begin() + (from + 1) * ranks);
-  };
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<float> received;
-    for (int from = 0; from < ranks; ++from) {
-      const auto sent = values(from, prefix(row(from), ranks), seed);
-      const auto part = slice(sent, prefix(row(from), rank), row(from)[rank]);
-      received.insert(received.end(), part.begin(), part.end());
-    }
-    test.add_rank(values(rank, prefix(row(rank), ranks), seed), received);
-  }
-  return test;
-}
-
-Case broadcast_case(int ranks, DType dtype, int64_t count, int root, int seed = 0) {
-  Case test{.kind = Collective::kBroadcast, .dtype = dtype, .root = root, .count = count};
-  for (int rank = 0; rank < ranks; ++rank) {
-    test.add_rank(rank == root ? values(root, count, seed) : std::vector<float>{}, values(root, count, seed));
-  }
-  return test;
-}
-
-/// 0, step, 2 * step, ... with every third part empty.
-std::vector<int64_t> uneven(int parts, int64_t step) {
-  std::vector<int64_t> counts(parts);
-  for (int i = 0; i < parts; ++i) counts[i] = i % 3 == 2 ? 0 : (i + 1) * step + i;
-  return counts;
-}
 
 using MeshParam = std::tuple<Streams, int>;
 
@@ -339,7 +245,7 @@ TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {
     for (int64_t count : {kSmall, kLarge}) {
       std::mt19937 random(11);
       std::normal_distribution<float> normal(0.0f, 100.0f);
-      Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
+      Case test(CollectiveCase{.kind = Collective::kAllReduce, .dtype = dtype, .count = count});
       std::vector<float> sums(count);
       for (int rank = 0; rank < kRanks; ++rank) {
         std::vector<float> numbers(count);

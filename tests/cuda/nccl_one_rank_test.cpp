@@ -68,20 +68,20 @@ TEST_F(NcclOneRank, EveryCollective) {
   const auto nccl = communicator();
   EXPECT_EQ(nccl->name(), "nccl");
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
-    for (const int64_t count : {0, 1, 1013, 1 << 20}) run(*nccl, p2p::all_reduce_case(1, dtype, count));
-    run(*nccl, p2p::reduce_scatter_case(dtype, {41}));
+    for (const int64_t count : {0, 1, 1013, 1 << 20}) run(*nccl, all_reduce_case(1, dtype, count));
+    run(*nccl, reduce_scatter_case(dtype, {41}));
   }
   for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
-    run(*nccl, p2p::all_gather_case(dtype, {64}));
-    run(*nccl, p2p::broadcast_case(1, dtype, 96, 0));
+    run(*nccl, all_gather_case(dtype, {64}));
+    run(*nccl, broadcast_case(1, dtype, 96, 0));
   }
-  run(*nccl, p2p::all_to_all_case(DType::kF16, 1, {11}));
+  run(*nccl, all_to_all_case(DType::kF16, 1, {11}));
 }
 
 TEST_F(NcclOneRank, IsRecordedAndReplayed) {
   const auto nccl = communicator();
-  Case test = p2p::all_reduce_case(1, DType::kF32, 1013);
-  run(*nccl, p2p::all_reduce_case(1, DType::kF32, 1013));
+  Case test = all_reduce_case(1, DType::kF32, 1013);
+  run(*nccl, all_reduce_case(1, DType::kF32, 1013));
   test.prepare(*this);
   const Call call = test.call(0);
   ASSERT_TRUE(backend().start_recording());
@@ -90,7 +90,7 @@ TEST_F(NcclOneRank, IsRecordedAndReplayed) {
   auto recording = backend().stop_recording();
   ASSERT_NE(recording, nullptr);
   for (int seed = 1; seed < 4; ++seed) {
-    const Case other = p2p::all_reduce_case(1, DType::kF32, 1013, seed);
+    const Case other = all_reduce_case(1, DType::kF32, 1013, seed);
     test.sources[0].set(other.in[0]);
     test.expected = other.expected;
     backend().replay_async(*recording);
@@ -102,7 +102,7 @@ TEST_F(NcclOneRank, IsRecordedAndReplayed) {
 
 TEST_F(NcclOneRank, ConnectsOutsideOfRecordingsOnly) {
   const auto nccl = communicator();
-  Case test = p2p::all_reduce_case(1, DType::kF32, 10);
+  Case test = all_reduce_case(1, DType::kF32, 10);
   test.prepare(*this);
   const Call call = test.call(0);
   ASSERT_TRUE(backend().start_recording());
@@ -112,8 +112,8 @@ TEST_F(NcclOneRank, ConnectsOutsideOfRecordingsOnly) {
 
 TEST_F(NcclOneRank, AbortEndsIt) {
   auto nccl = communicator();
-  Case test = p2p::all_reduce_case(1, DType::kF32, 10);
-  run(*nccl, p2p::all_reduce_case(1, DType::kF32, 10));
+  Case test = all_reduce_case(1, DType::kF32, 10);
+  run(*nccl, all_reduce_case(1, DType::kF32, 10));
   nccl->abort("stopped by the user");
   test.prepare(*this);
   const Call call = test.call(0);
@@ -121,7 +121,7 @@ TEST_F(NcclOneRank, AbortEndsIt) {
   EXPECT_THAT([&] { backend().synchronize(); },
               ThrowsMessage<CommError>(HasSubstr("[nccl communicator] aborted: stopped by the user")));
   nccl.reset();
-  run(*communicator(), p2p::all_reduce_case(1, DType::kF32, 10));  // another one works
+  run(*communicator(), all_reduce_case(1, DType::kF32, 10));  // another one works
 }
 
 /// Waits for the host, at most for a minute.
@@ -136,8 +136,8 @@ TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
   *flag = 0;
   {
     const auto nccl = communicator(kShort);
-    Case test = p2p::all_reduce_case(1, DType::kF32, 10);
-    run(*nccl, p2p::all_reduce_case(1, DType::kF32, 10));
+    Case test = all_reduce_case(1, DType::kF32, 10);
+    run(*nccl, all_reduce_case(1, DType::kF32, 10));
     test.prepare(*this);
     const Call call = test.call(0);
     // The stream goes on as soon as it has been looked at after the time-out.
@@ -154,7 +154,7 @@ TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
                 ThrowsMessage<CommError>(HasSubstr("[all_reduce x] rank 0 (CUDA0) could not finish this")));
     backend().launcher().remove_watch(flag);
   }
-  run(*communicator(), p2p::all_reduce_case(1, DType::kF32, 10));
+  run(*communicator(), all_reduce_case(1, DType::kF32, 10));
   EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
 }
 

@@ -119,8 +119,8 @@ __global__ void hold_stream(const uint32_t* flag) {
 TEST_F(NcclTest, EndsWhenARecordingWentBesideAMeshThatWaited) {
   CudaMesh mesh(1);
   auto communicator = mesh.communicator("nccl", kLong);
-  run(mesh, *communicator, p2p::all_reduce_case(1, DType::kF32, 10));
-  Case test = p2p::all_reduce_case(1, DType::kF32, 10);
+  run(mesh, *communicator, all_reduce_case(1, DType::kF32, 10));
+  Case test = all_reduce_case(1, DType::kF32, 10);
   test.prepare(mesh);
   const Call call = test.call(0);
   ASSERT_TRUE(mesh.backend(0).start_recording());
@@ -158,17 +158,17 @@ TEST_F(NcclTest, EveryCollectiveOnOneToFourRanks) {
     const auto communicator = mesh.communicator("nccl", kLong);
     EXPECT_EQ(communicator->name(), "nccl");
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
-      run(mesh, *communicator, p2p::all_reduce_case(ranks, dtype, 1013));
-      run(mesh, *communicator, p2p::reduce_scatter_case(dtype, p2p::uneven(ranks, 37)));
-      run(mesh, *communicator, p2p::reduce_scatter_case(dtype, std::vector<int64_t>(ranks, 41)));
+      run(mesh, *communicator, all_reduce_case(ranks, dtype, 1013));
+      run(mesh, *communicator, reduce_scatter_case(dtype, uneven(ranks, 37)));
+      run(mesh, *communicator, reduce_scatter_case(dtype, std::vector<int64_t>(ranks, 41)));
     }
     for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
-      run(mesh, *communicator, p2p::all_gather_case(dtype, std::vector<int64_t>(ranks, 64)));
-      run(mesh, *communicator, p2p::broadcast_case(ranks, dtype, 96, ranks - 1));
+      run(mesh, *communicator, all_gather_case(dtype, std::vector<int64_t>(ranks, 64)));
+      run(mesh, *communicator, broadcast_case(ranks, dtype, 96, ranks - 1));
     }
-    run(mesh, *communicator, p2p::all_gather_case(DType::kF32, p2p::uneven(ranks, 37)));
-    run(mesh, *communicator, p2p::all_to_all_case(DType::kF16, ranks, p2p::uneven(ranks * ranks, 11)));
-    run(mesh, *communicator, p2p::all_reduce_case(ranks, DType::kF32, 0));
+    run(mesh, *communicator, all_gather_case(DType::kF32, uneven(ranks, 37)));
+    run(mesh, *communicator, all_to_all_case(DType::kF16, ranks, uneven(ranks * ranks, 11)));
+    run(mesh, *communicator, all_reduce_case(ranks, DType::kF32, 0));
   }
 }
 
@@ -180,19 +180,19 @@ TEST_F(NcclTest, TheCallsThatAreMade) {
     run(mesh, *communicator, std::move(test));
     return control().take_calls(rank);
   };
-  EXPECT_THAT(calls(p2p::all_reduce_case(3, DType::kBF16, 10)), ElementsAre("ncclAllReduce count=10 type=9"));
-  EXPECT_THAT(calls(p2p::all_reduce_case(3, DType::kI32, 0)), IsEmpty());
-  EXPECT_THAT(calls(p2p::broadcast_case(3, DType::kF32, 10, 2)), ElementsAre("ncclBroadcast count=10 type=7 root=2"));
-  EXPECT_THAT(calls(p2p::broadcast_case(3, DType::kQ8_0, 64, 1)), ElementsAre("ncclBroadcast count=68 type=0 root=1"));
-  EXPECT_THAT(calls(p2p::all_gather_case(DType::kF16, {8, 8, 8})), ElementsAre("ncclAllGather count=8 type=6"));
-  EXPECT_THAT(calls(p2p::all_gather_case(DType::kF32, {8, 0, 9})),
+  EXPECT_THAT(calls(all_reduce_case(3, DType::kBF16, 10)), ElementsAre("ncclAllReduce count=10 type=9"));
+  EXPECT_THAT(calls(all_reduce_case(3, DType::kI32, 0)), IsEmpty());
+  EXPECT_THAT(calls(broadcast_case(3, DType::kF32, 10, 2)), ElementsAre("ncclBroadcast count=10 type=7 root=2"));
+  EXPECT_THAT(calls(broadcast_case(3, DType::kQ8_0, 64, 1)), ElementsAre("ncclBroadcast count=68 type=0 root=1"));
+  EXPECT_THAT(calls(all_gather_case(DType::kF16, {8, 8, 8})), ElementsAre("ncclAllGather count=8 type=6"));
+  EXPECT_THAT(calls(all_gather_case(DType::kF32, {8, 0, 9})),
               ElementsAre("ncclGroupStart", "ncclBroadcast count=8 type=7 root=0",
                           "ncclBroadcast count=9 type=7 root=2", "ncclGroupEnd"));
-  EXPECT_THAT(calls(p2p::reduce_scatter_case(DType::kF32, {5, 5, 5})), ElementsAre("ncclReduceScatter count=5 type=7"));
-  EXPECT_THAT(calls(p2p::reduce_scatter_case(DType::kF32, {5, 6, 0})),
+  EXPECT_THAT(calls(reduce_scatter_case(DType::kF32, {5, 5, 5})), ElementsAre("ncclReduceScatter count=5 type=7"));
+  EXPECT_THAT(calls(reduce_scatter_case(DType::kF32, {5, 6, 0})),
               ElementsAre("ncclGroupStart", "ncclReduce count=5 type=7 root=0", "ncclReduce count=6 type=7 root=1",
                           "ncclGroupEnd"));
-  EXPECT_THAT(calls(p2p::all_to_all_case(DType::kF32, 3, {1, 2, 3, 0, 4, 0, 7, 8, 9}), 1),
+  EXPECT_THAT(calls(all_to_all_case(DType::kF32, 3, {1, 2, 3, 0, 4, 0, 7, 8, 9}), 1),
               ElementsAre("ncclGroupStart", "ncclRecv count=2 type=7 peer=0", "ncclSend count=4 type=7 peer=1",
                           "ncclRecv count=4 type=7 peer=1", "ncclRecv count=8 type=7 peer=2", "ncclGroupEnd"));
 }
@@ -202,23 +202,23 @@ TEST_F(NcclTest, RanksAreConnectedAtTheFirstUse) {
   const auto communicator = mesh.communicator("nccl", kLong);
   EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 0);
   EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 0);
-  for (int i = 0; i < 3; ++i) run(mesh, *communicator, p2p::all_reduce_case(3, DType::kF32, 10));
+  for (int i = 0; i < 3; ++i) run(mesh, *communicator, all_reduce_case(3, DType::kF32, 10));
   EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1);
   EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 3);
 
   const auto choosing = mesh.communicator("auto", kLong);
-  run(mesh, *choosing, p2p::all_reduce_case(3, DType::kF32, 10));
+  run(mesh, *choosing, all_reduce_case(3, DType::kF32, 10));
   EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1) << "small messages go by peer access";
-  run(mesh, *choosing, p2p::all_reduce_case(3, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
+  run(mesh, *choosing, all_reduce_case(3, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
   EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 2);
 }
 
 TEST_F(NcclTest, AMissingRankIsNamedOnEveryRank) {
   CudaMesh mesh(4);
   const auto communicator = mesh.communicator("nccl", kShort);
-  Partly all(mesh, p2p::all_reduce_case(4, DType::kF32, 10), "blk.0.attn"),
-      missed(mesh, p2p::all_gather_case(DType::kF32, {1, 2, 3, 4})),
-      later(mesh, p2p::all_reduce_case(4, DType::kF32, 10), "blk.1.attn");
+  Partly all(mesh, all_reduce_case(4, DType::kF32, 10), "blk.0.attn"),
+      missed(mesh, all_gather_case(DType::kF32, {1, 2, 3, 4})),
+      later(mesh, all_reduce_case(4, DType::kF32, 10), "blk.1.attn");
   all.queue(*communicator, {0, 1, 2, 3});
   const Stopwatch stopwatch;
   missed.queue(*communicator, {0, 1, 3});
@@ -238,7 +238,7 @@ TEST_F(NcclTest, ARankThatNeverConnectsEndsEveryRank) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kShort);
   control().never_connect(1);
-  Partly all(mesh, p2p::all_reduce_case(3, DType::kF32, 10));
+  Partly all(mesh, all_reduce_case(3, DType::kF32, 10));
   all.queue(*communicator, {0, 1, 2});
   EXPECT_THAT(mesh.errors(),
               Each(Optional(AllOf(StartsWith("CommError: [all_reduce blk.0.ffn] rank "),
@@ -249,7 +249,7 @@ TEST_F(NcclTest, ACollectiveThatNeverEndsEndsEveryRank) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kShort);
   control().stall(2);
-  Partly all(mesh, p2p::all_reduce_case(3, DType::kF32, 10));
+  Partly all(mesh, all_reduce_case(3, DType::kF32, 10));
   all.queue(*communicator, {0, 1, 2});
   EXPECT_THAT(mesh.errors(), Each(Optional(AllOf(StartsWith("CommError: [all_reduce blk.0.ffn] rank "),
                                                  HasSubstr("could not finish this"), HasSubstr("within 0.")))));
@@ -258,7 +258,7 @@ TEST_F(NcclTest, ACollectiveThatNeverEndsEndsEveryRank) {
 TEST_F(NcclTest, AnAsynchronousErrorEndsEveryRankAtOnce) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);
-  Partly first(mesh, p2p::all_reduce_case(3, DType::kF32, 10)), second(mesh, p2p::all_reduce_case(3, DType::kF32, 10));
+  Partly first(mesh, all_reduce_case(3, DType::kF32, 10)), second(mesh, all_reduce_case(3, DType::kF32, 10));
   first.queue(*communicator, {0, 1, 2});
   EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
   second.queue(*communicator, {0, 1});
@@ -280,7 +280,7 @@ TEST_F(NcclTest, AFailedCallOfOneRankReachesTheOthersAtOnce) {
     {
       const auto communicator = mesh.communicator("nccl", kLong);
       control().fail_call(function, rank, 1, kSystemError);
-      Partly all(mesh, p2p::all_gather_case(DType::kF32, {5, 6, 7}));
+      Partly all(mesh, all_gather_case(DType::kF32, {5, 6, 7}));
       all.queue(*communicator, {0, 1, 2});
       const Errors errors = mesh.errors();
       int own = 0;
@@ -297,8 +297,8 @@ TEST_F(NcclTest, AFailedCallOfOneRankReachesTheOthersAtOnce) {
     }
     // The ranks' threads are in order: nothing is left of the group.
     const auto next = mesh.communicator("nccl", kLong);
-    run(mesh, *next, p2p::all_reduce_case(3, DType::kF32, 10));
-    run(mesh, *next, p2p::all_gather_case(DType::kF32, {5, 6, 7}));
+    run(mesh, *next, all_reduce_case(3, DType::kF32, 10));
+    run(mesh, *next, all_gather_case(DType::kF32, {5, 6, 7}));
   }
 }
 
@@ -306,7 +306,7 @@ TEST_F(NcclTest, WhatFailedIsNotSaidAgainWhenTheCommunicatorEndsBesideOtherWork)
   CudaMesh mesh(2);
   auto communicator = mesh.communicator("nccl", kLong);
   control().fail_call("ncclGetUniqueId", -1, 1, kSystemError);
-  Partly all(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
+  Partly all(mesh, all_reduce_case(2, DType::kF32, 10));
   all.queue(*communicator, {0, 1});
   EXPECT_THAT(mesh.errors(), Each(Optional(HasSubstr("unhandled system error"))));
   std::vector<std::unique_ptr<Buffer>> written;
@@ -325,8 +325,8 @@ TEST_F(NcclTest, WhatFailedIsNotSaidAgainWhenTheCommunicatorEndsBesideOtherWork)
 TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);
-  Partly first(mesh, p2p::all_reduce_case(3, DType::kF32, 10)), lost(mesh, p2p::all_reduce_case(3, DType::kF32, 10)),
-      pending(mesh, p2p::all_reduce_case(3, DType::kF32, 10), "blk.1.ffn");
+  Partly first(mesh, all_reduce_case(3, DType::kF32, 10)), lost(mesh, all_reduce_case(3, DType::kF32, 10)),
+      pending(mesh, all_reduce_case(3, DType::kF32, 10), "blk.1.ffn");
   first.queue(*communicator, {0, 1, 2});
   EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
 
@@ -352,7 +352,7 @@ TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
   test::Loaded loaded("input %x f32 [8]\n%y = add(%x, %x)\noutput %y\n", *mesh.devices()[0]);
   const auto plan = mesh.backend(0).create_plan(loaded.graph);
   loaded.fill_inputs();
-  Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 100));
+  Partly first(mesh, all_reduce_case(2, DType::kF32, 100));
   first.queue(*communicator, {0, 1});  // connects the ranks, for which rank 0 would wait
   EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
   for (int i = 0; i < 3; ++i) {
@@ -374,7 +374,7 @@ TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
   const test::TimeOuts time_outs;
   CudaMesh mesh(2);
   auto communicator = mesh.communicator("nccl", kShort);
-  Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 10)), missed(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
+  Partly first(mesh, all_reduce_case(2, DType::kF32, 10)), missed(mesh, all_reduce_case(2, DType::kF32, 10));
   first.queue(*communicator, {0, 1});
   missed.queue(*communicator, {0});
   const auto event = mesh.backend(0).device().new_event();
@@ -390,7 +390,7 @@ TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
 TEST_F(NcclTest, AbortEndsWhatWaits) {
   CudaMesh mesh(2);
   const auto communicator = mesh.communicator("nccl", kLong);
-  Partly first(mesh, p2p::all_reduce_case(2, DType::kF32, 10)), missed(mesh, p2p::all_reduce_case(2, DType::kF32, 10));
+  Partly first(mesh, all_reduce_case(2, DType::kF32, 10)), missed(mesh, all_reduce_case(2, DType::kF32, 10));
   first.queue(*communicator, {0, 1});
   missed.queue(*communicator, {0});
   communicator->abort("user pressed Ctrl-C");
@@ -411,11 +411,11 @@ TEST_F(NcclTest, ALibraryThatCannotBeUsedIsNamedAndOthersAreUsed) {
     EXPECT_THAT([&] { mesh.communicator("nccl"); },
                 ThrowsMessage<DeviceError>(AllOf(StartsWith("[nccl] "), HasSubstr(library.message))));
     const auto communicator = mesh.communicator("auto", kLong);
-    run(mesh, *communicator, p2p::all_reduce_case(2, DType::kF32, 10));
-    run(mesh, *communicator, p2p::all_reduce_case(2, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
+    run(mesh, *communicator, all_reduce_case(2, DType::kF32, 10));
+    run(mesh, *communicator, all_reduce_case(2, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
     EXPECT_TRUE(communicator->can_be_recorded()) << "peer access";
     const auto staged = mesh.communicator("staged", kLong);
-    run(mesh, *staged, p2p::all_reduce_case(2, DType::kF32, 10));
+    run(mesh, *staged, all_reduce_case(2, DType::kF32, 10));
   }
   EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 0);
 }
@@ -432,7 +432,7 @@ TEST_F(NcclTest, RanksShareAGpuOnlyWhereNcclAllowsIt) {
   environment_.set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
   {
     const auto communicator = mesh.communicator("nccl", kLong);
-    run(mesh, *communicator, p2p::all_reduce_case(2, DType::kF32, 100));
+    run(mesh, *communicator, all_reduce_case(2, DType::kF32, 100));
   }
   EXPECT_THAT(control("-shared").problems(), IsEmpty());
   EXPECT_EQ(control("-shared").live_ranks(), 0);

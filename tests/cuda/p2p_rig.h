@@ -18,10 +18,9 @@
 #include "base/error.h"
 #include "collectives/p2p/p2p_communicator.h"
 #include "devices/cuda/cuda_api.h"
+#include "tests/collectives/cases.h"
 
 namespace shoal::collectives::p2p {
-
-using Bytes = std::vector<std::byte>;
 
 inline void check_cuda(cudaError_t status) {
   shoal::cuda::check(status, "test", "do that");
@@ -132,46 +131,12 @@ class Rig {
   std::unique_ptr<P2pCommunicator> communicator_;
 };
 
-/// Values of rank `rank`: whole numbers up to 14, so that sums of 16 ranks are exact in every dtype.
-inline std::vector<float> values(int rank, int64_t count, int seed = 0) {
-  std::vector<float> result(count);
-  for (int64_t i = 0; i < count; ++i) result[i] = static_cast<float>((i * 7 + rank * 13 + seed * 5) % 15);
-  return result;
-}
-inline Bytes encode(DType dtype, const std::vector<float>& numbers) {
-  Bytes bytes(bytes_for(dtype, static_cast<int64_t>(numbers.size())));
-  if (!numbers.empty()) traits(dtype).from_f32(numbers.data(), bytes.data(), static_cast<int64_t>(numbers.size()));
-  return bytes;
-}
-inline std::vector<float> slice(const std::vector<float>& numbers, int64_t begin, int64_t count) {
-  return {numbers.begin() + begin, numbers.begin() + begin + count};
-}
-inline int64_t prefix(const std::vector<int64_t>& counts, int end) {
-  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
-}
-/// step, 2 * step + 1, nothing, 4 * step + 3, ...: every third part is empty.
-inline std::vector<int64_t> uneven(int parts, int64_t step) {
-  std::vector<int64_t> counts(parts);
-  for (int i = 0; i < parts; ++i) counts[i] = i % 3 == 2 ? 0 : (i + 1) * step + i;
-  return counts;
-}
+/// A case in the memory of the rig's GPUs.
+struct Case : CollectiveCase {
+  Case(CollectiveCase one) : CollectiveCase(std::move(one)) {}
+  std::vector<DeviceBytes> sources = {}, targets = {};  ///< once it is queued
+  size_t shift = 0;                                     ///< bytes by which the buffers are out of alignment
 
-/// One collective on all ranks: what goes in, what must come out.
-struct Case {
-  Collective kind = Collective::kAllReduce;
-  DType dtype = DType::kF32;
-  int root = 0;
-  int64_t count = 0;
-  std::vector<int64_t> counts = {};
-  std::vector<Bytes> in = {}, expected = {};
-  // Once it is queued:
-  std::vector<DeviceBytes> sources = {}, targets = {};
-  size_t shift = 0;  ///< bytes by which the buffers are out of alignment
-
-  void add_rank(const std::vector<float>& in_values, const std::vector<float>& out_values) {
-    in.push_back(encode(dtype, in_values));
-    expected.push_back(encode(dtype, out_values));
-  }
   template <class Ranks>
   void prepare(const Ranks& rig) {
     for (int rank = 0; rank < rig.size(); ++rank) {
@@ -202,69 +167,5 @@ struct Case {
     return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
   }
 };
-
-inline Case all_reduce_case(int ranks, DType dtype, int64_t count, int seed = 0) {
-  Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = count};
-  std::vector<float> total(count);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto addend = values(rank, count, seed);
-    for (int64_t i = 0; i < count; ++i) total[i] += addend[i];
-  }
-  for (int rank = 0; rank < ranks; ++rank) test.add_rank(values(rank, count, seed), total);
-  return test;
-}
-
-inline Case all_gather_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
-  Case test{.kind = Collective::kAllGather, .dtype = dtype, .counts = counts};
-  std::vector<float> all;
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    const auto part = values(static_cast<int>(rank), counts[rank], seed);
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    test.add_rank(values(static_cast<int>(rank), counts[rank], seed), all);
-  }
-  return test;
-}
-
-inline Case reduce_scatter_case(DType dtype, const std::vector<int64_t>& counts, int seed = 0) {
-  const int ranks = static_cast<int>(counts.size());
-  const int64_t total = prefix(counts, ranks);
-  std::vector<float> sums(total);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto addend = values(rank, total, seed);
-    for (int64_t i = 0; i < total; ++i) sums[i] += addend[i];
-  }
-  Case test{.kind = Collective::kReduceScatter, .dtype = dtype, .counts = counts};
-  for (int rank = 0; rank < ranks; ++rank) {
-    test.add_rank(values(rank, total, seed), slice(sums, prefix(counts, rank), counts[rank]));
-  }
-  return test;
-}
-
-inline Case all_to_all_case(DType dtype, int ranks, const std::vector<int64_t>& counts, int seed = 0) {
-  Case test{.kind = Collective::kAllToAll, .dtype = dtype, .counts = counts};
-  const auto row = [&](int from) {
-    return std::vector<int64_t>(counts.begin() + from * ranks, counts.begin() + (from + 1) * ranks);
-  };
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<float> received;
-    for (int from = 0; from < ranks; ++from) {
-      const auto sent = values(from, prefix(row(from), ranks), seed);
-      const auto part = slice(sent, prefix(row(from), rank), row(from)[rank]);
-      received.insert(received.end(), part.begin(), part.end());
-    }
-    test.add_rank(values(rank, prefix(row(rank), ranks), seed), received);
-  }
-  return test;
-}
-
-inline Case broadcast_case(int ranks, DType dtype, int64_t count, int root, int seed = 0) {
-  Case test{.kind = Collective::kBroadcast, .dtype = dtype, .root = root, .count = count};
-  for (int rank = 0; rank < ranks; ++rank) {
-    test.add_rank(rank == root ? values(root, count, seed) : std::vector<float>{}, values(root, count, seed));
-  }
-  return test;
-}
 
 }  // namespace shoal::collectives::p2p

@@ -264,7 +264,7 @@ TEST_P(P2pTest, SumsAreMadeInRankOrder) {
         constexpr int64_t kCount = 2013;
         std::mt19937 random(11);
         std::normal_distribution<float> normal(0.0f, 100.0f);
-        Case test{.kind = Collective::kAllReduce, .dtype = dtype, .count = kCount};
+        Case test(CollectiveCase{.kind = Collective::kAllReduce, .dtype = dtype, .count = kCount});
         std::vector<float> sums(kCount);
         for (int rank = 0; rank < ranks(); ++rank) {
           std::vector<float> numbers(kCount);
@@ -303,7 +303,7 @@ INSTANTIATE_TEST_SUITE_P(Mesh, P2pTest,
 
 TEST(P2pIntegers, SumsWrapAround) {
   Rig rig(2);
-  Case test{.kind = Collective::kAllReduce, .dtype = DType::kI32, .count = 1};
+  Case test(CollectiveCase{.kind = Collective::kAllReduce, .dtype = DType::kI32, .count = 1});
   for (const int32_t in : {INT32_MAX, 2}) {
     Bytes bytes(4), sum(4);
     const int32_t out = INT32_MIN + 1;

@@ -22,9 +22,9 @@
 namespace shoal::cuda {
 namespace {
 
+using collectives::all_reduce_case;
 using collectives::Call;
 using collectives::Communicator;
-using collectives::p2p::all_reduce_case;
 using collectives::p2p::Case;
 using collectives::p2p::Layout;
 using emulator::calls_in_progress;
