@@ -177,8 +177,7 @@ int copies_for(const Schedule& schedule, int wanted) {
 
 int slots_for(const Copy& copy, int copies) {
   if (copy.streamed) return 0;
-  const bool is_input = copy.from_split < 0 && !copy.tensor->is_persistent();
-  return is_input ? std::max(copies, 2) : copies;
+  return copy.is_input() ? std::max(copies, 2) : copies;
 }
 
 size_t slot_bytes(const Copy& copy) {
@@ -193,8 +192,12 @@ size_t input_bytes(const Graph& graph) {
 
 size_t host_bytes(const Schedule& schedule, int copies) {
   size_t bytes = 0;
+  std::unordered_set<const Tensor*> inputs;
   for (const Split& split : schedule.splits) {
-    for (const Copy& copy : split.copies) bytes += slot_bytes(copy) * static_cast<size_t>(slots_for(copy, copies));
+    for (const Copy& copy : split.copies) {
+      if (copy.is_input() && !inputs.insert(copy.tensor).second) continue;  // one copy for all backends
+      bytes += slot_bytes(copy) * static_cast<size_t>(slots_for(copy, copies));
+    }
   }
   return bytes;
 }

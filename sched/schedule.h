@@ -56,6 +56,8 @@ struct Copy {
   /// Of the experts of a mul_mat_id only those that these ids name are copied.
   const Tensor* ids = nullptr;
   int64_t bytes = 0;  ///< at most
+
+  bool is_input() const { return from_split < 0 && !tensor->is_persistent(); }
 };
 
 struct Split {

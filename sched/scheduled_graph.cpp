@@ -157,7 +157,16 @@ void ScheduledGraph::place_slots(BufferType& host) {
     next += transfer.stride * slots;
   };
   for (Action& action : actions_) {
-    for (Transfer& transfer : action.inputs) give(transfer, input_slots());
+    for (Transfer& transfer : action.inputs) {
+      const auto known = std::find_if(inputs_.begin(), inputs_.end(),
+                                      [&](const Transfer& input) { return input.source == transfer.source; });
+      if (known == inputs_.end()) {
+        give(transfer, input_slots());
+        inputs_.push_back(transfer);
+      } else {
+        transfer.slots = known->slots;
+      }
+    }
     for (Transfer& transfer : action.values) give(transfer, copies_);
     for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
   }
@@ -253,11 +262,10 @@ void ScheduledGraph::release_inputs(size_t slot) {
 
 void ScheduledGraph::take_inputs(size_t slot) {
   for (Action& action : actions_) {
-    if (action.inputs.empty()) continue;
-    wait_on_host(action.taken[slot].get(), *action.backend);
-    for (const Transfer& input : action.inputs) {
-      tensor_get(*input.source, input.slots + slot * input.stride, 0, input.bytes);
-    }
+    if (!action.inputs.empty()) wait_on_host(action.taken[slot].get(), *action.backend);
+  }
+  for (const Transfer& input : inputs_) {
+    tensor_get(*input.source, input.slots + slot * input.stride, 0, input.bytes);
   }
 }
 

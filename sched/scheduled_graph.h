@@ -8,7 +8,7 @@
 //   on A   run 0, write slot 0, run 1, write slot 1, run 2, (slot 0 read?) write slot 0, ...
 //   on B                        (written?) read slot 0, run 0,       (written?) read slot 1, run 1, ...
 //
-// The caller's inputs lie in host memory; each run takes a copy of them when it is queued.
+// The caller's inputs lie in host memory; each run takes one copy of them when it is queued, for all backends.
 #pragma once
 
 #include <algorithm>
@@ -84,7 +84,7 @@ class ScheduledGraph {
     Backend* backend = nullptr;
     GraphPlan* plan = nullptr;
     int segment = 0;
-    std::vector<Transfer> inputs;  ///< from the caller
+    std::vector<Transfer> inputs;  ///< from the caller, in the slots of `inputs_`
     std::vector<Transfer> values;  ///< from earlier splits: in their slots by then
     std::vector<Leaf> leaves;
     std::vector<Stream> streams;
@@ -128,6 +128,7 @@ class ScheduledGraph {
   LocalGraphs local_;
   std::vector<std::unique_ptr<GraphPlan>> plans_;
   std::vector<Action> actions_;
+  std::vector<Transfer> inputs_;  ///< the first of each input's
   std::unique_ptr<Buffer> slots_;
   std::vector<Tensor*> bound_;                   ///< nodes of the caller's that have memory from here
   std::vector<std::unique_ptr<Event>> meeting_;  ///< one for each backend, made at first use

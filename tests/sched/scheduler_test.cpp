@@ -131,6 +131,49 @@ TEST_F(SchedulerTest, TheHostNeverWaitsAndInputsMayBeWrittenAgainAtOnce) {
   }
 }
 
+TEST_F(SchedulerTest, AnInputOfTwoBackendsIsCopiedOnce) {
+  Graph& graph = world.add(R"(
+input %x f32 [64, 2]
+weight %w0 f32 [64, 96]
+weight %w1 f32 [64, 96]
+%h = mul_mat(%w0, %x)
+%g = mul_mat(%w1, %x)
+%y = add(%h, %g)
+output %y
+)");
+  Tensor& x = *graph.inputs()[0];
+  const Tensor& y = *graph.find("y");
+  const auto run = [&](Scheduler& scheduler, float first, std::vector<float>& seen) {
+    set(x, ramp(x, first));
+    ASSERT_TRUE(scheduler.compute_async(graph));
+    set(x, std::vector<float>(static_cast<size_t>(x.elements()), 1e9f));
+    seen.resize(static_cast<size_t>(y.elements()));
+    scheduler.get_async(y, seen.data(), 0, y.bytes());
+  };
+  std::vector<float> alone[2];
+  for (int i : {0, 1}) {
+    const auto scheduler = make();
+    scheduler->allocate(graph);
+    // The caller's x, two slots of it, and one of the sum's operand.
+    EXPECT_EQ(scheduler->host_bytes(), 3 * x.bytes() + y.bytes());
+    run(*scheduler, static_cast<float>(i), alone[i]);
+    scheduler->synchronize();
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  for (Backend* held : {a_backend.get(), b_backend.get()}) {
+    const auto scheduler = make();
+    scheduler->allocate(graph);
+    Gate gate;
+    ASSERT_TRUE(held->enqueue(gate.task()));
+    std::vector<float> seen[2];
+    for (int i : {0, 1}) run(*scheduler, static_cast<float>(i), seen[i]);
+    EXPECT_FALSE(gate.expired);
+    gate.open = true;
+    scheduler->synchronize();
+    for (int i : {0, 1}) EXPECT_EQ(seen[i], alone[i]) << i;
+  }
+}
+
 TEST_F(SchedulerTest, AFreeSlotIsWaitedFor) {
   Graph& graph = world.add(two_layers(2));
   Tensor& x = *graph.inputs()[0];
