@@ -108,7 +108,7 @@ class Rank {
     piece.call.counts = piece.counts;
     return piece;
   }
-  /// Queues a piece, of which the rank reads and writes so many bytes, none of them more than a stage has.
+  /// Queues a piece. `in_bytes`, `out_bytes`: what the rank reads and writes, at most a stage each.
   void queue(Communicator& inner, Piece& piece, size_t in_bytes, size_t out_bytes) {
     check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes, "a piece of {} and {} bytes", in_bytes, out_bytes);
     if (in_ == nullptr) {

@@ -81,7 +81,7 @@ TEST(Graph, LeavesInOrderOfFirstUse) {
   EXPECT_EQ(g.find("w"), w);
   EXPECT_EQ(g.find("unused"), unused);
   EXPECT_EQ(g.find("add_1"), g.nodes()[1]);
-  EXPECT_EQ(g.find("nobody"), nullptr);
+  EXPECT_EQ(g.find("missing"), nullptr);
 }
 
 TEST(Graph, AbsentSourcesAreFilledUpToTheMaximum) {

@@ -342,7 +342,7 @@ TEST(MemoryPlan, ZeroSizeTensorsArePlaced) {
   EXPECT_EQ(plan.tensors.at(y).chunk, 0);
 }
 
-TEST(MemoryPlan, NodesThatNobodyReadsDieAtOnce) {
+TEST(MemoryPlan, NodesWithoutReadersDieAtOnce) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* dead = tile(g, x, 10);

@@ -82,7 +82,7 @@ class ChecksTest(unittest.TestCase):
         self.write("data/model.gguf", "x" * 25_000_000)
         self.check("check_size.py", "all files: ")
 
-    def test_a_test_that_nobody_builds(self):
+    def test_a_test_that_is_not_built(self):
         self.write("tests/lost/lost_test.cpp", "")
         self.check("check_size.py", "tests/lost/lost_test.cpp: no shoal_tests(lost")
 

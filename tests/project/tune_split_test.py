@@ -378,7 +378,7 @@ class FailureTest(TuneSplit):
         self.assertEqual(json.loads((self.folder / "b.json").read_text())["tensor_split"], [6, 18])
         self.assertEqual(len(self.log()), runs)
 
-    def test_whoever_read_the_table_is_gone(self):
+    def test_the_reader_of_the_table_is_gone(self):
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run(self.command("--chart", "none", "--trials", 3), cwd=self.folder, check=False,

@@ -447,7 +447,7 @@ output %keys
   expect(*mesh, "leave out those that cannot, or add a CPU device as the last one");
 }
 
-TEST_F(ScheduleTest, HostMemoryOfNobodyBelongsToTheLastThatCanUseIt) {
+TEST_F(ScheduleTest, HostMemoryOfNoBackendBelongsToTheLastThatCanUseIt) {
   // Both can use what lies on CPU2, neither is its device.
   ProxyDevice first(cpu(2), "FIRST"), last(cpu(2), "LAST");
   first.reads_all = last.reads_all = true;

@@ -40,17 +40,17 @@ TEST(EstimateFluid, AloneEverythingTakesItsTime) {
   EXPECT_EQ(ends_of({"", 0, 0}, {{}, {{{0, 0}}}}), (Ends{{}, {0}})) << "nothing to do";
 }
 
-TEST(EstimateFluid, NobodyIsInTheWayWhereThereIsEnough) {
+TEST(EstimateFluid, NoSlowdownWhereThereIsEnough) {
   EXPECT_EQ(ends_of({"", 32, 2}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{3}, {6}}));
   EXPECT_EQ(ends_of({"", 0, 0}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{3}, {6}}));
 }
 
 // Demands of 16 and 16, of which there are 24: 12 each until both have 48; the second then has 48 left for 16.
-TEST(EstimateFluid, BandwidthIsSharedUntilSomebodyIsDone) {
+TEST(EstimateFluid, BandwidthIsSharedUntilOneIsDone) {
   EXPECT_EQ(ends_of({"", 24, 0}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{4}, {7}}));
 }
 
-TEST(EstimateFluid, CoresAreSharedUntilSomebodyIsDone) {
+TEST(EstimateFluid, CoresAreSharedUntilOneIsDone) {
   EXPECT_EQ(ends_of({"", 0, 1.5}, {{{{3, 0}}}, {{{6, 0}}}}), (Ends{{4}, {7}}));
   EXPECT_EQ(ends_of({"", 0, 2}, {{{{3, 0}}, 1}, {{{6, 0}}, 3}}), (Ends{{6}, {10.5}}))
       << "half speed until 6; then 3 s of work with 2 of 3 cores";

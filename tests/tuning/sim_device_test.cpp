@@ -44,7 +44,7 @@ TEST(SimTest, RunsNothingAndSaysSo) {
 }
 
 // Far more than any machine that runs this test has.
-TEST(SimTest, CountsWhatNobodyHas) {
+TEST(SimTest, CountsMemoryThatNoMachineHas) {
   constexpr size_t kHuge = size_t{1} << 46;
   SimDevice& device = make("G.2", kHuge);
   {

@@ -1,6 +1,7 @@
 // Graphs that are planned range by range on a meta device, each range with local graphs of its own.
 #include <gtest/gtest.h>
 
+#include "meta/device/meta_backend.h"
 #include "tests/meta/mesh.h"
 #include "tests/sched/rig.h"
 #include "tests/support/poison.h"
@@ -85,6 +86,30 @@ cache %k f32 [4, 6]
 output %c
 )",
                  {{"k", even(0, 4)}});
+}
+
+// A sum of a mirrored tensor and a partial cache's view takes the other ranks' addend as it is; what is written into
+// the cache afterwards must not reach it.
+TEST(MetaRanges, AnAddendThatIsACachesViewIsTakenBeforeTheNextWrite) {
+  const std::string text = R"(
+input %x f32 [8, 1]
+input %slots1.i i32 [1]
+weight %w f32 [8, 4]
+weight %m f32 [4, 1]
+cache %k f32 [4, 1]
+%v = slice(%k) {axis=1, begin=0, length=1}
+%s = add(%m, %v)
+%p = mul_mat(%w, %x)
+%n = set_rows(%k, %p, %slots1.i)
+output %s
+output %n
+)";
+  const test::Layouts layouts{{"w", even(0, 8)}, {"k", Layout::partial()}};
+  check_all_cuts(text, layouts);
+  test::Mesh mesh(2, layouts);
+  test::Loaded loaded(text, *mesh.device);
+  const auto plan = mesh.device->init("threads=1")->create_plan(loaded.graph);
+  EXPECT_TRUE(plan_of(*plan).layout(*loaded.graph.find("s")).is_partial());
 }
 
 // Written before its first segment, it is read by the second range, after others of the first could have had its place.
