@@ -116,4 +116,12 @@ void Communicator::validate(int rank, const Call& call) const {
                            "[{} {}] rank {} has elements to receive but `out` is null", kind.name, call.what, rank);
 }
 
+uint64_t call_digest(const Call& call) {
+  uint64_t value = 0xcbf29ce484222325;  // FNV-1a over whole numbers
+  const auto add = [&](int64_t number) { value = (value ^ static_cast<uint64_t>(number)) * 0x100000001b3; };
+  add(call.count);
+  for (int64_t count : call.counts) add(count);
+  return value;
+}
+
 }  // namespace shoal::collectives

@@ -34,9 +34,13 @@ struct Call {
   std::span<const int64_t> counts = {};
   int root = 0;
   const char* what = "";  ///< tensor name for messages
+  uint64_t whole = 0;     ///< of a piece of a larger call: call_digest of that one, in which the ranks must agree, too
 
   Amounts amounts(int ranks) const { return {ranks, count, counts, root}; }
 };
+
+/// Of count and counts: calls that differ in them have different digests, but for rare accidents.
+uint64_t call_digest(const Call& call);
 
 /// One rank's side of an all_reduce with what follows it in a decoder: sum = residual + the ranks' `in` added up;
 /// normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows of f32 without gaps. `in`, `residual`, `sum` and

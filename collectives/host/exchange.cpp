@@ -7,20 +7,14 @@
 namespace shoal::collectives::host {
 namespace {
 
-uint64_t hash(std::span<const int64_t> counts) {
-  uint64_t value = 0xcbf29ce484222325;  // FNV-1a over whole counts
-  for (int64_t count : counts) value = (value ^ static_cast<uint64_t>(count)) * 0x100000001b3;
-  return value;
-}
-
 bool agree(const Post& a, const Post& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.root == b.root && a.count == b.count &&
-         a.counts_hash == b.counts_hash;
+  return a.kind == b.kind && a.dtype == b.dtype && a.root == b.root && a.count == b.count && a.digest == b.digest &&
+         a.whole == b.whole;
 }
 
 std::string describe(int rank, const Post& post) {
   return fmt::format("rank {} {} {} x {} (root {}, counts #{:04x})", rank, name_of(post.kind), name_of(post.dtype),
-                     post.count, post.root, post.counts_hash & 0xffff);
+                     post.count, post.root, (post.digest ^ post.whole) & 0xffff);
 }
 
 }  // namespace
@@ -31,7 +25,8 @@ Exchange::Exchange(Rendezvous& rendezvous, RankScratch& scratch, int rank, const
                 .dtype = call.dtype,
                 .root = call.root,
                 .count = call.count,
-                .counts_hash = hash(call.counts),
+                .digest = call_digest(call),
+                .whole = call.whole,
                 .in = in(),
                 .out = out()};
 }

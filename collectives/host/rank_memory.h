@@ -23,7 +23,7 @@ struct alignas(kCacheLine) Post {
   DType dtype = DType::kF32;
   int root = 0;
   int64_t count = 0;
-  uint64_t counts_hash = 0;
+  uint64_t digest = 0, whole = 0;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
 };

@@ -96,11 +96,12 @@ class Rank {
   Piece& take(const Call& call) {
     Piece& piece = free_piece();
     piece.call = call;
+    piece.call.whole = call_digest(call);
     piece.packed.clear();
     return piece;
   }
-  /// The same with counts of its own, which are zero so far. `count`, of no other use, is of the whole call: so pieces
-  /// of calls that differ differ somewhere, and no rank waits for a piece that the others do not have.
+  /// The same with counts of its own, which are zero so far. `count`, of no other use, is of the whole call, for
+  /// messages.
   Piece& take_without_counts(const Call& call) {
     Piece& piece = take(call);
     piece.call.count = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "tests/collectives/mesh.h"
 #include "tests/support/faulty_communicator.h"
@@ -167,6 +169,21 @@ TEST_F(PiecesFailureTest, DifferentCountsAreNoticed) {
        {std::vector{kPart, kPart / 2}, {kPart / 2, kPart}, {kPart + 1, kPart - 1}}) {
     EXPECT_THAT(all_gather({{kPart, kPart}, other}),
                 Each(Optional(AllOf(HasSubstr("[all_gather logits]"), HasSubstr("different collectives")))));
+  }
+}
+
+// Nothing is moved, although the first pieces of the two calls are as long as each other.
+TEST_F(PiecesFailureTest, ACallsPieceIsNoWholeCall) {
+  for (const Collective kind : {Collective::kAllReduce, Collective::kBroadcast}) {
+    const auto communicator = mesh_.communicator();
+    std::fill(data_.begin(), data_.end(), 1.0f);
+    calls_.assign(3, {kind, DType::kF32, data_.data(), &data_[kPart], kPart / 2, {}, 0, "sum"});
+    for (int part : {1, 2}) calls_[part].count = kPart / 4, calls_[part].out = &data_[(part + 1) * kPart];
+    communicator->enqueue(0, calls_[0]);
+    communicator->enqueue(1, calls_[1]);
+    communicator->enqueue(1, calls_[2]);
+    EXPECT_THAT(mesh_.errors(), Each(Optional(AllOf(HasSubstr("sum]"), HasSubstr("different collectives")))));
+    EXPECT_TRUE(std::all_of(data_.begin(), data_.end(), [](float value) { return value == 1.0f; }));
   }
 }
 
