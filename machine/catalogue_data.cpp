@@ -1,8 +1,10 @@
 #include "machine/catalogue_data.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "machine/json_value.h"
 
@@ -11,13 +13,13 @@ namespace {
 
 constexpr int kNewest = 99;  ///< of generations and of GPUs joined: more is a typing error
 
-/// A name that no row before has.
+/// A name that no row before has, in whatever letters: names are looked up in small ones.
 template <class Row>
 std::string new_name(const JsonValue& value, const std::vector<Row>& rows) {
   const JsonValue name = value.at("name");
   std::string text = name.text();
   for (const Row& row : rows) {
-    if (row.name == text) name.refuse("a name of its own", text + " again");
+    if (strcasecmp(row.name.c_str(), text.c_str()) == 0) name.refuse("a name of its own", text + " again");
   }
   return text;
 }
@@ -102,12 +104,18 @@ Catalogue parse_catalogue(std::string_view gpus, std::string_view links) {
   out.common = read_common(devices.at("common"));
   const std::vector<Generation> generations = read_generations(devices.at("generations"));
   for (const JsonValue& row : devices.at("gpus").list("a list of GPUs")) {
+    row.at("name").device_name();
     out.gpus.push_back(read_gpu(row, new_name(row, out.gpus), generations));
+    if (out.gpus.back().memory_mib <= out.common.context_mib) row.at("memory_mib").refuse("more than context_mib");
   }
   ways.object({"source", "copy_latency_seconds", "links"});
   out.copy_latency_seconds = ways.at("copy_latency_seconds").not_negative();
   for (const JsonValue& row : ways.at("links").list("a list of links")) {
     out.links.push_back(read_link(row, new_name(row, out.links)));
+    const std::string& name = out.links.back().name;
+    if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return std::isupper(c); })) {
+      row.at("name").refuse("a name in small letters");
+    }
   }
   return out;
 }

@@ -60,10 +60,14 @@ TEST(CatalogueData, ErrorsNameFileRowAndKey) {
                "gpus[0].processors: expected a whole number from 1 to 1048576, got 0.5");
   refuses_gpus(R"("clock_ghz")", R"("clock_mhz")", "gpus[0].clock_mhz: unknown key; there are name, generation");
   refuses_gpus(R"("name": "H100")", R"("name": "H200")", "gpus[1].name: expected a name of its own, got H200 again");
+  refuses_gpus(R"("name": "H100")", R"("name": "h200")", "gpus[1].name: expected a name of its own, got h200 again");
+  refuses_gpus(R"("name": "H100")", R"("name": "H 100")", "gpus[1].name: expected a name without blanks and commas");
+  refuses_gpus("81559", "1", "gpus[1].memory_mib: expected more than context_mib, got 1");
   refuses_gpus(R"("op_seconds": 3e-6, )", "", "common.op_seconds: expected a value, got nothing");
   refuses_gpus("0.30", "1.30", "generations[0].quantized_of_int8: expected a number above 0, at most 1, got 1.3");
   refuses_gpus("]", "", "no JSON, from line ");
   refuses_links(R"("latency_us": 3.4, )", "", "links[0].one_shot.latency_us: expected a value, got nothing");
+  refuses_links(R"("name": ")", R"("name": "X)", "links[0].name: expected a name in small letters");
   refuses_links("nccl_ring", "ring", "links[0].ring: unknown key; there are name, copy_bandwidth_gb_s");
   refuses_links("one_shot", "two_shot", "the key \"two_shot\" is there twice in one object");
 }
