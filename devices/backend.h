@@ -38,15 +38,15 @@ class Event {
   virtual void synchronize() = 0;             ///< the host waits
 };
 
-/// How a plan is to be made.
-///
-/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
-/// between others may read what is shown, and write late inputs.
 /// A plan of a graph that was made before there was memory for it, of the kind that some backend makes for itself.
 struct PreparedPlan {
   virtual ~PreparedPlan() = default;
 };
 
+/// How a plan is to be made.
+///
+/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
+/// between others may read what is shown, and write late inputs.
 struct PlanOptions {
   /// Nodes before which a run may pause: indices inside the range, ascending, without the first.
   std::vector<int> cuts = {};
