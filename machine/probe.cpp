@@ -78,6 +78,7 @@ class Probe {
         others_(options.others ? options.others : other_programs) {
     check_arguments();
     for (const Device* device : devices_) describe(*device);
+    streamed_.resize(devices_.size());
     find_domains();
     sets_ = member_sets(machine_);
     total_ = static_cast<int>(devices_.size() * (3 + dtypes().size()) + 2 + sets_.size());
@@ -207,6 +208,7 @@ class Probe {
     part([&] { probe.measure_attention(model()); });
     tell(fmt::format("{} activations", device.name()));
     part([&] { probe.measure_activations(model(), last); });
+    streamed_[index] = probe.streamed_bytes();
     if (twin) replace_figures(figures_of_[*twin], index);
   }
 
@@ -316,7 +318,7 @@ class Probe {
       std::vector<Load> loads;
       for (const size_t i : members) {
         DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
-        loads.push_back(probe.make_load(*dtype_from_name(type), machine_.devices[i], computes));
+        loads.push_back(probe.make_load(*dtype_from_name(type), streamed_[figures_of_[i]] / 2, computes));
       }
       factor = slowdown(loads, pointers, effort_.budget, computes);
     });
@@ -378,6 +380,7 @@ class Probe {
   MachineModel machine_;
   std::vector<double> signs_;       ///< by device
   std::vector<size_t> figures_of_;  ///< by device: the one that was measured for it
+  std::vector<size_t> streamed_;    ///< by device that was measured: bytes that are not read from caches
   int again_ = 0;                   ///< parts done again
   double busiest_ = 0;              ///< cores that other programs kept busy in a part that was disturbed
   std::string unlike_;              ///< devices that should be alike
@@ -392,7 +395,7 @@ MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options
 }
 
 std::string probe_warning(const Device& device) {
-  const size_t wanted = 3 * beyond_caches(device, 0), free = device.memory().free;
+  const size_t wanted = 3 * beyond_caches(device), free = device.memory().free;
   if (free >= wanted) return "";
   return fmt::format(
       "{} of {} are free, and it takes {} to read more than caches may hold: its figures may be those of its caches",

@@ -18,6 +18,8 @@ namespace {
 /// Weights are read from memory when there are this many times more of them than the caches hold.
 constexpr size_t kBeyondCaches = 4;
 constexpr size_t kLeastStreamed = 128 * kMega;
+/// Rates that differ by less are those of the same memory.
+constexpr double kSameRate = 1.1;
 /// Devices other than CPUs do not say what they have: as much as the largest GPU.
 constexpr size_t kMostOfGpus = 128 * kMega;
 
@@ -72,8 +74,23 @@ size_t most_cache(const Device& device) {
   return device.type() == DeviceType::kCpu ? 0 : kMostOfGpus;
 }
 
-size_t beyond_caches(const Device& device, double measured_cache) {
-  return kBeyondCaches * std::max(most_cache(device), static_cast<size_t>(measured_cache));
+size_t beyond_caches(const Device& device) {
+  return kBeyondCaches * most_cache(device);
+}
+
+double memory_rate(std::span<const ReadRate> rates) {
+  double rate = 0;
+  for (const ReadRate& one : rates) {
+    if (2 * one.bytes >= rates.back().bytes) rate = std::max(rate, one.rate);
+  }
+  return rate;
+}
+
+size_t least_beyond_caches(std::span<const ReadRate> rates) {
+  const double most = kSameRate * memory_rate(rates);
+  size_t first = rates.size() - 1;
+  while (first > 0 && rates[first - 1].rate <= most) --first;
+  return static_cast<size_t>(rates[first].bytes);
 }
 
 size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes) {
@@ -118,7 +135,10 @@ struct DeviceProbe::Matrices {
 };
 
 DeviceProbe::DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort)
-    : device_(device), backend_(backend), effort_(effort) {}
+    : device_(device),
+      backend_(backend),
+      effort_(effort),
+      streamed_bytes_(std::max(kLeastStreamed, beyond_caches(device))) {}
 
 /// No more than a third of what is free.
 size_t DeviceProbe::affordable(size_t bytes) const {
@@ -229,9 +249,9 @@ double DeviceProbe::step_cost() {
 /// Reads more and more weights again and again: where the rate falls to that of memory, caches end.
 void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
   const int64_t side = 1024;
-  const size_t most = std::max(effort_.working_set, beyond_caches(device_, 0));
+  const size_t most = std::max(effort_.working_set, beyond_caches(device_));
   const Matrices matrices = make_matrices(dtype, most, side, side);
-  std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
+  std::vector<ReadRate> rates;
   for (size_t size = kMega; size < 2 * most; size *= 2) {
     const size_t count = matrices.count_for(std::min(size, most));
     const double bytes = static_cast<double>(count * matrices.bytes());
@@ -239,9 +259,10 @@ void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
     require<DeviceError>(measured > 0, "[{}] is done with {} bytes of weights before any time has passed; probe again",
                          device_.name(), bytes);
     const double seconds = std::max(measured - static_cast<double>(count) * model.op_seconds, measured / 2);
-    if (rates.empty() || bytes > rates.back().first) rates.emplace_back(bytes, bytes / seconds);
+    if (rates.empty() || bytes > rates.back().bytes) rates.push_back({bytes, bytes / seconds});
   }
-  model.bandwidth = rates.back().second;
+  streamed_bytes_ = std::max(kLeastStreamed, least_beyond_caches(rates));
+  model.bandwidth = memory_rate(rates);
   double best = 0;
   for (const auto& [bytes, rate] : rates) best = std::max(best, rate);
   model.cache_bytes = 0;
@@ -274,8 +295,7 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
   ProductModel& product = model.products[std::string(name_of(dtype))];
   const int64_t side = side_for(device_);
   {
-    const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes));
-    const Matrices matrices = make_matrices(dtype, bytes, side, side);
+    const Matrices matrices = make_matrices(dtype, streamed_bytes_, side, side);
     product.streamed = measure_points(matrices, model, effort_.streamed_columns);
     const double rate =
         static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
@@ -357,13 +377,12 @@ void DeviceProbe::measure_attention(DeviceModel& model) {
   model.attention_rate = static_cast<double>(4 * kHead * kHeads * kSeen) / seconds(kQueries, kRows, 1);
   constexpr int64_t kDeep = 2048, kBytes = 2 * 2 * kHead * kKvHeads * kDeep;
   constexpr size_t kFewest = 8;
-  const size_t caches = affordable(beyond_caches(device_, model.cache_bytes)) / kBytes;
+  const size_t caches = affordable(streamed_bytes_) / kBytes;
   model.attention_bandwidth = kBytes / seconds(1, kDeep, static_cast<int>(std::max(kFewest, caches)));
 }
 
-Load DeviceProbe::make_load(DType dtype, const DeviceModel& model, bool computes) {
+Load DeviceProbe::make_load(DType dtype, size_t bytes, bool computes) {
   const int64_t side = side_for(device_);
-  const size_t bytes = std::max(kLeastStreamed, beyond_caches(device_, model.cache_bytes)) / 2;  // of several devices
   Matrices matrices = make_matrices(dtype, computes ? 1 : bytes, side, side);
   Load load;
   load.trial = std::make_unique<Trial>(backend_);

@@ -22,8 +22,18 @@ struct ProbeEffort {
 ProbeEffort probe_effort(bool quick);
 /// The caches of a device are no larger, as far as that is known without measuring.
 size_t most_cache(const Device& device);
-/// This many bytes are not read from its caches.
-size_t beyond_caches(const Device& device, double measured_cache);
+/// This many bytes are not read from its caches, however much of these it has.
+size_t beyond_caches(const Device& device);
+/// A working set that is read again and again, and bytes/s.
+struct ReadRate {
+  double bytes = 0, rate = 0;
+};
+/// How fast memory is read, of working sets from the smallest to the largest, which lies beyond all caches: other
+/// programs may have slowed down one of them.
+double memory_rate(std::span<const ReadRate> rates);
+/// The smallest of them from which on all are read as fast as memory: a device may have but a part of caches that
+/// others use, too.
+size_t least_beyond_caches(std::span<const ReadRate> rates);
 /// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
 size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
 
@@ -57,8 +67,10 @@ class DeviceProbe {
   void measure_attention(DeviceModel& model);
   /// Once products of the dtype and attention are known.
   void measure_activations(DeviceModel& model, DType dtype);
-  /// One that reads weights from memory, beside another one that does, or one that computes.
-  Load make_load(DType dtype, const DeviceModel& model, bool computes);
+  /// Bytes of weights that are not read from caches, as far as that is known.
+  size_t streamed_bytes() const { return streamed_bytes_; }
+  /// One that reads this many bytes of weights beside another one that does, or one that computes.
+  Load make_load(DType dtype, size_t bytes, bool computes);
 
  private:
   struct Matrices;
@@ -77,6 +89,7 @@ class DeviceProbe {
   Device& device_;
   Backend& backend_;
   const ProbeEffort& effort_;
+  size_t streamed_bytes_;
 };
 
 }  // namespace shoal::machine

@@ -294,7 +294,7 @@ def jobs_of(setup: Setup, able: Abilities) -> list[Job]:
         devices = sorted({device for one in setup.configurations for device in one.devices})
         needs = (setup.build, devices, setup.threads, settings_of_shoal(setup.environment))
         needs = (*needs, "quick") if setup.quick else needs
-        stage = f"measuring the devices (shoal probe), about {8 if setup.quick else 15} s on an idle machine"
+        stage = f"measuring the devices (shoal probe), about {20 if setup.quick else 40} s on an idle machine"
         found.append(Job("probe", {}, needs, "shoal probe", stage, lambda shoal: probe(shoal, setup, devices)))
     for model in setup.models:
         found += bench_jobs(setup, model) + other_jobs(setup, model, able)

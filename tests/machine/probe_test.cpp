@@ -358,12 +358,26 @@ TEST_P(ProbeOfTwins, ADifferenceThatStaysWhenAllIsQuietIsKept) {
   EXPECT_EQ(machine.disturbance, "CPU0 and CPU1, which are described alike, took different times for the same work");
 }
 
+TEST(ProbeDevice, ReadsNoMoreThanItTakesToReachMemory) {
+  const std::vector<ReadRate> rates{{1e6, 30e9}, {2e6, 31e9}, {4e6, 22e9}, {8e6, 10.5e9}, {16e6, 10.2e9}, {32e6, 10e9}};
+  EXPECT_EQ(least_beyond_caches(rates), 8'000'000u);
+  const std::vector<ReadRate> falling{{1e6, 30e9}, {2e6, 20e9}, {4e6, 10e9}, {8e6, 10e9}};
+  EXPECT_EQ(least_beyond_caches(falling), 4'000'000u);
+  const std::vector<ReadRate> uneven{{1e6, 10e9}, {2e6, 12e9}, {4e6, 10e9}, {8e6, 10e9}};
+  EXPECT_EQ(least_beyond_caches(uneven), 4'000'000u) << "a later one comes from caches";
+  const std::vector<ReadRate> disturbed{{1e6, 30e9}, {2e6, 10e9}, {4e6, 10e9}, {8e6, 5e9}};
+  EXPECT_EQ(memory_rate(disturbed), 10e9);
+  EXPECT_EQ(least_beyond_caches(disturbed), 2'000'000u);
+  const std::vector<ReadRate> flat{{1e6, 10e9}, {2e6, 10e9}};
+  EXPECT_EQ(least_beyond_caches(flat), 1'000'000u);
+  EXPECT_EQ(least_beyond_caches(std::vector<ReadRate>{{1e6, 10e9}}), 1'000'000u);
+}
+
 TEST(ProbeDevice, ReadsMoreThanCachesHold) {
   cpu::configure("devices=1");
   Device& all = Registry::instance().device("CPU0");
   const size_t known = most_cache(all);
-  EXPECT_EQ(beyond_caches(all, 0), 4 * known);
-  EXPECT_EQ(beyond_caches(all, static_cast<double>(known + 1024)), 4 * (known + 1024)) << "however much it is";
+  EXPECT_EQ(beyond_caches(all), 4 * known);
   EXPECT_LT(known, size_t{8} << 30);
   const std::vector<int> cores = cpu::cores_of(all);
   EXPECT_LE(cpu::cache_bytes(std::span(cores).first(1)), known);

@@ -35,6 +35,12 @@ import bench_scaling  # noqa: E402
 
 
 class ScriptTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        kept = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(kept.cleanup)
+        cls.machine = pathlib.Path(kept.name) / "machine.json"  # of the program itself, which is measured once
+
     def setUp(self):
         kept = tempfile.TemporaryDirectory()
         self.addCleanup(kept.cleanup)
@@ -199,7 +205,7 @@ class ScriptTest(unittest.TestCase):
         self.assertEqual(
             told,
             [
-                "bench_scaling: measuring the devices (shoal probe), about 15 s on an idle machine",
+                "bench_scaling: measuring the devices (shoal probe), about 40 s on an idle machine",
                 "bench_scaling: model: 2 rounds of 2 configurations",
                 "bench_scaling: model: where the time goes, memory and predictions",
             ],
@@ -207,7 +213,7 @@ class ScriptTest(unittest.TestCase):
         self.assertEqual(self.run_script("-r", "2").stderr.splitlines(), ["bench_scaling: 13 of 13 runs are there already"])
 
     def test_a_quick_probe(self):
-        self.assertIn("(shoal probe), about 8 s", self.run_script("--quick", "-r", "1").stderr)
+        self.assertIn("(shoal probe), about 20 s", self.run_script("--quick", "-r", "1").stderr)
         self.assertEqual(self.probes(), ["--quick"])
         self.run_script("--quick", "-r", "1")
         self.run_script("-r", "1")
@@ -383,11 +389,12 @@ class ScriptTest(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("SHOAL_PROGRAM"), "SHOAL_PROGRAM is not set")
     def test_the_program_itself(self):
-        arguments = ["--shoal", os.environ["SHOAL_PROGRAM"], "-p", "16", "-n", "4", "-r", "1", "--inside", "1"]
+        arguments = ["-p", "16", "-n", "4", "-r", "1", "--inside", "1", "--quick"]
         command = [sys.executable, str(SCRIPT), "-m", str(TINY), "--folder", str(self.output), *arguments]
+        command += ["--shoal", os.environ["SHOAL_PROGRAM"]]
         done = subprocess.run(
             command,
-            env=self.environment(SHOAL_MACHINE_FILE=str(self.folder / "machine.json")),
+            env=self.environment(SHOAL_MACHINE_FILE=str(self.machine)),
             capture_output=True,
             text=True,
             timeout=500,
@@ -407,10 +414,10 @@ class ScriptTest(unittest.TestCase):
     def test_the_program_takes_auto_and_profiles(self):
         profile = self.folder / "a.json"
         profile.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [1, 3]}')
-        arguments = ["--shoal", os.environ["SHOAL_PROGRAM"], "-p", "8", "-n", "0", "-r", "1", "--inside", "1"]
-        command = self.command("-ts", f"auto;@{profile};1,3", *arguments)
+        arguments = ["-p", "8", "-n", "0", "-r", "1", "--inside", "1", "--quick"]
+        command = self.command("-ts", f"auto;@{profile};1,3", *arguments, "--shoal", os.environ["SHOAL_PROGRAM"])
         command[command.index(str(self.model))] = str(TINY)
-        environment = self.environment(SHOAL_MACHINE_FILE=str(self.folder / "machine.json"))
+        environment = self.environment(SHOAL_MACHINE_FILE=str(self.machine))
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         self.assertEqual(done.returncode, 0, done.stderr)
         names = {"CPU0", *(f"CPU0,CPU1 {one}" for one in ("auto", f"@{profile}", "1,3"))}
