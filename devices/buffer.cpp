@@ -239,10 +239,15 @@ void Buffer::fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& 
 }
 
 void Buffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
+  constexpr size_t kMost = size_t{8} << 20;   // larger than the pieces of a model that is loaded
   thread_local std::vector<std::byte> stage;  // who fills a tensor fills many, piece by piece
-  if (stage.size() < size) stage.resize(size);
-  read(offset, {stage.data(), size});
-  do_set(tensor, stage.data(), offset, size);
+  stage.resize(std::max(stage.size(), std::min(size, kMost)));
+  for (size_t done = 0; done < size;) {
+    const size_t part = std::min(size - done, stage.size());
+    read(offset + done, {stage.data(), part});
+    do_set(tensor, stage.data(), offset + done, part);
+    done += part;
+  }
 }
 
 void Buffer::set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
