@@ -5,7 +5,8 @@
 //   load()           weights, where there is room for all that the plan needs
 //   start_session()  the session, which runs the plan's own graphs
 //
-// Nothing is placed or planned twice: `shoal plan` prints the plan that `shoal run` runs.
+// Nothing is placed or planned twice: `shoal plan` prints the plan that `shoal run` runs with the same flags and
+// figures of the machine.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,7 @@ struct Deployment {
   std::optional<KnownMachine> machine;  ///< that the plan is for, where several devices act as one and it is known
   models::PlacementOptions placement_options;  ///< with the shares that were chosen
   models::SessionOptions session_options;      ///< with the context that fits
-  models::LoadOptions load_options;            ///< as the plan has weights
+  models::LoadOptions load_options;            ///< as asked for; the plan says how weights are loaded
   std::vector<std::unique_ptr<Backend>> backends;
   std::unique_ptr<models::ModelPlan> plan;  ///< nullptr once the session has it
   std::unique_ptr<models::Session> session;

@@ -136,7 +136,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
     machine::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {
     bar.clear();
-    warn(error.what());  // what was measured serves this time
+    warn(fmt::format("{}; only this command plans for what was measured", error.what()));
   }
   bar.clear();
   warn_of_disturbance(machine, remedy_for(question));
