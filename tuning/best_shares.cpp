@@ -139,7 +139,8 @@ class Search {
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;
     if (options_.progress) options_.progress(static_cast<int>(known_.size()), options_.predictions);
-    Prediction prediction = scenario_.predict(candidate);
+    const models::ModelPlan plan(scenario_.model, placement, scenario_.session, scenario_.load);
+    Prediction prediction = scenario_.predict(candidate, placement, plan);
     if (known_.empty() || is_better(prediction, best_)) best_ = prediction;
     known_.emplace(key, prediction);
     return prediction;
@@ -290,7 +291,13 @@ std::vector<double> clipped_by_memory(const Prediction& prediction) {
 }
 
 BestShares best_shares(const Scenario& scenario, const Candidate& candidate, const ShareSearch& search) {
-  return Search(scenario, candidate, search).run();
+  BestShares found = Search(scenario, candidate, search).run();
+  if (found.best.fits || !scenario.load.repack) return found;
+  // As they are in the file weights may need less, or nothing: so they are loaded then.
+  Scenario as_they_are = scenario;
+  as_they_are.load.repack = false;
+  BestShares other = Search(as_they_are, candidate, search).run();
+  return other.best.fits ? other : found;
 }
 
 }  // namespace shoal::tuning

@@ -7,10 +7,10 @@
 namespace shoal::tuning {
 namespace {
 
-LoadablePlan as_they_are(const models::Model& model, const models::Placement& placement,
-                         const models::SessionOptions& session, models::LoadOptions load) {
+models::ModelPlan as_they_are(const models::Model& model, const models::Placement& placement,
+                              const models::SessionOptions& session, models::LoadOptions load) {
   load.repack = false;
-  return {models::ModelPlan(model, placement, session, load), load};
+  return {model, placement, session, load};
 }
 
 /// What the tightest device has beyond what is to stay free, negative where it does not fit.
@@ -32,18 +32,18 @@ class RoomByContext {
   /// Room that the context leaves, in the better of the ways to load.
   double operator()(int64_t context) {
     session_.context = context;
-    LoadablePlan first{models::ModelPlan(model_, placement_, session_, load_), load_};
-    double room = tightest(first.plan.memory, options_);
-    std::optional<LoadablePlan> second;
+    models::ModelPlan first(model_, placement_, session_, load_);
+    double room = tightest(first.memory, options_);
+    std::optional<models::ModelPlan> second;
     if (room < 0 && is_repacked()) {
       second = as_they_are(model_, placement_, session_, load_);
-      room = std::max(room, tightest(second->plan.memory, options_));
+      room = std::max(room, tightest(second->memory, options_));
     }
-    const bool is_best = room >= 0 && (!best_ || best_->plan.size.context < context);
-    if (is_best) best_.emplace(std::move(second && !models::fits(first.plan.memory) ? *second : first));
+    const bool is_best = room >= 0 && (!best_ || best_->size.context < context);
+    if (is_best) best_.emplace(std::move(second && !models::fits(first.memory) ? *second : first));
     return room;
   }
-  std::optional<LoadablePlan> best() { return std::move(best_); }
+  std::optional<models::ModelPlan> best() { return std::move(best_); }
 
  private:
   bool is_repacked() const {
@@ -56,7 +56,7 @@ class RoomByContext {
   models::SessionOptions session_;
   const models::LoadOptions& load_;
   const FitOptions& options_;
-  std::optional<LoadablePlan> best_;
+  std::optional<models::ModelPlan> best_;
 };
 
 /// Between a context that fits and one that does not, with the room that each leaves: a straight line says where it
@@ -91,16 +91,9 @@ size_t margin_of(const models::DeviceUse& use, const FitOptions& options) {
   return std::max({options.margin, total / 50, std::min(kLeast, total / 16)});
 }
 
-LoadablePlan plan_to_load(const models::Model& model, const models::Placement& placement,
-                          const models::SessionOptions& session, const models::LoadOptions& load) {
-  models::ModelPlan plan(model, placement, session, load);
-  if (load.repack && !models::fits(plan.memory)) return as_they_are(model, placement, session, load);
-  return {std::move(plan), load};
-}
-
-std::optional<LoadablePlan> largest_plan(const models::Model& model, const models::Placement& placement,
-                                         const models::SessionOptions& session, const models::LoadOptions& load,
-                                         const FitOptions& options) {
+std::optional<models::ModelPlan> largest_plan(const models::Model& model, const models::Placement& placement,
+                                              const models::SessionOptions& session, const models::LoadOptions& load,
+                                              const FitOptions& options) {
   const int64_t wanted = session_size(model.hparams, session).context;
   const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
   RoomByContext room(model, placement, session, load, options);
@@ -114,8 +107,8 @@ std::optional<LoadablePlan> largest_plan(const models::Model& model, const model
 std::optional<int64_t> largest_context(const models::Model& model, const models::Placement& placement,
                                        const models::SessionOptions& session, const models::LoadOptions& load,
                                        const FitOptions& options) {
-  const std::optional<LoadablePlan> found = largest_plan(model, placement, session, load, options);
-  return found ? std::optional(found->plan.size.context) : std::nullopt;
+  const std::optional<models::ModelPlan> found = largest_plan(model, placement, session, load, options);
+  return found ? std::optional(found->size.context) : std::nullopt;
 }
 
 }  // namespace shoal::tuning

@@ -34,20 +34,11 @@ size_t margin_of(const models::DeviceUse& use, const FitOptions& options);
 /// Has every device as much memory as it needs, and the margin?
 bool fits(std::span<const models::DeviceUse> uses, size_t margin);
 
-/// A plan, and how weights are loaded for it: repacked where `load` says so and there is room, else as they are in the
-/// file, which may need less, or nothing.
-struct LoadablePlan {
-  models::ModelPlan plan;
-  models::LoadOptions load;
-};
-LoadablePlan plan_to_load(const models::Model& model, const models::Placement& placement,
-                          const models::SessionOptions& session, const models::LoadOptions& load);
-
 /// The plan with the context asked for if that fits; else with the largest that does, a multiple of 32 or the least
 /// one. Weights that do not fit repacked may lie as they are in the file. nullopt: not even the least context fits.
-std::optional<LoadablePlan> largest_plan(const models::Model& model, const models::Placement& placement,
-                                         const models::SessionOptions& session, const models::LoadOptions& load,
-                                         const FitOptions& options);
+std::optional<models::ModelPlan> largest_plan(const models::Model& model, const models::Placement& placement,
+                                              const models::SessionOptions& session, const models::LoadOptions& load,
+                                              const FitOptions& options);
 /// Its context.
 std::optional<int64_t> largest_context(const models::Model& model, const models::Placement& placement,
                                        const models::SessionOptions& session, const models::LoadOptions& load,

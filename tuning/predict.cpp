@@ -56,15 +56,8 @@ struct Totals {
 class Predictor {
  public:
   Predictor(const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
-            const machine::MachineModel& machine, const models::SessionOptions& session,
-            const models::LoadOptions& load, const Poll& poll)
-      : model_(model),
-        placement_(placement),
-        machine_(machine),
-        session_(session),
-        load_(load),
-        poll_(poll),
-        plan_(plan) {
+            const machine::MachineModel& machine, const models::SessionOptions& session, const Poll& poll)
+      : model_(model), placement_(placement), machine_(machine), session_(session), poll_(poll), plan_(plan) {
     for (size_t d = 0; d < placement.devices().size(); ++d) {
       std::vector<int> members;
       for (const Device* member : placement.members_of(static_cast<int>(d))) {
@@ -151,7 +144,7 @@ class Predictor {
     for (const auto& [made, graph] : more_) {
       if (made == shape) return *graph;
     }
-    auto graph = std::make_unique<models::PlannedGraph>(plan_graph(model_, placement_, session_, load_, plan_, shape));
+    auto graph = std::make_unique<models::PlannedGraph>(plan_graph(model_, placement_, session_, plan_, shape));
     more_.emplace_back(shape, std::move(graph));
     return *more_.back().second;
   }
@@ -238,7 +231,6 @@ class Predictor {
   const models::Placement& placement_;
   const machine::MachineModel& machine_;
   const models::SessionOptions& session_;
-  const models::LoadOptions& load_;
   const Poll& poll_;
   const models::ModelPlan& plan_;
   std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
@@ -266,16 +258,15 @@ void require_room(const Workload& workload, int64_t context) {
 }  // namespace
 
 Prediction Scenario::predict(const Candidate& candidate) const {
-  if (poll) poll();
-  require_room(workload, session_size(model.hparams, session).context);
   const models::Placement there(model, candidate.groups, placement_of(candidate, *this));
-  return predict(candidate, there, models::ModelPlan(model, there, session, load));
+  return predict(candidate, there, models::plan_to_load(model, there, session, load));
 }
 
 Prediction Scenario::predict(const Candidate& candidate, const models::Placement& there,
                              const models::ModelPlan& plan) const {
+  if (poll) poll();
   require_room(workload, plan.size.context);
-  const Predictor predictor(model, there, plan, machine, session, load, poll);
+  const Predictor predictor(model, there, plan, machine, session, poll);
   Prediction prediction;
   prediction.candidate = candidate;
   prediction.memory = plan.memory;

@@ -85,10 +85,10 @@ struct Scenario {
   models::LoadOptions load;
   Workload workload;
   Poll poll = {};
-  /// Throws InvalidArgument for what ModelPlan refuses, for a device or dtype that the machine does not know, and for
-  /// more tokens than the context has.
+  /// With the weights repacked where there is room, as models::plan_to_load(). Throws InvalidArgument for what
+  /// ModelPlan refuses, for a device or dtype that the machine does not know, and for more tokens than the context has.
   Prediction predict(const Candidate& candidate) const;
-  /// The same of what has been planned: `plan` is for `session` and `load` on the placement, which is the candidate's.
+  /// The same of what has been planned: `plan` is for `session` on the placement, which is the candidate's.
   Prediction predict(const Candidate& candidate, const models::Placement& there, const models::ModelPlan& plan) const;
 };
 

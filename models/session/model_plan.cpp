@@ -156,7 +156,7 @@ std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& plac
 
 ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
                      const LoadOptions& load)
-    : size(session_size(model.hparams, options)) {
+    : load(load), size(session_size(model.hparams, options)) {
   declare_cache(cache, model.hparams, {size.context, options.dtype_k, options.dtype_v});
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
@@ -181,9 +181,17 @@ void ModelPlan::announce(const Model& model, const Placement& placement) const {
   }
 }
 
+ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options,
+                       LoadOptions load) {
+  ModelPlan plan(model, placement, options, load);
+  if (!load.repack || fits(plan.memory)) return plan;
+  load.repack = false;
+  return {model, placement, options, load};
+}
+
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
-                        const LoadOptions& load, const ModelPlan& plan, BatchShape shape) {
-  const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
+                        const ModelPlan& plan, BatchShape shape) {
+  const std::vector<WeightsPlacement> homes = homes_of(model, placement, plan.load);
   return Planner(model, placement, options, homes, plan).plan(shape);
 }
 

@@ -42,6 +42,7 @@ struct ModelPlan {
   /// planned again when a Session is made from it.
   void announce(const Model& model, const Placement& placement) const;
 
+  LoadOptions load;  ///< how weights are loaded for it
   SessionSize size;
   KvCache cache;
   std::vector<meta::ShardStore> stores;  ///< one for each device of the placement
@@ -51,9 +52,13 @@ struct ModelPlan {
   size_t host_bytes = 0;                 ///< host memory for inputs and what devices pass to each other
 };
 
+/// The plan with weights repacked where `load` says so and there is room, else as they are in the file, which may need
+/// less, or nothing.
+ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options, LoadOptions load);
+
 /// One more graph of the same session: for shapes that are not among the plan's prompts.
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
-                        const LoadOptions& load, const ModelPlan& plan, BatchShape shape);
+                        const ModelPlan& plan, BatchShape shape);
 
 /// Is there enough memory?
 bool fits(std::span<const DeviceUse> uses);

@@ -88,6 +88,18 @@ Recommendation too_little(const Model& model, int devices, const SessionOptions&
   return recommend(scenario, cpu_groups({devices}));
 }
 
+TEST(Recommend, WeightsLieAsTheyFit) {
+  auto model = open_model(SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q4_k_m.gguf");
+  const SessionOptions session{.context = 128, .batch = 32};
+  const size_t as_they_are = needed(*model, 2, session);
+  ASSERT_LT(as_they_are + 100, needed(*model, 2, session, {.use_mapping = false})) << "repacked ones take more";
+  const LimitedCpuDevices limited(fmt::format("memory={}", as_they_are + 100));
+  const machine::MachineModel machine = described_machine({1e-12, 1e-12});
+  const Scenario scenario{*model, machine, {{}, 1}, session, {.use_mapping = false}, {0, 8, 0}};
+  EXPECT_TRUE(scenario.predict({cpu_groups({2}), SplitMode::kTensor, {}}).fits);
+  EXPECT_TRUE(recommend(scenario, cpu_groups({2})).best);
+}
+
 TEST(Remedies, ContextsThatAreNamedFit) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 512, .batch = 32};

@@ -75,7 +75,7 @@ std::vector<TraceEvent> simulated_trace(const tuning::Scenario& scenario, const 
   if (work.prompt > 0) {
     const models::Batch batch = models::divide_into_batches(work.prompt, 1, plan.size.batch).front();
     const models::PlannedGraph planned =
-        models::plan_graph(scenario.model, placement, scenario.session, scenario.load, plan, batch.shape);
+        models::plan_graph(scenario.model, placement, scenario.session, plan, batch.shape);
     timeline.run(planned, static_cast<double>(work.depth) + (static_cast<double>(batch.tokens) + 1) / 2,
                  fmt::format("prompt, {} tokens", batch.tokens));
   }

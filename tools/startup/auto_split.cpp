@@ -105,16 +105,9 @@ bool choose(Request& request, models::PlacementOptions& placement, bool says_mis
   choose_machine(request, true);
   placement.machine = request.machine->model;
   const tuning::Workload workload = workload_of(request.goal, session_size(model.hparams, request.session).context);
-  tuning::Scenario scenario{model, *request.machine->model, placement, request.session, request.load, workload};
+  const tuning::Scenario scenario{model, *request.machine->model, placement, request.session, request.load, workload};
   const tuning::Candidate candidate{request.devices, placement.mode, {}};
-  tuning::BestShares found = search_shares(scenario, candidate, request.goal.objective);
-  if (!found.best.fits && request.load.repack) {
-    // As they are in the file weights may need less, or nothing: so they are loaded then.
-    scenario.load.repack = false;
-    tuning::BestShares as_they_are = search_shares(scenario, candidate, request.goal.objective);
-    if (as_they_are.best.fits) found = std::move(as_they_are);
-    scenario.load.repack = true;
-  }
+  const tuning::BestShares found = search_shares(scenario, candidate, request.goal.objective);
   placement.ratio = found.best.candidate.ratio();
   if (found.best.fits || says_misfit) write_err(fmt::format("shoal: {}\n", tell(scenario, found)));
   return found.best.fits;
@@ -154,7 +147,7 @@ bool choose_again(Request& request) {
   return true;
 }
 
-std::optional<tuning::LoadablePlan> fit_context(Request& request, const models::Placement& placement) {
+std::optional<models::ModelPlan> fit_context(Request& request, const models::Placement& placement) {
   const models::Model& model = *request.model;
   const tuning::FitOptions& options = *request.fit;
   models::SessionOptions& session = request.session;
@@ -165,7 +158,7 @@ std::optional<tuning::LoadablePlan> fit_context(Request& request, const models::
     require_room_for_prompt(request, placement);
     fail_to_fit(request, placement, least);
   }
-  session.context = planned ? planned->plan.size.context : least;
+  session.context = planned ? planned->size.context : least;
   if (session.context == wanted) return planned;
   const bool has_margin = planned.has_value();
   if (!has_margin) {

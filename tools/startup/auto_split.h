@@ -49,6 +49,6 @@ bool choose_again(Request& request);
 /// `--fit`: makes the context of the session as large as memory allows, and says in a line on stderr what it did. Gives
 /// the plan for it, if it has made one. Where not even the smallest context fits and `fit` requires it, throws
 /// DeviceError with the remedies; else that one is taken, though it leaves less free than asked for.
-std::optional<tuning::LoadablePlan> fit_context(Request& request, const models::Placement& placement);
+std::optional<models::ModelPlan> fit_context(Request& request, const models::Placement& placement);
 
 }  // namespace shoal::tools

@@ -36,15 +36,15 @@ Deployment resolve(Request request) {
   const bool has_room = choose_shares(request);
   choose_machine(request);
   place(deployment, request);
-  std::optional<tuning::LoadablePlan> planned;
+  std::optional<models::ModelPlan> planned;
   if (request.fit) planned = fit_context(request, *deployment.placement);
   if (!has_room && request.fit && choose_again(request)) {
     place(deployment, request);
     planned.reset();
   }
-  if (!planned) planned = tuning::plan_to_load(*request.model, *deployment.placement, request.session, request.load);
+  if (!planned) planned = models::plan_to_load(*request.model, *deployment.placement, request.session, request.load);
   const bool repacks_less = request.load.repack && !planned->load.repack;
-  if (repacks_less && models::fits(planned->plan.memory)) {
+  if (repacks_less && models::fits(planned->memory)) {
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
   deployment.model = std::move(request.model);
@@ -52,8 +52,8 @@ Deployment resolve(Request request) {
   deployment.machine = std::move(request.machine);
   deployment.placement_options = std::move(request.placement);
   deployment.session_options = request.session;
-  deployment.load_options = planned->load;
-  deployment.plan = std::make_unique<models::ModelPlan>(std::move(planned->plan));
+  deployment.load_options = request.load;
+  deployment.plan = std::make_unique<models::ModelPlan>(std::move(*planned));
   return deployment;
 }
 
@@ -69,7 +69,7 @@ void load(Deployment& deployment) {
   const TraceRowUse row = tracer != nullptr ? tracer->row("host") : nullptr;
   const TraceScope scope(row.get(), TraceKind::kHost, {"load weights"});
   deployment.plan->announce(*deployment.model, *deployment.placement);
-  models::load_weights(*deployment.model, *deployment.placement, progress, deployment.load_options);
+  models::load_weights(*deployment.model, *deployment.placement, progress, deployment.plan->load);
 }
 
 void start_session(Deployment& deployment) {
