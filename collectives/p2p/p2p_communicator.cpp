@@ -174,7 +174,10 @@ size_t P2pCommunicator::buffer_bytes(int rank) const {
 }
 
 bool P2pCommunicator::can(const Call& call) const {
-  return call.kind < Collective::kCount && (!info(call.kind).sums || is_summable(call.dtype));
+  if (call.kind >= Collective::kCount) return false;
+  const CollectiveInfo& about = info(call.kind);
+  const bool sums_for_all = about.out == Extent::kMessage || about.out == Extent::kOwnPart;  // what launch() can do
+  return !about.sums || (sums_for_all && is_summable(call.dtype));
 }
 
 bool P2pCommunicator::can(const NormReduction& reduction) const {
