@@ -17,12 +17,15 @@ template <class E>
 using Names = std::array<std::string_view, static_cast<size_t>(E::kCount)>;
 
 constexpr Names<UnaryKind> kUnaryKinds{
-    "abs",  "neg",        "sgn",          "step", "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_erf", "gelu_quick",
-    "silu", "hard_swish", "hard_sigmoid", "exp",  "log",  "sqr", "sqrt", "sin",     "cos",  "softplus"};
-constexpr Names<GluKind> kGluKinds{"swiglu", "geglu", "geglu_erf", "geglu_quick", "reglu"};
+#define SHOAL_UNARY(id, name) #name,
+#include "graph/activations.def"
+};
+constexpr Names<GluKind> kGluKinds{
+#define SHOAL_GLU(id, name) #name,
+#include "graph/activations.def"
+};
 constexpr Names<RopeMode> kRopeModes{"neighbours", "halves"};
-static_assert(!kUnaryKinds.back().empty() && !kGluKinds.back().empty() && !kRopeModes.back().empty(),
-              "one name for each enumerator");
+static_assert(!kRopeModes.back().empty(), "one name for each enumerator");
 
 const Names<UnaryKind>& names(UnaryKind) {
   return kUnaryKinds;

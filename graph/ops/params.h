@@ -42,29 +42,9 @@ struct ScaleParams {
   }
 };
 
-/// gelu is the tanh approximation, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x); softplus is ln(1 + e^x).
 enum class UnaryKind : uint8_t {
-  kAbs,
-  kNeg,
-  kSgn,
-  kStep,
-  kTanh,
-  kElu,
-  kRelu,
-  kSigmoid,
-  kGelu,
-  kGeluErf,
-  kGeluQuick,
-  kSilu,
-  kHardSwish,
-  kHardSigmoid,
-  kExp,
-  kLog,
-  kSqr,
-  kSqrt,
-  kSin,
-  kCos,
-  kSoftplus,
+#define SHOAL_UNARY(id, name) k##id,
+#include "graph/activations.def"
   kCount
 };
 struct UnaryParams {
@@ -88,7 +68,11 @@ struct ClampParams {
 };
 
 /// act(gate) * up, with act = silu, gelu (tanh), gelu_erf, gelu_quick, relu.
-enum class GluKind : uint8_t { kSwiglu, kGeglu, kGegluErf, kGegluQuick, kReglu, kCount };
+enum class GluKind : uint8_t {
+#define SHOAL_GLU(id, name) k##id,
+#include "graph/activations.def"
+  kCount
+};
 struct GluParams {
   GluKind kind = GluKind::kSwiglu;
   bool operator==(const GluParams&) const = default;

@@ -6,7 +6,7 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// --- functions of one element, in the order of UnaryKind ---
+// --- functions of one element ---
 
 F32 one_if(I32 mask) {
   return bits_as<F32>(mask & bits_as<I32>(splat(1.0f)));
@@ -104,33 +104,45 @@ void combine(const float* a, bool a_steps, const float* b, bool b_steps, float* 
   }
 }
 
+// --- the loops of activations.def ---
+
+namespace loops {
+constexpr UnaryKernel sqrt = square_roots, sin = sines, cos = cosines;
+constexpr UnaryKernel abs = each<SHOAL_ISA::magnitude_of>;
+constexpr UnaryKernel neg = each<SHOAL_ISA::neg>;
+constexpr UnaryKernel sgn = each<SHOAL_ISA::sgn>;
+constexpr UnaryKernel step = each<SHOAL_ISA::step>;
+constexpr UnaryKernel tanh = each<SHOAL_ISA::tanh_of>;
+constexpr UnaryKernel elu = each<SHOAL_ISA::elu>;
+constexpr UnaryKernel relu = each<SHOAL_ISA::relu>;
+constexpr UnaryKernel sigmoid = each<SHOAL_ISA::sigmoid_of>;
+constexpr UnaryKernel gelu = each<SHOAL_ISA::gelu>;
+constexpr UnaryKernel gelu_erf = each<SHOAL_ISA::gelu_erf_of>;
+constexpr UnaryKernel gelu_quick = each<SHOAL_ISA::gelu_quick>;
+constexpr UnaryKernel silu = each<SHOAL_ISA::silu>;
+constexpr UnaryKernel hard_swish = each<SHOAL_ISA::hard_swish>;
+constexpr UnaryKernel hard_sigmoid = each<SHOAL_ISA::hard_sigmoid>;
+constexpr UnaryKernel exp = each<SHOAL_ISA::exp_of>;
+constexpr UnaryKernel log = each<SHOAL_ISA::log_of>;
+constexpr UnaryKernel sqr = each<SHOAL_ISA::sqr>;
+constexpr UnaryKernel softplus = each<SHOAL_ISA::softplus>;
+constexpr GluKernel swiglu = gate<SHOAL_ISA::silu>;
+constexpr GluKernel geglu = gate<SHOAL_ISA::gelu>;
+constexpr GluKernel geglu_erf = gate<SHOAL_ISA::gelu_erf_of>;
+constexpr GluKernel geglu_quick = gate<SHOAL_ISA::gelu_quick>;
+constexpr GluKernel reglu = gate<SHOAL_ISA::relu>;
+}  // namespace loops
+
 }  // namespace
 
-constinit const UnaryKernel kUnaryKernels[kUnaryKernelCount] = {
-    each<magnitude_of>,
-    each<neg>,
-    each<sgn>,
-    each<step>,
-    each<tanh_of>,
-    each<elu>,
-    each<relu>,
-    each<sigmoid_of>,
-    each<gelu>,
-    each<gelu_erf_of>,
-    each<gelu_quick>,
-    each<silu>,
-    each<hard_swish>,
-    each<hard_sigmoid>,
-    each<exp_of>,
-    each<log_of>,
-    each<sqr>,
-    square_roots,
-    sines,
-    cosines,
-    each<softplus>,
+constinit const UnaryKernel kUnaryKernels[] = {
+#define SHOAL_UNARY(id, name) loops::name,
+#include "graph/activations.def"
 };
-constinit const GluKernel kGluKernels[kGluKernelCount] = {gate<silu>, gate<gelu>, gate<gelu_erf_of>, gate<gelu_quick>,
-                                                          gate<relu>};
+constinit const GluKernel kGluKernels[] = {
+#define SHOAL_GLU(id, name) loops::name,
+#include "graph/activations.def"
+};
 constinit const BinaryKernel kBinaryKernels[4] = {combine<Add>, combine<Sub>, combine<Mul>, combine<Div>};
 
 void scale_row(const float* x, float scale, float bias, float* to, int64_t n) {

@@ -127,8 +127,14 @@ using UnaryKernel = void (*)(const float* x, float* to, int64_t n);
 using GluKernel = void (*)(const float* gate, const float* up, float* to, int64_t n);
 /// An operand that does not step has one element, which stands for all.
 using BinaryKernel = void (*)(const float* a, bool a_steps, const float* b, bool b_steps, float* to, int64_t n);
-inline constexpr int kUnaryKernelCount = 21;
-inline constexpr int kGluKernelCount = 5;
+inline constexpr int kUnaryKernelCount = 0
+#define SHOAL_UNARY(id, name) +1
+#include "graph/activations.def"
+    ;
+inline constexpr int kGluKernelCount = 0
+#define SHOAL_GLU(id, name) +1
+#include "graph/activations.def"
+    ;
 
 /// Multiple of the pairs that `turn` may read.
 inline constexpr int64_t kTurnStep = 16;

@@ -6,10 +6,6 @@
 
 namespace shoal::cpu {
 
-static_assert(kUnaryKernelCount == static_cast<int>(UnaryKind::kCount) &&
-                  kGluKernelCount == static_cast<int>(GluKind::kCount),
-              "one kernel per kind, in the order of the enumerations (kernels/elementwise.cpp)");
-
 /// to[i] = f(from[i]) for i < n; `to` may be `from`.
 inline UnaryKernel activation_for(UnaryKind kind) {
   return kernels().rows.unary[static_cast<size_t>(kind)];
