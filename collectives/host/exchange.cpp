@@ -14,7 +14,7 @@ bool agree(const Post& a, const Post& b) {
 
 std::string describe(int rank, const Post& post) {
   return fmt::format("rank {} {} {} x {} (root {}, counts #{:04x})", rank, name_of(post.kind), name_of(post.dtype),
-                     post.count, post.root, (post.digest ^ post.whole) & 0xffff);
+                     post.count, post.root, (post.whole != 0 ? post.whole : post.digest) & 0xffff);
 }
 
 }  // namespace

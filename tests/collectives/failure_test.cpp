@@ -172,13 +172,26 @@ TEST_F(PiecesFailureTest, DifferentCountsAreNoticed) {
   }
 }
 
+// In one piece, and with the same sum: the error shows that the counts differ.
+TEST_F(PiecesFailureTest, DifferentCountsAreTold) {
+  for (const std::optional<std::string>& error : all_gather({{10, 20}, {20, 10}})) {
+    ASSERT_TRUE(error);
+    const size_t first = error->find('#'), second = error->find('#', first + 1);
+    ASSERT_NE(second, std::string::npos) << *error;
+    EXPECT_NE(error->substr(first, 5), error->substr(second, 5)) << *error;
+  }
+}
+
 // Nothing is moved, although the first pieces of the two calls are as long as each other.
 TEST_F(PiecesFailureTest, ACallsPieceIsNoWholeCall) {
   for (const Collective kind : {Collective::kAllReduce, Collective::kBroadcast}) {
     const auto communicator = mesh_.communicator();
     std::fill(data_.begin(), data_.end(), 1.0f);
     calls_.assign(3, {kind, DType::kF32, data_.data(), &data_[kPart], kPart / 2, {}, 0, "sum"});
-    for (int part : {1, 2}) calls_[part].count = kPart / 4, calls_[part].out = &data_[(part + 1) * kPart];
+    for (int part : {1, 2}) {
+      calls_[part].count = kPart / 4;
+      calls_[part].out = &data_[(part + 1) * kPart];
+    }
     communicator->enqueue(0, calls_[0]);
     communicator->enqueue(1, calls_[1]);
     communicator->enqueue(1, calls_[2]);
