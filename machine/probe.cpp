@@ -318,7 +318,7 @@ class Probe {
       std::vector<Load> loads;
       for (const size_t i : members) {
         DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
-        loads.push_back(probe.make_load(*dtype_from_name(type), streamed_[figures_of_[i]] / 2, computes));
+        loads.push_back(probe.make_load(*dtype_from_name(type), streamed_[figures_of_[i]], computes));
       }
       factor = slowdown(loads, pointers, effort_.budget, computes);
     });
