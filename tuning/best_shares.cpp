@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "tuning/device_kinds.h"
+#include "tuning/fit.h"
 
 namespace shoal::tuning {
 namespace {
@@ -292,7 +293,9 @@ std::vector<double> clipped_by_memory(const Prediction& prediction) {
 
 BestShares best_shares(const Scenario& scenario, const Candidate& candidate, const ShareSearch& search) {
   BestShares found = Search(scenario, candidate, search).run();
+  const auto has_choice = [](const std::vector<Device*>& group) { return repack_weights(group); };
   if (found.best.fits || !scenario.load.repack) return found;
+  if (std::none_of(candidate.groups.begin(), candidate.groups.end(), has_choice)) return found;
   // As they are in the file weights may need less, or nothing: so they are loaded then.
   Scenario as_they_are = scenario;
   as_they_are.load.repack = false;

@@ -35,7 +35,7 @@ class RoomByContext {
     models::ModelPlan first(model_, placement_, session_, load_);
     double room = tightest(first.memory, options_);
     std::optional<models::ModelPlan> second;
-    if (room < 0 && is_repacked()) {
+    if (room < 0 && load_.repack && repack_weights(placement_.members())) {
       second = as_they_are(model_, placement_, session_, load_);
       room = std::max(room, tightest(second->memory, options_));
     }
@@ -46,11 +46,6 @@ class RoomByContext {
   std::optional<models::ModelPlan> best() { return std::move(best_); }
 
  private:
-  bool is_repacked() const {
-    return load_.repack && std::any_of(placement_.members().begin(), placement_.members().end(),
-                                       [](const Device* device) { return device->type() == DeviceType::kCpu; });
-  }
-
   const models::Model& model_;
   const models::Placement& placement_;
   models::SessionOptions session_;
@@ -79,6 +74,11 @@ void search_context(RoomByContext& room, int64_t least, double least_room, int64
 }
 
 }  // namespace
+
+bool repack_weights(std::span<Device* const> devices) {
+  return std::any_of(devices.begin(), devices.end(),
+                     [](const Device* device) { return device->type() == DeviceType::kCpu; });
+}
 
 bool fits(std::span<const models::DeviceUse> uses, size_t margin) {
   return tightest(uses, {.margin = margin}) >= 0;

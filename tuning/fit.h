@@ -31,6 +31,9 @@ struct FitOptions {
 /// What has to stay free on a device.
 size_t margin_of(const models::DeviceUse& use, const FitOptions& options);
 
+/// Is one of them of a kind that repacks weights? To others it is all the same.
+bool repack_weights(std::span<Device* const> devices);
+
 /// Has every device as much memory as it needs, and the margin?
 bool fits(std::span<const models::DeviceUse> uses, size_t margin);
 
