@@ -108,7 +108,8 @@ enum class RopeMode : uint8_t {
 };
 /// Angle of pair i at position p: p * base^(-2i/dims) / freq_factors[i], then scaled as in YaRN
 /// (Peng et al. 2023): interpolated by freq_scale, blended with the unscaled angle by ext_factor between
-/// the dimensions where beta_fast and beta_slow turns fit into original_context.
+/// the dimensions where beta_fast and beta_slow turns fit into original_context, rounded outwards to whole pairs where
+/// `truncate` says so.
 struct RopeParams {
   int64_t dims = 0;  ///< the first `dims` elements are rotated, the rest copied
   RopeMode mode = RopeMode::kNeighbours;
@@ -119,6 +120,7 @@ struct RopeParams {
   float beta_fast = 32.0f;
   float beta_slow = 1.0f;
   int64_t original_context = 0;
+  bool truncate = true;
   bool operator==(const RopeParams&) const = default;
   template <class Self, class V>
   static void fields(Self& s, V&& v) {
@@ -131,6 +133,7 @@ struct RopeParams {
     v("beta_fast", s.beta_fast);
     v("beta_slow", s.beta_slow);
     v("original_context", s.original_context);
+    v("truncate", s.truncate);
   }
 };
 

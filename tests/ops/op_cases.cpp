@@ -332,10 +332,12 @@ void add_soft_max(Cases& cases) {
 
 void add_rope(Cases& cases) {
   RopeParams yarn{.dims = 64, .freq_scale = 0.25f, .ext_factor = 1.0f, .original_context = 512};
+  RopeParams not_truncated = yarn;
+  not_truncated.truncate = false;
   const std::pair<const char*, RopeParams> variants[] = {
       {"whole", {.dims = 64}},  {"part", {.dims = 24}},
       {"nothing", {.dims = 0}}, {"linear", {.dims = 64, .base = 500000.0f, .freq_scale = 0.5f, .attn_factor = 1.25f}},
-      {"yarn", yarn},
+      {"yarn", yarn},           {"yarn_not_truncated", not_truncated},
   };
   for (const auto& [name, params] : variants) {
     for (const RopeMode mode : {RopeMode::kNeighbours, RopeMode::kHalves}) {

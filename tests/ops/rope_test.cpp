@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "graph/ops/ops.h"
 #include "tests/ops/eval.h"
@@ -64,6 +65,23 @@ TEST(Rope, YarnKeepsFastPairsAndInterpolatesSlowOnes) {
     expected.insert(expected.end(), {magnitude * std::cos(angle), magnitude * std::sin(angle)});
   }
   EXPECT_TRUE(close_to(run_rope({1, 0, 1, 0, 1, 0, 1, 0}, params, 100), expected, kClose));
+}
+
+TEST(Rope, YarnsRangeNeedNotBeWholePairs) {
+  // As above, but from pair 1.001 to 2.505: pair 2 lies at (2 - 1.001) / 1.504 of the way.
+  const RopeParams params{.dims = 8,
+                          .freq_scale = 0.25f,
+                          .ext_factor = 1,
+                          .beta_fast = 31.9f,
+                          .beta_slow = 1,
+                          .original_context = 2011,
+                          .truncate = false};
+  const auto pair_at = [](double turns) { return std::log10(2011 / (2 * std::numbers::pi * turns)); };
+  const double share = 1 - (2 - pair_at(31.9)) / (pair_at(1) - pair_at(31.9));
+  const double magnitude = 1 + 0.1 * std::log(4.0), angle = 100 * 0.01 * (share + 0.25 * (1 - share));
+  const Values result = run_rope({1, 0, 1, 0, 1, 0, 1, 0}, params, 100);
+  EXPECT_NEAR(result[4], magnitude * std::cos(angle), 1e-6);
+  EXPECT_NEAR(result[5], magnitude * std::sin(angle), 1e-6);
 }
 
 TEST(Rope, HeadsOfAPositionTurnAlike) {

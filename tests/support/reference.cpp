@@ -285,8 +285,9 @@ double rope_angle(const RopeParams& p, const Array* factors, int64_t pair, doubl
     const double wave = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
     return static_cast<double>(p.dims) * std::log(wave) / (2 * std::log(static_cast<double>(p.base)));
   };
-  const double low = std::max(0.0, std::floor(pair_at(p.beta_fast)));
-  const double high = std::min<double>(static_cast<double>(p.dims) - 1, std::ceil(pair_at(p.beta_slow)));
+  const double fast = pair_at(p.beta_fast), slow = pair_at(p.beta_slow);
+  const double low = std::max(0.0, p.truncate ? std::floor(fast) : fast);
+  const double high = std::min<double>(static_cast<double>(p.dims) - 1, p.truncate ? std::ceil(slow) : slow);
   const double ramp = std::clamp((static_cast<double>(pair) - low) / std::max(0.001, high - low), 0.0, 1.0);
   const double mix = (1 - ramp) * p.ext_factor;
   return interpolated * (1 - mix) + angle * mix;

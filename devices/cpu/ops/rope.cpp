@@ -22,8 +22,9 @@ class UnscaledShare {
  public:
   explicit UnscaledShare(const RopeParams& p) : factor_(p.ext_factor) {
     if (factor_ == 0.0) return;
-    low_ = std::max(0.0, std::floor(pair_of_turns(p, p.beta_fast)));
-    const double high = std::min(static_cast<double>(p.dims - 1), std::ceil(pair_of_turns(p, p.beta_slow)));
+    const double fast = pair_of_turns(p, p.beta_fast), slow = pair_of_turns(p, p.beta_slow);
+    low_ = std::max(0.0, p.truncate ? std::floor(fast) : fast);
+    const double high = std::min(static_cast<double>(p.dims - 1), p.truncate ? std::ceil(slow) : slow);
     length_ = std::max(0.001, high - low_);
   }
   double at(int64_t pair) const {

@@ -126,8 +126,9 @@ Rotation rotation_of(const Tensor& node) {
   r.ext_factor = p.ext_factor;
   double magnitude = p.attn_factor;
   if (p.ext_factor != 0.0f) {
-    r.ramp_begin = std::max(0.0, std::floor(pair_of_turns(p, p.beta_fast)));
-    const double end = std::min(static_cast<double>(p.dims - 1), std::ceil(pair_of_turns(p, p.beta_slow)));
+    const double fast = pair_of_turns(p, p.beta_fast), slow = pair_of_turns(p, p.beta_slow);
+    r.ramp_begin = std::max(0.0, p.truncate ? std::floor(fast) : fast);
+    const double end = std::min(static_cast<double>(p.dims - 1), p.truncate ? std::ceil(slow) : slow);
     r.ramp_length = std::max(0.001, end - r.ramp_begin);
     magnitude *= 1 + 0.1 * std::log(1.0 / p.freq_scale);
   }
