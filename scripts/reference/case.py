@@ -1,0 +1,156 @@
+"""What a case is: a tiny random model as its GGUF file has it, and changes to it that must show in its logits.
+
+Shapes are in GGUF order, the row length first. Weights come from the raw words of PCG64 and from exact or correctly
+rounded arithmetic only, so that a file has the same bytes on every machine and with every version of NumPy.
+"""
+
+import dataclasses
+import math
+import re
+import zlib
+from collections.abc import Callable
+
+import gguf
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """Elements spread uniformly over centre - spread .. centre + spread, or the rows of `parts`, one after the other."""
+
+    shape: tuple[int, ...]
+    centre: float = 0.0
+    spread: float = 0.0
+    parts: "tuple[tuple[str, Tensor], ...]" = ()
+
+
+def matrix(*shape, gain=1.0):
+    """Results have `gain` squared times the variance of the input's elements."""
+    return Tensor(shape, 0.0, gain * math.sqrt(3 / shape[0]))
+
+
+def norm(*shape):
+    return Tensor(shape, 1.0, 0.6)
+
+
+def bias(*shape, spread=0.6):
+    return Tensor(shape, 0.0, spread)
+
+
+def joined(tensors, names):
+    """The rows of the named tensors as one, with the elements that they would have apart."""
+    parts = tuple((name, tensors[name]) for name in names)
+    return Tensor((parts[0][1].shape[0], sum(part.shape[1] for _, part in parts)), parts=parts)
+
+
+Change = Callable[[np.ndarray, "Case"], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """Keys (None: without it) and what becomes of the tensors whose whole name matches a regular expression."""
+
+    keys: dict = dataclasses.field(default_factory=dict)
+    tensors: dict[str, Change] = dataclasses.field(default_factory=dict)
+
+
+def fill(value) -> Change:
+    return lambda values, _: np.full_like(values, value)
+
+
+def as_other_rope(values, case):
+    """Rows of q or k such that the right kind of rope does with them what the wrong one does with the original's."""
+    dims, length = case.rope_dims, case.head_length
+    heads = values.reshape(-1, length, *values.shape[1:])
+    order = np.arange(length)
+    pairs = order[:dims].reshape(2, -1).T if case.rope == "norm" else order[:dims].reshape(-1, 2).T
+    order[:dims] = pairs.reshape(-1)
+    return np.ascontiguousarray(heads[:, order].reshape(values.shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`keys` are without the architecture's prefix; `rope` is the architecture's kind, "norm" or "neox". Cases of one
+    `seed` (by default the name) have the same elements in tensors of the same name, and the same prompts."""
+
+    name: str
+    architecture: str
+    rope: str
+    keys: dict
+    tensors: dict[str, Tensor]
+    mutations: dict[str, Mutation] = dataclasses.field(default_factory=dict)
+    seed: str = ""
+
+    @property
+    def head_length(self):
+        default = self.keys["embedding_length"] // self.keys["attention.head_count"]
+        return self.keys.get("attention.key_length", default)
+
+    @property
+    def rope_dims(self):
+        return self.keys.get("rope.dimension_count", self.head_length)
+
+    def values(self, name) -> np.ndarray:
+        """The tensor's elements, f32, the row length last."""
+        return self.elements(name, self.tensors[name])
+
+    def words(self, purpose, count):
+        """Random 64-bit words."""
+        seed = [zlib.crc32((self.seed or self.name).encode()), zlib.crc32(purpose.encode())]
+        return np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
+
+    def elements(self, name, tensor):
+        if tensor.parts:
+            return np.concatenate([self.elements(*part) for part in tensor.parts])
+        words = self.words(name, math.prod(tensor.shape))
+        unit = ((words >> np.uint64(40)).astype(np.float64) - 2**23) / 2**23  # -1 .. 1, exact
+        return (unit * tensor.spread + tensor.centre).astype(np.float32).reshape(tensor.shape[::-1])
+
+    def all_mutations(self) -> dict[str, Mutation]:
+        """The case's own, and those that every case has: norms, biases, the kind and base of rope, epsilon."""
+        found = {}
+        for name in self.tensors:
+            part = re.sub(r"blk\.\d+\.", "", name)
+            every = rf"(blk\.\d+\.)?{re.escape(part)}"
+            if part.endswith("norm.weight"):
+                found[part.removesuffix(".weight") + "-one"] = Mutation(tensors={every: fill(1)})
+            elif part.endswith(".bias"):
+                found[part.replace(".", "-") + "-zero"] = Mutation(tensors={every: fill(0)})
+        if not any("attn_qkv" in name for name in self.tensors):
+            rows = r"blk\.\d+\.attn_[qk](_norm)?\.(weight|bias)"
+            found["rope-kind"] = Mutation(tensors={rows: as_other_rope})
+        found["rope-base"] = Mutation({"rope.freq_base": self.keys["rope.freq_base"] * 1.5})
+        for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
+            if key in self.keys:
+                found["norm-epsilon"] = Mutation({key: 0.1})
+        return {name: one for name, one in {**found, **self.mutations}.items() if one is not None}
+
+    def write(self, path, mutation=Mutation()):
+        """The file; `path` is replaced."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        writer.add_license("cc0-1.0")
+        writer.add_file_type(0)
+        keys = {key: value for key, value in {**self.keys, **mutation.keys}.items() if value is not None}
+        for key, value in keys.items():
+            add_key(writer, f"{self.architecture}.{key}", value)
+        writer.add_string("tokenizer.ggml.model", "none")
+        used = set()
+        for name in self.tensors:
+            values = self.values(name)
+            for pattern, change in mutation.tensors.items():
+                if re.fullmatch(pattern, name):
+                    values = change(values, self)
+                    used.add(pattern)
+            writer.add_tensor(name, values)
+        unused = set(mutation.tensors) - used
+        assert not unused, f"{self.name}: no tensor matches {unused}"
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def add_key(writer, name, value):
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+             list: writer.add_array}  # fmt: skip
+    kinds[type(value)](name, value)

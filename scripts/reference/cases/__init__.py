@@ -1,0 +1,5 @@
+"""The cases of every family."""
+
+from . import gemma, llama, qwen
+
+CASES = [*llama.CASES, *qwen.CASES, *gemma.CASES]

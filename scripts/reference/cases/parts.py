@@ -1,0 +1,55 @@
+"""Tensors and keys that most cases have alike. Sizes are awkward on purpose: 3 KV heads, heads that are not E/H long."""
+
+from case import Tensor, bias, matrix, norm
+
+VOCAB = 168
+
+
+def keys(e, layers, heads, kv, ff, dk=None, base=10000.0, epsilon=1e-5):
+    given = {
+        "context_length": 512, "embedding_length": e, "block_count": layers, "feed_forward_length": ff,
+        "attention.head_count": heads, "attention.head_count_kv": kv, "rope.freq_base": base,
+        "attention.layer_norm_rms_epsilon": epsilon, "vocab_size": VOCAB,
+    }  # fmt: skip
+    return given | ({"attention.key_length": dk, "attention.value_length": dk} if dk else {})
+
+
+def attention(e, heads, kv, dk, biases="", gain=1.5):
+    """`biases`: of which of q, k, v and o there are any."""
+    tensors = {
+        "attn_norm.weight": norm(e),
+        "attn_q.weight": matrix(e, heads * dk, gain=gain),
+        "attn_k.weight": matrix(e, kv * dk, gain=gain),
+        "attn_v.weight": matrix(e, kv * dk),
+        "attn_output.weight": matrix(heads * dk, e),
+    }
+    rows = {"q": ("attn_q", heads * dk), "k": ("attn_k", kv * dk), "v": ("attn_v", kv * dk), "o": ("attn_output", e)}
+    return tensors | {f"{rows[one][0]}.bias": bias(rows[one][1]) for one in biases}
+
+
+def gated(e, ff, suffix=""):
+    """A gated feed-forward's three matrices."""
+    return {
+        f"ffn_gate{suffix}.weight": matrix(e, ff, gain=1.5),
+        f"ffn_up{suffix}.weight": matrix(e, ff),
+        f"ffn_down{suffix}.weight": matrix(ff, e, gain=1.5),
+    }
+
+
+def experts(e, ff, count):
+    return {
+        "ffn_gate_inp.weight": matrix(e, count),
+        "ffn_gate_exps.weight": matrix(e, ff, count, gain=1.5),
+        "ffn_up_exps.weight": matrix(e, ff, count),
+        "ffn_down_exps.weight": matrix(ff, e, count, gain=1.5),
+    }
+
+
+def model(e, layers, tied=False, embedding=1.7, extra=None):
+    """All tensors of a model whose layers are given; `extra` has those outside of the layers."""
+    tensors = {"token_embd.weight": Tensor((e, VOCAB), 0.0, embedding)}
+    for index, layer in enumerate(layers):
+        tensors |= {f"blk.{index}.{name}": tensor for name, tensor in layer.items()}
+    tensors |= extra or {}
+    tensors["output_norm.weight"] = norm(e)
+    return tensors if tied else tensors | {"output.weight": matrix(e, VOCAB)}

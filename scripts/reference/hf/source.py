@@ -1,0 +1,184 @@
+"""A GGUF file as a model's builder reads it: keys, and tensors in float64 with the row length last."""
+
+import gguf
+import torch
+
+MISSING = object()
+
+
+class Source:
+    """Each key and tensor that is read counts as used: `check_all_used` names those that nothing took notice of."""
+
+    # Nothing in the formula depends on these.
+    IDLE = ("vocab_size", "context_length")
+
+    def __init__(self, path):
+        reader = gguf.GGUFReader(path)
+        self.architecture = reader.fields["general.architecture"].contents()
+        prefix = self.architecture + "."
+        self.keys = {name.removeprefix(prefix): field.contents() for name, field in reader.fields.items()
+                     if name.startswith(prefix)}  # fmt: skip
+        self.tensors = {tensor.name: torch.from_numpy(tensor.data.copy()).double() for tensor in reader.tensors}
+        self.used = set()
+
+    def key(self, name, default=MISSING):
+        self.used.add(name)
+        if default is MISSING:
+            return self.keys[name]
+        return self.keys.get(name, default)
+
+    def has(self, name):
+        return name in self.tensors
+
+    def take(self, name):
+        self.used.add(name)
+        return self.tensors[name]
+
+    def check_all_used(self):
+        idle = {*self.keys, *self.tensors} - self.used - set(self.IDLE)
+        assert not idle, f"nothing reads {sorted(idle)}"
+
+    # What all architectures have alike.
+    @property
+    def embd(self):
+        return self.key("embedding_length")
+
+    @property
+    def layers(self):
+        return self.key("block_count")
+
+    @property
+    def heads(self):
+        return self.key("attention.head_count")
+
+    @property
+    def kv_heads(self):
+        return self.key("attention.head_count_kv")
+
+    @property
+    def head_dim(self):
+        dim = self.key("attention.key_length", self.embd // self.heads)
+        assert self.key("attention.value_length", dim) == dim
+        return dim
+
+    @property
+    def rope_dims(self):
+        return self.key("rope.dimension_count", self.head_dim)
+
+    @property
+    def tied(self):
+        return not self.has("output.weight")
+
+    @property
+    def base(self):
+        return self.key("rope.freq_base", 10000.0)
+
+    def windows(self, period):
+        """Of each layer whether it is windowed; the file's pattern counts more than the architecture's period."""
+        pattern = self.key("attention.sliding_window_pattern", period)
+        if isinstance(pattern, list):
+            assert len(pattern) == self.layers
+            return pattern
+        return [index % pattern < pattern - 1 for index in range(self.layers)]
+
+    def layer_types(self, period):
+        return ["sliding_attention" if one else "full_attention" for one in self.windows(period)]
+
+    def config(self, **more):
+        """Keyword arguments of a transformers configuration."""
+        return {
+            "hidden_size": self.embd, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "intermediate_size": self.key("feed_forward_length"),
+            "rms_norm_eps": self.key("attention.layer_norm_rms_epsilon", 1e-6),
+            "vocab_size": self.tensors["token_embd.weight"].shape[0], "tie_word_embeddings": self.tied,
+            "max_position_embeddings": 512, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+            "attn_implementation": "eager", "experts_implementation": "eager",
+        } | more  # fmt: skip
+
+    def rope_parameters(self):
+        """The file's rope in transformers' words."""
+        parameters = {"rope_theta": self.base, "rope_type": "default"}
+        kind = self.key("rope.scaling.type", "none")
+        factor = self.key("rope.scaling.factor", 1.0)
+        if kind == "linear":
+            parameters |= {"rope_type": "linear", "factor": factor}
+        elif kind == "yarn":
+            parameters |= {
+                "rope_type": "yarn", "factor": factor,
+                "original_max_position_embeddings": self.key("rope.scaling.original_context_length"),
+                "beta_fast": self.key("rope.scaling.yarn_beta_fast", 32.0),
+                "beta_slow": self.key("rope.scaling.yarn_beta_slow", 1.0),
+            }  # fmt: skip
+            multiplier = self.key("rope.scaling.yarn_log_multiplier", 0.0)
+            if multiplier:
+                parameters |= {"mscale": 1.0, "mscale_all_dim": multiplier}
+        else:
+            assert kind == "none", kind
+        return parameters
+
+
+def halves_from_neighbours(rows, heads):
+    """Rows of q or k from the order in which rope turns neighbours to the one in which it turns halves of a head."""
+    length = rows.shape[0] // heads
+    return rows.reshape(heads, length // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+class Weights:
+    """A state dictionary in the making: transformers' names from the file's."""
+
+    def __init__(self, source, minus_one=False, permuted=False):
+        self.source, self.minus_one, self.permuted = source, minus_one, permuted
+        self.state = {}
+        self.put("token_embd.weight", "model.embed_tokens.weight")
+        self.put("output_norm.weight", "model.norm.weight")
+        self.state["lm_head.weight"] = self.state["model.embed_tokens.weight"]
+        if not source.tied:
+            self.put("output.weight", "lm_head.weight")
+
+    def put(self, name, to):
+        values = self.source.take(name)
+        self.state[to] = values - 1 if self.minus_one and name.endswith("norm.weight") else values
+
+    def put_layer(self, index, names):
+        for name, to in names.items():
+            self.put(f"blk.{index}.{name}", f"model.layers.{index}.{to}")
+
+    def attention(self, index):
+        """q, k, v and o with the biases that there are, split if they are fused."""
+        source = self.source
+        q, k = source.heads * source.head_dim, source.kv_heads * source.head_dim
+        to = f"model.layers.{index}.self_attn."
+        for kind in ("weight", "bias"):
+            fused = f"blk.{index}.attn_qkv.{kind}"
+            parts = source.take(fused).split([q, k, k]) if source.has(fused) else None
+            for i, one in enumerate("qkv"):
+                name = f"blk.{index}.attn_{one}.{kind}"
+                if parts is None and not source.has(name):
+                    continue
+                rows = source.take(name) if parts is None else parts[i]
+                if self.permuted and one != "v":
+                    rows = halves_from_neighbours(rows, source.heads if one == "q" else source.kv_heads)
+                self.state[f"{to}{one}_proj.{kind}"] = rows
+            if source.has(f"blk.{index}.attn_output.{kind}"):
+                self.put(f"blk.{index}.attn_output.{kind}", f"{to}o_proj.{kind}")
+
+    def gated(self, index, to="mlp", suffix=""):
+        for part in ("gate", "up", "down"):
+            for kind in ("weight", "bias"):
+                if self.source.has(f"blk.{index}.ffn_{part}{suffix}.{kind}"):
+                    self.put_layer(index, {f"ffn_{part}{suffix}.{kind}": f"{to}.{part}_proj.{kind}"})
+
+    def experts(self, index, router="mlp.gate", to="mlp.experts"):
+        """Gate rows, then up rows of each expert."""
+        source = self.source
+        self.put_layer(index, {"ffn_gate_inp.weight": f"{router}.weight", "ffn_down_exps.weight": f"{to}.down_proj"})
+        both = [source.take(f"blk.{index}.ffn_{part}_exps.weight") for part in ("gate", "up")]
+        self.state[f"model.layers.{index}.{to}.gate_up_proj"] = torch.cat(both, dim=1)
+
+
+def build(model_class, config, weights):
+    model = model_class(config).eval()
+    left = model.load_state_dict(weights.state, strict=False)
+    assert not left.unexpected_keys and not left.missing_keys, left
+    weights.source.check_all_used()
+    return model

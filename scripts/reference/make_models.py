@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Writes the tiny random models of the reference cases, the same bytes everywhere.
+
+    scripts/reference/make_models.py FOLDER                        # every case: FOLDER/CASE.gguf
+    scripts/reference/make_models.py FOLDER --mutations            # and FOLDER/CASE.MUTATION.gguf
+    scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # of the cases that match as a whole
+
+What the models should answer is in tests/models/references. A mutation changes one element of the formula (a bias,
+a norm, the window, the kind of rope) in the file, and has to change the answer.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from measuring import python  # noqa: E402
+
+if __name__ == "__main__":
+    python.use_packages("make_models", "gguf", "numpy")
+
+from cases import CASES  # noqa: E402
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--mutations", action="store_true", help="write the mutations, too")
+    parser.add_argument("--only", default=".*", metavar="PATTERN", help="a regular expression for the cases' names")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    chosen = [case for case in CASES if re.fullmatch(args.only, case.name)]
+    if not chosen:
+        sys.exit(f"make_models.py: no case is called {args.only}; there are {', '.join(case.name for case in CASES)}")
+    for case in chosen:
+        case.write(args.folder / f"{case.name}.gguf")
+        for name, mutation in case.all_mutations().items() if args.mutations else ():
+            case.write(args.folder / f"{case.name}.{name}.gguf", mutation)
+
+
+if __name__ == "__main__":
+    main()

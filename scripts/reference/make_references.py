@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Writes what the tiny models of make_models.py answer according to Hugging Face transformers.
+
+    python3 -m venv venv && venv/bin/pip install -r scripts/requirements-reference.txt
+    venv/bin/python scripts/reference/make_references.py tests/models/references
+    venv/bin/python scripts/reference/make_references.py tests/models/references --only 'gemma.*'
+
+Of each case: the ids of prompts of 1, 7 and 300 tokens and rows of their logits, computed in float64. Checks on the
+way that single steps with a cache give the same as one shot, how far a run in float32 is away, and that each mutation
+changes the logits. Exits with 1 where one of these fails.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+
+import gguf  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+from cases import CASES  # noqa: E402
+from hf import gemma, llama, qwen  # noqa: E402
+from hf.source import Source  # noqa: E402
+
+BUILDERS = {
+    "llama": llama.llama, "mistral3": llama.mistral3, "qwen2": qwen.qwen2, "qwen2moe": qwen.qwen2moe,
+    "qwen3": qwen.qwen3, "qwen3moe": qwen.qwen3moe, "gemma2": gemma.gemma2, "gemma3": gemma.gemma3,
+}  # fmt: skip
+PROMPTS = {1: [0], 7: list(range(7)), 300: sorted({*range(0, 300, 13), 298, 299})}
+# Of sessions that tests make: below the original context that says "short" and above the one that says "long".
+CONTEXT = 320
+SMALLEST_EFFECT, LARGEST_NOISE = 1e-5, 1e-10
+
+
+class Float64(TorchFunctionMode):
+    """Whatever a model's code asks for in float32 (norms, softmax, rope) is done in float64."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        def wide(value):
+            return torch.float64 if value is torch.float32 else value
+
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        return function(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
+
+
+def built(path, dtype):
+    torch.set_default_dtype(dtype)
+    source = Source(path)
+    return BUILDERS[source.architecture](source)
+
+
+def one_shot(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
+
+
+def step_by_step(model, ids):
+    cache = transformers.DynamicCache(config=model.config)
+    rows = []
+    with torch.no_grad():
+        for position, token in enumerate(ids):
+            out = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True,
+                        position_ids=torch.tensor([[position]]))  # fmt: skip
+            rows.append(out.logits[0, 0].numpy())
+    return np.stack(rows)
+
+
+def nmse(found, expected):
+    return float(((found - expected) ** 2).sum() / (expected**2).sum())
+
+
+def prompt(case, length):
+    vocab = case.keys["vocab_size"]
+    return [int(word) % vocab for word in case.words(f"prompt of {length}", length)]
+
+
+def write(case, answers, path):
+    writer = gguf.GGUFWriter(path, "reference")
+    writer.add_license("cc0-1.0")
+    writer.add_string("reference.case", case.name)
+    writer.add_string("reference.transformers", transformers.__version__)
+    writer.add_string("reference.torch", torch.__version__.split("+")[0])
+    writer.add_uint32("reference.context", CONTEXT)
+    writer.add_array("reference.mutations", list(case.all_mutations()))
+    for length, (ids, logits) in answers.items():
+        writer.add_tensor(f"ids.{length}", np.array(ids, np.int32))
+        writer.add_tensor(f"rows.{length}", np.array(PROMPTS[length], np.int32))
+        writer.add_tensor(f"logits.{length}", logits[PROMPTS[length]].astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check(case, folder, failures):
+    """The case's answers; complaints are appended to `failures`."""
+
+    def complain(wrong, text):
+        print(f"  {text}{' ***' if wrong else ''}")
+        if wrong:
+            failures.append(f"{case.name}: {text}")
+
+    path = folder / "model.gguf"
+    case.write(path)
+    with Float64():
+        model = built(path, torch.float64)
+        answers = {length: (prompt(case, length), None) for length in PROMPTS}
+        answers = {length: (ids, one_shot(model, ids)) for length, (ids, _) in answers.items()}
+        ids, logits = answers[300]
+        noise = nmse(step_by_step(model, ids), logits)
+        complain(noise > 1e-24, f"step by step: {noise:.1e}")
+    noise = nmse(one_shot(built(path, torch.float32), ids), logits)
+    complain(noise > LARGEST_NOISE, f"float32: {noise:.1e}; logits' deviation {logits.std():.2f}")
+    for name, mutation in case.all_mutations().items():
+        case.write(path, mutation)
+        with Float64():
+            effect = nmse(one_shot(built(path, torch.float64), ids), logits)
+        complain(effect < SMALLEST_EFFECT, f"{name}: {effect:.1e}")
+    return answers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--only", default=".*", metavar="PATTERN", help="a regular expression for the cases' names")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    transformers.logging.set_verbosity_error()
+    failures = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for case in CASES:
+            if re.fullmatch(args.only, case.name):
+                print(case.name, flush=True)
+                write(case, check(case, pathlib.Path(temporary), failures), args.folder / f"{case.name}.gguf")
+    if failures:
+        sys.exit("\n".join(failures))
+
+
+if __name__ == "__main__":
+    main()
