@@ -1,7 +1,6 @@
 #include "models/arch/architecture.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "models/arch/decoder.h"
@@ -9,17 +8,25 @@
 
 namespace shoal::models {
 
-void llama(Decoder& d);
-void qwen2(Decoder& d);
+#define SHOAL_ARCHITECTURE(name, models, rope, define, read) \
+  void define(Decoder& d);                                   \
+  void read(const HparamsReader& in, Hparams& h);
+#include "models/arch/architectures.def"
+
+void nothing_more(const HparamsReader&, Hparams&) {}
 
 namespace {
 
-constexpr std::array kArchitectures{
-    Architecture{"llama", RopeMode::kNeighbours, llama},
-    Architecture{"qwen2", RopeMode::kHalves, qwen2},
+constexpr Architecture kArchitectures[] = {
+#define SHOAL_ARCHITECTURE(name, models, rope, define, read) {name, models, RopeMode::rope, define, read},
+#include "models/arch/architectures.def"
 };
 
 }  // namespace
+
+std::span<const Architecture> architectures() {
+  return kArchitectures;
+}
 
 std::vector<TensorSpec> Architecture::tensors(const Hparams& hparams, const IsThere& is_there) const {
   std::vector<TensorSpec> specs;
@@ -27,7 +34,7 @@ std::vector<TensorSpec> Architecture::tensors(const Hparams& hparams, const IsTh
   KvCache cache;
   declare_cache(cache, hparams, {1, DType::kF32, DType::kF32});
   Decoder decoder(name, hparams, cache, {}, [&](const TensorSpec& spec) -> Tensor* {
-    if (is_there && !is_there(spec)) return nullptr;
+    if (is_there ? !is_there(spec) : spec.alternative) return nullptr;
     specs.push_back(spec);
     return scratch.add(spec.name, DType::kF32, spec.shape);
   });

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -29,11 +30,12 @@ struct ModelTensor {
 /// The graph of one batch. Inputs are written before each run; everything belongs to `graph`.
 struct DecoderGraph {
   std::unique_ptr<Graph> graph;
-  Tensor* tokens = nullptr;      ///< i32 [n]: token ids
-  Tensor* positions = nullptr;   ///< i32 [n]: place of each token in its text
-  Tensor* cache_rows = nullptr;  ///< i32 [n]: row of the KV cache that each token is written to; < 0: to none
-  Tensor* out_ids = nullptr;     ///< i32 [outputs]: tokens of the batch whose logits are wanted
-  Tensor* logits = nullptr;      ///< f32 [vocab, outputs], an output of the graph unless candidates are
+  Tensor* tokens = nullptr;       ///< i32 [n]: token ids
+  Tensor* positions = nullptr;    ///< i32 [n]: place of each token in its text
+  Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache that each token is written to; < 0: to none
+  Tensor* out_ids = nullptr;      ///< i32 [outputs]: tokens of the batch whose logits are wanted
+  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: what queries are multiplied by (AttentionTemperature); or nullptr
+  Tensor* logits = nullptr;       ///< f32 [vocab, outputs], an output of the graph unless candidates are
   /// The candidates best tokens of each output, best first, the lower id of equals: i32 [candidates, outputs] and f32
   /// [1, candidates, outputs], outputs of the graph. nullptr where logits are.
   Tensor* candidate_ids = nullptr;
@@ -51,18 +53,22 @@ struct BatchShape {
 using IsThere = std::function<bool(const TensorSpec&)>;
 
 struct Architecture {
-  std::string_view name;  ///< general.architecture of the file, and the prefix of its keys
-  RopeMode rope;          ///< files do not say it
+  std::string_view name;    ///< general.architecture of the file, and the prefix of its keys
+  std::string_view models;  ///< whose files these are, for people
+  RopeMode rope;            ///< files do not say it
   void (*define)(Decoder& decoder);
+  ReadHparams read;
 
   /// The tensors of a model file in the order in which they are used, frequency factors last; all, optional ones
-  /// included, unless `is_there` says which.
+  /// included but no alternatives, unless `is_there` says which.
   std::vector<TensorSpec> tensors(const Hparams& hparams, const IsThere& is_there = {}) const;
   /// `weights` holds the tensors by name, `cache` those of the KV cache.
   DecoderGraph build(const Hparams& hparams, const TensorContext& weights, const KvCache& cache,
                      BatchShape batch) const;
 };
 
+/// All of them, as listed in architectures.def.
+std::span<const Architecture> architectures();
 /// Throws InvalidArgument that names the file and lists the known ones.
 const Architecture& find_architecture(std::string_view name, std::string_view path);
 

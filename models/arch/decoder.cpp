@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 
@@ -21,7 +22,7 @@ std::string Layer::name(std::string_view of) const {
 }
 
 Tensor* Layer::weight(std::string_view of, Shape shape, Cut cut, TensorRole role) {
-  return d_.source_({name(of) + ".weight", shape, index_, cut, false, false, role});
+  return d_.source_({name(of) + ".weight", shape, index_, cut, false, false, false, role});
 }
 
 /// `of`.weight [x, rows] times x, plus `of`.bias. A cut of the rows cuts the bias alike; one of axis 0 makes partial
@@ -31,19 +32,36 @@ Tensor* Layer::linear(std::string_view of, Tensor* x, int64_t rows, Cut cut, Bia
   Tensor* added = nullptr;
   if (bias != Bias::kNone) {
     const Cut with_rows = cut.axis == 1 ? Cut{cut.group, 0, cut.scale} : kMirrored;
-    added = d_.source_({name(of) + ".bias", {rows, 1, 1, 1}, index_, with_rows, bias == Bias::kOptional, true});
+    added = d_.source_({name(of) + ".bias", {rows, 1, 1, 1}, index_, with_rows, bias == Bias::kOptional, false, true});
   }
   if (added == nullptr) return mul_mat(g_, matrix, x, name(result));
   return shoal::add(g_, mul_mat(g_, matrix, x, name(result) + ".product"), added, name(result));
 }
 
+Tensor* Layer::scaled_rms(Tensor* x, Tensor* weight, std::string_view result) {
+  return mul(g_, shoal::rms_norm(g_, x, {d_.h_.norm_eps}, name(result) + ".rms"), weight, name(result));
+}
+
 Tensor* Layer::rms_norm(Tensor* x, std::string_view of, std::string_view result) {
-  Tensor* factors = d_.source_({name(of) + ".weight", {x->shape[0], 1, 1, 1}, index_, kMirrored, false, true});
-  return d_.norm(x, factors, name(result));
+  return scaled_rms(x, d_.factors(name(of), x, index_), result);
+}
+
+Tensor* Layer::optional_rms_norm(Tensor* x, std::string_view of, std::string_view result) {
+  Tensor* weight = d_.factors(name(of), x, index_, true);
+  return weight == nullptr ? x : scaled_rms(x, weight, result);
+}
+
+Tensor* Layer::layer_norm(Tensor* x, std::string_view of, std::string_view result) {
+  Tensor* weight = d_.factors(name(of), x, index_);
+  return mul(g_, shoal::layer_norm(g_, x, {d_.h_.norm_eps}, name(result) + ".centred"), weight, name(result));
 }
 
 Tensor* Layer::add(Tensor* a, Tensor* b, std::string_view result) {
   return shoal::add(g_, a, b, name(result));
+}
+
+Tensor* Layer::residual(Tensor* x, Tensor* added, std::string_view result) {
+  return add(x, d_.scaled(added, d_.h_.residual_scale, added->name + ".scaled"), result);
 }
 
 /// [dim * heads, t] -> [dim, heads, t].
@@ -56,7 +74,35 @@ Tensor* Layer::by_tokens(Tensor* heads) {
   return permute(g_, heads, {0, 2, 1, 3}, heads->name + ".by_token");
 }
 
+/// One product for all three. Heads are told apart as rows of heads, so that nothing is moved.
+std::optional<Qkv> Layer::fused_qkv(Tensor* x, Bias bias) {
+  const int64_t k = h_.head_dim_k, v = h_.head_dim_v, all = h_.heads + 2 * h_.kv_heads;
+  Cut cut{CutGroup::kQueryHeads, 1, k, {{{CutGroup::kKvHeads, k}, {CutGroup::kKvHeads, v}}}};
+  const int64_t rows = h_.heads * k + h_.kv_heads * (k + v);
+  TensorSpec spec{name("attn_qkv.weight"), {x->shape[0], rows, 1, 1}, index_, cut, true, true};
+  Tensor* matrix = d_.source_(spec);
+  if (matrix == nullptr) return std::nullopt;
+  require<InvalidArgument>(k == v, "{}: keys of {} and values of {} elements in one tensor are not supported",
+                           spec.name, k, v);
+  Tensor* product = mul_mat(g_, matrix, x, name("qkv"));
+  if (bias != Bias::kNone) {
+    cut.axis = 0;
+    Tensor* added = d_.source_({name("attn_qkv.bias"), {rows, 1, 1, 1}, index_, cut, true, true, true});
+    if (added != nullptr) product = shoal::add(g_, product, added, name("qkv.biased"));
+  }
+  Tensor* heads = reshape(g_, product, {k, all, d_.batch_.tokens, 1}, name("qkv.heads"));
+  const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
+    return slice(g_, heads, {1, begin, length}, name(result));
+  };
+  Qkv out;
+  out.q = part(0, h_.heads, "q");
+  out.k = part(h_.heads, h_.kv_heads, "k");
+  out.v = part(h_.heads + h_.kv_heads, h_.kv_heads, "v");
+  return out;
+}
+
 Qkv Layer::qkv(Tensor* x, Bias bias) {
+  if (const std::optional<Qkv> fused = fused_qkv(x, bias)) return *fused;
   const int64_t k = h_.head_dim_k, v = h_.head_dim_v;
   Qkv out;
   out.q = by_heads(linear("attn_q", x, h_.heads * k, {CutGroup::kQueryHeads, 1, k}, bias, "q"), k);
@@ -65,17 +111,59 @@ Qkv Layer::qkv(Tensor* x, Bias bias) {
   return out;
 }
 
+Qkv Layer::norm_projections(const Qkv& heads) {
+  const int64_t dim = h_.head_dim_k, t = d_.batch_.tokens;
+  const auto flat = [&](Tensor* x) { return reshape(g_, x, {x->shape[0] * x->shape[1], t, 1, 1}, x->name + ".flat"); };
+  const auto mean = [&](Tensor* x) {
+    Tensor* sum = sum_rows(g_, unary(g_, x, UnaryKind::kSqr, x->name + ".squares"), x->name + ".sum");
+    return scale(g_, sum, {1.0f / static_cast<float>(x->shape[0])}, x->name + ".mean");
+  };
+  Tensor *q = flat(heads.q), *k = flat(heads.k);
+  Tensor* q_mean = mean(q);
+  Tensor* both = concat(g_, {q_mean, mean(k)}, 0, name("qk_means"));
+  Tensor* rms =
+      unary(g_, scale(g_, both, {1.0f, d_.h_.norm_eps}, name("qk_means.eps")), UnaryKind::kSqrt, name("qk_rms"));
+  const auto normed = [&](Tensor* x, int64_t which, CutGroup group, std::string_view of, std::string_view result) {
+    const Shape elements{x->shape[0], 1, 1, 1};
+    Tensor* weight = d_.source_({name(of) + ".weight", elements, index_, {group, 0, dim}, false, false, true});
+    Tensor* by = slice(g_, rms, {0, which, 1}, name(result) + ".rms");
+    return by_heads(mul(g_, div(g_, x, by, name(result) + ".divided"), weight, name(result)), dim);
+  };
+  Qkv out = heads;
+  out.q = normed(q, 0, CutGroup::kQueryHeads, "attn_q_norm", "q_normed");
+  out.k = normed(k, 1, CutGroup::kKvHeads, "attn_k_norm", "k_normed");
+  return out;
+}
+
+Tensor* Layer::norm_heads(Tensor* heads, CutGroup group, std::string_view of, std::string_view result) {
+  const Shape elements{heads->shape[0], heads->shape[1], 1, 1};
+  Tensor* weight = d_.source_({name(of) + ".weight", elements, index_, {group, 1, 1}, true, false, true});
+  if (weight == nullptr) return heads;
+  return mul(g_, shoal::layer_norm(g_, heads, {d_.h_.norm_eps}, name(result) + ".centred"), weight, name(result));
+}
+
 Tensor* Layer::rope(Tensor* heads, Tensor* factors, std::string_view result) {
+  if (h_.rope.dims == 0) return heads;
   return shoal::rope(g_, heads, d_.out_.positions, factors, h_.rope, name(result));
 }
 
-Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v) {
+Tensor* Layer::temper(Tensor* queries) {
+  if (d_.out_.temperature == nullptr) return queries;
+  return mul(g_, queries, d_.out_.temperature, name("q_tempered"));
+}
+
+Tensor* Layer::sinks() {
+  const Cut by_heads{CutGroup::kQueryHeads, 0, 1};
+  return d_.source_({name("attn_sinks.weight"), {h_.heads, 1, 1, 1}, index_, by_heads, false, false, true});
+}
+
+Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
   const auto store = [&](Tensor* cache, Tensor* heads, std::string_view result) {
     return set_rows(g_, cache, by_tokens(heads), d_.out_.cache_rows, {}, name(result));
   };
   Tensor* keys = store(d_.cache_.k[static_cast<size_t>(index_)], k, "keys");
   Tensor* values = store(d_.cache_.v[static_cast<size_t>(index_)], v, "values");
-  Tensor* heads = shoal::attention(g_, by_tokens(q), keys, values, d_.out_.positions, nullptr, nullptr, h_.attention,
+  Tensor* heads = shoal::attention(g_, by_tokens(q), keys, values, d_.out_.positions, nullptr, sinks, h_.attention,
                                    name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
@@ -84,48 +172,32 @@ Tensor* Layer::project(Tensor* attended, Bias bias) {
   return linear("attn_output", attended, d_.h_.embd, {CutGroup::kQueryHeads, 0, h_.head_dim_v}, bias, "attn_out");
 }
 
-Tensor* Layer::gated_ffn(Tensor* x, GluKind activation) {
-  const Cut columns{CutGroup::kFeedForward, 1, 1}, rows{CutGroup::kFeedForward, 0, 1};
-  Tensor* gate = linear("ffn_gate", x, h_.ff, columns, Bias::kNone, "gate");
-  Tensor* up = linear("ffn_up", x, h_.ff, columns, Bias::kNone, "up");
-  Tensor* hidden = glu(g_, gate, up, activation, name("hidden"));
-  return linear("ffn_down", hidden, d_.h_.embd, rows, Bias::kNone, "ffn_out");
+Tensor* Layer::activate(Tensor* gate, Tensor* up, Activation activation, std::string_view result) {
+  if (activation == Activation::kSwiglu) return glu(g_, gate, up, GluKind::kSwiglu, name(result));
+  if (activation == Activation::kGeglu) return glu(g_, gate, up, GluKind::kGeglu, name(result));
+  constexpr float kMost = 7.0f, kInfinity = std::numeric_limits<float>::infinity();
+  gate = clamp(g_, gate, {-kInfinity, kMost}, name(result) + ".gate");
+  up = scale(g_, clamp(g_, up, {-kMost, kMost}, name(result) + ".up"), {1.0f, 1.0f}, name(result) + ".up_and_one");
+  return glu(g_, gate, up, GluKind::kGegluQuick, name(result));
 }
 
-/// Which experts each token takes, i32 [used, t], and their weights, f32 [1, used, t].
-std::pair<Tensor*, Tensor*> Layer::route(Tensor* x) {
-  const int64_t experts = d_.h_.experts, used = d_.h_.experts_used, t = d_.batch_.tokens;
-  Tensor* logits = linear("ffn_gate_inp", x, experts, kMirrored, Bias::kNone, "router");
-  Tensor* all = soft_max(g_, logits, nullptr, nullptr, {}, name("router.probabilities"));
-  Tensor* ids = top_k(g_, all, used, name("router.ids"));
-  Tensor* rows = reshape(g_, all, {1, experts, t, 1}, name("router.rows"));
-  // The token axis is a batch axis of get_rows: each token's ids choose among its own probabilities.
-  Tensor* best = get_rows(g_, rows, ids, {}, name("router.best"));
-  Tensor* columns = reshape(g_, best, {used, t, 1, 1}, name("router.best_columns"));
-  Tensor* total = sum_rows(g_, columns, name("router.total"));
-  Tensor* weights = div(g_, columns, total, name("router.normalised"));
-  return {ids, reshape(g_, weights, {1, used, t, 1}, name("router.weights"))};
-}
-
-Tensor* Layer::gated_experts(Tensor* x, GluKind activation) {
-  const int64_t embd = d_.h_.embd, t = d_.batch_.tokens;
+Tensor* Layer::feed_forward(Tensor* x, const FeedForward& kind) {
+  if (h_.experts > 0) {
+    Tensor* chosen = experts(x, kind);
+    return h_.shared_ff == 0 ? chosen : add(chosen, shared_expert(x, kind), "ffn_out");
+  }
   const Cut columns{CutGroup::kFeedForward, 1, 1}, rows{CutGroup::kFeedForward, 0, 1};
-  auto [ids, weights] = route(x);
-  const auto times = [&, ids = ids](std::string_view of, Tensor* input, int64_t length, Cut cut,
-                                    std::string_view result) {
-    Tensor* matrices = weight(of, {input->shape[0], length, d_.h_.experts, 1}, cut, TensorRole::kExperts);
-    return mul_mat_id(g_, matrices, input, ids, {}, name(result));
-  };
-  Tensor* input = reshape(g_, x, {embd, 1, t, 1}, name("experts.input"));
-  Tensor* gate = times("ffn_gate_exps", input, h_.ff, columns, "experts.gate");
-  Tensor* up = times("ffn_up_exps", input, h_.ff, columns, "experts.up");
-  Tensor* hidden = glu(g_, gate, up, activation, name("experts.hidden"));
-  Tensor* each = times("ffn_down_exps", hidden, embd, rows, "experts.each");
-  Tensor* weighted = mul(g_, each, weights, name("experts.weighted"));
-  // One chain from the partial products to their sum, so that nothing but the sum is ever reduced between devices.
-  Tensor* by_element =
-      contiguous(g_, permute(g_, weighted, {1, 0, 2, 3}, name("experts.by_element")), name("experts.columns"));
-  return reshape(g_, sum_rows(g_, by_element, name("experts.sum")), {embd, t, 1, 1}, name("ffn_out"));
+  Tensor* hidden = nullptr;
+  if (kind.fused) {
+    check(kind.activation == Activation::kSwiglu && kind.bias == Bias::kNone, "no model has this fused");
+    const Cut both{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};
+    hidden =
+        glu_fused(g_, linear("ffn_up", x, 2 * h_.ff, both, Bias::kNone, "gate_up"), GluKind::kSwiglu, name("hidden"));
+  } else {
+    Tensor* gate = linear("ffn_gate", x, h_.ff, columns, kind.bias, "gate");
+    hidden = activate(gate, linear("ffn_up", x, h_.ff, columns, kind.bias, "up"), kind.activation, "hidden");
+  }
+  return linear("ffn_down", hidden, d_.h_.embd, rows, kind.bias, "ffn_out");
 }
 
 Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& cache, BatchShape batch,
@@ -137,39 +209,78 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
   out_.positions = out_.graph->input("positions", DType::kI32, per_token);
   out_.cache_rows = out_.graph->input("cache_rows", DType::kI32, per_token);
   out_.out_ids = out_.graph->input("out_ids", DType::kI32, {batch.outputs, 1, 1, 1});
+  if (hparams.temperature.scale != 0.0f) {
+    out_.temperature = out_.graph->input("temperature", DType::kF32, {1, 1, batch.tokens, 1});
+  }
   for (int layer = 0; layer < hparams.layers; ++layer) layers_.emplace_back(*this, layer);
 }
 
-Tensor* Decoder::norm(Tensor* x, Tensor* weight, const std::string& result) {
-  Graph& g = *out_.graph;
-  return mul(g, shoal::rms_norm(g, x, {h_.norm_eps}, result + ".rms"), weight, result);
+Tensor* Decoder::scaled(Tensor* x, float factor, const std::string& result) {
+  return factor == 1.0f ? x : scale(*out_.graph, x, {factor}, result);
+}
+
+/// One for each element of axis 0.
+Tensor* Decoder::factors(const std::string& of, Tensor* x, int layer, bool optional) {
+  return source_({of + ".weight", {x->shape[0], 1, 1, 1}, layer, kMirrored, optional, false, true});
 }
 
 Tensor* Decoder::embed() {
   // The table stays whole: cut by rows, looking tokens up would cost one more all-reduce a step.
-  embedding_ =
-      source_({"token_embd.weight", {h_.embd, h_.vocab, 1, 1}, -1, kMirrored, false, false, TensorRole::kEmbedding});
-  return get_rows(*out_.graph, embedding_, out_.tokens, {}, "embd");
+  embedding_ = source_(
+      {"token_embd.weight", {h_.embd, h_.vocab, 1, 1}, -1, kMirrored, false, false, false, TensorRole::kEmbedding});
+  return scaled(get_rows(*out_.graph, embedding_, out_.tokens, {}, "embd"), h_.embedding_scale, "embd_scaled");
 }
 
 Tensor* Decoder::rope_factors() {
-  return source_(
-      {"rope_freqs.weight", {h_.rope.dims / 2, 1, 1, 1}, -1, kMirrored, true, true, TensorRole::kRopeFactors});
+  if (h_.rope.dims == 0) return nullptr;
+  const auto find = [&](std::string name, bool alternative) {
+    const Shape pairs{h_.rope.dims / 2, 1, 1, 1};
+    return source_({std::move(name), pairs, -1, kMirrored, true, alternative, true, TensorRole::kRopeFactors});
+  };
+  Tensor* for_all = find("rope_freqs.weight", false);
+  Tensor* for_long = find("rope_factors_long.weight", true);
+  Tensor* for_short = find("rope_factors_short.weight", true);
+  require<InvalidArgument>((for_long == nullptr) == (for_short == nullptr),
+                           "rope_factors_long and rope_factors_short belong together, and one is missing; convert the "
+                           "model again");
+  if (for_all != nullptr) return for_all;
+  return cache_.rows > h_.rope.original_context ? for_long : for_short;
 }
 
 Tensor* Decoder::rms_norm(Tensor* x, std::string_view of, std::string_view result) {
-  Tensor* factors = source_({std::string(of) + ".weight", {x->shape[0], 1, 1, 1}, -1, kMirrored, false, true});
-  return norm(x, factors, std::string(result));
+  Tensor* weight = factors(std::string(of), x, -1);
+  Graph& g = *out_.graph;
+  return mul(g, shoal::rms_norm(g, x, {h_.norm_eps}, std::string(result) + ".rms"), weight, std::string(result));
+}
+
+Tensor* Decoder::layer_norm(Tensor* x, std::string_view of, std::string_view result) {
+  Tensor* weight = factors(std::string(of), x, -1);
+  Graph& g = *out_.graph;
+  return mul(g, shoal::layer_norm(g, x, {h_.norm_eps}, std::string(result) + ".centred"), weight, std::string(result));
 }
 
 Tensor* Decoder::wanted_rows(Tensor* x) {
   return get_rows(*out_.graph, x, out_.out_ids, {}, "out_rows");
 }
 
-void Decoder::head(Tensor* x) {
+void Decoder::head(Tensor* x, Bias bias) {
+  Graph& g = *out_.graph;
   const Cut rows{CutGroup::kVocabulary, 1, 1};
-  Tensor* matrix = source_({"output.weight", {h_.embd, h_.vocab, 1, 1}, -1, rows, true, false, TensorRole::kHead});
-  add_outputs(mul_mat(*out_.graph, matrix != nullptr ? matrix : embedding_, x, "logits"));
+  Tensor* matrix =
+      source_({"output.weight", {h_.embd, h_.vocab, 1, 1}, -1, rows, true, false, false, TensorRole::kHead});
+  Tensor* added = nullptr;
+  if (bias != Bias::kNone) {
+    const Cut elements{CutGroup::kVocabulary, 0, 1};
+    added = source_({"output.bias", {h_.vocab, 1, 1, 1}, -1, elements, bias == Bias::kOptional, false, true});
+  }
+  Tensor* logits = mul_mat(g, matrix != nullptr ? matrix : embedding_, x, "logits");
+  if (added != nullptr) logits = add(g, logits, added, "logits.biased");
+  logits = scaled(logits, h_.logit_scale, "logits.scaled");
+  if (const float cap = h_.logit_softcap; cap > 0.0f) {
+    Tensor* bent = unary(g, scale(g, logits, {1.0f / cap}, "logits.of_cap"), UnaryKind::kTanh, "logits.tanh");
+    logits = scale(g, bent, {cap}, "logits.capped");
+  }
+  add_outputs(logits);
 }
 
 /// Makes the logits the graph's output, or their candidates.

@@ -7,17 +7,18 @@
 //       auto [q, k, v] = l.qkv(normed, Bias::kNone);
 //       q = l.rope(q, nullptr, "q_rope");
 //       k = l.rope(k, nullptr, "k_rope");
-//       x = l.add(x, l.project(l.attention(q, k, v), Bias::kNone), "attn_residual");
+//       x = l.residual(x, l.project(l.attention(q, k, v), Bias::kNone), "attn_residual");
 //       normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-//       x = l.add(x, l.gated_ffn(normed, GluKind::kSwiglu), "ffn_residual");
+//       x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
 //     }
 //     d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 //   }
 //
 // Each call that needs a weight says its name, shape and cut to a WeightSource, which gives the tensor: of a scratch
 // graph when tensors are declared, of the model when a graph is built (architecture.h). So there is no second list of
-// weights. What differs between models is data: hyper-parameters of the layer, which say kind and base of RoPE, scale,
-// window and soft-cap of attention; arguments; and tensors that are there or not.
+// weights. What differs between models is data: hyper-parameters, which say kind and base of RoPE, scale, window and
+// soft-cap of attention, experts and how they are chosen, scales of embedding, residuals and logits; arguments; and
+// tensors that are there or not.
 //
 // Shapes are innermost first, for t tokens: activations f32 [n, t], heads f32 [head_dim, heads, t]. `result` names the
 // node. Nodes come in the order of the calls, so a call takes at most one other call as its argument. A Decoder lives
@@ -25,10 +26,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "graph/ops/ops.h"
@@ -46,36 +47,77 @@ struct Qkv {
   Tensor *q = nullptr, *k = nullptr, *v = nullptr;  ///< f32 [head_dim, heads or kv_heads, t]
 };
 
+/// What a feed-forward block makes of gate and up. kClampedSwiglu: min(gate, 7) * sigmoid(1.702 min(gate, 7)) *
+/// (clamp(up, -7, 7) + 1).
+enum class Activation : uint8_t { kSwiglu, kGeglu, kClampedSwiglu };
+
+struct FeedForward {
+  Activation activation = Activation::kSwiglu;
+  Bias bias = Bias::kNone;   ///< of its products and of the router's
+  bool fused = false;        ///< ffn_up has the rows of the gate, then those of up
+  bool shared_gate = false;  ///< the shared expert counts sigmoid(ffn_gate_inp_shexp x)
+};
+
 class Layer {
  public:
   Layer(Decoder& decoder, int index);
 
-  /// x / rms(x) * `weight`.weight, which has a factor for each element.
-  Tensor* rms_norm(Tensor* x, std::string_view weight, std::string_view result);
-  Tensor* add(Tensor* a, Tensor* b, std::string_view result);
+  /// The hyper-parameters that are its own.
+  const LayerHparams& hparams() const { return h_; }
 
-  /// attn_q, attn_k and attn_v times x, cut by KV heads and the query heads that share them.
+  /// x / rms(x) * `weight`.weight, which has a factor for each element of axis 0: of activations, or of each head.
+  Tensor* rms_norm(Tensor* x, std::string_view weight, std::string_view result);
+  /// The same where the file has `weight`; else x.
+  Tensor* optional_rms_norm(Tensor* x, std::string_view weight, std::string_view result);
+  /// (x - mean(x)) / deviation(x) * `weight`.weight.
+  Tensor* layer_norm(Tensor* x, std::string_view weight, std::string_view result);
+  Tensor* add(Tensor* a, Tensor* b, std::string_view result);
+  /// x + what a block adds to it, times the model's residual_scale.
+  Tensor* residual(Tensor* x, Tensor* added, std::string_view result);
+
+  /// attn_q, attn_k and attn_v times x, or the same in one tensor (attn_qkv), cut by KV heads and the query heads that
+  /// share them.
   Qkv qkv(Tensor* x, Bias bias);
+  /// q and k each divided by the rms over all its heads, times attn_q_norm and attn_k_norm. Between devices the two
+  /// sums of squares are added at once: two numbers for each token.
+  Qkv norm_projections(const Qkv& heads);
+  /// layer_norm of each head where the file has `weight`, with factors for each element of all heads, which are query
+  /// heads or KV heads.
+  Tensor* norm_heads(Tensor* heads, CutGroup group, std::string_view weight, std::string_view result);
   /// Turns heads by their positions as the layer's RopeParams say. `factors`: Decoder::rope_factors() or nullptr.
   Tensor* rope(Tensor* heads, Tensor* factors, std::string_view result);
+  /// Queries times their AttentionTemperature, if the model has one.
+  Tensor* temper(Tensor* queries);
+  /// attn_sinks, f32 [heads].
+  Tensor* sinks();
   /// Writes k and v to the cache and attends to it: f32 [head_dim_v * heads, t].
-  Tensor* attention(Tensor* q, Tensor* k, Tensor* v);
+  Tensor* attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks = nullptr);
   /// attn_output times what attention() gave.
   Tensor* project(Tensor* attended, Bias bias);
 
-  /// ffn_down times (activation(ffn_gate x) * ffn_up x), cut by feed-forward columns.
-  Tensor* gated_ffn(Tensor* x, GluKind activation);
-  /// The same of the `experts_used` best experts, whose probabilities (soft_max of the router's logits) are scaled to
-  /// a sum of 1 and weigh their results. Every expert is cut by its columns.
-  Tensor* gated_experts(Tensor* x, GluKind activation);
+  /// ffn_down times activation(ffn_gate x, ffn_up x), cut by feed-forward columns. In layers with experts the same of
+  /// the `experts_used` best, weighed as the model's Routing says, and of the shared expert; each is cut by its
+  /// columns.
+  Tensor* feed_forward(Tensor* x, const FeedForward& kind);
 
  private:
   std::string name(std::string_view of) const;
   Tensor* weight(std::string_view of, Shape shape, Cut cut, TensorRole role = TensorRole::kBlock);
+  Tensor* scaled_rms(Tensor* x, Tensor* weight, std::string_view result);
   Tensor* linear(std::string_view of, Tensor* x, int64_t rows, Cut cut, Bias bias, std::string_view result);
   Tensor* by_heads(Tensor* x, int64_t dim);
   Tensor* by_tokens(Tensor* heads);
-  std::pair<Tensor*, Tensor*> route(Tensor* x);
+  std::optional<Qkv> fused_qkv(Tensor* x, Bias bias);
+  Tensor* activate(Tensor* gate, Tensor* up, Activation activation, std::string_view result);
+  // experts.cpp
+  struct Chosen {
+    Tensor *ids, *weights;
+  };
+  Chosen route(Tensor* x, Bias bias);
+  Tensor* expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias);
+  Tensor* sum_of_experts(Tensor* each, Tensor* weights, std::string_view prefix, std::string_view result);
+  Tensor* experts(Tensor* x, const FeedForward& kind);
+  Tensor* shared_expert(Tensor* x, const FeedForward& kind);
 
   Decoder& d_;
   Graph& g_;
@@ -93,15 +135,18 @@ class Decoder {
   const Hparams& hparams() const { return h_; }
   std::span<Layer> layers() { return layers_; }
 
-  /// The rows of token_embd that the tokens name: f32 [embd, t].
+  /// The rows of token_embd that the tokens name, times the model's embedding_scale: f32 [embd, t].
   Tensor* embed();
-  /// rope_freqs, f32 [dims / 2]; nullptr where the model has none.
+  /// f32 [dims / 2]: rope_freqs, or of rope_factors_long and rope_factors_short the long ones if the context is longer
+  /// than the original one; nullptr where the model has none.
   Tensor* rope_factors();
   Tensor* rms_norm(Tensor* x, std::string_view weight, std::string_view result);
+  Tensor* layer_norm(Tensor* x, std::string_view weight, std::string_view result);
   /// Of x those of the tokens whose logits are wanted: f32 [embd, outputs].
   Tensor* wanted_rows(Tensor* x);
-  /// Ends the graph: output (token_embd where the model has no other head) times x are the logits.
-  void head(Tensor* x);
+  /// Ends the graph: output (token_embd where the model has no other head) times x are the logits, scaled and capped as
+  /// the model has it.
+  void head(Tensor* x, Bias bias = Bias::kNone);
 
   /// The graph, once head() has ended it.
   DecoderGraph take();
@@ -109,7 +154,9 @@ class Decoder {
  private:
   friend class Layer;
 
-  Tensor* norm(Tensor* x, Tensor* weight, const std::string& result);
+  /// x times a number; x itself for 1.
+  Tensor* scaled(Tensor* x, float factor, const std::string& result);
+  Tensor* factors(const std::string& of, Tensor* x, int layer, bool optional = false);
   void add_outputs(Tensor* logits);
 
   const Hparams& h_;

@@ -3,96 +3,31 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <string_view>
 
-#include "base/error.h"
-#include "models/gguf/cursor.h"
+#include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
+
+std::vector<bool> HparamsReader::pattern_or(std::string_view name, int64_t layers, int64_t fallback) const {
+  const GgufValue* value = file_.find_value(key(name));
+  if (value != nullptr && value->type == GgufType::kArray) {
+    const std::vector<bool> each = file_.get_array<bool>(key(name));
+    need_layers(name, each.size(), layers);
+    return each;
+  }
+  const int64_t period = count_or_zero_or(name, fallback);
+  std::vector<bool> each(static_cast<size_t>(layers));
+  for (size_t i = 0; period > 0 && i < each.size(); ++i) each[i] = static_cast<int64_t>(i) % period < period - 1;
+  return each;
+}
+
 namespace {
 
-// Counts are kept below 2^30 so that the product of any two of them fits into int64.
-constexpr int64_t kLargest = int64_t{1} << 30;
 constexpr int64_t kMostLayers = 65536;
 
-/// Reads keys below one prefix and checks their ranges.
-class Reader {
- public:
-  Reader(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
-
-  std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
-  bool has(std::string_view name) const { return file_.has(key(name)); }
-
-  int64_t count(std::string_view name, int64_t most = kLargest) const {
-    int64_t value = file_.get_positive(key(name));
-    within(name, value, most);
-    return value;
-  }
-  int64_t count_or(std::string_view name, int64_t fallback) const { return has(name) ? count(name) : fallback; }
-
-  /// Of each layer: the file has one number for all of them, or an array.
-  std::vector<int64_t> counts(std::string_view name, int64_t layers) const {
-    const GgufValue* value = file_.find_value(key(name));
-    if (value == nullptr || value->type != GgufType::kArray) {
-      return std::vector<int64_t>(static_cast<size_t>(layers), count(name));
-    }
-    const std::vector<int64_t> all =
-        value->element == GgufType::kI32 ? widened<int32_t>(name) : widened<uint32_t>(name);
-    need(static_cast<int64_t>(all.size()) == layers, name, "has {} numbers for {} layers", all.size(), layers);
-    for (const int64_t one : all) {
-      need(one > 0, name, "should be positive in every layer, found {}", one);
-      within(name, one, kLargest);
-    }
-    return all;
-  }
-
-  /// Absent counts as 0, which means "none of these".
-  int64_t count_or_zero(std::string_view name) const {
-    return file_.get_or<uint32_t>(key(name), 0) == 0 ? 0 : count(name);
-  }
-
-  float positive(std::string_view name) const { return checked(name, file_.get<float>(key(name))); }
-  float positive_or(std::string_view name, float fallback) const {
-    return checked(name, file_.get_or<float>(key(name), fallback));
-  }
-  /// 0 is a number that files use for "none".
-  float not_negative_or(std::string_view name, float fallback) const {
-    const float value = file_.get_or<float>(key(name), fallback);
-    need(std::isfinite(value) && value >= 0.0f, name, "should be a number from 0 on, found {}", value);
-    return value;
-  }
-  std::string text_or(std::string_view name, std::string fallback) const {
-    return file_.get_or<std::string>(key(name), std::move(fallback));
-  }
-
-  template <class... Args>
-  void need(bool condition, std::string_view name, fmt::format_string<Args...> format, Args&&... args) const {
-    if (condition) return;
-    fail<InvalidArgument>("{}: key '{}' {}; convert the model again", file_.path(), printable(key(name)),
-                          fmt::format(format, std::forward<Args>(args)...));
-  }
-
- private:
-  template <class T>
-  std::vector<int64_t> widened(std::string_view name) const {
-    const std::vector<T> stored = file_.get_array<T>(key(name));
-    return {stored.begin(), stored.end()};
-  }
-  void within(std::string_view name, int64_t value, int64_t most) const {
-    need(value <= most, name, "is {}, more than the {} that can be right", value, most);
-  }
-  float checked(std::string_view name, float value) const {
-    need(std::isfinite(value) && value > 0.0f, name, "should be a positive number, found {}", value);
-    return value;
-  }
-
-  const GgufFile& file_;
-  std::string prefix_;
-};
-
 /// What all layers have alike, and the first layer's own.
-void read_heads(const Reader& in, Hparams& h) {
+void read_heads(const HparamsReader& in, Hparams& h) {
   bool explicit_length = in.has("attention.key_length") && in.has("attention.value_length");
   in.need(explicit_length || h.embd % h.heads == 0, "attention.head_count",
           "is {}, which does not divide the embedding length {}", h.heads, h.embd);
@@ -106,9 +41,9 @@ struct LayerCounts {
   std::vector<int64_t> ff, heads, kv_heads;
 };
 
-LayerCounts read_counts(const Reader& in, const Hparams& h) {
+LayerCounts read_counts(const HparamsReader& in, const Hparams& h) {
   LayerCounts counts;
-  counts.ff = in.counts("feed_forward_length", h.layers);
+  counts.ff = in.counts(in.has("feed_forward_length") ? "feed_forward_length" : "expert_feed_forward_length", h.layers);
   counts.heads = in.counts("attention.head_count", h.layers);
   const bool has_kv = in.has("attention.head_count_kv");
   counts.kv_heads = has_kv ? in.counts("attention.head_count_kv", h.layers) : counts.heads;
@@ -123,46 +58,51 @@ void set_counts(LayerHparams& layer, const LayerCounts& counts, size_t index) {
   layer.ff = counts.ff[index], layer.heads = counts.heads[index], layer.kv_heads = counts.kv_heads[index];
 }
 
-/// With everything else read: the layers, if they differ.
-void set_layers(Hparams& h, const LayerCounts& counts) {
-  const auto alike = [](const std::vector<int64_t>& all) {
-    return std::equal(all.begin() + 1, all.end(), all.begin());
-  };
-  if (alike(counts.ff) && alike(counts.heads) && alike(counts.kv_heads)) return;
-  h.per_layer.assign(counts.ff.size(), h);
-  for (size_t i = 0; i < h.per_layer.size(); ++i) set_counts(h.per_layer[i], counts, i);
+std::vector<LayerHparams> layers_of(const Hparams& h, const LayerCounts& counts) {
+  std::vector<LayerHparams> layers(static_cast<size_t>(h.layers), h);
+  for (size_t i = 0; i < layers.size(); ++i) set_counts(layers[i], counts, i);
+  return layers;
 }
 
-void scale_none(const Reader&, Hparams&) {}
+void scale_none(const HparamsReader&, Hparams&) {}
+
+/// Factors of their own for contexts beyond the original one are tensors (Decoder::rope_factors).
+void scale_by_factors(const HparamsReader& in, Hparams& h) {
+  h.rope.original_context = in.count_or_zero("rope.scaling.original_context_length");
+}
 
 /// Absent or 0: the positions stay as they are. Files from before the scaling keys have another name for the factor.
-void scale_linear(const Reader& in, Hparams& h) {
+void scale_linear(const HparamsReader& in, Hparams& h) {
   const bool has_factor = in.has("rope.scaling.factor");
   const float factor = in.not_negative_or(has_factor ? "rope.scaling.factor" : "rope.scale_linear", 0.0f);
   h.rope.freq_scale = factor == 0.0f ? 1.0f : 1.0f / factor;
 }
 
-void scale_yarn(const Reader& in, Hparams& h) {
+void scale_yarn(const HparamsReader& in, Hparams& h) {
   scale_linear(in, h);
   h.rope.ext_factor = in.not_negative_or("rope.scaling.yarn_ext_factor", 1.0f);
   h.rope.attn_factor *= in.positive_or("rope.scaling.yarn_attn_factor", 1.0f);
   h.rope.beta_fast = in.positive_or("rope.scaling.yarn_beta_fast", h.rope.beta_fast);
   h.rope.beta_slow = in.positive_or("rope.scaling.yarn_beta_slow", h.rope.beta_slow);
+  // The part of the magnitude that the model was trained without.
+  const float without = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
+  h.rope.attn_factor /= 1.0f + 0.1f * without * std::log(1.0f / h.rope.freq_scale);
   const int64_t original = in.count_or_zero("rope.scaling.original_context_length");
   h.rope.original_context = original == 0 ? h.context : original;
 }
 
 struct RopeScaling {
   std::string_view name;
-  void (*read)(const Reader& in, Hparams& h);
+  void (*read)(const HparamsReader& in, Hparams& h);
 };
-constexpr std::array<RopeScaling, 3> kRopeScalings{{
+constexpr std::array<RopeScaling, 4> kRopeScalings{{
     {"none", scale_none},
     {"linear", scale_linear},
     {"yarn", scale_yarn},
+    {"longrope", scale_by_factors},
 }};
 
-void read_rope(const Reader& in, RopeMode mode, Hparams& h) {
+void read_rope(const HparamsReader& in, RopeMode mode, Hparams& h) {
   h.rope.mode = mode;
   h.rope.base = in.positive_or("rope.freq_base", 10000.0f);
   h.rope.dims = in.count_or("rope.dimension_count", h.head_dim_k);
@@ -174,43 +114,91 @@ void read_rope(const Reader& in, RopeMode mode, Hparams& h) {
   for (const RopeScaling& scaling : kRopeScalings) {
     if (scaling.name == kind) return scaling.read(in, h);
   }
-  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear and yarn", printable(kind));
+  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear, yarn and longrope", printable(kind));
 }
 
-void read_experts(const Reader& in, Hparams& h) {
+Gating read_gating(const HparamsReader& in) {
+  const int64_t number = in.count_or_zero("expert_gating_func");
+  in.need(number <= static_cast<int64_t>(Gating::kSqrtSoftplus), "expert_gating_func",
+          "is {}; known are 1 (soft_max), 2 (sigmoid), 3 (soft_max of the chosen) and 4 (root of softplus)", number);
+  return number == 0 ? Gating::kSoftMax : static_cast<Gating>(number);
+}
+
+void read_experts(const HparamsReader& in, Hparams& h) {
   h.experts = in.count_or_zero("expert_count");
   if (h.experts == 0) return;
   h.experts_used = in.count("expert_used_count");
   in.need(h.experts_used <= h.experts, "expert_used_count", "is {}, more than the {} experts", h.experts_used,
           h.experts);
+  const int64_t groups = in.count_or_zero("expert_group_count");
+  in.need(groups <= 1, "expert_group_count", "is {}; experts in groups are not supported", groups);
+  h.routing.gating = read_gating(in);
+  h.routing.normalised = in.flag_or("expert_weights_norm", h.routing.gating != Gating::kSigmoid);
+  const float scale = in.not_negative_or("expert_weights_scale", 0.0f);
+  h.routing.scale = scale == 0.0f ? 1.0f : scale;
 }
 
-int64_t read_vocab(const GgufFile& file, const Reader& in) {
+/// Layers of draft heads (multi-token prediction) at the end are not part of the model.
+int64_t read_layers(const HparamsReader& in) {
+  const int64_t all = in.count("block_count", kMostLayers), drafts = in.count_or_zero("nextn_predict_layers");
+  in.need(drafts < all, "nextn_predict_layers", "is {}, but there are {} layers in all", drafts, all);
+  return all - drafts;
+}
+
+int64_t read_vocab(const GgufFile& file, const HparamsReader& in) {
   int64_t rows = file.tensor("token_embd.weight").shape[1];
   int64_t vocab = in.count_or("vocab_size", rows);
   in.need(vocab == rows, "vocab_size", "is {}, but token_embd.weight has {} rows", vocab, rows);
-  in.need(vocab > 0 && vocab <= kLargest, "vocab_size", "is {}; it must be in 1..{}", vocab, kLargest);
+  in.need(vocab > 0 && vocab <= HparamsReader::kLargest, "vocab_size", "is {}; it must be in 1..{}", vocab,
+          HparamsReader::kLargest);
   return vocab;
 }
 
 }  // namespace
 
-Hparams read_hparams(const GgufFile& file, RopeMode rope) {
+Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more) {
   Hparams h;
   h.architecture = file.get<std::string>("general.architecture");
-  Reader in(file, h.architecture);
-  h.layers = in.count("block_count", kMostLayers);
+  HparamsReader in(file, h.architecture);
+  h.layers = read_layers(in);
   h.context = in.count("context_length");
   h.embd = in.count("embedding_length");
   const LayerCounts counts = read_counts(in, h);
   set_counts(h, counts, 0);
-  h.norm_eps = in.positive("attention.layer_norm_rms_epsilon");
+  const bool has_rms = in.has("attention.layer_norm_rms_epsilon") || !in.has("attention.layer_norm_epsilon");
+  h.norm_eps = in.positive(has_rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
   read_heads(in, h);
   read_rope(in, rope, h);
   read_experts(in, h);
   h.vocab = read_vocab(file, in);
-  set_layers(h, counts);
+  h.per_layer = layers_of(h, counts);
+  if (read_more != nullptr) read_more(in, h);
+  // All alike: one for all of them.
+  static_cast<LayerHparams&>(h) = h.per_layer.front();
+  if (std::equal(h.per_layer.begin() + 1, h.per_layer.end(), h.per_layer.begin())) h.per_layer.clear();
   return h;
+}
+
+void read_windows(const HparamsReader& in, Hparams& h, int64_t window, int64_t period) {
+  window = in.count_or_zero_or("attention.sliding_window", window);
+  const std::vector<bool> windowed = in.pattern_or("attention.sliding_window_pattern", h.layers, period);
+  for (size_t i = 0; i < h.per_layer.size(); ++i) h.per_layer[i].attention.window = windowed[i] ? window : 0;
+}
+
+void read_expert_width(const HparamsReader& in, Hparams& h) {
+  in.need(h.experts > 0, "expert_count", "is missing or 0 in a model of experts");
+  for (LayerHparams& layer : h.per_layer) {
+    layer.ff = in.count_or("expert_feed_forward_length", std::max<int64_t>(1, layer.ff / h.experts_used));
+  }
+}
+
+void read_leading_dense(const HparamsReader& in, Hparams& h) {
+  const int64_t dense = std::min(in.count_or_zero("leading_dense_block_count"), h.layers);
+  const std::vector<int64_t> ff = in.counts("feed_forward_length", h.layers);
+  for (size_t i = 0; i < static_cast<size_t>(dense); ++i) {
+    h.per_layer[i].experts = h.per_layer[i].shared_ff = 0;
+    h.per_layer[i].ff = ff[i];
+  }
 }
 
 }  // namespace shoal::models

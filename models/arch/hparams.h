@@ -19,16 +19,37 @@ namespace shoal::models {
 
 /// What layers may differ in.
 struct LayerHparams {
-  int64_t ff = 0;  ///< of the feed-forward block, of one expert where there are experts
+  int64_t ff = 0;         ///< of the feed-forward block, of one expert where there are experts
+  int64_t experts = 0;    ///< 0: dense
+  int64_t shared_ff = 0;  ///< of the expert that all tokens use besides; 0: there is none
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim_k = 0;
   int64_t head_dim_v = 0;
-  RopeParams rope;
+  RopeParams rope;  ///< dims 0: positions turn nothing
   AttentionParams attention{.causal = true};
 
   /// Query heads that share a KV head.
   int64_t group() const { return heads / kv_heads; }
+  bool operator==(const LayerHparams&) const = default;
+};
+
+/// What a router makes of its logits. Numbers as in expert_gating_func.
+enum class Gating : uint8_t { kSoftMax = 1, kSigmoid, kSoftMaxOfChosen, kSqrtSoftplus };
+
+/// How experts are chosen and weighed.
+struct Routing {
+  Gating gating = Gating::kSoftMax;
+  bool normalised = true;  ///< the weights of the chosen add up to 1
+  float scale = 1.0f;      ///< of the weights, after that
+  bool operator==(const Routing&) const = default;
+};
+
+/// Queries at position p are multiplied by 1 + scale * ln(1 + floor(p / context)).
+struct AttentionTemperature {
+  float scale = 0.0f;  ///< 0: they are not
+  int64_t context = 0;
+  bool operator==(const AttentionTemperature&) const = default;
 };
 
 /// As its own LayerHparams it has those of the first layer.
@@ -38,9 +59,14 @@ struct Hparams : LayerHparams {
   int64_t context = 0;  ///< positions the model was trained for
   int64_t embd = 0;
   int64_t vocab = 0;
-  int64_t experts = 0;  ///< 0: dense
   int64_t experts_used = 0;
+  Routing routing;
+  AttentionTemperature temperature;
   float norm_eps = 0.0f;
+  float embedding_scale = 1.0f;
+  float residual_scale = 1.0f;  ///< of what attention and feed-forward block add
+  float logit_scale = 1.0f;
+  float logit_softcap = 0.0f;           ///< c > 0: logits become c * tanh(logit / c)
   std::vector<LayerHparams> per_layer;  ///< empty: all layers are alike
 
   const LayerHparams& layer(int64_t index) const {
@@ -48,7 +74,11 @@ struct Hparams : LayerHparams {
   }
 };
 
+class HparamsReader;
+/// What an architecture has beyond the keys that all have. Gets the model with all of `per_layer` filled in.
+using ReadHparams = void (*)(const HparamsReader& in, Hparams& h);
+
 /// `rope`: which elements of a head are turned together; files do not say.
-Hparams read_hparams(const GgufFile& file, RopeMode rope);
+Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more = nullptr);
 
 }  // namespace shoal::models

@@ -1,6 +1,7 @@
-// Llama, dense and with experts (Mixtral). Split by heads and feed-forward columns, a layer's two sums are its two
-// all-reduces.
+// Llama, dense and with experts (Mixtral), and Ministral 3. Split by heads and feed-forward columns, a layer's two sums
+// are its two all-reduces.
 #include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
 
@@ -10,15 +11,19 @@ void llama(Decoder& d) {
   for (Layer& l : d.layers()) {
     Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
     auto [q, k, v] = l.qkv(normed, Bias::kOptional);
-    q = l.rope(q, factors, "q_rope");
+    q = l.temper(l.rope(q, factors, "q_rope"));
     k = l.rope(k, factors, "k_rope");
-    x = l.add(x, l.project(l.attention(q, k, v), Bias::kOptional), "attn_residual");
+    x = l.residual(x, l.project(l.attention(q, k, v), Bias::kOptional), "attn_residual");
     normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    Tensor* ffn =
-        d.hparams().experts == 0 ? l.gated_ffn(normed, GluKind::kSwiglu) : l.gated_experts(normed, GluKind::kSwiglu);
-    x = l.add(x, ffn, "ffn_residual");
+    x = l.residual(x, l.feed_forward(normed, {.bias = Bias::kOptional}), "ffn_residual");
   }
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_mistral3(const HparamsReader& in, Hparams& h) {
+  const int64_t original = h.rope.original_context != 0 ? h.rope.original_context : h.context;
+  h.temperature.scale = in.not_negative_or("attention.temperature_scale", 0.0f);
+  h.temperature.context = in.count_or("attention.temperature_length", original);
 }
 
 }  // namespace shoal::models

@@ -1,6 +1,7 @@
 #include "models/arch/model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -49,11 +50,21 @@ std::vector<TensorSpec> match(const GgufFile& file, const Architecture& architec
   });
 }
 
+/// Is it of a layer of draft heads, which follow the model's own?
+bool is_of_draft(std::string_view name, int64_t layers) {
+  int64_t layer = -1;
+  if (!name.starts_with("blk.")) return false;
+  std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  return layer >= layers;
+}
+
 /// A tensor that the graph would leave out would make the output silently wrong.
-void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) {
+void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, const Hparams& hparams) {
   std::unordered_set<std::string_view> known;
   for (const TensorSpec& spec : specs) known.insert(spec.name);
+  const bool has_drafts = file.get<uint32_t>(hparams.architecture + ".block_count") > hparams.layers;
   for (const GgufTensor& tensor : file.tensors()) {
+    if (has_drafts && is_of_draft(tensor.name, hparams.layers)) continue;
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
                              file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
@@ -65,9 +76,9 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs) 
 Model::Model(const std::string& path)
     : file(path),
       architecture(&architecture_of(file)),
-      hparams(read_hparams(file, architecture->rope)),
+      hparams(read_hparams(file, architecture->rope, architecture->read)),
       specs(match(file, *architecture, hparams)) {
-  refuse_unknown(file, specs);
+  refuse_unknown(file, specs, hparams);
   for (const TensorSpec& spec : specs) weights.add(spec.name, file.tensor(spec.name).dtype, spec.shape);
 }
 

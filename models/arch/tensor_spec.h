@@ -4,14 +4,16 @@
 // A tensor that may be cut names what one of its axes counts: query heads, KV heads, feed-forward columns or
 // vocabulary rows. The split policy (models/place/split_policy.h) divides each of these groups once per layer, and all
 // tensors that count in the same group are cut alike; `scale` is how many elements of the axis one member of the group
-// takes.
+// takes. The axis of a fused tensor has segments, each of which is cut as the tensor that it stands for.
 //
 //   attn_q      [256, 256]: axis 1 counts query heads, 32 rows each     {kQueryHeads, 1, 32}
 //   attn_k      [256, 128]: axis 1 counts KV heads, 32 rows each        {kKvHeads, 1, 32}
 //   attn_output [256, 256]: axis 0 counts query heads, 32 columns each  {kQueryHeads, 0, 32}
-//   cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
+//   attn_qkv    [256, 512]: query heads, then KV heads, twice           {kQueryHeads, 1, 32, {{{kKvHeads, 32},
+//   {kKvHeads, 32}}}} cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -19,12 +21,19 @@
 
 namespace shoal::models {
 
-enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kFeedForward, kVocabulary };
+enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kFeedForward, kSharedExpert, kVocabulary };
+
+struct CutSegment {
+  CutGroup group = CutGroup::kNone;  ///< kNone: there is no such segment
+  int64_t scale = 1;
+};
 
 struct Cut {
   CutGroup group = CutGroup::kNone;  ///< kNone: every device has all of it
   int axis = 0;
   int64_t scale = 1;  ///< axis length = group length * scale
+  /// Of a fused tensor: what follows on the axis.
+  std::array<CutSegment, 2> more = {};
 };
 
 /// What placement, loading and predictions want to know of a tensor; names are for files and messages.
@@ -43,6 +52,8 @@ struct TensorSpec {
   int layer = -1;  ///< -1: of the whole model
   Cut cut = {};
   bool optional = false;
+  /// In place of tensors that most files have: not among "all tensors" of an architecture.
+  bool alternative = false;
   bool elementwise = false;  ///< added or multiplied element by element (norms, biases): f32 in every file
   TensorRole role = TensorRole::kBlock;
 };

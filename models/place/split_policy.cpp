@@ -30,6 +30,8 @@ Needs collect_needs(std::span<const ModelTensor> tensors) {
     const TensorSpec& spec = *tensor.spec;
     if (spec.cut.group == CutGroup::kNone) continue;
     GroupNeeds& group = needs[{spec.layer, spec.cut.group}];
+    check(spec.cut.axis != 0 || spec.elementwise || spec.cut.more[0].group == CutGroup::kNone,
+          "blocks of {} would be cut", spec.name);
     int64_t elements = std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
     group.bytes += static_cast<double>(bytes_for(tensor.dtype, elements));
     if (spec.cut.axis != 0) continue;
@@ -137,6 +139,8 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
     const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
     if (group == CutGroup::kQueryHeads) add(group, layer.heads, std::lcm(needs.block_unit, layer.group()));
     if (group == CutGroup::kFeedForward) add(group, layer.ff, plain_unit(needs, layer.ff, kFeedForwardUnit));
+    if (group == CutGroup::kSharedExpert)
+      add(group, layer.shared_ff, plain_unit(needs, layer.shared_ff, kFeedForwardUnit));
     if (group == CutGroup::kVocabulary) add(group, h.vocab, plain_unit(needs, h.vocab, kVocabularyUnit));
   }
   return units;
@@ -156,6 +160,9 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
     partitions_[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
     partitions_[{layer, CutGroup::kFeedForward}] =
         divide_plain(feed_forward, needs[{layer, CutGroup::kFeedForward}], own.ff, kFeedForwardUnit);
+    if (own.shared_ff == 0) continue;
+    partitions_[{layer, CutGroup::kSharedExpert}] =
+        divide_plain(feed_forward, needs[{layer, CutGroup::kSharedExpert}], own.shared_ff, kFeedForwardUnit);
   }
   whole.add(attention);
   whole.add(feed_forward);
@@ -177,8 +184,14 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   auto found = cuts_.find(tensor.name);
   require<InvalidArgument>(found != cuts_.end(), "the split policy does not know the tensor {}", describe(tensor));
   const auto& [layer, cut] = found->second;
-  if (cut.group == CutGroup::kNone || is_everywhere(partition(layer, cut.group))) return meta::SplitState::mirrored();
-  return meta::SplitState::split(cut.axis, partition(layer, cut.group).scale_up(cut.scale));
+  const bool is_mirrored = cut.group == CutGroup::kNone ||
+                           (cut.more[0].group == CutGroup::kNone && is_everywhere(partition(layer, cut.group)));
+  if (is_mirrored) return meta::SplitState::mirrored();
+  std::vector<meta::Partition> segments{partition(layer, cut.group).scale_up(cut.scale)};
+  for (const CutSegment& next : cut.more) {
+    if (next.group != CutGroup::kNone) segments.push_back(partition(layer, next.group).scale_up(next.scale));
+  }
+  return meta::SplitState::split(cut.axis, segments.size() == 1 ? segments[0] : meta::Partition::concat(segments));
 }
 
 }  // namespace shoal::models

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 #include <string>
 
@@ -31,6 +32,16 @@ int64_t power_below(int64_t count) {
 Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
   const int64_t room = round_up(tokens, most);
   return {tokens, {room, round_up(outputs, room)}};
+}
+
+/// Of each token what its queries are multiplied by.
+std::vector<float> temperatures(const AttentionTemperature& of, std::span<const int32_t> positions) {
+  std::vector<float> factors;
+  for (const int32_t position : positions) {
+    const int64_t contexts = std::max<int64_t>(position, 0) / of.context;
+    factors.push_back(1.0f + of.scale * std::log1p(static_cast<float>(contexts)));
+  }
+  return factors;
 }
 
 }  // namespace
@@ -190,6 +201,12 @@ void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
   tensor_set(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
   tensor_set(*c.graph.positions, positions_.data() + begin, 0, bytes);
   tensor_set(*c.graph.cache_rows, positions_.data() + begin, 0, bytes);
+  if (c.graph.temperature != nullptr) {
+    const auto positions = std::span<const int32_t>(positions_).subspan(static_cast<size_t>(begin));
+    const std::vector<float> factors =
+        temperatures(model_.hparams.temperature, positions.first(static_cast<size_t>(c.shape.tokens)));
+    tensor_set(*c.graph.temperature, factors.data(), 0, bytes);
+  }
   tensor_set(*c.graph.out_ids, out_ids, 0, static_cast<size_t>(c.shape.outputs) * sizeof(int32_t));
   scheduler_->compute_async(*c.graph.graph);
   latest_ = &c;

@@ -27,9 +27,8 @@ class PlainLlama {
       attention(prefix, h_.layer(layer), x);
       for (Row& r : x) {
         Row normed = norm(r, prefix + "ffn_norm.weight");
-        add(r, h_.experts == 0
-                   ? ffn(prefix + "ffn_gate.weight", prefix + "ffn_up.weight", prefix + "ffn_down.weight", 0, normed)
-                   : experts(prefix, normed));
+        add(r, h_.experts == 0 ? ffn(prefix + "ffn_gate", prefix + "ffn_up", prefix + "ffn_down", 0, normed)
+                               : experts(prefix, normed));
       }
     }
     bool tied = model_.file.find_tensor("output.weight") == nullptr;
@@ -66,9 +65,9 @@ class PlainLlama {
     return out;
   }
 
-  Row linear(const std::string& name, const Row& x) const {
-    Row out = times(name + ".weight", x);
-    if (has(name + ".bias")) add(out, row(name + ".bias", 0));
+  Row linear(const std::string& name, const Row& x, int64_t index = 0) const {
+    Row out = times(name + ".weight", x, index);
+    if (has(name + ".bias")) add(out, row(name + ".bias", index));
     return out;
   }
 
@@ -165,9 +164,9 @@ class PlainLlama {
   }
 
   Row ffn(const std::string& gate, const std::string& up, const std::string& down, int64_t index, const Row& x) const {
-    Row hidden = times(gate, x, index), other = times(up, x, index);
+    Row hidden = linear(gate, x, index), other = linear(up, x, index);
     for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = hidden[i] / (1.0 + std::exp(-hidden[i])) * other[i];
-    return times(down, hidden, index);
+    return linear(down, hidden, index);
   }
 
   Row experts(const std::string& prefix, const Row& x) const {
@@ -182,8 +181,7 @@ class PlainLlama {
     for (int64_t expert : order) total += probabilities[expert];
     Row out(h_.embd);
     for (int64_t expert : order) {
-      Row each = ffn(prefix + "ffn_gate_exps.weight", prefix + "ffn_up_exps.weight", prefix + "ffn_down_exps.weight",
-                     expert, x);
+      Row each = ffn(prefix + "ffn_gate_exps", prefix + "ffn_up_exps", prefix + "ffn_down_exps", expert, x);
       for (double& value : each) value *= probabilities[expert] / total;
       add(out, each);
     }

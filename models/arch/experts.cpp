@@ -1,0 +1,105 @@
+// Feed-forward blocks of experts: which ones a token takes, what they give, and the expert that all tokens use.
+#include "base/error.h"
+#include "models/arch/decoder.h"
+
+namespace shoal::models {
+namespace {
+
+// What weights of experts are divided by is at least this, as a sum of sigmoids may vanish.
+constexpr float kLeastTotal = 6.103515625e-5f;  // 2^-14
+
+}  // namespace
+
+/// Which experts each token takes, i32 [used, t], and their weights, f32 [1, used, t].
+Layer::Chosen Layer::route(Tensor* x, Bias bias) {
+  const int64_t count = h_.experts, used = d_.h_.experts_used, t = d_.batch_.tokens;
+  const Routing& routing = d_.h_.routing;
+  Tensor* logits = linear("ffn_gate_inp", x, count, {}, bias, "router");
+  Tensor* all = logits;
+  if (routing.gating == Gating::kSoftMax)
+    all = soft_max(g_, logits, nullptr, nullptr, {}, name("router.probabilities"));
+  if (routing.gating == Gating::kSigmoid) all = unary(g_, logits, UnaryKind::kSigmoid, name("router.probabilities"));
+  if (routing.gating == Gating::kSqrtSoftplus) {
+    Tensor* positive = unary(g_, logits, UnaryKind::kSoftplus, name("router.softplus"));
+    all = unary(g_, positive, UnaryKind::kSqrt, name("router.probabilities"));
+  }
+  // Some models choose by other numbers than they weigh by.
+  Tensor* preference = d_.source_({name("exp_probs_b.bias"), {count, 1, 1, 1}, index_, {}, true, false, true});
+  Tensor* preferred = preference == nullptr ? all : add(all, preference, "router.preferred");
+  Tensor* ids = top_k(g_, preferred, used, name("router.ids"));
+  Tensor* rows = reshape(g_, all, {1, count, t, 1}, name("router.rows"));
+  // The token axis is a batch axis of get_rows: each token's ids choose among its own probabilities.
+  Tensor* best = get_rows(g_, rows, ids, {}, name("router.best"));
+  Tensor* weights = reshape(g_, best, {used, t, 1, 1}, name("router.best_columns"));
+  if (routing.gating == Gating::kSoftMaxOfChosen) {
+    weights = soft_max(g_, weights, nullptr, nullptr, {}, name("router.normalised"));
+  } else if (routing.normalised) {
+    Tensor* total = sum_rows(g_, weights, name("router.total"));
+    if (routing.gating != Gating::kSoftMax) {
+      total = clamp(g_, total, {kLeastTotal, std::numeric_limits<float>::max()}, name("router.divisor"));
+    }
+    weights = div(g_, weights, total, name("router.normalised"));
+  }
+  weights = d_.scaled(weights, routing.scale, name("router.scaled"));
+  return {ids, reshape(g_, weights, {1, used, t, 1}, name("router.weights"))};
+}
+
+/// Of the experts that `ids` names, f32 [length, used, t]; nullptr where there are none.
+Tensor* Layer::expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias) {
+  if (bias == Bias::kNone) return nullptr;
+  const Shape shape{length, h_.experts, 1, 1};
+  Tensor* table = d_.source_({name(of) + ".bias", shape, index_, cut, bias == Bias::kOptional, false, true});
+  if (table == nullptr) return nullptr;
+  const int64_t used = ids->shape[0], t = ids->shape[1];
+  Tensor* flat = reshape(g_, ids, {used * t, 1, 1, 1}, name(of) + ".ids");
+  return reshape(g_, get_rows(g_, table, flat, {}, name(of) + ".rows"), {length, used, t, 1}, name(of) + ".biases");
+}
+
+/// [n, used, t] times their weights, summed: [n, t].
+Tensor* Layer::sum_of_experts(Tensor* each, Tensor* weights, std::string_view prefix, std::string_view result) {
+  const auto named = [&](std::string_view what) { return name(fmt::format("{}.{}", prefix, what)); };
+  Tensor* weighted = mul(g_, each, weights, named("weighted"));
+  // One chain from the partial products to their sum, so that nothing but the sum is ever reduced between devices.
+  Tensor* by_element = contiguous(g_, permute(g_, weighted, {1, 0, 2, 3}, named("by_element")), named("columns"));
+  return reshape(g_, sum_rows(g_, by_element, named("sum")), {each->shape[0], each->shape[2], 1, 1}, name(result));
+}
+
+Tensor* Layer::experts(Tensor* x, const FeedForward& kind) {
+  const int64_t embd = d_.h_.embd, t = d_.batch_.tokens;
+  const Cut columns{CutGroup::kFeedForward, 1, 1}, rows{CutGroup::kFeedForward, 0, 1};
+  const auto [ids, weights] = route(x, kind.bias);
+  const auto times = [&, ids = ids](std::string_view of, Tensor* input, int64_t length, Cut cut,
+                                    std::string_view result) {
+    Tensor* matrices = weight(of, {input->shape[0], length, h_.experts, 1}, cut, TensorRole::kExperts);
+    return mul_mat_id(g_, matrices, input, ids, {}, name(result));
+  };
+  const auto biased = [&, ids = ids](Tensor* product, std::string_view of, std::string_view result) {
+    Tensor* added = expert_biases(of, ids, h_.ff, {CutGroup::kFeedForward, 0, 1}, kind.bias);
+    return added == nullptr ? product : add(product, added, result);
+  };
+  Tensor* input = reshape(g_, x, {embd, 1, t, 1}, name("experts.input"));
+  Tensor* gate =
+      biased(times("ffn_gate_exps", input, h_.ff, columns, "experts.gate"), "ffn_gate_exps", "experts.gate.biased");
+  Tensor* up = biased(times("ffn_up_exps", input, h_.ff, columns, "experts.up"), "ffn_up_exps", "experts.up.biased");
+  Tensor* hidden = activate(gate, up, kind.activation, "experts.hidden");
+  Tensor* each = times("ffn_down_exps", hidden, embd, rows, "experts.each");
+  Tensor* sum = sum_of_experts(each, weights, "experts", "ffn_out");
+  // Added once, to the sum over devices.
+  Tensor* biases = expert_biases("ffn_down_exps", ids, embd, {}, kind.bias);
+  if (biases == nullptr) return sum;
+  return add(sum, sum_of_experts(biases, weights, "experts.biases", "experts.bias"), "ffn_out.biased");
+}
+
+Tensor* Layer::shared_expert(Tensor* x, const FeedForward& kind) {
+  const Cut columns{CutGroup::kSharedExpert, 1, 1}, rows{CutGroup::kSharedExpert, 0, 1};
+  Tensor* gate = linear("ffn_gate_shexp", x, h_.shared_ff, columns, Bias::kNone, "shared.gate");
+  Tensor* up = linear("ffn_up_shexp", x, h_.shared_ff, columns, Bias::kNone, "shared.up");
+  Tensor* hidden = activate(gate, up, kind.activation, "shared.hidden");
+  Tensor* out = linear("ffn_down_shexp", hidden, d_.h_.embd, rows, Bias::kNone, "shared.out");
+  if (!kind.shared_gate) return out;
+  Tensor* share = unary(g_, linear("ffn_gate_inp_shexp", x, 1, {}, Bias::kNone, "shared.router"), UnaryKind::kSigmoid,
+                        name("shared.share"));
+  return mul(g_, out, share, name("shared.weighted"));
+}
+
+}  // namespace shoal::models

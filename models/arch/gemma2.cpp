@@ -1,0 +1,35 @@
+// Gemma 2: norms before and after each block, caps on scores and logits, and a window in every other layer.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void gemma2(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
+    auto [q, k, v] = l.qkv(normed, Bias::kNone);
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
+    Tensor* attended = l.project(l.attention(q, k, v), Bias::kNone);
+    x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
+    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
+    Tensor* ffn = l.feed_forward(normed, {Activation::kGeglu});
+    x = l.residual(x, l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed"), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_gemma2(const HparamsReader& in, Hparams& h) {
+  constexpr int64_t kLayersOf27b = 46;
+  h.embedding_scale = std::sqrt(static_cast<float>(h.embd));
+  h.logit_softcap = in.not_negative_or("final_logit_softcapping", 30.0f);
+  for (LayerHparams& layer : h.per_layer) {
+    layer.attention.softcap = in.not_negative_or("attn_logit_softcapping", 50.0f);
+    if (h.layers != kLayersOf27b) continue;
+    layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(h.embd) / static_cast<float>(layer.heads));
+  }
+  read_windows(in, h, 4096, 2);
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,38 @@
+// Gemma 3: Gemma 2 with normed heads instead of caps; five of six layers have a window, and a rotation of their own.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void gemma3(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
+    auto [q, k, v] = l.qkv(normed, Bias::kNone);
+    q = l.rope(l.rms_norm(q, "attn_q_norm", "q_normed"), nullptr, "q_rope");
+    k = l.rope(l.rms_norm(k, "attn_k_norm", "k_normed"), nullptr, "k_rope");
+    Tensor* attended = l.project(l.attention(q, k, v), Bias::kNone);
+    x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
+    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
+    Tensor* ffn = l.feed_forward(normed, {Activation::kGeglu});
+    x = l.residual(x, l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed"), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_gemma3(const HparamsReader& in, Hparams& h) {
+  constexpr int64_t kLayersOf27b = 62;
+  h.embedding_scale = std::sqrt(static_cast<float>(h.embd));
+  h.logit_softcap = in.not_negative_or("final_logit_softcapping", 0.0f);
+  read_windows(in, h, 0, 6);
+  for (LayerHparams& layer : h.per_layer) {
+    if (h.layers == kLayersOf27b) {
+      layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(h.embd) / static_cast<float>(layer.heads));
+    }
+    if (layer.attention.window == 0) continue;
+    layer.rope.base = in.positive_or("rope.freq_base_swa", 10000.0f);
+    layer.rope.freq_scale = 1.0f;
+  }
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,182 @@
+// Every architecture against Hugging Face transformers: tiny random models (scripts/reference, written when tests are
+// built) give the logits of tests/models/references, after prompts of 1, 7 and 300 tokens and token by token, on 1 to 8
+// devices, even and uneven; and models in which one element of the formula is another do not.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+// Of f32 arithmetic; what a mutation changes is 1e-5 or more (make_references.py).
+constexpr double kClose = 1e-9, kOther = 1e-6;
+
+std::string model_path(const std::string& name) {
+  return fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, name);
+}
+
+/// What a prompt is answered with: logits of some of its positions.
+struct Answer {
+  std::vector<int32_t> ids, rows;
+  std::vector<float> logits;
+};
+
+struct ReferenceCase {
+  explicit ReferenceCase(const std::string& name)
+      : file(SHOAL_SOURCE_DIR "/tests/models/references/" + name + ".gguf") {
+    for (const int length : {1, 7, 300}) {
+      answers.push_back({values<int32_t>(fmt::format("ids.{}", length)),
+                         values<int32_t>(fmt::format("rows.{}", length)),
+                         values<float>(fmt::format("logits.{}", length))});
+    }
+  }
+  template <class T>
+  std::vector<T> values(const std::string& name) const {
+    const GgufTensor& tensor = file.tensor(name);
+    std::vector<T> out(tensor.bytes / sizeof(T));
+    file.read(tensor, 0, std::as_writable_bytes(std::span(out)));
+    return out;
+  }
+
+  GgufFile file;
+  std::vector<Answer> answers;
+};
+
+std::vector<std::string> names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> cases() {
+  return names(SHOAL_SOURCE_DIR "/tests/models/references");
+}
+
+/// How far logits are from the reference's.
+class Distance {
+ public:
+  void add(std::span<const float> found, std::span<const float> expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double difference = static_cast<double>(found[i]) - expected[i];
+      difference_ += difference * difference;
+      expected_ += static_cast<double>(expected[i]) * expected[i];
+    }
+  }
+  /// Normalised mean square error.
+  double nmse() const { return difference_ / expected_; }
+
+ private:
+  double difference_ = 0, expected_ = 0;
+};
+
+struct DevicesAndShares {
+  int devices;
+  const char* ratio;
+};
+
+SessionOptions session_options(int64_t context, int64_t batch) {
+  SessionOptions options;
+  options.context = context;
+  options.batch = batch;
+  options.dtype_k = options.dtype_v = DType::kF32;
+  return options;
+}
+
+/// The error of a prompt that is evaluated in pieces, each up to a position with a reference, the last `singles` tokens
+/// one by one.
+double error_of(Session& session, const Answer& answer, int singles) {
+  Distance error;
+  const size_t vocab = answer.logits.size() / answer.rows.size(), end = answer.ids.size();
+  session.rewind(0);
+  size_t at = 0;
+  for (size_t r = 0; r < answer.rows.size(); ++r) {
+    const size_t next = static_cast<size_t>(answer.rows[r]) + 1;
+    while (at < next) {
+      const size_t length = at + static_cast<size_t>(singles) >= end ? 1 : next - at;
+      session.evaluate(std::span(answer.ids).subspan(at, length));
+      at += length;
+    }
+    error.add(session.logits(), std::span(answer.logits).subspan(r * vocab, vocab));
+  }
+  return error.nmse();
+}
+
+double error_of_last(Session& session, const Answer& answer) {
+  Distance error;
+  const size_t vocab = answer.logits.size() / answer.rows.size();
+  session.rewind(0);
+  session.evaluate(answer.ids);
+  error.add(session.logits(), std::span(answer.logits).last(vocab));
+  return error.nmse();
+}
+
+class References : public ::testing::TestWithParam<std::tuple<std::string, DevicesAndShares>> {};
+
+TEST_P(References, LogitsAreThoseOfTransformers) {
+  const auto& [name, mesh] = GetParam();
+  const ReferenceCase reference(name);
+  const auto context = reference.file.get<uint32_t>("reference.context");
+  LoadedModel loaded(model_path(name), mesh.devices, mesh.ratio, session_options(context, 48));
+  for (const Answer& answer : reference.answers) {
+    EXPECT_LE(error_of_last(*loaded.session, answer), kClose) << answer.ids.size() << " tokens at once";
+    const int singles = answer.ids.size() > 7 ? 20 : 7;
+    EXPECT_LE(error_of(*loaded.session, answer, singles), kClose) << answer.ids.size() << " tokens in pieces";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, References,
+    ::testing::Combine(::testing::ValuesIn(cases()),
+                       ::testing::Values(DevicesAndShares{1, ""}, DevicesAndShares{2, ""}, DevicesAndShares{2, "1,3"},
+                                         DevicesAndShares{3, ""}, DevicesAndShares{3, "5,0,2"}, DevicesAndShares{4, ""},
+                                         DevicesAndShares{5, ""}, DevicesAndShares{5, "1,4,2,2,3"},
+                                         DevicesAndShares{6, ""}, DevicesAndShares{7, ""}, DevicesAndShares{8, ""})),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param);
+      std::replace(name.begin(), name.end(), '-', '_');
+      const DevicesAndShares& mesh = std::get<1>(info.param);
+      return fmt::format("{}_{}{}", name, mesh.devices, *mesh.ratio != 0 ? "_uneven" : "");
+    });
+
+class Mutations : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Mutations, ChangeTheLogits) {
+  const std::string& name = GetParam();
+  const ReferenceCase reference(name);
+  const auto context = reference.file.get<uint32_t>("reference.context");
+  const auto mutations = reference.file.get_array<std::string>("reference.mutations");
+  ASSERT_FALSE(mutations.empty());
+  for (const std::string& mutation : mutations) {
+    LoadedModel loaded(model_path(name + "." + mutation), 1, "", session_options(context, 512));
+    double most = 0;
+    for (const Answer& answer : reference.answers) most = std::max(most, error_of_last(*loaded.session, answer));
+    EXPECT_GE(most, kOther) << mutation;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mutations, ::testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(ReferenceCases, CoverEveryArchitecture) {
+  std::set<std::string_view> covered;
+  for (const std::string& name : cases()) {
+    covered.insert(open_model(model_path(name))->architecture->name);
+  }
+  for (const Architecture& architecture : architectures())
+    EXPECT_TRUE(covered.contains(architecture.name)) << architecture.name;
+}
+
+}  // namespace
+}  // namespace shoal::models
