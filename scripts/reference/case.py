@@ -29,8 +29,8 @@ def matrix(*shape, gain=1.0):
     return Tensor(shape, 0.0, gain * math.sqrt(3 / shape[0]))
 
 
-def norm(*shape):
-    return Tensor(shape, 1.0, 0.6)
+def norm(*shape, centre=1.0):
+    return Tensor(shape, centre, 0.6 * centre)
 
 
 def bias(*shape, spread=0.6):
@@ -40,32 +40,39 @@ def bias(*shape, spread=0.6):
 def joined(tensors, names):
     """The rows of the named tensors as one, with the elements that they would have apart."""
     parts = tuple((name, tensors[name]) for name in names)
-    return Tensor((parts[0][1].shape[0], sum(part.shape[1] for _, part in parts)), parts=parts)
+    *length, _ = parts[0][1].shape
+    return Tensor((*length, sum(part.shape[-1] for _, part in parts)), parts=parts)
 
 
-Change = Callable[[np.ndarray, "Case"], np.ndarray]
+Change = Callable[[np.ndarray, "Case", str], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutation:
-    """Keys (None: without it) and what becomes of the tensors whose whole name matches a regular expression."""
+    """Keys (None: without it) and what becomes of the tensors whose whole name matches a regular expression.
+
+    What follows from the architecture and is in no file can only be changed in transformers' configuration: `config`.
+    """
 
     keys: dict = dataclasses.field(default_factory=dict)
     tensors: dict[str, Change] = dataclasses.field(default_factory=dict)
+    config: dict = dataclasses.field(default_factory=dict)
 
 
 def fill(value) -> Change:
-    return lambda values, _: np.full_like(values, value)
+    return lambda values, *_: np.full_like(values, value)
 
 
-def as_other_rope(values, case):
-    """Rows of q or k such that the right kind of rope does with them what the wrong one does with the original's."""
+def as_other_rope(values, case, name):
+    """Rows of q and k such that the right kind of rope does with them what the wrong one does with the original's."""
     dims, length = case.rope_dims, case.head_length
-    heads = values.reshape(-1, length, *values.shape[1:])
     order = np.arange(length)
     pairs = order[:dims].reshape(2, -1).T if case.rope == "norm" else order[:dims].reshape(-1, 2).T
     order[:dims] = pairs.reshape(-1)
-    return np.ascontiguousarray(heads[:, order].reshape(values.shape))
+    rotated = length * (case.keys["attention.head_count"] + case.keys["attention.head_count_kv"])
+    rows, rest = (values[:rotated], values[rotated:]) if "qkv" in name else (values, values[:0])
+    heads = rows.reshape(-1, length, *(() if "norm" in name else values.shape[1:]))
+    return np.concatenate([heads[:, order].reshape(rows.shape), rest])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,18 +119,34 @@ class Case:
         for name in self.tensors:
             part = re.sub(r"blk\.\d+\.", "", name)
             every = rf"(blk\.\d+\.)?{re.escape(part)}"
+            if part.startswith("nextn"):
+                continue
             if part.endswith("norm.weight"):
                 found[part.removesuffix(".weight") + "-one"] = Mutation(tensors={every: fill(1)})
             elif part.endswith(".bias"):
                 found[part.replace(".", "-") + "-zero"] = Mutation(tensors={every: fill(0)})
-        if not any("attn_qkv" in name for name in self.tensors):
-            rows = r"blk\.\d+\.attn_[qk](_norm)?\.(weight|bias)"
-            found["rope-kind"] = Mutation(tensors={rows: as_other_rope})
+        rows = r"blk\.\d+\.attn_([qk](_norm)?|qkv)\.(weight|bias)"
+        found["rope-kind"] = Mutation(tensors={rows: as_other_rope})
         found["rope-base"] = Mutation({"rope.freq_base": self.keys["rope.freq_base"] * 1.5})
         for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
             if key in self.keys:
                 found["norm-epsilon"] = Mutation({key: 0.1})
-        return {name: one for name, one in {**found, **self.mutations}.items() if one is not None}
+        return found | self.mutations
+
+    def files(self) -> dict[str, Mutation]:
+        """The mutations that a file can have."""
+        return {name: one for name, one in self.all_mutations().items() if not one.config}
+
+    def fused(self, name):
+        """The same model with q, k and v in one tensor."""
+        tensors = {}
+        for of, tensor in self.tensors.items():
+            if of.endswith(("attn_q.weight", "attn_q.bias")):
+                names = [of.replace("attn_q", f"attn_{one}") for one in "qkv"]
+                tensors[of.replace("attn_q", "attn_qkv")] = joined(self.tensors, names)
+            elif not of.endswith(("attn_k.weight", "attn_v.weight", "attn_k.bias", "attn_v.bias")):
+                tensors[of] = tensor
+        return dataclasses.replace(self, name=name, tensors=tensors, seed=self.name)
 
     def write(self, path, mutation=Mutation()):
         """The file; `path` is replaced."""
@@ -139,7 +162,7 @@ class Case:
             values = self.values(name)
             for pattern, change in mutation.tensors.items():
                 if re.fullmatch(pattern, name):
-                    values = change(values, self)
+                    values = change(values, self, name)
                     used.add(pattern)
             writer.add_tensor(name, values)
         unused = set(mutation.tensors) - used

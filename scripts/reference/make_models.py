@@ -4,12 +4,15 @@
     scripts/reference/make_models.py FOLDER                        # every case: FOLDER/CASE.gguf
     scripts/reference/make_models.py FOLDER --mutations            # and FOLDER/CASE.MUTATION.gguf
     scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # of the cases that match as a whole
+    scripts/reference/make_models.py FOLDER --check tests/models/references
 
 What the models should answer is in tests/models/references. A mutation changes one element of the formula (a bias,
-a norm, the window, the kind of rope) in the file, and has to change the answer.
+a norm, the window, the kind of rope) in the file, and has to change the answer. --check fails unless the references
+were made with the same bytes.
 """
 
 import argparse
+import hashlib
 import pathlib
 import re
 import sys
@@ -21,7 +24,19 @@ from measuring import python  # noqa: E402
 if __name__ == "__main__":
     python.use_packages("make_models", "gguf", "numpy")
 
+import gguf  # noqa: E402
+
 from cases import CASES  # noqa: E402
+
+
+def check(model, reference):
+    """Exits unless the reference was made with these bytes."""
+    try:
+        wanted = gguf.GGUFReader(reference).fields["reference.sha256"].contents()
+    except (OSError, KeyError, ValueError) as error:
+        sys.exit(f"make_models.py: cannot check {model.name} with {reference}: {error}")
+    if hashlib.sha256(model.read_bytes()).hexdigest() != wanted:
+        sys.exit(f"make_models.py: {model} is not the file that {reference} is about; make_references.py makes it anew")
 
 
 def main():
@@ -29,14 +44,18 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--mutations", action="store_true", help="write the mutations, too")
     parser.add_argument("--only", default=".*", metavar="PATTERN", help="a regular expression for the cases' names")
+    parser.add_argument("--check", type=pathlib.Path, metavar="REFERENCES", help="the folder of the references")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     chosen = [case for case in CASES if re.fullmatch(args.only, case.name)]
     if not chosen:
         sys.exit(f"make_models.py: no case is called {args.only}; there are {', '.join(case.name for case in CASES)}")
     for case in chosen:
-        case.write(args.folder / f"{case.name}.gguf")
-        for name, mutation in case.all_mutations().items() if args.mutations else ():
+        model = args.folder / f"{case.name}.gguf"
+        case.write(model)
+        if args.check:
+            check(model, args.check / model.name)
+        for name, mutation in case.files().items() if args.mutations else ():
             case.write(args.folder / f"{case.name}.{name}.gguf", mutation)
 
 

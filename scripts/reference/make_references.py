@@ -11,6 +11,7 @@ changes the logits. Exits with 1 where one of these fails.
 """
 
 import argparse
+import hashlib
 import pathlib
 import re
 import sys
@@ -25,17 +26,18 @@ import transformers  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from cases import CASES  # noqa: E402
-from hf import gemma, llama, qwen  # noqa: E402
-from hf.source import Source  # noqa: E402
+from hf import cohere, gemma, glm, gpt_oss, granite, llama, olmo, phi, qwen  # noqa: E402
+from hf.source import CONTEXT, Source  # noqa: E402
 
 BUILDERS = {
-    "llama": llama.llama, "mistral3": llama.mistral3, "qwen2": qwen.qwen2, "qwen2moe": qwen.qwen2moe,
-    "qwen3": qwen.qwen3, "qwen3moe": qwen.qwen3moe, "gemma2": gemma.gemma2, "gemma3": gemma.gemma3,
+    "command-r": cohere.command_r, "cohere2": cohere.cohere2, "gemma2": gemma.gemma2, "gemma3": gemma.gemma3,
+    "glm4": glm.glm4, "glm4moe": glm.glm4moe, "gpt-oss": gpt_oss.gpt_oss, "granite": granite.granite,
+    "granitemoe": granite.granitemoe, "llama": llama.llama, "mistral3": llama.mistral3, "olmo2": olmo.olmo2,
+    "phi3": phi.phi3, "qwen2": qwen.qwen2, "qwen2moe": qwen.qwen2moe, "qwen3": qwen.qwen3, "qwen3moe": qwen.qwen3moe,
 }  # fmt: skip
 PROMPTS = {1: [0], 7: list(range(7)), 300: sorted({*range(0, 300, 13), 298, 299})}
-# Of sessions that tests make: below the original context that says "short" and above the one that says "long".
-CONTEXT = 320
-SMALLEST_EFFECT, LARGEST_NOISE = 1e-5, 1e-10
+# NMSE: of a mutated file, and of a change to what is in no file (tests tolerate 1e-9); of a run in float32.
+FILE_EFFECT, CONFIG_EFFECT, LARGEST_NOISE = 1e-5, 1e-8, 1e-10
 
 
 class Float64(TorchFunctionMode):
@@ -50,9 +52,9 @@ class Float64(TorchFunctionMode):
         return function(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
 
 
-def built(path, dtype):
+def built(path, dtype, changes=None):
     torch.set_default_dtype(dtype)
-    source = Source(path)
+    source = Source(path, changes)
     return BUILDERS[source.architecture](source)
 
 
@@ -81,14 +83,16 @@ def prompt(case, length):
     return [int(word) % vocab for word in case.words(f"prompt of {length}", length)]
 
 
-def write(case, answers, path):
+def write(case, answers, digest, path):
+    """The reference; `digest` tells of which bytes."""
     writer = gguf.GGUFWriter(path, "reference")
     writer.add_license("cc0-1.0")
     writer.add_string("reference.case", case.name)
+    writer.add_string("reference.sha256", digest)
     writer.add_string("reference.transformers", transformers.__version__)
     writer.add_string("reference.torch", torch.__version__.split("+")[0])
     writer.add_uint32("reference.context", CONTEXT)
-    writer.add_array("reference.mutations", list(case.all_mutations()))
+    writer.add_array("reference.mutations", list(case.files()))
     for length, (ids, logits) in answers.items():
         writer.add_tensor(f"ids.{length}", np.array(ids, np.int32))
         writer.add_tensor(f"rows.{length}", np.array(PROMPTS[length], np.int32))
@@ -100,7 +104,7 @@ def write(case, answers, path):
 
 
 def check(case, folder, failures):
-    """The case's answers; complaints are appended to `failures`."""
+    """The case's answers and the digest of its file; complaints are appended to `failures`."""
 
     def complain(wrong, text):
         print(f"  {text}{' ***' if wrong else ''}")
@@ -109,6 +113,7 @@ def check(case, folder, failures):
 
     path = folder / "model.gguf"
     case.write(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     with Float64():
         model = built(path, torch.float64)
         answers = {length: (prompt(case, length), None) for length in PROMPTS}
@@ -121,9 +126,9 @@ def check(case, folder, failures):
     for name, mutation in case.all_mutations().items():
         case.write(path, mutation)
         with Float64():
-            effect = nmse(one_shot(built(path, torch.float64), ids), logits)
-        complain(effect < SMALLEST_EFFECT, f"{name}: {effect:.1e}")
-    return answers
+            effect = nmse(one_shot(built(path, torch.float64, mutation.config), ids), logits)
+        complain(effect < (CONFIG_EFFECT if mutation.config else FILE_EFFECT), f"{name}: {effect:.1e}")
+    return answers, digest
 
 
 def main():
@@ -138,7 +143,8 @@ def main():
         for case in CASES:
             if re.fullmatch(args.only, case.name):
                 print(case.name, flush=True)
-                write(case, check(case, pathlib.Path(temporary), failures), args.folder / f"{case.name}.gguf")
+                answers, digest = check(case, pathlib.Path(temporary), failures)
+                write(case, answers, digest, args.folder / f"{case.name}.gguf")
     if failures:
         sys.exit("\n".join(failures))
 

@@ -1,5 +1,6 @@
 """The cases of every family."""
 
-from . import gemma, llama, qwen
+from . import cohere, gemma, glm, gpt_oss, granite, llama, olmo, phi, qwen
 
-CASES = [*llama.CASES, *qwen.CASES, *gemma.CASES]
+FAMILIES = (llama, qwen, gemma, phi, gpt_oss, glm, granite, olmo, cohere)
+CASES = [case for family in FAMILIES for case in family.CASES]

@@ -1,8 +1,6 @@
 """Llama 1 to 3, Mistral, Mixtral, Ministral 3: one block, rope over neighbouring elements."""
 
-import dataclasses
-
-from case import Case, Mutation, Tensor, bias, fill, joined, norm
+from case import Case, Mutation, Tensor, bias, fill, norm
 
 from . import parts
 
@@ -19,18 +17,6 @@ def llama(name, dk=8, biases="", ffn=None, more=None, mutations=None, tied=False
     return Case(name, architecture, "norm", keys, parts.model(E, layers, tied, extra=tensors), mutations or {})
 
 
-def fused(case, name):
-    """The same model with q, k and v in one tensor."""
-    tensors = {}
-    for of, tensor in case.tensors.items():
-        if of.endswith("attn_q.weight"):
-            names = [of.replace("attn_q", f"attn_{one}") for one in "qkv"]
-            tensors[of.replace("attn_q", "attn_qkv")] = joined(case.tensors, names)
-        elif not of.endswith(("attn_k.weight", "attn_v.weight")):
-            tensors[of] = tensor
-    return dataclasses.replace(case, name=name, tensors=tensors, seed=case.name)
-
-
 FACTORS = {"rope_freqs.weight": Tensor((4,), 4.5, 3.5)}
 LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
 FFN_BIASES = {"ffn_gate.bias": bias(FF), "ffn_up.bias": bias(FF), "ffn_down.bias": bias(E)}
@@ -44,7 +30,7 @@ PLAIN = llama("llama")
 
 CASES = [
     PLAIN,
-    fused(PLAIN, "llama-fused"),
+    PLAIN.fused("llama-fused"),
     llama("llama3", tied=True, tensors=FACTORS, mutations={
         "rope-factors-one": Mutation(tensors={"rope_freqs.weight": fill(1)}),
     }),

@@ -15,7 +15,7 @@ def keys(e, layers, heads, kv, ff, dk=None, base=10000.0, epsilon=1e-5):
 
 
 def attention(e, heads, kv, dk, biases="", gain=1.5):
-    """`biases`: of which of q, k, v and o there are any."""
+    """`biases`: of which of q, k, v and o there are."""
     tensors = {
         "attn_norm.weight": norm(e),
         "attn_q.weight": matrix(e, heads * dk, gain=gain),
@@ -34,6 +34,11 @@ def gated(e, ff, suffix=""):
         f"ffn_up{suffix}.weight": matrix(e, ff),
         f"ffn_down{suffix}.weight": matrix(ff, e, gain=1.5),
     }
+
+
+def fused_gated(e, ff):
+    """Gate rows, then up rows in one tensor."""
+    return {"ffn_up.weight": matrix(e, 2 * ff, gain=1.2), "ffn_down.weight": matrix(ff, e, gain=1.5)}
 
 
 def experts(e, ff, count):

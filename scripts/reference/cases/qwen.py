@@ -19,8 +19,11 @@ QWEN2 = parts.attention(E, H, K, E // H, "qkv")
 QWEN3 = parts.attention(E, H, K, 16, gain=1.0) | {"attn_q_norm.weight": norm(16), "attn_k_norm.weight": norm(16)}
 SHARED = parts.gated(E, 64, "_shexp") | {"ffn_gate_inp_shexp.weight": matrix(E)}
 
+PLAIN = qwen("qwen2", QWEN2 | parts.gated(E, FF))
+
 CASES = [
-    qwen("qwen2", QWEN2 | parts.gated(E, FF)),
+    PLAIN,
+    PLAIN.fused("qwen2-fused"),
     qwen("qwen2-tied", QWEN2 | parts.gated(E, FF), tied=True),
     qwen(
         "qwen2moe", QWEN2 | parts.experts(E, 32, 6) | SHARED,
@@ -29,12 +32,12 @@ CASES = [
             "experts-used": MORE_EXPERTS,
             "shared-expert": Mutation(tensors={r"blk\.\d+\.ffn_down_shexp\.weight": fill(0)}),
             "shared-gate": Mutation(tensors={r"blk\.\d+\.ffn_gate_inp_shexp\.weight": fill(0)}),
-            "experts-normalised": Mutation({"expert_weights_norm": True}),
+            "experts-normalised": Mutation(config={"norm_topk_prob": True}),
         },
     ),
     qwen("qwen3", QWEN3 | parts.gated(E, FF), dk=16),
     qwen(
         "qwen3moe", QWEN3 | parts.experts(E, 32, 6), dk=16, more=EXPERTS | {"expert_feed_forward_length": 32},
-        mutations={"experts-used": MORE_EXPERTS},
+        mutations={"experts-used": MORE_EXPERTS, "experts-normalised": Mutation(config={"norm_topk_prob": False})},
     ),
 ]  # fmt: skip

@@ -12,11 +12,11 @@ NORMS = {
 }
 
 
-def weights_of(source, more):
+def weights_of(source):
     weights = Weights(source, minus_one=True)
     for index in range(source.layers):
         weights.attention(index)
-        weights.put_layer(index, NORMS | more)
+        weights.put_layer(index, NORMS)
         weights.gated(index)
     return weights
 
@@ -36,7 +36,7 @@ def gemma2(source):
         "final_logit_softcapping": source.key("final_logit_softcapping", 30.0),
         "rope_parameters": source.rope_parameters(),
     }
-    return build(hf.Gemma2ForCausalLM, hf.Gemma2Config(**config), weights_of(source, {}))
+    return build(hf.Gemma2ForCausalLM, hf.Gemma2Config(**config), weights_of(source))
 
 
 def gemma3(source):
@@ -45,5 +45,4 @@ def gemma3(source):
         "rope_parameters": {"full_attention": source.rope_parameters(), "sliding_attention": windowed},
         "final_logit_softcapping": source.key("final_logit_softcapping", None),
     }
-    norms = {f"attn_{one}_norm.weight": f"self_attn.{one}_norm.weight" for one in "qk"}
-    return build(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(**config), weights_of(source, norms))
+    return build(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(**config), weights_of(source))

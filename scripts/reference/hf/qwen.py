@@ -11,9 +11,6 @@ def weights_of(source, experts=False):
         weights.attention(index)
         weights.put_layer(index, {"attn_norm.weight": "input_layernorm.weight",
                                   "ffn_norm.weight": "post_attention_layernorm.weight"})  # fmt: skip
-        for one in "qk":
-            if source.has(f"blk.{index}.attn_{one}_norm.weight"):
-                weights.put_layer(index, {f"attn_{one}_norm.weight": f"self_attn.{one}_norm.weight"})
         weights.experts(index) if experts else weights.gated(index)
     return weights
 

@@ -3,6 +3,9 @@
 import gguf
 import torch
 
+# Of the sessions that are compared: below the original context of cases with a short form of rope, above that of those
+# with a long one.
+CONTEXT = 320
 MISSING = object()
 
 
@@ -12,7 +15,9 @@ class Source:
     # Nothing in the formula depends on these.
     IDLE = ("vocab_size", "context_length")
 
-    def __init__(self, path):
+    def __init__(self, path, changes=None):
+        """`changes` to the configuration count more than what is in the file."""
+        self.changes = changes or {}
         reader = gguf.GGUFReader(path)
         self.architecture = reader.fields["general.architecture"].contents()
         prefix = self.architecture + "."
@@ -93,10 +98,10 @@ class Source:
             "vocab_size": self.tensors["token_embd.weight"].shape[0], "tie_word_embeddings": self.tied,
             "max_position_embeddings": 512, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
             "attn_implementation": "eager", "experts_implementation": "eager",
-        } | more  # fmt: skip
+        } | more | self.changes  # fmt: skip
 
-    def rope_parameters(self):
-        """The file's rope in transformers' words."""
+    def rope_parameters(self, **more):
+        """The file's rope in transformers' words; `more` counts for YaRN only."""
         parameters = {"rope_theta": self.base, "rope_type": "default"}
         kind = self.key("rope.scaling.type", "none")
         factor = self.key("rope.scaling.factor", 1.0)
@@ -112,6 +117,7 @@ class Source:
             multiplier = self.key("rope.scaling.yarn_log_multiplier", 0.0)
             if multiplier:
                 parameters |= {"mscale": 1.0, "mscale_all_dim": multiplier}
+            parameters |= more
         else:
             assert kind == "none", kind
         return parameters
@@ -144,7 +150,7 @@ class Weights:
             self.put(f"blk.{index}.{name}", f"model.layers.{index}.{to}")
 
     def attention(self, index):
-        """q, k, v and o with the biases that there are, split if they are fused."""
+        """q, k, v and o with the biases and norms that there are; q, k and v split if they are fused."""
         source = self.source
         q, k = source.heads * source.head_dim, source.kv_heads * source.head_dim
         to = f"model.layers.{index}.self_attn."
@@ -161,6 +167,9 @@ class Weights:
                 self.state[f"{to}{one}_proj.{kind}"] = rows
             if source.has(f"blk.{index}.attn_output.{kind}"):
                 self.put(f"blk.{index}.attn_output.{kind}", f"{to}o_proj.{kind}")
+        for one in "qk":
+            if source.has(f"blk.{index}.attn_{one}_norm.weight"):
+                self.put(f"blk.{index}.attn_{one}_norm.weight", f"{to}{one}_norm.weight")
 
     def gated(self, index, to="mlp", suffix=""):
         for part in ("gate", "up", "down"):
