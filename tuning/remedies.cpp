@@ -220,8 +220,7 @@ class Remedying {
     const models::Model& model = scenario_.model;
     const models::SessionOptions& session = scenario_.session;
     models::KvCache cache;
-    declare_cache(cache, model.hparams,
-                  {session_size(model.hparams, session).context, session.dtype_k, session.dtype_v});
+    declare_cache(cache, model.hparams, cache_options(session_size(model.hparams, session), session));
     const bool by_layer = mode == models::SplitMode::kLayer;
     Divided out;
     for (const Tensor* tensor : cache.context.tensors()) out.bytes += static_cast<double>(tensor->bytes());

@@ -27,6 +27,14 @@ struct ModelTensor {
   DType dtype = DType::kF32;
 };
 
+/// What layers with a window have in place of positions and rows where their cache is a ring (kv_cache.h).
+struct WindowInputs {
+  int64_t window = 0, rows = 0;
+  Tensor* cache_rows = nullptr;  ///< i32 [n]: row that each token is written to; < 0: to none
+  Tensor* last_rows = nullptr;   ///< i32 [n]: no row behind this one has been written
+  Tensor* mask = nullptr;        ///< f16 [rows, n]: 0 for rows that the token sees, -inf for others
+};
+
 /// The graph of one batch. Inputs are written before each run; everything belongs to `graph`.
 struct DecoderGraph {
   std::unique_ptr<Graph> graph;
@@ -35,7 +43,8 @@ struct DecoderGraph {
   Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache that each token is written to; < 0: to none
   Tensor* out_ids = nullptr;      ///< i32 [outputs]: tokens of the batch whose logits are wanted
   Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: what queries are multiplied by (AttentionTemperature); or nullptr
-  Tensor* logits = nullptr;       ///< f32 [vocab, outputs], an output of the graph unless candidates are
+  std::vector<WindowInputs> windows;  ///< one for each length of window whose caches are rings
+  Tensor* logits = nullptr;           ///< f32 [vocab, outputs], an output of the graph unless candidates are
   /// The candidates best tokens of each output, best first, the lower id of equals: i32 [candidates, outputs] and f32
   /// [1, candidates, outputs], outputs of the graph. nullptr where logits are.
   Tensor* candidate_ids = nullptr;

@@ -158,13 +158,19 @@ Tensor* Layer::sinks() {
 }
 
 Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
+  const auto layer = static_cast<size_t>(index_);
+  const WindowInputs* ring = d_.cache_.is_ring(layer) ? &d_.window_inputs(h_.attention.window) : nullptr;
   const auto store = [&](Tensor* cache, Tensor* heads, std::string_view result) {
-    return set_rows(g_, cache, by_tokens(heads), d_.out_.cache_rows, {}, name(result));
+    Tensor* rows = ring != nullptr ? ring->cache_rows : d_.out_.cache_rows;
+    return set_rows(g_, cache, by_tokens(heads), rows, {}, name(result));
   };
-  Tensor* keys = store(d_.cache_.k[static_cast<size_t>(index_)], k, "keys");
-  Tensor* values = store(d_.cache_.v[static_cast<size_t>(index_)], v, "values");
-  Tensor* heads = shoal::attention(g_, by_tokens(q), keys, values, d_.out_.positions, nullptr, sinks, h_.attention,
-                                   name("attention"));
+  Tensor* keys = store(d_.cache_.k[layer], k, "keys");
+  Tensor* values = store(d_.cache_.v[layer], v, "values");
+  AttentionParams params = h_.attention;
+  if (ring != nullptr) params.window = 0;  // the mask has it
+  Tensor* heads =
+      shoal::attention(g_, by_tokens(q), keys, values, ring != nullptr ? ring->last_rows : d_.out_.positions,
+                       ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
@@ -212,7 +218,28 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
   if (hparams.temperature.scale != 0.0f) {
     out_.temperature = out_.graph->input("temperature", DType::kF32, {1, 1, batch.tokens, 1});
   }
-  for (int layer = 0; layer < hparams.layers; ++layer) layers_.emplace_back(*this, layer);
+  for (int layer = 0; layer < hparams.layers; ++layer) {
+    layers_.emplace_back(*this, layer);
+    if (cache.is_ring(static_cast<size_t>(layer)))
+      add_window(hparams.layer(layer).attention.window, cache.rows_of(layer));
+  }
+}
+
+void Decoder::add_window(int64_t window, int64_t rows) {
+  const auto is_same = [&](const WindowInputs& other) { return other.window == window; };
+  if (std::any_of(out_.windows.begin(), out_.windows.end(), is_same)) return;
+  const auto input = [&](std::string_view what, DType dtype, Shape shape) {
+    return out_.graph->input(fmt::format("window_{}.{}", window, what), dtype, shape);
+  };
+  const int64_t tokens = batch_.tokens;
+  out_.windows.push_back({window, rows, input("cache_rows", DType::kI32, {tokens, 1, 1, 1}),
+                          input("last_rows", DType::kI32, {tokens, 1, 1, 1}),
+                          input("mask", DType::kF16, {rows, tokens, 1, 1})});
+}
+
+const WindowInputs& Decoder::window_inputs(int64_t window) const {
+  return *std::find_if(out_.windows.begin(), out_.windows.end(),
+                       [&](const WindowInputs& inputs) { return inputs.window == window; });
 }
 
 Tensor* Decoder::scaled(Tensor* x, float factor, const std::string& result) {

@@ -114,6 +114,7 @@ class Layer {
     Tensor *ids, *weights;
   };
   Chosen route(Tensor* x, Bias bias);
+  Tensor* without_other_groups(Tensor* preferred);
   Tensor* expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias);
   Tensor* sum_of_experts(Tensor* each, Tensor* weights, std::string_view prefix, std::string_view result);
   Tensor* experts(Tensor* x, const FeedForward& kind);
@@ -157,6 +158,8 @@ class Decoder {
   /// x times a number; x itself for 1.
   Tensor* scaled(Tensor* x, float factor, const std::string& result);
   Tensor* factors(const std::string& of, Tensor* x, int layer, bool optional = false);
+  void add_window(int64_t window, int64_t rows);
+  const WindowInputs& window_inputs(int64_t window) const;
   void add_outputs(Tensor* logits);
 
   const Hparams& h_;

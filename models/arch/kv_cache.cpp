@@ -10,6 +10,8 @@
 namespace shoal::models {
 namespace {
 
+// Rows of a ring are a multiple of this, so that kernels have no rest.
+constexpr int64_t kRowUnit = 32;
 constexpr std::array kCacheDTypes{DType::kF16, DType::kF32, DType::kQ8_0};
 
 void check_dtype(std::string_view what, DType dtype, int64_t head_dim) {
@@ -20,13 +22,20 @@ void check_dtype(std::string_view what, DType dtype, int64_t head_dim) {
                            head_dim, traits(dtype).block_elems, name_of(dtype), what);
 }
 
+int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
+  if (layer.attention.window == 0 || options.batch == 0) return options.rows;
+  const int64_t needed = layer.attention.window + options.batch;
+  return std::min(options.rows, (needed + kRowUnit - 1) / kRowUnit * kRowUnit);
+}
+
 }  // namespace
 
-std::vector<TensorSpec> cache_tensors(const Hparams& h, int64_t rows) {
+std::vector<TensorSpec> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
   constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
   std::vector<TensorSpec> specs;
   for (int i = 0; i < h.layers; ++i) {
     const LayerHparams& layer = h.layer(i);
+    const int64_t rows = rows_of(layer, options);
     for (const auto& [name, dim] : {std::pair{"cache_k", layer.head_dim_k}, {"cache_v", layer.head_dim_v}}) {
       specs.push_back({fmt::format("{}.{}", name, i), {dim, rows, layer.kv_heads, 1}, i, kByHeads});
       specs.back().role = TensorRole::kCache;
@@ -43,7 +52,7 @@ void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& optio
                            "a context of {} tokens is not possible; use 1 to {}", options.rows,
                            std::numeric_limits<int32_t>::max());
   cache.rows = options.rows;
-  for (const TensorSpec& spec : cache_tensors(h, options.rows)) {
+  for (const TensorSpec& spec : cache_tensors(h, options)) {
     const bool keys = cache.k.size() == cache.v.size();
     const DType dtype = keys ? options.dtype_k : options.dtype_v;
     (keys ? cache.k : cache.v).push_back(cache.context.add(spec.name, dtype, spec.shape, Role::kCache));

@@ -1,6 +1,12 @@
 // The KV cache of one text: for each layer the keys [head_dim, rows, kv_heads] and values of the tokens seen, as f16
 // (default), f32 or q8_0. Declaring makes unplaced tensors; the owner of the cache allocates them on its device.
 // The tensors belong to `context` and live as long as the cache.
+//
+// A layer with a window keeps only what a batch can see, if that is less than the whole context: rows for the window
+// and for a batch. Position p is then in row p % rows:
+//
+//   context 8192, window 1024, batch 512: 1536 rows; before 512 tokens from 2048 on they hold positions 512 to 2047,
+//   of which 1025 on are seen; the batch overwrites 512 to 1023
 #pragma once
 
 #include <string>
@@ -16,16 +22,21 @@ struct KvCacheOptions {
   int64_t rows = 0;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
+  int64_t batch = 0;  ///< most tokens written at a time; 0: any number, so that all layers keep all rows
 };
 
 struct KvCache {
   TensorContext context;
   std::vector<Tensor*> k, v;  ///< one for each layer
-  int64_t rows = 0;
+  int64_t rows = 0;           ///< of the whole context
+
+  int64_t rows_of(size_t layer) const { return k[layer]->shape[1]; }
+  /// Does a layer keep its window only?
+  bool is_ring(size_t layer) const { return rows_of(layer) < rows; }
 };
 
 /// Its tensors: of each layer keys, then values.
-std::vector<TensorSpec> cache_tensors(const Hparams& hparams, int64_t rows);
+std::vector<TensorSpec> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
 /// Throws InvalidArgument for a dtype that a cache cannot have, one whose blocks do not fill a head, or no rows.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);

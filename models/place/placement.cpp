@@ -124,7 +124,7 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
     return group == kHost ? host_index(groups) : device_of_group[static_cast<size_t>(group)];
   };
   for (const TensorSpec& spec : model.specs) homes_[spec.name] = index_of(group_of(spec));
-  for (const TensorSpec& spec : cache_tensors(model.hparams, 1)) {
+  for (const TensorSpec& spec : cache_tensors(model.hparams, {.rows = 1})) {
     homes_[spec.name] = options.cache_on_host ? host_index(groups) : index_of(group_of(spec));
   }
 }

@@ -170,7 +170,7 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
     partitions_[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
   }
   for (const ModelTensor& tensor : tensors) cuts_[tensor.spec->name] = {tensor.spec->layer, tensor.spec->cut};
-  for (const TensorSpec& spec : cache_tensors(h, 1)) cuts_[spec.name] = {spec.layer, spec.cut};
+  for (const TensorSpec& spec : cache_tensors(h, {.rows = 1})) cuts_[spec.name] = {spec.layer, spec.cut};
   bytes_.assign(whole.given().begin(), whole.given().end());
 }
 

@@ -157,7 +157,7 @@ std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& plac
 ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
                      const LoadOptions& load)
     : load(load), size(session_size(model.hparams, options)) {
-  declare_cache(cache, model.hparams, {size.context, options.dtype_k, options.dtype_v});
+  declare_cache(cache, model.hparams, cache_options(size, options));
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
     declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());

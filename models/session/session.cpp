@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <numeric>
 #include <string>
 
 #include "base/error.h"
 #include "devices/allocate.h"
+#include "models/session/inputs.h"
 #include "models/session/model_plan.h"
 
 namespace shoal::models {
@@ -34,16 +34,6 @@ Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
   return {tokens, {room, round_up(outputs, room)}};
 }
 
-/// Of each token what its queries are multiplied by.
-std::vector<float> temperatures(const AttentionTemperature& of, std::span<const int32_t> positions) {
-  std::vector<float> factors;
-  for (const int32_t position : positions) {
-    const int64_t contexts = std::max<int64_t>(position, 0) / of.context;
-    factors.push_back(1.0f + of.scale * std::log1p(static_cast<float>(contexts)));
-  }
-  return factors;
-}
-
 }  // namespace
 
 struct Session::Compiled {
@@ -61,6 +51,10 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   size.context = options.context == 0 ? hparams.context : options.context;
   size.batch = std::min(options.batch, size.context);
   return size;
+}
+
+KvCacheOptions cache_options(const SessionSize& size, const SessionOptions& options) {
+  return {size.context, options.dtype_k, options.dtype_v, size.batch};
 }
 
 std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most) {
@@ -102,8 +96,14 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
-  if (plan_ == nullptr) declare_cache(cache_, model.hparams, {size_.context, options.dtype_k, options.dtype_v});
+  if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options));
   allocate_cache(placement);
+  for (size_t layer = 0; layer < cache_.k.size(); ++layer) {
+    if (!cache_.is_ring(layer)) continue;
+    const int64_t rows = cache_.rows_of(layer);
+    ring_rows_ = ring_rows_ == 0 ? rows : std::min(ring_rows_, rows);
+    longest_window_ = std::max(longest_window_, model.hparams.layer(static_cast<int64_t>(layer)).attention.window);
+  }
   std::vector<Backend*> streams;
   for (const auto& backend : backends_) streams.push_back(backend.get());
   scheduler_ = std::make_unique<sched::Scheduler>(std::move(streams), scheduler_options(placement, options));
@@ -197,16 +197,8 @@ void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
   const std::string tokens = trace_ != nullptr ? std::to_string(c.shape.tokens) : std::string();
   const TraceScope scope(trace_.get(), TraceKind::kHost,
                          {"evaluate ", tokens, c.shape.tokens == 1 ? " token" : " tokens"});
-  const size_t bytes = static_cast<size_t>(c.shape.tokens) * sizeof(int32_t);
-  tensor_set(*c.graph.tokens, tokens_.data() + begin, 0, bytes);
-  tensor_set(*c.graph.positions, positions_.data() + begin, 0, bytes);
-  tensor_set(*c.graph.cache_rows, positions_.data() + begin, 0, bytes);
-  if (c.graph.temperature != nullptr) {
-    const auto positions = std::span<const int32_t>(positions_).subspan(static_cast<size_t>(begin));
-    const std::vector<float> factors =
-        temperatures(model_.hparams.temperature, positions.first(static_cast<size_t>(c.shape.tokens)));
-    tensor_set(*c.graph.temperature, factors.data(), 0, bytes);
-  }
+  tensor_set(*c.graph.tokens, tokens_.data() + begin, 0, static_cast<size_t>(c.shape.tokens) * sizeof(int32_t));
+  write_inputs(c.graph, model_.hparams, std::span(positions_).subspan(static_cast<size_t>(begin), c.shape.tokens));
   tensor_set(*c.graph.out_ids, out_ids, 0, static_cast<size_t>(c.shape.outputs) * sizeof(int32_t));
   scheduler_->compute_async(*c.graph.graph);
   latest_ = &c;
@@ -246,6 +238,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
     begin += batch.tokens;
   }
   position_ += count;
+  if (ring_rows_ > 0) oldest_ = std::max(oldest_, position_ - ring_rows_);
 }
 
 void Session::wait_for(std::string_view what) {
@@ -279,16 +272,27 @@ std::span<const TokenLogit> Session::candidates() {
   return candidates_;
 }
 
+bool Session::can_rewind(int64_t position) const {
+  return position == 0 || oldest_ <= std::max<int64_t>(0, position - longest_window_ + 1);
+}
+
 void Session::rewind(int64_t position) {
   require<InvalidArgument>(position >= 0 && position <= position_, "cannot go back to token {} of {}", position,
                            position_);
+  require<InvalidArgument>(
+      can_rewind(position),
+      "cannot go back to token {} of {}: layers with a window of {} keep tokens from {} on; go back "
+      "to 0 and evaluate again",
+      position, position_, longest_window_, oldest_);
   position_ = position;
+  if (position == 0) oldest_ = 0;
 }
 
 void Session::set_position(int64_t position) {
   require<InvalidArgument>(position >= 0 && position <= size_.context, "position {} is outside the context of {}",
                            position, size_.context);
   position_ = position;
+  oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   latest_ = nullptr;
 }
 

@@ -59,6 +59,9 @@ struct SessionSize {
 /// Throws InvalidArgument for a batch below 1 and for a context or candidates below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
+/// The KV cache of a session.
+KvCacheOptions cache_options(const SessionSize& size, const SessionOptions& options);
+
 /// One run of a graph: that many tokens in a graph of that shape.
 struct Batch {
   int64_t tokens = 1;
@@ -106,8 +109,11 @@ class Session {
   /// that is less, as top_logits() of sampler.h gives them, except that the other logits were not read. Waits.
   /// Valid until the next call. Throws InvalidArgument where they select nothing.
   std::span<const TokenLogit> candidates();
-  /// Forgets all tokens from `position` on.
+  /// Forgets all tokens from `position` on. Throws InvalidArgument where can_rewind() is false.
   void rewind(int64_t position);
+  /// Caches of layers with a window have forgotten tokens, so that there may be too few of those before `position`:
+  /// false if so. One batch can be taken back at any time, and everything.
+  bool can_rewind(int64_t position) const;
 
   sched::Scheduler& scheduler() { return *scheduler_; }
   const sched::Scheduler& scheduler() const { return *scheduler_; }
@@ -155,6 +161,8 @@ class Session {
   Compiled* latest_ = nullptr;
   int64_t outputs_ = 0;  // of latest_ that were asked for
   int64_t position_ = 0;
+  int64_t ring_rows_ = 0, longest_window_ = 0;         // of caches that are rings; the fewest rows; 0: there are none
+  int64_t oldest_ = 0;                                 // they hold positions from this one on
   std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
   std::vector<float> logits_;
   std::vector<int32_t> ids_;  // of the candidates; their logits are in logits_

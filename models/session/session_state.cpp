@@ -56,7 +56,7 @@ void add_hparams(Hash& hash, const Hparams& h) {
   hash.add_value(h.norm_eps);
   RopeParams::fields(h.rope, [&](std::string_view, const auto& value) { hash.add_value(value); });
   for (const LayerHparams& layer : h.per_layer) {
-    for (int64_t value : {layer.ff, layer.heads, layer.kv_heads}) hash.add_value(value);
+    for (int64_t value : {layer.ff, layer.heads, layer.kv_heads, layer.attention.window}) hash.add_value(value);
   }
 }
 
@@ -92,28 +92,44 @@ Header header_for(const Session& session, int64_t rows) {
   return header;
 }
 
-/// Where the first `count` rows of each head lie in a cache tensor.
-Rows first_rows(const Tensor& tensor, int64_t count) {
-  const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
-  return {0, static_cast<size_t>(count) * row, static_cast<size_t>(tensor.shape[2]),
-          static_cast<size_t>(tensor.shape[1]) * row};
+/// Rows of a cache tensor, and where they are in a state that has each head's rows in order of position.
+struct Stretch {
+  Rows rows;
+  size_t at = 0;     ///< of the first head
+  size_t pitch = 0;  ///< from head to head
+};
+
+/// The positions of a text of `count` tokens that a layer may still need. They do not depend on how many its cache
+/// keeps.
+int64_t kept_positions(const LayerHparams& layer, int64_t count) {
+  return layer.attention.window == 0 ? count : std::min(count, layer.attention.window);
 }
 
-/// Calls use(tensor, its first rows, where they are in a state) for all cache tensors.
+/// Calls use(tensor, stretch) for all cache tensors: one stretch, or two where the cache is a ring.
 template <class Use>
-void for_each_tensor(const KvCache& cache, int64_t count, Use&& use) {
+size_t for_each_stretch(const Session& session, int64_t count, Use&& use) {
   size_t at = 0;
-  for (Tensor* tensor : cache.context.tensors()) {
-    const Rows rows = first_rows(*tensor, count);
-    use(*tensor, rows, at);
-    at += rows.row_bytes * rows.rows;
+  const std::span<Tensor* const> tensors = session.cache().context.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = *tensors[i];
+    const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
+    const int64_t kept = kept_positions(session.model().hparams.layer(static_cast<int64_t>(i / 2)), count);
+    const size_t pitch = static_cast<size_t>(kept) * row;
+    for (int64_t done = 0; done < kept;) {
+      const int64_t first = (count - kept + done) % tensor.shape[1];
+      const int64_t length = std::min(kept - done, tensor.shape[1] - first);
+      const Rows rows{static_cast<size_t>(first) * row, static_cast<size_t>(length) * row,
+                      static_cast<size_t>(tensor.shape[2]), static_cast<size_t>(tensor.shape[1]) * row};
+      use(*tensors[i], Stretch{rows, at + static_cast<size_t>(done) * row, pitch});
+      done += length;
+    }
+    at += pitch * static_cast<size_t>(tensor.shape[2]);
   }
+  return at;
 }
 
-size_t bytes_of(const KvCache& cache, int64_t count) {
-  size_t bytes = 0;
-  for_each_tensor(cache, count, [&](Tensor&, const Rows& rows, size_t) { bytes += rows.row_bytes * rows.rows; });
-  return bytes;
+size_t bytes_of(const Session& session, int64_t count) {
+  return for_each_stretch(session, count, [](Tensor&, const Stretch&) {});
 }
 
 std::string type_name(uint32_t gguf_type) {
@@ -142,7 +158,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
   require<InvalidArgument>(header.rows <= static_cast<uint64_t>(session.context()),
                            "the state has {} tokens, the context {}; use a larger context", header.rows,
                            session.context());
-  const size_t expected = sizeof header + bytes_of(session.cache(), static_cast<int64_t>(header.rows));
+  const size_t expected = sizeof header + bytes_of(session, static_cast<int64_t>(header.rows));
   require<InvalidArgument>(state.size() == expected,
                            "the state of {} tokens should have {} bytes, it has {}; save it again", header.rows,
                            expected, state.size());
@@ -156,9 +172,9 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
 std::vector<std::byte> save_state(Session& session) {
   session.scheduler().synchronize();
   const int64_t count = session.position();
-  std::vector<std::byte> state(sizeof(Header) + bytes_of(session.cache(), count));
-  for_each_tensor(session.cache(), count, [&](Tensor& tensor, const Rows& rows, size_t at) {
-    tensor.buffer->get_2d(tensor, state.data() + sizeof(Header) + at, rows.row_bytes, rows);
+  std::vector<std::byte> state(sizeof(Header) + bytes_of(session, count));
+  for_each_stretch(session, count, [&](Tensor& tensor, const Stretch& stretch) {
+    tensor.buffer->get_2d(tensor, state.data() + sizeof(Header) + stretch.at, stretch.pitch, stretch.rows);
   });
   Header header = header_for(session, count);
   header.checksum = checksum(header, std::span(state).subspan(sizeof header));
@@ -171,8 +187,8 @@ void restore_state(Session& session, std::span<const std::byte> state) {
   session.scheduler().synchronize();
   session.set_position(0);  // should a device fail on the way
   const auto count = static_cast<int64_t>(header.rows);
-  for_each_tensor(session.cache(), count, [&](Tensor& tensor, const Rows& rows, size_t at) {
-    tensor.buffer->set_2d(tensor, state.data() + sizeof header + at, rows.row_bytes, rows);
+  for_each_stretch(session, count, [&](Tensor& tensor, const Stretch& stretch) {
+    tensor.buffer->set_2d(tensor, state.data() + sizeof header + stretch.at, stretch.pitch, stretch.rows);
   });
   session.set_position(count);
 }

@@ -5,10 +5,11 @@
 //   restore_state(other, state);                             // other.position() == 40
 //   other.evaluate(std::array{next_token});                  // logits come with the next token
 //
-// A state is rows [0, position) of every cache tensor in the order of a contiguous tensor, whatever the devices and the
-// context are, behind a header that is checked: what it is, its version, which model it belongs to (hyper-parameters,
-// names, types and shapes of the weights, and the first bytes of each), types of the cache, rows, a checksum. Numbers
-// are little-endian. Blocking; one thread at a time may use a session.
+// A state is positions [0, position) of every cache tensor, or of layers with a window the last ones, in the order of a
+// contiguous tensor, whatever the devices, the context and the batches are, behind a header that is checked: what it
+// is, its version, which model it belongs to (hyper-parameters, names, types and shapes of the weights, and the first
+// bytes of each), types of the cache, rows, a checksum. Numbers are little-endian. Blocking; one thread at a time may
+// use a session.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,64 @@
+#include "models/session/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace shoal::models {
+namespace {
+
+// As f16.
+constexpr uint16_t kSeen = 0, kHidden = 0xfc00;  // 0, -inf
+
+template <class T>
+void write(Tensor& tensor, const std::vector<T>& values) {
+  tensor_set(tensor, values.data(), 0, values.size() * sizeof(T));
+}
+
+/// Of each token what its queries are multiplied by.
+std::vector<float> temperatures(const AttentionTemperature& of, std::span<const int32_t> positions) {
+  std::vector<float> factors;
+  for (const int32_t position : positions) {
+    const int64_t contexts = std::max<int64_t>(position, 0) / of.context;
+    factors.push_back(1.0f + of.scale * std::log1p(static_cast<float>(contexts)));
+  }
+  return factors;
+}
+
+/// Marks the rows of positions [begin, end), at most `rows` of them, in one token's mask.
+void show(std::span<uint16_t> mask, int64_t begin, int64_t end) {
+  const auto rows = static_cast<int64_t>(mask.size());
+  const int64_t first = begin % rows, to_the_end = std::min(end - begin, rows - first);
+  std::fill_n(mask.begin() + first, to_the_end, kSeen);
+  std::fill_n(mask.begin(), end - begin - to_the_end, kSeen);
+}
+
+void write_window(const WindowInputs& inputs, std::span<const int32_t> positions) {
+  const int32_t last = *std::max_element(positions.begin(), positions.end());
+  const auto rows = static_cast<int32_t>(inputs.rows);
+  std::vector<int32_t> written, behind;
+  std::vector<uint16_t> mask(positions.size() * static_cast<size_t>(rows), kHidden);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const int32_t position = positions[i];
+    written.push_back(position < 0 ? position : position % rows);
+    behind.push_back(position < 0 ? position : std::min(last, rows - 1));
+    if (position < 0) continue;
+    const int64_t end = position + 1;
+    show(std::span(mask).subspan(i * static_cast<size_t>(rows), static_cast<size_t>(rows)),
+         std::max<int64_t>(0, end - inputs.window), end);
+  }
+  write(*inputs.cache_rows, written);
+  write(*inputs.last_rows, behind);
+  write(*inputs.mask, mask);
+}
+
+}  // namespace
+
+void write_inputs(const DecoderGraph& graph, const Hparams& hparams, std::span<const int32_t> positions) {
+  tensor_set(*graph.positions, positions.data(), 0, positions.size_bytes());
+  tensor_set(*graph.cache_rows, positions.data(), 0, positions.size_bytes());
+  if (graph.temperature != nullptr) write(*graph.temperature, temperatures(hparams.temperature, positions));
+  for (const WindowInputs& window : graph.windows) write_window(window, positions);
+}
+
+}  // namespace shoal::models
