@@ -10,6 +10,27 @@ constexpr float kLeastTotal = 6.103515625e-5f;  // 2^-14
 
 }  // namespace
 
+/// Preferences [experts, t] with those so low that they are not chosen which are of groups that are not used.
+Tensor* Layer::without_other_groups(Tensor* preferred) {
+  constexpr float kNever = -1e30f;
+  const Routing& routing = d_.h_.routing;
+  const int64_t groups = routing.groups, size = h_.experts / groups, t = d_.batch_.tokens;
+  const auto named = [&](std::string_view what) { return name(fmt::format("router.groups.{}", what)); };
+  Tensor* members = reshape(g_, preferred, {size, groups, t, 1}, named("members"));
+  Tensor* rows = reshape(g_, preferred, {1, size, groups, t}, named("rows"));
+  Tensor* best = get_rows(g_, rows, top_k(g_, members, 2, named("best_ids")), {}, named("best"));
+  Tensor* sums = sum_rows(g_, reshape(g_, best, {2, groups, t, 1}, named("best_two")), named("sums"));
+  Tensor* scores = reshape(g_, sums, {groups, t, 1, 1}, named("scores"));
+  Tensor* order = top_k(g_, scores, routing.groups_used, named("used"));
+  Tensor* last = slice(g_, order, {0, routing.groups_used - 1, 1}, named("last_used"));
+  Tensor* least = get_rows(g_, reshape(g_, scores, {1, groups, t, 1}, named("score_rows")), contiguous(g_, last), {},
+                           named("least"));
+  Tensor* below = sub(g_, reshape(g_, least, {1, t, 1, 1}, named("least_of_token")), scores, named("below"));
+  Tensor* dropped = unary(g_, below, UnaryKind::kStep, named("dropped"));
+  Tensor* penalty = reshape(g_, scale(g_, dropped, {kNever}, named("penalty")), {1, groups, t, 1}, named("of_group"));
+  return reshape(g_, shoal::add(g_, members, penalty, named("allowed")), {h_.experts, t, 1, 1}, named("preferred"));
+}
+
 /// Which experts each token takes, i32 [used, t], and their weights, f32 [1, used, t].
 Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   const int64_t count = h_.experts, used = d_.h_.experts_used, t = d_.batch_.tokens;
@@ -26,6 +47,7 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   // Some models choose by other numbers than they weigh by.
   Tensor* preference = d_.source_({name("exp_probs_b.bias"), {count, 1, 1, 1}, index_, {}, true, false, true});
   Tensor* preferred = preference == nullptr ? all : add(all, preference, "router.preferred");
+  if (routing.groups > 1) preferred = without_other_groups(preferred);
   Tensor* ids = top_k(g_, preferred, used, name("router.ids"));
   Tensor* rows = reshape(g_, all, {1, count, t, 1}, name("router.rows"));
   // The token axis is a batch axis of get_rows: each token's ids choose among its own probabilities.

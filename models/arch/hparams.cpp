@@ -124,14 +124,26 @@ Gating read_gating(const HparamsReader& in) {
   return number == 0 ? Gating::kSoftMax : static_cast<Gating>(number);
 }
 
+void read_groups(const HparamsReader& in, Hparams& h) {
+  Routing& routing = h.routing;
+  routing.groups = in.count_or("expert_group_count", 1);
+  if (routing.groups == 1) return;
+  in.need(h.experts % routing.groups == 0 && h.experts / routing.groups >= 2, "expert_group_count",
+          "is {}, which does not divide {} experts into groups of two or more", routing.groups, h.experts);
+  routing.groups_used = in.count("expert_group_used_count");
+  const int64_t room = routing.groups_used * (h.experts / routing.groups);
+  in.need(routing.groups_used <= routing.groups && h.experts_used <= room, "expert_group_used_count",
+          "is {} of {} groups; {} of {} experts are used", routing.groups_used, routing.groups, h.experts_used,
+          h.experts);
+}
+
 void read_experts(const HparamsReader& in, Hparams& h) {
   h.experts = in.count_or_zero("expert_count");
   if (h.experts == 0) return;
   h.experts_used = in.count("expert_used_count");
   in.need(h.experts_used <= h.experts, "expert_used_count", "is {}, more than the {} experts", h.experts_used,
           h.experts);
-  const int64_t groups = in.count_or_zero("expert_group_count");
-  in.need(groups <= 1, "expert_group_count", "is {}; experts in groups are not supported", groups);
+  read_groups(in, h);
   h.routing.gating = read_gating(in);
   h.routing.normalised = in.flag_or("expert_weights_norm", h.routing.gating != Gating::kSigmoid);
   const float scale = in.not_negative_or("expert_weights_scale", 0.0f);

@@ -42,6 +42,8 @@ struct Routing {
   Gating gating = Gating::kSoftMax;
   bool normalised = true;  ///< the weights of the chosen add up to 1
   float scale = 1.0f;      ///< of the weights, after that
+  int64_t groups = 1;      ///< of experts side by side; those chosen are of the groups_used whose best two sum to most
+  int64_t groups_used = 1;
   bool operator==(const Routing&) const = default;
 };
 

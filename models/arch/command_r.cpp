@@ -1,0 +1,33 @@
+// Command R and Cohere 2: one norm feeds attention and feed-forward block side by side, so a layer has one sum. Of
+// Cohere 2 only layers with a window turn heads.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void command_r(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.layer_norm(x, "attn_norm", "normed");
+    auto [q, k, v] = l.qkv(normed, Bias::kOptional);
+    q = l.rope(l.norm_heads(q, CutGroup::kQueryHeads, "attn_q_norm", "q_normed"), nullptr, "q_rope");
+    k = l.rope(l.norm_heads(k, CutGroup::kKvHeads, "attn_k_norm", "k_normed"), nullptr, "k_rope");
+    Tensor* attended = l.project(l.attention(q, k, v), Bias::kNone);
+    x = l.residual(x, l.add(attended, l.feed_forward(normed, {}), "blocks"), "residual");
+  }
+  d.head(d.layer_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_command_r(const HparamsReader& in, Hparams& h) {
+  h.logit_scale = in.positive_or("logit_scale", 1.0f);
+}
+
+void read_cohere2(const HparamsReader& in, Hparams& h) {
+  h.logit_scale = in.positive("logit_scale");
+  read_windows(in, h, 4096, 4);
+  for (LayerHparams& layer : h.per_layer) {
+    if (layer.attention.window == 0) layer.rope.dims = 0;
+  }
+}
+
+}  // namespace shoal::models

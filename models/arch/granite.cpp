@@ -1,0 +1,32 @@
+// Granite 3, dense and with experts: Llama with scales on the embedding, the scores, the residuals and the logits.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void granite(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
+    auto [q, k, v] = l.qkv(normed, Bias::kOptional);
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
+    x = l.residual(x, l.project(l.attention(q, k, v), Bias::kOptional), "attn_residual");
+    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
+    x = l.residual(x, l.feed_forward(normed, {.bias = Bias::kOptional}), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_granite(const HparamsReader& in, Hparams& h) {
+  h.embedding_scale = in.positive_or("embedding_scale", 1.0f);
+  h.residual_scale = in.positive_or("residual_scale", 1.0f);
+  h.logit_scale = 1.0f / in.positive_or("logit_scale", 1.0f);
+  for (LayerHparams& layer : h.per_layer) {
+    layer.attention.scale = in.positive_or("attention.scale", 1.0f);
+    layer.shared_ff = in.count_or_zero("expert_shared_feed_forward_length");
+    if (!in.flag_or("rope.scaling.finetuned", true)) layer.rope.dims = 0;
+  }
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,35 @@
+// OLMo 2 and 3: norms after the blocks instead of before, and over the whole of q and k. Layers of OLMo 3 that have a
+// window turn heads by plain angles, the others as YaRN has it.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void olmo2(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    auto [q, k, v] = l.norm_projections(l.qkv(x, Bias::kNone));
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
+    Tensor* attended = l.project(l.attention(q, k, v), Bias::kNone);
+    x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
+    Tensor* ffn = l.feed_forward(x, {});
+    x = l.residual(x, l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed"), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_olmo2(const HparamsReader& in, Hparams& h) {
+  read_windows(in, h, 0, 4);
+  for (LayerHparams& layer : h.per_layer) {
+    // Its files have the whole magnitude, not a factor of YaRN's.
+    const bool is_yarn = layer.rope.ext_factor != 0.0f;
+    if (is_yarn && in.has("rope.scaling.attn_factor"))
+      layer.rope.attn_factor /= 1.0f - 0.1f * std::log(layer.rope.freq_scale);
+    if (layer.attention.window == 0) continue;
+    layer.rope.freq_scale = layer.rope.attn_factor = 1.0f;
+    layer.rope.ext_factor = 0.0f;
+  }
+}
+
+}  // namespace shoal::models
