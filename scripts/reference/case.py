@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """Elements spread uniformly over centre - spread .. centre + spread, or the rows of `parts`, one after the other."""
+    """Elements spread uniformly over centre - spread .. centre + spread; or the rows of `parts` as one."""
 
     shape: tuple[int, ...]
     centre: float = 0.0
@@ -78,7 +78,9 @@ def as_other_rope(values, case, name):
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`keys` are without the architecture's prefix; `rope` is the architecture's kind, "norm" or "neox". Cases of one
-    `seed` (by default the name) have the same elements in tensors of the same name, and the same prompts."""
+    `seed` (by default the name) have the same elements in tensors of the same name, and the same prompts. `general`:
+    whether there are the mutations that every architecture has.
+    """
 
     name: str
     architecture: str
@@ -87,6 +89,7 @@ class Case:
     tensors: dict[str, Tensor]
     mutations: dict[str, Mutation] = dataclasses.field(default_factory=dict)
     seed: str = ""
+    general: bool = True
 
     @property
     def head_length(self):
@@ -114,8 +117,10 @@ class Case:
         return (unit * tensor.spread + tensor.centre).astype(np.float32).reshape(tensor.shape[::-1])
 
     def all_mutations(self) -> dict[str, Mutation]:
-        """The case's own, and those that every case has: norms, biases, the kind and base of rope, epsilon."""
+        """The case's own, and the general ones: norms, biases, the kind and base of rope, epsilon."""
         found = {}
+        if not self.general:
+            return self.mutations
         for name in self.tensors:
             part = re.sub(r"blk\.\d+\.", "", name)
             every = rf"(blk\.\d+\.)?{re.escape(part)}"

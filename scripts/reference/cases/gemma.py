@@ -30,12 +30,14 @@ def gemma(name, sizes, more, mutations):
         layer |= {f"attn_{one}_norm.weight": norm(dk, centre=sizes.calm) for one in "qk"}
     keys = parts.keys(e, sizes.layers, heads, kv_heads, sizes.ff, dk, epsilon=1e-6) | more
     tensors = parts.model(e, [layer] * sizes.layers, tied=True, embedding=2 / math.sqrt(e))
-    mutations = mutations | {
+    own = {
         "window": Mutation({"attention.sliding_window": 58}),
-        "activation": Mutation(config={"hidden_activation": "gelu"}),
         "scale-attention": Mutation(config={"query_pre_attn_scalar": 12}),
     }
-    return Case(name, architecture, "neox", keys, tensors, mutations)
+    if sizes.layers > 40:
+        return Case(name, architecture, "neox", keys, tensors, own, general=False)
+    own["activation"] = Mutation(config={"hidden_activation": "gelu"})
+    return Case(name, architecture, "neox", keys, tensors, own | mutations)
 
 
 def gemma2(name, sizes):

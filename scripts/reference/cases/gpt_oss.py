@@ -1,7 +1,7 @@
 """gpt-oss: sinks, biases everywhere, windows on even layers, clamped activations, softmax over the chosen experts.
 
-YaRN's range of frequencies (0.64 to 9.9 here) is not rounded to whole numbers. Of the gates and ups several per cent are
-beyond the clamps at 7.
+YaRN's range of frequencies (0.64 to 9.9 here) is not rounded to whole numbers. Several per cent of the gates and ups
+are beyond the clamps at 7.
 """
 
 from case import Case, Mutation, Tensor, bias, fill, matrix, norm

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3 (one architecture in files): norms after, q and k normed as a whole; windows, YaRN where there is none."""
+"""OLMo 2 and 3, one architecture in files: norms after, q and k normed as a whole. OLMo 3: windows, YaRN elsewhere."""
 
 from case import Case, Mutation, norm
 

@@ -1,4 +1,4 @@
-"""Tensors and keys that most cases have alike. Sizes are awkward on purpose: 3 KV heads, heads that are not E/H long."""
+"""Tensors and keys that most cases have alike. Sizes are awkward: 3 KV heads, heads that are not E/H long."""
 
 from case import Tensor, bias, matrix, norm
 
