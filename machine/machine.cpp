@@ -44,7 +44,9 @@ bool has_members(std::span<const std::string> names, std::span<const int> member
 
 double rough_collective_seconds(Collective kind, int ranks, double bytes) {
   constexpr double kLatency = 10e-6, kLinkBandwidth = 10e9;
-  return info(kind).phases * kLatency + traffic_of(kind, ranks) * bytes / kLinkBandwidth;
+  const double in_phases = info(kind).phases * kLatency + traffic_of(kind, ranks) * bytes / kLinkBandwidth;
+  // Small messages go at once: each rank reads those of all others.
+  return std::min(in_phases, kLatency + (ranks - 1) * bytes / kLinkBandwidth);
 }
 
 ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype) {

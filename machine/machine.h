@@ -129,7 +129,8 @@ struct MachineModel {
   bool operator==(const MachineModel&) const = default;
 };
 
-/// Where nothing was measured or said: 10 us a phase (an all_reduce has two) and 10 GB/s between ranks.
+/// Where nothing was measured or said: 10 us a phase and 10 GB/s between ranks. An all_reduce has two phases, or one in
+/// which each rank reads all messages, whichever is faster.
 double rough_collective_seconds(Collective kind, int ranks, double bytes);
 
 /// Reads weights as fast as memory gives, multiplies as fast as the device can, whichever takes longer: for each

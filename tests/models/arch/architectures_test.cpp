@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "models/session/model_plan.h"
 #include "tests/models/tiny_model.h"
 
 namespace shoal::models {
@@ -164,6 +165,44 @@ TEST_P(Mutations, ChangeTheLogits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mutations, ::testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+/// Of a layer: after attention and after the feed-forward block; one where the two stand side by side; and a small one
+/// where q and k are normed as a whole.
+int64_t reductions_of(std::string_view architecture) {
+  if (architecture == "command-r" || architecture == "cohere2") return 1;
+  return architecture == "olmo2" ? 3 : 2;
+}
+
+class LayersOf : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
+  const auto model = open_model(model_path(GetParam()));
+  const int64_t each = reductions_of(model->architecture->name), rows = std::min<int64_t>(each, 2);
+  for (const DevicesAndShares& mesh : {DevicesAndShares{2, ""}, {3, ""}, {2, "3,1"}}) {
+    const Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+    const ModelPlan plan(*model, placement, session_options(320, 48));
+    std::vector<const meta::Plan*> plans{&plan.step.on()};
+    for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
+    for (const meta::Plan* of : plans) {
+      const auto is_collective = [](const meta::Step& step) { return step.kind == meta::StepKind::kCollective; };
+      const int reductions = of->count(Collective::kAllReduce);
+      EXPECT_EQ(std::count_if(of->steps.begin(), of->steps.end(), is_collective), reductions);
+      EXPECT_LE(reductions, each * model->hparams.layers) << mesh.devices;
+      EXPECT_GE(reductions, rows * model->hparams.layers) << mesh.devices;  // no small one if one device has all heads
+    }
+    // Rows of activations, and two sums of squares.
+    const int64_t least = model->hparams.layers * rows * model->hparams.embd, small = each == 3 ? 2 : 0;
+    const int64_t floats = plan.step.on().collective_bytes() / static_cast<int64_t>(sizeof(float));
+    EXPECT_GE(floats, least) << mesh.devices;
+    EXPECT_LE(floats, least + model->hparams.layers * small) << mesh.devices;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LayersOf, ::testing::ValuesIn(cases()), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
