@@ -81,7 +81,7 @@ const Case kResults[] = {
     {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\ninput %f f32 [3]\n%y = rope(%x, %p, %f) {dims=6, mode=halves}",
      "f32 [8, 4, 5]"},
     {"input %x f32 [8, 0, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=8, base=500000, freq_scale=0.25, ext_factor=1, "
-     "attn_factor=1.1, beta_fast=33, beta_slow=2, original_context=8192}",
+     "attn_factor=1.1, beta_fast=33, beta_slow=2, original_context=8192, truncate=false}",
      "f32 [8, 0, 5]"},
     {"input %x f32 [8, 4, 5]\n%y = sum_rows(%x)", "f32 [1, 4, 5]"},
     {"input %x f32 [8, 4]\n%y = argmax(%x)", "i32 [1, 4]"},
