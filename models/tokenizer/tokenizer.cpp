@@ -3,160 +3,172 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <queue>
+#include <array>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "models/gguf/cursor.h"
+#include "models/tokenizer/encoder.h"
+#include "models/tokenizer/pretokenizer.h"
 #include "models/tokenizer/utf8.h"
 
 namespace shoal::models {
 namespace {
 
-constexpr std::string_view kSupported[] = {"llama"};
-constexpr std::string_view kModelKey = "tokenizer.ggml.model";
-constexpr std::string_view kEosKey = "tokenizer.ggml.eos_token_id";
+constexpr std::string_view kModelKey = "tokenizer.ggml.model", kPreKey = "tokenizer.ggml.pre";
+constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id", kEosKey = "tokenizer.ggml.eos_token_id";
 constexpr std::string_view kEndKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
 
-// A stretch of the text; neighbours as indices, kNone at the ends. A symbol that was merged away has length 0.
-struct Symbol {
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t start, length;
-  size_t previous, next;
-  bool frozen;  // never merged
+/// A kind of tokenizer, and what absent keys mean to it.
+struct Kind {
+  std::string_view name;  ///< tokenizer.ggml.model
+  PieceAlphabet alphabet;
+  bool needs_scores;
+  Token bos, eos;
+  bool space_prefix;
+  std::unique_ptr<Encoder> (*make)(const GgufFile& file, const TokenizerVocabulary& vocabulary, bool space_prefix);
 };
 
-// A pair that could be merged; the best is the one with the highest score, then the leftmost.
-struct Pair {
-  float score;
-  size_t left, right;
-  size_t length;  // of both together when the pair was found
-  bool operator<(const Pair& other) const { return score != other.score ? score < other.score : left > other.left; }
+const PretokenizerKind& pretokenizer_of(const GgufFile& file) {
+  const auto name = file.get_or<std::string>(kPreKey, "default");
+  const PretokenizerKind* kind = find_pretokenizer(name);
+  require<InvalidArgument>(kind != nullptr, "{}: key '{}' is '{}', which is not supported; use a model with one of: {}",
+                           file.path(), kPreKey, printable(name), known_pretokenizers());
+  return *kind;
+}
+
+constexpr std::array kKinds{
+    Kind{"llama", PieceAlphabet::kText, true, 1, 2, true,
+         [](const GgufFile&, const TokenizerVocabulary& vocabulary, bool space_prefix) {
+           return make_spm_encoder(vocabulary, space_prefix);
+         }},
+    Kind{"gpt2", PieceAlphabet::kBytes, false, -1, -1, false,
+         [](const GgufFile& file, const TokenizerVocabulary& vocabulary, bool) {
+           return make_byte_bpe_encoder(file, vocabulary, pretokenizer_of(file));
+         }},
+    Kind{"gemma4", PieceAlphabet::kText, false, -1, -1, false,
+         [](const GgufFile& file, const TokenizerVocabulary& vocabulary, bool) {
+           return make_text_bpe_encoder(file, vocabulary);
+         }},
 };
 
-bool is_supported(const std::string& model) {
-  return std::find(std::begin(kSupported), std::end(kSupported), model) != std::end(kSupported);
+const Kind* find_kind(const std::string& name) {
+  const auto found = std::find_if(kKinds.begin(), kKinds.end(), [&](const Kind& kind) { return kind.name == name; });
+  return found == kKinds.end() ? nullptr : &*found;
 }
 
-void require_supported(const GgufFile& file) {
-  const auto model = file.get<std::string>(kModelKey);
-  require<InvalidArgument>(
-      is_supported(model),
-      "{}: tokenizer '{}' is not supported; use a model with one of: {} (SentencePiece, as of Llama 1 and "
-      "2, Mistral 7B, Mixtral)",
-      file.path(), printable(model), fmt::join(kSupported, ", "));
+const Kind& kind_of(const GgufFile& file) {
+  const auto name = file.get<std::string>(kModelKey);
+  const Kind* kind = find_kind(name);
+  require<InvalidArgument>(kind != nullptr,
+                           "{}: tokenizer '{}' is not supported; use a model with one of: llama (SentencePiece), gpt2 "
+                           "(byte-level byte-pair encoding), gemma4",
+                           file.path(), printable(name));
+  return *kind;
 }
 
-// An id from the metadata, checked against the vocabulary. Files without the key mean `fallback`.
-Token read_id(const GgufFile& file, std::string_view key, uint32_t fallback, int vocabulary_size) {
-  const auto id = file.get_or<uint32_t>(key, fallback);
+/// An id from the metadata, checked against the vocabulary. Files without the key mean `fallback`, if it is an id.
+Token read_id(const GgufFile& file, std::string_view key, Token fallback, int vocabulary_size) {
+  if (!file.has(key) && (fallback < 0 || fallback >= vocabulary_size)) return -1;
+  const auto id = file.get_or<uint32_t>(key, static_cast<uint32_t>(fallback));
   require<InvalidArgument>(id < static_cast<uint32_t>(vocabulary_size),
                            "{}: key '{}' is {}, but the vocabulary has {} tokens; convert the model again", file.path(),
                            key, id, vocabulary_size);
   return static_cast<Token>(id);
 }
 
-// A stretch of the text that is a user-defined token, or text between such.
-struct Fragment {
-  std::string_view text;
-  Token token = -1;
-};
+/// Tokens that end a turn or a text in some model, whatever keys its files have.
+const std::set<std::string_view> kEndTexts{"<|eot_id|>",
+                                           "<|im_end|>",
+                                           "<|end|>",
+                                           "<|return|>",
+                                           "<|call|>",
+                                           "<|flush|>",
+                                           "<|calls|>",
+                                           "<end_of_turn>",
+                                           "<|endoftext|>",
+                                           "<|eom_id|>",
+                                           "<|end_of_text|>",
+                                           "<end_of_utterance>",
+                                           "<turn|>",
+                                           "<|tool_response>",
+                                           "<\uff5cend\u2581of\u2581sentence\uff5c>",
+                                           "<|END_OF_TURN_TOKEN|>",
+                                           "</s>",
+                                           "<eos>",
+                                           "<EOT>",
+                                           "[EOT]",
+                                           "[EOS]",
+                                           "[e~["};
+/// Those of them that are also found in texts: only tokens that the file calls special.
+const std::set<std::string_view> kPlainEndTexts{"</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "[e~["};
 
-// Cuts the pieces of one length out of the text that is left, from left to right.
-void cut_out(const TokenizerVocabulary& vocabulary, size_t length, std::string_view text, std::vector<Fragment>& out) {
-  size_t begin = 0;
-  for (size_t at = 0; at + length <= text.size();) {
-    const Token token = vocabulary.find_user_defined(text.substr(at, length));
-    if (token < 0) {
-      ++at;
-      continue;
-    }
-    if (at > begin) out.push_back({text.substr(begin, at - begin)});
-    out.push_back({text.substr(at, length), token});
-    begin = at += length;
-  }
-  if (begin < text.size()) out.push_back({text.substr(begin)});
-}
-
-// The longest user-defined pieces of the whole text first, then shorter ones in what they leave.
-std::vector<Fragment> partition(std::string_view text, const TokenizerVocabulary& vocabulary) {
-  std::vector<Fragment> fragments{{text}};
-  for (const size_t length : vocabulary.user_defined_lengths()) {
-    std::vector<Fragment> finer;
-    for (const Fragment& fragment : fragments) {
-      if (fragment.token >= 0) {
-        finer.push_back(fragment);
-      } else {
-        cut_out(vocabulary, length, fragment.text, finer);
-      }
-    }
-    fragments = std::move(finer);
-  }
-  return fragments;
-}
-
-// One symbol per valid character or invalid byte. `text` is not empty.
-std::vector<Symbol> split(std::string_view text) {
-  std::vector<Symbol> symbols;
-  for (size_t at = 0; at < text.size(); at += symbols.back().length) {
-    const size_t character = utf8_sequence(text.substr(at));
-    const size_t i = symbols.size();
-    symbols.push_back({at, std::max<size_t>(character, 1), i == 0 ? Symbol::kNone : i - 1, i + 1, character == 0});
-  }
-  symbols.back().next = Symbol::kNone;
-  return symbols;
-}
-
-// Merges until no adjacent pair is a piece. Each merge queues at most two new pairs, so this is O(n log n). A queued
-// pair of which a symbol has since been merged has another length, and is skipped.
-void merge(std::string_view text, const TokenizerVocabulary& vocabulary, std::vector<Symbol>& symbols) {
-  std::priority_queue<Pair> queue;
-  const auto offer = [&](size_t left, size_t right) {
-    if (left == Symbol::kNone || right == Symbol::kNone || symbols[left].frozen || symbols[right].frozen) return;
-    const size_t length = symbols[left].length + symbols[right].length;
-    const Token id = vocabulary.find(text.substr(symbols[left].start, length));
-    if (id >= 0) queue.push({vocabulary.score(id), left, right, length});
-  };
-
-  for (size_t i = 1; i < symbols.size(); ++i) offer(i - 1, i);
-  while (!queue.empty()) {
-    const Pair pair = queue.top();
-    queue.pop();
-    Symbol& left = symbols[pair.left];
-    Symbol& right = symbols[pair.right];
-    if (left.length == 0 || right.length == 0 || left.length + right.length != pair.length) continue;
-    left.length = pair.length;
-    left.next = right.next;
-    right.length = 0;
-    if (left.next != Symbol::kNone) symbols[left.next].previous = pair.left;
-    offer(left.previous, pair.left);
-    offer(pair.left, left.next);
-  }
-}
-
-void append_ids(std::string_view symbol, const TokenizerVocabulary& vocabulary, std::vector<Token>& ids) {
-  const Token piece = vocabulary.find(symbol);
-  if (piece >= 0) return ids.push_back(piece);
-  for (const char c : symbol) ids.push_back(vocabulary.byte_token(static_cast<unsigned char>(c)));
+bool is_special(TokenKind kind) {
+  return kind == TokenKind::kControl || kind == TokenKind::kUserDefined || kind == TokenKind::kUnknown;
 }
 
 }  // namespace
 
-Tokenizer::Tokenizer(const GgufFile& file) : vocabulary_((require_supported(file), file)) {
-  bos_ = read_id(file, "tokenizer.ggml.bos_token_id", 1, vocabulary_.size());
-  eos_ = read_id(file, kEosKey, 2, vocabulary_.size());
-  ends_.push_back(eos_);
+Tokenizer::Tokenizer(const GgufFile& file) {
+  const Kind& kind = kind_of(file);
+  vocabulary_ = std::make_unique<TokenizerVocabulary>(file, kind.alphabet, kind.needs_scores);
+  add_space_prefix_ = file.get_or<bool>("tokenizer.ggml.add_space_prefix", kind.space_prefix) && kind.space_prefix;
+  const int size = vocabulary_->size();
+  bos_ = read_id(file, kBosKey, kind.bos, size);
+  eos_ = read_id(file, kEosKey, kind.eos, size);
+  if (eos_ >= 0) ends_.push_back(eos_);
   for (const std::string_view key : kEndKeys) {
-    if (file.has(key)) ends_.push_back(read_id(file, key, 0, vocabulary_.size()));
+    if (file.has(key)) ends_.push_back(read_id(file, key, -1, size));
   }
-  add_bos_ = file.get_or<bool>("tokenizer.ggml.add_bos_token", true);
-  add_eos_ = file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
-  add_space_prefix_ = file.get_or<bool>("tokenizer.ggml.add_space_prefix", true);
+  const bool by_default = kind.name != "gpt2" || pretokenizer_of(file).adds_bos;
+  // Gemma 4 needs it whatever its files say.
+  add_bos_ = bos_ >= 0 && (kind.name == "gemma4" || file.get_or<bool>("tokenizer.ggml.add_bos_token", by_default));
+  add_eos_ = eos_ >= 0 && file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
+  find_ends();
+  index_special_tokens();
+  encoder_ = kind.make(file, *vocabulary_, add_space_prefix_);
+}
+
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+
+/// Tokens that end a text by what they are called, and makes control tokens of those that files have as text.
+void Tokenizer::find_ends() {
+  std::set<std::string_view> found;
+  std::vector<Token> by_text;
+  for (Token id = 0; id < vocabulary_->size(); ++id) {
+    const std::string_view text = vocabulary_->piece(id);
+    if (!kEndTexts.contains(text)) continue;
+    if (!is_special(vocabulary_->kind(id))) {
+      if (kPlainEndTexts.contains(text)) continue;
+      vocabulary_->set_control(id);
+    }
+    found.insert(text);
+    by_text.push_back(id);
+  }
+  for (const Token id : by_text) {
+    const std::string_view text = vocabulary_->piece(id);
+    // In models that return and call, a message ends before the turn does; in one that asks tools, so does "</s>".
+    if (text == "<|end|>" && found.contains("<|return|>") && found.contains("<|call|>")) continue;
+    if (text == "</s>" && found.contains("<|tool_response>")) continue;
+    ends_.push_back(id);
+  }
+}
+
+void Tokenizer::index_special_tokens() {
+  for (Token id = 0; id < vocabulary_->size(); ++id) {
+    const TokenKind kind = vocabulary_->kind(id);
+    if (!is_special(kind)) continue;
+    const bool in_spaces = kind == TokenKind::kUserDefined;
+    const std::string& piece = vocabulary_->piece(id);
+    special_.add(in_spaces ? vocabulary_->text_of(id) : piece, id, kind != TokenKind::kUserDefined);
+  }
 }
 
 bool has_known_tokenizer(const GgufFile& file) {
   const GgufValue* kind = file.find_value(kModelKey);
-  return kind != nullptr && kind->type == GgufType::kString && is_supported(file.get<std::string>(kModelKey));
+  return kind != nullptr && kind->type == GgufType::kString && find_kind(file.get<std::string>(kModelKey)) != nullptr;
 }
 
 std::vector<Token> end_tokens(const GgufFile& file) {
@@ -173,30 +185,33 @@ bool Tokenizer::is_end(Token id) const {
 }
 
 std::vector<Token> Tokenizer::encode(std::string_view text) const {
+  return encode(std::array{TextPart{text}});
+}
+
+std::vector<Token> Tokenizer::encode(std::span<const TextPart> parts) const {
+  const bool spaced = vocabulary_->alphabet() == PieceAlphabet::kText;
+  std::string text;
+  std::vector<SpecialTokens::Range> templates;
+  for (const TextPart& part : parts) {
+    const size_t begin = text.size();
+    // These tokenizers do not tell U+2581 from a space.
+    text += spaced ? replace_all(part.text, kSpacePiece, " ") : std::string(part.text);
+    if (!part.is_template) continue;
+    const bool follows = !templates.empty() && templates.back().end == begin;
+    follows ? void(templates.back().end = text.size()) : templates.push_back({begin, text.size()});
+  }
   std::vector<Token> ids;
   if (add_bos_) ids.push_back(bos_);
-  if (!text.empty()) {
-    const std::string spaced = replace_all(text, kSpacePiece, " ");
-    for (const Fragment& fragment : partition(spaced, vocabulary_)) {
-      if (fragment.token >= 0) {
-        ids.push_back(fragment.token);
-      } else {
-        append_text(fragment.text, ids);
-      }
+  for (const TextFragment& fragment : special_.cut(text, templates)) {
+    const bool is_second_bos = add_bos_ && fragment.token == bos_ && ids.size() == 1;
+    if (fragment.token < 0) {
+      encoder_->append(fragment.text, ids);
+    } else if (!is_second_bos) {
+      ids.push_back(fragment.token);
     }
   }
   if (add_eos_) ids.push_back(eos_);
   return ids;
-}
-
-void Tokenizer::append_text(std::string_view text, std::vector<Token>& ids) const {
-  std::string normal = replace_all(text, " ", kSpacePiece);
-  if (add_space_prefix_) normal.insert(0, kSpacePiece);
-  std::vector<Symbol> symbols = split(normal);
-  merge(normal, vocabulary_, symbols);
-  for (size_t i = 0; i != Symbol::kNone; i = symbols[i].next) {
-    append_ids(std::string_view(normal).substr(symbols[i].start, symbols[i].length), vocabulary_, ids);
-  }
 }
 
 std::string Tokenizer::decode(std::span<const Token> ids, bool whole) const {

@@ -1,46 +1,59 @@
-// The llama tokenizer as GGUF files store it: SentencePiece BPE with byte fallback.
+// Tokenizers as GGUF files store them, of three kinds (tokenizer.ggml.model): `llama`, SentencePiece with scores;
+// `gpt2`, byte-level byte-pair encoding, whose pretokenizer the file names (pretokenizer.h); `gemma4`, byte-pair
+// encoding of characters.
 //
-// Encoding: user-defined pieces are cut out of the text, the longest first, and are tokens as they are. Before each
-// stretch of text that is left, the first one and those after user-defined pieces, a space is put (add_space_prefix);
-// every space becomes U+2581, and the text starts as one symbol per UTF-8 character. The adjacent pair whose
-// concatenation is the piece with the best score is merged (the leftmost of equals) until no pair is a piece. What is
-// then no piece is spelled with byte tokens, and so are bytes that are no valid UTF-8. Text never gives control tokens:
-// "<s>" is three characters. With pieces ▁ t h e he the ▁the and scores falling in that order, "the" goes ▁ t h e -> ▁
-// t he -> ▁ the -> ▁the.
+// Encoding: special tokens are cut out of the text first (special_tokens.h): user-defined ones anywhere, control tokens
+// only where a template wrote them, so that what users write never becomes one: their "<s>" is three characters. What
+// is left is merged from small symbols.
+//   llama: a space is put before each stretch of text (add_space_prefix) and every space becomes U+2581; characters are
+//     merged by the scores of the pieces that they make. With pieces \u2581 t h e he the \u2581the and scores falling
+//     in that order, "the" goes _ t h e -> _ t he -> _ the -> _the. What is then no piece is spelled with byte tokens.
+//   gpt2: the text is cut into pieces, whose bytes are merged in the order of tokenizer.ggml.merges.
 //
-// decode(encode(text)) == text for every text without U+2581, valid UTF-8 or not.
+// decode(encode(text)) == text for every text, valid UTF-8 or not; of kinds that write spaces as U+2581 for those
+// without.
 //
 // A Tokenizer keeps its own copy of the vocabulary and is immutable: any number of threads may use it. A
 // StreamDecoder has state and belongs to one thread.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/gguf/gguf.h"
+#include "models/tokenizer/special_tokens.h"
 #include "models/tokenizer/vocabulary.h"
 
 namespace shoal::models {
+
+class Encoder;
 
 class Tokenizer {
  public:
   /// Reads tokenizer.ggml.*. Throws InvalidArgument when the tokenizer is of another kind or inconsistent.
   explicit Tokenizer(const GgufFile& file);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
 
-  const TokenizerVocabulary& vocabulary() const { return vocabulary_; }
+  const TokenizerVocabulary& vocabulary() const { return *vocabulary_; }
+  /// What a text begins and ends with; -1 where there is no such token.
   Token bos() const { return bos_; }
   Token eos() const { return eos_; }
   bool adds_bos() const { return add_bos_; }
   bool adds_eos() const { return add_eos_; }
   bool adds_space_prefix() const { return add_space_prefix_; }
-  /// Generation stops at these: EOS, and the file's end-of-turn and end-of-message tokens.
+  /// Generation stops at these: EOS, the file's end-of-turn and end-of-message tokens, and those with the text of one,
+  /// such as <|im_end|>.
   bool is_end(Token id) const;
 
-  /// Token ids of any text, with the BOS and EOS that the file asks for.
+  /// Token ids of a text that somebody wrote, with the BOS and EOS that the file asks for.
   std::vector<Token> encode(std::string_view text) const;
+  /// The same of the parts one after the other. A template may write the BOS itself: there is one then, too.
+  std::vector<Token> encode(std::span<const TextPart> parts) const;
 
   /// The text of ids; control tokens have none. `whole`: the ids are a text from its beginning, so the
   /// spaces that encode() put into it are removed; false for the continuation of a text. May end inside a UTF-8
@@ -48,11 +61,14 @@ class Tokenizer {
   std::string decode(std::span<const Token> ids, bool whole = true) const;
 
  private:
-  /// Appends the ids of a text without user-defined pieces, with the space that belongs before it.
-  void append_text(std::string_view text, std::vector<Token>& ids) const;
+  void read_ids(const GgufFile& file);
+  void find_ends();
+  void index_special_tokens();
 
-  TokenizerVocabulary vocabulary_;
-  Token bos_ = 0, eos_ = 0;
+  std::unique_ptr<TokenizerVocabulary> vocabulary_;  // where the encoder knows it
+  std::unique_ptr<Encoder> encoder_;
+  SpecialTokens special_;
+  Token bos_ = -1, eos_ = -1;
   std::vector<Token> ends_;
   bool add_bos_ = true, add_eos_ = false, add_space_prefix_ = true;
 };

@@ -1,12 +1,12 @@
 #include "models/tokenizer/vocabulary.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
+#include "models/tokenizer/utf8.h"
 
 namespace shoal::models {
 namespace {
@@ -23,6 +23,25 @@ std::optional<uint8_t> byte_of_piece(std::string_view piece) {
 // Whether merging may make pieces of this kind.
 bool is_mergeable(TokenKind kind) {
   return kind == TokenKind::kNormal || kind == TokenKind::kUnused || kind == TokenKind::kUndefined;
+}
+
+/// What letter_of_byte() has made of bytes; a text with other characters, such as an added token, is itself.
+std::string bytes_of_letters(std::string_view text) {
+  static const auto bytes = [] {
+    std::unordered_map<std::string_view, char> all;
+    for (int byte = 0; byte < 256; ++byte)
+      all.emplace(letter_of_byte(static_cast<uint8_t>(byte)), static_cast<char>(byte));
+    return all;
+  }();
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = std::max<size_t>(utf8_sequence(text.substr(at)), 1);
+    const auto byte = bytes.find(text.substr(at, length));
+    if (byte == bytes.end()) return std::string(text);
+    out += byte->second;
+    at += length;
+  }
+  return out;
 }
 
 template <class T>
@@ -46,20 +65,40 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   }
 }
 
-TokenizerVocabulary::TokenizerVocabulary(const GgufFile& file) {
-  read(file);
+std::string_view letter_of_byte(uint8_t byte) {
+  static const auto letters = [] {
+    std::array<std::string, 256> all;
+    unsigned next = 0x100;
+    for (unsigned b = 0; b < 256; ++b) {
+      const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+      const unsigned point = printable ? b : next++;
+      if (point < 0x80) {
+        all[b] = {static_cast<char>(point)};
+      } else {
+        all[b] = {static_cast<char>(0xc0 | point >> 6), static_cast<char>(0x80 | (point & 0x3f))};
+      }
+    }
+    return all;
+  }();
+  return letters[byte];
+}
+
+TokenizerVocabulary::TokenizerVocabulary(const GgufFile& file, PieceAlphabet alphabet, bool needs_scores)
+    : alphabet_(alphabet) {
+  read(file, needs_scores);
   index(file.path());
 }
 
-void TokenizerVocabulary::read(const GgufFile& file) {
+void TokenizerVocabulary::read(const GgufFile& file, bool needs_scores) {
   pieces_ = file.get_array<std::string>("tokenizer.ggml.tokens");
-  scores_ = file.get_array<float>("tokenizer.ggml.scores");
+  constexpr std::string_view kScores = "tokenizer.ggml.scores";
+  scores_ = needs_scores ? file.get_array<float>(kScores) : std::vector<float>(pieces_.size());
   const auto kinds = file.find_array<int32_t>("tokenizer.ggml.token_type");
   const size_t n = pieces_.size();
   require<InvalidArgument>(n > 0 && n <= INT32_MAX,
                            "{}: key 'tokenizer.ggml.tokens' has {} tokens, expected 1 to {}; convert the model again",
                            file.path(), n, INT32_MAX);
-  require_length(file, "tokenizer.ggml.scores", scores_, n);
+  require_length(file, kScores, scores_, n);
   if (kinds) require_length(file, "tokenizer.ggml.token_type", *kinds, n);
 
   kinds_.assign(n, TokenKind::kNormal);
@@ -79,27 +118,34 @@ void TokenizerVocabulary::read(const GgufFile& file) {
 
 void TokenizerVocabulary::index(const std::string& path) {
   byte_tokens_.fill(-1);
-  std::set<size_t, std::greater<>> lengths;
+  index_.reserve(pieces_.size());
   for (Token id = 0; id < size(); ++id) {
-    const std::string& piece = pieces_[id];
-    if (is_mergeable(kinds_[id])) {
+    const std::string& piece = pieces_[static_cast<size_t>(id)];
+    if (is_mergeable(kind(id))) {
       index_.insert_or_assign(piece, id);  // some vocabularies have a piece twice; the later one counts
-    } else if (kinds_[id] == TokenKind::kUserDefined && !piece.empty()) {
-      std::string text = replace_all(piece, kSpacePiece, " ");
-      lengths.insert(text.size());
-      user_defined_.insert_or_assign(std::move(text), id);
-    } else if (kinds_[id] == TokenKind::kByte) {
+    } else if (kind(id) == TokenKind::kByte) {
       const auto byte = byte_of_piece(piece);
       require<InvalidArgument>(byte.has_value(), "{}: byte token {} is not of the form <0x0A>; convert the model again",
                                path, id);
       byte_tokens_[*byte] = id;
     }
   }
-  user_lengths_.assign(lengths.begin(), lengths.end());
-  for (size_t byte = 0; byte < byte_tokens_.size(); ++byte) {
+  for (size_t byte = 0; byte < byte_tokens_.size() && alphabet_ == PieceAlphabet::kText; ++byte) {
     require<InvalidArgument>(byte_tokens_[byte] >= 0,
                              "{}: the vocabulary has no byte token <0x{:02X}>; convert the model again", path, byte);
   }
+}
+
+void TokenizerVocabulary::set_control(Token id) {
+  const auto found = index_.find(piece(id));
+  if (found != index_.end() && found->second == id) index_.erase(found);
+  kinds_[static_cast<size_t>(id)] = TokenKind::kControl;
+}
+
+void TokenizerVocabulary::append_spelled(std::string_view text, std::vector<Token>& ids) const {
+  const Token token = find(text);
+  if (token >= 0) return ids.push_back(token);
+  for (const char c : text) ids.push_back(byte_token(static_cast<unsigned char>(c)));
 }
 
 const std::string& TokenizerVocabulary::piece(Token id) const {
@@ -110,20 +156,15 @@ const std::string& TokenizerVocabulary::piece(Token id) const {
 
 std::string TokenizerVocabulary::text_of(Token id) const {
   const std::string& text = piece(id);
-  const TokenKind kind = kinds_[static_cast<size_t>(id)];
-  if (kind == TokenKind::kControl || kind == TokenKind::kUnknown) return {};
-  if (kind == TokenKind::kByte) return std::string(1, static_cast<char>(*byte_of_piece(text)));
+  if (kind(id) == TokenKind::kControl || kind(id) == TokenKind::kUnknown) return {};
+  if (alphabet_ == PieceAlphabet::kBytes) return kind(id) == TokenKind::kUserDefined ? text : bytes_of_letters(text);
+  if (kind(id) == TokenKind::kByte) return std::string(1, static_cast<char>(*byte_of_piece(text)));
   return replace_all(text, kSpacePiece, " ");
 }
 
 Token TokenizerVocabulary::find(std::string_view text) const {
   const auto found = index_.find(text);
   return found == index_.end() ? -1 : found->second;
-}
-
-Token TokenizerVocabulary::find_user_defined(std::string_view text) const {
-  const auto found = user_defined_.find(text);
-  return found == user_defined_.end() ? -1 : found->second;
 }
 
 }  // namespace shoal::models

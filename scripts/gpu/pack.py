@@ -9,6 +9,7 @@ from gpu.shell import CheckError, find_tool
 
 # Debian's packages: libraries with their headers and CMake files. libudev1 is what libhwloc needs itself.
 PACKAGES = ("libfmt-dev", "libfmt9", "nlohmann-json3-dev", "libcli11-dev", "libhwloc-dev", "libhwloc15", "libudev1",
+            "libpcre2-dev", "libpcre2-8-0",
             "libbenchmark-dev", "libbenchmark1debian", "googletest")  # fmt: skip
 # Python's, for make_model.py; NumPy is compiled for one version of Python and therefore not among them.
 WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")

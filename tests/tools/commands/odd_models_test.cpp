@@ -109,7 +109,7 @@ models::SyntheticModel model_with_other_tokenizer(const std::string& kind) {
 }
 
 TEST(OddModels, IdsNeedNoTokenizer) {
-  for (const char* kind : {"gpt2", ""}) {
+  for (const char* kind : {"rwkv", ""}) {
     const std::string path = model_with_other_tokenizer(kind).write();
     const Finished ids =
         run({"run", "-m", path, "--prompt-tokens", "1,2", "-n", "5", "--temp", "0", "--output", "json"});
@@ -121,11 +121,10 @@ TEST(OddModels, IdsNeedNoTokenizer) {
     EXPECT_EQ(text.code, 1);
     EXPECT_THAT(text.err, EndsWith("; token ids need no tokenizer: --prompt-tokens with --output json\n"));
   }
-  const std::string path = model_with_other_tokenizer("gpt2").write();
-  EXPECT_THAT(
-      run({"tokenize", "-m", path, "-p", "x"}).err,
-      EndsWith("tokenizer 'gpt2' is not supported; use a model with one of: llama (SentencePiece, as of Llama 1 "
-               "and 2, Mistral 7B, Mixtral)\n"));
+  const std::string path = model_with_other_tokenizer("rwkv").write();
+  EXPECT_THAT(run({"tokenize", "-m", path, "-p", "x"}).err,
+              EndsWith("tokenizer 'rwkv' is not supported; use a model with one of: llama (SentencePiece), gpt2 "
+                       "(byte-level byte-pair encoding), gemma4\n"));
 }
 
 TEST(OddModels, ADamagedTokenizerIsSpokenOf) {
@@ -135,12 +134,12 @@ TEST(OddModels, ADamagedTokenizerIsSpokenOf) {
   EXPECT_TRUE(nlohmann::json::parse(ids.out)["text"].is_null());
   EXPECT_THAT(ids.err, HasSubstr("shoal: warning: " + path + ": key 'tokenizer.ggml.tokens' is missing"));
   EXPECT_THAT(ids.err, EndsWith("; without it there is no text\n"));
-  const std::string other = model_with_other_tokenizer("gpt2").write();
+  const std::string other = model_with_other_tokenizer("rwkv").write();
   EXPECT_EQ(run({"run", "-m", other, "--prompt-tokens", "1,2", "-n", "5", "--output", "json"}).err, "");
 }
 
 TEST(OddModels, WithoutATokenizerTheFileNamesTheEnd) {
-  models::SyntheticModel model = model_with_other_tokenizer("gpt2");
+  models::SyntheticModel model = model_with_other_tokenizer("rwkv");
   const std::vector<std::string> args{"-n", "40", "--temp", "0", "--prompt-tokens", "1,2", "--output", "json"};
   const auto generated = [&](const std::string& path) {
     std::vector<std::string> all{"run", "-m", path};

@@ -1,0 +1,71 @@
+// Merging of adjacent symbols, which all kinds of byte-pair encoding have in common: of all pairs that may be merged
+// the one with the lowest rank is, the leftmost of equals, until none may. Each merge queues at most two new pairs, so
+// it takes O(n log n) for any text. Pure function.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <queue>
+#include <vector>
+
+namespace shoal::models {
+
+/// A stretch of a text; neighbours as indices, kNone at the ends. A symbol that was merged away has length 0.
+struct Symbol {
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  size_t start = 0, length = 0;
+  size_t previous = kNone, next = kNone;
+  int32_t id = -1;  ///< of a pair that was merged what the rank says; the caller's before
+};
+
+/// What a pair becomes.
+struct MergedPair {
+  float rank = 0;
+  int32_t id = -1;
+};
+
+/// Joins symbols one after the other into a list.
+inline void link(std::vector<Symbol>& symbols) {
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    symbols[i].previous = i == 0 ? Symbol::kNone : i - 1;
+    symbols[i].next = i + 1 == symbols.size() ? Symbol::kNone : i + 1;
+  }
+}
+
+/// `rank(left, right)`: std::optional<MergedPair>, none if they are never merged.
+template <class Rank>
+void merge(std::vector<Symbol>& symbols, const Rank& rank) {
+  struct Pair {
+    MergedPair merged;
+    size_t left, right;
+    size_t length;  // of both together when the pair was found
+    bool operator<(const Pair& other) const {
+      return merged.rank != other.merged.rank ? merged.rank > other.merged.rank : left > other.left;
+    }
+  };
+  std::priority_queue<Pair> queue;
+  const auto offer = [&](size_t left, size_t right) {
+    if (left == Symbol::kNone || right == Symbol::kNone) return;
+    const Symbol &a = symbols[left], &b = symbols[right];
+    if (const std::optional<MergedPair> merged = rank(a, b)) queue.push({*merged, left, right, a.length + b.length});
+  };
+  for (size_t i = 1; i < symbols.size(); ++i) offer(i - 1, i);
+  while (!queue.empty()) {
+    const Pair pair = queue.top();
+    queue.pop();
+    Symbol& left = symbols[pair.left];
+    Symbol& right = symbols[pair.right];
+    // One of them has been merged since.
+    if (left.length == 0 || right.length == 0 || left.length + right.length != pair.length) continue;
+    left.length = pair.length;
+    left.id = pair.merged.id;
+    left.next = right.next;
+    right.length = 0;
+    if (left.next != Symbol::kNone) symbols[left.next].previous = pair.left;
+    offer(left.previous, pair.left);
+    offer(pair.left, left.next);
+  }
+}
+
+}  // namespace shoal::models

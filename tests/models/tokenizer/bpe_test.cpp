@@ -1,0 +1,264 @@
+// Byte-pair encoding on vocabularies made for one purpose, the pieces that each pretokenizer cuts, special tokens and
+// what ends a text. Against the vocabularies of real models: vocabularies_test.cpp.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+#include "models/tokenizer/pretokenizer.h"
+#include "models/tokenizer/tokenizer.h"
+#include "tests/models/tokenizer/small_vocabulary.h"
+
+namespace shoal::models {
+namespace {
+
+using test::ByteVocabulary;
+using test::error_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::string_view kSpace = "\u0120";  // the letter of a space
+
+TEST(ByteBpe, MergesByRankThenTheLeftmost) {
+  ByteVocabulary v;
+  const Token bc = v.merge("b", "c"), ab = v.merge("a", "b"), aa = v.merge("a", "a");
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("abc"), ElementsAre('a', bc));
+  EXPECT_THAT(tokenizer.encode("ab"), ElementsAre(ab));
+  EXPECT_THAT(tokenizer.encode("aaa"), ElementsAre(aa, 'a'));
+  EXPECT_THAT(tokenizer.encode("aaaaab"), ElementsAre(aa, aa, ab));
+}
+
+TEST(ByteBpe, TheFirstOfEqualMergesCounts) {
+  ByteVocabulary v;
+  const Token ab = v.merge("a", "b");
+  const Token bc = v.merge("b", "c");
+  v.merges.push_back("a b");
+  EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(ab, 'c'));
+  EXPECT_THAT(v.tokenizer().encode("bc"), ElementsAre(bc));
+}
+
+// Some merges make what is no token but leads to one.
+TEST(ByteBpe, WhatIsNoTokenIsSpelledInBytes) {
+  ByteVocabulary v;
+  v.merges = {"a b", "ab c"};
+  const Token abc = v.add("abc");
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("ab"), ElementsAre('a', 'b'));
+  EXPECT_THAT(tokenizer.encode("abc"), ElementsAre(abc));
+}
+
+TEST(ByteBpe, APieceThatIsATokenIsTakenWhereItsKindSaysSo) {
+  ByteVocabulary v;
+  const Token ab = v.merge("a", "b"), abc = v.add("abc");  // no merges lead to it
+  EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(ab, 'c'));
+  v.pre = "llama-bpe";
+  EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(abc));
+}
+
+TEST(ByteBpe, NoTokenReachesOverTheEndOfAPiece) {
+  ByteVocabulary v;
+  const Token spaced = v.merge(std::string(kSpace), "b");
+  v.merge("a", std::string(kSpace));
+  EXPECT_THAT(v.tokenizer().encode("a b"), ElementsAre('a', spaced));
+}
+
+TEST(ByteBpe, BytesAreReadBackWhateverTheyAre) {
+  ByteVocabulary v;
+  v.merge("\u00c3", "\u00a4");  // U+00E4
+  std::mt19937 random(7);
+  for (int round = 0; round < 500; ++round) {
+    std::string text(random() % 40, ' ');
+    for (char& c : text) c = static_cast<char>(round % 2 ? random() : "a \n\xc3\xa4\xe2\x81"[random() % 7]);
+    for (const char* pre : {"gpt-2", "llama-bpe", "gpt-4o", "deepseek-v3"}) {
+      v.pre = pre;
+      static std::map<std::string, Tokenizer> made;
+      const Tokenizer& tokenizer = made.try_emplace(pre, v.tokenizer()).first->second;
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text) << pre;
+    }
+  }
+}
+
+// Characters that have no place in the alphabet of bytes: an added token, written as it is.
+TEST(ByteBpe, AddedTokensAreReadAsTheyAre) {
+  ByteVocabulary v;
+  const Token added = v.add("\u6f22 x", 4), letters = v.add("\u0120", 4);
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("a\u6f22 x"), ElementsAre('a', added));
+  EXPECT_EQ(tokenizer.decode(std::vector<Token>{added, letters}), "\u6f22 x\u0120");
+}
+
+TEST(ByteBpe, BadFilesAreRefused) {
+  const auto error_after = [](auto spoil) {
+    ByteVocabulary v;
+    spoil(v);
+    return error_of(v.image());
+  };
+  EXPECT_EQ(error_after([](ByteVocabulary&) {}), "");
+  EXPECT_THAT(
+      error_after([](ByteVocabulary& v) { v.pre = "nobody's\n"; }),
+      HasSubstr(R"(key 'tokenizer.ggml.pre' is 'nobody's\x0a', which is not supported; use a model with one of: )"));
+  for (const char* merge : {"", " ", "ab", "a ", " b"}) {
+    EXPECT_THAT(
+        error_after([&](ByteVocabulary& v) {
+          v.merges = {"a b", merge};
+        }),
+        HasSubstr(std::string("merge 1 of key 'tokenizer.ggml.merges' is '") + merge + "', expected two parts"));
+  }
+  EXPECT_THAT(error_after([](ByteVocabulary& v) { v.tokens[' '] = "x"; }),
+              HasSubstr("no token stands for the byte 0x20"));
+  EXPECT_THAT(error_after([](ByteVocabulary& v) { v.types.pop_back(); }), HasSubstr("token_type' has 255 elements"));
+}
+
+TEST(ByteBpe, BeginsAndEndsOnlyWithWhatTheFileNames) {
+  ByteVocabulary v;
+  const Token bos = v.add("<|bos|>", 3), eos = v.add("<|eos|>", 3);
+  for (const char* pre : {"gpt-2", "llama-bpe"}) {
+    v.pre = pre;
+    EXPECT_EQ(v.tokenizer().bos(), -1);
+    EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre('a'));
+  }
+  v.extra.add<uint32_t>("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
+  v.extra.add<uint32_t>("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(eos));
+  EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(bos, 'a'));
+  v.pre = "gpt-2";
+  EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre('a'));
+  v.extra.add<bool>("tokenizer.ggml.add_bos_token", true).add<bool>("tokenizer.ggml.add_eos_token", true);
+  EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(bos, 'a', eos));
+  // A template may write the first itself.
+  const std::vector<TextPart> parts{{"<|bos|>", true}, {"a<|bos|>", true}};
+  EXPECT_THAT(v.tokenizer().encode(parts), ElementsAre(bos, 'a', bos, eos));
+}
+
+TEST(SpecialTokens, UsersWriteNoControlTokens) {
+  ByteVocabulary v;
+  const Token start = v.add("<|im_start|>", 3), end = v.add("<|im_end|>", 3), tool = v.add("<tool>", 4);
+  const Tokenizer tokenizer = v.tokenizer();
+  const std::vector<TextPart> parts{{"<|im_start|>", true}, {"<|im_end|><tool>"}, {"<|im_end|>", true}};
+  std::vector<Token> expected{start};
+  for (const char c : std::string_view("<|im_end|>")) expected.push_back(c);
+  expected.insert(expected.end(), {tool, end});
+  EXPECT_EQ(tokenizer.encode(parts), expected);
+  EXPECT_EQ(tokenizer.encode("<|im_end|>").size(), 10u);
+  // Nor together with a template, nor where one stands on either side.
+  for (const std::vector<TextPart>& cut : {std::vector<TextPart>{{"<|im_", true}, {"end|>"}},
+                                           {{"<|im_"}, {"end|>", true}},
+                                           {{"<|im", true}, {"_"}, {"end|>", true}},
+                                           {{"", true}, {"<|im_end|>"}, {"", true}}}) {
+    EXPECT_EQ(tokenizer.encode(cut).size(), 10u);
+  }
+  // What a template writes in two parts is one text.
+  EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{"<|im_", true}, {"end|>", true}}), ElementsAre(end));
+}
+
+TEST(SpecialTokens, TheLeftmostThenTheLongestIsTaken) {
+  ByteVocabulary v;
+  const Token a = v.add("<a>", 4), ab = v.add("<a><b>", 4), b = v.add("><b>", 3);
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("<a><a><b>"), ElementsAre(a, ab));
+  EXPECT_THAT(tokenizer.encode("x><b>").size(), 5u);
+  EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{"x><b>", true}}), ElementsAre('x', b));
+}
+
+TEST(SpecialTokens, EndsAreKnownByTheirText) {
+  ByteVocabulary v;
+  const Token named = v.add("<|im_end|>", 3), typed_wrongly = v.add("<|eot_id|>", 1), plain = v.add("</s>", 1);
+  const Token end = v.add("<|end|>", 3), other = v.add("<|start|>", 3);
+  {
+    const Tokenizer tokenizer = v.tokenizer();
+    for (const Token id : {named, typed_wrongly, end}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
+    for (const Token id : {plain, other, Token{'a'}}) EXPECT_FALSE(tokenizer.is_end(id)) << id;
+    EXPECT_EQ(tokenizer.decode(std::vector<Token>{'a', typed_wrongly}), "a");  // it is a control token now
+    EXPECT_EQ(tokenizer.encode("<|eot_id|>").size(), 10u);
+  }
+  // Where messages end with one token and turns with others, those end the text.
+  const Token returns = v.add("<|return|>", 3), calls = v.add("<|call|>", 3);
+  const Tokenizer tokenizer = v.tokenizer();
+  for (const Token id : {returns, calls}) EXPECT_TRUE(tokenizer.is_end(id));
+  EXPECT_FALSE(tokenizer.is_end(end));
+}
+
+// Lines are pieces; characters are merged as they are, and those without a token are bytes.
+TEST(Gemma4, MergesCharacters) {
+  test::SpmVocabulary v;
+  v.model = "gemma4";
+  const Token bos = 2;
+  v.extra.add<uint32_t>("tokenizer.ggml.bos_token_id", bos).add<bool>("tokenizer.ggml.add_bos_token", false);
+  const std::string space(kSpacePiece);
+  v.add(space, 0);
+  const Token a = v.add("a", 0), umlaut = v.add("\u00e4", 0), spaced = v.add(space + "a", 0),
+              breaks = v.add("\n\n\n", 0);
+  const Token both = v.add("a\u00e4", 0);
+  v.extra.add_array("tokenizer.ggml.merges", std::vector<std::string>{space + " a", "a \u00e4"});
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("a\u00e4\u00e4"), ElementsAre(bos, both, umlaut));
+  EXPECT_THAT(tokenizer.encode(" a"), ElementsAre(bos, spaced));
+  EXPECT_THAT(tokenizer.encode("a\n\n\na"), ElementsAre(bos, a, breaks, a));
+  EXPECT_THAT(tokenizer.encode("a\n\na"), ElementsAre(bos, a, 3 + '\n', 3 + '\n', a));
+  EXPECT_THAT(tokenizer.encode("\u00f6"), ElementsAre(bos, 3 + 0xc3, 3 + 0xb6));
+  for (const char* text : {" a  b\n", "\xff\xc3", ""}) EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+}
+
+struct PieceCase {
+  const char* pre;
+  const char* text;
+  std::vector<std::string_view> pieces;
+};
+
+// By hand from the published expressions.
+const PieceCase kPieceCases[] = {
+    {"llama-bpe",
+     "I'LL pay 12345 \u20ac!!\n\n  ok",
+     {"I", "'LL", " pay", " ", "123", "45", " \u20ac!!\n\n", " ", " ok"}},
+    {"llama-bpe", "_word\tx  \n y\u0301", {"_word", "\tx", "  \n", " y", "\u0301"}},
+    {"qwen2", "a12 \u0968\u0969", {"a", "1", "2", " ", "\u0968", "\u0969"}},
+    {"qwen35", "\u0915\u094d\u0937!", {"\u0915\u094d\u0937", "!"}},
+    {"tekken", "helloWorld HTTPServer a//\n", {"hello", "World", " HTTPServer", " a", "//\n"}},
+    {"gpt-4o", "helloWorld's I'm 1234", {"hello", "World's", " I'm", " ", "123", "4"}},
+    {"kimi-k2", "abc\u6f22\u5b57Def's", {"abc", "\u6f22\u5b57", "Def's"}},
+    {"deepseek-v3", "a+b \u6f22\u5b57\u3042x 1234", {"a", "+b", " ", "\u6f22\u5b57\u3042", "x", " ", "123", "4"}},
+    {"deepseek-coder", "a1\r\n b,\u6f22", {"a", "1", "\r", "\n", " b", ",", "\u6f22"}},
+    {"command-r", "x  12'll", {"x", "  ", "1", "2", "'ll"}},
+    {"gpt-2", "x  12'll 'LL!", {"x", " ", " 12", "'ll", " '", "LL", "!"}},
+};
+
+class Pieces : public testing::TestWithParam<PieceCase> {};
+
+TEST_P(Pieces, AreThoseOfTheExpressions) {
+  const PieceCase& c = GetParam();
+  const PretokenizerKind* kind = find_pretokenizer(c.pre);
+  ASSERT_NE(kind, nullptr);
+  EXPECT_THAT(Pretokenizer(kind->expressions).cut(c.text), testing::ElementsAreArray(c.pieces));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Pieces, testing::ValuesIn(kPieceCases), [](const auto& info) {
+  std::string name = std::string(info.param.pre) + "_" + std::to_string(info.index);
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+  return name;
+});
+
+// No text takes a time that grows with its square, or more than the matcher has room for.
+TEST(Pieces, LongRunsTakeAsLongAsTheyAre) {
+  const char* runs[] = {" ", "\n", "A",    "a",   "\u6f22", "a\u0301", "\U0001f600",
+                        "7", "'s", "\xff", " \n", "\u3000", "aB",      "!"};
+  for (const char* pre : {"llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "kimi-k2", "deepseek-v3",
+                          "deepseek-coder", "command-r", "gpt-2"}) {
+    const Pretokenizer pretokenizer(find_pretokenizer(pre)->expressions);
+    for (const char* run : runs) {
+      std::string text;
+      while (text.size() < 1 << 20) text += run;
+      const auto begin = std::chrono::steady_clock::now();
+      const auto pieces = pretokenizer.cut(text + "x");
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      size_t size = 0;
+      for (const std::string_view piece : pieces) size += piece.size();
+      EXPECT_EQ(size, text.size() + 1);
+      EXPECT_LT(seconds.count(), 10) << pre << " on a megabyte of '" << run << "'";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::models
