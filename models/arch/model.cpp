@@ -10,18 +10,7 @@
 namespace shoal::models {
 namespace {
 
-/// Half a model has half its tensors; which ones are missing is not what its user needs to be told.
-void refuse_part(const GgufFile& file) {
-  const int count = file.get_or<uint16_t>("split.count", 1);
-  if (count <= 1) return;
-  const auto number = file.find<uint16_t>("split.no");
-  fail<InvalidArgument>(
-      "{}: is {} of a model; join the parts first: llama-gguf-split --merge FIRST OUT", file.path(),
-      number ? fmt::format("part {} of the {} parts", *number + 1, count) : fmt::format("one of the {} parts", count));
-}
-
 const Architecture& architecture_of(const GgufFile& file) {
-  refuse_part(file);
   return find_architecture(file.get<std::string>("general.architecture"), file.path());
 }
 

@@ -35,9 +35,10 @@ struct Model {
   std::vector<ModelTensor> split_tensors() const;
 };
 
-/// Opens the file. Throws InvalidArgument: one part of a model cut into several, an architecture that is not supported,
-/// a tensor that is missing, unknown, of a type that weights cannot have or of another shape ("m.gguf: tensor
-/// 'blk.0.attn_q.weight' should be [256, 256], found [256, 128]; ...").
+/// Opens the file, and the further parts of a model in several. Throws InvalidArgument: parts that are missing or do
+/// not belong together (models/gguf/parts.h), an architecture that is not supported, a tensor that is missing, unknown,
+/// of a type that weights cannot have or of another shape ("m.gguf: tensor 'blk.0.attn_q.weight' should be [256, 256],
+/// found [256, 128]; ...").
 std::unique_ptr<Model> open_model(const std::string& path);
 
 }  // namespace shoal::models

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "models/gguf/cursor.h"
 #include "models/gguf/parse.h"
+#include "models/gguf/parts.h"
 
 namespace shoal::models {
 namespace {
@@ -62,11 +63,21 @@ std::string describe_type(GgufType type, GgufType element) {
 
 }  // namespace
 
-GgufFile::GgufFile(const std::string& path) : path_(path), map_(path), image_(map_.bytes()) {
-  parse();
+GgufFile::GgufFile(const std::string& path)
+    : path_(path), map_({path}), image_(map_.bytes()), file_bytes_(image_.size()) {
+  try {
+    parse();
+  } catch (const InvalidArgument& error) {
+    const std::string remedy = piece_remedy(path);
+    if (remedy.empty()) throw;
+    fail<InvalidArgument>("{}; {}", error.what(), remedy);
+  }
+  const std::vector<std::string> paths = part_paths(*this);
+  if (paths.size() > 1) open_parts(paths);
 }
 
-GgufFile::GgufFile(std::string name, std::span<const std::byte> image) : path_(std::move(name)), image_(image) {
+GgufFile::GgufFile(std::string name, std::span<const std::byte> image)
+    : path_(std::move(name)), image_(image), file_bytes_(image.size()) {
   parse();
 }
 
@@ -76,10 +87,38 @@ void GgufFile::parse() {
   alignment_ = contents.alignment;
   values_ = std::move(contents.values);
   tensors_ = std::move(contents.tensors);
+  index();
+}
+
+void GgufFile::open_parts(const std::vector<std::string>& paths) {
+  map_ = GgufMap(paths);
+  image_ = map_.bytes();
+  file_bytes_ = 0;
+  std::vector<GgufFile> parts;
+  for (const GgufMap::Part& part : map_.parts()) {
+    parts.emplace_back(part.path, image_.subspan(part.begin, part.size));
+    file_bytes_ += part.size;
+  }
+  check_parts(parts);
+  values_ = std::move(parts.front().values_);
+  tensors_.clear();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (GgufTensor& tensor : parts[i].tensors_) {
+      tensor.offset += map_.parts()[i].begin;
+      tensors_.push_back(std::move(tensor));
+    }
+  }
+  index();
+}
+
+void GgufFile::index() {
+  value_index_.clear();
+  tensor_index_.clear();
+  tensor_bytes_ = 0;
   for (size_t i = 0; i < values_.size(); ++i) value_index_.emplace(values_[i].key, i);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     tensor_index_.emplace(tensors_[i].name, i);
-    tensor_bytes_ += tensors_[i].bytes;  // tensors do not overlap, so the sum is at most the file's size
+    tensor_bytes_ += tensors_[i].bytes;  // tensors do not overlap, so the sum is at most the files' size
   }
 }
 
@@ -156,7 +195,7 @@ void GgufFile::require_range(const GgufTensor& tensor, size_t offset, size_t siz
 
 void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {
   require_range(tensor, offset, to.size());
-  if (!map_.bytes().empty()) return map_.read(tensor.offset + offset, to, path_);
+  if (!map_.bytes().empty()) return map_.read(tensor.offset + offset, to);
   std::copy_n(tensor.data + offset, to.size(), to.data());
 }
 
@@ -178,7 +217,7 @@ std::span<std::byte> GgufFile::unlock_tensors() {
 
 void GgufFile::fetch(const GgufTensor& tensor, size_t offset, size_t size) const {
   require_range(tensor, offset, size);
-  if (!map_.bytes().empty()) map_.fetch(tensor.offset + offset, size, path_);
+  if (!map_.bytes().empty()) map_.fetch(tensor.offset + offset, size);
 }
 
 #define SHOAL_GGUF_ACCESS(T)                                              \

@@ -1,4 +1,5 @@
-// A GGUF file, mapped read-only: metadata by key, tensors by name. Version 2 and 3, little-endian.
+// A GGUF file, mapped read-only: metadata by key, tensors by name. Version 2 and 3, little-endian. A model in several
+// files (parts.h) is opened by its first one, and then is like one file: all are mapped side by side (map.h).
 //
 // Everything the file says is checked when it is opened (gguf_parse.h lists the checks), so that later accesses can
 // neither leave the map nor overflow. Strings and numbers are decoded from the map on request; tensor data is read
@@ -12,6 +13,7 @@
 //   "m.gguf: key 'llama.block_count' should be u32, found array of f32; convert the model again"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -66,14 +68,14 @@ struct GgufTensor {
   DType dtype = DType::kF32;
   Shape shape{1, 1, 1, 1};  ///< shape[0] innermost; axes the file does not mention are 1
   int dims = 1;             ///< axes that the file mentions, 1..4
-  size_t offset = 0;        ///< from the start of the file
+  size_t offset = 0;        ///< from the start of the mapping: of the file, or of the first of several
   size_t bytes = 0;
   const std::byte* data = nullptr;  ///< mapped
 };
 
 class GgufFile {
  public:
-  /// Maps and checks the file.
+  /// Maps and checks the file, and those that it is the first part of.
   explicit GgufFile(const std::string& path);
   /// Checks an image in memory that the caller keeps alive and unchanged; `name` stands for the path in messages.
   GgufFile(std::string name, std::span<const std::byte> image);
@@ -86,8 +88,10 @@ class GgufFile {
   const std::string& path() const { return path_; }
   uint32_t version() const { return version_; }
   size_t alignment() const { return alignment_; }
-  /// Bytes of the whole file, and of all tensors together (padding not counted).
-  size_t file_bytes() const { return image_.size(); }
+  /// Files that the model is in; 1 for an image in memory.
+  size_t file_count() const { return std::max<size_t>(1, map_.parts().size()); }
+  /// Bytes of all files, and of all tensors together (padding not counted).
+  size_t file_bytes() const { return file_bytes_; }
   size_t tensor_bytes() const { return tensor_bytes_; }
 
   // Metadata. T is one of uint8_t ... int64_t, float, double, bool, std::string, and must be exactly the type stored.
@@ -122,7 +126,7 @@ class GgufFile {
   const GgufTensor& tensor(std::string_view name) const;
   /// Copies bytes [offset, offset + to.size()) of a tensor of this file. Throws when the file has become shorter.
   void read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const;
-  /// The mapped bytes from the first tensor to the end of the last one, the padding between them included.
+  /// The mapped bytes from the first tensor to the end of the last one, with what lies between them.
   std::span<const std::byte> tensor_span() const;
   /// The same bytes for use where they are, writable, which the file never sees. Empty
   /// where the system refuses. For a file only, not for an image in memory.
@@ -132,6 +136,8 @@ class GgufFile {
 
  private:
   void parse();
+  void open_parts(const std::vector<std::string>& paths);
+  void index();
   void require_range(const GgufTensor& tensor, size_t offset, size_t size) const;
   const GgufValue& require_value(std::string_view key) const;
   void require_type(const GgufValue& value, GgufType type, GgufType element) const;
@@ -141,6 +147,7 @@ class GgufFile {
   std::span<const std::byte> image_;  // what map_ maps, or the caller's image
   uint32_t version_ = 0;
   size_t alignment_ = 0;
+  size_t file_bytes_ = 0;
   size_t tensor_bytes_ = 0;
   std::vector<GgufValue> values_;
   std::vector<GgufTensor> tensors_;

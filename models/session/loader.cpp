@@ -16,7 +16,7 @@
 namespace shoal::models {
 namespace {
 
-/// Hands out the pieces of all weights in the order of the file, and adds up what has been loaded.
+/// Hands out the pieces of all weights in the order of the files, and adds up what has been loaded.
 class Work {
  public:
   Work(const Model& model, const LoadProgress& report) : total_(model.file.tensor_bytes()), report_(report) {

@@ -196,36 +196,6 @@ TEST(Hparams, ReadsTheYarnKeys) {
   EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
 }
 
-/// A model whose file says that it is one of several, and has or has not all tensors.
-std::string message_of_part(std::optional<uint16_t> number, uint16_t count, bool complete) {
-  SyntheticModel synthetic;
-  synthetic.keys = [&](test::GgufWriter& writer) {
-    writer.add("split.count", count);
-    if (number) writer.add("split.no", *number);
-  };
-  synthetic.edit = [&](TensorSpec& spec) { return complete || spec.name != "output_norm.weight"; };
-  return refusal_of(synthetic);
-}
-
-TEST(Model, SaysThatAPartHasToBeJoinedWithTheOthers) {
-  for (bool complete : {false, true}) {
-    EXPECT_THAT(message_of_part(0, 2, complete),
-                EndsWith(".gguf: is part 1 of the 2 parts of a model; join the parts first: llama-gguf-split --merge "
-                         "FIRST OUT"));
-    EXPECT_THAT(message_of_part(6, 17, complete), HasSubstr("is part 7 of the 17 parts of a model; join"));
-    EXPECT_THAT(message_of_part(std::nullopt, 3, complete), HasSubstr("is one of the 3 parts of a model; join"));
-  }
-  // Files that were joined, or never were in parts.
-  for (uint16_t count : {0, 1}) EXPECT_EQ(message_of_part(0, count, true), "it opened");
-}
-
-TEST(Model, SaysThatItIsAPartBeforeAnythingElse) {
-  SyntheticModel synthetic;
-  synthetic.h.architecture = "mamba";
-  synthetic.keys = [](test::GgufWriter& writer) { writer.add<uint16_t>("split.count", 2); };
-  EXPECT_THAT(refusal_of(synthetic), HasSubstr("is one of the 2 parts"));
-}
-
 TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
   SyntheticModel synthetic;
   synthetic.h.architecture = "mamba";

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "tests/models/checks.h"
+#include "tests/models/model_parts.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
 
@@ -137,6 +138,43 @@ TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
   EXPECT_EQ(model->file.tensors().size(), other->file.tensors().size());
   unload_weights(*model);
   unload_weights(*other);
+}
+
+/// Logits of the last token of the prompt.
+std::vector<float> logits_of(const Model& model, const Placement& placement) {
+  Session session(model, placement, placement.init(), {});
+  session.evaluate(kPrompt);
+  const auto last = session.logits();
+  return {last.begin(), last.end()};
+}
+
+TEST(ModelInParts, GivesWhatTheWholeFileDoesWhereverItsWeightsLie) {
+  const std::string whole = tiny_model_path("q4_k_m");
+  const GgufFile file(whole);
+  const size_t tensors = file.tensors().size();
+  const test::TemporaryFolder folder;
+  for (const std::vector<size_t>& sizes :
+       {std::vector<size_t>{0, 5, tensors - 5}, {tensors / 2, tensors - tensors / 2}}) {
+    const std::string parts = write_parts(file, (folder.path() / "tiny").string(), sizes).front();
+    for (const auto& [devices, options] :
+         std::vector<std::pair<int, LoadOptions>>{{1, {.repack = false}}, {1, {.use_mapping = false}}, {3, {}}}) {
+      std::vector<std::vector<float>> logits;
+      for (const std::string& path : {whole, parts}) {
+        auto model = open_model(path);
+        Placement placement(*model, cpu_devices(devices), {{}, 1});
+        size_t loaded = 0;
+        load_weights(
+            *model, placement, [&](size_t done, size_t) { loaded = done; }, options);
+        EXPECT_EQ(loaded, file.tensor_bytes());
+        EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
+        const bool mapped = devices == 1 && options.use_mapping;
+        EXPECT_EQ(tensors_elsewhere(*model).size(), mapped ? 0 : tensors);
+        logits.push_back(logits_of(*model, placement));
+        unload_weights(*model);
+      }
+      EXPECT_EQ(logits[0], logits[1]);
+    }
+  }
 }
 
 /// A device that says of host memory what it is told to, and is a CPU otherwise.
