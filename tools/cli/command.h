@@ -29,6 +29,7 @@ CommandBody define_run(CLI::App& app);
 CommandBody define_tokenize(CLI::App& app);
 CommandBody define_detokenize(CLI::App& app);
 CommandBody define_devices(CLI::App& app);
+CommandBody define_info(CLI::App& app);
 CommandBody define_plan(CLI::App& app);
 CommandBody define_compare(CLI::App& app);
 CommandBody define_bench(CLI::App& app);

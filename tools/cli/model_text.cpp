@@ -72,13 +72,13 @@ std::string short_count(int64_t count, int digits, const char* gap) {
 }
 
 std::string describe_model(const models::Model& model) {
-  return escaped(fmt::format("{} {} {}", model.hparams.architecture, short_count(count_parameters(model), 1, ""),
+  return escaped(fmt::format("{} {} {}", model.hparams.architecture, short_count(count_parameters(model.file), 1, ""),
                              file_type(model)));
 }
 
-int64_t count_parameters(const models::Model& model) {
+int64_t count_parameters(const models::GgufFile& file) {
   int64_t count = 0;
-  for (const models::GgufTensor& tensor : model.file.tensors()) {
+  for (const models::GgufTensor& tensor : file.tensors()) {
     count += tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
   }
   return count;

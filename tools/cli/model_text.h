@@ -12,6 +12,6 @@ namespace shoal::tools {
 std::string short_count(int64_t count, int digits, const char* gap);
 /// "llama 4.9M Q8_0": architecture, parameters, what the file says it is or what most of it is.
 std::string describe_model(const models::Model& model);
-int64_t count_parameters(const models::Model& model);
+int64_t count_parameters(const models::GgufFile& file);
 
 }  // namespace shoal::tools

@@ -24,10 +24,11 @@
 namespace shoal::tools {
 namespace {
 
-constexpr std::array<Command, 10> kCommands{{
+constexpr std::array<Command, 11> kCommands{{
     {"run", "Generate text", define_run},
     {"tokenize", "Turn text into token ids", define_tokenize},
     {"detokenize", "Turn token ids into text", define_detokenize},
+    {"info", "Show what a model file is, and on which devices it fits", define_info},
     {"devices", "List the devices of this machine", define_devices},
     {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan},
     {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},

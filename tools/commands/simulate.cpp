@@ -318,7 +318,7 @@ class Simulation {
     result.time = utc_time();
     result.model_type = describe_model(model);
     result.model_bytes = model.file.tensor_bytes();
-    result.model_parameters = count_parameters(model);
+    result.model_parameters = count_parameters(model.file);
     result.backends = "SIM";
     result.cpu_info = describe_cpus(machine_.devices());
     result.gpu_info = describe_others(machine_.devices());
