@@ -60,11 +60,32 @@ void check_params(const SamplerParams& params) {
                            "top_p = {}: expected a number from 0 to 1; 1 keeps all tokens", params.top_p);
   require<InvalidArgument>(params.min_p >= 0 && params.min_p <= 1,
                            "min_p = {}: expected a number from 0 to 1; 0 keeps all tokens", params.min_p);
+  require<InvalidArgument>(params.repeat_penalty >= 0.01f && params.repeat_penalty <= 100,
+                           "repeat_penalty = {}: expected a number from 0.01 to 100; 1 is none", params.repeat_penalty);
+  for (const float penalty : {params.presence_penalty, params.frequency_penalty}) {
+    require<InvalidArgument>(penalty >= -100 && penalty <= 100,
+                             "a presence or frequency penalty of {}: expected a number from -100 to 100; 0 is none",
+                             penalty);
+  }
+  require<InvalidArgument>(params.penalty_last_n >= -1, "penalty_last_n = {}: expected 0 or more, or -1 for all tokens",
+                           params.penalty_last_n);
+  for (const auto& [id, bias] : params.biases) {
+    require<InvalidArgument>(std::isfinite(bias), "the bias of token {} is {}: expected a finite number", id, bias);
+  }
 }
 
 int64_t candidates_needed(const SamplerParams& params) {
-  if (params.temp <= 0) return 1;
-  return params.top_k <= kMostCandidates ? params.top_k : 0;
+  const int64_t best = params.temp <= 0 ? 1 : params.top_k;
+  int64_t lowered = static_cast<int64_t>(params.biases.size());
+  for (const auto& [id, bias] : params.biases) {
+    if (bias > 0) return 0;
+  }
+  if (params.penalizes()) {
+    const bool raises = params.repeat_penalty < 1 || params.presence_penalty < 0 || params.frequency_penalty < 0;
+    if (raises || params.penalty_last_n < 0) return 0;
+    lowered += params.penalty_last_n;
+  }
+  return best > 0 && best + lowered <= kMostCandidates ? best + lowered : 0;
 }
 
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
@@ -86,23 +107,54 @@ Sampler::Sampler(const SamplerParams& params) : params_(params), generator_(para
   check_params(params);
 }
 
+void Sampler::accept(int32_t token) {
+  if (!params_.penalizes()) return;
+  ++counts_[token];
+  if (params_.penalty_last_n < 0) return;
+  recent_.push_back(token);
+  if (recent_.size() <= static_cast<size_t>(params_.penalty_last_n)) return;
+  const auto oldest = counts_.find(recent_.front());
+  if (--oldest->second == 0) counts_.erase(oldest);
+  recent_.pop_front();
+}
+
+float Sampler::penalized(float logit, int count) const {
+  logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
+  return logit - static_cast<float>(count) * params_.frequency_penalty - params_.presence_penalty;
+}
+
 int32_t Sampler::sample(std::span<const float> logits) {
   require_logits(logits);
-  if (params_.temp <= 0) {
+  if (params_.temp <= 0 && params_.biases.empty() && counts_.empty()) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   fill_candidates(logits, candidates_);
+  const auto logit_of = [&](int32_t id) -> float& {
+    require<InvalidArgument>(id >= 0 && static_cast<size_t>(id) < logits.size(),
+                             "token {} is not in the vocabulary of {}", id, logits.size());
+    return candidates_[static_cast<size_t>(id)].logit;
+  };
+  for (const auto& [id, bias] : params_.biases) logit_of(id) += bias;
+  for (const auto& [id, count] : counts_) logit_of(id) = penalized(logit_of(id), count);
   return choose();
 }
 
 int32_t Sampler::sample_best(std::span<const TokenLogit> best) {
   require_best(best);
-  if (params_.temp <= 0) return best.front().id;
   candidates_.assign(best.begin(), best.end());
+  for (TokenLogit& candidate : candidates_) {
+    if (const auto found = params_.biases.find(candidate.id); found != params_.biases.end()) {
+      candidate.logit += found->second;
+    }
+    if (const auto found = counts_.find(candidate.id); found != counts_.end()) {
+      candidate.logit = penalized(candidate.logit, found->second);
+    }
+  }
   return choose();
 }
 
 int32_t Sampler::choose() {
+  if (params_.temp <= 0) return std::min_element(candidates_.begin(), candidates_.end(), better)->id;
   keep_top_k();
   keep_top_p();
   keep_min_p();

@@ -282,6 +282,27 @@ void SamplingFlags::add_to(CLI::App& app) {
              "Sample from tokens at least this many times as probable as the best; 0: all");
 }
 
+void SamplingFlags::add_penalties_to(CLI::App& app) {
+  add_number(app, "--repeat-penalty", sampler.repeat_penalty, 0.01, 100.0,
+             "Divide the logits of recent tokens by this, or multiply those below 0; 1: off");
+  add_number(app, "--presence-penalty", sampler.presence_penalty, -100.0, 100.0,
+             "Subtract from the logits of recent tokens; 0: off");
+  add_number(app, "--frequency-penalty", sampler.frequency_penalty, -100.0, 100.0,
+             "Subtract from the logits of recent tokens as often as they occur; 0: off");
+  add_integer(app, "--penalty-last-n", sampler.penalty_last_n, -1, kMostTokens,
+              "Tokens that are recent, those of the prompt among them; -1: all, for which the host samples");
+  const auto read_bias = [this](const std::string& flag, const std::string& text) {
+    const size_t equals = text.find('=');
+    require<InvalidArgument>(equals != std::string::npos, "{}: '{}' is not ID=VALUE, such as 15=-2.5", flag, text);
+    const std::vector<int32_t> ids = parse_ids(flag, text.substr(0, equals));
+    require<InvalidArgument>(ids.size() == 1, "{}: '{}' is not ID=VALUE, such as 15=-2.5", flag, text);
+    sampler.biases[ids[0]] = static_cast<float>(parse_number(flag, text.substr(equals + 1), -1e9, 1e9));
+  };
+  add_parsed(app, "--logit-bias", "ID=VALUE", read_bias,
+             "Add to a token's logit, such as 15=-2.5; -1e9 bans it; may be repeated; for values above 0 the host "
+             "samples");
+}
+
 void SamplingFlags::add_candidates_to(CLI::App& app) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k most probable tokens; 0: all");

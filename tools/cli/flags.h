@@ -129,12 +129,14 @@ struct WorkloadFlags {
   tuning::Workload workload(int64_t context) const;
 };
 
-/// --seed --temp --top-k --top-p --min-p, and --sample-on-host
+/// --seed --temp --top-k --top-p --min-p, penalties and biases, and --sample-on-host
 struct SamplingFlags {
   models::SamplerParams sampler;
   bool random_seed = true;
   bool on_host = false;
   void add_to(CLI::App& app);
+  /// --repeat-penalty --presence-penalty --frequency-penalty --penalty-last-n --logit-bias
+  void add_penalties_to(CLI::App& app);
   /// Of these only what decides how many candidates the devices select.
   void add_candidates_to(CLI::App& app);
   /// What a session's devices should select for sampling, and for a list of the `listed` best tokens; 0: give all

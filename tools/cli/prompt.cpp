@@ -43,16 +43,18 @@ void PromptFlags::add_to(CLI::App& app) {
     file = value;
   };
   CLI::Option* prompt = add_parsed(app, "-p,--prompt", "TEXT", read_prompt, "Prompt text; -: standard input");
-  add_parsed(app, "-f,--file", "FILE", read_name, "File with the prompt text; a newline at its end is dropped")
+  add_parsed(app, "-f,--file", "FILE", read_name,
+             "File with the prompt text; -: standard input; a newline at its end is dropped")
       ->excludes(prompt);
 }
 
 std::string PromptFlags::read() const {
-  if (!file) return text == "-" ? read_text(stdin, "standard input") : text.value_or("");
+  if (file == "-" || text == "-") return read_text(stdin, "standard input");
+  if (!file) return text.value_or("");
   const auto close = [](std::FILE* opened) { std::fclose(opened); };
   const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(file->c_str(), "rb"), close);
-  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; {}", *file, std::strerror(errno),
-                           file == "-" ? "standard input is -p -" : "check the path and its permissions");
+  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; check the path and its permissions",
+                           *file, std::strerror(errno));
   return read_text(opened.get(), *file);
 }
 

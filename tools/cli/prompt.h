@@ -22,9 +22,9 @@ struct PromptFlags {
 
   void add_to(CLI::App& app);
   bool given() const { return text || file; }
-  /// The text of -p; what standard input (`-p -`) or the file holds, less one newline at its end. Blocks as long as a
-  /// pipe does, and takes what it reads: to be called once, before interrupts are caught. Throws InvalidArgument for a
-  /// file that cannot be read, has no text, or more than a prompt can be.
+  /// The text of -p; what standard input (`-p -`, `-f -`) or the file holds, less one newline at its end. Blocks as
+  /// long as a pipe does, and takes what it reads: to be called once, before interrupts are caught. Throws
+  /// InvalidArgument for a file that cannot be read, has no text, or more than a prompt can be.
   std::string read() const;
 };
 

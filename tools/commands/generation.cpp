@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "models/session/stop_text.h"
 #include "tools/cli/interrupt.h"
 
 namespace shoal::tools {
@@ -28,16 +29,24 @@ class Generator {
  public:
   Generator(models::Session& session, const models::Tokenizer* tokenizer, const GenerationOptions& options,
             const TextSink& sink, Generation& out)
-      : session_(session), tokenizer_(tokenizer), options_(options), sink_(sink), sampler_(options.sampler), out_(out) {
+      : session_(session),
+        tokenizer_(tokenizer),
+        options_(options),
+        sink_(sink),
+        sampler_(options.sampler),
+        stop_text_(options.stops),
+        out_(out) {
     if (tokenizer != nullptr) decoder_.emplace(*tokenizer);
   }
 
   void run(std::span<const int32_t> prompt) {
+    for (const int32_t token : prompt) sampler_.accept(token);
     evaluate_prompt(prompt);
     if (options_.top_logits > 0) list_top_logits();
     Stopwatch watch(out_.generation_ms);
     while (out_.stop.empty()) step();
-    if (decoder_) emit(decoder_->finish());
+    if (decoder_) emit(stop_text_.push(decoder_->finish()));
+    emit(stop_text_.finish());
   }
 
  private:
@@ -86,8 +95,10 @@ class Generator {
       out_.stop = "end_of_text";
       return;
     }
+    sampler_.accept(token);
     out_.tokens.push_back(token);
-    if (decoder_) emit(decoder_->push(token));
+    if (decoder_) emit(stop_text_.push(decoder_->push(token)));
+    if (stop_text_.found()) out_.stop = "stop_text";
   }
 
   bool is_end(int32_t token) const {
@@ -105,6 +116,7 @@ class Generator {
   const GenerationOptions& options_;
   const TextSink& sink_;
   models::Sampler sampler_;
+  models::StopText stop_text_;
   std::optional<models::StreamDecoder> decoder_;
   std::span<const float> logits_;
   std::span<const models::TokenLogit> candidates_;  // in place of logits, where the devices select

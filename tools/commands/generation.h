@@ -19,21 +19,22 @@ struct GenerationOptions {
   bool ignore_end = false;
   int top_logits = 0;  ///< how many of the last prompt position to keep
   models::SamplerParams sampler;
-  std::vector<int32_t> ends;  ///< tokens that end the text, where there is no tokenizer to say so
+  std::vector<int32_t> ends;       ///< tokens that end the text, where there is no tokenizer to say so
+  std::vector<std::string> stops;  ///< strings that end the text, and are not part of it
 };
 
 struct Generation {
   std::vector<int32_t> tokens;
   std::string text;
   std::vector<models::TokenLogit> top_logits;
-  std::string stop;              ///< "count", "end_of_text", "context", "interrupted" or "error"
+  std::string stop;              ///< "count", "end_of_text", "stop_text", "context", "interrupted" or "error"
   int64_t prompt_evaluated = 0;  ///< tokens of the prompt that were computed
   int64_t evaluated = 0;         ///< tokens computed after it: the first token comes with the prompt, an end costs one
   double prompt_ms = 0.0;        ///< of prompt_evaluated tokens
   double generation_ms = 0.0;    ///< of `evaluated` tokens
 };
 
-/// Told each piece of text as soon as it is complete.
+/// Told each piece of text as soon as it is complete, and cannot be the beginning of a stop string.
 using TextSink = std::function<void(std::string_view text)>;
 
 /// `tokenizer`: nullptr makes tokens without text. Evaluates the prompt and goes on from it until a stop, Ctrl-C or

@@ -41,7 +41,7 @@ struct RunFlags {
     devices.check();
     if (prompt.given() || prompt_tokens) return;
     throw UsageError(
-        "no prompt; give a text with -p, a file with -f, standard input with -p -, or ids with --prompt-tokens");
+        "no prompt; give a text with -p, a file with -f, standard input with -f -, or ids with --prompt-tokens");
   }
 };
 
@@ -67,6 +67,7 @@ std::vector<int32_t> prompt_ids(const RunFlags& flags, const models::Model& mode
                                 const std::optional<models::Tokenizer>& tokenizer) {
   std::vector<int32_t> ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer->encode(flags.text);
   check_ids("--prompt-tokens", ids, model.hparams.vocab);
+  for (const auto& [id, bias] : flags.sampling.sampler.biases) check_ids("--logit-bias", {&id, 1}, model.hparams.vocab);
   check_length(ids, models::session_size(model.hparams, flags.context.session()));
   return ids;
 }
@@ -138,6 +139,7 @@ std::string count_text(int64_t tokens, int64_t evaluated, double rate) {
 /// Why there are not as many tokens as were asked for; "" where there are.
 std::string why_stopped(const std::string& stop, int64_t context) {
   if (stop == "end_of_text") return "; stopped: end of text";
+  if (stop == "stop_text") return "; stopped: stop text";
   if (stop == "interrupted") return "; stopped: interrupted";
   return stop == "context" ? fmt::format("; stopped: the context of {} tokens is full (-c)", context) : "";
 }
@@ -226,6 +228,12 @@ void add_prompt(CLI::App& app, RunFlags& flags) {
 
 void add_sampling(CLI::App& app, RunFlags& flags) {
   flags.sampling.add_to(app);
+  flags.sampling.add_penalties_to(app);
+  const auto read_stop = [&flags](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(!text.empty(), "{}: an empty text would stop at once; give some", flag);
+    flags.generation.stops.push_back(text);
+  };
+  add_parsed(app, "--stop", "TEXT", read_stop, "End the text before this one; may be repeated");
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   add_integer(app, "--top-logits", flags.generation.top_logits, 0, kMost,
               "Print the k highest logits at the last prompt position");

@@ -294,5 +294,98 @@ TEST(TopLogits, AreSortedWithEqualsById) {
   EXPECT_THROW(top_logits(std::vector<float>{kNan}, 1), InvalidArgument);
 }
 
+/// The token after which nothing else is chosen, greedily, from these logits.
+int32_t choice(SamplerParams params, const std::vector<float>& logits, const std::vector<int32_t>& before) {
+  params.temp = 0;
+  Sampler sampler(params);
+  for (const int32_t token : before) sampler.accept(token);
+  return sampler.sample(logits);
+}
+
+TEST(SamplerPenalties, RepeatDividesOrMultiplies) {
+  const SamplerParams two{.repeat_penalty = 2};
+  EXPECT_EQ(choice(two, {4, 2.1f, 0}, {0}), 1);  // 2, 2.1, 0
+  EXPECT_EQ(choice(two, {4, 1.9f, 0}, {0, 0, 0}), 0);
+  EXPECT_EQ(choice(two, {-4, -7.9f, -9}, {0}), 1);  // -8, -7.9, -9
+  EXPECT_EQ(choice(two, {-4, -8.1f, -9}, {0}), 0);
+}
+
+TEST(SamplerPenalties, FrequencyCountsAndPresenceDoesNot) {
+  EXPECT_EQ(choice({.frequency_penalty = 1}, {4, 1.5f}, {0, 0}), 0);  // 2, 1.5
+  EXPECT_EQ(choice({.frequency_penalty = 1}, {4, 1.5f}, {0, 0, 0}), 1);
+  EXPECT_EQ(choice({.presence_penalty = 1}, {4, 2.5f}, {0, 0, 0}), 0);  // 3, 2.5
+  EXPECT_EQ(choice({.presence_penalty = 1.6f}, {4, 2.5f}, {0}), 1);
+  EXPECT_EQ(choice({.presence_penalty = -2}, {4, 2.5f}, {1}), 1);
+}
+
+TEST(SamplerPenalties, CountTheLastTokens) {
+  const std::vector<int32_t> before{0, 1, 2, 1};
+  SamplerParams params{.presence_penalty = 5, .penalty_last_n = 3};
+  EXPECT_EQ(choice(params, {4, 4.5f, 4.4f}, before), 0);
+  params.penalty_last_n = 4;
+  EXPECT_EQ(choice(params, {4, 4.5f, 4.4f, 3.9f}, before), 3);
+  params.penalty_last_n = -1;
+  EXPECT_EQ(choice(params, {4, 4.5f, 4.4f, 3.9f}, before), 3);
+  params.penalty_last_n = 1;
+  EXPECT_EQ(choice(params, {4, 4.5f, 4.4f}, before), 2);
+  params.penalty_last_n = 0;
+  EXPECT_EQ(choice(params, {4, 4.5f, 4.4f}, before), 1);
+}
+
+TEST(SamplerPenalties, BiasesAreAddedFirst) {
+  EXPECT_EQ(choice({.biases = {{1, 2.0f}}}, {4, 2.5f}, {}), 1);
+  EXPECT_EQ(choice({.biases = {{0, -1e9f}}}, {4, -100}, {}), 1);
+  EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.4f}, {0}), 0);  // (4 - 1) / 2
+  EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.6f}, {0}), 1);
+  EXPECT_THROW(choice({.biases = {{2, 1.0f}}}, {4, 2}, {}), InvalidArgument);
+}
+
+TEST(SamplerPenalties, AreCheckedForTheirRanges) {
+  EXPECT_THAT(refusal({.repeat_penalty = 0}), HasSubstr("repeat_penalty = 0: expected a number from 0.01 to 100"));
+  EXPECT_THAT(refusal({.presence_penalty = kNan}), HasSubstr("from -100 to 100"));
+  EXPECT_THAT(refusal({.frequency_penalty = 101}), HasSubstr("penalty of 101: expected"));
+  EXPECT_THAT(refusal({.penalty_last_n = -2}), HasSubstr("penalty_last_n = -2"));
+  EXPECT_THAT(refusal({.biases = {{3, kInfinity}}}), HasSubstr("the bias of token 3 is inf"));
+}
+
+TEST(SamplerPenalties, TakeAsManyMoreCandidatesAsCanBeLowered) {
+  EXPECT_EQ(candidates_needed({.repeat_penalty = 1.1f, .biases = {{1, -1.0f}, {2, -1.0f}, {3, -2.0f}}}), 107);
+  EXPECT_EQ(candidates_needed({.temp = 0, .presence_penalty = 1}), 65);
+  EXPECT_EQ(candidates_needed({.presence_penalty = 1, .penalty_last_n = 216}), 256);
+  EXPECT_EQ(candidates_needed({.presence_penalty = 1, .penalty_last_n = 217}), 0);
+  EXPECT_EQ(candidates_needed({.presence_penalty = 1, .penalty_last_n = 0}), 40);
+  EXPECT_EQ(candidates_needed({.presence_penalty = 1, .penalty_last_n = -1}), 0);
+  for (const SamplerParams& raises : {SamplerParams{.repeat_penalty = 0.9f},
+                                      {.presence_penalty = -1},
+                                      {.frequency_penalty = -1},
+                                      {.biases = {{5, 0.1f}}}}) {
+    EXPECT_EQ(candidates_needed(raises), 0);
+  }
+}
+
+TEST(SamplerPenalties, CandidatesGiveWhatAllLogitsDo) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 1);
+  for (int round = 0; round < 200; ++round) {
+    SamplerParams params{
+        .temp = round % 2 == 0 ? 0.0f : 1.0f, .top_k = 1 + round % 7, .seed = static_cast<uint64_t>(round)};
+    params.repeat_penalty = 1 + 0.5f * static_cast<float>(round % 3);
+    params.presence_penalty = static_cast<float>(round % 4), params.frequency_penalty = static_cast<float>(round % 5);
+    params.penalty_last_n = round % 12;
+    if (round % 2 == 1) params.biases = {{round % 50, -2.0f}, {(round * 7) % 50, -5.0f}};
+    Sampler all(params), best(params);
+    const auto needed = static_cast<int>(candidates_needed(params));
+    ASSERT_GT(needed, 0);
+    for (int token = 0; token < 30; ++token) {
+      std::vector<float> logits(50);
+      // Values come twice and more, so that the order of equals counts, too.
+      for (float& logit : logits) logit = std::round(normal(random) * 4) / 2;
+      const int32_t chosen = all.sample(logits);
+      ASSERT_EQ(best.sample_best(top_logits(logits, needed)), chosen) << round;
+      all.accept(chosen), best.accept(chosen);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shoal::models

@@ -249,12 +249,18 @@ TEST(SessionCandidates, GiveTheSameTextAsLogits) {
     for (int i = 0; i < 40; ++i) {
       tokens.push_back(session.selects() ? sampler.sample_best(session.candidates())
                                          : sampler.sample(session.logits()));
+      sampler.accept(tokens.back());
       session.evaluate({&tokens.back(), 1});
     }
     return tokens;
   };
   for (const Heads& heads : {Heads{1, ""}, {2, ""}, {3, ""}, {2, "3,1"}, {3, "5,0,2"}}) {
-    for (const SamplerParams& params : {SamplerParams{.temp = 0}, {.temp = 1.2f, .seed = 7}}) {
+    for (const SamplerParams& params :
+         {SamplerParams{.temp = 0},
+          {.temp = 1.2f, .seed = 7},
+          {.temp = 0, .repeat_penalty = 1.3f, .frequency_penalty = 0.5f, .biases = {{7, -3.0f}}},
+          {.temp = 1.2f, .seed = 7, .presence_penalty = 2, .penalty_last_n = 20}}) {
+      ASSERT_GT(candidates_needed(params), 0);
       EXPECT_EQ(generate(heads, params, candidates_needed(params)), generate(heads, params, 0))
           << heads.devices << " devices " << heads.ratio << " temp " << params.temp;
     }

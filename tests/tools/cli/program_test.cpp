@@ -174,6 +174,47 @@ TEST(Run, TextSaysWhyItEndedEarly) {
   EXPECT_THAT(err({"-n", "4"}), Not(HasSubstr("stopped")));
 }
 
+TEST(Run, EndsBeforeAStopText) {
+  const std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "-n", "40", "--temp", "0"};
+  const std::string whole = run_json(args)["text"];
+  ASSERT_GT(whole.size(), 30u);
+  const std::string stop = whole.substr(20, 5), expected = whole.substr(0, whole.find(stop));
+  std::vector<std::string> stopped = args;
+  stopped.insert(stopped.end(), {"--stop", "not in it", "--stop", stop});
+  const json found = run_json(stopped);
+  EXPECT_EQ(found["text"], expected);
+  EXPECT_EQ(found["stop"], "stop_text");
+  const Finished text = run(stopped);
+  EXPECT_EQ(text.out, expected + "\n");
+  EXPECT_THAT(text.err, HasSubstr("; stopped: stop text"));
+  // One that only begins is shown in the end.
+  stopped.back() = whole.substr(whole.size() - 3) + "and more";
+  EXPECT_EQ(run_json(stopped)["text"], whole);
+}
+
+TEST(Run, PenaltiesAndBiasesChangeTheText) {
+  const std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "-n", "40", "--temp", "0"};
+  const auto tokens = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_json(all)["tokens"].get<std::vector<int32_t>>();
+  };
+  const std::vector<int32_t> usual = tokens({});
+  const std::string first = std::to_string(usual[0]);
+  EXPECT_NE(tokens({"--logit-bias", first + "=-1e9"})[0], usual[0]);
+  const std::vector<int32_t> biased = tokens({"--logit-bias", first + "=100"});
+  EXPECT_EQ(std::count(biased.begin(), biased.end(), usual[0]), 40);
+  for (const std::vector<std::string>& penalty : std::vector<std::vector<std::string>>{
+           {"--presence-penalty", "100"}, {"--frequency-penalty", "100", "--penalty-last-n", "-1"}}) {
+    std::vector<int32_t> all = tokens(penalty);  // none comes twice, as far as penalties look back
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
+    EXPECT_EQ(all.size(), 40u);
+  }
+  EXPECT_EQ(tokens({"--presence-penalty", "3"}), tokens({"--presence-penalty", "3", "--sample-on-host"}));
+  EXPECT_EQ(run({"run", "-m", kModel, "-p", "a", "--stop", ""}).code, 2);
+}
+
 TEST(Run, GeneratesNothingWhenAskedTo) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "0", "--top-logits", "1"});
   EXPECT_EQ(result["tokens"].size(), 0u);

@@ -33,6 +33,7 @@ TEST(Prompt, ComesFromAFileOrStandardInput) {
   EXPECT_EQ(generated({"-f", file.path}, "/dev/null"), wanted);
   EXPECT_EQ(generated({"--file", file.path}, "/dev/null"), wanted);
   EXPECT_EQ(generated({"-p", "-"}, file.path), wanted);
+  EXPECT_EQ(generated({"-f", "-"}, file.path), wanted);
   EXPECT_EQ(generated({"-f", "/dev/stdin"}, file.path), wanted);
 }
 
