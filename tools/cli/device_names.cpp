@@ -14,6 +14,7 @@
 #include "devices/functions.h"
 #include "tools/cli/options.h"
 #include "tools/cli/program.h"
+#include "tools/cli/text.h"
 
 namespace shoal::tools {
 namespace {
@@ -48,12 +49,6 @@ std::string find_gpus(const PluginReport& plugins) {
       names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu});
   if (gpus.empty()) warn_of_broken(plugins);
   return gpus;
-}
-
-std::string upper(std::string_view name) {
-  std::string out(name);
-  for (char& c : out) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return out;
 }
 
 /// 3 for "CPU3" in any case; nullopt for what no CPU device can be called, such as "CPU03" or "CPU-1".

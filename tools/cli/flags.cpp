@@ -298,9 +298,9 @@ void SamplingFlags::add_penalties_to(CLI::App& app) {
     require<InvalidArgument>(ids.size() == 1, "{}: '{}' is not ID=VALUE, such as 15=-2.5", flag, text);
     sampler.biases[ids[0]] = static_cast<float>(parse_number(flag, text.substr(equals + 1), -1e9, 1e9));
   };
-  add_parsed(app, "--logit-bias", "ID=VALUE", read_bias,
-             "Add to a token's logit, such as 15=-2.5; -1e9 bans it; may be repeated; for values above 0 the host "
-             "samples");
+  add_repeated(app, "--logit-bias", "ID=VALUE", read_bias,
+               "Add to a token's logit, such as 15=-2.5; -1e9 bans it; may be repeated; for values above 0 the host "
+               "samples");
 }
 
 void SamplingFlags::add_candidates_to(CLI::App& app) {

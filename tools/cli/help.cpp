@@ -21,9 +21,12 @@ struct FlagGroup {
 
 const std::vector<FlagGroup>& groups() {
   static const std::vector<FlagGroup> all{
-      {"Model and prompt", {"model", "prompt", "file", "prompt-tokens", "ids"}},
-      {"Generation", {"predict", "ignore-eos", "top-logits"}},
-      {"Sampling", {"temp", "top-k", "top-p", "min-p", "seed", "sample-on-host"}},
+      {"Model and prompt",
+       {"model", "prompt", "file", "prompt-tokens", "ids", "chat", "system", "template", "template-var"}},
+      {"Generation", {"predict", "ignore-eos", "stop", "top-logits"}},
+      {"Sampling",
+       {"temp", "top-k", "top-p", "min-p", "seed", "repeat-penalty", "presence-penalty", "frequency-penalty",
+        "penalty-last-n", "logit-bias", "sample-on-host"}},
       {"Work to measure or predict",
        {"n-prompt",  "n-gen",       "n-depth",   "repetitions",  "no-warmup", "op",        "dtype",  "min-bytes",
         "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate", "dtypes", "quick",

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tools/cli/output.h"
+#include "tools/cli/text.h"
 
 namespace shoal::tools {
 namespace {
@@ -35,12 +36,6 @@ constexpr std::array kFileTypes = std::to_array<FileType>({
     {18, "Q6_K"},
     {32, "BF16"},
 });
-
-std::string upper(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::toupper(c); });
-  return out;
-}
 
 /// The type that most bytes of the weights are of.
 DType main_dtype(const models::Model& model) {

@@ -77,4 +77,13 @@ CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* typ
   return app.add_option_function<std::string>(names, take, help)->type_name(type);
 }
 
+CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
+                          const std::string& help) {
+  const std::string flag = names.substr(names.rfind(',') + 1);
+  const auto take = [read, flag](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) read(flag, text);
+  };
+  return app.add_option_function<std::vector<std::string>>(names, take, help)->type_name(type)->allow_extra_args(false);
+}
+
 }  // namespace shoal::tools

@@ -36,6 +36,9 @@ void check_file_name(std::string_view flag, std::string_view name);
 using ValueReader = std::function<void(const std::string& flag, const std::string& text)>;
 CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                         const std::string& help);
+/// The same for a flag that may be given several times: `read` is told each.
+CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
+                          const std::string& help);
 
 template <class T>
 CLI::Option* add_integer(CLI::App& app, const std::string& names, T& value, int64_t min, int64_t max,

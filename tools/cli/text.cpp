@@ -71,6 +71,12 @@ std::string short_shares(std::string_view shares) {
   return out;
 }
 
+std::string upper(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return out;
+}
+
 std::string utc_time() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};

@@ -18,6 +18,8 @@ std::string csv_cell(const nlohmann::ordered_json& value);
 /// Shares for a table: numbers with a point have three digits that count, "0.505986219,0.494013781" is "0.506,0.494".
 /// The rest stays as it is.
 std::string short_shares(std::string_view shares);
+/// With A to Z for a to z.
+std::string upper(std::string_view text);
 /// "2025-03-01T12:00:00Z": now.
 std::string utc_time();
 /// Short hash of the commit that the program was built from, with "+" when files had been changed; "unknown" where the

@@ -233,7 +233,7 @@ void add_sampling(CLI::App& app, RunFlags& flags) {
     require<InvalidArgument>(!text.empty(), "{}: an empty text would stop at once; give some", flag);
     flags.generation.stops.push_back(text);
   };
-  add_parsed(app, "--stop", "TEXT", read_stop, "End the text before this one; may be repeated");
+  add_repeated(app, "--stop", "TEXT", read_stop, "End the text before this one; may be repeated");
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   add_integer(app, "--top-logits", flags.generation.top_logits, 0, kMost,
               "Print the k highest logits at the last prompt position");

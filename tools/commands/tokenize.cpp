@@ -24,7 +24,7 @@ struct TokenizeFlags {
 
 int tokenize(const TokenizeFlags& flags) {
   if (!flags.prompt.given()) {
-    throw UsageError("no text; give one with -p, a file with -f, or standard input with -p -");
+    throw UsageError("no text; give one with -p, a file with -f, or standard input with -f -");
   }
   const std::string prompt = flags.prompt.read();
   models::Tokenizer tokenizer(models::GgufFile(flags.model.path));

@@ -79,7 +79,7 @@ const Case kUsageErrors[] = {
     {"RatioHasTooFew", "plan -m MODEL -dev CPU0,CPU1,CPU2 -ts 3,1", 2, "2 numbers for 3 devices; give one for each"},
     {"NoPrompt", "run -m MODEL", 2, "no prompt; give a text with -p, a file with -f, standard input with -f -, or ids"},
     {"NoPromptTokens", "run -m MODEL --prompt-tokens EMPTY", 2, "--prompt-tokens: no ids; give some, such as 1,527"},
-    {"NoText", "tokenize -m MODEL", 2, "no text; give one with -p, a file with -f, or standard input with -p -"},
+    {"NoText", "tokenize -m MODEL", 2, "no text; give one with -p, a file with -f, or standard input with -f -"},
     {"OverridePattern", "run -m MODEL -p x -ot (=CPU", 2, "--override-tensor: '(' is no regular expression for"},
     {"ProfileWithoutName", "run -m MODEL -p x -ts @", 2, "--tensor-split @: a name of a profile follows"},
     {"ProfileWithoutNameOfBench", "bench -m MODEL -ts @", 2, "--tensor-split @: a name of a profile follows"},

@@ -97,7 +97,7 @@ TEST(Prompt, ThatIsPipedWithoutAFlagIsSpokenOf) {
   for (const char* command : {"run", "tokenize"}) {
     const Finished finished = run({command, "-m", kModel}, {.in = file.path});
     EXPECT_EQ(finished.code, 2);
-    EXPECT_THAT(finished.err, HasSubstr("standard input with -p -"));
+    EXPECT_THAT(finished.err, HasSubstr("standard input with -f -"));
   }
 }
 
