@@ -31,6 +31,7 @@ function(shoal_find name module header library)
 endfunction()
 shoal_find(hwloc hwloc hwloc.h hwloc)
 shoal_find(pcre2-8 libpcre2-8 pcre2.h pcre2-8)
+shoal_find(edit libedit histedit.h edit)
 
 option(SHOAL_WERROR "Warnings are errors; OFF for compilers that this project is not tested with" ON)
 set(shoal_werror $<$<BOOL:${SHOAL_WERROR}>:-Werror>)

@@ -17,7 +17,7 @@ STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched
 ROOMS = {
     "meta": ["layout", "rules", "plan", "device"],
     "models": ["gguf", "tokenizer", "arch", "place", "session"],
-    "tools": ["cli", "startup", "report", "bench", "commands"],
+    "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }
 # Rooms whose headers are for them alone, those that may include them besides, and headers that are for all.
 PRIVATE = {

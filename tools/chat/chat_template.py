@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""Renders a chat template (Jinja) as transformers does, and tells which characters are the template's own.
+
+Reads a JSON object from standard input:
+
+    template                 text of the template
+    messages                 list of {"role", "content", ...}
+    tools, documents         as templates want them; may be left out
+    add_generation_prompt    bool
+    special_tokens           {"bos_token": text, "eos_token": text, ...}
+    time                     "2026-11-23T18:00:00", what strftime_now() shows; may be left out
+    kwargs                   further variables, such as {"enable_thinking": false}
+
+and writes one to standard output: {"parts": [[text, is_template], ...]}, or {"error": "one line"}.
+
+Only what the template itself has written is template text: its literals, special tokens, and the roles of messages
+where these are the usual ones. Everything else, JSON and dates among it, is message text, and control tokens in it are
+mere text. That is known for each character: literals are made objects of the class Text, a str that knows for each of
+its characters where it is from, and whose operations hand that on. An operation that Text does not know gives a plain
+str, which counts as message text, so that nothing becomes a control token by mistake. The text itself is always what
+plain jinja2 gives (tests/project/chat_template_test.py).
+
+Templates come from files of strangers: jinja2's sandbox keeps them from the system. Arguments limit this process:
+
+    chat_template.py [SECONDS MIB]      of processor time and of memory
+"""
+import datetime
+import functools
+import json
+import os
+import re
+import resource
+import string
+import sys
+
+try:
+    import jinja2
+    import jinja2.compiler
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.runtime
+    import jinja2.sandbox
+except ImportError:
+    SYSTEM = "/usr/bin/python3"  # for which Debian's package is; PATH may have another first
+    if __name__ == "__main__" and os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
+        os.execv(SYSTEM, [SYSTEM, "-I", *sys.argv])
+    print(json.dumps({"error": f"cannot be rendered: {sys.executable} has no jinja2; install python3-jinja2"}))
+    sys.exit(0)
+
+LONGEST_OUTPUT = 16 << 20  # characters
+LONGEST_TEMPLATE = 1 << 20
+ROLES = {"system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "environment"}
+FORMATTER = string.Formatter()
+NO_SPACE = re.compile(r"\S")
+OWN, FOREIGN = b"\1", b"\0"  # a character of the template, and of anything else
+
+
+class TooLong(Exception):
+    pass
+
+
+class Text(str):
+    """A str with a mask: for each character OWN or FOREIGN. Templates cannot reach the mask, whose name begins with _."""
+    __slots__ = ("_mask",)
+
+    def __new__(cls, text="", mask=None):
+        self = super().__new__(cls, text)
+        self._mask = FOREIGN * len(self) if mask is None else mask
+        return self
+
+    def _cut(self, begin, end):
+        return Text(str.__getitem__(self, slice(begin, end)), self._mask[begin:end])
+
+    def _same(self, text):
+        """The mask holds for what was changed character by character."""
+        return Text(text, self._mask) if len(text) == len(self) else text
+
+    def __str__(self):
+        return self
+
+    def __getitem__(self, key):
+        mask = self._mask[key]
+        return Text(super().__getitem__(key), bytes([mask]) if isinstance(mask, int) else mask)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def __add__(self, other):
+        # Markup wants to escape what it is added to, and what is undefined to say so.
+        if hasattr(other, "__html__") or isinstance(other, jinja2.Undefined):
+            return NotImplemented
+        return joined((self, other)) if isinstance(other, str) else super().__add__(other)
+
+    def __radd__(self, other):
+        return joined((other, self)) if isinstance(other, str) else NotImplemented
+
+    def __mul__(self, count):
+        text = super().__mul__(count)
+        return text if text is NotImplemented else Text(text, self._mask * count)
+
+    __rmul__ = __mul__
+
+    def strip(self, characters=None):
+        return self.lstrip(characters).rstrip(characters)
+
+    def lstrip(self, characters=None):
+        return self._cut(len(self) - len(super().lstrip(characters)), len(self))
+
+    def rstrip(self, characters=None):
+        return self._cut(0, len(super().rstrip(characters)))
+
+    def removeprefix(self, prefix):
+        return self._cut(len(prefix) if self.startswith(prefix) else 0, len(self))
+
+    def removesuffix(self, suffix):
+        return self._cut(0, len(self) - len(suffix) if self.endswith(suffix) else len(self))
+
+    def split(self, sep=None, maxsplit=-1):
+        out, place = [], 0
+        for piece in super().split(sep, maxsplit):
+            if sep is None:
+                place = NO_SPACE.search(self, place).start()
+            out.append(self._cut(place, place + len(piece)))
+            place += len(piece) + len(sep or "")
+        return out
+
+    def rsplit(self, sep=None, maxsplit=-1):
+        pieces = super().rsplit(sep, maxsplit)
+        if sep is None:
+            return pieces
+        out, end = [], len(self)
+        for piece in reversed(pieces):
+            out.append(self._cut(end - len(piece), end))
+            end -= len(piece) + len(sep)
+        return out[::-1]
+
+    def splitlines(self, keepends=False):
+        out, place = [], 0
+        for line, bare in zip(super().splitlines(True), super().splitlines(keepends)):
+            out.append(self._cut(place, place + len(bare)))
+            place += len(line)
+        return out
+
+    def partition(self, sep):
+        place = self.find(sep)
+        if place < 0:
+            return self, "", ""
+        return self._cut(0, place), self._cut(place, place + len(sep)), self._cut(place + len(sep), len(self))
+
+    def rpartition(self, sep):
+        place = self.rfind(sep)
+        if place < 0:
+            return "", "", self
+        return self._cut(0, place), self._cut(place, place + len(sep)), self._cut(place + len(sep), len(self))
+
+    def replace(self, old, new, count=-1):
+        if not old:
+            return super().replace(old, new, count)
+        return Text.join(new if isinstance(new, Text) else Text(new), self.split(old, count)) if count else self
+
+    def join(self, pieces):
+        out = []
+        for piece in pieces:
+            out += (self, piece) if out else (piece,)
+        if not all(isinstance(piece, str) for piece in out):
+            return super().join(out)  # which says what is wrong
+        return joined(out)
+
+    @property
+    def format(self):
+        """With fields such as {} and {name} marks are kept; else the sandbox formats, without marks."""
+        fields = [field for field in FORMATTER.parse(self) if field[1] is not None]
+        plain = all(re.fullmatch(r"\w*", name) and not spec and not conversion for _, name, spec, conversion in fields)
+        if not plain or FOREIGN in self._mask:
+            return super().format
+        return functools.partial(self._format, FORMATTER.parse(self))
+
+    def _format(self, fields, *args, **kwargs):
+        text, pieces, next_one = str.format(self, *args, **kwargs), [], 0
+        for literal, name, _, _ in fields:
+            pieces.append(own(literal))
+            if name == "":
+                name, next_one = str(next_one), next_one + 1
+            if name is not None:
+                pieces.append(str(args[int(name)] if name.isdigit() else kwargs[name]))
+        made = joined(pieces)
+        return made if made == text else text
+
+    def lower(self):
+        return self._same(super().lower())
+
+    def upper(self):
+        return self._same(super().upper())
+
+    def title(self):
+        return self._same(super().title())
+
+    def capitalize(self):
+        return self._same(super().capitalize())
+
+
+def joined(pieces):
+    """Texts and other strings, one after the other. Raises TooLong."""
+    pieces, total = list(pieces), 0
+    texts, masks = [], []
+    for piece in pieces:
+        total += len(piece)
+        if total > LONGEST_OUTPUT:
+            raise TooLong
+        texts.append(piece)
+        masks.append(piece._mask if isinstance(piece, Text) else FOREIGN * len(piece))
+    return Text("".join(texts), b"".join(masks))
+
+
+def concat(pieces):
+    """joined() that ends as soon as a template that never ends has printed too much."""
+    total, kept = 0, []
+    for piece in pieces:
+        total += len(piece)
+        if total > LONGEST_OUTPUT:
+            raise TooLong
+        kept.append(piece)
+    return joined(kept)
+
+
+@functools.lru_cache(maxsize=4096)
+def own(text):
+    """Text of the template."""
+    return Text(text, OWN * len(text))
+
+
+def code_of(value):
+    """Python code for a constant of a template, in which all strings are the template's own."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return f"environment.own({str.__repr__(value)})"
+    if isinstance(value, (list, tuple)):
+        items = "".join(code_of(item) + ", " for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{code_of(key)}: {code_of(item)}" for key, item in value.items()) + "}"
+    return str(value) if isinstance(value, float) else repr(value)
+
+
+class CodeGenerator(jinja2.compiler.CodeGenerator):
+    def visit_Const(self, node, frame):
+        self.write(code_of(node.as_const(frame.eval_ctx)))
+
+    def visit_TemplateData(self, node, frame):
+        self.write(code_of(node.as_const(frame.eval_ctx)))
+
+    def _output_const_repr(self, group):
+        return code_of("".join(group))
+
+
+class Generation(jinja2.ext.Extension):
+    """{% generation %}, which marks what is to be trained: of no meaning here."""
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
+
+
+def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def make_environment(time):
+    """As transformers has it, except that lists may be changed: `append` and `pop` occur in published templates."""
+    environment = jinja2.sandbox.SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                      extensions=[Generation, "jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = to_json
+    environment.filters["from_json"] = json.loads
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = time.strftime
+    return environment
+
+
+def make_tracking_environment(time):
+    environment = make_environment(time)
+    environment.code_generator_class = CodeGenerator
+    environment.concat = concat
+    environment.own = own
+    plain_join = environment.filters["join"]
+
+    # pylint: disable-next=keyword-arg-before-vararg
+    @jinja2.pass_eval_context
+    def join(eval_context, value, d="", attribute=None):
+        if hasattr(d, "__html__"):
+            return plain_join(eval_context, value, d, attribute)
+        if attribute is not None:
+            value = map(jinja2.filters.make_attrgetter(environment, attribute), value)
+        return Text.join(d if isinstance(d, Text) else Text(str(d)), map(str, value))
+
+    environment.filters["join"] = join
+    return environment
+
+
+def variables_of(request, mark=own):
+    """What a template sees. `mark` makes text the template's own."""
+    messages = [dict(message) for message in request["messages"]]
+    for message in messages:
+        if message.get("role") in ROLES:
+            message["role"] = mark(message["role"])
+    tokens = {name: mark(text) for name, text in request.get("special_tokens", {}).items()}
+    return {"messages": messages, "tools": request.get("tools"), "documents": request.get("documents"),
+            "add_generation_prompt": request.get("add_generation_prompt", False), **tokens, **request.get("kwargs", {})}
+
+
+def time_of(request):
+    return datetime.datetime.fromisoformat(request["time"]) if request.get("time") else datetime.datetime.now()
+
+
+def parts_of(text):
+    """[["<|user|>", True], ["hello", False]]"""
+    mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
+    return [[str.__getitem__(text, slice(*run.span())), run[0][0] == 1] for run in re.finditer(b"\1+|\0+", mask)]
+
+
+@functools.lru_cache
+def compiled(template, time):
+    if len(template) > LONGEST_TEMPLATE:
+        raise TooLong
+    # What `~` compiles to; templates import it by name.
+    jinja2.runtime.str_join = lambda pieces: concat(map(str, pieces))
+    return make_tracking_environment(time).from_string(template)
+
+
+def render(request):
+    return parts_of(compiled(request["template"], time_of(request)).render(variables_of(request)))
+
+
+def one_line(error):
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def limit_process(seconds, mebibytes):
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main():
+    if len(sys.argv) == 3:
+        limit_process(int(sys.argv[1]), int(sys.argv[2]))
+    try:
+        answer = {"parts": render(json.load(sys.stdin))}
+    except jinja2.exceptions.TemplateSyntaxError as error:
+        answer = {"error": f"is no valid Jinja: {one_line(error.message)} (line {error.lineno})"}
+    except jinja2.exceptions.SecurityError as error:
+        answer = {"error": f"does what it may not: {one_line(error)}"}
+    except jinja2.exceptions.UndefinedError as error:
+        answer = {"error": f"fails: {one_line(error)}"}
+    except jinja2.exceptions.TemplateError as error:
+        answer = {"error": f"refuses the conversation: {one_line(error)}"}
+    except TooLong:
+        answer = {"error": f"is or prints more than {LONGEST_OUTPUT >> 20} MiB"}
+    except MemoryError:
+        answer = {"error": "takes too much memory"}
+    except RecursionError:
+        answer = {"error": "is nested too deeply"}
+    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a template does
+        answer = {"error": f"fails: {type(error).__name__}: {one_line(error)}"}
+    # ASCII, so that neither the locale nor lone surrogates matter.
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
