@@ -26,6 +26,7 @@ class UsageError : public InvalidArgument {
 };
 
 CommandBody define_run(CLI::App& app);
+CommandBody define_chat(CLI::App& app);
 CommandBody define_tokenize(CLI::App& app);
 CommandBody define_detokenize(CLI::App& app);
 CommandBody define_devices(CLI::App& app);

@@ -34,6 +34,11 @@ bool interrupted() {
   return caught != 0;
 }
 
+void forget_interrupt() {
+  int expected = SIGINT;
+  if (caught.compare_exchange_strong(expected, 0)) catch_signal(SIGINT);
+}
+
 int interrupt_code() {
   return 128 + caught;
 }

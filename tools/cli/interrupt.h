@@ -10,6 +10,8 @@ namespace shoal::tools {
 void catch_interrupts();
 /// Has one of them come? Any thread.
 bool interrupted();
+/// Forgets the Ctrl-C that came, so that the next one is the first again. A SIGTERM stays.
+void forget_interrupt();
 /// The exit code that shells report for the one that came: 130 for Ctrl-C, 143 for SIGTERM.
 int interrupt_code();
 

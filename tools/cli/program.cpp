@@ -24,8 +24,9 @@
 namespace shoal::tools {
 namespace {
 
-constexpr std::array<Command, 11> kCommands{{
+constexpr std::array<Command, 12> kCommands{{
     {"run", "Generate text", define_run},
+    {"chat", "Hold a conversation with a model", define_chat},
     {"tokenize", "Turn text into token ids", define_tokenize},
     {"detokenize", "Turn token ids into text", define_detokenize},
     {"info", "Show what a model file is, and on which devices it fits", define_info},

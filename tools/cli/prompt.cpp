@@ -50,12 +50,15 @@ void PromptFlags::add_to(CLI::App& app) {
 
 std::string PromptFlags::read() const {
   if (file == "-" || text == "-") return read_text(stdin, "standard input");
-  if (!file) return text.value_or("");
+  return file ? read_text_file(*file, "prompt") : text.value_or("");
+}
+
+std::string read_text_file(const std::string& path, std::string_view what) {
   const auto close = [](std::FILE* opened) { std::fclose(opened); };
-  const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(file->c_str(), "rb"), close);
-  require<InvalidArgument>(opened != nullptr, "{}: cannot open the prompt: {}; check the path and its permissions",
-                           *file, std::strerror(errno));
-  return read_text(opened.get(), *file);
+  const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(path.c_str(), "rb"), close);
+  require<InvalidArgument>(opened != nullptr, "{}: cannot open the {}: {}; check the path and its permissions", path,
+                           what, std::strerror(errno));
+  return read_text(opened.get(), path);
 }
 
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer) {

@@ -28,6 +28,10 @@ struct PromptFlags {
   std::string read() const;
 };
 
+/// A file's text, less one newline at its end. `what` names it in errors: "prompt". Throws InvalidArgument for one that
+/// cannot be read, has no text, or is longer than any prompt.
+std::string read_text_file(const std::string& path, std::string_view what);
+
 /// Throws InvalidArgument when the tokenizer has more or fewer tokens than the model has embeddings.
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer);
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <random>
 
 #include "base/error.h"
 #include "models/session/stop_text.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/options.h"
+#include "tools/cli/prompt.h"
 
 namespace shoal::tools {
 namespace {
@@ -41,7 +44,7 @@ class Generator {
 
   void run(std::span<const int32_t> prompt) {
     for (const int32_t token : prompt) sampler_.accept(token);
-    evaluate_prompt(prompt);
+    evaluate_prompt(prompt.subspan(options_.evaluated));
     if (options_.top_logits > 0) list_top_logits();
     Stopwatch watch(out_.generation_ms);
     while (out_.stop.empty()) step();
@@ -97,8 +100,14 @@ class Generator {
     }
     sampler_.accept(token);
     out_.tokens.push_back(token);
-    if (decoder_) emit(stop_text_.push(decoder_->push(token)));
+    if (decoder_) emit(stop_text_.push(text_of(token)));
     if (stop_text_.found()) out_.stop = "stop_text";
+  }
+
+  /// What is complete with this token.
+  std::string text_of(int32_t token) {
+    const bool spelled = std::find(options_.spelled.begin(), options_.spelled.end(), token) != options_.spelled.end();
+    return spelled ? decoder_->finish() + tokenizer_->vocabulary().piece(token) : decoder_->push(token);
   }
 
   bool is_end(int32_t token) const {
@@ -124,6 +133,25 @@ class Generator {
 };
 
 }  // namespace
+
+void GenerationFlags::add_to(CLI::App& app) {
+  add_integer(app, "-n,--predict", options.count, -1, kMostTokens,
+              "Tokens to generate; -1: until the text or the context ends");
+  app.add_flag("--ignore-eos", options.ignore_end, "Continue after an end-of-text token");
+  sampling.add_to(app);
+  sampling.add_penalties_to(app);
+  const auto read_stop = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(!text.empty(), "{}: an empty text would stop at once; give some", flag);
+    options.stops.push_back(text);
+  };
+  add_repeated(app, "--stop", "TEXT", read_stop, "End the text before this one; may be repeated");
+}
+
+void GenerationFlags::finish(int64_t vocabulary) {
+  options.sampler = sampling.sampler;
+  if (sampling.random_seed) options.sampler.seed = std::random_device()();
+  for (const auto& [id, bias] : options.sampler.biases) check_ids("--logit-bias", {&id, 1}, vocabulary);
+}
 
 void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out) {

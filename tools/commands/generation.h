@@ -1,4 +1,4 @@
-// Generating text: the loop of `shoal run`.
+// Generating text: the loop of `shoal run` and `shoal chat`.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "models/session/sampler.h"
 #include "models/session/session.h"
 #include "models/tokenizer/tokenizer.h"
+#include "tools/cli/flags.h"
 
 namespace shoal::tools {
 
@@ -21,6 +22,18 @@ struct GenerationOptions {
   models::SamplerParams sampler;
   std::vector<int32_t> ends;       ///< tokens that end the text, where there is no tokenizer to say so
   std::vector<std::string> stops;  ///< strings that end the text, and are not part of it
+  std::vector<int32_t> spelled;    ///< control tokens that count as text
+  size_t evaluated = 0;            ///< tokens of the prompt that the session has already
+};
+
+/// What `run` and `chat` have in common: sampling, -n --stop --ignore-eos
+struct GenerationFlags {
+  SamplingFlags sampling;
+  GenerationOptions options;
+
+  void add_to(CLI::App& app);
+  /// After parsing: the options with their sampler, seeded. Throws InvalidArgument for a bias of no token.
+  void finish(int64_t vocabulary);
 };
 
 struct Generation {

@@ -5,9 +5,10 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <random>
 
 #include "models/tokenizer/tokenizer.h"
+#include "tools/chat/answer.h"
+#include "tools/chat/conversation.h"
 #include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
@@ -30,15 +31,18 @@ struct RunFlags {
   LoadFlags load;
   FitFlags fit;
   OutputFlag output;
-  SamplingFlags sampling;
-  GenerationOptions generation;
+  GenerationFlags generation;
   TraceFlag trace;
   PromptFlags prompt;
-  std::string text;  ///< of the prompt
+  ChatFlags chat;
+  bool is_chat = false;  ///< the prompt is a question of a user
+  std::string text;      ///< of the prompt
   std::optional<std::vector<int32_t>> prompt_tokens;
 
   void check() {
     devices.check();
+    if (chat.given() && !is_chat)
+      throw UsageError("--system, --template and --template-var are for --chat; give it, too");
     if (prompt.given() || prompt_tokens) return;
     throw UsageError(
         "no prompt; give a text with -p, a file with -f, standard input with -f -, or ids with --prompt-tokens");
@@ -63,13 +67,19 @@ std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const mod
 }
 
 /// The prompt, fit for the model.
-std::vector<int32_t> prompt_ids(const RunFlags& flags, const models::Model& model,
-                                const std::optional<models::Tokenizer>& tokenizer) {
-  std::vector<int32_t> ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer->encode(flags.text);
-  check_ids("--prompt-tokens", ids, model.hparams.vocab);
-  for (const auto& [id, bias] : flags.sampling.sampler.biases) check_ids("--logit-bias", {&id, 1}, model.hparams.vocab);
-  check_length(ids, models::session_size(model.hparams, flags.context.session()));
-  return ids;
+Conversation::Prompt find_prompt(const RunFlags& flags, const models::Model& model,
+                                 const std::optional<models::Tokenizer>& tokenizer) {
+  Conversation::Prompt prompt;
+  if (flags.is_chat) {
+    Conversation conversation(flags.chat, flags.chat.find_template(model.file, *tokenizer), *tokenizer);
+    conversation.add_user(flags.text);
+    prompt = conversation.prompt();
+  } else {
+    prompt.ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer->encode(flags.text);
+  }
+  check_ids("--prompt-tokens", prompt.ids, model.hparams.vocab);
+  check_length(prompt.ids, models::session_size(model.hparams, flags.context.session()));
+  return prompt;
 }
 
 /// Tokens per second; 0 when there was nothing to measure.
@@ -80,6 +90,7 @@ double rate(int64_t tokens, double ms) {
 struct Outcome {
   std::vector<int32_t> prompt;
   Generation generation;
+  std::optional<AnswerPrinter> answer;  ///< of a chat
   double load_ms = 0.0;
   std::string error;  ///< what ended it, where something did
 
@@ -105,14 +116,15 @@ nlohmann::json to_json(const RunFlags& flags, const Deployment& deployment, bool
   nlohmann::json json{{"model", flags.model.path},
                       {"devices", devices},
                       {"context", deployment.session->context()},
-                      {"seed", flags.generation.sampler.seed},
+                      {"seed", flags.generation.options.sampler.seed},
                       {"prompt_tokens", outcome.prompt},
                       {"tokens", g.tokens},
-                      {"text", has_text ? nlohmann::json(g.text) : nlohmann::json()},
+                      {"text", has_text ? nlohmann::json(outcome.answer ? outcome.answer->said() : g.text) : nullptr},
                       {"stop", g.stop},
                       {"timings", timings(outcome)}};
+  if (outcome.answer && !outcome.answer->thought().empty()) json["thought"] = outcome.answer->thought();
   if (!outcome.error.empty()) json["error"] = outcome.error;
-  if (flags.generation.top_logits > 0) {
+  if (flags.generation.options.top_logits > 0) {
     auto& top = json["top_logits"] = nlohmann::json::array();
     for (const models::TokenLogit& entry : g.top_logits) top.push_back({entry.id, entry.logit});
   }
@@ -166,15 +178,20 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
                        const std::optional<models::Tokenizer>& tokenizer, Outcome& outcome) {
   bool stream = !flags.output.json();
   TextSink sink = [&](std::string_view text) {
-    if (stream) write_out(text);
+    if (outcome.answer) {
+      outcome.answer->push(text);
+    } else if (stream) {
+      write_out(text);
+    }
   };
   try {
     const StuckRankWatch watch([&](const std::string& error) {
       outcome.error = error;
       finish_printing(flags, deployment, tokenizer.has_value(), outcome);
     });
-    generate(*deployment.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation, sink,
+    generate(*deployment.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation.options, sink,
              outcome.generation);
+    if (outcome.answer) outcome.answer->finish();
   } catch (const OutputError&) {
     throw;
   } catch (...) {
@@ -189,20 +206,24 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
 }
 
 int run(RunFlags& flags, Tracer* tracer) {
-  flags.generation.sampler = flags.sampling.sampler;
-  if (flags.sampling.random_seed) flags.generation.sampler.seed = std::random_device()();
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, flags.devices.find());
   const std::optional<models::Tokenizer> tokenizer = find_tokenizer(flags, *model);
-  if (!tokenizer) flags.generation.ends = models::end_tokens(model->file);
+  if (!tokenizer) flags.generation.options.ends = models::end_tokens(model->file);
+  flags.generation.finish(model->hparams.vocab);
+  Conversation::Prompt prompt = find_prompt(flags, *model, tokenizer);
   Outcome outcome;
-  outcome.prompt = prompt_ids(flags, *model, tokenizer);
+  outcome.prompt = std::move(prompt.ids);
+  if (flags.is_chat) {
+    outcome.answer.emplace(prompt.begins_thought, !flags.output.json());
+    flags.generation.options.spelled = answer_marks(tokenizer->vocabulary());
+  }
   Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
   models::SessionOptions& session = request.session = flags.context.session();
   // A short prompt needs no memory for a full batch.
   session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
-  session.candidates = flags.sampling.candidates(flags.generation.top_logits);
+  session.candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
   session.tracer = tracer;
   request.load = flags.load.load(session.op_offload);
   request.fit = flags.fit.asked(session.context);
@@ -223,20 +244,9 @@ void add_prompt(CLI::App& app, RunFlags& flags) {
   };
   add_parsed(app, "--prompt-tokens", "IDS", read_ids, "Token ids instead of a text, such as 1,527,261")
       ->excludes("--prompt")
-      ->excludes("--file");
-}
-
-void add_sampling(CLI::App& app, RunFlags& flags) {
-  flags.sampling.add_to(app);
-  flags.sampling.add_penalties_to(app);
-  const auto read_stop = [&flags](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(!text.empty(), "{}: an empty text would stop at once; give some", flag);
-    flags.generation.stops.push_back(text);
-  };
-  add_repeated(app, "--stop", "TEXT", read_stop, "End the text before this one; may be repeated");
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  add_integer(app, "--top-logits", flags.generation.top_logits, 0, kMost,
-              "Print the k highest logits at the last prompt position");
+      ->excludes("--file")
+      ->excludes(app.add_flag("--chat", flags.is_chat, "Put the prompt into the model's chat template, as a question"));
+  flags.chat.add_to(app);
 }
 
 }  // namespace
@@ -245,16 +255,15 @@ CommandBody define_run(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
   flags->model.add_to(app);
   add_prompt(app, *flags);
-  add_integer(app, "-n,--predict", flags->generation.count, -1, kMostTokens,
-              "Tokens to generate; -1: until the text or the context ends");
-  app.add_flag("--ignore-eos", flags->generation.ignore_end, "Continue after an end-of-text token");
+  flags->generation.add_to(app);
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
   flags->devices.add_to(app);
   flags->devices.add_layers_to(app);
   flags->load.add_to(app);
   flags->fit.add_to(app);
-  add_sampling(app, *flags);
+  add_integer(app, "--top-logits", flags->generation.options.top_logits, 0, std::numeric_limits<int32_t>::max(),
+              "Print the k highest logits at the last prompt position");
   flags->output.add_to(app);
   flags->trace.add_to(app);
   return [flags] {

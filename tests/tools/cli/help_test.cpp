@@ -25,8 +25,8 @@ std::string help_of(const std::string& command) {
 }
 
 TEST(Help, ListsTheFlagsOfEveryCommandInGroups) {
-  for (const char* command :
-       {"run", "tokenize", "detokenize", "devices", "plan", "compare", "bench", "probe", "simulate", "bench-comm"}) {
+  for (const char* command : {"run", "chat", "tokenize", "detokenize", "info", "devices", "plan", "compare", "bench",
+                              "probe", "simulate", "bench-comm"}) {
     const std::string help = help_of(command);
     EXPECT_THAT(help, AllOf(Not(HasSubstr("\nOther:")), Not(HasSubstr("{false}"))))
         << command << ": each flag has a group in tools/cli/help.cpp";

@@ -1,0 +1,193 @@
+// Conversations: by lines that are piped in, and at a terminal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+
+#include "tests/tools/child.h"
+
+namespace shoal::tools {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}";
+
+std::vector<std::string> chat_args(const std::string& command, const test::TemporaryFile& chat_template) {
+  return {command, "-m", kModel, "--template", chat_template.path, "--temp", "0", "-n", "7", "-c", "256"};
+}
+
+TEST(Chat, AnswersAreThoseOfTheWholeConversation) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  const test::TemporaryFile questions("questions.txt",
+                                      "Who is the LORD?\n\nAnd \\\nMoses?\n/clear\nWho is the LORD?\n/exit\nx\n");
+  for (const char* devices : {"CPU0", "CPU0,CPU1,CPU2"}) {
+    auto args = chat_args("chat", chat_template);
+    args.insert(args.end(), {"--system", "Be brief.", "--devices", devices});
+    const Finished finished = run(args, {.in = questions.path});
+    ASSERT_EQ(finished.code, 0) << finished.err;
+    std::string text = "system: Be brief.\nuser: Who is the LORD?\nassistant:";
+    const auto next = [&] {
+      const auto answer = run_json({"run", "-m", kModel, "-p", text, "--temp", "0", "-n", "7", "--devices", devices});
+      const auto said = answer["text"].get<std::string>();
+      return said.substr(std::min(said.find_first_not_of(" \n"), said.size()));
+    };
+    const std::string first = next();
+    text += " " + first + "\nuser: And \nMoses?\nassistant:";
+    EXPECT_EQ(finished.out, first + "\n" + next() + "\n" + first + "\n");
+  }
+}
+
+TEST(Chat, OneQuestionIsAskedByRun) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  auto args = chat_args("run", chat_template);
+  args.insert(args.end(), {"--chat", "-p", "Who is the LORD?", "--system", "Be brief."});
+  const auto answer = run_json(args);
+  const auto plain = run_json(
+      {"run", "-m", kModel, "-p", "system: Be brief.\nuser: Who is the LORD?\nassistant:", "--temp", "0", "-n", "7"});
+  EXPECT_EQ(answer["prompt_tokens"], plain["prompt_tokens"]);
+  EXPECT_EQ(answer["tokens"], plain["tokens"]);
+}
+
+// What does not fit is forgotten from its beginning; the system's message stays.
+TEST(Chat, ForgetsTheOldestWhereTheContextEnds) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  std::string lines;
+  for (int i = 0; i < 12; ++i) lines += "And the LORD said unto Moses and unto Aaron, go?\n";
+  const test::TemporaryFile questions("questions.txt", lines);
+  auto args = chat_args("chat", chat_template);
+  args[args.size() - 1] = "96";
+  const Finished finished = run(args, {.in = questions.path});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.err, HasSubstr("tokens and the context holds 96 (-c); its beginning is forgotten"));
+  EXPECT_GE(std::count(finished.out.begin(), finished.out.end(), '\n'), 12);
+  const test::TemporaryFile longer("longer.txt", std::string(2000, 'z') + "\n");
+  const Finished refused = run(args, {.in = longer.path});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("tokens and the context holds 96; use -c "));
+}
+
+TEST(Chat, ErrorsOfTemplatesAreOneLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% if", "the chat template is no valid Jinja: "},
+      {"{{ raise_exception('no system\\nmessage') }}", "the chat template refuses the conversation: no system message"},
+      {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "the chat template "},
+      {"{{ ''.__class__.__mro__ }}", "the chat template does what it may not: "},
+  };
+  for (const auto& [text, error] : cases) {
+    const test::TemporaryFile chat_template("template.jinja", text);
+    auto args = chat_args("run", chat_template);
+    args.insert(args.end(), {"--chat", "-p", "x"});
+    const Finished finished = run(args);
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_THAT(finished.err, HasSubstr(chat_template.path + ": " + error));
+    EXPECT_THAT(finished.err, testing::EndsWith("; another can be given with --template FILE\n"));
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+  }
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  auto args = chat_args("run", chat_template);
+  args.insert(args.end(), {"--chat", "-p", "x"});
+  EXPECT_THAT(run(args, {.variables = {{"SHOAL_PYTHON", "/nowhere/python"}}}).err,
+              HasSubstr("/nowhere/python cannot be started"));
+}
+
+/// The program at a terminal of its own.
+class AtTerminal {
+ public:
+  AtTerminal(const std::vector<std::string>& args, const std::string& state) {
+    pid_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    if (pid_ != 0) return;
+    std::vector<char*> argv{const_cast<char*>(SHOAL_PROGRAM)};
+    for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+    argv.push_back(nullptr);
+    setenv("XDG_STATE_HOME", state.c_str(), 1);
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    setenv("TERM", "vt100", 1);
+    execv(SHOAL_PROGRAM, argv.data());
+    _exit(127);
+  }
+  ~AtTerminal() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    close(terminal_);
+  }
+  AtTerminal(const AtTerminal&) = delete;
+  AtTerminal& operator=(const AtTerminal&) = delete;
+
+  void type(std::string_view keys) {
+    ASSERT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  /// Waits for `text` in what comes from now on; what came up to it is returned.
+  std::string until(const std::string& text) {
+    const auto deadline = std::chrono::steady_clock::now() + seconds(60);
+    while (seen_.find(text) == std::string::npos) {
+      pollfd wait{terminal_, POLLIN, 0};
+      if (std::chrono::steady_clock::now() > deadline || poll(&wait, 1, 60'000) <= 0) break;
+      char part[4096];
+      const ssize_t count = read(terminal_, part, sizeof part);
+      if (count <= 0) break;
+      seen_.append(part, static_cast<size_t>(count));
+    }
+    const size_t end = seen_.find(text);
+    EXPECT_NE(end, std::string::npos) << "no '" << text << "' in: " << seen_;
+    const std::string before = seen_.substr(0, end);
+    seen_.erase(0, end == std::string::npos ? seen_.size() : end + text.size());
+    return before;
+  }
+  int wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int terminal_ = -1;
+  std::string seen_;
+};
+
+TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  const test::TemporaryFolder state;
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), {"--devices", "CPU0"});
+  {
+    AtTerminal program(args, state.path());
+    program.until("> ");
+    program.type(
+        "Who is the LORX\x7f"
+        "D?\r");  // Backspace
+    const std::string first = program.until("\r\n> ");
+    program.type("half a li");
+    program.until("half a li");
+    program.type("\x03");  // Ctrl-C gives the line up
+    program.until("> ");
+    program.type("/clear\r");
+    program.until("> ");
+    program.type("\x1b[A\x1b[A\r");  // the line before /clear again
+    const std::string again = program.until("\r\n> ");
+    EXPECT_EQ(again.substr(again.rfind("D?")), first.substr(first.rfind("D?")));
+    program.type("\x04");
+    EXPECT_EQ(program.wait(), 0);
+  }
+  // The history outlives the program; Ctrl-C ends an answer and not the program.
+  args[args.size() - 5] = "-1";  // -n
+  args[args.size() - 3] = "2048";
+  args.push_back("--ignore-eos");
+  AtTerminal program(args, state.path());
+  program.until("> ");
+  program.type("\x1b[A\r");
+  program.until("D?");
+  program.until("e");
+  program.type("\x03");
+  program.until("> ");
+  program.type("/exit\r");
+  EXPECT_EQ(program.wait(), 0);
+}
+
+}  // namespace
+}  // namespace shoal::tools

@@ -1,0 +1,125 @@
+#include "tools/chat/line_editor.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+
+namespace shoal::tools {
+namespace {
+
+constexpr int kHistoryLines = 1000;
+
+/// "" where there is no place for it.
+std::string history_file() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state != nullptr && *state == '/') return std::string(state) + "/shoal/chat_history";
+  return home != nullptr && *home == '/' ? std::string(home) + "/.local/state/shoal/chat_history" : "";
+}
+
+/// libedit counts characters, which are more than bytes in UTF-8 only.
+void use_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+}  // namespace
+
+/// The terminal, prompts on standard error: standard output has the answers.
+class LineEditor::Terminal {
+ public:
+  Terminal() : history_(history_init()), file_(history_file()) {
+    use_utf8();
+    editor_ = el_init("shoal", stdin, stderr, stderr);
+    HistEvent event;
+    history(history_, &event, H_SETSIZE, kHistoryLines);
+    history(history_, &event, H_SETUNIQUE, 1);
+    if (!file_.empty()) history(history_, &event, H_LOAD, file_.c_str());
+    el_set(editor_, EL_CLIENTDATA, this);
+    el_set(editor_, EL_PROMPT, &prompt);
+    el_set(editor_, EL_EDITOR, "emacs");
+    el_set(editor_, EL_HIST, history, history_);
+    el_set(editor_, EL_ADDFN, "shoal-cancel", "Gives the line up", &cancel);
+    // While a line is edited Ctrl-C is a key like others.
+    el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
+    el_set(editor_, EL_BIND, "^C", "shoal-cancel", nullptr);
+    el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  }
+  ~Terminal() {
+    HistEvent event;
+    std::error_code error;
+    if (!file_.empty()) std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
+    if (!file_.empty()) history(history_, &event, H_SAVE, file_.c_str());
+    history_end(history_);
+    el_end(editor_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  Input read(bool continues) {
+    prompt_ = continues ? ". " : "> ";
+    cancelled_ = false;
+    int count = 0;
+    const char* line = el_gets(editor_, &count);
+    if (cancelled_) return {End::kInterrupt, ""};
+    if (line == nullptr || count <= 0) return {End::kEnd, ""};
+    std::string text(line, static_cast<size_t>(count));
+    if (text.ends_with('\n')) text.pop_back();
+    if (text.find_first_not_of(" \t") != std::string::npos) {
+      HistEvent event;
+      history(history_, &event, H_ENTER, text.c_str());
+    }
+    return {End::kLine, text};
+  }
+
+ private:
+  static Terminal& self(EditLine* editor) {
+    void* data = nullptr;
+    el_get(editor, EL_CLIENTDATA, &data);
+    return *static_cast<Terminal*>(data);
+  }
+  static char* prompt(EditLine* editor) { return const_cast<char*>(self(editor).prompt_); }
+  static unsigned char cancel(EditLine* editor, int) {
+    self(editor).cancelled_ = true;
+    std::fputs("^C\n", stderr);
+    return CC_EOF;
+  }
+
+  ::History* history_;
+  const std::string file_;
+  EditLine* editor_ = nullptr;
+  const char* prompt_ = "> ";
+  bool cancelled_ = false;
+};
+
+LineEditor::LineEditor() {
+  if (isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0) terminal_ = std::make_unique<Terminal>();
+}
+
+LineEditor::~LineEditor() = default;
+
+LineEditor::Input LineEditor::read() {
+  Input all;
+  while (true) {
+    Input line;
+    if (terminal_) {
+      line = terminal_->read(!all.text.empty());
+    } else if (!std::getline(std::cin, line.text)) {
+      line.end = End::kEnd;
+    }
+    if (line.end == End::kEnd && !all.text.empty()) return all;
+    if (line.end != End::kLine) return line;
+    all.text += line.text;
+    if (!all.text.ends_with('\\')) return all;
+    all.text.back() = '\n';
+  }
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,33 @@
+// Reads what somebody types, with editing and history where there is a terminal (libedit), and else line by line.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace shoal::tools {
+
+class LineEditor {
+ public:
+  /// Reads the history of earlier conversations; a file that cannot be read is as none.
+  LineEditor();
+  /// Writes it: $XDG_STATE_HOME/shoal/chat_history, or in ~/.local/state; where that is not possible it is lost.
+  ~LineEditor();
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
+
+  enum class End : uint8_t { kLine, kInterrupt, kEnd };
+  struct Input {
+    End end = End::kLine;  ///< Enter; Ctrl-C, which gives the line up; Ctrl-D or the end of the file
+    std::string text;      ///< a "\" at the end of a line continues it on the next
+  };
+  Input read();
+  /// Does somebody sit there?
+  bool is_terminal() const { return terminal_ != nullptr; }
+
+ private:
+  class Terminal;
+  std::unique_ptr<Terminal> terminal_;
+};
+
+}  // namespace shoal::tools

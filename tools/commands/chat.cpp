@@ -1,0 +1,181 @@
+// shoal chat: a conversation with a model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "tools/chat/answer.h"
+#include "tools/chat/conversation.h"
+#include "tools/chat/line_editor.h"
+#include "tools/cli/command.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/prompt.h"
+#include "tools/cli/stuck_rank.h"
+#include "tools/commands/generation.h"
+#include "tools/startup/deployment.h"
+
+namespace shoal::tools {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  DeviceFlags devices;
+  ContextFlags context;
+  LoadFlags load;
+  FitFlags fit;
+  GenerationFlags generation;
+  ChatFlags chat;
+};
+
+/// Answers one question after the other, as far as possible from what the session's caches hold.
+class Chat {
+ public:
+  Chat(const Flags& flags, models::Session& session, const models::Tokenizer& tokenizer, ChatTemplate chat_template)
+      : options_(flags.generation.options),
+        session_(session),
+        tokenizer_(tokenizer),
+        conversation_(flags.chat, std::move(chat_template), tokenizer) {
+    options_.spelled = answer_marks(tokenizer.vocabulary());
+  }
+
+  /// Prints the answer as it comes. A question that fails is taken back.
+  void answer(const std::string& question) {
+    conversation_.add_user(question);
+    try {
+      generate_answer();
+    } catch (...) {
+      conversation_.drop_latest();
+      cached_.resize(std::min(cached_.size(), static_cast<size_t>(session_.position())));
+      throw;
+    }
+  }
+  void clear() { conversation_.clear(); }
+
+ private:
+  void generate_answer() {
+    const Conversation::Prompt prompt = prompt_that_fits();
+    options_.evaluated = keep_common(prompt.ids);
+    AnswerPrinter printer(prompt.begins_thought, true);
+    Generation generation;
+    cached_ = prompt.ids;
+    generate(
+        session_, &tokenizer_, prompt.ids, options_, [&](std::string_view text) { printer.push(text); }, generation);
+    printer.finish();
+    write_out("\n");
+    cached_.insert(cached_.end(), generation.tokens.begin(), generation.tokens.end());
+    cached_.resize(static_cast<size_t>(session_.position()));
+    conversation_.add_answer(printer.said(), printer.thought());
+    if (generation.stop == "context") {
+      warn(fmt::format("the context of {} tokens is full (-c); the next question makes room", session_.context()));
+    }
+    options_.sampler.seed += 1;  // or equal answers begin with equal draws
+  }
+
+  /// Forgets the oldest questions where the context does not hold all, and leaves room for an answer.
+  Conversation::Prompt prompt_that_fits() {
+    const int64_t context = session_.context();
+    const int64_t room = std::min<int64_t>(context / 4, options_.count < 0 ? context : options_.count);
+    Conversation::Prompt prompt = conversation_.prompt();
+    const size_t before = prompt.ids.size();
+    while (static_cast<int64_t>(prompt.ids.size()) + room > context && conversation_.drop_oldest()) {
+      prompt = conversation_.prompt();
+    }
+    if (prompt.ids.size() < before) {
+      warn(fmt::format("the conversation has {} tokens and the context holds {} (-c); its beginning is forgotten",
+                       before, context));
+    }
+    require<InvalidArgument>(static_cast<int64_t>(prompt.ids.size()) < context,
+                             "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less",
+                             prompt.ids.size(), context, prompt.ids.size() + 1);
+    return prompt;
+  }
+
+  /// Rewinds the session to what it has in common with the prompt; at least the last token is left to evaluate.
+  size_t keep_common(const std::vector<int32_t>& prompt) {
+    const size_t most = std::min(prompt.size() - 1, cached_.size());
+    const auto differ =
+        std::mismatch(cached_.begin(), cached_.begin() + static_cast<std::ptrdiff_t>(most), prompt.begin());
+    auto common = static_cast<int64_t>(differ.first - cached_.begin());
+    if (!session_.can_rewind(common)) common = 0;
+    session_.rewind(common);
+    return static_cast<size_t>(common);
+  }
+
+  GenerationOptions options_;
+  models::Session& session_;
+  const models::Tokenizer& tokenizer_;
+  Conversation conversation_;
+  std::vector<int32_t> cached_;  ///< the tokens that the session's caches hold
+};
+
+void converse(Chat& chat, LineEditor& editor) {
+  while (true) {
+    const LineEditor::Input input = editor.read();
+    if (editor.is_terminal()) forget_interrupt();  // it came before the line could be edited
+    if (input.end == LineEditor::End::kEnd || input.text == "/exit") return;
+    if (input.end == LineEditor::End::kInterrupt || input.text.find_first_not_of(" \t\n") == std::string::npos)
+      continue;
+    if (input.text == "/clear") {
+      chat.clear();
+      continue;
+    }
+    try {
+      chat.answer(input.text);
+    } catch (const InvalidArgument& error) {
+      if (!editor.is_terminal()) throw;
+      write_err(fmt::format("shoal: error: {}\n", error.what()));
+    }
+    if (!interrupted()) continue;
+    forget_interrupt();
+    if (interrupted() || !editor.is_terminal()) return;  // it was SIGTERM
+  }
+}
+
+int chat(Flags& flags) {
+  auto model = models::open_model(flags.model.path);
+  const models::Tokenizer tokenizer(model->file);
+  check_tokenizer(*model, tokenizer);
+  flags.generation.finish(model->hparams.vocab);
+  ChatTemplate chat_template = flags.chat.find_template(model->file, tokenizer);
+  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
+  models::SessionOptions& session = request.session = flags.context.session();
+  session.candidates = flags.generation.sampling.candidates();
+  request.load = flags.load.load(session.op_offload);
+  request.fit = flags.fit.asked(session.context);
+  Deployment deployment = resolve(std::move(request));
+  load(deployment);
+  start_session(deployment);
+  warn_of_context(deployment.model->hparams, deployment.session->context());
+  const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
+  Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
+  LineEditor editor;
+  if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /clear begins another.\n");
+  converse(conversation, editor);
+  return interrupted() ? interrupt_code() : kSuccess;
+}
+
+}  // namespace
+
+CommandBody define_chat(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  flags->generation.options.count = -1;
+  flags->model.add_to(app);
+  flags->chat.add_to(app);
+  flags->generation.add_to(app);
+  flags->context.add_to(app);
+  flags->context.add_batches_to(app);
+  flags->devices.add_to(app);
+  flags->devices.add_layers_to(app);
+  flags->load.add_to(app);
+  flags->fit.add_to(app);
+  return [flags] {
+    flags->devices.check();
+    catch_interrupts();
+    return chat(*flags);
+  };
+}
+
+}  // namespace shoal::tools
