@@ -1,8 +1,10 @@
 // Memory layout of the quantised blocks of GGUF files. Plain data without functions, so that files compiled for one
-// instruction set may include it. All fields are little endian and every block has an alignment of at most 2.
+// instruction set may include it. All fields are little endian and every block has an alignment of at most 2, that of
+// mxfp4 of 1: its rows, of 17 bytes a block, begin at any address.
 //
-// 32-element blocks: one f16 scale (and minimum) each. 256-element blocks ("K"): sub-blocks of 16 or 32 elements
-// with small integer scales (and minima), which f16 factors `scale` (and `min_scale`) multiply.
+// 32-element blocks: one f16 scale (and minimum) each, or a power of two. 256-element blocks ("K", and iq4_xs):
+// sub-blocks of 16 or 32 elements with small integer scales (and minima), which f16 factors `scale` (and `min_scale`)
+// multiply.
 #pragma once
 
 #include <cstdint>
@@ -62,10 +64,20 @@ struct BlockQ8_0 : Format<kBlock, 32, 8, 0, false> {
   int8_t values[32];
 };
 
-/// scale * kLevels[q].
-struct BlockIQ4_NL : Format<kBlock, 32, 4, 0, false> {
+struct IQ4Levels {
   static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+};
+/// scale * kLevels[q].
+struct BlockIQ4_NL : Format<kBlock, 32, 4, 0, false>, IQ4Levels {
   uint16_t scale;
+  uint8_t nibbles[16];
+};
+
+/// 2^(scale - 128) * kLevels[q]; levels are twice the four-bit floats of the OCP formats (E2M1), whose exponents (E8M0)
+/// are the scale's.
+struct BlockMXFP4 : Format<kBlock, 32, 4, 0, false> {
+  static constexpr int8_t kLevels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  uint8_t scale;
   uint8_t nibbles[16];
 };
 
@@ -118,9 +130,19 @@ struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
   uint16_t scale;
 };
 
+/// 8 sub-blocks of 32: scale * (s - 32) * kLevels[q]. s has 6 bits: the low four of s[j] in nibble j % 2 of
+/// low_scales[j / 2], the high two at bit 2 j of high_scales. Sub-block j has nibbles 16 j .. 16 j + 15, as BlockQ4_0.
+struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
+  uint16_t scale;
+  uint16_t high_scales;
+  uint8_t low_scales[4];
+  uint8_t nibbles[128];
+};
+
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22);
 static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18);
+static_assert(sizeof(BlockMXFP4) == 17 && alignof(BlockMXFP4) == 1);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
-static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210);
+static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(BlockIQ4_XS) == 136);
 
 }  // namespace shoal::quants

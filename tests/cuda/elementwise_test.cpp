@@ -73,7 +73,7 @@ TEST(CudaCopy, TransposedTensorsOfManyTiles) {
 }
 
 TEST(CudaCopy, BlocksWithAndWithoutGaps) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ8_0, DType::kQ6_K}) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ8_0, DType::kQ6_K, DType::kMXFP4}) {
     check(Op::kContiguous, "slice", [=](Graph& g, TensorContext& w) {
       return contiguous(g, slice(g, w.add("x", dtype, {768, 5, 2, 1}), {0, 256, 256}));
     });

@@ -14,7 +14,7 @@ namespace shoal {
 namespace {
 
 /// A block whose byte i is (151 i + 29 (i / 7) + 83) mod 256, with the f16 numbers 0.0325 and 0.11 at `halves`; its
-/// elements 0, step, 2 step, ...
+/// elements 0, step, 2 step, ... The scale of mxfp4 is such a byte.
 struct Golden {
   DType dtype;
   std::vector<size_t> halves;
@@ -79,6 +79,15 @@ const Golden kGolden[] = {
                               0.8125305f,  -1.5925598f,  2.2425842f,   0.42251587f,  -2.6976013f, 1.2350464f,
                               -1.1375427f, 2.8926086f,   0.03250122f,  -3.380127f,   1.7225647f,  -0.71502686f,
                               3.672638f,   0.42251587f}},
+    {DType::kIQ4_XS,
+     {0},
+     19,
+     {-0.03250122f, -2.8926086f, -9.295349f, 46.476746f, -21.125793f, -0.84503174f, -1.3000488f, -42.6091f, -32.72873f,
+      37.603912f, -43.94165f, -55.08957f, 36.628876f, 36.628876f}},
+    {DType::kMXFP4, {}, 1, {-0x1p-44f, 0x1p-45f, 0,         -0x3p-43f, 0x1p-42f,  -0x3p-44f, 0x1p-45f,  0,
+                            -0x3p-43f, 0x1p-42f, -0x3p-44f, 0x1p-43f,  -0x3p-45f, -0x3p-43f, 0x1p-42f,  -0x3p-44f,
+                            -0x1p-42f, 0,        0x1p-45f,  -0x1p-44f, 0x1p-43f,  -0x3p-44f, -0x1p-45f, 0x1p-44f,
+                            -0x3p-45f, 0x3p-44f, -0x1p-42f, 0,         0x1p-45f,  -0x1p-43f, 0x1p-42f,  -0x3p-43f}},
 };
 
 std::set<DType> quantized_types() {
@@ -122,6 +131,22 @@ TEST(Quants, EveryLevelOfIq4Nl) {
   EXPECT_EQ(decoded, expected);
 }
 
+TEST(Quants, EveryScaleOfMxfp4) {
+  // All of them times all levels, as doubles; where these are no floats, infinities. The `gguf` package has the same.
+  ASSERT_EQ(dtype_from_gguf(39), DType::kMXFP4);
+  const std::vector<float> levels{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  for (int scale = 0; scale < 256; ++scale) {
+    uint8_t block[17] = {static_cast<uint8_t>(scale)};
+    for (int j = 0; j < 16; ++j) block[1 + j] = static_cast<uint8_t>(j | (15 - j) << 4);
+    std::vector<float> decoded(32);
+    traits(DType::kMXFP4).to_f32(block, decoded.data(), 32);
+    for (int j = 0; j < 32; ++j) {
+      const double value = std::ldexp(levels[j < 16 ? j : 31 - j], scale - 128);
+      EXPECT_EQ(decoded[j], static_cast<float>(value)) << "scale " << scale << ", element " << j;
+    }
+  }
+}
+
 std::vector<float> round_trip(DType dtype, const std::vector<float>& x) {
   const auto n = static_cast<int64_t>(x.size());
   std::vector<std::byte> stored(bytes_for(dtype, n));
@@ -147,10 +172,11 @@ double root_mean_square(const std::vector<float>& a, const std::vector<float>& b
 
 TEST(Quants, RoundTripErrorOfNormalValues) {
   // Root mean square error for values of variance 1; what is measured is 2 to 5 % below.
-  const std::pair<DType, double> bounds[] = {{DType::kQ4_0, 0.084}, {DType::kQ4_1, 0.081},  {DType::kQ5_0, 0.042},
-                                             {DType::kQ5_1, 0.039}, {DType::kQ8_0, 0.0056}, {DType::kQ2_K, 0.275},
-                                             {DType::kQ3_K, 0.148}, {DType::kQ4_K, 0.073},  {DType::kQ5_K, 0.037},
-                                             {DType::kQ6_K, 0.018}, {DType::kIQ4_NL, 0.083}};
+  const std::pair<DType, double> bounds[] = {{DType::kQ4_0, 0.084}, {DType::kQ4_1, 0.081},   {DType::kQ5_0, 0.042},
+                                             {DType::kQ5_1, 0.039}, {DType::kQ8_0, 0.0056},  {DType::kQ2_K, 0.275},
+                                             {DType::kQ3_K, 0.148}, {DType::kQ4_K, 0.073},   {DType::kQ5_K, 0.037},
+                                             {DType::kQ6_K, 0.018}, {DType::kIQ4_NL, 0.083}, {DType::kIQ4_XS, 0.085},
+                                             {DType::kMXFP4, 0.115}};
   const auto x = normal_floats(256 * 200);
   std::set<DType> tested;
   for (const auto& [dtype, bound] : bounds) {
@@ -192,7 +218,8 @@ TEST(Quants, RampsAndExtremesOfOneBlock) {
     for (int e = 0; e < 256; ++e) {
       const float extreme = 32.0f * (1.0f + static_cast<float>(e / 32));
       const bool coarse = dtype == DType::kQ2_K || dtype == DType::kQ3_K;
-      ASSERT_NEAR(y[e], x[e], extreme * (coarse ? 0.5f : 0.15f)) << name_of(dtype) << " element " << e;
+      const float step = coarse ? 0.5f : dtype == DType::kMXFP4 ? 0.25f : 0.15f;  // mxfp4: halfway between 8 and 12
+      ASSERT_NEAR(y[e], x[e], extreme * step) << name_of(dtype) << " element " << e;
     }
   }
 }
@@ -210,8 +237,9 @@ TEST(Quants, ConstantRowsAndTinyValuesSurvive) {
     const auto dtype = static_cast<DType>(i);
     if (!traits(dtype).is_quantized) continue;
     for (const float value : {-3.0f, 2.5f}) {
+      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // of which a constant may lie between 2 and 3
       for (const float v : round_trip(dtype, std::vector<float>(256, value))) {
-        ASSERT_NEAR(v, value, std::fabs(value) * 0.02f) << name_of(dtype);
+        ASSERT_NEAR(v, value, std::fabs(value) * step) << name_of(dtype);
       }
     }
     for (const float v : round_trip(dtype, std::vector<float>(256, 1e-38f))) ASSERT_LE(std::fabs(v), 1e-7f);

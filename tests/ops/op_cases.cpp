@@ -170,6 +170,17 @@ void add_mul_mat(Cases& cases) {
                             plain(g, DType::kI32, {2, 20, 1, 1}, "ids"));
         },
         product_tolerance(dtype, DType::kF32));
+    for (const int64_t tokens : {1, 20}) {
+      // Rows of whole blocks of 32, but of no whole 64, 128 or 256.
+      if (traits(dtype).block_elems == 256) continue;
+      add_case(
+          cases, Op::kMulMatId, fmt::format("{} rows of 11 blocks, {} tokens", name_of(dtype), tokens),
+          [=](Graph& g, TensorContext& w) {
+            return mul_mat_id(g, w.add("experts", dtype, {352, 37, 5, 1}), plain(g, DType::kF32, {352, 1, tokens, 1}),
+                              plain(g, DType::kI32, {4, tokens, 1, 1}, "ids"));
+          },
+          product_tolerance(dtype, DType::kF32));
+    }
     add_case(
         cases, Op::kMulMatId, std::string(name_of(dtype)),
         [=](Graph& g, TensorContext& w) {

@@ -87,16 +87,16 @@ class Generator {
   }
 
   DType random_float(bool quantised) {
-    static constexpr DType kTypes[] = {DType::kF32,  DType::kF32,  DType::kF32,  DType::kF16,
-                                       DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ5_1};
-    return rounding(kTypes[pick(quantised ? 8 : 5)]);
+    static constexpr DType kTypes[] = {DType::kF32,  DType::kF32,  DType::kF32,  DType::kF16,  DType::kBF16,
+                                       DType::kQ8_0, DType::kQ4_0, DType::kQ5_1, DType::kMXFP4};
+    return rounding(kTypes[pick(quantised ? 9 : 5)]);
   }
 
   /// A dtype to store x in. Four and five bits are for exact values: a value next to a rounding boundary falls on
   /// either side of it, and the steps are coarser than any tolerance.
   DType storage_for(const Value& x) {
     const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
-    const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1;
+    const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1 || dtype == DType::kMXFP4;
     return coarse && !x.exact ? DType::kQ8_0 : dtype;
   }
 

@@ -56,14 +56,14 @@ struct RowChunk {
 
 template <class Block, class Field>
 F32x8 collect(const Block* blocks, int64_t n, Field Block::*field) {
-  Vec<uint16_t, 8> halves = {};
+  Vec<Field, kChunk> scales = {};
   if (n >= kChunk) {
     SHOAL_UNROLL
-    for (int i = 0; i < kChunk; ++i) halves[i] = blocks[i].*field;
+    for (int i = 0; i < kChunk; ++i) scales[i] = blocks[i].*field;
   } else {
-    for (int64_t i = 0; i < n; ++i) halves[i] = blocks[i].*field;
+    for (int64_t i = 0; i < n; ++i) scales[i] = blocks[i].*field;
   }
-  return halves_to_float(halves);
+  return scales_to_float(scales);
 }
 
 template <class Format>
@@ -120,11 +120,22 @@ struct Elements {
   }
 };
 
-/// Walks one chunk; part by part for blocks of 256 elements, and blocks of 32 elements two by two.
+/// Walks one chunk; parts of blocks of 256 elements one by one, blocks of 32 elements, and parts that lie as these do,
+/// two by two.
 template <class Format, int R, int C>
 struct Walk {
   using Block = typename Format::Block;
   using Scales = float[R][C][kChunk * Format::kGroups];
+
+  /// Formats whose parts come in pairs.
+  static constexpr bool kPairs = requires(const Block& block) { Format::halves(block, 0); };
+  static Halves halves(const Block* blocks, int64_t part, int64_t second) {
+    if constexpr (Format::kParts == 1) {
+      return Format::halves(blocks[part], blocks[second]);
+    } else {
+      return Format::halves(blocks[part / Format::kParts], static_cast<int>(part % Format::kParts));
+    }
+  }
 
   /// Scaled sums of 64 elements; `second` is `first` when there is no other, whose scales then are zero.
   static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part, int in_chunk,
@@ -142,7 +153,7 @@ struct Walk {
     }
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
-      const Halves w = Format::halves(a[r][part], a[r][second]);
+      const Halves w = halves(a[r], part, second);
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
         const Products sum = x[c][1].step(x[c][0].step(starts[c], w.first), w.second);
@@ -177,7 +188,7 @@ struct Walk {
   /// Part `first` on, n parts (at most kChunk).
   static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t first, int64_t n,
                     F32x8 (&sums)[R][C]) {
-    if constexpr (Format::kParts == 1) {
+    if constexpr (Format::kParts == 1 || kPairs) {
       for (int i = 0; i < n; i += 2) pair(a, b, scales, first + i, i, first + (i + 1 < n ? i + 1 : i), sums);
     } else {
       SHOAL_UNROLL

@@ -70,6 +70,22 @@ inline Halves fifth_bit_halves(const uint8_t* a, const uint8_t* b) {
   return {fifth_bits((of_a & 0xffffu) | of_b << 16), fifth_bits(of_a >> 16 | (of_b & 0xffff0000u))};
 }
 
+/// The float of a block's scale, an f16 or, for bytes, 2^(power - 128).
+inline float scale_to_float(uint16_t half) {
+  return half_to_float(half);
+}
+inline float scale_to_float(uint8_t power) {
+  return powers_to_float(I32{} + power)[0];
+}
+inline F32x8 scales_to_float(Vec<uint16_t, 8> halves) {
+  return halves_to_float(halves);
+}
+inline F32x8 scales_to_float(Vec<uint8_t, 8> powers) {
+  uint8_t from[8];
+  store(from, powers);
+  return powers_to_float(load_eight(from));
+}
+
 /// Eight signed or unsigned bytes.
 template <class Byte>
 inline F32x8 bytes_to_float(const Byte* from) {

@@ -4,8 +4,8 @@
 //   element = (raw - kOffset) * scale + add
 //
 // raw(block, part) gives 32 bytes of kBits bits (at most 6), or signed bytes (kSigned: no offset). 32-element blocks
-// also come in pairs, as halves(). scales(block) are indexed part * kGroups + group. Layouts are in
-// graph/quants/blocks.h.
+// also come in pairs, as halves(), and so may neighbouring parts of others that lie alike. scales(block) are indexed
+// part * kGroups + group. Layouts are in graph/quants/blocks.h.
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"

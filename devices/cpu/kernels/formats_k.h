@@ -2,6 +2,7 @@
 #pragma once
 
 #include "devices/cpu/kernels/format_bits.h"
+#include "devices/cpu/kernels/levels.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
@@ -93,6 +94,33 @@ struct Q6_K : K16<quants::BlockQ6_K> {
     const int half = part / 4, j = part % 4;
     return bit_field(block.nibbles + half * 64 + j % 2 * 32, j / 2 * 4, 15) |
            bit_field(block.crumbs + half * 32, j * 2 - 4, 48);
+  }
+};
+
+/// 8 sub-blocks of 32 with 6-bit scales, and levels.
+struct IQ4_XS {
+  using Block = quants::BlockIQ4_XS;
+  static constexpr int kParts = 8, kGroups = 1, kOffset = LevelBytes<Block>::kOffset, kBits = LevelBytes<Block>::kBits;
+  static constexpr bool kAdds = false;
+  static BlockScales<8> scales(const Block& block) {
+    // Nibble j of one number and the two bits j of the other to byte j.
+    uint64_t low = load<uint32_t>(block.low_scales), high = block.high_scales;
+    low = (low | low << 16) & 0x0000ffff0000ffffu;
+    low = (low | low << 8) & 0x00ff00ff00ff00ffu;
+    low = (low | low << 4) & 0x0f0f0f0f0f0f0f0fu;
+    high = (high | high << 24) & 0x000000ff000000ffu;
+    high = (high | high << 12) & 0x000f000f000f000fu;
+    high = (high | high << 6) & 0x0303030303030303u;
+    const uint64_t integers = low | high << 4;
+    BlockScales<8> s;
+    store(s.scale, (bytes_to_float(reinterpret_cast<const uint8_t*>(&integers)) - 32.0f) * half_to_float(block.scale));
+    return s;
+  }
+  static I8x32 raw(const Block& block, int part) { return raw_levels<Block>(nibbles(block.nibbles + 16 * part)); }
+  /// Of this part and the next.
+  static Halves halves(const Block& block, int part) {
+    const Halves codes = nibble_halves(block.nibbles + 16 * part, block.nibbles + 16 * part + 16);
+    return {raw_levels<Block>(codes.first), raw_levels<Block>(codes.second)};
   }
 };
 

@@ -1,4 +1,4 @@
-// Rows of f32, f16 and bf16 read as vectors of f32.
+// Rows of f32, f16 and bf16, and powers of two, read as vectors of f32.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -44,6 +44,14 @@ inline F32x8 halves_to_float(Vec<uint16_t, 8> halves) {
   for (int i = 0; i < 8; i += kLanes) store(values + i, load_half(from + i));
   return load<F32x8>(values);
 #endif
+}
+
+/// 2^(power - 128), of integers from 0 to 255; those of 0 and 1 are denormal.
+template <class V>
+inline auto powers_to_float(V powers) {
+  // (power - 1) << 23, but of 0 and 1 the bits 0x200000 and 0x400000, which are larger there and nowhere else.
+  const V normal = (powers - 1) * (1 << 23), denormal = (powers + 1) << 21;
+  return bits_as<Vec<float, sizeof(V) / 4>>(normal > denormal ? normal : denormal);
 }
 
 struct RowsF32 {

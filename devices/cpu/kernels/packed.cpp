@@ -18,18 +18,19 @@ void pack_unit(const std::byte* const (&rows)[kLanes], int64_t first, int blocks
   constexpr int kWords = Layout::kBlocks * Layout::kWords;
   constexpr int kRounded = (kWords + kLanes - 1) / kLanes * kLanes;
   uint32_t words[kLanes][kRounded] = {};
-  uint16_t halves[Layout::kBlocks * Layout::kHalves][kLanes] = {};
+  typename Layout::Number numbers[Layout::kBlocks * Layout::kNumbers][kLanes] = {};
   for (int r = 0; r < kLanes; ++r) {
     if (rows[r] == nullptr) continue;
     const std::byte* from = rows[r] + first * sizeof(typename Format::Block);
     for (int block = 0; block < blocks; ++block, from += sizeof(typename Format::Block)) {
       __builtin_memcpy(words[r] + block * Layout::kWords, from + Layout::kWordsAt, Layout::kWords * 4);
-      for (int i = 0; i < Layout::kHalves; ++i) {
-        halves[block * Layout::kHalves + i][r] = load<uint16_t>(from + Layout::kHalvesAt + 2 * i);
+      for (int i = 0; i < Layout::kNumbers; ++i) {
+        const std::byte* number = from + Layout::kNumbersAt + Layout::kNumberBytes * i;
+        numbers[block * Layout::kNumbers + i][r] = load<typename Layout::Number>(number);
       }
     }
   }
-  __builtin_memcpy(unit, halves, sizeof halves);
+  __builtin_memcpy(unit, numbers, sizeof numbers);
   for (int begin = 0; begin < kWords; begin += kLanes) {
     I32 v[kLanes];
     for (int r = 0; r < kLanes; ++r) v[r] = load<I32>(words[r] + begin);
@@ -66,8 +67,9 @@ void unpack(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std
   for (int64_t i = k_begin / kElements; i < (k_begin + k) / kElements; ++i, to += sizeof(typename Format::Block)) {
     const std::byte* unit = group + i / Layout::kBlocks * Layout::kBytes;
     const int block = static_cast<int>(i % Layout::kBlocks);
-    for (int h = 0; h < Layout::kHalves; ++h) {
-      store(to + Layout::kHalvesAt + 2 * h, load<uint16_t>(unit + Layout::half_at(block, h) + 2 * row));
+    for (int n = 0; n < Layout::kNumbers; ++n) {
+      const std::byte* number = unit + Layout::number_at(block, n) + Layout::kNumberBytes * row;
+      store(to + Layout::kNumbersAt + Layout::kNumberBytes * n, load<typename Layout::Number>(number));
     }
     for (int w = 0; w < Layout::kWords; ++w) {
       const auto word = load<uint32_t>(unit + Layout::word_at(block, w) + 4 * row);

@@ -77,7 +77,7 @@ struct Quantized {
         part<C>(reader, i, first + i, b, sums, added);
       }
     }
-    if (first < parts) part<C>(PackedReader<Format>(unit), 0, first, b, sums, added);
+    for (int i = 0; first + i < parts; ++i) part<C>(PackedReader<Format>(unit), i, first + i, b, sums, added);
     for (int c = 0; c < C; ++c) sums[c] = multiply_add(sums[c], splat(1.0f / 256.0f), added[c]);
   }
 

@@ -28,8 +28,16 @@ struct PackedUnit : PackedLayout<Format> {
   const std::byte* at;
 
   explicit PackedUnit(const std::byte* unit) : at(unit) {}
-  F32 half(int block, int i) const {
-    return load_half(reinterpret_cast<const uint16_t*>(at + Layout::half_at(block, i)));
+  const typename Layout::Number* number_of(int block, int i) const {
+    return reinterpret_cast<const typename Layout::Number*>(at + Layout::number_at(block, i));
+  }
+  F32 half(int block, int i) const { return load_half(number_of(block, i)); }
+  F32 scale(int block) const {
+    if constexpr (Layout::kNumberBytes == 1) {
+      return powers_to_float(load_widened(number_of(block, 0)));
+    } else {
+      return half(block, 0);
+    }
   }
   Bytes word(int block, int i) const { return load<Bytes>(at + Layout::word_at(block, i)); }
   /// Byte `byte` of word i of every row.
@@ -47,7 +55,7 @@ struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Unit::Unit;
 
   void values(int part, Bytes (&to)[8]) const {
-    if constexpr (Format::kBits == 8) {
+    if constexpr (Block::kBits == 8) {
       SHOAL_UNROLL
       for (int i = 0; i < 8; ++i) to[i] = Unit::word(part, i);
     } else {
@@ -59,10 +67,7 @@ struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
         to[i + 4] = byte_field(both, 4, 15);
       }
     }
-    if constexpr (quants::kHasLevels<Block>) {
-      SHOAL_UNROLL
-      for (Bytes& bytes : to) bytes = levels_of(Block::kLevels, bytes) ^ static_cast<int8_t>(kWeightBias);
-    }
+    if constexpr (quants::kHasLevels<Block>) look_up<Block, kPackedOffset<Format>>(to);
     if constexpr (kHasFifthBits<Format>) {
       const Bytes bits = Unit::word(part, 0);
       SHOAL_UNROLL
@@ -70,7 +75,7 @@ struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
     }
   }
   void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
-    scale[0] = Unit::half(part, 0);
+    scale[0] = Unit::scale(part);
     if constexpr (Format::kAdds) add[0] = Unit::half(part, 1);
   }
 };
@@ -171,6 +176,27 @@ struct PackedReader<Q6_K> : PackedUnit<Q6_K> {
       const I32 bytes = bits_as<I32>(word(0, 48 + j / 4));
       scale[g] = to_float((bytes << (24 - 8 * (j % 4))) >> 24) * factor;
     }
+  }
+};
+
+template <>
+struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
+  F32 factor;
+  I32 high;
+  explicit PackedReader(const std::byte* unit)
+      : PackedUnit(unit), factor(half(0, 0)), high(load_widened(number_of(0, 1))) {}
+  void values(int part, Bytes (&to)[8]) const {
+    SHOAL_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const Bytes both = word(0, 1 + 4 * part + i);
+      to[i] = both & 15;
+      to[i + 4] = byte_field(both, 4, 15);
+    }
+    look_up<Block, kPackedOffset<IQ4_XS>>(to);
+  }
+  void scales(int part, F32 (&scale)[1], F32 (&)[1]) const {
+    const I32 low = byte_of(0, part / 2) >> (part % 2 * 4);
+    scale[0] = to_float(((low & 15) | ((high >> (2 * part)) & 3) << 4) - 32) * factor;
   }
 };
 

@@ -202,12 +202,18 @@ inline void store_first(float* to, F32 v, int64_t n) {
 inline I32 load_widened(const int8_t* from) {
   return (I32)_mm512_cvtepi8_epi32((__m128i)load<I8x16>(from));
 }
+inline I32 load_widened(const uint8_t* from) {
+  return (I32)_mm512_cvtepu8_epi32((__m128i)load<I8x16>(from));
+}
 inline I32 load_widened(const uint16_t* from) {
   return (I32)_mm512_cvtepu16_epi32((__m256i)load<Vec<uint16_t, 16>>(from));
 }
 #elif defined(__AVX2__)
 inline I32 load_widened(const int8_t* from) {
   return (I32)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(load<int64_t>(from)));
+}
+inline I32 load_widened(const uint8_t* from) {
+  return (I32)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load<int64_t>(from)));
 }
 inline I32 load_widened(const uint16_t* from) {
   return (I32)_mm256_cvtepu16_epi32((__m128i)load<Vec<uint16_t, 8>>(from));

@@ -23,6 +23,17 @@ namespace shoal::cuda {
 __device__ inline float half_bits_to_float(uint16_t bits) {
   return __half2float(std::bit_cast<__half>(bits));
 }
+/// 2^(power - 128); those of 0 and 1 are denormal.
+__device__ inline float power_to_float(uint32_t power) {
+  return std::bit_cast<float>(power < 2 ? 0x200000u << power : (power - 1) << 23);
+}
+/// Of a block's scale.
+__device__ inline float scale_to_float(uint16_t half) {
+  return half_bits_to_float(half);
+}
+__device__ inline float scale_to_float(uint8_t power) {
+  return power_to_float(power);
+}
 
 /// Eight codes as signed bytes, the first in the lowest byte of `low`.
 struct Codes {
@@ -34,13 +45,19 @@ struct Scaling {
   float add;  ///< 0 for formats without (kAdds == false)
 };
 
-/// Eight bytes at an address with the alignment of a block: 2, or 4 for blocks of whole words. Blocks lie one after the
-/// other from an address aligned to 16 on.
+/// Eight bytes at an address with the alignment of a block: 1 for blocks of odd size, 4 for those of whole words, else
+/// 2. Blocks lie one after the other from an address aligned to 16 on.
 template <class Block>
 __device__ inline Codes eight_bytes(const void* from) {
   if constexpr (sizeof(Block) % 4 == 0) {
     const auto* words = static_cast<const uint32_t*>(from);
     return {load_as<uint32_t>(words), load_as<uint32_t>(words + 1)};
+  } else if constexpr (sizeof(Block) % 2 != 0) {
+    const auto* bytes = static_cast<const uint8_t*>(from);
+    const auto word = [&](int i) {
+      return static_cast<uint32_t>(bytes[i] | bytes[i + 1] << 8 | bytes[i + 2] << 16) | uint32_t{bytes[i + 3]} << 24;
+    };
+    return {word(0), word(4)};
   } else {
     const auto* halves = static_cast<const uint16_t*>(from);
     const auto half = [&](int i) { return static_cast<uint32_t>(load_as<uint16_t>(halves + i)); };
@@ -67,24 +84,30 @@ __device__ inline Codes spread(uint32_t bits) {
   return {((bits & 15) * 0x00204081u) & 0x01010101u, ((bits >> 4 & 15) * 0x00204081u) & 0x01010101u};
 }
 
-/// Four neighbours of Block::kLevels as the bytes of a word.
-template <class Block, int kFirst>
+/// Four neighbours of Block::kLevels, each plus kBias, as the bytes of a word.
+template <class Block, int kFirst, int kBias>
 inline constexpr uint32_t kFourLevels = [] {
   uint32_t word = 0;
-  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(static_cast<uint8_t>(Block::kLevels[kFirst + i])) << 8 * i;
+  for (int i = 0; i < 4; ++i) {
+    word |= static_cast<uint32_t>(static_cast<uint8_t>(Block::kLevels[kFirst + i] + kBias)) << 8 * i;
+  }
   return word;
 }();
-/// kLevels[code] of four codes below 16, one a byte.
-template <class Block>
+/// kLevels[code] + kBias of four codes below 16, one a byte.
+template <class Block, int kBias = 0>
 __device__ inline uint32_t levels_of(uint32_t codes) {
   // A byte is chosen by a nibble of three bits, from the lower or the upper eight levels.
   uint32_t choice = codes & 0x07070707;
   choice = (choice | choice >> 4) & 0x00ff00ff;
   choice = (choice | choice >> 8) & 0xffff;
-  const uint32_t lower = __byte_perm(kFourLevels<Block, 0>, kFourLevels<Block, 4>, choice);
-  const uint32_t upper = __byte_perm(kFourLevels<Block, 8>, kFourLevels<Block, 12>, choice);
+  const uint32_t lower = __byte_perm(kFourLevels<Block, 0, kBias>, kFourLevels<Block, 4, kBias>, choice);
+  const uint32_t upper = __byte_perm(kFourLevels<Block, 8, kBias>, kFourLevels<Block, 12, kBias>, choice);
   const uint32_t is_upper = (codes >> 3 & 0x01010101) * 255;
   return (lower & ~is_upper) | (upper & is_upper);
+}
+template <class Block>
+__device__ inline Codes levels_of(Codes codes) {
+  return {levels_of<Block>(codes.low), levels_of<Block>(codes.high)};
 }
 
 /// Block, scaling(block, i) of the group of element i, codes(block, i) of the elements i .. i + 7 with i a multiple of
@@ -107,9 +130,9 @@ template <class B>
 struct Of32 : Common<B> {
   static __device__ Scaling scaling(const B& block, int) {
     if constexpr (B::kAdds) {
-      return {half_bits_to_float(block.scale), half_bits_to_float(block.min)};
+      return {scale_to_float(block.scale), half_bits_to_float(block.min)};
     } else {
-      return {half_bits_to_float(block.scale), 0};
+      return {scale_to_float(block.scale), 0};
     }
   }
   static __device__ Codes codes(const B& block, int i) {
@@ -119,7 +142,7 @@ struct Of32 : Common<B> {
       Codes found = bits_of(eight_bytes<B>(block.nibbles + i % 16), i / 16 * 4, 4);
       if constexpr (B::kBits == 5) found = with_high_bits(found, spread(block.high_bits[i / 8]), 4);
       if constexpr (B::kOffset != 0) found = minus(found, B::kOffset);
-      if constexpr (quants::kHasLevels<B>) found = {levels_of<B>(found.low), levels_of<B>(found.high)};
+      if constexpr (quants::kHasLevels<B>) found = levels_of<B>(found);
       return found;
     }
   }
@@ -200,6 +223,18 @@ struct Quantized<DType::kQ6_K> : formats::Of256<quants::BlockQ6_K> {
     const int half = i / 128, j = i / 32 % 4;
     const Codes low = bits_of(eight_bytes<Block>(block.nibbles + half * 64 + j % 2 * 32 + i % 32), j / 2 * 4, 4);
     return minus(with_high_bits(low, crumbs(block, i), 4), Block::kOffset);
+  }
+};
+
+template <>
+struct Quantized<DType::kIQ4_XS> : formats::Of256<quants::BlockIQ4_XS> {
+  static __device__ Scaling scaling(const Block& block, int i) {
+    const int j = i / 32;
+    const int low = block.low_scales[j / 2] >> (j % 2 * 4) & 15, high = block.high_scales >> (2 * j) & 3;
+    return only_scale(block, (low | high << 4) - 32);
+  }
+  static __device__ Codes codes(const Block& block, int i) {
+    return levels_of<Block>(bits_of(eight_bytes<Block>(block.nibbles + i / 32 * 16 + i % 16), i / 16 % 2 * 4, 4));
   }
 };
 

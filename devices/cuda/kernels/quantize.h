@@ -181,11 +181,11 @@ __device__ inline Factor split_scales(const float* scales, int count, int high, 
   if (lane < count) values[lane] = round_to(Rounded(scales[lane]) * Rounded(inverse(factor.value)), 0, high);
   return factor;
 }
-/// Integers in [low, -low - 1] for 16 scales of either sign.
-__device__ inline Factor split_signed_scales(const float* scales, int low, int* values) {
-  const Factor factor = factor_of(extreme_of(scales, 16), low);
+/// Integers in [low, -low - 1] for scales of either sign.
+__device__ inline Factor split_signed_scales(const float* scales, int count, int low, int* values) {
+  const Factor factor = factor_of(extreme_of(scales, count), low);
   const int lane = lane_of_warp();
-  if (lane < 16) values[lane] = round_to(Rounded(scales[lane]) * Rounded(inverse(factor.value)), low, -low - 1);
+  if (lane < count) values[lane] = round_to(Rounded(scales[lane]) * Rounded(inverse(factor.value)), low, -low - 1);
   return factor;
 }
 
@@ -252,14 +252,20 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ5_1& block) {
   write_nibbles(s, block);
   write_fifth_bits(s, block);
 }
-__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
-  const int lane = lane_of_warp();
-  const float x = s.x[lane];
-  uint32_t largest = std::bit_cast<uint32_t>(fabsf(x));  // as an integer: NaN is the largest of all, for every lane
+/// The bits of the largest of the lanes' magnitudes, for every lane; NaN is the largest of all.
+__device__ inline uint32_t largest_magnitude(float x) {
+  uint32_t largest = std::bit_cast<uint32_t>(fabsf(x));
   for (int distance = 16; distance > 0; distance /= 2) {
     const uint32_t other = __shfl_xor_sync(0xffffffffu, largest, distance);
     largest = largest < other ? other : largest;
   }
+  return largest;
+}
+
+__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
+  const int lane = lane_of_warp();
+  const float x = s.x[lane];
+  const uint32_t largest = largest_magnitude(x);
   const bool has_nan = largest > 0x7f800000u;
   const uint16_t scale = has_nan ? kNaNHalf : half_bits(std::bit_cast<float>(largest) / 127);
   if (lane == 0) block.scale = scale;
@@ -267,20 +273,65 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
   block.values[lane] = static_cast<int8_t>(round_to(Rounded(x) * Rounded(factor), -127, 127));
 }
 
-/// The number of limits between neighbouring levels that are below x.
-template <class Block, int... kIndices>
-__device__ inline int nearest_level(float x, std::integer_sequence<int, kIndices...>) {
-  return (0 + ... +
-          static_cast<int>(
-              x > std::integral_constant<int, Block::kLevels[kIndices] + Block::kLevels[kIndices + 1]>::value * 0.5f));
+/// The number of limits between the first neighbouring levels that are below x.
+template <class Levels, int... kIndices>
+__device__ inline int levels_below(float x, std::integer_sequence<int, kIndices...>) {
+  return (
+      0 + ... +
+      static_cast<int>(
+          x > std::integral_constant<int, Levels::kLevels[kIndices] + Levels::kLevels[kIndices + 1]>::value * 0.5f));
+}
+
+/// The scale with which the extreme of 32 elements gets the level of the largest magnitude.
+__device__ inline float iq4_scale(const float* x) {
+  return extreme_of(x, 32) / std::integral_constant<int, quants::IQ4Levels::kLevels[0]>::value;
+}
+__device__ inline void encode_iq4(QuantizeScratch& s, int element, float scale) {
+  const float scaled = Rounded(s.x[element]) * Rounded(inverse(scale));
+  const int code = levels_below<quants::IQ4Levels>(scaled, std::make_integer_sequence<int, 15>{});
+  s.codes[element] = static_cast<uint8_t>(code);
 }
 __device__ inline void quantize(QuantizeScratch& s, quants::BlockIQ4_NL& block) {
-  using Block = quants::BlockIQ4_NL;
-  const uint16_t scale = half_bits(extreme_of(s.x, 32) / std::integral_constant<int, Block::kLevels[0]>::value);
+  const uint16_t scale = half_bits(iq4_scale(s.x));
   block.scale = scale;
+  encode_iq4(s, lane_of_warp(), half_bits_to_float(scale));
+  __syncwarp();
+  write_nibbles(s, block);
+}
+
+/// Of x / 2^(scale - 128): the code of the nearest level, and the squared difference from it.
+struct NearestMxfp4 {
+  int code;
+  float error;
+
+  __device__ NearestMxfp4(float x, int scale) {
+    using Block = quants::BlockMXFP4;
+    const float half = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);  // of the inverse, which may
+    const Rounded scaled = Rounded(x) * Rounded(half) * Rounded(2);                     // be above the largest float
+    code = levels_below<Block>(fabsf(scaled.value), std::make_integer_sequence<int, 7>{});
+    if (code > 0 && scaled.value < 0) code += 8;
+    const Rounded level = static_cast<float>(static_cast<int8_t>(levels_of<Block>(static_cast<uint32_t>(code))));
+    error = (scaled - level) * (scaled - level);
+  }
+};
+__device__ inline void quantize(QuantizeScratch& s, quants::BlockMXFP4& block) {
   const int lane = lane_of_warp();
-  const float scaled = Rounded(s.x[lane]) * Rounded(inverse(half_bits_to_float(scale)));
-  s.codes[lane] = static_cast<uint8_t>(nearest_level<Block>(scaled, std::make_integer_sequence<int, 15>{}));
+  const float x = s.x[lane];
+  const uint32_t largest = largest_magnitude(x);
+  const int whole = static_cast<int>(largest >> 23) - 2 + ((largest & 0x7fffffu) > 0x400000u ? 1 : 0);
+  int scale = whole <= 0 ? 0 : whole < 253 ? whole : 253;
+  if (whole > 0) {
+    s.trials[0][lane] = NearestMxfp4(x, scale - 1).error;
+    s.trials[1][lane] = NearestMxfp4(x, scale).error;
+    __syncwarp();
+    Rounded errors[2] = {0, 0};
+    for (int i = 0; i < 32; ++i) {
+      for (int trial = 0; trial < 2; ++trial) errors[trial] = errors[trial] + Rounded(s.trials[trial][i]);
+    }
+    if (errors[0].value < (Rounded(4) * errors[1]).value) --scale;
+  }
+  block.scale = static_cast<uint8_t>(scale);
+  s.codes[lane] = static_cast<uint8_t>(NearestMxfp4(x, scale).code);
   __syncwarp();
   write_nibbles(s, block);
 }
@@ -317,7 +368,7 @@ __device__ inline Factor symmetric_256(QuantizeScratch& s, int low, int high, in
     if (lane == 0) s.scales[j] = scale;
   }
   __syncwarp();
-  const Factor factor = split_signed_scales(s.scales, low_scale, s.small_scales);
+  const Factor factor = split_signed_scales(s.scales, 16, low_scale, s.small_scales);
   __syncwarp();
   for (int i = lane; i < quants::kSuperBlock; i += 32) {
     const Rounded scale = Rounded(factor.value) * Rounded(static_cast<float>(s.small_scales[i / 16]));
@@ -405,6 +456,30 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ6_K& block) {
     block.nibbles[half * 64 + lane] = nibbles_of(s, first, first + 64);
     block.nibbles[half * 64 + 32 + lane] = nibbles_of(s, first + 32, first + 96);
     block.crumbs[half * 32 + lane] = crumbs_of(s, half, lane, 4);
+  }
+}
+
+__device__ inline void quantize(QuantizeScratch& s, quants::BlockIQ4_XS& block) {
+  const int lane = lane_of_warp();
+  if (lane < 8) s.scales[lane] = iq4_scale(s.x + 32 * lane);
+  __syncwarp();
+  const Factor factor = split_signed_scales(s.scales, 8, -32, s.small_scales);
+  __syncwarp();
+  for (int i = lane; i < quants::kSuperBlock; i += 32) {
+    encode_iq4(s, i, Rounded(factor.value) * Rounded(static_cast<float>(s.small_scales[i / 32])));
+  }
+  __syncwarp();
+  block.scale = factor.bits;
+  int high = 0;
+  for (int j = 0; j < 8; ++j) high |= (s.small_scales[j] + 32) >> 4 << (2 * j);
+  block.high_scales = static_cast<uint16_t>(high);
+  if (lane < 4) {
+    const int* scales = s.small_scales + 2 * lane;
+    block.low_scales[lane] = static_cast<uint8_t>(((scales[0] + 32) & 15) | ((scales[1] + 32) & 15) << 4);
+  }
+  for (int i = lane; i < 128; i += 32) {
+    const int first = i / 16 * 32 + i % 16;
+    block.nibbles[i] = nibbles_of(s, first, first + 16);
   }
 }
 

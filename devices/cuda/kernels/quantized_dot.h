@@ -95,8 +95,8 @@ struct StepBytes {
   __device__ uint32_t half(int at) const {
     return load_as<uint16_t>(reinterpret_cast<const uint8_t*>(words) + offset + at);
   }
-  /// kCount words from byte `at` on, by loads of kBytes, to which they are aligned. kBytes = 2: read as words and
-  /// shifted into place; up to four bytes behind them are read, too.
+  /// kCount words from byte `at` on, by loads of kBytes, to which they are aligned. kBytes = 1: at any byte, read as
+  /// words and shifted into place; up to four bytes behind them are read, too.
   template <int kBytes, int kCount>
   __device__ void load(int at, uint32_t (&to)[kCount]) const {
     const int first = offset + at;
@@ -119,7 +119,7 @@ struct StepBytes {
       for (int i = 0; i < kCount; ++i) to[i] = load_as<uint32_t>(words + first / 4 + i);
     } else {
       const uint32_t* from = words + (first >> 2);
-      const int shift = (first & 2) * 8;
+      const int shift = (first & 3) * 8;
       uint32_t low = load_as<uint32_t>(from);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -133,13 +133,13 @@ struct StepBytes {
 
 inline constexpr uint32_t kNibbles = 0x0f0f0f0f, kCrumbs = 0x03030303, kBits = 0x01010101;
 
-/// The word from byte kAt (0 or 2 beyond a word) of `words` on.
+/// The word from byte kAt of `words` on.
 template <int kAt, int kCount>
 __device__ inline uint32_t word_at(const uint32_t (&words)[kCount]) {
   if constexpr (kAt % 4 == 0) {
     return words[kAt / 4];
   } else {
-    return __funnelshift_r(words[kAt / 4], words[kAt / 4 + 1], 16);
+    return __funnelshift_r(words[kAt / 4], words[kAt / 4 + 1], kAt % 4 * 8);
   }
 }
 template <int kAt, int kCount>
@@ -147,7 +147,7 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
   return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
 }
 
-/// The formats with blocks of 32: a unit is two blocks. kDelta: bytes before the codes.
+/// The formats with blocks of 32: a unit is two blocks.
 template <DType kType>
 struct Format32 {
   using Block = typename Quantized<kType>::Block;
@@ -159,13 +159,22 @@ struct Format32 {
   static constexpr bool kHasSum = Block::kAdds;
   static constexpr int kBlockBytes = sizeof(Block);
   static constexpr int kStepBytes = kStepElements / 32 * kBlockBytes;
-  static constexpr int kAlignment = 2 * kBlockBytes % 16 == 0 ? 16 : 2 * kBlockBytes % 8 == 0 ? 8 : 4;
+  static constexpr int kAlignment = 2 * kBlockBytes % 16 == 0  ? 16
+                                    : 2 * kBlockBytes % 8 == 0 ? 8
+                                    : 2 * kBlockBytes % 4 == 0 ? 4
+                                                               : 1;
   static constexpr bool kHasShifted = true;
+  static constexpr int kScaleBytes = sizeof(Block::scale);
 
   template <int kHalf, int kCount>
   static __device__ void decode_block(const uint32_t (&words)[kCount], Unit<2>& unit) {
-    constexpr int kStart = kHalf * kBlockBytes, kHigh = kStart + (kHasSum ? 4 : 2), kCodes = kHigh + (kFive ? 4 : 0);
-    unit.d[kHalf] = half_at<kStart>(words);
+    constexpr int kStart = kHalf * kBlockBytes, kHigh = kStart + (kHasSum ? 4 : kScaleBytes);
+    constexpr int kCodes = kHigh + (kFive ? 4 : 0);
+    if constexpr (kScaleBytes == 1) {
+      unit.d[kHalf] = power_to_float(words[kStart / 4] >> kStart % 4 * 8 & 255);
+    } else {
+      unit.d[kHalf] = half_at<kStart>(words);
+    }
     if constexpr (kHasSum) unit.m[kHalf] = half_at<kStart + 2>(words);
     uint32_t* const q = unit.q + 8 * kHalf;
     if constexpr (kEight) {
@@ -197,8 +206,8 @@ struct Format32 {
   /// kShifted: the row need not lie on a boundary of kAlignment, and `blocks` of the unit may be one.
   template <bool kShifted>
   static __device__ void decode(StepBytes step, int lane, int blocks, Unit<2>& unit) {
-    uint32_t words[kBlockBytes / 2];
-    step.load<kShifted ? 2 : kAlignment>(2 * kBlockBytes * lane, words);
+    uint32_t words[(2 * kBlockBytes + 3) / 4];
+    step.load<kShifted ? 1 : kAlignment>(2 * kBlockBytes * lane, words);
     decode_block<0>(words, unit);
     decode_block<1>(words, unit);
     if (kShifted && blocks == 1) unit.d[1] = unit.m[1] = 0;
@@ -235,7 +244,7 @@ struct FormatK32 {
 
   template <bool kShifted>
   static __device__ void decode(StepBytes step, int lane, int, Unit<2>& unit) {
-    constexpr int kLoad = kShifted ? 2 : 16;
+    constexpr int kLoad = kShifted ? 1 : 16;
     const int block = lane / 4 * kBlockBytes, quarter = lane % 4;
     uint32_t header[4], codes[8];
     step.load<kLoad>(block, header);
@@ -277,7 +286,7 @@ struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
 
   template <bool kShifted>
   static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
-    constexpr int kLoad = kShifted ? 2 : 4;
+    constexpr int kLoad = kShifted ? 1 : 4;
     const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
     uint32_t crumbs[4], scales[2], factors[1];
     step.load<kLoad>(block + 16 + 32 * half + 16 * part, crumbs);
@@ -304,9 +313,9 @@ struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
   static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
     const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
     uint32_t high[4], crumbs[4], scales[3];
-    step.load<2>(block + 16 * part, high);
-    step.load<2>(block + 32 + 32 * half + 16 * part, crumbs);
-    step.load<2>(block + 96, scales);
+    step.load<1>(block + 16 * part, high);
+    step.load<1>(block + 32 + 32 * half + 16 * part, crumbs);
+    step.load<1>(block + 96, scales);
     const float factor = half_bits_to_float(static_cast<uint16_t>(step.half(block + 108)));
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -330,9 +339,9 @@ struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
   static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
     const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
     uint32_t first[4], second[4], crumbs[4];
-    step.load<2>(block + 64 * half + 16 * part, first);
-    step.load<2>(block + 64 * half + 32 + 16 * part, second);
-    step.load<2>(block + 128 + 32 * half + 16 * part, crumbs);
+    step.load<1>(block + 64 * half + 16 * part, first);
+    step.load<1>(block + 64 * half + 32 + 16 * part, second);
+    step.load<1>(block + 128 + 32 * half + 16 * part, crumbs);
     const float factor = half_bits_to_float(static_cast<uint16_t>(step.half(block + 208)));
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -342,6 +351,40 @@ struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
       for (int i = 0; i < 4; ++i) {
         const uint32_t nibbles = (g % 2 ? second[i] : first[i]) >> g / 2 * 4 & kNibbles;
         unit.q[4 * g + i] = nibbles | (crumbs[i] >> 2 * g & kCrumbs) << 4;
+      }
+    }
+  }
+};
+
+/// A unit is two sub-blocks.
+struct FormatIQ4XS {
+  using Block = quants::BlockIQ4_XS;
+  static constexpr int kGroups = 2;
+  static constexpr bool kWide = false;
+  static constexpr int kOffset = 0;
+  static constexpr bool kHasSum = false;
+  static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
+  static constexpr int kAlignment = 8;
+  static constexpr bool kHasShifted = true;
+
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, int lane, int, Unit<2>& unit) {
+    constexpr int kLoad = kShifted ? 1 : 8;
+    const int block = lane / 4 * kBlockBytes, quarter = lane % 4;
+    uint32_t header[2], codes[8];
+    step.load<kLoad>(block, header);
+    step.load<kLoad>(block + 8 + 32 * quarter, codes);
+    const float factor = half_at<0>(header);
+#pragma unroll
+    for (int g = 0; g < 2; ++g) {
+      const int j = 2 * quarter + g;
+      const uint32_t scale = (header[1] >> 4 * j & 15) | (header[0] >> (16 + 2 * j) & 3) << 4;
+      unit.d[g] = factor * static_cast<float>(static_cast<int>(scale) - 32);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        unit.q[8 * g + i] = levels_of<Block>(codes[4 * g + i] & kNibbles);
+        unit.q[8 * g + 4 + i] = levels_of<Block>(codes[4 * g + i] >> 4 & kNibbles);
       }
     }
   }
@@ -370,6 +413,10 @@ struct DotFormatOf<DType::kQ5_K> {
 template <>
 struct DotFormatOf<DType::kQ6_K> {
   using Format = FormatQ6K;
+};
+template <>
+struct DotFormatOf<DType::kIQ4_XS> {
+  using Format = FormatIQ4XS;
 };
 template <DType kType>
 using DotFormat = typename DotFormatOf<kType>::Format;

@@ -3,7 +3,8 @@
 // For f16 and quantised rows of a: halves, each column multiplied by the power of two that brings its largest value
 // into [2^14, 2^15). Activations beyond the range of halves keep 11 bits that way, and so do values 2^28 times smaller
 // than the largest. The sums are multiplied by the inverse, which is exact.
-// For bf16 rows, which no power of two fits into halves: bf16 terms, the second of what the first leaves; 16 bits.
+// For bf16 rows, which no power of two fits into halves: bf16 terms, the second of what the first leaves; 16 bits. For
+// rows of mxfp4, whose scales fit into bf16 only: one term, the 8 bits that the kernels for few columns take, too.
 #pragma once
 
 #include "devices/cuda/kernels/memory.h"

@@ -1,12 +1,13 @@
-// Quantised rows on their way into tiles of halves: blocks copied as they are into shared memory (a StagedRow), from
-// there read 32 elements at a time (a Unit), each of which is
+// Quantised rows on their way into tiles of 16-bit floats: blocks copied as they are into shared memory (a StagedRow),
+// from there read 32 elements at a time (a Unit), each of which is
 //   (code - kOffset) * scale + add
-// with codes of at most 8 bits, so that code, difference and usually the product are exact in halves. The scales of all
-// formats are halves times small integers: every value is a multiple of 2^-24, and where a half would be subnormal
-// nothing is lost.
+// with codes of at most 8 bits, so that code, difference and usually the product are exact in halves. The scales of
+// most formats are halves times small integers: every value is a multiple of 2^-24, and where a half would be subnormal
+// nothing is lost. Scales that are any power of two (kBrain) would overflow: there tiles are bf16, in which codes of
+// at most 7 bits, differences and products are exact.
 //
-// Blocks have an alignment of 2 only, so a row is copied as the chunks of 16 bytes that cover it. Chunk c of row r lies
-// at place c ^ swizzle(r), such that eight rows next to each other have the same chunk in different banks.
+// Blocks have an alignment of 2 or 1 only, so a row is copied as the chunks of 16 bytes that cover it. Chunk c of row r
+// lies at place c ^ swizzle(r), such that eight rows next to each other have the same chunk in different banks.
 #pragma once
 
 #include "devices/cuda/kernels/dequantize.h"
@@ -29,7 +30,7 @@ __host__ __device__ constexpr uint32_t chunk_swizzle(uint32_t chunks, uint32_t r
 struct StagedRow {
   const uint8_t* chunks;
   uint32_t swizzle;
-  int offset;  ///< even
+  int offset;
 
   __device__ const uint8_t* at(int byte) const {
     const auto place = static_cast<uint32_t>(offset + byte);
@@ -38,10 +39,10 @@ struct StagedRow {
   __device__ uint16_t two_bytes(int byte) const { return load_as<uint16_t>(at(byte)); }
   __device__ float half(int byte) const { return __half2float(load_as<__half>(at(byte))); }
 
-  /// 4 * kWords bytes from an even address on.
+  /// 4 * kWords bytes from any address on.
   template <int kWords>
   __device__ void words(int byte, uint32_t (&to)[kWords]) const {
-    constexpr int kChunks = (4 * kWords + 14 + kChunkBytes - 1) / kChunkBytes;
+    constexpr int kChunks = (4 * kWords + 15 + kChunkBytes - 1) / kChunkBytes;
     const auto place = static_cast<uint32_t>(offset + byte);
     uint32_t w[4 * kChunks];
 #pragma unroll
@@ -52,7 +53,7 @@ struct StagedRow {
     }
     shift_down<2>(w, place & 8);
     shift_down<1>(w, place & 4);
-    const uint32_t selector = place & 2 ? 0x5432 : 0x3210;
+    const uint32_t selector = 0x3210 + 0x1111 * (place & 3);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) to[i] = __byte_perm(w[i], w[i + 1], selector);
   }
@@ -99,18 +100,24 @@ __device__ inline uint32_t fifth_bits(uint32_t bits) {
 }
 
 /// The formats of 32 elements: byte j has element j in its low and element j + 16 in its high nibble. Signed bytes have
-/// 128 added.
+/// 128 added, levels 64 where tiles are bf16.
 template <class B>
 struct Of32 {
   using Block = B;
   static constexpr int kBlocksPerGroup = 4;  ///< blocks of a row that are copied together: 128 elements
   static constexpr int kUnitsPerBlock = 1;
-  static constexpr int kOffset = B::kBits == 8 || quants::kHasLevels<B> ? 128 : B::kOffset;
+  static constexpr int kScaleBytes = sizeof(B::scale);
+  static constexpr bool kBrain = kScaleBytes == 1;
+  static constexpr int kOffset = kBrain ? 64 : B::kBits == 8 || quants::kHasLevels<B> ? 128 : B::kOffset;
   static constexpr bool kAdds = B::kAdds;
 
   static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
-    unit.set_scaling(row.half(begin), kAdds ? row.half(begin + 2) : 0);
-    const int from = begin + (kAdds ? 4 : 2);
+    if constexpr (kBrain) {
+      unit.set_scaling(power_to_float(*row.at(begin)));
+    } else {
+      unit.set_scaling(row.half(begin), kAdds ? row.half(begin + 2) : 0);
+    }
+    const int from = begin + (kAdds ? 4 : kScaleBytes);
     if constexpr (B::kBits == 8) {
       row.words(from, unit.codes);
 #pragma unroll
@@ -123,7 +130,7 @@ struct Of32 {
     }
     if constexpr (quants::kHasLevels<B>) {
 #pragma unroll
-      for (uint32_t& code : unit.codes) code = levels_of<B>(code) ^ 0x80808080;
+      for (uint32_t& code : unit.codes) code = levels_of<B, kOffset>(code);
     }
   }
 
@@ -151,7 +158,8 @@ struct Of32 {
 template <class B>
 struct Of256 {
   using Block = B;
-  static constexpr int kOffset = B::kOffset;
+  static constexpr bool kBrain = false;
+  static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;
   static constexpr bool kAdds = B::kAdds;
   static constexpr int kBlocksPerGroup = 1;
   static constexpr int kUnitsPerBlock = 8;
@@ -260,6 +268,22 @@ struct Q6_K : Of256<quants::BlockQ6_K> {
     fields(row, begin + 128 + half * 32, j * 2, 0x03030303, bits);
 #pragma unroll
     for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
+  }
+};
+
+struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    uint32_t head[2], w[4];
+    row.words(begin, head);
+    row.words(begin + 8 + 16 * static_cast<int>(j), w);
+    const uint32_t scale = (head[1] >> 4 * j & 15) | (head[0] >> (16 + 2 * j) & 3) << 4;
+    const __half factor = __ushort_as_half(static_cast<uint16_t>(head[0]));
+    unit.set_scaling(__half2float(factor) * static_cast<float>(static_cast<int>(scale) - 32));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unit.codes[i] = levels_of<Block, kOffset>(w[i] & 0x0f0f0f0f);
+      unit.codes[i + 4] = levels_of<Block, kOffset>(w[i] >> 4 & 0x0f0f0f0f);
+    }
   }
 };
 

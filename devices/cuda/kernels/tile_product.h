@@ -5,14 +5,16 @@
 //
 // Quantised rows of a pass through shared memory twice. Their blocks are copied as they are, a group of 128 or 256
 // elements of each row at a time and two groups deep; a step ahead of the products each thread reads its 32 elements
-// of the step (tile_formats.h) and writes them as halves into the tile, between the products of the step before, so
-// that tensor cores and arithmetic run beside each other. f16 and bf16 rows are copied into the tile at once.
+// of the step (tile_formats.h) and writes them as halves, or bf16, into the tile, between the products of the step
+// before, so that tensor cores and arithmetic run beside each other. f16 and bf16 rows are copied into the tile at
+// once.
 //
 // Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8): what a matrix
 // load, a copy or eight threads with a row each touch at a time lies in different banks.
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/mma.h"
@@ -50,10 +52,11 @@ struct PlainBrain {
 /// Rows of a format of tile_formats.h.
 template <class F>
 struct Dequantized : F {
-  static constexpr bool kPlain = false, kBrain = false;
+  static constexpr bool kPlain = false;
   static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
-  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< of a group
-  static constexpr int kChunks = (kGroupBytes + 14 + kChunkBytes - 1) / kChunkBytes;
+  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;                       ///< of a group
+  static constexpr int kBefore = kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< at most, in a chunk
+  static constexpr int kChunks = (kGroupBytes + kBefore + kChunkBytes - 1) / kChunkBytes;
   static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;
 };
 
@@ -90,16 +93,22 @@ __device__ inline uint32_t tile_place(uint32_t row, uint32_t chunk) {
   return row * (kTileStep * 2) + (chunk ^ row % 8) * kChunkBytes;
 }
 
-/// Two halves as the register that holds them, and back.
+/// Two halves, or bf16, as the register that holds them, and back.
 __device__ inline uint32_t register_of(__half2 halves) {
   uint32_t bits;
   memcpy(&bits, &halves, sizeof(bits));
   return bits;
 }
-__device__ inline __half2 halves_of(uint32_t bits) {
-  __half2 halves;
-  memcpy(static_cast<void*>(&halves), &bits, sizeof(bits));
-  return halves;
+__device__ inline uint32_t register_of(__nv_bfloat162 brains) {
+  uint32_t bits;
+  memcpy(&bits, &brains, sizeof(bits));
+  return bits;
+}
+template <class Pair>
+__device__ inline Pair pair_of(uint32_t bits) {
+  Pair pair;
+  memcpy(static_cast<void*>(&pair), &bits, sizeof(bits));
+  return pair;
 }
 
 /// One block: which part of the product, and the steps it is made of.
@@ -267,17 +276,18 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   }
 }
 
-/// The way of quantised rows from a to halves in the tile.
+/// The way of quantised rows from a to 16-bit floats in the tile.
 template <class Rows, class Block>
 struct Dequantizer {
   static constexpr int kStepsPerGroup = Rows::kUnits / 2;
+  using Pair = std::conditional_t<Rows::kBrain, __nv_bfloat162, __half2>;
 
   const Block& block;
   int row;               ///< of which this thread makes all elements of a step, two units
   uint32_t place;        ///< in a tile
   uint32_t low_address;  ///< of the row: the low bits, from which follows where its first chunk begins
   Unit units[2];
-  __half2 scale[2][2], add[2][2];
+  Pair scale[2][2], add[2][2];
 
   __device__ explicit Dequantizer(const Block& in_block)
       : block(in_block),
@@ -334,17 +344,28 @@ struct Dequantizer {
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        scale[i][j] = __float2half2_rn(units[i].scale[j]);
-        if constexpr (Rows::kAdds) add[i][j] = __float2half2_rn(units[i].add[j]);
+        scale[i][j] = pair_of_same(units[i].scale[j]);
+        if constexpr (Rows::kAdds) add[i][j] = pair_of_same(units[i].add[j]);
       }
     }
   }
 
-  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code.
+  static __device__ Pair pair_of_same(float value) {
+    if constexpr (Rows::kBrain) {
+      return __float2bfloat162_rn(value);
+    } else {
+      return __float2half2_rn(value);
+    }
+  }
+
+  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code; or 128 + code as bf16, 0x4300 +
+  /// code.
   __device__ __forceinline__ uint32_t convert(int unit, int word, uint32_t selector) const {
+    constexpr uint32_t kHigh = Rows::kBrain ? 0x43 : 0x64;
     const int group = word / 4;
-    const __half2 bias = halves_of((0x6400u + Rows::kOffset) * 0x00010001u);
-    const __half2 difference = __hsub2(halves_of(__byte_perm(units[unit].codes[word], 0x64646464u, selector)), bias);
+    const auto bias = pair_of<Pair>((kHigh << 8) * 0x00010001u + Rows::kOffset * 0x00010001u);
+    const uint32_t bytes = __byte_perm(units[unit].codes[word], kHigh * 0x01010101u, selector);
+    const Pair difference = __hsub2(pair_of<Pair>(bytes), bias);
     if constexpr (Rows::kAdds) {
       return register_of(__hfma2(difference, scale[unit][group], add[unit][group]));
     } else {

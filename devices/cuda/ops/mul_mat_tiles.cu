@@ -54,6 +54,7 @@ const TileKernels* kernels_for(const Tensor& node) {
 /// Which tiles a product is made of, and where its workspace has what.
 struct TilePlan {
   const TileKernel* kernel = nullptr;
+  bool brain = false;
   int terms = 1;
   int splits = 1, steps_per_split = 1;
   int64_t k_padded = 0;
@@ -84,7 +85,7 @@ TilePlan plan_for(const Tensor& node, const TileKernels& kernels, const GpuTrait
     if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;
     for (int splits = 1; splits <= kLargestSplit; ++splits) {
       const auto groups = static_cast<int>(divided_up(divided_up(steps, splits), kernels.steps_per_group));
-      TilePlan plan{&kernel, kernels.terms};
+      TilePlan plan{&kernel, kernels.brain, kernels.terms};
       plan.steps_per_split = groups * kernels.steps_per_group;
       plan.splits = static_cast<int>(divided_up(steps, plan.steps_per_split));
       if (plan.splits != splits || (splits > 1 && plan.steps_per_split < kFewestSteps)) continue;
@@ -123,7 +124,7 @@ void convert_columns(const LaunchContext& context, const Tensor& node, const Til
   auto* to = reinterpret_cast<uint16_t*>(node.workspace);
   const dim3 grid(static_cast<unsigned>(b.rows())), block(kColumnThreads);
   const int k_padded = static_cast<int>(plan.k_padded);
-  if (node.src[0]->dtype != DType::kBF16) {
+  if (!plan.brain) {
     auto* scales = reinterpret_cast<float*>(node.workspace + plan.scales_at);
     launch(context.stream, kernels.to_halves, grid, block, 0, view_of(b), to, scales, k_padded);
   } else if (plan.terms == 1) {
@@ -151,7 +152,7 @@ TileProduct product_of(const Tensor& node, const TilePlan& plan) {
   TileProduct p;
   p.a = a.data;
   p.b = reinterpret_cast<const uint16_t*>(node.workspace);
-  if (a.dtype != DType::kBF16) p.b_scales = reinterpret_cast<const float*>(node.workspace + plan.scales_at);
+  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(node.workspace + plan.scales_at);
   p.m = static_cast<int>(node.shape[0]);
   p.n = static_cast<int>(node.shape[1]);
   p.k = static_cast<int>(a.shape[0]);

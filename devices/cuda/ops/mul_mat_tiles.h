@@ -3,6 +3,7 @@
 //
 //   a                         b            arithmetic
 //   quantised, rows whole     any          halves (a dequantised, b scaled by powers of two), f32 sums
+//   mxfp4, rows whole         any          bf16 (a dequantised, which is exact, b rounded), f32 sums
 //   f16, aligned rows         any          the same, a as it is
 //   bf16, aligned rows        bf16         bf16, f32 sums
 //   bf16, aligned rows        f32, f16     bf16, b as two terms

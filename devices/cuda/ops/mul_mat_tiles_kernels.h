@@ -15,6 +15,7 @@ struct TileKernel {
 /// For tiles of 128, 64 and 32 columns.
 struct TileKernels {
   TileKernel kernels[3];
+  bool brain;           ///< b as bf16, else as halves
   int terms;            ///< of b
   int steps_per_group;  ///< a part of k must be whole groups
 };
@@ -29,6 +30,7 @@ constexpr TileKernels tile_kernels() {
   int steps = 1;
   if constexpr (!Rows::kPlain) steps = Rows::kUnits / 2;
   return {{tile_kernel<Rows, kTerms, 128>(), tile_kernel<Rows, kTerms, 64>(), tile_kernel<Rows, kTerms, 32>()},
+          Rows::kBrain,
           kTerms,
           steps};
 }

@@ -230,7 +230,7 @@ TEST_P(PackedBuffer, RowsTakeWholeGroupsAndLittleMore) {
   const auto size_of = [&](const Shape& shape) {
     return type.alloc_size(*weights.add(std::to_string(weights.tensors().size()), dtype(), shape));
   };
-  const int64_t k = 2 * std::max<int64_t>(block(), 32);
+  const int64_t k = 4 * std::max<int64_t>(block(), 32);
   EXPECT_EQ(size_of({k, 15, 3, 1}), bytes_for(dtype(), k * 15 * 3)) << "too few rows";
   EXPECT_EQ(size_of({k, 0, 3, 1}), 0u);
   for (const int64_t rows : {16, 17, 31, 32, 33, 100}) {

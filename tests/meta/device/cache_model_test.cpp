@@ -400,12 +400,12 @@ INSTANTIATE_TEST_SUITE_P(All, CacheLayouts, testing::ValuesIn(cases()),
 /// Eight tensors of any type, shape and layout, sums of addends included.
 Case random_case(uint64_t seed) {
   static constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kI32,
-                                     DType::kQ8_0, DType::kQ4_0, DType::kQ5_1};
+                                     DType::kQ8_0, DType::kQ4_0, DType::kQ5_1, DType::kMXFP4};
   std::mt19937_64 rng(seed);
   const auto pick = [&](int n) { return static_cast<int>(rng() % static_cast<uint64_t>(n)); };
   Case one{"random", 1 + pick(5), {}};
   for (int i = 0; i < 8; ++i) {
-    const DType dtype = kTypes[pick(7)];
+    const DType dtype = kTypes[pick(8)];
     const Shape shape{traits(dtype).block_elems * (1 + pick(5)), 1 + pick(6), 1 + pick(3), 1 + pick(2)};
     TensorContext context;
     const Tensor* leaf = context.add("t", dtype, shape, Role::kCache);

@@ -216,9 +216,9 @@ TEST(GgufMalformed, TensorType) {
   EXPECT_THAT(error_of_type(0xffffffff), HasSubstr("unknown tensor type 4294967295"));
   EXPECT_THAT(error_of_type(1000), HasSubstr("; the file is damaged, or of a newer format: download it again, or "));
   // Not the file's fault.
-  EXPECT_THAT(error_of_type(23), HasSubstr("tensor 'bad': type iq4_xs is not supported (at byte "));
-  EXPECT_THAT(error_of_type(23), HasSubstr("; quantise the model to another one, such as q4_K_M: types can be f32"));
-  EXPECT_THAT(error_of_type(23), Not(HasSubstr("damaged")));
+  EXPECT_THAT(error_of_type(16), HasSubstr("tensor 'bad': type iq2_xxs is not supported (at byte "));
+  EXPECT_THAT(error_of_type(16), HasSubstr("; quantise the model to another one, such as q4_K_M: types can be f32"));
+  EXPECT_THAT(error_of_type(16), Not(HasSubstr("damaged")));
   EXPECT_THAT(error_of_type(40), HasSubstr("tensor 'bad': type nvfp4 is not supported (at byte "));
   EXPECT_THAT(error_of_type(41), HasSubstr("tensor 'bad': type q1_0 is not supported (at byte "));
 }

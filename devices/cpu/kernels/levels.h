@@ -1,0 +1,90 @@
+// Codes of four bits that stand for the levels of their format (kLevels in graph/quants/blocks.h).
+#pragma once
+
+#include "devices/cpu/kernels/format_bits.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+/// What kernels make of the codes of a format with levels: the levels as signed bytes or, where they are close to each
+/// other, their distances from the lowest as unsigned bytes of 5 bits.
+///   -12 .. 12: kOffset 12, bytes 0 .. 24
+template <class B>
+struct LevelBytes {
+  static constexpr int extreme(int sign) {
+    int most = sign * B::kLevels[0];
+    for (const int level : B::kLevels) most = sign * level > most ? sign * level : most;
+    return sign * most;
+  }
+  static constexpr bool kFew = extreme(1) - extreme(-1) < 32;
+  static constexpr int kOffset = kFew ? -extreme(-1) : kSigned, kBits = kFew ? 5 : 8;
+};
+/// The bytes of all 16 codes, with `bias` added.
+struct LevelTable {
+  int8_t bytes[16];
+};
+template <class B>
+constexpr LevelTable level_table(int bias) {
+  LevelTable table{};
+  for (int i = 0; i < 16; ++i) table.bytes[i] = static_cast<int8_t>(B::kLevels[i] + bias);
+  return table;
+}
+
+#if defined(__AVX2__)
+/// Codes below 16 to the bytes of a table.
+template <class B, int kBias, int kCount>
+inline void look_up(Bytes (&codes)[kCount]) {
+  static constexpr LevelTable kTable = level_table<B>(kBias);
+  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kTable.bytes));
+  SHOAL_UNROLL
+  for (Bytes& one : codes) {
+#if defined(__AVX512BW__)
+    one = (Bytes)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), (__m512i)one);
+#else
+    one = (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)one);
+#endif
+  }
+}
+template <class B, int kBias>
+inline I8x32 look_up(I8x32 codes) {
+  static constexpr LevelTable kTable = level_table<B>(kBias);
+  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kTable.bytes));
+  return (I8x32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)codes);
+}
+#else
+/// The same without an instruction that looks up: the first byte of the table, and for each code what its byte has more
+/// than the one before. A function of its own, or code for many vectors would be larger than its cache.
+template <class B, int kBias>
+__attribute__((noinline)) void add_up(I8x16* codes, int count) {
+  constexpr LevelTable kTable = level_table<B>(kBias);
+  SHOAL_NO_UNROLL
+  for (int n = 0; n < count; ++n) {
+    const I8x16 code = codes[n];
+    I8x16 sum = I8x16{} + kTable.bytes[0];
+    SHOAL_UNROLL
+    for (int i = 1; i < 16; ++i) {
+      sum += (code > static_cast<int8_t>(i - 1)) & static_cast<int8_t>(kTable.bytes[i] - kTable.bytes[i - 1]);
+    }
+    codes[n] = sum;
+  }
+}
+template <class B, int kBias, int kCount>
+inline void look_up(Bytes (&codes)[kCount]) {
+  add_up<B, kBias>(codes, kCount);
+}
+template <class B, int kBias>
+inline I8x32 look_up(I8x32 codes) {
+  I8x16 parts[2];
+  store(parts, codes);
+  add_up<B, kBias>(parts, 2);
+  return load<I8x32>(parts);
+}
+#endif
+
+/// The bytes as formats give them.
+template <class B>
+inline I8x32 raw_levels(I8x32 codes) {
+  constexpr int kBias = LevelBytes<B>::kFew ? LevelBytes<B>::kOffset : 0;
+  return look_up<B, kBias>(codes);
+}
+
+}  // namespace shoal::cpu::SHOAL_ISA
