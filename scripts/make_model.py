@@ -70,11 +70,13 @@ PRESETS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """Where a block keeps its half-precision scale and, if it has one, its offset; the offset that centres it."""
+    """Where a block keeps its half-precision scale and, if it has one, its offset; the offset that centres it. Or its
+    scale is a power of two in a byte."""
 
     scale: int
     offset: int | None = None
     offset_per_scale: float = 0.0
+    is_power: bool = False
 
 
 BLOCKS = {
@@ -88,21 +90,39 @@ BLOCKS = {
     Type.Q4_K: Scales(0, 2, 7.5),
     Type.Q5_K: Scales(0, 2, 15.5),
     Type.Q6_K: Scales(208),
+    Type.IQ4_NL: Scales(0),
+    Type.IQ4_XS: Scales(0),
+    Type.MXFP4: Scales(0, is_power=True),
 }
 PLAIN = {Type.F32, Type.F16, Type.BF16}
 NAMES = {t.name.lower(): t for t in sorted(PLAIN | set(BLOCKS))}
 # Types whose output head is kept in q6_k, as quantised files usually have it.
-COARSE = {Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K}
+COARSE = {
+    Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.IQ4_NL, Type.IQ4_XS,
+    Type.MXFP4,
+}  # fmt: skip
 FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q3_k_m": 12,
-    "q3_k_l": 13, "q4_k": 14, "q4_k_s": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "bf16": 32,
+    "q3_k_l": 13, "q4_k": 14, "q4_k_s": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25,
+    "iq4_xs": 30, "bf16": 32, "mxfp4": 38,
 }  # fmt: skip
 # Blocks in the pool that rows are cut from. A prime, so that rows do not begin at the same places in it again and again.
 POOL_BLOCKS = 131071
 
 
+def powers_near(scale):
+    """Bytes of powers of two, of each scale the one below or the one above it, so often that squares stay the same on
+    average."""
+    below = np.floor(np.log2(scale))
+    share = ((scale / 2**below) ** 2 - 1) / 3
+    return (below + 128 + (np.arange(len(scale)) * 0.618034 % 1 < share)).astype(np.uint8)
+
+
 def with_scales(blocks, layout, scale):
     """Sets every block's scale (an array of one value per block) and offset."""
+    if layout.is_power:
+        blocks[:, layout.scale] = powers_near(scale)
+        return
     blocks[:, layout.scale : layout.scale + 2] = scale.astype("<f2").view(np.uint8).reshape(-1, 2)
     if layout.offset is not None:
         offset = (scale * layout.offset_per_scale).astype("<f2")

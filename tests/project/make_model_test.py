@@ -128,6 +128,21 @@ class MakeModelTest(unittest.TestCase):
         rows = [line.split("|") for line in read[1:]]
         self.assertEqual({name: (sizes, kind, int(size)) for name, sizes, kind, size in rows}, tensors)
 
+    def test_weights_have_the_deviation_of_a_new_model(self):
+        code = (
+            "import gguf, sys; from gguf.quants import dequantize;"
+            "[print(t.tensor_type.name.lower(), dequantize(t.data, t.tensor_type).std() * t.shape[0] ** 0.5)"
+            " for t in gguf.GGUFReader(sys.argv[1]).tensors if t.name == 'blk.0.ffn_down.weight']"
+        )
+        for kind in ("q4_0", "q4_k", "iq4_nl", "iq4_xs", "mxfp4"):
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder) / "model.gguf"
+                self.assertEqual(make(file, "--type", kind, "--layers", "1").stderr, "")
+                read = subprocess.run([PYTHON, "-c", code, file], capture_output=True, text=True, check=True)
+                name, deviation = read.stdout.split()
+                self.assertEqual(name, kind)
+                self.assertAlmostEqual(float(deviation), 1, delta=0.03)
+
     def test_sparse_files_differ_in_their_weights_alone(self):
         arguments = ("--type", "q4_k_m", "--layers", "3")
         with tempfile.TemporaryDirectory() as folder:
