@@ -18,6 +18,8 @@ constexpr Size kSizes[] = {{2048, 2048}, {2048, 8192}, {8192, 2048}};
 struct Experts {
   int64_t k = 2048, m = 1024, count = 32, used = 4;
 };
+/// Of gpt-oss: rows of 90 blocks of 32.
+constexpr Experts kGptOss{2880, 2880, 32, 4};
 constexpr int64_t kExpertTokens[] = {1, 32, 512};
 
 /// Columns of quantised weights may be rounded to 8 bits: a relative error of 1/254/sqrt(3) an element.
@@ -91,6 +93,15 @@ Cost build_mul_mat_id(Subject& s, DType dtype, const Experts& e, int64_t tokens)
   return cost;
 }
 
+void add_mul_mat_id(Target& target, DType dtype, const Experts& experts) {
+  for (const int64_t tokens : kExpertTokens) {
+    add_benchmark(target,
+                  fmt::format("mul_mat_id/{}/k:{}/m:{}/experts:{}/used:{}/n:{}", name_of(dtype), experts.k, experts.m,
+                              experts.count, experts.used, tokens),
+                  [=](Subject& s) { return build_mul_mat_id(s, dtype, experts, tokens); });
+  }
+}
+
 }  // namespace
 
 void add_products(Target& target) {
@@ -104,15 +115,10 @@ void add_products(Target& target) {
       }
     }
   }
-  for (const DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
-    for (const int64_t tokens : kExpertTokens) {
-      const Experts experts;
-      add_benchmark(target,
-                    fmt::format("mul_mat_id/{}/k:{}/m:{}/experts:{}/used:{}/n:{}", name_of(dtype), experts.k, experts.m,
-                                experts.count, experts.used, tokens),
-                    [=](Subject& s) { return build_mul_mat_id(s, dtype, experts, tokens); });
-    }
+  for (const DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {
+    add_mul_mat_id(target, dtype, {});
   }
+  for (const DType dtype : {DType::kQ4_0, DType::kMXFP4}) add_mul_mat_id(target, dtype, kGptOss);
 }
 
 }  // namespace shoal::bench
