@@ -64,6 +64,9 @@ class Merges {
   std::unordered_map<std::string, int32_t> others_;
 };
 
+/// U+FFFD stands for bytes that a vocabulary does not have, such as StarCoder's those that valid UTF-8 never has.
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+
 /// Pieces of bytes, each of which is a letter in the vocabulary.
 class ByteBpeEncoder final : public Encoder {
  public:
@@ -71,10 +74,14 @@ class ByteBpeEncoder final : public Encoder {
       : vocabulary_(vocabulary), merges_(file, vocabulary), pretokenizer_(pre.expressions), whole_(pre.whole_pieces) {
     for (int byte = 0; byte < 256; ++byte) {
       bytes_[static_cast<size_t>(byte)] = vocabulary.find(letter_of_byte(static_cast<uint8_t>(byte)));
-      require<InvalidArgument>(bytes_[static_cast<size_t>(byte)] >= 0,
-                               "{}: no token stands for the byte 0x{:02x} ('{}'); convert the model again", file.path(),
-                               byte, letter_of_byte(static_cast<uint8_t>(byte)));
     }
+    for (const char c : kReplacement) {
+      const auto byte = static_cast<uint8_t>(c);
+      require<InvalidArgument>(bytes_[byte] >= 0,
+                               "{}: no token stands for the byte 0x{:02x} ('{}'); convert the model again", file.path(),
+                               byte, letter_of_byte(byte));
+    }
+    append(kReplacement, replacement_);
   }
 
   void append(std::string_view text, std::vector<Token>& ids) const override {
@@ -107,8 +114,13 @@ class ByteBpeEncoder final : public Encoder {
         ids.push_back(symbol.id);
         continue;
       }
-      for (const char byte : piece.substr(symbol.start, symbol.length)) {
-        ids.push_back(bytes_[static_cast<unsigned char>(byte)]);
+      for (const char c : piece.substr(symbol.start, symbol.length)) {
+        const Token byte = bytes_[static_cast<unsigned char>(c)];
+        if (byte >= 0) {
+          ids.push_back(byte);
+        } else {
+          ids.insert(ids.end(), replacement_.begin(), replacement_.end());
+        }
       }
     }
   }
@@ -117,7 +129,8 @@ class ByteBpeEncoder final : public Encoder {
   Merges merges_;
   Pretokenizer pretokenizer_;
   bool whole_;
-  std::array<Token, 256> bytes_{};
+  std::array<Token, 256> bytes_{};  // -1: none
+  std::vector<Token> replacement_;  // for bytes that have no token
 };
 
 /// Pieces of characters, spaces as U+2581: a line each, and the line breaks between them.

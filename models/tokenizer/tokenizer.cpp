@@ -140,10 +140,9 @@ void Tokenizer::find_ends() {
   for (Token id = 0; id < vocabulary_->size(); ++id) {
     const std::string_view text = vocabulary_->piece(id);
     if (!kEndTexts.contains(text)) continue;
-    if (!is_special(vocabulary_->kind(id))) {
-      if (kPlainEndTexts.contains(text)) continue;
-      vocabulary_->set_control(id);
-    }
+    const TokenKind kind = vocabulary_->kind(id);
+    if (!is_special(kind) && kPlainEndTexts.contains(text)) continue;
+    if (!is_special(kind) || kind == TokenKind::kUserDefined) vocabulary_->set_control(id);
     found.insert(text);
     by_text.push_back(id);
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tools/chat/chat_template.py: what it renders is what jinja2 renders, and no text of a message becomes template text.
 
-Runs on templates of published models where build/vocabularies/templates has them (scripts/get_templates), and on those
+Runs on templates of published models where build/vocabularies/templates has them (scripts/reference/vocabularies.py), and on those
 written here."""
 import functools
 import json
@@ -185,7 +185,7 @@ class Marks(unittest.TestCase):
             self.assertEqual([own for _, own in render(template, message)], [False], template)
 
 
-@unittest.skipUnless(TEMPLATES, "no templates; scripts/get_templates fetches them")
+@unittest.skipUnless(TEMPLATES, "no templates; scripts/reference/vocabularies.py fetches them")
 class PublishedTemplates(unittest.TestCase):
     def test_render_as_jinja2_does(self):
         rendered = {path.name: 0 for path in TEMPLATES}

@@ -49,6 +49,15 @@ TEST(ByteBpe, WhatIsNoTokenIsSpelledInBytes) {
   EXPECT_THAT(tokenizer.encode("abc"), ElementsAre(abc));
 }
 
+// As in StarCoder's vocabulary, which lacks what valid UTF-8 never has.
+TEST(ByteBpe, AByteWithoutATokenBecomesAReplacementCharacter) {
+  ByteVocabulary v;
+  v.tokens[0xc0] = v.tokens[0xff] = "<unused>";
+  const Tokenizer tokenizer = v.tokenizer();
+  EXPECT_THAT(tokenizer.encode("a\xc0"), ElementsAre('a', 0xef, 0xbf, 0xbd));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("\xc1\xff")), "\xc1\ufffd");
+}
+
 TEST(ByteBpe, APieceThatIsATokenIsTakenWhereItsKindSaysSo) {
   ByteVocabulary v;
   const Token ab = v.merge("a", "b"), abc = v.add("abc");  // no merges lead to it
@@ -106,8 +115,8 @@ TEST(ByteBpe, BadFilesAreRefused) {
         }),
         HasSubstr(std::string("merge 1 of key 'tokenizer.ggml.merges' is '") + merge + "', expected two parts"));
   }
-  EXPECT_THAT(error_after([](ByteVocabulary& v) { v.tokens[' '] = "x"; }),
-              HasSubstr("no token stands for the byte 0x20"));
+  EXPECT_THAT(error_after([](ByteVocabulary& v) { v.tokens[0xef] = "x"; }),
+              HasSubstr("no token stands for the byte 0xef"));
   EXPECT_THAT(error_after([](ByteVocabulary& v) { v.types.pop_back(); }), HasSubstr("token_type' has 255 elements"));
 }
 
@@ -164,13 +173,15 @@ TEST(SpecialTokens, TheLeftmostThenTheLongestIsTaken) {
 TEST(SpecialTokens, EndsAreKnownByTheirText) {
   ByteVocabulary v;
   const Token named = v.add("<|im_end|>", 3), typed_wrongly = v.add("<|eot_id|>", 1), plain = v.add("</s>", 1);
+  const Token user_defined = v.add("[EOS]", 4);
   const Token end = v.add("<|end|>", 3), other = v.add("<|start|>", 3);
   {
     const Tokenizer tokenizer = v.tokenizer();
-    for (const Token id : {named, typed_wrongly, end}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
+    for (const Token id : {named, typed_wrongly, user_defined, end}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
     for (const Token id : {plain, other, Token{'a'}}) EXPECT_FALSE(tokenizer.is_end(id)) << id;
     EXPECT_EQ(tokenizer.decode(std::vector<Token>{'a', typed_wrongly}), "a");  // it is a control token now
     EXPECT_EQ(tokenizer.encode("<|eot_id|>").size(), 10u);
+    EXPECT_EQ(tokenizer.encode("[EOS]").size(), 5u);
   }
   // Where messages end with one token and turns with others, those end the text.
   const Token returns = v.add("<|return|>", 3), calls = v.add("<|call|>", 3);

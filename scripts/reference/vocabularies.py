@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""Makes the ground truth of tokenizers in build/vocabularies: NAME.gguf, a vocabulary, and NAME.cases, texts with ids.
+
+The vocabularies, texts and ids of NAME.gguf.inp and NAME.gguf.out, and the chat templates (templates/*.jinja) are data
+files in the source package of llama-cpp-python on PyPI (MIT licence; the vocabularies have those of their models);
+nothing else of it is kept. Further texts are drawn from a seed, and their ids come from the packages tokenizers (with
+the expressions that models publish in tokenizer.json) and sentencepiece. What is there already is not made again.
+
+NAME.cases: u32 count; for each case u32 bytes, the bytes, u32 count, i32 ids; little-endian.
+"""
+import argparse
+import dataclasses
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unicodedata
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "build/vocabularies"
+PACKAGE = "llama-cpp-python==0.3.36"
+SEPARATOR = b"\n__ggml_vocab_test__\n"
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
+CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+LLAMA3 = CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + ENDS
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def words(suffix: str, letters: str = "") -> str:
+    """Words that begin with capital letters or have none."""
+    upper, lower = f"[{UPPER}{letters}]", f"[{LOWER}{letters}]"
+    start = r"[^\r\n\p{L}\p{N}]?"
+    return f"{start}{upper}*{lower}+{suffix}|{start}{upper}+{lower}*{suffix}"
+
+
+# The expressions of a pretokenizer, each of which cuts what the one before has left.
+EXPRESSIONS = {
+    "llama-bpe": [LLAMA3],
+    "glm4": [LLAMA3],
+    "qwen2": [LLAMA3.replace("{1,3}", "")],
+    "qwen35": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + ENDS],
+    "tekken": [words("") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + ENDS],
+    "gpt-4o": [words(CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + ENDS],
+    "kimi-k2": [r"[\p{Han}]+|" + words(CONTRACTION + "?", r"&&[^\p{Han}]") +
+                r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + ENDS],
+    "deepseek-v3": [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+                    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+                    r" ?[\p{P}\p{S}]+[\r\n]*|" + ENDS],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"],
+    "command-r": [r"\p{N}", GPT2],
+    "gpt-2": [GPT2],
+}
+EXPRESSIONS["refact"] = EXPRESSIONS["starcoder"] = EXPRESSIONS["command-r"]
+EXPRESSIONS["mpt"] = EXPRESSIONS["gpt-2"]
+TAKES_WHOLE_PIECES = {"llama-bpe", "tekken"}
+
+
+@dataclasses.dataclass
+class Source:
+    """A vocabulary of the package; with `pre`, under another pretokenizer, which ships with none of its own."""
+    name: str
+    pre: str = ""
+
+    def target(self) -> str:
+        return self.pre or self.name
+
+
+SOURCES = [Source(name) for name in ("command-r", "deepseek-coder", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt",
+                                     "phi-3", "qwen2", "qwen35", "refact", "starcoder")]
+SOURCES += [Source("llama-bpe", pre) for pre in ("tekken", "gpt-4o", "glm4")]
+SOURCES += [Source("qwen2", pre) for pre in ("deepseek-v3", "kimi-k2")]
+
+
+def fetch() -> None:
+    """The data files of the package."""
+    if (FOLDER / "package" / "ggml-vocab-qwen2.gguf").exists():
+        return
+    (FOLDER / "templates").mkdir(parents=True, exist_ok=True)
+    (FOLDER / "package").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                   "--no-binary", ":all:", "--dest", work, PACKAGE]
+        if subprocess.run(command, check=False).returncode != 0:
+            sys.exit(f"vocabularies.py: pip could not fetch {PACKAGE}; see its messages above")
+        with tarfile.open(next(pathlib.Path(work).iterdir())) as package:
+            for member in package:
+                path = pathlib.PurePosixPath(member.name)
+                folder = {"templates": "templates", "models": "package"}.get(path.parent.name)
+                if not folder or not (path.suffix == ".jinja" or path.name.startswith("ggml-vocab-")):
+                    continue
+                (FOLDER / folder / path.name).write_bytes(package.extractfile(member).read())
+
+
+def read_metadata(data: bytes) -> dict:
+    """The keys of a GGUF file; strings as bytes. (The package gguf takes 10 s for a vocabulary.)"""
+    scalars = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+    at = 8
+
+    def number(kind):
+        nonlocal at
+        value, = struct.unpack_from("<" + kind, data, at)
+        at += struct.calcsize("<" + kind)
+        return value
+
+    def string():
+        nonlocal at
+        size = number("Q")
+        at += size
+        return data[at - size:at]
+
+    def value(kind):
+        if kind == 8:
+            return string()
+        if kind == 9:
+            kind = number("I")
+            return [value(kind) for _ in range(number("Q"))]
+        return number(scalars[kind])
+
+    number("Q")  # tensors
+    return {string().decode(): value(number("I")) for _ in range(number("Q"))}
+
+
+def with_pretokenizer(data: bytes, old: str, new: str) -> bytes:
+    """The file with another tokenizer.ggml.pre; it has no tensors, so that bytes may move."""
+    def entry(name):
+        return b"tokenizer.ggml.pre" + struct.pack("<IQ", 8, len(name)) + name.encode()
+    if data.count(entry(old)) != 1:
+        sys.exit(f"vocabularies.py: pretokenizer {old} expected")
+    return data.replace(entry(old), entry(new))
+
+
+def letters_of_bytes() -> list[str]:
+    """What byte-level vocabularies are written in."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
+
+
+def user_defined(metadata: dict) -> list[str]:
+    tokens = zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"])
+    return [token.decode() for token, kind in tokens if kind == USER_DEFINED]
+
+
+def tokenizer_of(metadata: dict, pre: str) -> Tokenizer:
+    """Of the kinds gpt2 and gemma4."""
+    vocabulary = {token.decode(): i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.decode().split(" ", 1)) if merge[:1] != b" " else (" ", merge[2:].decode())
+              for merge in metadata["tokenizer.ggml.merges"]]
+    if pre == "gemma4":
+        made = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True))
+        made.normalizer = normalizers.Replace(" ", "\u2581")
+        made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|[\n]+"), "isolated")
+    else:
+        made = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre in TAKES_WHOLE_PIECES))
+        cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in EXPRESSIONS[pre]]
+        bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.pre_tokenizer = pre_tokenizers.Sequence([*cuts, bytes_])
+    made.add_tokens([AddedToken(text, normalized=False) for text in user_defined(metadata)])
+    return made
+
+
+def sentencepiece_of(metadata: dict) -> sentencepiece.SentencePieceProcessor:
+    proto = sentencepiece_model_pb2.ModelProto()
+    for i, token in enumerate(metadata["tokenizer.ggml.tokens"]):
+        kind = metadata["tokenizer.ggml.token_type"][i]
+        if kind == UNKNOWN and i != metadata["tokenizer.ggml.unknown_token_id"]:
+            kind = UNUSED  # only one may be
+        if kind == USER_DEFINED and token == b"</s>":
+            kind = CONTROL  # whatever a file says: what users write never ends a text
+        proto.pieces.add(piece=token.decode(), score=metadata["tokenizer.ggml.scores"][i], type=kind)
+    proto.trainer_spec.model_type = proto.trainer_spec.BPE
+    proto.trainer_spec.byte_fallback = True
+    proto.normalizer_spec.name = "identity"
+    proto.normalizer_spec.add_dummy_prefix = True
+    proto.normalizer_spec.remove_extra_whitespaces = False
+    return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+
+
+# One or more of each class that expressions tell apart, and letters that change their class with their case.
+CLASSES = ("  \t\n\r\x0b\x85\xa0\u2028\u3000\u200b\u200d\u180e\ufeff" "aAzZsStTmMdDlLvVeErR'’" "éÉßẞſKıİǅʰªـאﷺあア漢字龥鿿한각ᄀΩжЖ"
+           "\u0301\u094d\u0903\u20dd\ufe0f" "019²½Ⅷ٣०𝟘" ".,;:!?-_/\\()[]{}<>|@#$%^&*+=~`\"«»、。！￥€©→∑☃🙂🏳" "🧑🏽\U000e0067\x00\x1f\x7f\xad")
+FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n", "  ", "   ", " \n", "\t\t", "://", "/*", "*/",
+             "<|im_start|>", "<|im_", "<|end", "</s>", "<s>", "<0x0A>", "<unk>", "[INST]", "<bos>", "<start_of_turn>", "[PAD",
+             "🧑‍🚀", "👩🏽‍❤️‍👨🏻", "नमस्ते", "ภาษาไทย", "العربية", "שלום", "日本語", "한국어", "Ελλάδα", "Việt Nam", "1234567890", "3.14e-10",
+             "for (int i = 0; i < n; ++i) {\n    a[i] = b;\n}\n", "def f(x):\n\treturn x**2\n", "HelloWorld", "snake_case",
+             "camelCase", "XMLHttpRequest", "it's", "WE'RE", "don't", "O'Neill", "..., ", "---", "===", "______"]
+
+
+def texts(known: list[str], tokens: list[str], count: int, rng: random.Random):
+    """`count` texts. Code points are those of Unicode 14, which Python 3.11 and PCRE2 10.42 have."""
+    points = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
+    draws = [
+        lambda: "".join(rng.choices(points, k=rng.randint(1, 10))),
+        lambda: "".join(rng.choices(CLASSES, k=rng.randint(1, 12))),
+        lambda: "".join(rng.choices(CLASSES, k=rng.randint(1, 12))),
+        lambda: "".join(rng.choices(tokens, k=rng.randint(1, 8))),
+        lambda: "".join(rng.choices(FRAGMENTS + known, k=rng.randint(1, 4))),
+        lambda: "".join(rng.choice(FRAGMENTS + tokens[:2000]) + rng.choice(CLASSES) for _ in range(rng.randint(1, 5))),
+        lambda: "".join(rng.choice(CLASSES) * rng.randint(1, 20) for _ in range(rng.randint(1, 3))),
+        lambda: " ".join(rng.choices(tokens, k=rng.randint(1, 8))),
+    ]
+    for i in range(count):
+        yield draws[i % len(draws)]()
+
+
+def token_texts(metadata: dict) -> list[str]:
+    """Normal tokens that are valid UTF-8."""
+    byte_of = {letter: byte for byte, letter in enumerate(letters_of_bytes())}
+    found = []
+    for token, kind in zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]):
+        if kind != NORMAL:
+            continue
+        text = token.decode()
+        if metadata["tokenizer.ggml.model"] != b"gpt2":
+            found.append(text.replace("\u2581", " "))
+        elif all(letter in byte_of for letter in text):
+            data = bytes(byte_of[letter] for letter in text)
+            try:
+                found.append(data.decode())
+            except UnicodeDecodeError:
+                pass
+    return found
+
+
+def known_cases(name: str) -> list[tuple[bytes, list[int]]]:
+    """Those of the package."""
+    inputs = (FOLDER / f"package/ggml-vocab-{name}.gguf.inp").read_bytes().split(SEPARATOR)
+    outputs = (FOLDER / f"package/ggml-vocab-{name}.gguf.out").read_text().split("\n")
+    cases = [(text, [int(word) for word in line.split()]) for text, line in zip(inputs, outputs)]
+    if len(inputs) not in (len(outputs), len(outputs) - 1) or len(cases) < 30:
+        sys.exit(f"vocabularies.py: {name} has {len(inputs)} texts and {len(outputs)} lists of ids")
+    return cases
+
+
+def make(source: Source, count: int) -> int:
+    """Cases of one vocabulary; how many."""
+    data = (FOLDER / f"package/ggml-vocab-{source.name}.gguf").read_bytes()
+    metadata = read_metadata(data)
+    cases = known_cases(source.name)
+    known = [text.decode() for text, _ in cases]
+    if source.pre:
+        data = with_pretokenizer(data, source.name, source.pre)
+        cases = []
+    drawn = list(texts(known, token_texts(metadata), count, random.Random(source.target())))
+    if metadata["tokenizer.ggml.model"] == b"llama":
+        ids = sentencepiece_of(metadata).encode(drawn)
+    else:
+        kind = "gemma4" if metadata["tokenizer.ggml.model"] == b"gemma4" else source.target()
+        ids = [found.ids for found in tokenizer_of(metadata, kind).encode_batch(drawn, add_special_tokens=False)]
+    cases += zip((text.encode() for text in drawn), ids)
+    parts = [struct.pack("<I", len(cases))]
+    for text, found in cases:
+        parts.append(struct.pack(f"<I{len(text)}sI{len(found)}i", len(text), text, len(found), *found))
+    (FOLDER / f"{source.target()}.gguf").write_bytes(data)
+    (FOLDER / f"{source.target()}.cases").write_bytes(b"".join(parts))
+    return len(cases)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=100_000, help="texts to draw for each vocabulary (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="make cases again that are there")
+    arguments = parser.parse_args()
+    fetch()
+    for source in SOURCES:
+        if arguments.again or not (FOLDER / f"{source.target()}.cases").exists():
+            print(f"vocabularies.py: {source.target()}: {make(source, arguments.texts)} cases", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

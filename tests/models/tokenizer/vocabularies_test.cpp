@@ -1,0 +1,122 @@
+// Vocabularies of published models against the ids of the packages `tokenizers` and `sentencepiece`, which
+// scripts/reference/vocabularies.py has written beside them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "models/tokenizer/tokenizer.h"
+
+namespace shoal::models {
+namespace {
+
+const std::filesystem::path kFolder = SHOAL_SOURCE_DIR "/build/vocabularies";
+
+struct Case {
+  std::string text;
+  std::vector<Token> ids;
+};
+
+uint32_t read_count(std::istream& file) {
+  uint32_t count = 0;
+  file.read(reinterpret_cast<char*>(&count), sizeof count);
+  return count;
+}
+
+std::vector<Case> read_cases(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<Case> cases(read_count(file));
+  for (Case& c : cases) {
+    c.text.resize(read_count(file));
+    file.read(c.text.data(), static_cast<std::streamsize>(c.text.size()));
+    c.ids.resize(read_count(file));
+    file.read(reinterpret_cast<char*>(c.ids.data()), static_cast<std::streamsize>(c.ids.size() * sizeof(Token)));
+  }
+  EXPECT_TRUE(file.good()) << path;
+  return cases;
+}
+
+class Vocabulary : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(path(".cases")))
+      GTEST_SKIP() << "no " << path(".cases") << "; run build/venv/bin/python scripts/reference/vocabularies.py";
+    tokenizer_.emplace(GgufFile(path(".gguf")));
+  }
+
+  std::string path(const char* ending) const { return (kFolder / (GetParam() + ending)).string(); }
+
+  /// Without the BOS and EOS that the file asks for.
+  std::vector<Token> encode(std::string_view text) const {
+    std::vector<Token> ids = tokenizer_->encode(text);
+    if (tokenizer_->adds_bos()) ids.erase(ids.begin());
+    if (tokenizer_->adds_eos()) ids.pop_back();
+    return ids;
+  }
+
+  std::optional<Tokenizer> tokenizer_;
+};
+
+TEST_P(Vocabulary, IdsAreThoseOfItsModel) {
+  const std::vector<Case> cases = read_cases(path(".cases"));
+  ASSERT_GE(cases.size(), 1000u);
+  int wrong = 0;
+  for (const Case& c : cases) {
+    if (encode(c.text) == c.ids) continue;
+    if (++wrong <= 5) {
+      EXPECT_EQ(encode(c.text), c.ids) << testing::PrintToString(c.text);
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "of " << cases.size();
+}
+
+TEST_P(Vocabulary, DecodingGivesTheTextBack) {
+  for (const Case& c : read_cases(path(".cases"))) {
+    const std::string text = tokenizer_->decode(tokenizer_->encode(c.text));
+    if (text == c.text) continue;
+    // Where U+2581 stands for a space, it becomes one.
+    ASSERT_NE(c.text.find(kSpacePiece), std::string::npos) << testing::PrintToString(c.text);
+    ASSERT_EQ(text, replace_all(c.text, kSpacePiece, " "));
+  }
+}
+
+/// Seconds of the processor that encoding takes.
+double seconds_of(const Tokenizer& tokenizer, const std::string& text) {
+  const std::clock_t start = std::clock();
+  tokenizer.encode(text);
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// Four times the text takes about four times as long: sixteen would be quadratic.
+TEST_P(Vocabulary, AMegabyteTakesFourTimesAsLongAsAQuarter) {
+  for (const char* unit : {"a", " ", "\n", "1", "漢", "it's ", "\xff"}) {
+    const std::string_view text = unit;
+    const auto repeated = [&](size_t bytes) {
+      std::string made;
+      while (made.size() < bytes) made += text;
+      return made;
+    };
+    const std::string quarter = repeated(256 << 10), whole = repeated(1 << 20);
+    double ratio = 1e9;
+    for (int attempt = 0; attempt < 3 && ratio > 10; ++attempt) {
+      ratio = std::min(ratio, seconds_of(*tokenizer_, whole) / (seconds_of(*tokenizer_, quarter) + 1e-3));
+    }
+    EXPECT_LE(ratio, 10) << testing::PrintToString(unit);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OfModels, Vocabulary,
+                         testing::Values("command-r", "deepseek-coder", "deepseek-v3", "gemma-4", "glm4", "gpt-2",
+                                         "gpt-4o", "kimi-k2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
+                                         "qwen35", "refact", "starcoder", "tekken"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace shoal::models
