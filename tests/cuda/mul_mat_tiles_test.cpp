@@ -12,6 +12,7 @@
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/support/dtypes.h"
 
 namespace shoal::test {
 namespace {
@@ -251,15 +252,6 @@ TEST_P(MulMatTiles, LittleSharedMemory) {
         return mul_mat(g, w.add("a", dtype(), {k(), 40, 1, 1}), g.input("b", DType::kF32, {k(), 126, 1, 1}));
       },
       bound(dtype(), DType::kF32), {0, 89, 1, 99 * 1024});
-}
-
-std::vector<DType> weight_types() {
-  std::vector<DType> types;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (traits(dtype).is_float || traits(dtype).is_quantized) types.push_back(dtype);
-  }
-  return types;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MulMatTiles, ::testing::ValuesIn(weight_types()),

@@ -9,6 +9,7 @@
 #include "devices/cuda/ops/mul_mat_fused.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/support/dtypes.h"
 
 namespace shoal::test {
 namespace {
@@ -18,15 +19,6 @@ TEST(CudaMulMat, MatchesTheReference) {
 }
 TEST(CudaMulMatId, MatchesTheReference) {
   check_cases(Op::kMulMatId);
-}
-
-std::vector<DType> weight_types() {
-  std::vector<DType> types;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (traits(dtype).is_float || traits(dtype).is_quantized) types.push_back(dtype);
-  }
-  return types;
 }
 
 /// As in the conformance cases: columns may be rounded to 8 bits for quantised weights.

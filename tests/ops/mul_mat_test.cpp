@@ -9,6 +9,7 @@
 
 #include "devices/device.h"
 #include "graph/ops/ops.h"
+#include "tests/support/dtypes.h"
 #include "tests/support/reference.h"
 #include "tests/support/tensors.h"
 
@@ -17,15 +18,6 @@ namespace {
 
 std::unique_ptr<Backend> cpu(int threads) {
   return Registry::instance().init("CPU0:threads=" + std::to_string(threads));
-}
-
-std::vector<DType> weight_types() {
-  std::vector<DType> types;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (traits(dtype).is_float || traits(dtype).is_quantized) types.push_back(dtype);
-  }
-  return types;
 }
 
 /// Results of the named nodes of a graph on a CPU device with this number of threads. `build` names what it wants to

@@ -13,6 +13,7 @@
 #include "devices/cpu/isa.h"
 #include "devices/cpu/packed_buffer.h"
 #include "graph/ops/ops.h"
+#include "tests/support/dtypes.h"
 
 namespace shoal::cpu {
 namespace {
@@ -258,16 +259,7 @@ TEST_P(PackedWeights, OtherOpsHaveThemUnpacked) {
   with_op([](Graph& g, Tensor* w) { return mul_mat(g, transpose(g, w), contiguous(g, transpose(g, w))); });
 }
 
-std::vector<DType> packed_dtypes() {
-  std::vector<DType> all;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (traits(dtype).is_float || traits(dtype).is_quantized) all.push_back(dtype);
-  }
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(, PackedWeights, ::testing::ValuesIn(packed_dtypes()),
+INSTANTIATE_TEST_SUITE_P(, PackedWeights, ::testing::ValuesIn(test::weight_types()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 // --- plans ---
