@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of Llama architecture with random weights, for benchmarks and plans.
+"""Writes a GGUF file of a model's shape with random weights, for benchmarks and plans.
 
     scripts/install_python
     scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
     scripts/make_model.py --preset 8b --type q8_0 --layers 4 8b-4-layers.gguf
     scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --dry-run
     scripts/make_model.py --preset 70b --type q4_k_m --sparse 70b-q4_k_m.gguf
+    scripts/make_model.py --preset gpt-oss-20b --layers 4 --type q8_0 --tensor-type _exps=mxfp4 gpt-oss.gguf
 
 Blocks are random bytes whose scales are set so that a weight's standard deviation is 1/sqrt(row length), as in a freshly
 initialised model: activations and logits stay of ordinary size, the text is noise. Files are the same for the same
@@ -54,6 +55,10 @@ class Shape:
     rope_base: float
     tied: bool
     given_head_dim: int = 0  # 0: embd / heads
+    architecture: str = "llama"
+    experts: int = 0
+    experts_used: int = 0
+    window: int = 0  # of attention, where the architecture has one
 
     @property
     def head_dim(self):
@@ -65,6 +70,28 @@ PRESETS = {
     "1b": Shape(2048, 16, 8192, 32, 8, 32000, 8192, 500000.0, True),
     "8b": Shape(4096, 32, 14336, 32, 8, 128256, 8192, 500000.0, False),
     "70b": Shape(8192, 80, 28672, 64, 8, 128256, 8192, 500000.0, False),
+    "llama-3.2-1b": Shape(2048, 16, 8192, 32, 8, 128256, 131072, 500000.0, True),
+    "qwen3-0.6b": Shape(1024, 28, 3072, 16, 8, 151936, 40960, 1000000.0, True, 128, "qwen3"),
+    "qwen3-30b-a3b": Shape(2048, 48, 768, 32, 4, 151936, 40960, 1000000.0, False, 128, "qwen3moe", 128, 8),
+    "gpt-oss-20b": Shape(2880, 24, 2880, 64, 8, 201088, 131072, 150000.0, False, 64, "gpt-oss", 32, 4, 128),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What layers of an architecture have besides Llama's matrices and norms."""
+
+    head_norms: bool = False
+    biases: bool = False
+    sinks: bool = False
+    ffn_norm: str = "ffn_norm"
+
+
+ARCHITECTURES = {
+    "llama": Parts(),
+    "qwen3": Parts(head_norms=True),
+    "qwen3moe": Parts(head_norms=True),
+    "gpt-oss": Parts(biases=True, sinks=True, ffn_norm="post_attention_norm"),
 }
 
 
@@ -236,23 +263,49 @@ def layer_types(shape, name, layer):
     return types
 
 
+def layer_parts(shape):
+    """(name without the layer, shape) of each tensor of a layer."""
+    parts = ARCHITECTURES[shape.architecture]
+    q, kv = shape.head_dim * shape.heads, shape.head_dim * shape.kv_heads
+    per_expert = (shape.experts,) if shape.experts else ()
+    suffix = "_exps" if shape.experts else ""
+
+    def linear(part, rows, row, experts=()):
+        yield part, (*experts, rows, row)
+        if parts.biases:
+            yield f"{part}.bias", (*experts, rows)
+
+    yield "attn_norm", (shape.embd,)
+    for part, rows, row in (("q", q, shape.embd), ("k", kv, shape.embd), ("v", kv, shape.embd), ("output", shape.embd, q)):
+        yield from linear(f"attn_{part}", rows, row)
+    if parts.head_norms:
+        yield "attn_q_norm", (shape.head_dim,)
+        yield "attn_k_norm", (shape.head_dim,)
+    if parts.sinks:
+        yield "attn_sinks", (shape.heads,)
+    yield parts.ffn_norm, (shape.embd,)
+    if shape.experts:
+        yield from linear("ffn_gate_inp", shape.experts, shape.embd)
+    yield from linear(f"ffn_gate{suffix}", shape.ff, shape.embd, per_expert)
+    yield from linear(f"ffn_up{suffix}", shape.ff, shape.embd, per_expert)
+    yield from linear(f"ffn_down{suffix}", shape.embd, shape.ff, per_expert)
+
+
+def is_matrix(name, dims):
+    """Of a quantised type; norms, biases, sinks and the choice of experts are float32."""
+    return len(dims) > 1 and not name.endswith(".bias") and "ffn_gate_inp" not in name
+
+
 def usual_tensors(shape, name, output_name):
     """(tensor name, shape with the row length last, type) of each tensor in file order."""
     base = MIXTURES[name][0] if name in MIXTURES else NAMES[name]
     output = NAMES[output_name] if output_name else Type.Q6_K if base in COARSE else base
-    q, kv = shape.head_dim * shape.heads, shape.head_dim * shape.kv_heads
-    matrices = {
-        "attn_q": (q, shape.embd), "attn_k": (kv, shape.embd), "attn_v": (kv, shape.embd),
-        "attn_output": (shape.embd, q), "ffn_gate": (shape.ff, shape.embd), "ffn_up": (shape.ff, shape.embd),
-        "ffn_down": (shape.embd, shape.ff),
-    }  # fmt: skip
     yield "token_embd.weight", (shape.vocab, shape.embd), output if shape.tied else base
     for layer in range(shape.layers):
         types = layer_types(shape, name, layer)
-        for part, dims in matrices.items():
-            if part in ("attn_q", "ffn_gate"):
-                yield f"blk.{layer}.{part.split('_')[0]}_norm.weight", (shape.embd,), Type.F32
-            yield f"blk.{layer}.{part}.weight", dims, types.get(part, base)
+        for part, dims in layer_parts(shape):
+            kind = types.get(part.removesuffix("_exps"), base) if is_matrix(part, dims) else Type.F32
+            yield f"blk.{layer}.{part}" + ("" if part.endswith(".bias") else ".weight"), dims, kind
     yield "output_norm.weight", (shape.embd,), Type.F32
     if not shape.tied:
         yield "output.weight", (shape.vocab, shape.embd), output
@@ -280,7 +333,7 @@ def tensors(shape, args):
     """(tensor name, shape, type, bytes) of each tensor. The first override that matches a matrix counts."""
     plan, used = [], set()
     for name, dims, kind in usual_tensors(shape, args.type, args.output_type):
-        match = next((one for one in args.tensor_type if len(dims) > 1 and one.pattern.search(name)), None)
+        match = next((one for one in args.tensor_type if is_matrix(name, dims) and one.pattern.search(name)), None)
         used.add(match)
         kind = match.kind if match else kind
         plan.append((name, dims, kind, bytes_of(name, dims, kind)))
@@ -317,6 +370,12 @@ def add_metadata(writer, shape, args):
     if shape.given_head_dim:
         writer.add_key_length(shape.head_dim)
         writer.add_value_length(shape.head_dim)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.experts_used)
+        writer.add_expert_feed_forward_length(shape.ff)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
     texts, scores, types = pieces(shape.vocab)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(texts)
@@ -330,7 +389,7 @@ def add_metadata(writer, shape, args):
 
 
 def write_model(shape, args, plan):
-    writer = gguf.GGUFWriter(args.output, "llama")
+    writer = gguf.GGUFWriter(args.output, shape.architecture)
     add_metadata(writer, shape, args)
     for name, dims, kind, size in plan:
         writer.add_tensor_info(name, dims, np.dtype(np.float32), size, raw_dtype=kind)
@@ -345,10 +404,12 @@ def write_model(shape, args, plan):
         writer.close()
         return
     weights = Weights(args.seed)
-    for _, dims, kind, size in plan:
+    for name, dims, kind, size in plan:
         writer.write_padding(out, out.tell())
-        if len(dims) == 1:  # a norm
+        if name.endswith("norm.weight"):
             out.write(np.ones(dims, "<f4").tobytes())
+        elif name.endswith(".bias") or len(dims) == 1:
+            out.write(np.zeros(dims, "<f4").tobytes())
         else:
             weights.write(out, kind, dims[-1], size)
     writer.write_padding(out, out.tell())
