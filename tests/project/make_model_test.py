@@ -128,6 +128,27 @@ class MakeModelTest(unittest.TestCase):
         rows = [line.split("|") for line in read[1:]]
         self.assertEqual({name: (sizes, kind, int(size)) for name, sizes, kind, size in rows}, tensors)
 
+    @unittest.skipUnless(PROGRAM, "SHOAL_PROGRAM is not set")
+    def test_every_architecture_runs(self):
+        for preset, architecture in (("llama-3.2-1b", "llama"), ("qwen3-0.6b", "qwen3"), ("qwen3-30b-a3b", "qwen3moe"),
+                                     ("gpt-oss-20b", "gpt-oss")):  # fmt: skip
+            with tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder) / "a.gguf"
+                made = make(file, "--preset", preset, "--layers", "2", "--embd", "128", "--ff", "64", "--vocab", "400",
+                            "--type", "q4_0", "--output-type", "q8_0", "--tensor-type", "ffn_down=mxfp4")  # fmt: skip
+                self.assertEqual(made.stderr, "")
+                info = subprocess.run([PROGRAM, "info", "-m", file, "-c", "64", "--output", "json"],
+                                      capture_output=True, text=True, check=True)  # fmt: skip
+                self.assertEqual(json.loads(info.stdout)["architecture"], architecture)
+                command = [PROGRAM, "run", "-m", file, "-c", "64", "--prompt-tokens", "1,300,301", "-n", "4", "--ignore-eos",
+                           "--temp", "0", "--output", "json"]  # fmt: skip
+                tokens = [
+                    json.loads(subprocess.run([*command, "--devices", devices], capture_output=True, check=True).stdout)
+                    ["tokens"] for devices in ("CPU0", "CPU0,CPU1")
+                ]  # fmt: skip
+                self.assertEqual(len(tokens[0]), 4)
+                self.assertEqual(tokens[0], tokens[1])
+
     def test_weights_have_the_deviation_of_a_new_model(self):
         code = (
             "import gguf, sys; from gguf.quants import dequantize;"
