@@ -25,6 +25,7 @@ struct ChatTemplate {
   std::string text;
   std::string origin;                                 ///< in messages: "m.gguf"
   std::map<std::string, std::string> special_tokens;  ///< "bos_token" -> "<s>"
+  std::vector<std::string> stops;                     ///< strings that end an answer, besides the model's end tokens
 };
 
 /// What is rendered.

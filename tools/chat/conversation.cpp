@@ -57,6 +57,7 @@ ChatTemplate ChatFlags::find_template(const models::GgufFile& model, const model
                      model.path()));
     found.origin = "ChatML";
     found.text = kChatMl;
+    found.stops = {"<|im_end|>"};  // such a model may have no token for it
   }
   return found;
 }

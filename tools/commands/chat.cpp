@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "tools/chat/answer.h"
@@ -140,6 +141,7 @@ int chat(Flags& flags) {
   check_tokenizer(*model, tokenizer);
   flags.generation.finish(model->hparams.vocab);
   ChatTemplate chat_template = flags.chat.find_template(model->file, tokenizer);
+  std::ranges::copy(chat_template.stops, std::back_inserter(flags.generation.options.stops));
   Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
   models::SessionOptions& session = request.session = flags.context.session();
   session.candidates = flags.generation.sampling.candidates();

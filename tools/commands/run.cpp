@@ -1,7 +1,9 @@
 // shoal run: generates text from a prompt.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -66,12 +68,14 @@ std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const mod
   return tokenizer;
 }
 
-/// The prompt, fit for the model.
-Conversation::Prompt find_prompt(const RunFlags& flags, const models::Model& model,
+/// The prompt, fit for the model. What ends the answer of a chat becomes a stop.
+Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
                                  const std::optional<models::Tokenizer>& tokenizer) {
   Conversation::Prompt prompt;
   if (flags.is_chat) {
-    Conversation conversation(flags.chat, flags.chat.find_template(model.file, *tokenizer), *tokenizer);
+    ChatTemplate chat_template = flags.chat.find_template(model.file, *tokenizer);
+    std::ranges::copy(chat_template.stops, std::back_inserter(flags.generation.options.stops));
+    Conversation conversation(flags.chat, std::move(chat_template), *tokenizer);
     conversation.add_user(flags.text);
     prompt = conversation.prompt();
   } else {

@@ -4,6 +4,10 @@
 #include <poll.h>
 #include <pty.h>
 
+#include <fstream>
+#include <iterator>
+
+#include "models/tokenizer/tokenizer.h"
 #include "tests/tools/child.h"
 
 namespace shoal::tools {
@@ -51,6 +55,28 @@ TEST(Chat, OneQuestionIsAskedByRun) {
       {"run", "-m", kModel, "-p", "system: Be brief.\nuser: Who is the LORD?\nassistant:", "--temp", "0", "-n", "7"});
   EXPECT_EQ(answer["prompt_tokens"], plain["prompt_tokens"]);
   EXPECT_EQ(answer["tokens"], plain["tokens"]);
+}
+
+// A model that has no template, and writes such an end though it has no token for it.
+TEST(Chat, ChatMlsEndOfATurnEndsAnAnswer) {
+  const std::string end = "-<|im_end|>";
+  const models::GgufFile file(kModel);
+  const models::Tokenizer tokenizer(file);
+  models::Token id = 0;
+  const auto can_be_replaced = [&] {
+    return tokenizer.vocabulary().piece(id).size() == end.size() &&
+           tokenizer.vocabulary().kind(id) == models::TokenKind::kNormal;
+  };
+  while (!can_be_replaced()) ++id;
+  std::ifstream stream(kModel, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(stream), {});
+  bytes.replace(bytes.find(tokenizer.vocabulary().piece(id)), end.size(), end);
+  const test::TemporaryFile model("model.gguf", bytes), question("question.txt", "Who?\n");
+  std::vector<std::string> args{"chat", "-m", model.path, "--logit-bias", fmt::format("{}=1e9", id), "-n", "7"};
+  EXPECT_EQ(run(args, {.in = question.path}).out, "-\n");
+  args[0] = "run";
+  args.insert(args.end(), {"--chat", "-p", "Who?"});
+  EXPECT_EQ(run_json(args)["stop"], "stop_text");
 }
 
 // What does not fit is forgotten from its beginning; the system's message stays.
