@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cwchar>
 #include <filesystem>
 #include <iostream>
 
@@ -46,7 +47,8 @@ class LineEditor::Terminal {
     el_set(editor_, EL_PROMPT, &prompt);
     el_set(editor_, EL_EDITOR, "emacs");
     el_set(editor_, EL_HIST, history, history_);
-    el_set(editor_, EL_ADDFN, "shoal-cancel", "Gives the line up", &cancel);
+    // Of el_set() it would keep copies for ever.
+    el_wset(editor_, EL_ADDFN, L"shoal-cancel", L"Gives the line up", &cancel);
     // While a line is edited Ctrl-C is a key like others.
     el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
     el_set(editor_, EL_BIND, "^C", "shoal-cancel", nullptr);
@@ -67,6 +69,8 @@ class LineEditor::Terminal {
     prompt_ = continues ? ". " : "> ";
     cancelled_ = false;
     int count = 0;
+    // Before the prompt, which libedit prints first: keys that are pressed as soon as it is seen would be lost.
+    el_set(editor_, EL_PREP_TERM, 1);
     const char* line = el_gets(editor_, &count);
     if (cancelled_) return {End::kInterrupt, ""};
     if (line == nullptr || count <= 0) return {End::kEnd, ""};
@@ -86,7 +90,7 @@ class LineEditor::Terminal {
     return *static_cast<Terminal*>(data);
   }
   static char* prompt(EditLine* editor) { return const_cast<char*>(self(editor).prompt_); }
-  static unsigned char cancel(EditLine* editor, int) {
+  static unsigned char cancel(EditLine* editor, wint_t) {
     self(editor).cancelled_ = true;
     std::fputs("^C\n", stderr);
     return CC_EOF;
