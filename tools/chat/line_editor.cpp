@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -12,10 +13,13 @@
 #include <filesystem>
 #include <iostream>
 
+#include "tools/cli/interrupt.h"
+
 namespace shoal::tools {
 namespace {
 
 constexpr int kHistoryLines = 1000;
+constexpr int kLookForInterruptsMs = 200;
 
 /// "" where there is no place for it.
 std::string history_file() {
@@ -31,6 +35,22 @@ void use_utf8() {
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
+/// For libedit: the next key, 0 keys at the end of the input. That is also where SIGTERM came: libedit's own reader
+/// waits on after signals.
+int read_key(EditLine*, wchar_t* key) {
+  std::mbstate_t state{};
+  while (true) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    while (poll(&input, 1, kLookForInterruptsMs) <= 0)
+      if (interrupted()) return 0;
+    char byte = 0;
+    if (read(STDIN_FILENO, &byte, 1) <= 0) return 0;
+    const size_t taken = std::mbrtowc(key, &byte, 1, &state);
+    if (taken <= 1) return 1;
+    if (taken == static_cast<size_t>(-1)) state = {};  // no UTF-8: passed over
+  }
+}
+
 }  // namespace
 
 /// The terminal, prompts on standard error: standard output has the answers.
@@ -44,6 +64,7 @@ class LineEditor::Terminal {
     history(history_, &event, H_SETUNIQUE, 1);
     if (!file_.empty()) history(history_, &event, H_LOAD, file_.c_str());
     el_set(editor_, EL_CLIENTDATA, this);
+    el_set(editor_, EL_GETCFN, &read_key);
     el_set(editor_, EL_PROMPT, &prompt);
     el_set(editor_, EL_EDITOR, "emacs");
     el_set(editor_, EL_HIST, history, history_);
@@ -71,6 +92,7 @@ class LineEditor::Terminal {
     int count = 0;
     // Before the prompt, which libedit prints first: keys that are pressed as soon as it is seen would be lost.
     el_set(editor_, EL_PREP_TERM, 1);
+    forget_interrupt();  // a Ctrl-C before that
     const char* line = el_gets(editor_, &count);
     if (cancelled_) return {End::kInterrupt, ""};
     if (line == nullptr || count <= 0) return {End::kEnd, ""};

@@ -115,7 +115,6 @@ class Chat {
 void converse(Chat& chat, LineEditor& editor) {
   while (true) {
     const LineEditor::Input input = editor.read();
-    if (editor.is_terminal()) forget_interrupt();  // it came before the line could be edited
     if (input.end == LineEditor::End::kEnd || input.text == "/exit") return;
     if (input.end == LineEditor::End::kInterrupt || input.text.find_first_not_of(" \t\n") == std::string::npos)
       continue;

@@ -159,14 +159,15 @@ class AtTerminal {
     seen_.erase(0, end + text.size());
     return before;
   }
-  /// Waits for an end without errors. Reads on meanwhile: a program whose terminal nobody reads may wait, too.
-  void end() {
+  void signal(int number) { ASSERT_EQ(kill(pid_, number), 0); }
+  /// Waits for the end, with this exit code. Reads on meanwhile: a program whose terminal nobody reads may wait, too.
+  void end(int code = 0) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (read_before(deadline)) continue;
     if (Clock::now() >= deadline) kill(pid_, SIGKILL);
     int status = 0;
     waitpid(std::exchange(pid_, -1), &status, 0);
-    EXPECT_EQ(status, 0) << seen_;
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == code) << status << ": " << seen_;
   }
 
  private:
@@ -213,8 +214,10 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
     program.type("\x1b[A\x1b[A\r");  // the line before /clear again
     const std::string again = program.until("\r\n> ");
     EXPECT_EQ(again.substr(again.rfind("D?")), first.substr(first.rfind("D?")));
-    program.type("\x04");
-    program.end();
+    program.type("h\xc3\xa4lf a l\xffine");
+    program.until("h\xc3\xa4lf a line");
+    program.signal(SIGTERM);
+    program.end(128 + SIGTERM);
   }
   // The history outlives the program; Ctrl-C ends an answer and not the program.
   args[args.size() - 5] = "-1";  // -n
@@ -227,7 +230,7 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
   program.until("e");
   program.type("\x03");
   program.until("> ");
-  program.type("/exit\r");
+  program.type("\x04");
   program.end();
 }
 
