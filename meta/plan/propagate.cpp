@@ -72,7 +72,8 @@ class Propagator {
   bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
 
   /// What it costs those who read a node that it is divided among the ranks; nullopt where a device needs it whole. The
-  /// host reads each rank's part, and those who select from it gather their candidates.
+  /// host reads each rank's part, those who select from it gather their candidates, and what is made of it element by
+  /// element is divided, too.
   std::optional<double> cost_of_dividing(const Tensor& node) {
     const auto& users = users_[node];
     if (users.empty() && !node.is_output) return std::nullopt;
@@ -80,7 +81,7 @@ class Propagator {
     for (const User& user : users) {
       const Tensor& next = *user.node;
       std::optional<double> part;
-      if (is_view(next.op)) {
+      if (is_view(next.op) || is_by_element(next, rules_.find(next))) {
         part = cost_of_dividing(next);
       } else if (next.op == Op::kGetRows && user.index == 0 && is_for_the_host_alone(next)) {
         part = 0.0;

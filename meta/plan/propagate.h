@@ -10,7 +10,7 @@
 //   candidates     top_k and argmax of split rows: each rank selects, and only what it selected is gathered.
 //   on runs        reshape, slice, permute and concat map layouts exactly; set_rows keeps its cache's layout.
 //   for the host   what only the host reads, or nodes for it select from, made from a mirrored weight, is divided as
-//                  the split weights are: no device needs it whole.
+//                  the split weights are: no device needs it whole, nor what is made of it element by element.
 // Otherwise a split is never introduced where no source has one, so that a value made whole by a collective stays
 // whole.
 //

@@ -202,6 +202,12 @@ std::optional<NodeChoice> divided_output(const Tensor& node, const Layouts& sour
   return std::nullopt;
 }
 
+bool is_by_element(const Tensor& node, const Rule* rule) {
+  if (rule == nullptr || node.src.size() != 1 || rule->sources[0].axes != rule->result.axes) return false;
+  return std::all_of(rule->factors.begin(), rule->factors.end(),
+                     [](const Factor& factor) { return factor.kind == FactorKind::kParallel; });
+}
+
 bool passes_partial(const Tensor& node, int index, const Rule* rule) {
   if (is_view(node.op) || node.op == Op::kConcat) return true;
   if (rule == nullptr) return false;

@@ -21,6 +21,9 @@ std::vector<NodeChoice> strategies(const Tensor& node, const std::vector<Layout>
 std::optional<NodeChoice> divided_output(const Tensor& node, const std::vector<Layout>& sources,
                                          std::span<const double> shares, const Rule* rule);
 
+/// True when each element of the result comes from the same one of the only source, however the two are split.
+bool is_by_element(const Tensor& node, const Rule* rule);
+
 /// True when the node can take a Partial source `index` as it is.
 bool passes_partial(const Tensor& node, int index, const Rule* rule);
 

@@ -144,8 +144,8 @@ output %o
   EXPECT_EQ(cut.of("z"), "split 0 [2048:{0} 2048:{1} 1024:{0} 1024:{1}]");
 }
 
-TEST(Propagate, ATiedHeadThatIsSelectedFromIsDivided) {
-  const std::string graph = R"(
+/// A head that is the embedding too: every rank has all of its table.
+const std::string kTiedHead = R"(
 input %x f32 [64]
 weight %w f32 [64, 512]
 weight %v f32 [512, 64]
@@ -153,15 +153,21 @@ weight %table f32 [64, 32000]
 %h = mul_mat(%w, %x)
 %y = mul_mat(%v, %h)
 %logits = mul_mat(%table, %y)
+)";
+
+std::map<std::string, Layout> tied_head_layouts() {
+  return {{"w", split(1, 2, "256:{0} 256:{1}")}, {"v", split(0, 2, "256:{0} 256:{1}")}};
+}
+
+TEST(Propagate, ATiedHeadThatIsSelectedFromIsDivided) {
+  const std::string graph = kTiedHead + R"(
 %ids = top_k(%logits) {k=40}
 %elements = reshape(%logits) {shape=[1,32000,1,1]}
 %best = get_rows(%elements, %ids)
 output %ids
 output %best
 )";
-  const std::map<std::string, Layout> layouts{{"w", split(1, 2, "256:{0} 256:{1}")},
-                                              {"v", split(0, 2, "256:{0} 256:{1}")}};
-  const Propagated p(graph, 2, layouts);
+  const Propagated p(graph, 2, tied_head_layouts());
   EXPECT_EQ(p.of("logits"), "split 0 [16000:{0} 16000:{1}]");
   EXPECT_TRUE(p.choice("ids").by_candidates);
   EXPECT_EQ(p.of("ids"), "mirrored");
@@ -170,9 +176,36 @@ output %best
               testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
                                  "16000:{1}] -> mirrored"));
   // Another node needs them whole: every rank makes all of them, as without a selection.
-  const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, layouts);
+  const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, tied_head_layouts());
   EXPECT_EQ(whole_too.of("logits"), "mirrored");
   EXPECT_FALSE(whole_too.choice("ids").by_candidates);
+}
+
+TEST(Propagate, ATiedHeadThatIsScaledAndCappedIsDivided) {
+  const std::string graph = kTiedHead + R"(
+%of_cap = scale(%logits) {scale=0.5}
+%bent = unary(%of_cap) {kind=tanh}
+%capped = clamp(%bent) {min=-1,max=1}
+)";
+  const std::string selected = R"(
+%ids = top_k(%capped) {k=40}
+%elements = reshape(%capped) {shape=[1,32000,1,1]}
+%best = get_rows(%elements, %ids)
+output %ids
+output %best
+)";
+  for (const std::string& rest : {std::string("output %capped\n"), selected}) {
+    const Propagated p(graph + rest, 2, tied_head_layouts());
+    for (const char* node : {"logits", "of_cap", "bent", "capped"}) {
+      EXPECT_EQ(p.of(node), "split 0 [16000:{0} 16000:{1}]") << node;
+    }
+  }
+  const Propagated p(graph + selected, 2, tied_head_layouts());
+  EXPECT_TRUE(p.choice("ids").by_candidates);
+  // Another node needs them whole.
+  EXPECT_EQ(Propagated(graph + "%p = soft_max(%bent, _, _)\noutput %capped\noutput %p\n", 2, tied_head_layouts())
+                .of("logits"),
+            "mirrored");
 }
 
 TEST(Propagate, APartialSumThatSomebodyNeedsWholeIsReducedForAll) {
