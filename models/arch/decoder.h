@@ -4,10 +4,10 @@
 //     Tensor* x = d.embed();
 //     for (Layer& l : d.layers()) {
 //       Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-//       auto [q, k, v] = l.qkv(normed, Bias::kNone);
+//       auto [q, k, v] = l.qkv(normed);
 //       q = l.rope(q, nullptr, "q_rope");
 //       k = l.rope(k, nullptr, "k_rope");
-//       x = l.residual(x, l.project(l.attention(q, k, v), Bias::kNone), "attn_residual");
+//       x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
 //       normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
 //       x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
 //     }
@@ -76,8 +76,8 @@ class Layer {
   Tensor* residual(Tensor* x, Tensor* added, std::string_view result);
 
   /// attn_q, attn_k and attn_v times x, or the same in one tensor (attn_qkv), cut by KV heads and the query heads that
-  /// share them.
-  Qkv qkv(Tensor* x, Bias bias);
+  /// share them. Files of any architecture may have biases of attention.
+  Qkv qkv(Tensor* x, Bias bias = Bias::kOptional);
   /// q and k each divided by the rms over all its heads, times attn_q_norm and attn_k_norm. Between devices the two
   /// sums of squares are added at once: two numbers for each token.
   Qkv norm_projections(const Qkv& heads);
@@ -93,7 +93,7 @@ class Layer {
   /// Writes k and v to the cache and attends to it: f32 [head_dim_v * heads, t].
   Tensor* attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks = nullptr);
   /// attn_output times what attention() gave.
-  Tensor* project(Tensor* attended, Bias bias);
+  Tensor* project(Tensor* attended, Bias bias = Bias::kOptional);
 
   /// ffn_down times activation(ffn_gate x, ffn_up x), cut by feed-forward columns. In layers with experts the same of
   /// the `experts_used` best, weighed as the model's Routing says, and of the shared expert; each is cut by its

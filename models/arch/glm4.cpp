@@ -8,10 +8,10 @@ void glm4(Decoder& d) {
   Tensor* x = d.embed();
   for (Layer& l : d.layers()) {
     Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed, Bias::kOptional);
+    auto [q, k, v] = l.qkv(normed);
     q = l.rope(q, nullptr, "q_rope");
     k = l.rope(k, nullptr, "k_rope");
-    Tensor* attended = l.project(l.attention(q, k, v), Bias::kNone);
+    Tensor* attended = l.project(l.attention(q, k, v));
     x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
     normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
     Tensor* ffn = l.feed_forward(normed, {.fused = true});

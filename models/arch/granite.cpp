@@ -1,22 +1,7 @@
 // Granite 3, dense and with experts: Llama with scales on the embedding, the scores, the residuals and the logits.
-#include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
-
-void granite(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed, Bias::kOptional);
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v), Bias::kOptional), "attn_residual");
-    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {.bias = Bias::kOptional}), "ffn_residual");
-  }
-  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
-}
 
 void read_granite(const HparamsReader& in, Hparams& h) {
   h.embedding_scale = in.positive_or("embedding_scale", 1.0f);

@@ -10,10 +10,10 @@ void phi3(Decoder& d) {
   Tensor* factors = d.rope_factors();
   for (Layer& l : d.layers()) {
     Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed, Bias::kOptional);
+    auto [q, k, v] = l.qkv(normed);
     q = l.rope(q, factors, "q_rope");
     k = l.rope(k, factors, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v), Bias::kOptional), "attn_residual");
+    x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
     normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
     x = l.residual(x, l.feed_forward(normed, {.fused = true}), "ffn_residual");
   }

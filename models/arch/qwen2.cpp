@@ -12,7 +12,7 @@ void qwen2(Decoder& d) {
     auto [q, k, v] = l.qkv(normed, Bias::kRequired);
     q = l.rope(q, nullptr, "q_rope");
     k = l.rope(k, nullptr, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v), Bias::kNone), "attn_residual");
+    x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
     normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
     x = l.residual(x, l.feed_forward(normed, {.shared_gate = true}), "ffn_residual");
   }
