@@ -19,6 +19,8 @@ namespace {
 #define UPPER R"(\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M})"
 #define LOWER R"(\p{Ll}\p{Lm}\p{Lo}\p{M})"
 #define NOT_HAN R"((?!\p{sc:Han}))"
+// Where a word ends; superscripts and fractions of Latin-1 belong to words, as Oniguruma has it.
+#define NO_WORD R"((?![\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]))"
 
 /// Puts classes for \s and \S, which stand alone or in classes.
 std::string with_spaces(std::string_view expression) {
@@ -67,6 +69,10 @@ constexpr std::string_view kKimi = R"([\p{sc:Han}]+|[^\r\n\p{L}\p{N}]?(?:)" NOT_
 constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDeepseek3 =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" ENDS;
+// Numbers in groups of three from their end, `\d{1,3}(?=(?:\d{3})*\b)`, in two steps that take linear time: whole
+// numbers, then the one or two digits that a number has before its groups of three.
+constexpr std::string_view kNumber = R"((?<!\p{Nd})\p{Nd}++)" NO_WORD;
+constexpr std::string_view kShortGroup = R"(\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})++\z))";
 constexpr std::string_view kHanAndKana = "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+";
 constexpr std::string_view kHanAndHangul = "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+";
 
@@ -79,6 +85,7 @@ const std::vector<PretokenizerKind>& kinds() {
       kind({"tekken"}, {kTekken}, true, true),
       kind({"gpt-4o", "llama4", "kanana2", "minimax-m2"}, {kGpt4o}),
       kind({"kimi-k2"}, {kKimi}),
+      kind({"tiny_aya", "cohere2moe"}, {kNumber, kShortGroup, kGpt4o}),
       kind({"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {R"(\p{N}{1,3})", kHanAndKana, kDeepseek3}),
       kind({"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanAndHangul, R"(\p{N})"}),
       kind({"command-r", "refact", "starcoder", "smollm", "codeshell", "exaone", "minerva-7b"}, {R"(\p{N})", kGpt2}),
@@ -93,6 +100,7 @@ const std::vector<PretokenizerKind>& kinds() {
 #undef UPPER
 #undef LOWER
 #undef NOT_HAN
+#undef NO_WORD
 
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }

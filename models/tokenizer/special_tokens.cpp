@@ -1,5 +1,7 @@
 #include "models/tokenizer/special_tokens.h"
 
+#include "models/tokenizer/utf8.h"
+
 namespace shoal::models {
 namespace {
 
@@ -9,7 +11,7 @@ uint64_t edge(size_t node, char byte) {
 
 }  // namespace
 
-void SpecialTokens::add(std::string_view text, Token token, bool templates_only) {
+void SpecialTokens::add(std::string_view text, Token token, Options options) {
   if (text.empty()) return;
   size_t node = 0;
   for (const char byte : text) {
@@ -17,8 +19,9 @@ void SpecialTokens::add(std::string_view text, Token token, bool templates_only)
     if (is_new) nodes_.emplace_back();
     node = found->second;
   }
-  (templates_only ? nodes_[node].in_templates : nodes_[node].anywhere) = token;
+  (options.templates_only ? nodes_[node].in_templates : nodes_[node].anywhere) = token;
   starts_[static_cast<unsigned char>(text.front())] = true;
+  if (options.takes_space) take_space_.insert(token);
 }
 
 /// Of the tokens at a place; those of templates must end before `template_end`.
@@ -46,11 +49,12 @@ std::vector<TextFragment> SpecialTokens::cut(std::string_view text, std::span<co
       continue;
     }
     const bool in_template = !templates.empty() && templates.front().begin <= at;
-    const Found found = longest_at(text, at, in_template ? templates.front().end : 0);
+    Found found = longest_at(text, at, in_template ? templates.front().end : 0);
     if (found.token < 0) {
       ++at;
       continue;
     }
+    if (take_space_.contains(found.token)) found.length += white_space(text.substr(at + found.length));
     if (at > begin) fragments.push_back({text.substr(begin, at - begin)});
     fragments.push_back({text.substr(at, found.length), found.token});
     begin = at += found.length;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "models/tokenizer/vocabulary.h"
@@ -31,8 +32,12 @@ struct TextFragment {
 
 class SpecialTokens {
  public:
-  /// `text`: of a token, as it is found in texts; templates: only there.
-  void add(std::string_view text, Token token, bool templates_only);
+  struct Options {
+    bool templates_only = false;
+    bool takes_space = false;  ///< white space that follows is a part of it
+  };
+  /// `text`: of a token, as it is found in texts.
+  void add(std::string_view text, Token token, Options options);
 
   /// Cuts `text`, of which [begin, end) of each of `templates`, ascending, are a template's.
   struct Range {
@@ -51,6 +56,7 @@ class SpecialTokens {
   Found longest_at(std::string_view text, size_t at, size_t template_end) const;
 
   std::vector<Node> nodes_{1};
+  std::unordered_set<Token> take_space_;
   std::unordered_map<uint64_t, uint32_t> edges_;  // node << 8 | byte -> node
   std::vector<bool> starts_ = std::vector<bool>(256);
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <set>
 #include <utility>
 
@@ -19,6 +20,9 @@ namespace {
 constexpr std::string_view kModelKey = "tokenizer.ggml.model", kPreKey = "tokenizer.ggml.pre";
 constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id", kEosKey = "tokenizer.ggml.eos_token_id";
 constexpr std::string_view kEndKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+/// What separates files and repositories in models of code, which ends a text, too.
+constexpr std::string_view kCodeEndKeys[] = {"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+                                             "tokenizer.ggml.fim_sep_token_id"};
 
 /// A kind of tokenizer, and what absent keys mean to it.
 struct Kind {
@@ -30,8 +34,12 @@ struct Kind {
   std::unique_ptr<Encoder> (*make)(const GgufFile& file, const TokenizerVocabulary& vocabulary, bool space_prefix);
 };
 
+std::string pretokenizer_name(const GgufFile& file) {
+  return file.get_or<std::string>(kPreKey, "default");
+}
+
 const PretokenizerKind& pretokenizer_of(const GgufFile& file) {
-  const auto name = file.get_or<std::string>(kPreKey, "default");
+  const std::string name = pretokenizer_name(file);
   const PretokenizerKind* kind = find_pretokenizer(name);
   require<InvalidArgument>(kind != nullptr, "{}: key '{}' is '{}', which is not supported; use a model with one of: {}",
                            file.path(), kPreKey, printable(name), known_pretokenizers());
@@ -72,6 +80,7 @@ const Kind& kind_of(const GgufFile& file) {
 Token read_id(const GgufFile& file, std::string_view key, Token fallback, int vocabulary_size) {
   if (!file.has(key) && (fallback < 0 || fallback >= vocabulary_size)) return -1;
   const auto id = file.get_or<uint32_t>(key, static_cast<uint32_t>(fallback));
+  if (id == UINT32_MAX) return -1;  // -1: none
   require<InvalidArgument>(id < static_cast<uint32_t>(vocabulary_size),
                            "{}: key '{}' is {}, but the vocabulary has {} tokens; convert the model again", file.path(),
                            key, id, vocabulary_size);
@@ -104,6 +113,22 @@ const std::set<std::string_view> kEndTexts{"<|eot_id|>",
 /// Those of them that are also found in texts: only tokens that the file calls special.
 const std::set<std::string_view> kPlainEndTexts{"</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "[e~["};
 
+/// The same, known by their text. Users may write these where the file says so.
+const std::set<std::string_view> kCodeEndTexts{"<|fim_pad|>",   "<fim_pad>",  "<fim-pad>",  "<|fim_repo|>",
+                                               "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
+/// Of Phi 3, whose other control tokens have white space after them as a part, which no key says.
+const std::set<std::string_view> kWithoutSpace{"<unk>", "<s>", "<|endoftext|>"};
+
+/// How control tokens are written, whatever kind a file gives them; not those that mark a gap to be filled in, which
+/// users write.
+bool looks_like_control(std::string_view text) {
+  const auto between = [&](std::string_view begin, std::string_view end) {
+    return text.starts_with(begin) && text.ends_with(end) && text.size() > begin.size() + end.size();
+  };
+  if (text.find("fim") != std::string_view::npos) return false;
+  return between("<|", "|>") || between("<\uff5c", "\uff5c>") || text == "<start_of_turn>";
+}
+
 bool is_special(TokenKind kind) {
   return kind == TokenKind::kControl || kind == TokenKind::kUserDefined || kind == TokenKind::kUnknown;
 }
@@ -121,17 +146,33 @@ Tokenizer::Tokenizer(const GgufFile& file) {
   for (const std::string_view key : kEndKeys) {
     if (file.has(key)) ends_.push_back(read_id(file, key, -1, size));
   }
+  for (const std::string_view key : kCodeEndKeys) {
+    const auto id = file.get_or<uint32_t>(key, UINT32_MAX);
+    if (id < static_cast<uint32_t>(size)) ends_.push_back(static_cast<Token>(id));
+  }
+  guesses_pieces_ = kind.name == "gpt2" && pretokenizer_name(file) == "default";
   const bool by_default = kind.name != "gpt2" || pretokenizer_of(file).adds_bos;
   // Gemma 4 needs it whatever its files say.
   add_bos_ = bos_ >= 0 && (kind.name == "gemma4" || file.get_or<bool>("tokenizer.ggml.add_bos_token", by_default));
   add_eos_ = eos_ >= 0 && file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
+  // Those of Gemma 4 that are written so and user-defined are quotation marks and the like.
+  if (kind.name != "gemma4") protect_control_tokens();
   find_ends();
-  index_special_tokens();
+  index_special_tokens(kind.needs_scores && file.get_or<std::string>("general.architecture", "") == "phi3");
   encoder_ = kind.make(file, *vocabulary_, add_space_prefix_);
 }
 
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+
+/// Makes control tokens of those that files have as text, or let users write.
+void Tokenizer::protect_control_tokens() {
+  for (Token id = 0; id < vocabulary_->size(); ++id) {
+    const TokenKind kind = vocabulary_->kind(id);
+    const bool is_text = kind == TokenKind::kNormal || kind == TokenKind::kUserDefined;
+    if (is_text && looks_like_control(vocabulary_->piece(id))) vocabulary_->set_control(id);
+  }
+}
 
 /// Tokens that end a text by what they are called, and makes control tokens of those that files have as text.
 void Tokenizer::find_ends() {
@@ -139,8 +180,9 @@ void Tokenizer::find_ends() {
   std::vector<Token> by_text;
   for (Token id = 0; id < vocabulary_->size(); ++id) {
     const std::string_view text = vocabulary_->piece(id);
-    if (!kEndTexts.contains(text)) continue;
     const TokenKind kind = vocabulary_->kind(id);
+    if (is_special(kind) && kCodeEndTexts.contains(text)) ends_.push_back(id);
+    if (!kEndTexts.contains(text)) continue;
     if (!is_special(kind) && kPlainEndTexts.contains(text)) continue;
     if (!is_special(kind) || kind == TokenKind::kUserDefined) vocabulary_->set_control(id);
     found.insert(text);
@@ -155,13 +197,14 @@ void Tokenizer::find_ends() {
   }
 }
 
-void Tokenizer::index_special_tokens() {
+void Tokenizer::index_special_tokens(bool of_phi3) {
   for (Token id = 0; id < vocabulary_->size(); ++id) {
     const TokenKind kind = vocabulary_->kind(id);
     if (!is_special(kind)) continue;
-    const bool in_spaces = kind == TokenKind::kUserDefined;
+    const bool anywhere = kind == TokenKind::kUserDefined;
     const std::string& piece = vocabulary_->piece(id);
-    special_.add(in_spaces ? vocabulary_->text_of(id) : piece, id, kind != TokenKind::kUserDefined);
+    special_.add(anywhere ? vocabulary_->text_of(id) : piece, id,
+                 {.templates_only = !anywhere, .takes_space = of_phi3 && !anywhere && !kWithoutSpace.contains(piece)});
   }
 }
 

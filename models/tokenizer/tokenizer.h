@@ -46,6 +46,9 @@ class Tokenizer {
   bool adds_bos() const { return add_bos_; }
   bool adds_eos() const { return add_eos_; }
   bool adds_space_prefix() const { return add_space_prefix_; }
+  /// The file does not name how texts are cut into pieces (tokenizer.ggml.pre); they are cut as GPT-2's, which may not
+  /// be what the model was trained on.
+  bool guesses_pieces() const { return guesses_pieces_; }
   /// Generation stops at these: EOS, the file's end-of-turn and end-of-message tokens, and those with the text of one,
   /// such as <|im_end|>.
   bool is_end(Token id) const;
@@ -61,16 +64,16 @@ class Tokenizer {
   std::string decode(std::span<const Token> ids, bool whole = true) const;
 
  private:
-  void read_ids(const GgufFile& file);
+  void protect_control_tokens();
   void find_ends();
-  void index_special_tokens();
+  void index_special_tokens(bool of_phi3);
 
   std::unique_ptr<TokenizerVocabulary> vocabulary_;  // where the encoder knows it
   std::unique_ptr<Encoder> encoder_;
   SpecialTokens special_;
   Token bos_ = -1, eos_ = -1;
   std::vector<Token> ends_;
-  bool add_bos_ = true, add_eos_ = false, add_space_prefix_ = true;
+  bool add_bos_ = true, add_eos_ = false, add_space_prefix_ = true, guesses_pieces_ = false;
 };
 
 /// Is the file's tokenizer of a kind that Tokenizer reads? False where it has none.

@@ -5,6 +5,12 @@
 namespace shoal::models {
 namespace {
 
+// White_Space of Unicode.
+constexpr std::string_view kSpaces[] = {" ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\u0085",
+                                        "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004",
+                                        "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a", "\u2028",
+                                        "\u2029", "\u202f", "\u205f", "\u3000"};
+
 struct Lead {
   size_t length;                         // of the whole sequence; 0: no sequence starts like this
   unsigned char second_min, second_max;  // what the second byte may be; the rest are 80..bf
@@ -40,6 +46,18 @@ size_t utf8_sequence(std::string_view text) {
   if (text.empty()) return 0;
   const Lead lead = lead_of(static_cast<unsigned char>(text[0]));
   return lead.length > 0 && matching(text, lead) == lead.length ? lead.length : 0;
+}
+
+size_t white_space(std::string_view text) {
+  size_t length = 0;
+  for (bool found = true; found;) {
+    const std::string_view rest = text.substr(length);
+    const auto* space = std::find_if(std::begin(kSpaces), std::end(kSpaces),
+                                     [&](std::string_view one) { return rest.starts_with(one); });
+    found = space != std::end(kSpaces);
+    if (found) length += space->size();
+  }
+  return length;
 }
 
 size_t utf8_incomplete_tail(std::string_view text) {

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -56,6 +57,7 @@ EXPRESSIONS = {
                     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
                     r" ?[\p{P}\p{S}]+[\r\n]*|" + ENDS],
     "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"],
+    "tiny_aya": [r"\d{1,3}(?=(?:\d{3})*\b)", words(CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + ENDS],
     "command-r": [r"\p{N}", GPT2],
     "gpt-2": [GPT2],
 }
@@ -76,8 +78,8 @@ class Source:
 
 SOURCES = [Source(name) for name in ("command-r", "deepseek-coder", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt",
                                      "phi-3", "qwen2", "qwen35", "refact", "starcoder")]
-SOURCES += [Source("llama-bpe", pre) for pre in ("tekken", "gpt-4o", "glm4")]
-SOURCES += [Source("qwen2", pre) for pre in ("deepseek-v3", "kimi-k2")]
+# One with tokens of several digits.
+SOURCES += [Source("llama-bpe", pre) for pre in ("tekken", "gpt-4o", "glm4", "deepseek-v3", "kimi-k2", "tiny_aya")]
 
 
 def fetch() -> None:
@@ -146,8 +148,10 @@ def letters_of_bytes() -> list[str]:
 
 
 def user_defined(metadata: dict) -> list[str]:
+    """What users may write: not what is written like a control token, which some files have as user-defined."""
+    control = r"<\|(?!.*fim).+\|>|<｜(?!.*fim).+｜>" if metadata["tokenizer.ggml.model"] != b"gemma4" else r"(?!)"
     tokens = zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"])
-    return [token.decode() for token, kind in tokens if kind == USER_DEFINED]
+    return [token.decode() for token, kind in tokens if kind == USER_DEFINED and not re.fullmatch(control, token.decode())]
 
 
 def tokenizer_of(metadata: dict, pre: str) -> Tokenizer:
@@ -190,7 +194,7 @@ CLASSES = ("  \t\n\r\x0b\x85\xa0\u2028\u3000\u200b\u200d\u180e\ufeff" "aAzZsStTm
            "\u0301\u094d\u0903\u20dd\ufe0f" "019²½Ⅷ٣०𝟘" ".,;:!?-_/\\()[]{}<>|@#$%^&*+=~`\"«»、。！￥€©→∑☃🙂🏳" "🧑🏽\U000e0067\x00\x1f\x7f\xad")
 FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n", "  ", "   ", " \n", "\t\t", "://", "/*", "*/",
              "<|im_start|>", "<|im_", "<|end", "</s>", "<s>", "<0x0A>", "<unk>", "[INST]", "<bos>", "<start_of_turn>", "[PAD",
-             "🧑‍🚀", "👩🏽‍❤️‍👨🏻", "नमस्ते", "ภาษาไทย", "العربية", "שלום", "日本語", "한국어", "Ελλάδα", "Việt Nam", "1234567890", "3.14e-10",
+             "🧑‍🚀", "👩🏽‍❤️‍👨🏻", "नमस्ते", "ภาษาไทย", "العربية", "שלום", "日本語", "한국어", "Ελλάδα", "Việt Nam", "1234567890", "3.14e-10", "12345", "٣٤٥٦",
              "for (int i = 0; i < n; ++i) {\n    a[i] = b;\n}\n", "def f(x):\n\treturn x**2\n", "HelloWorld", "snake_case",
              "camelCase", "XMLHttpRequest", "it's", "WE'RE", "don't", "O'Neill", "..., ", "---", "===", "______"]
 

@@ -17,7 +17,7 @@ namespace {
 /// More tokens than any context has; a file such as /dev/zero has no end.
 constexpr size_t kLongestPrompt = size_t{64} << 20;
 
-std::string read_text(std::FILE* file, const std::string& name) {
+std::string read_all(std::FILE* file, const std::string& name) {
   std::string text;
   std::array<char, 1 << 16> part;
   errno = 0;
@@ -28,8 +28,13 @@ std::string read_text(std::FILE* file, const std::string& name) {
   }
   require<InvalidArgument>(std::ferror(file) == 0, "{}: cannot be read: {}; name a file with text", name,
                            std::strerror(errno));
-  // The end of the last line is the editor's, not the prompt's.
+  return text;
+}
+
+/// The end of the last line is the editor's, not the prompt's.
+std::string prompt_of(std::string text, const std::string& name) {
   if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
   require<InvalidArgument>(!text.empty(), "{}: there is no text in it; an empty prompt is -p \"\"", name);
   return text;
 }
@@ -49,8 +54,8 @@ void PromptFlags::add_to(CLI::App& app) {
 }
 
 std::string PromptFlags::read() const {
-  if (file == "-" || text == "-") return read_text(stdin, "standard input");
-  return file ? read_text_file(*file, "prompt") : text.value_or("");
+  if (file == "-" || text == "-") return prompt_of(read_all(stdin, "standard input"), "standard input");
+  return file ? prompt_of(read_text_file(*file, "prompt"), *file) : text.value_or("");
 }
 
 std::string read_text_file(const std::string& path, std::string_view what) {
@@ -58,10 +63,19 @@ std::string read_text_file(const std::string& path, std::string_view what) {
   const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(path.c_str(), "rb"), close);
   require<InvalidArgument>(opened != nullptr, "{}: cannot open the {}: {}; check the path and its permissions", path,
                            what, std::strerror(errno));
-  return read_text(opened.get(), path);
+  return read_all(opened.get(), path);
+}
+
+void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer) {
+  if (!tokenizer.guesses_pieces()) return;
+  warn(fmt::format(
+      "{}: key 'tokenizer.ggml.pre' does not say how texts are cut into pieces; they are cut as GPT-2's, and "
+      "the output may be poor; convert the model again",
+      file.path()));
 }
 
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer) {
+  warn_of_tokenizer(model.file, tokenizer);
   require<InvalidArgument>(tokenizer.vocabulary().size() == model.hparams.vocab,
                            "{}: the tokenizer has {} tokens and token_embd.weight {} rows; convert the model again",
                            model.file.path(), tokenizer.vocabulary().size(), model.hparams.vocab);

@@ -22,17 +22,19 @@ struct PromptFlags {
 
   void add_to(CLI::App& app);
   bool given() const { return text || file; }
-  /// The text of -p; what standard input (`-p -`, `-f -`) or the file holds, less one newline at its end. Blocks as
+  /// The text of -p; what standard input (`-p -`, `-f -`) or the file holds, less one line end at its end. Blocks as
   /// long as a pipe does, and takes what it reads: to be called once, before interrupts are caught. Throws
   /// InvalidArgument for a file that cannot be read, has no text, or more than a prompt can be.
   std::string read() const;
 };
 
-/// A file's text, less one newline at its end. `what` names it in errors: "prompt". Throws InvalidArgument for one that
-/// cannot be read, has no text, or is longer than any prompt.
+/// A file's text. `what` names it in errors: "prompt". Throws InvalidArgument for one that cannot be read, or is longer
+/// than any prompt.
 std::string read_text_file(const std::string& path, std::string_view what);
 
-/// Throws InvalidArgument when the tokenizer has more or fewer tokens than the model has embeddings.
+/// One line on stderr where the file does not say how the tokenizer cuts texts into pieces.
+void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer);
+/// The same; throws InvalidArgument when the tokenizer has more or fewer tokens than the model has embeddings.
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer);
 
 /// Throws InvalidArgument for an id that is not in [0, vocabulary), naming `flag`.

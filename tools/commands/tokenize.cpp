@@ -27,7 +27,9 @@ int tokenize(const TokenizeFlags& flags) {
     throw UsageError("no text; give one with -p, a file with -f, or standard input with -f -");
   }
   const std::string prompt = flags.prompt.read();
-  models::Tokenizer tokenizer(models::GgufFile(flags.model.path));
+  const models::GgufFile file(flags.model.path);
+  const models::Tokenizer tokenizer(file);
+  warn_of_tokenizer(file, tokenizer);
   std::vector<models::Token> tokens = tokenizer.encode(prompt);
   if (flags.output.json()) {
     nlohmann::json pieces = nlohmann::json::array();

@@ -128,6 +128,11 @@ TEST(ByteBpe, BeginsAndEndsOnlyWithWhatTheFileNames) {
     EXPECT_EQ(v.tokenizer().bos(), -1);
     EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre('a'));
   }
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"}) {
+    ByteVocabulary none = v;
+    none.extra.add<uint32_t>(key, 0xffffffff);  // -1
+    EXPECT_THAT(none.tokenizer().encode("a"), ElementsAre('a'));
+  }
   v.extra.add<uint32_t>("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
   v.extra.add<uint32_t>("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(eos));
   EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(bos, 'a'));
@@ -138,6 +143,18 @@ TEST(ByteBpe, BeginsAndEndsOnlyWithWhatTheFileNames) {
   // A template may write the first itself.
   const std::vector<TextPart> parts{{"<|bos|>", true}, {"a<|bos|>", true}};
   EXPECT_THAT(v.tokenizer().encode(parts), ElementsAre(bos, 'a', bos, eos));
+}
+
+TEST(ByteBpe, ItIsSaidWhenTheWayToCutIsAGuess) {
+  ByteVocabulary v;
+  EXPECT_FALSE(v.tokenizer().guesses_pieces());
+  for (const char* pre : {"", "default"}) {
+    v.pre = pre;
+    const Tokenizer tokenizer = v.tokenizer();
+    EXPECT_TRUE(tokenizer.guesses_pieces());
+    EXPECT_THAT(tokenizer.encode("a"), ElementsAre('a'));
+  }
+  EXPECT_FALSE(test::SpmVocabulary().tokenizer().guesses_pieces());
 }
 
 TEST(SpecialTokens, UsersWriteNoControlTokens) {
@@ -190,6 +207,56 @@ TEST(SpecialTokens, EndsAreKnownByTheirText) {
   EXPECT_FALSE(tokenizer.is_end(end));
 }
 
+// Command R's files have <|START_OF_TURN_TOKEN|> as a token that users may write.
+TEST(SpecialTokens, WhatIsWrittenLikeAControlTokenIsOne) {
+  ByteVocabulary v;
+  const Token start = v.add("<|START_OF_TURN_TOKEN|>", 4), bar = v.add("<\uff5cUser\uff5c>", 4);
+  const Token typed_as_text = v.add("<|im_start|>", 1);
+  const Token text = v.add("<tool>", 4), none = v.add("<||>", 4), gap = v.add("<|fim_middle|>", 4);
+  const Tokenizer tokenizer = v.tokenizer();
+  for (const Token id : {start, bar, typed_as_text}) {
+    const std::string& piece = tokenizer.vocabulary().piece(id);
+    EXPECT_THAT(tokenizer.encode(piece), testing::Not(testing::Contains(id)));
+    EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{piece, true}}), ElementsAre(id));
+  }
+  EXPECT_THAT(tokenizer.encode("<tool><||><|fim_middle|>"), ElementsAre(text, none, gap));
+  // Gemma 4's are quotation marks.
+  test::SpmVocabulary gemma4;
+  gemma4.model = "gemma4";
+  const Token quote = gemma4.add("<|\"|>", 0, 4);
+  gemma4.extra.add_array("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  EXPECT_THAT(gemma4.tokenizer().encode("<|\"|>"), ElementsAre(quote));
+}
+
+// Of code, beside what ends any text; users may go on writing those that the file lets them write.
+TEST(SpecialTokens, WhatSeparatesFilesEndsAText) {
+  ByteVocabulary v;
+  const Token pad = v.add("<fim-pad>", 4), file = v.add("<|file_sep|>", 3), text = v.add("<reponame>", 1);
+  const Token middle = v.add("<|fim_middle|>", 3), named = v.add("<REPO>", 1);
+  v.extra.add<uint32_t>("tokenizer.ggml.fim_rep_token_id", static_cast<uint32_t>(named));
+  v.extra.add<uint32_t>("tokenizer.ggml.fim_sep_token_id", 99999);  // which is none
+  const Tokenizer tokenizer = v.tokenizer();
+  for (const Token id : {pad, file, named}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
+  for (const Token id : {text, middle}) EXPECT_FALSE(tokenizer.is_end(id)) << id;
+  EXPECT_THAT(tokenizer.encode("a<fim-pad>"), ElementsAre('a', pad));
+}
+
+// No key says it: "<|user|>\nHi" is two tokens, not four.
+TEST(SpecialTokens, ThoseOfPhi3TakeTheSpaceBehindThem) {
+  test::SpmVocabulary v;
+  const Token user = v.add("<|user|>", 0, 3), end = v.add("<|endoftext|>", 0, 3), mine = v.add("<mine>", 0, 4);
+  const Token hi = v.add(std::string(kSpacePiece) + "Hi", 1), line = 3 + '\n', bos = 1;
+  v.add(std::string(kSpacePiece) + "H", 2), v.add(std::string(kSpacePiece), 0);
+  const Token space = v.add("i", 0) - 1;
+  const std::vector<TextPart> parts{
+      {"<|user|>\n", true}, {" \u3000Hi<mine>\n"}, {"<|user|><|endoftext|>\n", true}, {"<|user|>\n"}};
+  const std::vector<Token> spelled = v.tokenizer().encode("<|user|>\n");
+  v.extra.add<std::string>("general.architecture", "phi3");
+  std::vector<Token> expected{bos, user, hi, mine, space, line, user, end, space, line};
+  expected.insert(expected.end(), spelled.begin() + 2, spelled.end());  // without BOS and the space of a beginning
+  EXPECT_EQ(v.tokenizer().encode(parts), expected);
+}
+
 // Lines are pieces; characters are merged as they are, and those without a token are bytes.
 TEST(Gemma4, MergesCharacters) {
   test::SpmVocabulary v;
@@ -228,6 +295,11 @@ const PieceCase kPieceCases[] = {
     {"tekken", "helloWorld HTTPServer a//\n", {"hello", "World", " HTTPServer", " a", "//\n"}},
     {"gpt-4o", "helloWorld's I'm 1234", {"hello", "World's", " I'm", " ", "123", "4"}},
     {"kimi-k2", "abc\u6f22\u5b57Def's", {"abc", "\u6f22\u5b57", "Def's"}},
+    {"tiny_aya",
+     "1234567 12a 1234b c12345",
+     {"1", "234", "567", " ", "12", "a", " ", "123", "4", "b", " c", "12", "345"}},
+    {"tiny_aya", "12345", {"12", "345"}},
+    {"tiny_aya", "1234\u00b2 1234_ 1234\u2167", {"123", "4\u00b2", " ", "123", "4", "_", " ", "123", "4\u2167"}},
     {"deepseek-v3", "a+b \u6f22\u5b57\u3042x 1234", {"a", "+b", " ", "\u6f22\u5b57\u3042", "x", " ", "123", "4"}},
     {"deepseek-coder", "a1\r\n b,\u6f22", {"a", "1", "\r", "\n", " b", ",", "\u6f22"}},
     {"command-r", "x  12'll", {"x", "  ", "1", "2", "'ll"}},
@@ -252,9 +324,9 @@ INSTANTIATE_TEST_SUITE_P(All, Pieces, testing::ValuesIn(kPieceCases), [](const a
 
 // No text takes a time that grows with its square, or more than the matcher has room for.
 TEST(Pieces, LongRunsTakeAsLongAsTheyAre) {
-  const char* runs[] = {" ", "\n", "A",    "a",   "\u6f22", "a\u0301", "\U0001f600",
-                        "7", "'s", "\xff", " \n", "\u3000", "aB",      "!"};
-  for (const char* pre : {"llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "kimi-k2", "deepseek-v3",
+  const char* runs[] = {" ",  "1234 12345678a", "\n",  "A",      "a",  "\u6f22", "a\u0301", "\U0001f600", "7",
+                        "'s", "\xff",           " \n", "\u3000", "aB", "!"};
+  for (const char* pre : {"llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "kimi-k2", "tiny_aya", "deepseek-v3",
                           "deepseek-coder", "command-r", "gpt-2"}) {
     const Pretokenizer pretokenizer(find_pretokenizer(pre)->expressions);
     for (const char* run : runs) {

@@ -80,7 +80,8 @@ struct ByteVocabulary {
   }
   Bytes image() const {
     GgufWriter writer = extra;
-    writer.add<std::string>("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", pre);
+    writer.add<std::string>("tokenizer.ggml.model", "gpt2");
+    if (!pre.empty()) writer.add("tokenizer.ggml.pre", pre);
     writer.add_array("tokenizer.ggml.tokens", tokens).add_array("tokenizer.ggml.token_type", types);
     writer.add_array("tokenizer.ggml.merges", merges);
     return writer.image();

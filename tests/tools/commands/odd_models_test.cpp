@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/gguf/gguf.h"
+#include "models/tokenizer/vocabulary.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/tools/child.h"
 
@@ -96,6 +97,25 @@ TEST(OddModels, AFailureDuringGenerationLeavesWhatThereIs) {
   EXPECT_EQ(result["stop"], "error");
   EXPECT_EQ(result["tokens"].size(), 1u);
   EXPECT_THAT(text.err, HasSubstr(result["error"].get<std::string>()));
+}
+
+TEST(OddModels, ATokenizerThatDoesNotNameItsPretokenizerIsWarnedOf) {
+  models::SyntheticModel model;
+  model.h.vocab = 256;
+  model.keys = [](test::GgufWriter& writer) {
+    std::vector<std::string> letters;
+    for (int byte = 0; byte < 256; ++byte) letters.emplace_back(models::letter_of_byte(static_cast<uint8_t>(byte)));
+    writer.add("tokenizer.ggml.model", "gpt2").add_array("tokenizer.ggml.tokens", letters);
+    writer.add_array("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  };
+  const std::string path = model.write();
+  for (const char* command : {"tokenize", "run"}) {
+    std::vector<std::string> args{command, "-m", path, "-p", "abc"};
+    if (args[0] == "run") args.insert(args.end(), {"-n", "1", "--devices", "CPU0"});
+    const Finished finished = run(args);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_THAT(finished.err, HasSubstr(path + ": key 'tokenizer.ggml.pre' does not say how texts are cut"));
+  }
 }
 
 /// A tokenizer of another kind, or none ("").
