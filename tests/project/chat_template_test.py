@@ -185,6 +185,33 @@ class Marks(unittest.TestCase):
             self.assertEqual([own for _, own in render(template, message)], [False], template)
 
 
+class SecondTries(unittest.TestCase):
+    """Of templates that miss or refuse what others do without, or take."""
+    def test_without_tools(self):
+        asked = [{"role": "user", "content": "x"}]
+        self.assertEqual(render("{% for tool in tools %}{{ tool }}{% endfor %}{{ messages[0].content }}", asked), [["x", False]])
+        self.assertEqual(text_of(render("{{ functions + '|' + datetime }}")), "[]|2026-11-23")
+        # One that asks whether there are any is told that there are none.
+        self.assertEqual(text_of(render("{{ tools is none }}{{ functions is defined }}")), "TrueFalse")
+        # The first error is the one to see.
+        with self.assertRaisesRegex(TypeError, "NoneType"):
+            render("{{ tools + 1 if tools is none else 1 / 0 }}")
+        # What is missing has nothing to do with tools.
+        with self.assertRaisesRegex(jinja2.UndefinedError, "missing"):
+            render("{{ missing.x if tools is none }}")
+
+    def test_without_a_system_prompt(self):
+        template = ("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+                    "{{ m.role }}={{ m.content }};{% endfor %}")
+        system, user = {"role": "system", "content": "<s>"}, {"role": "user", "content": "hi"}
+        self.assertEqual(render(template, [system, user]), [["user=", True], ["<s>\n\nhi", False], [";", True]])
+        with self.assertRaises(jinja2.sandbox.SecurityError):
+            render("{% if messages[0].role == 'system' %}{{ ''.__class__.__mro__ }}{% endif %}", [system, user])
+        for messages in ([system], [user, system], [{**system, "content": []}, user]):
+            with self.assertRaisesRegex(jinja2.TemplateError, "no system"):
+                render(template, messages)
+
+
 @unittest.skipUnless(TEMPLATES, "no templates; scripts/reference/vocabularies.py fetches them")
 class PublishedTemplates(unittest.TestCase):
     def test_render_as_jinja2_does(self):
@@ -195,8 +222,9 @@ class PublishedTemplates(unittest.TestCase):
                 expected, parts = plain(request), tracked(request)
                 with self.subTest(template=path.name, conversation=name):
                     if isinstance(expected, Exception):
-                        self.assertEqual((type(parts), str(parts)), (type(expected), str(expected)))
-                        continue
+                        if isinstance(parts, Exception):
+                            self.assertEqual((type(parts), str(parts)), (type(expected), str(expected)))
+                        continue  # else it was asked once more
                     self.assertNotIsInstance(parts, Exception, parts)
                     self.assertEqual(text_of(parts), expected)
                     rendered[path.name] += 1
@@ -205,6 +233,12 @@ class PublishedTemplates(unittest.TestCase):
                     for marker in MARKER.finditer(expected):
                         self.assertNotIn("0", own[slice(*marker.span())], marker[0])
         self.assertEqual([name for name, count in rendered.items() if count < 1], [])
+
+    def test_all_take_plain_conversations(self):
+        names = ("one", "system", "turns", "no_system", "unicode")
+        failed = {(path.name, name): parts for path in TEMPLATES for name in names
+                  if isinstance(parts := tracked(request_of(path.read_text(), *conversations()[name])), Exception)}
+        self.assertEqual(failed, {})
 
     def test_text_of_messages_is_message_text(self):
         # Letters of the private use area stand for what users type: they must never be marked.
@@ -229,7 +263,8 @@ class PublishedTemplates(unittest.TestCase):
                 if isinstance(parts, Exception) or isinstance(calm, Exception):
                     continue
                 with self.subTest(template=path.name, conversation=name):
-                    self.assertEqual(text_of(parts), plain(request))
+                    if not isinstance(expected := plain(request), Exception):
+                        self.assertEqual(text_of(parts), expected)
                     own = "".join(text for text, mark in parts if mark)
                     self.assertEqual(MARKER.findall(own), MARKER.findall("".join(t for t, mark in calm if mark)))
 
@@ -258,6 +293,10 @@ class Errors(unittest.TestCase):
                          "is or prints more than 16 MiB")
         self.assertEqual(self.error("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "is nested too deeply")
         self.assertEqual(self.error(" " * (2 << 20)), "is or prints more than 16 MiB")
+
+    def test_surrogates_are_characters_or_replaced(self):
+        self.assertEqual(run(request_of("{{ '\\ud800' }}x", [], {}))["parts"], [["\ufffdx", True]])
+        self.assertEqual(run(request_of("{{ '\\ud83d\\ude00' }}x", [], {}))["parts"], [["\U0001f600x", True]])
 
     def test_of_input(self):
         self.assertTrue(run("{")["error"].startswith("fails: JSONDecodeError"))

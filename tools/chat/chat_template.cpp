@@ -33,6 +33,7 @@ std::string why_no_answer(const ChildAnswer& answer, const ChildLimits& limits) 
     case ChildEnd::kExited:
       break;
   }
+  if (answer.code == 0) return "could not be rendered: python3 gave no answer";
   return fmt::format("could not be rendered: python3 ended with code {}, and needs the package python3-jinja2",
                      answer.code);
 }

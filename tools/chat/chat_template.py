@@ -317,9 +317,10 @@ def time_of(request):
 
 
 def parts_of(text):
-    """[["<|user|>", True], ["hello", False]]"""
+    """[["<|user|>", True], ["hello", False]]; surrogates as the characters that pairs of them stand for, or U+FFFD."""
     mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
-    return [[str.__getitem__(text, slice(*run.span())), run[0][0] == 1] for run in re.finditer(b"\1+|\0+", mask)]
+    pieces = ((str.__getitem__(text, slice(*run.span())), run[0][0] == 1) for run in re.finditer(b"\1+|\0+", mask))
+    return [[piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), is_own] for piece, is_own in pieces]
 
 
 @functools.lru_cache
@@ -331,8 +332,41 @@ def compiled(template, time):
     return make_tracking_environment(time).from_string(template)
 
 
+def with_empty_tools(request):
+    """Templates for calling functions take a list of them for granted, or a text, and the date. None where there is one."""
+    if request.get("tools"):
+        return None
+    given = {"functions": "[]", "datetime": time_of(request).strftime("%Y-%m-%d"), **request.get("kwargs", {})}
+    return {**request, "tools": [], "kwargs": given}
+
+
+def with_system_in_question(request):
+    """For templates that know no system prompt: it begins the first question. None where there is no such prompt."""
+    first = request["messages"][:2]
+    contents = [message.get("content") for message in first]
+    if [message.get("role") for message in first] != ["system", "user"] or not all(isinstance(c, str) for c in contents):
+        return None
+    return {**request, "messages": [{**first[1], "content": "\n\n".join(contents)}, *request["messages"][2:]]}
+
+
 def render(request):
-    return parts_of(compiled(request["template"], time_of(request)).render(variables_of(request)))
+    """Parts of the text. A template that fails is asked once more, with what it may have missed or refused."""
+    template = compiled(request["template"], time_of(request))
+    try:
+        return parts_of(template.render(variables_of(request)))
+    except jinja2.exceptions.SecurityError:
+        raise
+    except (TypeError, jinja2.exceptions.UndefinedError) as error:
+        is_about_tools = isinstance(error, TypeError) or "functions" in str(error)
+        first_error, other = error, with_empty_tools(request) if is_about_tools else None
+    except jinja2.exceptions.TemplateError as error:
+        first_error, other = error, with_system_in_question(request)
+    if other:
+        try:
+            return parts_of(template.render(variables_of(other)))
+        except Exception:  # pylint: disable=broad-exception-caught  # the first one is the one to see
+            pass
+    raise first_error
 
 
 def one_line(error):

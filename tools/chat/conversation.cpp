@@ -49,6 +49,7 @@ ChatTemplate ChatFlags::find_template(const models::GgufFile& model, const model
   if (template_file) {
     found.origin = *template_file;
     found.text = read_text_file(*template_file, "chat template");
+    require<InvalidArgument>(!found.text.empty(), "{}: there is no chat template in it", *template_file);
   } else if (model.has(kTemplateKey)) {
     found.origin = model.path();
     found.text = model.get<std::string>(kTemplateKey);
@@ -96,6 +97,10 @@ Conversation::Prompt Conversation::prompt() const {
       render_chat(template_, {.messages = messages_, .add_generation_prompt = true, .variables = flags_.variables});
   std::vector<models::TextPart> parts;
   for (const RenderedPart& part : rendered) parts.push_back({part.text, part.is_template});
+  require<InvalidArgument>(!parts.empty(),
+                           "{}: the chat template makes nothing of the conversation; another can be given with "
+                           "--template FILE",
+                           template_.origin);
   const bool begins_thought = !rendered.empty() && rendered.back().is_template && ends_in_thought(rendered.back().text);
   return {tokenizer_.encode(parts), begins_thought};
 }

@@ -36,8 +36,9 @@ class Conversation {
   void add_user(const std::string& text);
   /// An answer, and what was thought before it: where the template shows that, too.
   void add_answer(const std::string& text, const std::string& thought);
-  /// Takes the latest message back.
-  void drop_latest() { messages_.erase(messages_.size() - 1); }
+  /// All of it, and back to what it was.
+  const nlohmann::json& messages() const { return messages_; }
+  void restore(nlohmann::json messages) { messages_ = std::move(messages); }
   /// Drops the oldest question with its answer; false where only one question is left.
   bool drop_oldest();
   /// All but the system's message.
@@ -47,7 +48,7 @@ class Conversation {
     std::vector<int32_t> ids;
     bool begins_thought = false;  ///< the answer begins in a thought
   };
-  /// For the next answer. Throws InvalidArgument where the template fails.
+  /// For the next answer. Throws InvalidArgument where the template fails, or makes nothing.
   Prompt prompt() const;
 
  private:

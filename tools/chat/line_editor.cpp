@@ -140,6 +140,7 @@ LineEditor::Input LineEditor::read() {
     } else if (!std::getline(std::cin, line.text)) {
       line.end = End::kEnd;
     }
+    if (line.text.ends_with('\r')) line.text.pop_back();
     if (line.end == End::kEnd && !all.text.empty()) return all;
     if (line.end != End::kLine) return line;
     all.text += line.text;

@@ -1,5 +1,6 @@
 // shoal chat: a conversation with a model.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -20,6 +21,8 @@
 
 namespace shoal::tools {
 namespace {
+
+constexpr const char* kSpace = " \t\r\n";
 
 struct Flags {
   ModelFlags model;
@@ -42,13 +45,17 @@ class Chat {
     options_.spelled = answer_marks(tokenizer.vocabulary());
   }
 
-  /// Prints the answer as it comes. A question that fails is taken back.
+  /// Prints the answer as it comes. A question that fails or is not answered is taken back: templates may refuse an
+  /// empty answer, or two questions without one between them.
   void answer(const std::string& question) {
+    const nlohmann::json before = conversation_.messages();
     conversation_.add_user(question);
     try {
-      generate_answer();
+      if (generate_answer()) return;
+      conversation_.restore(before);
+      warn("nothing was said; the question is forgotten");
     } catch (...) {
-      conversation_.drop_latest();
+      conversation_.restore(before);
       cached_.resize(std::min(cached_.size(), static_cast<size_t>(session_.position())));
       throw;
     }
@@ -56,7 +63,8 @@ class Chat {
   void clear() { conversation_.clear(); }
 
  private:
-  void generate_answer() {
+  /// False where nothing was said.
+  bool generate_answer() {
     const Conversation::Prompt prompt = prompt_that_fits();
     options_.evaluated = keep_common(prompt.ids);
     AnswerPrinter printer(prompt.begins_thought, true);
@@ -68,11 +76,13 @@ class Chat {
     write_out("\n");
     cached_.insert(cached_.end(), generation.tokens.begin(), generation.tokens.end());
     cached_.resize(static_cast<size_t>(session_.position()));
-    conversation_.add_answer(printer.said(), printer.thought());
     if (generation.stop == "context") {
       warn(fmt::format("the context of {} tokens is full (-c); the next question makes room", session_.context()));
     }
     options_.sampler.seed += 1;  // or equal answers begin with equal draws
+    if (printer.said().find_first_not_of(kSpace) == std::string::npos) return false;
+    conversation_.add_answer(printer.said(), printer.thought());
+    return true;
   }
 
   /// Forgets the oldest questions where the context does not hold all, and leaves room for an answer.
@@ -84,13 +94,13 @@ class Chat {
     while (static_cast<int64_t>(prompt.ids.size()) + room > context && conversation_.drop_oldest()) {
       prompt = conversation_.prompt();
     }
+    require<InvalidArgument>(static_cast<int64_t>(prompt.ids.size()) < context,
+                             "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less",
+                             prompt.ids.size(), context, prompt.ids.size() + 1);
     if (prompt.ids.size() < before) {
       warn(fmt::format("the conversation has {} tokens and the context holds {} (-c); its beginning is forgotten",
                        before, context));
     }
-    require<InvalidArgument>(static_cast<int64_t>(prompt.ids.size()) < context,
-                             "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less",
-                             prompt.ids.size(), context, prompt.ids.size() + 1);
     return prompt;
   }
 
@@ -115,10 +125,12 @@ class Chat {
 void converse(Chat& chat, LineEditor& editor) {
   while (true) {
     const LineEditor::Input input = editor.read();
-    if (input.end == LineEditor::End::kEnd || input.text == "/exit") return;
-    if (input.end == LineEditor::End::kInterrupt || input.text.find_first_not_of(" \t\n") == std::string::npos)
-      continue;
-    if (input.text == "/clear") {
+    const size_t begin = input.text.find_first_not_of(kSpace), last = input.text.find_last_not_of(kSpace);
+    const bool is_blank = begin == std::string::npos;
+    const std::string command = is_blank ? "" : input.text.substr(begin, last + 1 - begin);
+    if (input.end == LineEditor::End::kEnd || command == "/exit") return;
+    if (input.end == LineEditor::End::kInterrupt || is_blank) continue;
+    if (command == "/clear") {
       chat.clear();
       continue;
     }
@@ -130,7 +142,7 @@ void converse(Chat& chat, LineEditor& editor) {
     }
     if (!interrupted()) continue;
     forget_interrupt();
-    if (interrupted() || !editor.is_terminal()) return;  // it was SIGTERM
+    if (interrupted() || isatty(STDIN_FILENO) == 0) return;  // it was SIGTERM, or nobody is there to ask on
   }
 }
 

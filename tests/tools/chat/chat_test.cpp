@@ -49,6 +49,38 @@ TEST(Chat, AnswersAreThoseOfTheWholeConversation) {
   }
 }
 
+// Files made on Windows end their lines in two characters.
+TEST(Chat, LinesMayEndInACarriageReturn) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  const test::TemporaryFile plain("plain.txt", "Who is the LORD?\n"),
+      other("other.txt", "Who is the LORD?\r\n/exit \r\nx\n");
+  const auto args = chat_args("chat", chat_template);
+  const Finished finished = run(args, {.in = other.path});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out, run(args, {.in = plain.path}).out);
+  auto once = chat_args("run", chat_template);
+  once.insert(once.end(), {"--chat", "-f", plain.path});
+  const auto tokens = run_json(once)["prompt_tokens"];
+  const test::TemporaryFile question("question.txt", "Who is the LORD?\r\n");
+  once.back() = question.path;
+  EXPECT_EQ(run_json(once)["prompt_tokens"], tokens);
+}
+
+// An answer that was given up or ends in a thought: some templates refuse it in a conversation.
+TEST(Chat, AQuestionWithoutAnAnswerIsForgotten) {
+  const test::TemporaryFile chat_template(
+      "template.jinja", "{% for m in messages %}{{ m.content or raise_exception('no content') }}{% endfor %}");
+  const test::TemporaryFile questions("questions.txt", "Who?\nAnd who?\n");
+  auto args = chat_args("chat", chat_template);
+  args[args.size() - 3] = "0";  // -n
+  const Finished finished = run(args, {.in = questions.path});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out, "\n\n");
+  const std::string warning = "nothing was said; the question is forgotten\n";
+  EXPECT_THAT(finished.err, HasSubstr(warning));
+  EXPECT_THAT(finished.err.substr(finished.err.find(warning) + warning.size()), HasSubstr(warning));
+}
+
 TEST(Chat, OneQuestionIsAskedByRun) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   auto args = chat_args("run", chat_template);
@@ -106,6 +138,7 @@ TEST(Chat, ErrorsOfTemplatesAreOneLine) {
       {"{{ raise_exception('no system\\nmessage') }}", "the chat template refuses the conversation: no system message"},
       {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "the chat template "},
       {"{{ ''.__class__.__mro__ }}", "the chat template does what it may not: "},
+      {"{% if false %}x{% endif %}", "the chat template makes nothing of the conversation"},
   };
   for (const auto& [text, error] : cases) {
     const test::TemporaryFile chat_template("template.jinja", text);
@@ -229,6 +262,31 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
   program.until("D?");
   program.until("e");
   program.type("\x03");
+  program.until("> ");
+  program.type("\x04");
+  program.end();
+}
+
+TEST(Chat, AQuestionThatIsTooLongLeavesTheConversationAsItWas) {
+  const test::TemporaryFile chat_template(
+      "template.jinja",
+      std::string("{% if messages[-1].content == 'count' %}{{ raise_exception(messages | length ~ ' of them') }}"
+                  "{% endif %}") +
+          kTemplate);
+  const test::TemporaryFolder state;
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), {"--devices", "CPU0"});
+  AtTerminal program(args, state.path());
+  program.until("> ");
+  program.type("Who is the LORD?\r");
+  program.until("\r\n> ");
+  std::string question;
+  for (int i = 0; i < 100; ++i) question += "zebra ";
+  program.type(question + "\r");
+  EXPECT_THAT(program.until("use -c "), Not(HasSubstr("forgotten")));
+  program.until("> ");
+  program.type("count\r");
+  program.until("refuses the conversation: 3 of them");
   program.until("> ");
   program.type("\x04");
   program.end();
