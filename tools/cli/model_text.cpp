@@ -34,7 +34,10 @@ constexpr std::array kFileTypes = std::to_array<FileType>({
     {16, "Q5_K_S"},
     {17, "Q5_K_M"},
     {18, "Q6_K"},
+    {25, "IQ4_NL"},
+    {30, "IQ4_XS"},
     {32, "BF16"},
+    {38, "MXFP4_MOE"},
 });
 
 /// The type that most bytes of the weights are of.
