@@ -19,7 +19,7 @@ void glm4moe(Decoder& d) {
 }
 
 void read_glm4moe(const HparamsReader& in, Hparams& h) {
-  if (!in.has("expert_gating_func")) h.routing.gating = Gating::kSigmoid;
+  if (in.count_or_zero("expert_gating_func") == 0) h.routing.gating = Gating::kSigmoid;
   h.routing.normalised = in.flag_or("expert_weights_norm", true);
   read_expert_width(in, h);
   for (LayerHparams& layer : h.per_layer) layer.shared_ff = in.count_or_zero("expert_shared_count") * layer.ff;

@@ -9,6 +9,10 @@
 
 namespace shoal::models {
 
+float yarn_magnitude(const RopeParams& rope) {
+  return rope.ext_factor == 0.0f ? 1.0f : 1.0f - 0.1f * std::log(rope.freq_scale);
+}
+
 std::vector<bool> HparamsReader::pattern_or(std::string_view name, int64_t layers, int64_t fallback) const {
   const GgufValue* value = file_.find_value(key(name));
   if (value != nullptr && value->type == GgufType::kArray) {
@@ -81,12 +85,15 @@ void scale_linear(const HparamsReader& in, Hparams& h) {
 void scale_yarn(const HparamsReader& in, Hparams& h) {
   scale_linear(in, h);
   h.rope.ext_factor = in.not_negative_or("rope.scaling.yarn_ext_factor", 1.0f);
-  h.rope.attn_factor *= in.positive_or("rope.scaling.yarn_attn_factor", 1.0f);
   h.rope.beta_fast = in.positive_or("rope.scaling.yarn_beta_fast", h.rope.beta_fast);
   h.rope.beta_slow = in.positive_or("rope.scaling.yarn_beta_slow", h.rope.beta_slow);
-  // The part of the magnitude that the model was trained without.
-  const float without = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
-  h.rope.attn_factor /= 1.0f + 0.1f * without * std::log(1.0f / h.rope.freq_scale);
+  if (in.has("rope.scaling.yarn_attn_factor")) {
+    h.rope.attn_factor *= in.positive("rope.scaling.yarn_attn_factor") / yarn_magnitude(h.rope);
+  } else {
+    // The part of the magnitude that the model was trained without.
+    const float without = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
+    h.rope.attn_factor /= 1.0f + 0.1f * without * std::log(1.0f / h.rope.freq_scale);
+  }
   const int64_t original = in.count_or_zero("rope.scaling.original_context_length");
   h.rope.original_context = original == 0 ? h.context : original;
 }
@@ -126,7 +133,7 @@ Gating read_gating(const HparamsReader& in) {
 
 void read_groups(const HparamsReader& in, Hparams& h) {
   Routing& routing = h.routing;
-  routing.groups = in.count_or("expert_group_count", 1);
+  routing.groups = std::max<int64_t>(1, in.count_or_zero("expert_group_count"));
   if (routing.groups == 1) return;
   in.need(h.experts % routing.groups == 0 && h.experts / routing.groups >= 2, "expert_group_count",
           "is {}, which does not divide {} experts into groups of two or more", routing.groups, h.experts);

@@ -111,6 +111,9 @@ class HparamsReader {
   std::string prefix_;
 };
 
+/// What the rotation multiplies by itself; files have the whole magnitude (attention_factor of transformers).
+float yarn_magnitude(const RopeParams& rope);
+
 /// Which layers attend to the last attention.sliding_window positions only: sliding_window_pattern says so for each, or
 /// is a period n, of which the last layer sees everything. `window` and `period` are what absent keys mean; without a
 /// window, or with a period of 0, no layer has one.

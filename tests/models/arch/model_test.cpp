@@ -64,6 +64,23 @@ TEST(Hparams, DefaultsWhatTheFileLeavesOut) {
   EXPECT_FLOAT_EQ(h.rope.freq_scale, 1.0f);
 }
 
+// 0 groups, and a gating that the file does not say, mean what absent keys do.
+TEST(Hparams, ZerosOfExpertsMeanNone) {
+  for (const bool zeros : {false, true}) {
+    SyntheticModel synthetic;
+    synthetic.h.architecture = "glm4moe";
+    synthetic.keys = [zeros](test::GgufWriter& writer) {
+      writer.add<uint32_t>("glm4moe.expert_count", 4).add<uint32_t>("glm4moe.expert_used_count", 2);
+      if (zeros) writer.add<uint32_t>("glm4moe.expert_group_count", 0).add<uint32_t>("glm4moe.expert_gating_func", 0);
+    };
+    const GgufFile file(synthetic.write());
+    const Architecture& architecture = find_architecture("glm4moe", file.path());
+    const Hparams h = read_hparams(file, architecture.rope, architecture.read);
+    EXPECT_EQ(h.routing.groups, 1);
+    EXPECT_EQ(h.routing.gating, Gating::kSigmoid);
+  }
+}
+
 TEST(Hparams, ReadsCountsOfEachLayer) {
   SyntheticModel synthetic;
   synthetic.h.per_layer.assign(2, synthetic.h);
@@ -184,13 +201,18 @@ TEST(Hparams, ReadsTheYarnKeys) {
                                      {"scaling.yarn_beta_fast", 16.0f},
                                      {"scaling.yarn_beta_slow", 2.0f}});
   EXPECT_FLOAT_EQ(rope.ext_factor, 0.5f);
-  EXPECT_FLOAT_EQ(rope.attn_factor, 4.5f);
+  EXPECT_FLOAT_EQ(rope.attn_factor * (1 + 0.1f * std::log(4.0f)), 4.5f);  // which the rotation multiplies by
   EXPECT_FLOAT_EQ(rope.beta_fast, 16.0f);
   EXPECT_FLOAT_EQ(rope.beta_slow, 2.0f);
   EXPECT_EQ(rope.original_context, 64);  // the model's own where the file names no other
   rope = rope_of("yarn", {});
   EXPECT_FLOAT_EQ(rope.beta_fast, 32.0f);
   EXPECT_FLOAT_EQ(rope.beta_slow, 1.0f);
+  // OLMo 3's, whatever the file calls it: not once more on top of the rotation's own.
+  rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.2079441541679836f}});
+  EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
+  rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.0f}});
+  EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f / 1.2079441541679836f);
   // The magnitude counts for every type; the rest of them only for yarn.
   rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
