@@ -94,7 +94,7 @@ struct Loaded {
       const TensorRole role = tensor.spec->role;
       if (role == TensorRole::kEmbedding && !model->is_tied()) continue;
       const double used = role == TensorRole::kExperts
-                              ? static_cast<double>(hparams.experts_used) / static_cast<double>(hparams.experts)
+                              ? static_cast<double>(hparams.experts_used) / static_cast<double>(tensor.spec->shape[2])
                               : 1;
       bytes += used * static_cast<double>(model->weights.find(tensor.spec->name)->bytes());
     }

@@ -121,11 +121,17 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
     models::Session session(*deployment_.model, *deployment_.placement, deployment_.placement->init(),
                             options_.session(test));
     let_stop(session, *deployment_.placement, stop);
-    for (size_t done = 0; done < filled.size(); done += static_cast<size_t>(session.batch())) {
-      go_on();
-      session.evaluate(filled.subspan(done, std::min(filled.size() - done, static_cast<size_t>(session.batch()))));
-      session.scheduler().synchronize();
-    }
+    // Layers with a window may have lost what a run has to begin with.
+    const auto go_to_depth = [&] {
+      if (session.position() > 0 && session.can_rewind(test.depth)) return session.rewind(test.depth);
+      session.rewind(0);
+      for (size_t done = 0; done < filled.size(); done += static_cast<size_t>(session.batch())) {
+        go_on();
+        session.evaluate(filled.subspan(done, std::min(filled.size() - done, static_cast<size_t>(session.batch()))));
+        session.scheduler().synchronize();
+      }
+    };
+    go_to_depth();
     if (options_.warmup) {
       go_on();
       const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " warm-up"});
@@ -133,7 +139,7 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
     }
     for (int i = 0; i < options_.repetitions; ++i) {
       go_on();
-      session.rewind(test.depth);
+      go_to_depth();
       const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " run ", std::to_string(i + 1)});
       const auto start = std::chrono::steady_clock::now();
       run(session, test, tokens);

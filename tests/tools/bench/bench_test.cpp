@@ -124,11 +124,11 @@ TEST(BenchText, KnowsTheCommit) {
   EXPECT_THAT(build_commit(), ContainsRegex("^([0-9a-f]{9,40}[+]?|unknown)$"));
 }
 
-/// The small model on a device of one thread.
-BenchRunner small_runner(const BenchOptions& options, int64_t context) {
+/// A model on a device of one thread.
+BenchRunner small_runner(const BenchOptions& options, int64_t context, const std::string& model = kModel) {
   cpu::configure("devices=1,threads=1");
   models::DeviceGroups devices{find_devices({"CPU0"})};
-  Deployment deployment = resolve({models::open_model(kModel), devices, {}, {context, 64}});
+  Deployment deployment = resolve({models::open_model(model), devices, {}, {context, 64}});
   load(deployment);
   return BenchRunner(std::move(deployment), options);
 }
@@ -143,6 +143,13 @@ TEST(BenchRunnerTest, MeasuresEachRepetition) {
   ASSERT_EQ(generation.ns.size(), 3u);
   for (const int64_t ns : prompt.ns) EXPECT_GT(ns, 0);
   for (const int64_t ns : generation.ns) EXPECT_GT(ns, 0);
+}
+
+// A window of 29: after a run the caches have forgotten what was before it.
+TEST(BenchRunnerTest, ModelsWithWindowsAreMeasuredAtDepths) {
+  BenchRunner runner = small_runner({.repetitions = 2}, 400, SHOAL_REFERENCE_MODELS "/gemma3.gguf");
+  EXPECT_EQ(runner.measure({.prompt = 200, .depth = 100, .ubatch = 32}).ns.size(), 2u);
+  EXPECT_EQ(runner.measure({.generate = 100, .depth = 100, .ubatch = 32}).ns.size(), 2u);
 }
 
 TEST(BenchRunnerTest, LongerTestsTakeLonger) {
