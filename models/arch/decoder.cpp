@@ -271,7 +271,7 @@ Tensor* Decoder::rope_factors() {
                            "rope_factors_long and rope_factors_short belong together, and one is missing; convert the "
                            "model again");
   if (for_all != nullptr) return for_all;
-  return cache_.rows > h_.rope.original_context ? for_long : for_short;
+  return is_long(h_, cache_.rows) ? for_long : for_short;
 }
 
 Tensor* Decoder::rms_norm(Tensor* x, std::string_view of, std::string_view result) {

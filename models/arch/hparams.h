@@ -76,6 +76,11 @@ struct Hparams : LayerHparams {
   }
 };
 
+/// Does a context take the factors of rope for long ones, in models that have two lists?
+inline bool is_long(const Hparams& h, int64_t context) {
+  return context > h.rope.original_context;
+}
+
 class HparamsReader;
 /// What an architecture has beyond the keys that all have. Gets the model with all of `per_layer` filled in.
 using ReadHparams = void (*)(const HparamsReader& in, Hparams& h);

@@ -40,7 +40,7 @@ struct Header {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
   uint32_t dtype_k = 0, dtype_v = 0;  ///< numbers of GGUF
-  uint32_t reserved = 0;
+  uint32_t long_factors = 0;          ///< 1: keys are turned by rope_factors_long
   uint64_t model = 0;
   uint64_t rows = 0;
   uint64_t checksum = 0;  ///< of the header with 0 here, and of all that follows
@@ -83,11 +83,20 @@ uint64_t checksum(Header header, std::span<const std::byte> rows) {
   return hash.value();
 }
 
+/// See Decoder::rope_factors().
+bool uses_long_factors(const Session& session) {
+  const Model& model = session.model();
+  const bool has_both =
+      model.weights.find("rope_factors_long.weight") != nullptr && model.weights.find("rope_freqs.weight") == nullptr;
+  return has_both && is_long(model.hparams, session.context());
+}
+
 Header header_for(const Session& session, int64_t rows) {
   Header header;
   header.dtype_k = traits(session.cache().k.front()->dtype).gguf_type;
   header.dtype_v = traits(session.cache().v.front()->dtype).gguf_type;
   header.model = fingerprint(session.model());
+  header.long_factors = uses_long_factors(session) ? 1 : 0;
   header.rows = static_cast<uint64_t>(rows);
   return header;
 }
@@ -151,6 +160,12 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
   require<InvalidArgument>(header.model == own.model,
                            "the state belongs to another model than {}; restore it with its own",
                            session.model().file.path());
+  require<InvalidArgument>(header.long_factors == own.long_factors,
+                           "the state is of a context {} the {} tokens that the model was first trained on, where keys "
+                           "are turned by other factors; use a context {} them, too",
+                           header.long_factors != 0 ? "beyond" : "within",
+                           session.model().hparams.rope.original_context,
+                           header.long_factors != 0 ? "beyond" : "within");
   require<InvalidArgument>(
       header.dtype_k == own.dtype_k && header.dtype_v == own.dtype_v,
       "the state has keys of {} and values of {}, the cache {} and {}; use a cache of the same types",

@@ -1,5 +1,6 @@
 // What a session has in its KV cache, as bytes that another session goes on from: one of the same model on other
-// devices, with other shares, or with another context.
+// devices, with other shares, or with another context (of models that turn keys by other factors in long ones, a long
+// one for a long one).
 //
 //   std::vector<std::byte> state = save_state(session);      // after 40 tokens, say
 //   restore_state(other, state);                             // other.position() == 40
@@ -8,8 +9,8 @@
 // A state is positions [0, position) of every cache tensor, or of layers with a window the last ones, in the order of a
 // contiguous tensor, whatever the devices, the context and the batches are, behind a header that is checked: what it
 // is, its version, which model it belongs to (hyper-parameters, names, types and shapes of the weights, and the first
-// bytes of each), types of the cache, rows, a checksum. Numbers are little-endian. Blocking; one thread at a time may
-// use a session.
+// bytes of each), by which factors keys are turned, types of the cache, rows, a checksum. Numbers are little-endian.
+// Blocking; one thread at a time may use a session.
 #pragma once
 
 #include <cstddef>

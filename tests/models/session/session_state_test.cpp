@@ -72,6 +72,29 @@ TEST_P(SessionState, GoesOnAnywhere) {
 INSTANTIATE_TEST_SUITE_P(Types, SessionState, ::testing::Values(DType::kF16, DType::kF32, DType::kQ8_0),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
+// Phi's long contexts turn keys by other factors than its short ones.
+TEST(SessionStates, KeysTurnedByOtherFactorsAreRefused) {
+  const std::string path = SHOAL_REFERENCE_MODELS "/phi3-short.gguf";  // trained on 400 tokens
+  const auto state_in = [&](int64_t context) {
+    LoadedModel loaded(path, 1, "", {.context = context, .batch = 8});
+    loaded.session->evaluate(std::vector<int32_t>{1, 2, 3});
+    return save_state(*loaded.session);
+  };
+  const auto restored_in = [&](int64_t context, const Bytes& state) -> std::string {
+    LoadedModel loaded(path, 1, "", {.context = context, .batch = 8});
+    try {
+      restore_state(*loaded.session, state);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(restored_in(400, state_in(100)), "");
+  EXPECT_EQ(restored_in(401, state_in(512)), "");
+  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("within the 400 tokens that the model was first trained on"));
+  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("beyond the 400 tokens"));
+}
+
 TEST(SessionStates, RewindingGivesPrefixes) {
   LoadedModel loaded(tiny_model_path("q8_0"), 2, "3,1", {.context = 64});
   Session& session = *loaded.session;
