@@ -1,5 +1,5 @@
 // Tokens that are cut out of a text before it is encoded: control tokens, which only templates may write, and
-// user-defined ones, which anybody may. From left to right the longest one at each place is taken.
+// user-defined ones, which users may, too. From left to right the longest one at each place is taken.
 //
 //   <|im_start|>user\nWhat is <|im_end|>?<|im_end|>\n     with "What is <|im_end|>?" a user's text
 //   one token        ^^^^^^^ text ^^^^^^ one token
@@ -18,7 +18,7 @@
 
 namespace shoal::models {
 
-/// Part of a text: what a template says, or what somebody wrote into it.
+/// Part of a text: of a template, or of a user.
 struct TextPart {
   std::string_view text;
   bool is_template = false;

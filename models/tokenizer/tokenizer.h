@@ -53,7 +53,7 @@ class Tokenizer {
   /// such as <|im_end|>.
   bool is_end(Token id) const;
 
-  /// Token ids of a text that somebody wrote, with the BOS and EOS that the file asks for.
+  /// Token ids of a user's text, with the BOS and EOS that the file asks for.
   std::vector<Token> encode(std::string_view text) const;
   /// The same of the parts one after the other. A template may write the BOS itself: there is one then, too.
   std::vector<Token> encode(std::span<const TextPart> parts) const;

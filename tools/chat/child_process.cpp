@@ -40,7 +40,7 @@ void require_call(bool worked, const std::string& program, int code) {
                        std::generic_category().message(code));
 }
 
-/// A file without a name: however long the input is, nobody waits for the program to read it.
+/// A file without a name: however long the input is, this program does not wait until it is read.
 void fill(int file, std::string_view input, const std::string& program) {
   for (size_t done = 0; done < input.size();) {
     const ssize_t count = write(file, input.data() + done, input.size() - done);

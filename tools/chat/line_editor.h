@@ -1,4 +1,4 @@
-// Reads what somebody types, with editing and history where there is a terminal (libedit), and else line by line.
+// Reads lines that a user types, with editing and history where there is a terminal (libedit), and else line by line.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class LineEditor {
     std::string text;      ///< a "\" at the end of a line continues it on the next
   };
   Input read();
-  /// Does somebody sit there?
+  /// Does it read from a terminal?
   bool is_terminal() const { return terminal_ != nullptr; }
 
  private:

@@ -142,7 +142,7 @@ void converse(Chat& chat, LineEditor& editor) {
     }
     if (!interrupted()) continue;
     forget_interrupt();
-    if (interrupted() || isatty(STDIN_FILENO) == 0) return;  // it was SIGTERM, or nobody is there to ask on
+    if (interrupted() || isatty(STDIN_FILENO) == 0) return;  // it was SIGTERM, or there is no user
   }
 }
 

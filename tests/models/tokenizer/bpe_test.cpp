@@ -106,8 +106,8 @@ TEST(ByteBpe, BadFilesAreRefused) {
   };
   EXPECT_EQ(error_after([](ByteVocabulary&) {}), "");
   EXPECT_THAT(
-      error_after([](ByteVocabulary& v) { v.pre = "nobody's\n"; }),
-      HasSubstr(R"(key 'tokenizer.ggml.pre' is 'nobody's\x0a', which is not supported; use a model with one of: )"));
+      error_after([](ByteVocabulary& v) { v.pre = "unknown's\n"; }),
+      HasSubstr(R"(key 'tokenizer.ggml.pre' is 'unknown's\x0a', which is not supported; use a model with one of: )"));
   for (const char* merge : {"", " ", "ab", "a ", " b"}) {
     EXPECT_THAT(
         error_after([&](ByteVocabulary& v) {

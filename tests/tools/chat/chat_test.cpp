@@ -193,7 +193,7 @@ class AtTerminal {
     return before;
   }
   void signal(int number) { ASSERT_EQ(kill(pid_, number), 0); }
-  /// Waits for the end, with this exit code. Reads on meanwhile: a program whose terminal nobody reads may wait, too.
+  /// Waits for the end, with this exit code. Reads on meanwhile: a program whose terminal is not read may wait, too.
   void end(int code = 0) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (read_before(deadline)) continue;
