@@ -32,6 +32,8 @@ struct Flags {
   FitFlags fit;
   GenerationFlags generation;
   ChatFlags chat;
+  PromptFlags prompt;
+  std::optional<std::string> first;  ///< question
 };
 
 /// Answers one question after the other, as far as possible from what the session's caches hold.
@@ -122,9 +124,27 @@ class Chat {
   std::vector<int32_t> cached_;  ///< the tokens that the session's caches hold
 };
 
-void converse(Chat& chat, LineEditor& editor) {
+/// False where the conversation ends with it.
+bool ask(Chat& chat, const LineEditor& editor, const std::string& question) {
+  try {
+    chat.answer(question);
+  } catch (const InvalidArgument& error) {
+    if (!editor.is_terminal()) throw;
+    write_err(fmt::format("shoal: error: {}\n", error.what()));
+  }
+  if (!interrupted()) return true;
+  if (isatty(STDIN_FILENO) == 0) return false;  // there is no user
+  forget_interrupt();
+  return !interrupted();  // it was not SIGTERM
+}
+
+void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& first) {
+  const bool has_first = first && first->find_first_not_of(kSpace) != std::string::npos;
+  if (has_first && !ask(chat, editor, *first)) return;
   while (true) {
     const LineEditor::Input input = editor.read();
+    if (isatty(STDIN_FILENO) != 0) forget_interrupt();  // Ctrl-C before the line was there
+    if (interrupted()) return;                          // SIGTERM
     const size_t begin = input.text.find_first_not_of(kSpace), last = input.text.find_last_not_of(kSpace);
     const bool is_blank = begin == std::string::npos;
     const std::string command = is_blank ? "" : input.text.substr(begin, last + 1 - begin);
@@ -134,15 +154,7 @@ void converse(Chat& chat, LineEditor& editor) {
       chat.clear();
       continue;
     }
-    try {
-      chat.answer(input.text);
-    } catch (const InvalidArgument& error) {
-      if (!editor.is_terminal()) throw;
-      write_err(fmt::format("shoal: error: {}\n", error.what()));
-    }
-    if (!interrupted()) continue;
-    forget_interrupt();
-    if (interrupted() || isatty(STDIN_FILENO) == 0) return;  // it was SIGTERM, or there is no user
+    if (!ask(chat, editor, input.text)) return;
   }
 }
 
@@ -166,7 +178,7 @@ int chat(Flags& flags) {
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
   LineEditor editor;
   if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /clear begins another.\n");
-  converse(conversation, editor);
+  converse(conversation, editor, flags.first);
   return interrupted() ? interrupt_code() : kSuccess;
 }
 
@@ -176,6 +188,7 @@ CommandBody define_chat(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   flags->generation.options.count = -1;
   flags->model.add_to(app);
+  flags->prompt.add_to(app);
   flags->chat.add_to(app);
   flags->generation.add_to(app);
   flags->context.add_to(app);
@@ -186,6 +199,7 @@ CommandBody define_chat(CLI::App& app) {
   flags->fit.add_to(app);
   return [flags] {
     flags->devices.check();
+    if (flags->prompt.given()) flags->first = flags->prompt.read();
     catch_interrupts();
     return chat(*flags);
   };

@@ -81,6 +81,19 @@ TEST(Chat, AQuestionWithoutAnAnswerIsForgotten) {
   EXPECT_THAT(finished.err.substr(finished.err.find(warning) + warning.size()), HasSubstr(warning));
 }
 
+TEST(Chat, TheFirstQuestionMayBeGiven) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  const test::TemporaryFile both("both.txt", "Who is \\\nthe LORD?\nAnd Moses?\n"),
+      first("first.txt", "Who is \nthe LORD?\n"), rest("rest.txt", "And Moses?\n");
+  auto args = chat_args("chat", chat_template);
+  const std::string expected = run(args, {.in = both.path}).out;
+  ASSERT_EQ(std::count(expected.begin(), expected.end(), '\n'), 2) << expected;
+  args.insert(args.end(), {"-f", first.path});
+  EXPECT_EQ(run(args, {.in = rest.path}).out, expected);
+  args.back() = "-";
+  EXPECT_EQ(run(args, {.in = first.path}).out, expected.substr(0, expected.find('\n') + 1));
+}
+
 TEST(Chat, OneQuestionIsAskedByRun) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   auto args = chat_args("run", chat_template);
@@ -265,6 +278,15 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
   program.until("> ");
   program.type("\x04");
   program.end();
+}
+
+TEST(Chat, ABlankFirstQuestionIsNone) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate), none("none.txt", "\n");
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), {"-p", " "});
+  const Finished finished = run(args, {.in = none.path});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.out, "");
 }
 
 TEST(Chat, AQuestionThatIsTooLongLeavesTheConversationAsItWas) {
