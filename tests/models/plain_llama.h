@@ -169,20 +169,31 @@ class PlainLlama {
     return linear(down, hidden, index);
   }
 
+  /// What the gating function makes of a router's logits.
+  void gate(Row& logits) const {
+    const Gating gating = h_.routing.gating;
+    if (gating == Gating::kSoftMax) soft_max(logits);
+    for (double& value : logits) {
+      if (gating == Gating::kSigmoid) value = 1 / (1 + std::exp(-value));
+      if (gating == Gating::kSqrtSoftplus) value = std::sqrt(std::log1p(std::exp(value)));
+    }
+  }
+
   Row experts(const std::string& prefix, const Row& x) const {
-    Row probabilities = times(prefix + "ffn_gate_inp.weight", x);
-    soft_max(probabilities);
-    std::vector<int64_t> order(probabilities.size());
+    Row all = times(prefix + "ffn_gate_inp.weight", x);
+    gate(all);
+    std::vector<int64_t> order(all.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return probabilities[a] > probabilities[b]; });
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return all[a] > all[b]; });
     order.resize(h_.experts_used);
-    double total = 0.0;
-    for (int64_t expert : order) total += probabilities[expert];
+    Row weights;
+    for (int64_t expert : order) weights.push_back(all[expert]);
+    if (h_.routing.gating == Gating::kSoftMaxOfChosen) soft_max(weights);
+    const double total = h_.routing.normalised ? std::accumulate(weights.begin(), weights.end(), 0.0) : 1;
     Row out(h_.embd);
-    for (int64_t expert : order) {
-      Row each = ffn(prefix + "ffn_gate_exps", prefix + "ffn_up_exps", prefix + "ffn_down_exps", expert, x);
-      for (double& value : each) value *= probabilities[expert] / total;
+    for (size_t i = 0; i < order.size(); ++i) {
+      Row each = ffn(prefix + "ffn_gate_exps", prefix + "ffn_up_exps", prefix + "ffn_down_exps", order[i], x);
+      for (double& value : each) value *= weights[i] / total * h_.routing.scale;
       add(out, each);
     }
     return out;

@@ -20,6 +20,14 @@ namespace {
 
 const std::vector<int32_t> kText{3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
 
+void add_experts(SyntheticModel& m, Gating gating, bool normalised) {
+  m.h.experts = 5, m.h.experts_used = 2;
+  m.keys = [=](test::GgufWriter& writer) {
+    writer.add("llama.expert_gating_func", static_cast<uint32_t>(gating)).add("llama.expert_weights_norm", normalised);
+    writer.add("llama.expert_weights_scale", 1.5f);
+  };
+}
+
 struct Variant {
   const char* name;
   std::function<void(SyntheticModel&)> edit;
@@ -60,6 +68,11 @@ const Variant kVariants[] = {
        };
      }},
     {"experts", [](SyntheticModel& m) { m.h.experts = 5, m.h.experts_used = 2; }},
+    {"experts_by_sigmoid", [](SyntheticModel& m) { add_experts(m, Gating::kSigmoid, false); }},
+    {"experts_by_sigmoid_normalised", [](SyntheticModel& m) { add_experts(m, Gating::kSigmoid, true); }},
+    {"experts_by_soft_max_of_the_chosen", [](SyntheticModel& m) { add_experts(m, Gating::kSoftMaxOfChosen, false); }},
+    {"experts_by_root_of_softplus", [](SyntheticModel& m) { add_experts(m, Gating::kSqrtSoftplus, false); }},
+    {"experts_by_root_of_softplus_normalised", [](SyntheticModel& m) { add_experts(m, Gating::kSqrtSoftplus, true); }},
     {"one_expert", [](SyntheticModel& m) { m.h.experts = 3, m.h.experts_used = 1; }},
     {"one_kv_head", [](SyntheticModel& m) { m.h.kv_heads = 1; }},
     {"odd_heads", [](SyntheticModel& m) { m.h.heads = 6, m.h.kv_heads = 3, m.h.vocab = 97; }},
