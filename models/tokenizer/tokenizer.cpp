@@ -113,7 +113,8 @@ const std::set<std::string_view> kEndTexts{"<|eot_id|>",
 /// Those of them that are also found in texts: only tokens that the file calls special.
 const std::set<std::string_view> kPlainEndTexts{"</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "[e~["};
 
-/// The same, known by their text. Users may write these where the file says so.
+/// Tokens that separate files and repositories in models of code, by their text. Users may write those that the file
+/// has as user-defined.
 const std::set<std::string_view> kCodeEndTexts{"<|fim_pad|>",   "<fim_pad>",  "<fim-pad>",  "<|fim_repo|>",
                                                "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
 /// Of Phi 3, whose other control tokens have white space after them as a part, which no key says.

@@ -49,8 +49,8 @@ class Tokenizer {
   /// The file does not name how texts are cut into pieces (tokenizer.ggml.pre); they are cut as GPT-2's, which may not
   /// be what the model was trained on.
   bool guesses_pieces() const { return guesses_pieces_; }
-  /// Generation stops at these: EOS, the file's end-of-turn and end-of-message tokens, and those with the text of one,
-  /// such as <|im_end|>.
+  /// Generation stops at these: EOS, the file's end-of-turn and end-of-message tokens, those with the text of one, such
+  /// as <|im_end|>, and in models of code what separates files.
   bool is_end(Token id) const;
 
   /// Token ids of a user's text, with the BOS and EOS that the file asks for.
