@@ -78,23 +78,59 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// In a kernel of launch_early(): returns when everything queued before it has ended and its stores are seen. Before
+/// that a thread reads only what no queued work writes (weights), and writes no global memory. At least one thread of
+/// the grid calls it, also where there is nothing to do.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// From here on the next kernel may start where this one leaves room, if it is one of launch_early().
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// Lets a kernel be launched with this many bytes of dynamic shared memory; never fewer than before, as other threads
 /// may launch it as well. Thread-safe.
 void allow_shared_bytes(const void* kernel, size_t bytes);
 
-/// Queues a kernel. Errors of the launch stay for cudaGetLastError().
+enum class Start : bool { kAfterPrevious, kEarly };
+
 template <class... Parameters, class... Arguments>
-void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-            Arguments&&... arguments) {
+void launch_at(Start start, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+               size_t shared_bytes, Arguments&&... arguments) {
   if (shared_bytes > 48 * 1024) {
     allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
   }
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = start == Start::kEarly ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+/// Queues a kernel. Errors of the launch stay for cudaGetLastError().
+template <class... Parameters, class... Arguments>
+void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+            Arguments&&... arguments) {
+  launch_at(Start::kAfterPrevious, stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+}
+/// The same for a kernel that calls wait_for_previous(), by a LaunchContext: where the GPU can, it starts while the one
+/// before it still runs.
+template <class Context, class... Parameters, class... Arguments>
+void launch_early(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                  Arguments&&... arguments) {
+  const Start start = context.gpu.compute_capability >= 90 ? Start::kEarly : Start::kAfterPrevious;
+  launch_at(start, context.stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace shoal::cuda

@@ -34,6 +34,7 @@ struct LaunchSize {
   dim3 block;
   size_t shared_bytes = 0;
   std::source_location where;  ///< the line that launches, for messages
+  bool early = false;          ///< it may start before what was queued before it has ended
 };
 
 struct Warp;

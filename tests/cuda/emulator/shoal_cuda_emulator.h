@@ -58,6 +58,12 @@ struct LaunchPlace {
   requires std::is_convertible_v<const Stream&, cudaStream_t>
   // NOLINTNEXTLINE(google-explicit-constructor)
   LaunchPlace(const Stream& on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
+  /// Or of a LaunchContext.
+  template <class Context>
+  requires requires(const Context& context) { context.gpu; }
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  LaunchPlace(const Context& on, std::source_location at = std::source_location::current())
+      : stream(on.stream), where(at) {}
 };
 
 /// Queues a kernel on a stream or adds it to what the stream captures; errors stay for cudaGetLastError().
@@ -69,6 +75,8 @@ void check_aligned(const void* address, size_t alignment);
 void copy_16(void* shared, const void* global, bool valid);
 void commit_copies();
 void wait_for_copies(unsigned pending_groups);
+void wait_for_previous();
+void let_next_start();
 
 }  // namespace emulator
 
@@ -110,17 +118,37 @@ inline void copy_async_wait() {
   emulator::wait_for_copies(kPending);
 }
 
+inline void wait_for_previous() {
+  emulator::wait_for_previous();
+}
+inline void let_next_start() {
+  emulator::let_next_start();
+}
+
+enum class Start : bool { kAfterPrevious, kEarly };
+
 template <class... Parameters, class... Arguments>
-void launch(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-            Arguments&&... arguments) {
+void launch_at(Start start, emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+               size_t shared_bytes, Arguments&&... arguments) {
   static_assert((!std::is_reference_v<Parameters> && ...), "parameters of kernels are passed by value");
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "parameters of kernels are copied as bytes");
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "more parameters than every GPU takes");
-  emulator::launch_kernel(place.stream, emulator::LaunchSize{grid, block, shared_bytes, place.where},
+  emulator::launch_kernel(place.stream,
+                          emulator::LaunchSize{grid, block, shared_bytes, place.where, start == Start::kEarly},
                           reinterpret_cast<const void*>(kernel),
                           [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
                             std::apply(kernel, values);
                           });
+}
+template <class... Parameters, class... Arguments>
+void launch(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+            Arguments&&... arguments) {
+  launch_at(Start::kAfterPrevious, place, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+}
+template <class... Parameters, class... Arguments>
+void launch_early(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                  size_t shared_bytes, Arguments&&... arguments) {
+  launch_at(Start::kEarly, place, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace shoal::cuda
