@@ -82,7 +82,7 @@ void CudaPlan::compile() {
 
 void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers) {
   while (!nodes.empty()) {
-    const FusedNodes found = fuse(nodes, readers);
+    const FusedNodes found = fuse(nodes, readers, backend_.cuda_device().gpu().traits);
     steps_.push_back({found.run, nodes.first(found.count)});
     nodes = nodes.subspan(found.count);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "devices/cuda/ops/fused_norm.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -118,45 +119,61 @@ void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
   mul_mat_add_run(context, *nodes[0], addend_of(*nodes[1], *nodes[0]), *nodes[1]);
 }
 
-/// The products of one b that begin these nodes, in one form of its columns, as far as none of them goes with what
-/// follows it. b is prepared once, in the workspace of the last one: it is the only one that nothing lies on while all
-/// of them run.
-size_t count_products(Nodes nodes, const Readers& readers) {
-  const auto goes_on = [&](size_t i) {
-    const Nodes rest = nodes.subspan(i);
-    return is_product(*rest[0]) && !(rest.size() > 2 && fits_gated_products(rest, readers)) &&
-           !(rest.size() > 1 && fits_product_and_sum(rest, readers));
-  };
-  size_t count = 0;
-  while (count < nodes.size() && goes_on(count) && mul_mat_many_supports(nodes.first(count + 1))) ++count;
-  const auto is_safe = [&](const Tensor& last, Nodes products) {
-    return std::all_of(products.begin(), products.end(), [&](const Tensor* one) {
-      return !is_on_workspace(*one, last) && !is_on_workspace(*one->src[0], last) &&
-             std::none_of(products.begin(), products.end(), [&](const Tensor* other) {
-               return overlap(*one, *other->src[0]) || overlap(*one, *other->src[1]) ||
-                      (one != other && overlap(*one, *other));
-             });
-    });
-  };
-  while (count > 1 && !is_safe(*nodes[count - 1], nodes.first(count))) --count;
-  return count;
+/// No result lies on what another of these products reads, nor on the workspace that holds the columns.
+bool are_apart(Nodes nodes) {
+  const std::vector<JoinedProduct> products = joined_products(nodes);
+  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Tensor* node) { return is_product(*node); });
+  const Tensor& b = *nodes[0]->src[1];
+  return std::all_of(products.begin(), products.end(), [&](const JoinedProduct& one) {
+    const auto is_apart = [&](const JoinedProduct& other) {
+      const bool addend = other.addend && &other != &one && overlap(*one.out, *other.addend);
+      return !overlap(*one.out, *other.a) && !addend && (&one == &other || !overlap(*one.out, *other.out));
+    };
+    const auto on_workspace = [&](const Tensor* tensor) { return tensor && is_on_workspace(*tensor, **last); };
+    return !overlap(*one.out, b) && std::all_of(products.begin(), products.end(), is_apart) && !on_workspace(one.out) &&
+           !on_workspace(one.a) && !on_workspace(one.addend);
+  });
 }
 
-/// Longer ones first.
+/// How many nodes are products of one b, each with its sum where it has one, as far as none is a gate; 0 where
+/// there are no two products. b is prepared once, in the workspace of the last one: it is the only one that nothing
+/// lies on while all of them run.
+size_t count_products(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
+  std::vector<size_t> ends{0};  // of the products so far
+  while (ends.back() < nodes.size()) {
+    const Nodes rest = nodes.subspan(ends.back());
+    if (!is_product(*rest[0]) || (rest.size() > 2 && fits_gated_products(rest, readers))) break;
+    const size_t end = ends.back() + (rest.size() > 1 && fits_product_and_sum(rest, readers) ? 2 : 1);
+    if (!mul_mat_many_supports(nodes.first(end), gpu)) break;
+    ends.push_back(end);
+  }
+  while (ends.size() > 2 && !are_apart(nodes.first(ends.back()))) ends.pop_back();
+  return ends.size() > 2 ? ends.back() : 0;
+}
+
+/// Longer ones first. Several products of one b come before a product with its sum.
 constexpr std::array kPatterns = std::to_array<Pattern>({
     {3, fits_sum_and_norm, run_sum_and_norm},
     {3, fits_gated_products, run_gated_products},
+});
+constexpr std::array kPairs = std::to_array<Pattern>({
     {2, fits_product_and_sum, run_product_and_sum},
     {2, fits_norm, run_norm},
 });
 
 }  // namespace
 
-FusedNodes fuse(Nodes nodes, const Readers& readers) {
-  for (const Pattern& pattern : kPatterns) {
-    if (pattern.count <= nodes.size() && pattern.fits(nodes, readers)) return {pattern.count, pattern.run};
+FusedNodes fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
+  const auto fits = [&](const Pattern& pattern) {
+    return pattern.count <= nodes.size() && pattern.fits(nodes, readers);
+  };
+  if (const auto found = std::find_if(kPatterns.begin(), kPatterns.end(), fits); found != kPatterns.end()) {
+    return {found->count, found->run};
   }
-  if (const size_t count = count_products(nodes, readers); count > 1) return {count, mul_mat_many_run};
+  if (const size_t count = count_products(nodes, readers, gpu); count > 0) return {count, mul_mat_many_run};
+  if (const auto found = std::find_if(kPairs.begin(), kPairs.end(), fits); found != kPairs.end()) {
+    return {found->count, found->run};
+  }
   return {1, run_node};
 }
 

@@ -17,7 +17,7 @@ struct FusedNodes {
 };
 
 /// The longest pattern that the first of these nodes begins; just that node when there is none. The nodes follow each
-/// other in the graph, without the views and empty results between them.
-FusedNodes fuse(std::span<Tensor* const> nodes, const Readers& readers);
+/// other in the graph, without the views and empty results between them; they run on such a GPU.
+FusedNodes fuse(std::span<Tensor* const> nodes, const Readers& readers, const GpuTraits& gpu);
 
 }  // namespace shoal::cuda

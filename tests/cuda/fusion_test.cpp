@@ -22,6 +22,7 @@ using Names = std::vector<std::string>;
 const std::pair<const char*, const char*> kLeaves[] = {
     {"%a", "input %a f32 [256, 2]"},           {"%b", "input %b f32 [256, 2]"},
     {"%prompt", "input %prompt f32 [256, 9]"}, {"%scale", "weight %scale f32 [256]"},
+    {"%token", "input %token f32 [256]"},      {"%wg", "weight %wg f16 [256, 48]"},
     {"%bias", "weight %bias f32 [48]"},        {"%wq", "weight %wq q8_0 [256, 64]"},
     {"%wk", "weight %wk q8_0 [256, 32]"},      {"%wv", "weight %wv q4_0 [256, 48]"},
     {"%w6", "weight %w6 q6_k [256, 32]"},      {"%v6", "weight %v6 q6_k [256, 16]"},
@@ -186,7 +187,43 @@ std::vector<Case> cases() {
        true},
       {"a_product_before_gated", "%q = mul_mat(%wq, %a)\n" + kGated + "output %q\n", 3},
       {"products_before_a_biased_one",
-       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n" + kBiased + "output %q\noutput %k\n", 2},
+       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n" + kBiased + "output %q\noutput %k\n", 3},
+      {"biased_products",
+       "%p = mul_mat(%wv, %a)\n%q = add(%p, %bias)\n%r = mul_mat(%wk, %a)\n%s = mul_mat(%wv, %a)\n"
+       "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
+       4},
+      // Of one column, which no launch prepares.
+      {"token_gated", "%g = mul_mat(%gate, %token)\n%u = mul_mat(%up, %token)\n%out = glu(%g, %u)\noutput %out\n", 2},
+      {"token_residual", "%p = mul_mat(%square, %token)\n%out = add(%token, %p)\noutput %out\n", 1},
+      {"token_products_of_all_forms",
+       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%w6, %token)\n%v = mul_mat(%gate, %token)\n"
+       "%w = mul_mat(%wv, %token)\noutput %q\noutput %k\noutput %v\noutput %w\n",
+       3,
+       {},
+       {},
+       true},
+      {"token_products_with_sums",
+       "%p = mul_mat(%wv, %token)\n%q = add(%p, %bias)\n%r = mul_mat(%v6, %token)\n%s = mul_mat(%wv, %token)\n"
+       "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
+       4,
+       {},
+       {},
+       true},
+      {"token_products_of_floats",
+       "%q = mul_mat(%wf, %token)\n%k = mul_mat(%wg, %token)\noutput %q\noutput %k\n",
+       1,
+       {},
+       {},
+       true},
+      {"token_products_of_floats_and_integers",
+       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wf, %token)\noutput %q\noutput %k\n", 0},
+      {"token_five_products",
+       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wk, %token)\n%v = mul_mat(%wv, %token)\n"
+       "%w = mul_mat(%w6, %token)\n%x = mul_mat(%v6, %token)\noutput %q\noutput %k\noutput %v\noutput %w\noutput %x\n",
+       3,
+       {},
+       {},
+       true},
   };
 }
 
@@ -213,7 +250,7 @@ struct Placed {
     }
     throw std::runtime_error("no " + name);
   }
-  size_t count() { return fuse(graph.nodes(), Readers(graph, {})).count; }
+  size_t count() { return fuse(graph.nodes(), Readers(graph, {}), GpuTraits{}).count; }
 
   TensorContext weights;
   Graph graph{"placed"};

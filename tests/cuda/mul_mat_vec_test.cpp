@@ -283,13 +283,13 @@ TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
       product->workspace = nullptr;
     }
     const auto workspace = give_workspace(*products.back());
-    ASSERT_TRUE(cuda::mul_mat_many_supports(products));
+    ASSERT_TRUE(cuda::mul_mat_many_supports(products, kContext.gpu));
     cuda::mul_mat_many_run(kContext, products);
     check_cuda(cudaStreamSynchronize(nullptr));
     for (size_t i = 0; i < products.size(); ++i) EXPECT_EQ(cuda.bytes(*products[i]), alone[i]) << i;
   }
-  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[1][0]}));
-  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}));
+  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[1][0]}, kContext.gpu));
+  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}, kContext.gpu));
 }
 
 TEST(CudaMulMatFused, RefusesWhatItCannotJoin) {

@@ -58,10 +58,33 @@ __device__ inline uint64_t now_ns() {
   return ns;
 }
 
+/// The same 32-bit value, which stays in a register from here on: left alone, compilers compute what depends on the
+/// thread's number again wherever it is used.
+template <class T>
+__device__ inline T kept(T value) {
+  static_assert(sizeof(T) == 4);
+  asm volatile("" : "+r"(value));
+  return value;
+}
+/// A place in shared memory, in one register.
+class SharedPlace {
+ public:
+  __device__ explicit SharedPlace(const void* shared)
+      : at_(kept(static_cast<uint32_t>(__cvta_generic_to_shared(shared)))) {}
+  __device__ SharedPlace operator+(int bytes) const { return SharedPlace(at_ + bytes); }
+  __device__ uint32_t address() const { return at_; }
+
+ private:
+  __device__ explicit SharedPlace(uint32_t at) : at_(at) {}
+  uint32_t at_;
+};
+
 /// 16 bytes from global to shared memory without a register; both aligned to 16.
+__device__ inline void copy_async_16(SharedPlace shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared.address()), "l"(global) : "memory");
+}
 __device__ inline void copy_async_16(void* shared, const void* global) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+  copy_async_16(SharedPlace(shared), global);
 }
 /// The same, zeros instead when !valid (nothing is read then).
 __device__ inline void copy_async_16(void* shared, const void* global, bool valid) {

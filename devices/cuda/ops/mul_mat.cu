@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/mul_mat_stream.h"
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
@@ -21,34 +22,43 @@ bool uses_tiles(const Tensor& node) {
   return columns_per_matrix(node) > kVecColumns && mul_mat_tiles_supports(node);
 }
 
-/// The node's product by these columns; what is joined to it is set in `joined`.
-void run_vec(const LaunchContext& context, const Tensor& node, const Tensor& out, PreparedColumns columns,
-             const Product& joined, const Tensor* up) {
-  const Tensor& a = *node.src[0];
-  const VecKernel kernel = vec_kernel(a, up, a.shape[2] * a.shape[3], columns_per_matrix(node), context.gpu);
-  Product product = product_of(a, out, columns);
-  set_batches(product, a, *node.src[1], kernel.columns);
-  if (up) {
-    product.up = up->data;
-    product.glu = joined.glu;
+/// By the kernels for few columns, which are prepared already.
+void run_vec(const LaunchContext& context, const JoinedProduct& product, const Tensor& b, PreparedColumns columns,
+             GluKind glu) {
+  const Tensor &a = *product.a, &out = *product.out;
+  const int64_t matrices = a.shape[2] * a.shape[3];
+  const VecKernel kernel = vec_kernel(a, product.up, matrices > 0 ? b.rows() / matrices : 0);
+  Product p = product_of(a, out, columns);
+  set_batches(p, a, b, kernel.columns);
+  if (product.up) {
+    p.up = product.up->data;
+    p.glu = glu;
   }
-  product.addend = joined.addend;
-  std::copy_n(joined.addend_strides, 3, product.addend_strides);
-  multiply(context, a, product, kernel);
+  if (const Tensor* addend = product.addend) {
+    p.addend = addend->data;
+    for (int i = 0; i < 3; ++i) {
+      p.addend_strides[i] = addend->shape[1 + i] == 1 ? 0 : static_cast<int64_t>(addend->strides[1 + i]);
+    }
+  }
+  multiply(context, a, p, kernel);
 }
 
-void run_joined(const LaunchContext& context, const Tensor& node, const Tensor& out, const Product& joined,
-                const Tensor* up = nullptr) {
-  const PreparedColumns columns = prepare_columns(context, *node.src[0], *node.src[1], node.workspace);
-  run_vec(context, node, out, columns, joined, up);
+/// Products of one b, which are prepared in this workspace where that is needed.
+void run_few_columns(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b,
+                     std::byte* workspace, GluKind glu = {}) {
+  if (stream_supports(products, b, context.gpu)) return stream_run(context, products, b, glu);
+  const PreparedColumns columns = prepare_columns(context, *products[0].a, b, workspace);
+  for (const JoinedProduct& product : products) run_vec(context, product, b, columns, glu);
+}
+
+/// Joined to the product of this node.
+void run_one(const LaunchContext& context, const Tensor& node, const JoinedProduct& product, GluKind glu = {}) {
+  run_few_columns(context, {&product, 1}, *node.src[1], node.workspace, glu);
 }
 
 void run(const LaunchContext& context, Tensor& node) {
-  if (uses_tiles(node)) {
-    mul_mat_tiles_run(context, node);
-  } else {
-    run_joined(context, node, node, {});
-  }
+  if (uses_tiles(node)) return mul_mat_tiles_run(context, node);
+  run_one(context, node, {.a = node.src[0], .out = &node});
 }
 
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
@@ -76,9 +86,7 @@ bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& ou
 }
 
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out) {
-  Product joined;
-  joined.glu = kind;
-  run_joined(context, gate, out, joined, up.src[0]);
+  run_one(context, gate, {.a = gate.src[0], .up = up.src[0], .out = &out}, kind);
 }
 
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out) {
@@ -88,25 +96,40 @@ bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Ten
 }
 
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out) {
-  Product joined;
-  joined.addend = addend.data;
-  for (int i = 0; i < 3; ++i) {
-    joined.addend_strides[i] = addend.shape[1 + i] == 1 ? 0 : static_cast<int64_t>(addend.strides[1 + i]);
+  run_one(context, product, {.a = product.src[0], .addend = &addend, .out = &out});
+}
+
+std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes) {
+  std::vector<JoinedProduct> products;
+  for (const Tensor* node : nodes) {
+    if (node->op == Op::kMulMat) {
+      products.push_back({.a = node->src[0], .out = node});
+    } else {
+      JoinedProduct& last = products.back();
+      last.addend = node->src[node->src[0] == last.out];
+      last.out = node;
+    }
   }
-  run_joined(context, product, out, joined);
+  return products;
 }
 
-bool mul_mat_many_supports(std::span<Tensor* const> products) {
-  const Tensor& first = *products.front();
-  return std::all_of(products.begin(), products.end(), [&](const Tensor* node) {
+bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu) {
+  const Tensor& first = *nodes.front();
+  const auto is_alike = [&](const Tensor* node) {
+    if (node->op != Op::kMulMat) return true;
     return is_decode(*node) && node->src[1] == first.src[1] && same_columns(*first.src[0], *node->src[0]);
-  });
+  };
+  if (std::all_of(nodes.begin(), nodes.end(), is_alike)) return true;
+  const auto is_product_of_b = [&](const Tensor* node) {
+    return node->op != Op::kMulMat || (is_decode(*node) && node->src[1] == first.src[1]);
+  };
+  return std::all_of(nodes.begin(), nodes.end(), is_product_of_b) &&
+         stream_supports(joined_products(nodes), *first.src[1], gpu);
 }
 
-void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> products) {
-  const Tensor& last = *products.back();
-  const PreparedColumns columns = prepare_columns(context, *last.src[0], *last.src[1], last.workspace);
-  for (const Tensor* node : products) run_vec(context, *node, *node, columns, {}, nullptr);
+void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes) {
+  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Tensor* n) { return n->op == Op::kMulMat; });
+  run_few_columns(context, joined_products(nodes), *nodes.front()->src[1], (*last)->workspace);
 }
 
 }  // namespace shoal::cuda

@@ -5,10 +5,19 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "devices/cuda/op_kernel.h"
 
 namespace shoal::cuda {
+
+/// A product by some b: out = a b, act(a b) * (up b), or either plus the addend.
+struct JoinedProduct {
+  const Tensor* a = nullptr;
+  const Tensor* up = nullptr;  ///< laid out as a
+  const Tensor* addend = nullptr;
+  const Tensor* out = nullptr;
+};
 
 /// out = act(gate) * up, where gate and up are products of one b by two matrices that are laid out alike.
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
@@ -19,9 +28,12 @@ void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Ten
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
-/// Products of one b that mul_mat would run one after the other, and that take it in the same form: it is prepared
-/// once, in the workspace of the last one, on which no result and no matrix may lie. The same bits as one by one.
-bool mul_mat_many_supports(std::span<Tensor* const> products);
-void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> products);
+/// Products of one b, each followed by its sum with a bias or residual or not, in their order. b is prepared once,
+/// where it has to be, in the workspace of the last one, on which no result, addend or matrix may lie. The same bits as
+/// one by one. Of one column they run in one launch.
+bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
+void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
+/// What these nodes are.
+std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes);
 
 }  // namespace shoal::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/ops/mul_mat_stream.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -145,9 +146,10 @@ void run(const LaunchContext& context, Tensor& node) {
   const Memory memory(node, node.workspace);
   const int64_t pairs = pairs_of(node);
   select(context, node, memory);
+  if (stream_experts(context, node, memory.experts)) return;
   const PreparedColumns columns = prepare_columns(context, experts, x, memory.columns);
   const bool sorted = is_sorted(node);
-  const VecKernel kernel = vec_kernel(experts, nullptr, pairs, sorted ? kVecColumns : 1, context.gpu);
+  const VecKernel kernel = vec_kernel(experts, nullptr, sorted ? kVecColumns : 1);
   Product product = product_of(experts, node, columns);
   product.slots = static_cast<int>(node.shape[1]);
   product.x_slots = static_cast<int>(x.shape[1]);

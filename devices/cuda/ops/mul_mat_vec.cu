@@ -5,15 +5,13 @@
 #include <climits>
 
 #include "devices/cuda/kernels/memory.h"
-#include "devices/cuda/kernels/quantized_dot.h"
+#include "devices/cuda/kernels/quantized_column.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
 namespace shoal::cuda {
 namespace {
 
 constexpr int kPrepareThreads = 256;
-/// Threads that quantise 32 elements together, four each.
-constexpr int kTeam = 8;
 
 /// Rows of b, plain floats with any strides.
 struct FloatRows {
@@ -46,69 +44,20 @@ __device__ inline void load_four(const FloatRows& b, int64_t row, int first, flo
     to[i] = first + i < b.k ? float_at(from + (first + i) * b.view.strides[0], b.dtype) : 0.0f;
 }
 
-/// Numbers below this are zero: the inverse of their scale would overflow.
-constexpr float kTiny = 1e-30f;
-
-/// Where a column's record has the element `at` of a step: chunk, lane, and which of the lane's groups.
-struct RecordPlace {
-  int chunk, lane, group;
-};
-template <int kGroups>
-__device__ inline RecordPlace place_in_record(int at) {
-  if constexpr (kGroups == 2) {
-    return {at % kUnitElements / 16, at / kUnitElements, at % kUnitElements / 32};
-  } else {
-    const int chunk = at % 128 / 32;
-    return {chunk, at / 128 * 2 + at % 32 / 16, chunk};
-  }
-}
-
-/// Rows of b as records of quantized_dot.h: eight threads for each 32 elements. Steps are filled up with zeros.
+/// Rows of b as records of quantized_dot.h, eight elements a thread. Steps are filled up with zeros.
 template <int kGroups>
 __global__ void quantize_columns(FloatRows b, std::byte* to, int64_t stride, int steps) {
-  const int64_t team = (static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / kTeam;
-  const int blocks = steps * (kStepElements / 32);
-  const int64_t row = team / blocks;
-  const int first = static_cast<int>(team % blocks) * 32 + static_cast<int>(threadIdx.x) % kTeam * 4;
-  float x[4];
-  load_four(b, row, first, x);
-  uint32_t largest_bits = 0;  // as integers, NaN is the largest of all
+  const int64_t eight = static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x;
+  const int in_row = steps * (kStepElements / 8);
+  const int64_t row = eight / in_row;
+  const int first = static_cast<int>(eight % in_row) * 8;
+  float halves[2][4], x[8];
+  for (int i = 0; i < 2; ++i) load_four(b, row, first + 4 * i, halves[i]);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7fffffff;
-    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
-  }
-#pragma unroll
-  for (int lanes = kTeam / 2; lanes > 0; lanes /= 2) {
-    const uint32_t other = __shfl_xor_sync(kAllLanes, largest_bits, lanes);
-    largest_bits = other > largest_bits ? other : largest_bits;
-  }
-  const float largest = std::bit_cast<float>(largest_bits);
-  const float scale = largest < kTiny ? 0.0f : largest / 127.0f;
-  const float inverse = largest < kTiny ? 0.0f : 127.0f / largest;
-  uint32_t bytes = 0;
-  int sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float rounded = rintf(x[i] * inverse);
-    const int value = rounded == rounded ? static_cast<int>(rounded) : 0;
-    sum += value;
-    bytes |= static_cast<uint32_t>(value & 255) << 8 * i;
-  }
-  // Of 16 elements with four groups, else of 32.
-#pragma unroll
-  for (int lanes = 1; lanes < (kGroups == 4 ? kTeam / 2 : kTeam); lanes *= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-  }
-  const int at = first % kStepElements;
-  const RecordPlace place = place_in_record<kGroups>(at);
+  for (int i = 0; i < 8; ++i) x[i] = halves[i / 4][i % 4];
   std::byte* const record =
       to + row * stride + static_cast<int64_t>(first / kStepElements) * column_step_bytes(kGroups);
-  store_as<uint32_t>(record + 512 * place.chunk + 16 * place.lane + at % 16, bytes);
-  if (at % (kGroups == 4 ? 16 : 32) != 0) return;
-  std::byte* const header = record + kStepValueBytes + 16 * place.lane + 4 * place.group;
-  store_as<float>(header, scale);
-  store_as<int>(header + (kGroups == 4 ? 512 : 8), sum);
+  store_eight<kGroups>(record, first % kStepElements, quantize_eight(x));
 }
 
 /// Rows of b as f32, four elements a thread.
@@ -226,7 +175,7 @@ PreparedColumns prepare_columns(const LaunchContext& context, const Tensor& a, c
   const dim3 threads(kPrepareThreads);
   if (quantized) {
     const int steps = static_cast<int>(steps_of(b.shape[0]));
-    const auto blocks = static_cast<unsigned>(blocks_for(rows * steps * (kStepElements / 4)));
+    const auto blocks = static_cast<unsigned>(blocks_for(rows * steps * (kStepElements / 8)));
     const auto kernel = groups_of(a.dtype) == 4 ? quantize_columns<4> : quantize_columns<2>;
     launch(context.stream, kernel, dim3(blocks), threads, 0, from, memory, stride, steps);
   } else {
@@ -267,15 +216,12 @@ void set_batches(Product& p, const Tensor& a, const Tensor& b, int columns) {
   p.jobs = static_cast<int>(matrices * p.chunks);
 }
 
-VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t jobs, int64_t columns, const GpuTraits& gpu) {
+VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t columns) {
   const VecKernels& kernels = *kKernels[static_cast<size_t>(a.dtype)];
   const bool fits = fits_kernels(a, kernels) && (!up || fits_kernels(*up, kernels));
   if (!fits && !traits(a.dtype).is_quantized) return {};
   if (!fits && kernels.shifted[0].kernel) return kernels.shifted[columns > 1];
-  // One row a warp where two would leave multiprocessors with less than 32 of them.
-  const bool few_rows = a.shape[1] * jobs < static_cast<int64_t>(gpu.processors) * 64;
-  if (columns <= 1) return few_rows && !up ? kernels.one_row : kernels.columns[0];
-  return kernels.columns[columns <= 2 ? 1 : columns <= 4 ? 2 : 3];
+  return kernels.columns[columns <= 1 ? 0 : columns <= 2 ? 1 : columns <= 4 ? 2 : 3];
 }
 
 void multiply(const LaunchContext& context, const Tensor& a, Product p, const VecKernel& kernel) {

@@ -73,8 +73,7 @@ struct VecKernel {
 
 /// The kernels of a weight dtype. `shifted` take rows at any even address and any number of blocks.
 struct VecKernels {
-  VecKernel one_row;     ///< one column
-  VecKernel columns[4];  ///< 1, 2, 4, 8, of more than one row
+  VecKernel columns[4];  ///< 1, 2, 4, 8
   VecKernel shifted[2];  ///< 1, 4; none: the others do it, too
   int alignment;         ///< of rows, that the others need
 };
@@ -105,7 +104,7 @@ void set_batches(Product& product, const Tensor& a, const Tensor& b, int columns
 
 /// The kernel for columns of this number (more than 8: of 8) and the rows of a; kernel == nullptr: multiply() uses one
 /// that goes element by element.
-VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t jobs, int64_t columns, const GpuTraits& gpu);
+VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t columns);
 /// Step 2.
 void multiply(const LaunchContext& context, const Tensor& a, Product product, const VecKernel& kernel);
 

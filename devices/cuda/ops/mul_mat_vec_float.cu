@@ -1,31 +1,9 @@
 // Decode products of f32, f16 and bf16 weights: loads of 16 bytes, several of each row on their way, sums in f32.
-#include "devices/cuda/kernels/dequantize.h"
+#include "devices/cuda/kernels/float_vectors.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
 namespace shoal::cuda {
 namespace {
-
-/// The elements of 16 bytes as f32.
-__device__ inline void values_of(const uint4& bits, float (&to)[4], const float*) {
-  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-  for (int i = 0; i < 4; ++i) to[i] = std::bit_cast<float>(words[i]);
-}
-__device__ inline void values_of(const uint4& bits, float (&to)[8], const __half*) {
-  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    to[2 * i] = half_bits_to_float(static_cast<uint16_t>(words[i]));
-    to[2 * i + 1] = half_bits_to_float(static_cast<uint16_t>(words[i] >> 16));
-  }
-}
-__device__ inline void values_of(const uint4& bits, float (&to)[8], const __nv_bfloat16*) {
-  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    to[2 * i] = std::bit_cast<float>(words[i] << 16);
-    to[2 * i + 1] = std::bit_cast<float>(words[i] & 0xffff0000u);
-  }
-}
 
 template <class T, int kRows, int kColumns>
 __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, false)) float_vec(Product p) {
@@ -89,10 +67,7 @@ constexpr VecKernel float_kernel() {
 
 template <class T>
 constexpr VecKernels float_kernels() {
-  return {float_kernel<T, 1, 1>(),
-          {float_kernel<T, 2, 1>(), float_kernel<T, 2, 2>(), float_kernel<T, 2, 4>(), float_kernel<T, 2, 8>()},
-          {},
-          16};
+  return {{float_kernel<T, 2, 1>(), float_kernel<T, 2, 2>(), float_kernel<T, 2, 4>(), float_kernel<T, 2, 8>()}, {}, 16};
 }
 
 }  // namespace

@@ -144,8 +144,7 @@ template <DType kType>
 constexpr VecKernels quantized_kernels() {
   using Format = DotFormat<kType>;
   constexpr int kManyRows = Format::kWide ? 2 : 4;  // as registers allow
-  VecKernels all{quantized_kernel<kType, 1, 1>(),
-                 {quantized_kernel<kType, 2, 1>(), quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, 2, 4>(),
+  VecKernels all{{quantized_kernel<kType, 2, 1>(), quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, 2, 4>(),
                   quantized_kernel<kType, kManyRows, 8>()},
                  {},
                  Format::kAlignment};

@@ -103,8 +103,26 @@ inline uint64_t now_ns() {
   return emulator::now_ns();
 }
 
+template <class T>
+T kept(T value) {
+  static_assert(sizeof(T) == 4);
+  return value;
+}
+class SharedPlace {
+ public:
+  explicit SharedPlace(void* shared) : at_(static_cast<char*>(shared)) {}
+  SharedPlace operator+(int bytes) const { return SharedPlace(at_ + bytes); }
+  void* address() const { return at_; }
+
+ private:
+  char* at_;
+};
+
+inline void copy_async_16(SharedPlace shared, const void* global) {
+  emulator::copy_16(shared.address(), global, true);
+}
 inline void copy_async_16(void* shared, const void* global) {
-  emulator::copy_16(shared, global, true);
+  copy_async_16(SharedPlace(shared), global);
 }
 inline void copy_async_16(void* shared, const void* global, bool valid) {
   emulator::copy_16(shared, global, valid);

@@ -1,0 +1,196 @@
+#include "devices/cuda/ops/mul_mat_stream.h"
+
+#include <algorithm>
+#include <array>
+
+#include "devices/cuda/kernels/platform.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// Rows that a block takes at least, gated ones twice: half of its warps have one then.
+constexpr int64_t kFewItems = kStreamWarps / 2;
+/// A grid's blocks along y.
+constexpr int64_t kMostSlots = 65535;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+constexpr std::array kKernels = std::to_array<const StreamKernel*>({
+    &kStreamF32,
+    &kStreamF16,
+    &kStreamBF16,
+    nullptr,
+    nullptr,
+#define SHOAL_QUANTIZED(id, ...) &kStream##id,
+#include "graph/dtypes.def"
+});
+static_assert(kKernels.size() == kDTypeCount, "one entry per dtype, in the order of the enumeration");
+
+const StreamKernel& kernel_of(DType dtype) {
+  return *kKernels[static_cast<size_t>(dtype)];
+}
+
+/// What kernels read at once: a step's unit of a lane, or a vector.
+int64_t unit_of(DType dtype) {
+  const DTypeTraits& type = traits(dtype);
+  if (!type.is_quantized) return 16 / static_cast<int64_t>(type.block_bytes);
+  return std::max<int64_t>(type.block_elems, 64);
+}
+
+/// Its rows are what the kernels take. It may have any number of matrices.
+bool has_streaming_rows(const Tensor& a) {
+  const DTypeTraits& type = traits(a.dtype);
+  if (!(type.is_float || type.is_quantized) || a.empty()) return false;
+  const size_t alignment = kernel_of(a.dtype).alignment;
+  const auto is_aligned = [&](size_t at) { return at % alignment == 0; };
+  return a.is_row_contiguous() && a.shape[0] % unit_of(a.dtype) == 0 && is_aligned(a.strides[1]) &&
+         is_aligned(a.strides[2]) && is_aligned(reinterpret_cast<uintptr_t>(a.data)) &&
+         a.strides[1] < INT_MAX / (2 * kStreamWarps) && a.shape[1] < INT_MAX / 2 && a.shape[0] < INT_MAX / 8;
+}
+bool has_rows_of_f32(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float) && tensor.strides[1] % sizeof(float4) == 0 &&
+         reinterpret_cast<uintptr_t>(tensor.data) % sizeof(float4) == 0;
+}
+bool is_one_matrix(const Tensor& a) {
+  return a.shape[2] * a.shape[3] == 1;
+}
+bool is_row_of_f32(const Tensor& tensor) {
+  return tensor.rows() == 1 && tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
+}
+
+StreamPart part_of(const JoinedProduct& product) {
+  const Tensor& a = *product.a;
+  StreamPart part;
+  part.a[0] = a.data;
+  part.a[1] = product.up ? product.up->data : a.data;
+  part.c = reinterpret_cast<float*>(product.out->data);
+  if (product.addend) part.addend = reinterpret_cast<const float*>(product.addend->data);
+  part.row_stride = static_cast<uint32_t>(a.strides[1]);
+  part.row_bytes = static_cast<int>(a.shape[0] / traits(a.dtype).block_elems * traits(a.dtype).block_bytes);
+  part.row_step = static_cast<int>(a.strides[1]) * (product.up ? kStreamWarps / 2 : kStreamWarps);
+  part.rows = static_cast<int>(a.shape[1]);
+  part.dtype = a.dtype;
+  return part;
+}
+
+/// All of a launch but its blocks and what its kernel wants.
+Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
+  Stream s;
+  s.x = reinterpret_cast<const float*>(b.data);
+  s.k = static_cast<int>(b.shape[0]);
+  s.gated = products[0].up != nullptr;
+  std::transform(products.begin(), products.end(), s.parts, part_of);
+  return s;
+}
+
+int64_t blocks_of(const StreamPart& part) {
+  return ceil_div(part.rows, part.block_rows);
+}
+
+/// Deals out `blocks` blocks so that the one with most bytes has as few as can be; returns how many are used.
+unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
+  std::array<int64_t, kStreamParts> of{};
+  const auto load = [&](size_t i) {
+    return static_cast<double>(ceil_div(s.parts[i].rows, of[i])) * s.parts[i].row_bytes;
+  };
+  for (size_t i = 0; i < count; ++i) {
+    of[i] = ceil_div(static_cast<int64_t>(s.parts[i].rows) << s.gated, kStreamResults);
+    blocks -= of[i];
+  }
+  for (; blocks > 0; --blocks) {
+    size_t most = 0;
+    for (size_t i = 1; i < count; ++i) most = load(i) > load(most) ? i : most;
+    ++of[most];
+  }
+  int64_t first = 0;
+  for (size_t i = 0; i < count; ++i) {
+    StreamPart& part = s.parts[i];
+    part.block_rows = static_cast<int>(ceil_div(part.rows, std::min<int64_t>(of[i], part.rows)));
+    part.first_block = static_cast<int>(first);
+    first += blocks_of(part);
+  }
+  return static_cast<unsigned>(first);
+}
+
+int64_t wanted_blocks(const Stream& s, int64_t processors) {
+  int64_t items = 0;
+  for (const StreamPart& part : s.parts) items += static_cast<int64_t>(part.rows) << s.gated;
+  return std::min(ceil_div(items, kFewItems), processors);
+}
+
+/// Sets what the parts' types want of shared memory, for a kernel of these.
+size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
+  const int64_t steps = ceil_div(s.k, kernel.step_elements);
+  size_t forms[2] = {};
+  for (size_t i = 0; i < count; ++i) {
+    const StreamKernel& own = kernel_of(s.parts[i].dtype);
+    s.parts[i].steps = static_cast<int>(steps);
+    // Of a form each piece of k has as many bytes in any kernel.
+    const int64_t own_steps = ceil_div(steps * kernel.step_elements, own.step_elements);
+    size_t& form = forms[own.has_four_groups];
+    form = std::max(form, static_cast<size_t>(own_steps) * own.column_step_bytes);
+  }
+  s.column_bytes = static_cast<int>(forms[0] + forms[1]);
+  s.four_groups_bytes = static_cast<int>(forms[1]);
+  return kStreamResults * sizeof(float) + forms[0] + forms[1] + kernel.ring_bytes;
+}
+
+const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
+  const DType first = products[0].a->dtype;
+  const auto is_alike = [&](const JoinedProduct& product) { return product.a->dtype == first; };
+  return std::all_of(products.begin(), products.end(), is_alike) ? kernel_of(first) : kStreamMixed;
+}
+
+bool is_quantized(const JoinedProduct& product) {
+  return traits(product.a->dtype).is_quantized;
+}
+
+}  // namespace
+
+bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, const GpuTraits& gpu) {
+  if (products.empty() || products.size() > kStreamParts || !is_row_of_f32(b) || !has_rows_of_f32(b)) return false;
+  const auto fits = [](const JoinedProduct& product) {
+    const auto is_row = [](const Tensor* tensor) { return !tensor || is_row_of_f32(*tensor); };
+    const auto streams = [](const Tensor& a) { return has_streaming_rows(a) && is_one_matrix(a); };
+    return streams(*product.a) && (!product.up || streams(*product.up)) && is_row(product.out) &&
+           is_row(product.addend);
+  };
+  if (!std::all_of(products.begin(), products.end(), fits)) return false;
+  const StreamKernel& kernel = kernel_of(products);
+  if (&kernel == &kStreamMixed && !std::all_of(products.begin(), products.end(), is_quantized)) return false;
+  Stream s = stream_of(products, b);
+  return shared_bytes(s, products.size(), kernel) <= gpu.shared_bytes_per_block;
+}
+
+void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
+  const StreamKernel& kernel = kernel_of(products);
+  Stream s = stream_of(products, b);
+  s.glu = glu;
+  const size_t bytes = shared_bytes(s, products.size(), kernel);
+  const unsigned blocks = deal_out(s, products.size(), wanted_blocks(s, context.gpu.processors));
+  launch_early(context, kernel.kernel, dim3(blocks), dim3(kStreamThreads), bytes, s);
+}
+
+bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts) {
+  const Tensor &a = *node.src[0], &x = *node.src[1];
+  const int64_t slots = node.shape[1];
+  const bool is_token = node.shape[2] * node.shape[3] == 1 && slots <= kMostSlots;
+  if (!is_token || !has_streaming_rows(a) || a.shape[3] != 1 || !has_rows_of_f32(x)) return false;
+  const JoinedProduct product{.a = &a, .out = &node};
+  const StreamKernel& kernel = kernel_of(a.dtype);
+  Stream s = stream_of({&product, 1}, x);
+  s.experts = experts;
+  s.expert_stride = static_cast<int64_t>(a.strides[2]);
+  s.x_stride = x.shape[1] == 1 ? 0 : static_cast<int64_t>(x.strides[1] / sizeof(float));
+  s.c_stride = static_cast<int64_t>(node.strides[1] / sizeof(float));
+  const size_t bytes = shared_bytes(s, 1, kernel);
+  if (bytes > context.gpu.shared_bytes_per_block) return false;
+  const int64_t processors = std::max<int64_t>(context.gpu.processors / slots, 1);
+  const dim3 blocks(deal_out(s, 1, wanted_blocks(s, processors)), static_cast<unsigned>(slots));
+  launch_early(context, kernel.of_experts, blocks, dim3(kStreamThreads), bytes, s);
+  return true;
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,80 @@
+// Products with one column, which is all of a decoder's step: rows of weights stream through shared memory, and a
+// launch takes as long as reading them does. A block stays on its multiprocessor for all its rows. Two have room there,
+// so that the next kernel's block comes in while this one still works, and asks for its first weights:
+//
+//   1. every warp fills its ring with the first bytes of its rows
+//   2. wait_for_previous(): the column is there
+//   3. the block's threads put the column into shared memory, in the form that the weights' type is multiplied with
+//   4. warps go through their rows; the ring goes on over the end of a row, sums wait in shared memory
+//   5. results are stored, with what is joined to them
+//
+// One launch takes up to four matrices of any quantised types with one column (q, k and v), or those of a token's
+// experts. docs/cuda_kernels.md has the figures.
+#pragma once
+
+#include <climits>
+#include <span>
+
+#include "devices/cuda/ops/mul_mat_fused.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kStreamThreads = 512;
+inline constexpr int kStreamWarps = kStreamThreads / 32;
+inline constexpr int kStreamParts = 4;
+/// Rows of a block, gated ones twice.
+inline constexpr int kStreamResults = 2048;
+
+/// A matrix, or two that are laid out alike, and its blocks, from first_block to the next part's, each with block_rows
+/// rows, the last one with what is left.
+struct StreamPart {
+  const std::byte* a[2] = {};  ///< gated: gate and up, else twice the matrix
+  float* c = nullptr;
+  const float* addend = nullptr;  ///< added to c, or nullptr
+  uint32_t row_stride = 0;        ///< bytes from one row to the next
+  int row_bytes = 0;              ///< of which are the row's
+  int row_step = 0;               ///< bytes from a warp's row to its next
+  int steps = 0;                  ///< of a row
+  int rows = 0;
+  int first_block = INT_MAX, block_rows = 0;
+  DType dtype = DType::kF32;
+};
+
+/// Everything that a kernel knows; passed by value.
+struct Stream {
+  StreamPart parts[kStreamParts];
+  const float* x = nullptr;
+  int k = 0;
+  int column_bytes = 0;       ///< in shared memory, in front of the rings
+  int four_groups_bytes = 0;  ///< kStreamMixed: of which are the form with four groups (quantized_dot.h)
+  int gated = 0;              ///< 1: act(a[0] x) * (a[1] x)
+  GluKind glu = GluKind::kSwiglu;
+  // of_experts: slot blockIdx.y, at a matrix of its own.
+  const int32_t* experts = nullptr;    ///< by slot; -1: not here, the results are zeros
+  int64_t expert_stride = 0;           ///< bytes
+  int64_t x_stride = 0, c_stride = 0;  ///< elements, from slot to slot
+};
+
+/// The kernels of a dtype of weights.
+struct StreamKernel {
+  void (*kernel)(Stream) = nullptr;
+  void (*of_experts)(Stream) = nullptr;
+  size_t ring_bytes = 0;  ///< of a block
+  int step_elements = 0;
+  size_t column_step_bytes = 0;  ///< in shared memory, of a step
+  bool has_four_groups = false;  ///< the column's form (quantized_dot.h)
+  size_t alignment = 0;          ///< of rows
+};
+#define SHOAL_QUANTIZED(id, ...) extern const StreamKernel kStream##id;
+#include "graph/dtypes.def"
+extern const StreamKernel kStreamF32, kStreamF16, kStreamBF16, kStreamMixed;
+
+/// One column and one matrix each, at the types' alignment, in this many products; all types the same, or quantised.
+bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, const GpuTraits& gpu);
+/// The activation is that of the product with `up`, which is the only one then.
+void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu);
+
+/// mul_mat_id of one token, whose `experts` by slot are read on the device (-1: not here). False: not taken.
+bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts);
+
+}  // namespace shoal::cuda

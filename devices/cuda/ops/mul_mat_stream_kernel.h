@@ -1,0 +1,318 @@
+// The kernel of mul_mat_stream.h. Files that include this compile it for some of the types each.
+#pragma once
+
+#include "devices/cuda/granule.h"
+#include "devices/cuda/kernels/float_vectors.h"
+#include "devices/cuda/kernels/quantized_column.h"
+#include "devices/cuda/ops/mul_mat_stream.h"
+#include "devices/cuda/ops/mul_mat_vec_job.h"
+
+namespace shoal::cuda {
+
+/// Bytes that a block wants on their way at least, about what arrives in the time of a load, and at most.
+inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
+
+// Weights that stream: what a step is, the form of the column, and their products. `left`: elements from the step on.
+
+/// Quantised weights, by a column of 8-bit integers: one or two units of 64 elements for each lane.
+template <DType kType, int kMostUnits = 2>
+struct StreamedBlocks {
+  using Format = DotFormat<kType>;
+  static constexpr bool kTwoFit = 4 * kStreamWarps * Format::kStepBytes <= kMostStreamBytes;
+  static constexpr int kUnits = kTwoFit && Format::kGroups == 2 ? kMostUnits : 1;  // as registers allow
+  static constexpr int kStepElements = kUnits * cuda::kStepElements;
+  static constexpr int kStepBytes = kUnits * Format::kStepBytes;
+  static constexpr int kAlignment = Format::kAlignment;
+  static constexpr int kGroups = Format::kGroups;
+  static constexpr bool kFourGroups = kGroups == 4;
+  static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
+
+  static __device__ __forceinline__ void add_products(const std::byte* slot, int before, const std::byte* column,
+                                                      unsigned lane, int left, float& sum) {
+    const int first = static_cast<int>(lane) * kUnitElements;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      if (first + i * cuda::kStepElements >= left) break;
+      Unit<kGroups> weights = {};
+      const auto* const words = reinterpret_cast<const uint32_t*>(slot + i * Format::kStepBytes);
+      Format::template decode<false>({words, before}, lane, 2, weights);
+      ColumnUnit<kGroups> x;
+      load_column(reinterpret_cast<const uint4*>(column + i * column_step_bytes(kGroups)), lane, x);
+      sum += dot_unit<Format::kOffset, Format::kHasSum>(weights, x);
+    }
+  }
+};
+
+/// f32, f16 and bf16, by a column of f32. A lane has every 32nd vector of 16 bytes. The column's floats lie by their
+/// place in a vector of weights, four and four, so that lanes read them side by side.
+template <class T>
+struct StreamedFloats {
+  static constexpr int kStepBytes = 2048;
+  static constexpr int kVectors = kStepBytes / 16;
+  static constexpr int kElements = 16 / sizeof(T);  ///< of a vector
+  static constexpr int kStepElements = kVectors * kElements;
+  static constexpr int kAlignment = 16;
+  static constexpr bool kFourGroups = false;
+  static constexpr int kColumnBytes = kStepElements * static_cast<int>(sizeof(float));
+
+  static __device__ __forceinline__ void add_products(const std::byte* slot, int, const std::byte* column,
+                                                      unsigned lane, int left, float& sum) {
+    const int vectors = left / kElements;
+#pragma unroll
+    for (int v = static_cast<int>(lane); v < kVectors; v += kWarp) {
+      if (v >= vectors) break;
+      float weights[kElements];
+      values_of(load_as<uint4>(slot + 16 * v), weights, static_cast<const T*>(nullptr));
+#pragma unroll
+      for (int i = 0; i < kElements; i += 4) {
+        const float4 x = load_as<float4>(column + i / 4 * kVectors * 16 + 16 * v);
+        sum = fmaf(weights[i], x.x, sum);
+        sum = fmaf(weights[i + 1], x.y, sum);
+        sum = fmaf(weights[i + 2], x.z, sum);
+        sum = fmaf(weights[i + 3], x.w, sum);
+      }
+    }
+  }
+};
+
+/// The ring of a warp.
+template <class Weights>
+struct StreamRing {
+  static constexpr bool kAligned = Weights::kAlignment % kGranule == 0;  ///< rows begin with a vector
+  static constexpr int kSlotBytes = Weights::kStepBytes + (kAligned ? 0 : 32);
+  static constexpr int kVectors = kSlotBytes / 16 - (kAligned ? 0 : 1);  ///< that a step touches at most
+  static constexpr int kWanted = (kStreamBytes - 1) / (kStreamWarps * kSlotBytes) + 1;
+  static constexpr int kStages = kWanted < 2 ? 2 : kWanted > 4 ? 4 : kWanted;
+  static constexpr int kBytes = kStages * kSlotBytes;
+};
+
+/// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
+/// may belong to anything, or lie outside of the buffer (devices/cuda/granule.h).
+template <class Weights>
+__device__ __forceinline__ int before_row(uint32_t address) {
+  return StreamRing<Weights>::kAligned ? 0 : static_cast<int>(address % kGranule);
+}
+
+/// What a warp does: rows of a matrix, and of each the steps share, share + (1 << split_log2), ...
+struct StreamShare {
+  const std::byte* row;  ///< the first
+  uint32_t row_step;     ///< bytes
+  int items;             ///< rows
+  int share;
+};
+
+/// Copies the steps of a warp's rows to its ring, in their order. A lane copies every 32nd vector.
+template <class Weights>
+class StreamCopies {
+  using Ring = StreamRing<Weights>;
+
+ public:
+  /// `rows` of `steps` steps each, row_step bytes from one row to the next.
+  __device__ __forceinline__ StreamCopies(const std::byte* row, int rows, int steps, int row_step, int row_bytes,
+                                          std::byte* ring, unsigned lane)
+      : lane_bytes_(static_cast<int>(16 * lane)),
+        to_(ring + lane_bytes_),
+        steps_(steps),
+        row_gap_(row_step - steps * Weights::kStepBytes),
+        row_left_(row_bytes - lane_bytes_),
+        from_(row + lane_bytes_),
+        left_(row_left_),
+        steps_left_(steps),
+        rows_left_(rows) {}
+
+  /// Starts the copy of the next step, if there is one, `slot` bytes into the ring. All lanes.
+  __device__ __forceinline__ void next(int slot) {
+    if (rows_left_ > 0) {
+      const int before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
+      const std::byte* const from = from_ - before;
+      const SharedPlace to = to_ + slot;
+#pragma unroll
+      for (int i = 0; i < 16 * Ring::kVectors; i += 16 * kWarp) {
+        const bool in_slot = i + 16 * kWarp <= 16 * Ring::kVectors || lane_bytes_ < 16 * Ring::kVectors - i;
+        if (left_ + before > i && in_slot) copy_async_16(to + i, from + i);
+      }
+      from_ += Weights::kStepBytes;
+      left_ -= Weights::kStepBytes;
+      if (--steps_left_ == 0) {
+        from_ += row_gap_;
+        left_ = row_left_;
+        steps_left_ = steps_;
+        --rows_left_;
+      }
+    }
+    copy_async_commit();
+  }
+
+ private:
+  const int lane_bytes_;
+  const SharedPlace to_;
+  const int steps_, row_gap_;
+  const int row_left_;     ///< bytes from the lane's place in a row's first step to the row's end
+  const std::byte* from_;  ///< the lane's place in the next step, as far from a boundary as the row
+  int left_;
+  int steps_left_, rows_left_;
+};
+
+/// A block's shared memory.
+struct StreamMemory {
+  float* results;  ///< kStreamResults
+  std::byte *columns, *rings;
+
+  __device__ StreamMemory(std::byte* memory, int column_bytes)
+      : results(reinterpret_cast<float*>(memory)),
+        columns(memory + kStreamResults * sizeof(float)),
+        rings(columns + column_bytes) {}
+};
+
+/// A block's rows of a part: all that is said in mul_mat_stream.h. `prepare` puts the column into shared memory, and
+/// `columns` is where the form for these weights lies there.
+template <class Weights, bool kExperts, class Prepare>
+__device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
+                                            const std::byte* columns, const Prepare& prepare) {
+  using Ring = StreamRing<Weights>;
+  const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
+  const unsigned first = (blockIdx.x - part.first_block) * part.block_rows;
+  const int rows = min(part.block_rows, part.rows - static_cast<int>(first));
+  int64_t matrix = 0;
+  bool here = true;
+  if constexpr (kExperts) {
+    wait_for_previous();
+    const int expert = s.experts[blockIdx.y];
+    here = expert >= 0;
+    matrix = expert * s.expert_stride;
+  }
+
+  // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of the gate and one of up in turns.
+  const unsigned gated = s.gated;
+  const int end = here ? rows << gated : 0, items = (end - static_cast<int>(warp) + kStreamWarps - 1) / kStreamWarps;
+  const std::byte* const row =
+      part.a[warp % 2] + matrix + static_cast<uint64_t>(first + (warp >> gated)) * part.row_stride;
+  std::byte* const ring = memory.rings + warp * Ring::kBytes;
+  float* const results = memory.results;
+  StreamCopies<Weights> copies(row, items, part.steps, part.row_step, part.row_bytes, ring, lane);
+#pragma unroll 1
+  for (int at = 0; at < Ring::kBytes; at += Ring::kSlotBytes) copies.next(at);
+
+  prepare();
+  auto row_address = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row));
+  int slot = 0;
+#pragma unroll 1
+  for (int item = static_cast<int>(warp); item < end; item += kStreamWarps) {
+    const int before = before_row<Weights>(row_address);
+    const std::byte* column = columns;
+    int left = s.k;
+    float sum = 0;
+#pragma unroll 1
+    do {
+      copy_async_wait<Ring::kStages - 1>();
+      __syncwarp();
+      Weights::add_products(ring + slot, before, column, lane, left, sum);
+      __syncwarp();
+      copies.next(slot);
+      slot = slot + Ring::kSlotBytes == Ring::kBytes ? 0 : slot + Ring::kSlotBytes;
+      column += Weights::kColumnBytes;
+      left -= Weights::kStepElements;
+    } while (left > 0);
+    sum = warp_sum(sum);
+    if (lane == 0) results[item] = sum;
+    row_address += static_cast<uint32_t>(part.row_step);
+  }
+  __syncthreads();
+
+  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
+    float sum = 0;
+    if (here) sum = gated ? gate_activation(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
+    if (part.addend) sum += part.addend[first + i];
+    float* const c = part.c + first + i;
+    c[kExperts ? blockIdx.y * s.c_stride : 0] = sum;
+  }
+}
+
+template <bool kExperts>
+__device__ __forceinline__ const float* column_of(const Stream& s) {
+  return kExperts ? s.x + blockIdx.y * s.x_stride : s.x;
+}
+
+/// The column of 8-bit integers, in each form that has a place, filled up with zeros to whole steps.
+__device__ __forceinline__ void quantize_column(const float* x, int length, std::byte* two, std::byte* four) {
+  const unsigned k = length, end = (k + kStepElements - 1) / kStepElements * kStepElements;
+  for (unsigned first = 8 * threadIdx.x; first < end; first += 8 * kStreamThreads) {
+    float values[8] = {};
+    if (first < k) {
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        const float4 quad = load_as<float4>(x + first + i);
+        values[i] = quad.x, values[i + 1] = quad.y, values[i + 2] = quad.z, values[i + 3] = quad.w;
+      }
+    }
+    const QuantizedEight codes = quantize_eight(values);
+    const unsigned step = first / kStepElements, at = first % kStepElements;
+    if (two) store_eight<2>(two + step * column_step_bytes(2), at, codes);
+    if (four) store_eight<4>(four + step * column_step_bytes(4), at, codes);
+  }
+}
+
+__device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
+  int index = 0;
+#pragma unroll
+  for (int i = 1; i < kStreamParts; ++i) index += static_cast<int>(blockIdx.x) >= s.parts[i].first_block;
+  return s.parts[index];
+}
+
+template <DType kType, bool kExperts>
+__global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(Stream s) {
+  using Weights = StreamedBlocks<kType>;
+  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
+  let_next_start();
+  const StreamMemory memory(bytes, s.column_bytes);
+  stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
+    wait_for_previous();
+    std::byte* const none = nullptr;
+    constexpr bool kFour = Weights::kFourGroups;
+    quantize_column(column_of<kExperts>(s), s.k, kFour ? none : memory.columns, kFour ? memory.columns : none);
+    __syncthreads();
+  });
+}
+
+template <class T, bool kExperts>
+__global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(Stream s) {
+  using Weights = StreamedFloats<T>;
+  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
+  let_next_start();
+  const StreamMemory memory(bytes, s.column_bytes);
+  stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
+    wait_for_previous();
+    const float* const x = column_of<kExperts>(s);
+    constexpr int kQuads = Weights::kElements / 4;
+    for (int quad = static_cast<int>(threadIdx.x); quad < s.k / 4; quad += kStreamThreads) {
+      const int vector = quad / kQuads, step = vector / Weights::kVectors;
+      store_as<float4>(memory.columns + step * Weights::kColumnBytes + quad % kQuads * Weights::kVectors * 16 +
+                           vector % Weights::kVectors * 16,
+                       load_as<float4>(x + 4 * quad));
+    }
+    __syncthreads();
+  });
+}
+
+template <class Weights>
+constexpr StreamKernel stream_kernel(void (*kernel)(Stream), void (*of_experts)(Stream)) {
+  StreamKernel made;
+  made.kernel = kernel;
+  made.of_experts = of_experts;
+  made.ring_bytes = kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes);
+  made.step_elements = Weights::kStepElements;
+  made.column_step_bytes = Weights::kColumnBytes;
+  made.has_four_groups = Weights::kFourGroups;
+  made.alignment = Weights::kAlignment;
+  return made;
+}
+template <DType kType>
+constexpr StreamKernel stream_blocks_kernel() {
+  return stream_kernel<StreamedBlocks<kType>>(stream_blocks<kType, false>, stream_blocks<kType, true>);
+}
+template <class T>
+constexpr StreamKernel stream_floats_kernel() {
+  return stream_kernel<StreamedFloats<T>>(stream_floats<T, false>, stream_floats<T, true>);
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,49 @@
+// Products of matrices of several quantised types with one column.
+#include "devices/cuda/ops/mul_mat_stream_kernel.h"
+
+namespace shoal::cuda {
+namespace {
+
+template <DType kType>
+using OneUnit = StreamedBlocks<kType, 1>;  // of registers that the widest type leaves
+
+/// The column in both forms, that of two groups first; one that no part wants has no place.
+__global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
+  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
+  let_next_start();
+  const StreamMemory memory(bytes, s.column_bytes);
+  std::byte *const two = memory.columns, *const four = memory.rings - s.four_groups_bytes;
+  const auto prepare = [&] {
+    wait_for_previous();
+    quantize_column(s.x, s.k, four == two ? nullptr : two, four == memory.rings ? nullptr : four);
+    __syncthreads();
+  };
+  const StreamPart& part = part_of_block(s);
+  switch (part.dtype) {
+#define SHOAL_QUANTIZED(id, ...)                                                                                \
+  case DType::k##id:                                                                                            \
+    stream_part<OneUnit<DType::k##id>, false>(s, part, memory, OneUnit<DType::k##id>::kFourGroups ? four : two, \
+                                              prepare);                                                         \
+    break;
+#include "graph/dtypes.def"
+    default:
+      break;
+  }
+}
+
+template <class Weights>
+constexpr size_t ring_of(size_t most) {
+  return std::max(most, kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes));
+}
+constexpr size_t widest_ring() {
+  size_t most = 0;
+#define SHOAL_QUANTIZED(id, ...) most = ring_of<OneUnit<DType::k##id>>(most);
+#include "graph/dtypes.def"
+  return most;
+}
+
+}  // namespace
+
+const StreamKernel kStreamMixed{stream_mixed, nullptr, widest_ring(), kStepElements};
+
+}  // namespace shoal::cuda
