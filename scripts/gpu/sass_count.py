@@ -1,0 +1,202 @@
+"""The numbers of a kernel that scripts/gpu/sass.py prints and limits."""
+import dataclasses
+import re
+
+from gpu.sass_code import Instruction, Kernel
+from gpu.sass_paths import LANES, LOADS, STORE, WIDTH, WORK, Block, Flow, Loop, Way
+
+# By key in sass_limits.toml: the heading of the table's column.
+COLUMNS = {
+    "registers": "registers",
+    "stack": "stack",
+    "shared": "shared, static",
+    "instructions": "in the code",
+    "first_load": "first load",
+    "first_load_straight": "(straight)",
+    "path": "whole way",
+    "path_straight": "(straight)",
+    "row": "per row",
+    "loop": "per pass",
+    "loop_code": "in the loop",
+    "bytes": "bytes per pass",
+    "per_byte": "per byte",
+    "divisions": "divisions",
+    "path_divisions": "on the way",
+    "local": "local",
+    "byte_loads": "byte loads",
+}
+
+ADVICE = {
+    "registers": "fewer blocks fit on a multiprocessor; use less of them, or allow more where that was meant",
+    "stack": "an array with changing indices, or registers that were spilled; unroll its loops, or hold fewer values",
+    "shared": "fewer blocks fit on a multiprocessor",
+    "instructions": "unrolled or inlined more than before; see that all of it is needed",
+    "first_load": "the memory waits meanwhile; move what the first load does not need behind it, or to the host",
+    "first_load_straight": "the memory waits meanwhile; move what the first load does not need behind it, or to the host",
+    "path": "move work of each warp to the host, or share it between more rows",
+    "path_straight": "move work of each warp to the host, or share it between more rows",
+    "row": "move what is the same for all rows out of their loop",
+    "loop": "move what is the same for all passes out of the loop; use wider loads and fewer 64-bit additions",
+    "loop_code": "move what is the same for all passes out of the loop; use wider loads and fewer 64-bit additions",
+    "bytes": "the table's bytes_per_pass is no longer true",
+    "per_byte": "instructions keep the memory waiting; move what is the same for all passes out of the loop",
+    "divisions": "divide on the host, or multiply with a reciprocal made there",
+    "path_divisions": "divide on the host, or multiply with a reciprocal made there",
+    "local": "registers were spilled, or an array has changing indices",
+    "byte_loads": "load whole words, or vectors of 16 bytes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a kernel is counted with; keys of an entry of the table, beside its limits."""
+
+    passes: int = 1  # of the main loop, for a row
+    copy_passes: int = 1  # of the loop in front of it that starts loads, where there is one
+    bytes_per_pass: int | None = None  # of weights, by a warp; not given: what its loads of 16 bytes could bring
+    loads: str | None = None  # a pattern of the instructions that load weights, where LOADS is not right
+
+
+def is_division(code: list[Instruction], at: int) -> bool:
+    """A reciprocal of what was an integer."""
+    one = code[at]
+    if not one.name.startswith("MUFU.RCP"):
+        return False
+    source = one.operands.split(", ")[-1].strip("|-")
+    made = next((other for other in reversed(code[:at]) if other.result == source), None)
+    return made is not None and made.base in ("I2F", "I2FP", "UI2F")
+
+
+def count_divisions(code: list[Instruction]) -> int:
+    return sum(is_division(code, at) for at in range(len(code)))
+
+
+def count_of(code: list[Instruction], pattern: str) -> int:
+    return sum(bool(re.match(pattern, one.name)) for one in code)
+
+
+def bytes_of(blocks: list[Block], loads: re.Pattern) -> int | None:
+    """What the loads of a warp bring when none is masked; None where that is not in the instruction."""
+    widths = [WIDTH.search(one.name) for block in blocks for one in block.code if loads.match(one.name)]
+    return LANES * sum(int(width.group(1)) // 8 for width in widths) if widths and all(widths) else None
+
+
+class Ways:
+    """The counted ways of one kernel."""
+
+    def __init__(self, flow: Flow, work: Work):
+        self.flow, self.work = flow, work
+        self.loads = re.compile(work.loads) if work.loads else flow.first_kind(LOADS)
+        self.loading = flow.holding(self.loads) if self.loads else {}
+        self.main = flow.main_loop(self.loads)
+        among = self.main.body if self.main else None
+        kind = flow.first_kind(WORK, among)
+        working = flow.holding(kind, among) if kind else {}
+        most = max(working.values(), default=0)
+        self.working = {i for i, amount in working.items() if amount == most}
+        self.storing = set(flow.holding(STORE))
+        self.copying = self.copy_loop()
+
+    def copy_loop(self) -> Loop | None:
+        """The innermost loop of loads that come before the main loop."""
+        if self.main is None:
+            return None
+        others = [loop for loop in self.flow.loops if loop.header < self.main.header and not self.main.body <= loop.body
+                  and self.loading.keys() & loop.body]  # fmt: skip
+        return min(self.flow.innermost(others), key=lambda loop: loop.header, default=None)
+
+    def stops(self) -> list[list]:
+        """What a way has to go through, the strictest first: not every kernel has all, or in this order."""
+        load, work, store = self.loading, self.working, self.storing
+        return [[one for one in stops if one] for stops in ((load, work, store), (work, store), (load, store), (store,), ())]
+
+    def main_pass(self) -> Way | None:
+        return self.flow.around(self.main, [self.working]) if self.main else None
+
+    def repeated(self, inside: frozenset[int] | None = None) -> int:
+        """Instructions of all passes but the first: a way has one of each loop."""
+        more = 0
+        for loop, passes, stops in ((self.main, self.work.passes, self.working),
+                                    (self.copying, self.work.copy_passes, self.loading)):  # fmt: skip
+            if loop and passes > 1 and (inside is None or loop.body <= inside):
+                way = self.flow.around(loop, [stops])
+                more += (passes - 1) * way.count if way else 0
+        return more
+
+    def shortest(self) -> Way | None:
+        return next(filter(None, (self.flow.search(0, stops, self.flow.ends) for stops in self.stops())), None)
+
+    def straight(self) -> Way | None:
+        passes = {loop.header: count for loop, count in ((self.main, self.work.passes),
+                                                         (self.copying, self.work.copy_passes)) if loop}  # fmt: skip
+        way = self.flow.straight(passes)
+        return way if way and (not self.main or self.main.header in way.blocks) else None
+
+    def row(self) -> int | None:
+        """Instructions of a pass of the loop around the main loop: what a warp needs that goes on to the next row."""
+        around = self.flow.loop_around(self.main.body) if self.main else None
+        way = self.flow.around(around, [self.working]) if around else None
+        return way.count + self.repeated(around.body) if way else None
+
+    def before_first_load(self, way: Way | None) -> int | None:
+        """Instructions of a way up to its first load."""
+        count = 0
+        for i in way.blocks if way else ():
+            for at, one in enumerate(self.flow.blocks[i].code):
+                if i in self.loading and self.loads.match(one.name):
+                    return count + at
+            count += self.flow.cost(i)
+        return None
+
+    def divisions(self, way: Way | None) -> int | None:
+        return sum(map(self.divisions_of, way.blocks)) if way else None
+
+    def divisions_of(self, i: int) -> int:
+        """Of a block; a subroutine that divides is one."""
+        block = self.flow.blocks[i]
+        inline = sum(is_division(self.code_up_to(i), at) for at in range(*self.place(i)))
+        return inline + (block.call is not None and self.divides(block.call))
+
+    def place(self, i: int) -> tuple[int, int]:
+        begin = sum(len(block.code) for block in self.flow.blocks[:i])
+        return begin, begin + len(self.flow.blocks[i].code)
+
+    def code_up_to(self, i: int) -> list[Instruction]:
+        return [one for block in self.flow.blocks[: i + 1] for one in block.code]
+
+    def divides(self, address: int) -> bool:
+        """A subroutine, whose code goes on to its RET."""
+        code = [one for block in self.flow.blocks[self.flow.starts[address] :] for one in block.code]
+        end = next((at for at, one in enumerate(code) if one.base == "RET" and not one.guard), len(code))
+        return count_divisions(code[:end]) > 0
+
+
+def count(kernel: Kernel, work: Work) -> dict:
+    """By the keys of COLUMNS; None: there is nothing to count, or no way."""
+    code = kernel.instructions
+    counts = dict.fromkeys(COLUMNS)
+    counts.update(registers=kernel.registers, stack=kernel.stack, shared=kernel.shared, instructions=len(code),
+                  divisions=count_divisions(code), local=count_of(code, r"LDL|STL"),
+                  byte_loads=count_of(code, r"LDG\..*[US]8\b"))  # fmt: skip
+    if code:
+        counts.update(count_ways(Ways(Flow(code), work)))
+    return counts
+
+
+def count_ways(ways: Ways) -> dict:
+    flow, shortest, straight, one_pass = ways.flow, ways.shortest(), ways.straight(), ways.main_pass()
+    to_load = flow.search(0, [ways.loading], ways.loading.keys()) if ways.loading else None
+    found = {
+        "first_load": ways.before_first_load(to_load),
+        "first_load_straight": ways.before_first_load(straight),
+        "path": shortest.count + ways.repeated() if shortest else None,
+        "path_straight": straight.count if straight else None,
+        "path_divisions": ways.divisions(shortest),
+        "row": ways.row(),
+    }
+    if one_pass is None:
+        return found
+    loop_blocks = [flow.blocks[i] for i in ways.main.body]
+    moved = ways.work.bytes_per_pass or (bytes_of(loop_blocks, ways.loads) if ways.loads else None)
+    return {**found, "loop": one_pass.count, "loop_code": sum(len(block.code) for block in loop_blocks), "bytes": moved,
+            "per_byte": one_pass.count / moved if moved else None}  # fmt: skip
