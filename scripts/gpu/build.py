@@ -13,6 +13,7 @@ from gpu.steps import good
 TESTS = ("test_devices", "test_ops", "test_collectives", "test_property", "test_models")
 STREAMS = "test_cuda_streams"
 ON_GPU = ("test_cuda_gpu", "cuda_ceilings")
+NCCL_STANDIN = "nccl-standin"
 
 
 def first_targets(context) -> list[str]:
@@ -21,11 +22,12 @@ def first_targets(context) -> list[str]:
 
 
 def targets(context) -> list[str]:
-    return [*first_targets(context), *TESTS, *([] if context.emulated else ON_GPU)]
+    return [*first_targets(context), *TESTS, *([NCCL_STANDIN] if context.emulated else ON_GPU)]
 
 
 def file_of(context, target: str) -> pathlib.Path:
-    return context.plugin if target == context.plugin_target else context.build / "bin" / target
+    libraries = {context.plugin_target: context.plugin, NCCL_STANDIN: context.nccl_standin}
+    return libraries.get(target, context.build / "bin" / target)
 
 
 def generator() -> list[str]:

@@ -37,6 +37,10 @@ class Context:
         return "shoal_cuda_emulated" if self.emulated else "shoal_cuda"
 
     @property
+    def nccl_standin(self) -> pathlib.Path:
+        return self.build / "tests/cuda/libnccl-standin.so"
+
+    @property
     def prefix(self) -> pathlib.Path:
         """Where GoogleTest is installed when it is built from its sources."""
         return self.build / "prefix"
@@ -56,11 +60,15 @@ class Context:
 
     def environment(self, **more: str) -> dict:
         """Of every program that is built here. Libraries from `deps` need others that they do not say the place of."""
-        env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **({} if self.emulated else GPU_ENVIRONMENT), **more}
+        env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT), **more}
         libraries = self.library_folders()
         if libraries:
             env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
         return env
+
+    def emulation(self) -> dict:
+        """As in tests/cuda/CMakeLists.txt: room for the kernels of many ranks, and no NCCL that this machine may have."""
+        return {"SHOAL_EMULATED_PROCESSORS": "132", "SHOAL_NCCL_LIBRARY": str(self.nccl_standin)}
 
     def library_folders(self) -> list[str]:
         if not self.deps:

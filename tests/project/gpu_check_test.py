@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -281,6 +282,13 @@ class Suites(Folder):
         self.assertIn("\n5 32 EAGER\n", one.log("ops").read_text())
         self.assertEqual(one.environment(SHOAL_COMM_TIMEOUT="30")["SHOAL_COMM_TIMEOUT"], "30")
         self.assertNotIn("SHOAL_COMM_TIMEOUT", context(self.folder, True).environment())
+
+    def test_the_emulator_has_an_nccl_of_its_own(self):
+        one = context(self.folder, True)
+        file = one.environment()["SHOAL_NCCL_LIBRARY"]
+        self.assertEqual(pathlib.Path(file), build.file_of(one, "nccl-standin"))
+        self.assertIn("nccl-standin", build.targets(one))
+        self.assertNotIn("SHOAL_NCCL_LIBRARY", context(self.folder).environment())
 
     def test_streams_that_do_not_run_at_once(self):
         output = "at once: launches 2 of 2\nat once: launches 3 of 3\nat once: graphs 1 of 2\n"
