@@ -9,7 +9,7 @@ from gpu.shell import CheckError, Skip
 # For every program that uses a GPU: a collective that hangs says so before its step's time is over; and what the driver
 # reads when CUDA is first called (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
-LONG_RUN = {"SHOAL_COMM_TIMEOUT": "30"}  # of models: ranks begin at different times
+LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # of models: ranks begin at different times
 
 
 @dataclasses.dataclass

@@ -76,7 +76,8 @@ def library_in_packages(name: str, folders: list[pathlib.Path] | None = None) ->
         found = sorted(folder.glob(f"nvidia/*/lib/{name}"))
         if found:
             return str(found[0])
-    system = sorted(glob.glob(f"/usr/local/cuda/lib*/{name}") + glob.glob(f"/usr/lib/x86_64-linux-gnu/{name}"))
+    system = sorted(glob.glob(f"/usr/local/cuda/lib*/{name}") + glob.glob(f"/usr/local/cuda/extras/CUPTI/lib*/{name}")
+                    + glob.glob(f"/usr/lib/x86_64-linux-gnu/{name}"))
     return system[0] if system and folders is None else None
 
 

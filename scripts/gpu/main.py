@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 
-from gpu import bench, build, machine, pack, programs, tests
+from gpu import bench, build, machine, pack, profile, programs, tests
 from gpu.context import Context
 from gpu.report import Report
 from gpu.shell import CheckError
@@ -15,12 +15,13 @@ from gpu.steps import Clock, Step, choose, run_all
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEMORY = pathlib.Path("/dev/shm")
-MODEL_BYTES = 16_000_000_000
+MODEL_BYTES = 24_000_000_000
+NEED_MODELS = ("first-bench", "bench-q", "bench-f", "times-", "ncu")
 PARTS = ("both parts", "part 1", "part 2")
 
 
 def all_steps(emulated: bool) -> list[Step]:
-    """The first part builds, tests what all else rests on and gives some figures; the second part is the rest."""
+    """The first part tests what all else rests on and gives some figures; the second one measures, and tests the rest."""
     long = 3600.0
     prepare = [
         Step("environment", machine.examine, 30),
@@ -31,13 +32,14 @@ def all_steps(emulated: bool) -> list[Step]:
     ]
     if emulated:
         return [step for step in prepare if step.name != "programs"] + tests.emulated_steps()
-    prepare.insert(1, Step("models-start", bench.start_models, 10, ("environment",)))
-    last = [
-        Step("registers", build.kernel_resources, 30, ("configure",), part=2),
-        Step("ncu", bench.kernel_profile, 60, ("configure",), part=2),
+    environment = ("environment",)
+    prepare[1:1] = [
+        Step("models-start", lambda context, left: bench.start_models(context, left, bench.QUANTISED), 10, environment),
+        Step("models-start-f16", lambda context, left: bench.start_models(context, left, ("f16",)), 10, environment, part=2),
     ]
-    return [*prepare, *tests.first_steps(), *bench.first_steps(), *tests.later_steps(), *bench.later_steps(),
-            *tests.last_steps(), *last]  # fmt: skip
+    registers = Step("registers", build.kernel_resources, 30, ("configure",), part=2)
+    return [*prepare, *tests.first_steps(), *bench.first_steps(), tests.text_step(), *bench.later_steps(),
+            *profile.profile_steps(), *tests.later_steps(), registers]  # fmt: skip
 
 
 def of_part(steps: list[Step], part: int | None) -> list[Step]:
@@ -107,7 +109,7 @@ def pack_all(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     chosen = choose(of_part(all_steps(args.emulated), args.part), args.only)
-    needs_models = any(step.name == "models-start" or step.name.startswith(("first-bench", "bench-q")) for step in chosen)
+    needs_models = any(step.name == "models-start" or step.name.startswith(NEED_MODELS) for step in chosen)
     context = make_context(args, pathlib.Path("/nonexistent"))
     keep = args.models or args.part or not needs_models
     context.models = (args.models or default_models(context, args.part, needs_models)).absolute()

@@ -16,7 +16,7 @@ ALONE_LIMIT = 20.0  # of a test that is run again on its own
 ALONE_SHARE = 0.35  # of a suite's limit is kept for that
 # Where every kernel waits in vain, three tests of 135 waits of 50 ms, and what the GPU's context takes, are 23 s.
 STREAMS_LIMIT = 40.0
-SPEED_RESERVE = {1: 90.0, 2: 120.0}  # seconds that the tests of a part leave to its benchmarks
+SPEED_RESERVE = {1: 90.0}  # seconds that the tests of a part leave to its benchmarks; in the other part these come first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ def of_ops(names: str) -> str:
 
 def first_steps() -> list[Step]:
     return [
-        Step("streams", run_streams, STREAMS_LIMIT, NEEDS, part=1),
+        Step("streams", run_streams, STREAMS_LIMIT, NEEDS),
         suite_step("devices", 60, Suite("test_devices", "Plugin/*"), 1),
         suite_step("ops", 110, Suite("test_ops", "PluginConformance.*"), 1),
         suite_step("kernels", 90, Suite("test_cuda_gpu", "*-NcclOneRank.*"), 1, ("streams",)),
@@ -182,23 +182,22 @@ def first_steps() -> list[Step]:
     ]
 
 
+def text_step() -> Step:
+    return Step("text", text.same_text, 60, NEEDS, part=2)
+
+
 def later_steps() -> list[Step]:
-    """Before the benchmarks of the second part, whose models may be written meanwhile."""
+    """Behind the benchmarks of the second part, as far as time goes. Racecheck never sees a collective: it makes blocks
+    that wait for each other wait for ever."""
     sixteen = {PER_GPU: "16", "SHOAL_PROPERTY_CASES": "400"}
-    return [
-        Step("text", text.same_text, 60, NEEDS, SPEED_RESERVE[2], 2),
-        suite_step("reference", 100, Suite("test_models", "*Reference*", {PER_GPU: "8", **LONG_RUN}), 2),
-        suite_step("meta", 90, Suite("test_property", "*/MetaProperty.*", sixteen), 2),
-        suite_step("sched", 60, Suite("test_property", "*/SchedProperty.*", sixteen), 2),
-    ]
-
-
-def last_steps() -> list[Step]:
-    """Racecheck never sees a collective: it makes blocks that wait for each other wait for ever."""
     memcheck_ops = of_ops("add rms_norm soft_max get_rows set_rows rope top_k attention mul_mat mul_mat_id")
     race_ops = of_ops("rms_norm soft_max top_k attention")
     two = {PER_GPU: "2"}
+    at_once = ("streams",)
     return [
+        suite_step("reference", 100, Suite("test_models", "*Reference*", {PER_GPU: "8", **LONG_RUN}), 2, at_once),
+        suite_step("meta", 90, Suite("test_property", "*/MetaProperty.*", sixteen), 2, at_once),
+        suite_step("sched", 60, Suite("test_property", "*/SchedProperty.*", sixteen), 2),
         Step("collectives-nccl", run_nccl, 50, NEEDS, part=2),
         sanitizer_step("sanitizer-ops", "memcheck", 45, Suite("test_ops", memcheck_ops)),
         sanitizer_step("sanitizer-collectives", "memcheck", 30, Suite("test_collectives", "Plugin/*/2", two)),

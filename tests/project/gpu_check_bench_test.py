@@ -1,0 +1,275 @@
+"""The benchmarks of scripts/gpu_check: figures, ratios and the times of kernels, with programs that are scripts."""
+import json
+import shutil
+import subprocess
+import unittest
+from unittest import mock
+
+from gpu_check_case import ROOT, Folder, context, ended, row  # first: it finds the other modules
+from gpu import bench, main, profile, shell
+from gpu.report import MISSED, OK
+
+
+class Ratios(Folder):
+    ROWS = [row(512, 0, 20000.0), row(0, 128, 300.0)]
+
+    def test_rates(self):
+        rates = bench.rates_of(self.ROWS)
+        self.assertEqual((rates["prompt"], rates["generation"], rates["bytes"]), (20000.0, 300.0, 8_532_934_656))
+        with self.assertRaisesRegex(shell.CheckError, "shoal bench measured pp512$"):
+            bench.rates_of(self.ROWS[:1])
+
+    def test_bytes_of_a_token(self):
+        # 128256 x 4096 elements of 34 bytes for 32; 64 positions x 32 layers x 2 x 1024 halves.
+        self.assertEqual(bench.bytes_per_token("q8_0", 8_532_934_656, 64), 8_532_934_656 - 558_170_112 + 8_388_608)
+        # Of 16 layers.
+        self.assertEqual(bench.bytes_per_token("f16", 9_080_000_000, 64), 9_080_000_000 - 1_050_673_152 + 4_194_304)
+
+    def test_arithmetic_of_a_prompt(self):
+        without_tables = 8_030_261_248 - 2 * 525_336_576
+        expected = 2 * without_tables * 512 + 2 * 525_336_576 + 32 * 4 * 4096 * 512 * 513 // 2
+        self.assertEqual(bench.flops_of_prompt("q8_0", 8_030_261_248, 512), expected)
+        fewer = expected - 16 * 4 * 4096 * 512 * 513 // 2  # of 16 layers in place of 32
+        self.assertEqual(bench.flops_of_prompt("f16", 8_030_261_248, 512), fewer)
+
+    def test_ratios(self):
+        figures = {"ceilings": {"copy": 4.3e12, "bf16": 7.9e14}, "all_reduce_us": 6.5,
+                   "bench-q8_0": bench.rates_of(self.ROWS),
+                   "bench-q8_0-meta": bench.rates_of([row(512, 0, 19000.0), row(0, 128, 270.0)])}  # fmt: skip
+        ratios = bench.compute_ratios(figures)
+        self.assertEqual(set(ratios), {"generation q8_0", "prompt q8_0", "meta q8_0", "all_reduce_us"})
+        self.assertAlmostEqual(ratios["generation q8_0"], 300 * 7_983_153_152 / 4.3e12)
+        self.assertAlmostEqual(ratios["prompt q8_0"], 20000 * bench.flops_of_prompt("q8_0", 8_030_261_248, 512) / 512 / 7.9e14)
+        self.assertAlmostEqual(ratios["meta q8_0"], 0.9)
+
+    def test_parts_that_were_not_measured(self):
+        figures = {"ceilings": {"copy": 4.3e12, "bf16": None}, "bench-q8_0": bench.rates_of(self.ROWS)}
+        self.assertEqual(set(bench.compute_ratios(figures)), {"generation q8_0"})
+        self.assertEqual(bench.compute_ratios({}), {})
+
+    def test_targets(self):
+        self.assertEqual([bench.judge("meta q8_0", value).result for value in (0.92, 0.93)], [MISSED, OK])
+        for name in ("all_reduce_us", "all_reduce_recorded_us"):
+            self.assertEqual([bench.judge(name, value).result for value in (5.1, 5.0)], [MISSED, OK])
+        self.assertIn("0.55, target >= 0.75", bench.judge("generation q4_k_m", 0.55).detail)
+        targets = [bench.judge(f"generation {kind}", 1).data["target"] for kind in bench.TYPES]
+        self.assertEqual(targets, [0.75, 0.85, 0.88])
+
+    def test_json_between_messages(self):
+        self.assertEqual(bench.parse_json(ended('loading [1/2]\n[\n {"a": 1}\n]\nbye\n'), "x"), [{"a": 1}])
+        self.assertEqual(bench.parse_json(ended('{"a": [1]}\n'), "x"), {"a": [1]})
+        with self.assertRaisesRegex(shell.CheckError, "^x: exit status 1; no GPU$"):
+            bench.parse_json(ended("no GPU\n", 1), "x")
+        with self.assertRaisesRegex(shell.CheckError, "^x: nothing$"):
+            bench.parse_json(ended("nothing\n"), "x")
+
+    def test_ceilings_without_cublas(self):
+        one = self.built(cuda_ceilings="""echo '{"copy": {"bytes_per_second": 4e12}, "bf16": null, "no_bf16": "no file"}'\n""")
+        one.machine["cublas"] = "/none"
+        result = bench.ceilings(one, 10)
+        self.assertEqual(result.detail, "copy 4.00 TB/s, no bf16 rate: no file")
+        self.assertEqual(one.figures["ceilings"], {"copy": 4e12, "bf16": None})
+
+    def test_wrong_sums_are_a_failure(self):
+        one = self.built(shoal="""echo '{"wrong": 3, "results": []}'; exit 0\n""")
+        with self.assertRaisesRegex(shell.CheckError, "3 elements are wrong"):
+            bench.bench_comm(one, 10)
+
+    def test_collectives_of_a_recorded_graph(self):
+        results = json.dumps({"wrong": 0, "results": [{"size": 1 << 24, "out_of_place": {"time_us": 3.5, "busbw_gbps": 9}}]})
+        one = self.built(shoal=f"""case "$*" in *--help*) echo "  --recorded   in a graph"; exit;; *--recorded*) ;;
+*) exit 1;; esac\necho '{results}'\n""")  # fmt: skip
+        step = next(step for step in bench.later_steps() if step.name == "bench-comm-recorded")
+        self.assertEqual(step.work(one, 20).detail, "16 KiB in 3.50 us, 16 MiB at 9 GB/s")
+        self.assertEqual(bench.compute_ratios(one.figures), {"all_reduce_recorded_us": 3.5})
+        with self.assertRaisesRegex(shell.Skip, "^this shoal bench-comm has no --recorded$"):
+            step.work(self.built(shoal="echo Usage\n"), 20)
+
+    def test_models_that_are_late_are_asked_for_again(self):
+        rows = json.dumps(self.ROWS)
+        one = self.built(shoal=f"cat <<'X'\n[\n{rows[1:]}\nX\n")
+        one.root = self.folder
+        (self.folder / "scripts").mkdir()
+        (self.folder / "scripts/make_model.py").write_text(
+            "import os, sys, time\nwhile not os.path.exists(sys.path[0] + '/go'): time.sleep(0.02)\n"
+            "open(sys.argv[-1], 'w').write('model')")  # fmt: skip
+        bench.start_models(one, 10)
+        self.addCleanup(bench.stop_background, one)
+        step = next(step for step in bench.later_steps() if step.name == "bench-q8_0")
+        with self.assertRaisesRegex(shell.Skip, "^q4_k_m and q8_0 still being written; .* ask again$"):
+            bench.wait_for_models(one, 0.2)
+        with self.assertRaisesRegex(shell.Skip, "q8_0.gguf is still being written$"):
+            step.work(one, 20)
+        (self.folder / "scripts/go").touch()
+        next(process for kind, process, _ in one.background if kind == "q8_0").wait(30)
+        self.assertEqual(step.work(one, 20).detail, "prompt 20000 tokens/s, generation 300.0 tokens/s")
+        self.assertFalse([one.name for one in main.all_steps(False) if any("models" in name for name in one.needs)])
+
+    def test_where_the_models_of_parts_are(self):
+        one = context(self.folder / "build")
+        with mock.patch.multiple(main, MEMORY=self.folder, MODEL_BYTES=1000):
+            shared = main.default_models(one, 1, True)
+            self.assertEqual((shared.parent, shared), (self.folder, main.default_models(one, 2, False)))
+            shared.mkdir()
+            (shared / "model.gguf").write_bytes(bytes(600))
+            with mock.patch.object(main.shutil, "disk_usage", return_value=mock.Mock(free=500)):
+                self.assertEqual(main.default_models(one, 2, True), shared)
+                (shared / "model.gguf").unlink()
+                self.assertEqual(main.default_models(one, 2, True), one.build / "models")
+
+    def test_models_are_written_beside_the_other_steps(self):
+        one = context(self.folder)
+        one.root = self.folder
+        (self.folder / "scripts").mkdir()
+        (self.folder / "scripts/make_model.py").write_text("import sys; open(sys.argv[-1], 'w').write('model')")
+        self.assertEqual(bench.start_models(one, 10).result, OK)
+        result = bench.wait_for_models(one, 30)
+        self.assertEqual(result.data, {"q4_k_m": 5, "q8_0": 5})
+        self.assertEqual(bench.wait_for_models(one, 30, ("f16",)).data, {"f16": 5})
+        (self.folder / "scripts/make_model.py").write_text("import sys; sys.exit('make_model.py: No module named numpy')")
+        for kind in bench.TYPES:
+            bench.model_path(one, kind).unlink()
+        bench.start_models(one, 10)
+        with self.assertRaisesRegex(shell.CheckError, "^q4_k_m: make_model.py: No module named numpy$"):
+            bench.wait_for_models(one, 30)
+        bench.stop_background(one)
+
+
+# A CUPTI of two launches of one kernel, which overlap, one of another, and a record of another kind.
+FAKE_CUPTI = r"""
+#include <cstdint>
+#include <cstring>
+struct Kernel {
+  int32_t kind, configuration[3];
+  uint64_t start, end, completed;
+  int32_t numbers[14];
+  int64_t grid;
+  const char* name;
+};
+static void (*request)(uint8_t**, size_t*, size_t*);
+static void (*complete)(void*, uint32_t, uint8_t*, size_t, size_t);
+static int enabled;
+static size_t next;
+extern "C" {
+int cuptiActivityRegisterCallbacks(decltype(request) a, decltype(complete) b) { request = a; complete = b; return 0; }
+int cuptiActivityEnable(int kind) { enabled = kind; return ENABLED; }
+int cuptiActivityGetNextRecord(uint8_t* buffer, size_t used, Kernel** record) {
+  if (next >= used / sizeof(Kernel)) return 12;
+  *record = reinterpret_cast<Kernel*>(buffer) + next++;
+  return 0;
+}
+int cuptiActivityFlushAll(uint32_t) {
+  uint8_t* buffer;
+  size_t size, records;
+  request(&buffer, &size, &records);
+  Kernel all[4] = {};
+  const uint64_t times[4][2] = {{1000, 3000}, {2000, 4000}, {9000, 9500}, {0, 7}};
+  for (int i = 0; i < 4; ++i) {
+    all[i].kind = i == 3 ? 1 : enabled;
+    all[i].start = times[i][0], all[i].end = times[i][1];
+    all[i].name = i < 2 ? "_ZN5shoal4cuda3vecILNS_5DTypeE0EEEvi" : "rope";
+  }
+  std::memcpy(buffer, all, sizeof(all));
+  complete(nullptr, 0, buffer, size, sizeof(all));
+  return 0;
+}
+}
+"""
+# A program that does what the driver does with CUDA_INJECTION64_PATH.
+PROGRAM = r"""
+#include <cstdlib>
+#include <dlfcn.h>
+int main() {
+  void* library = dlopen(std::getenv("CUDA_INJECTION64_PATH"), RTLD_NOW);
+  return library ? reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection"))() - 1 : 1;
+}
+"""
+NCU = """\
+==PROF== Connected to process 7 (/x/shoal)
+[7] shoal@127.0.0.1
+  void shoal::cuda::vec<(shoal::DType)1, 2>(shoal::cuda::Product) (1024, 1, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
+    Section: GPU Speed Of Light Throughput
+    ----------------------- ----------- ------------
+    Elapsed Cycles                cycle        5,012
+    DRAM Throughput                   %        45.43
+    Duration                         us     1,203.14
+    Compute (SM) Throughput           %        28.89
+    Registers Per Thread             register/thread              64
+    Achieved Occupancy                        %        89.12
+  shoal::cuda::rope(int) (1, 1, 1)x(32, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
+    Duration                         us         2.00
+"""
+
+
+class Profile(Folder):
+    def compiled(self, name, text, *flags):
+        source, file = self.folder / f"{name}.cpp", self.folder / name
+        source.write_text(text)
+        subprocess.run(["c++", "-std=c++17", "-O0", source, "-o", file, *flags], check=True)
+        return file
+
+    def with_cupti(self, *flags):
+        """A context with a program to profile, and what stands for CUPTI."""
+        one = self.built(shoal="")
+        one.root = ROOT
+        shutil.move(self.compiled("program", PROGRAM, "-ldl"), one.build / "bin/shoal")
+        bench.model_path(one, "q4_k_m").parent.mkdir()
+        bench.model_path(one, "q4_k_m").touch()
+        return one, str(self.compiled("cupti.so", FAKE_CUPTI, "-shared", "-fPIC", *flags))
+
+    def test_times_of_kernels(self):
+        one, cupti = self.with_cupti("-DENABLED=0")
+        step = next(step for step in profile.profile_steps() if step.name == "times-token")
+        with mock.patch.object(profile, "library_in_packages", return_value=cupti):
+            result = step.work(one, 60)
+        self.assertEqual(result.data["kernels"], [
+            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 4 / 32, "us_each": 2.0},
+            {"kernel": "rope", "launches": 1 / 32, "us": 0.5 / 32, "us_each": 0.5}])  # fmt: skip
+        self.assertEqual(result.data["busy_us"], 3.5 / 32)
+        self.assertIn("0.06 x      2.00 us  vec<f32>", one.log("times-token").read_text())
+        self.assertRegex(one.log("times-token").read_text(), r"shoal bench .* -p 0 -n 32 --no-warmup")
+
+    def test_cupti_that_does_not_work(self):
+        one, cupti = self.with_cupti("-DENABLED=15")
+        for file, why in ((cupti, "CUPTI gives no records of kernels, error 15"), ("/none.so", "/none.so: cannot open")):
+            with mock.patch.object(profile, "library_in_packages", return_value=file), \
+                 self.assertRaisesRegex(shell.Skip, f"^CUPTI does not work here: {why}"):  # fmt: skip
+                profile.kernel_times(one, 60, "times-token", [], 1)
+        with mock.patch.object(profile, "library_in_packages", return_value=None), \
+             self.assertRaisesRegex(shell.Skip, "^no libcupti.so.13"):  # fmt: skip
+            profile.kernel_times(one, 60, "times-token", [], 1)
+
+    def test_metrics_of_ncu(self):
+        found = profile.parse_profile(NCU, ["f32", "f16"])
+        self.assertEqual(found, [
+            {"kernel": "vec<f16, 2>", "DRAM Throughput, %": 45.43, "Duration, us": 1203.14, "Compute (SM) Throughput, %": 28.89,
+             "Registers Per Thread, register/thread": 64, "Achieved Occupancy, %": 89.12},
+            {"kernel": "rope", "Duration, us": 2.0}])  # fmt: skip
+
+    def profiled(self, output):
+        one = self.built(shoal="")
+        one.root = ROOT
+        with mock.patch.object(profile, "cuda_tool", return_value="ncu"), \
+             mock.patch.object(profile, "bench_command", return_value=["shoal", "--devices", "CUDA0"]), \
+             mock.patch.object(profile, "run", return_value=ended(output)) as ran:  # fmt: skip
+            result = profile.kernel_profile(one, 30)
+        self.assertIn("demangled", ran.call_args.args[0])
+        return result
+
+    def test_ncu_that_may_not_or_cannot(self):
+        self.assertEqual(self.profiled(NCU).detail, "2 kernels, see gpu_check.json")
+        for output in ("==ERROR== ERR_NVGPUCTRPERM", "Failed to initialize the profiler: LibraryNotLoaded"):
+            with self.assertRaises(shell.Skip):
+                self.profiled(output)
+        with self.assertRaisesRegex(shell.CheckError, "^ncu: exit status 0; no model$"):
+            self.profiled("no model\n")
+
+    def test_devices_are_names_that_the_program_knows(self):
+        """Its --devices takes no parameters."""
+        one, _ = self.with_cupti("-DENABLED=0")
+        command = profile.bench_command(one, "-n", 1)
+        self.assertEqual(command[command.index("--devices") + 1], "CUDA0")
+
+
+if __name__ == "__main__":
+    unittest.main()
