@@ -55,6 +55,7 @@ class Work:
     copy_passes: int = 1  # of the loop in front of it that starts loads, where there is one
     bytes_per_pass: int | None = None  # of weights, by a warp; not given: what its loads of 16 bytes could bring
     loads: str | None = None  # a pattern of the instructions that load weights, where LOADS is not right
+    through: tuple[str, ...] = ()  # patterns of what else the shortest way has to go through before the main loop
 
 
 def is_division(code: list[Instruction], at: int) -> bool:
@@ -91,10 +92,9 @@ class Ways:
         self.main = flow.main_loop(self.loads)
         among = self.main.body if self.main else None
         kind = flow.first_kind(WORK, among)
-        working = flow.holding(kind, among) if kind else {}
-        most = max(working.values(), default=0)
-        self.working = {i for i, amount in working.items() if amount == most}
-        self.storing = set(flow.holding(STORE))
+        self.working = flow.holding(kind, among) if kind else {}
+        self.storing = flow.holding(STORE)
+        self.through = [flow.holding(re.compile(one)) for one in work.through]
         self.copying = self.copy_loop()
 
     def copy_loop(self) -> Loop | None:
@@ -105,26 +105,42 @@ class Ways:
                   and self.loading.keys() & loop.body]  # fmt: skip
         return min(self.flow.innermost(others), key=lambda loop: loop.header, default=None)
 
-    def stops(self) -> list[list]:
-        """What a way has to go through, the strictest first: not every kernel has all, or in this order."""
-        load, work, store = self.loading, self.working, self.storing
-        return [[one for one in stops if one] for stops in ((load, work, store), (work, store), (load, store), (store,), ())]
-
     def main_pass(self) -> Way | None:
-        return self.flow.around(self.main, [self.working]) if self.main else None
-
-    def repeated(self, inside: frozenset[int] | None = None) -> int:
-        """Instructions of all passes but the first: a way has one of each loop."""
-        more = 0
-        for loop, passes, stops in ((self.main, self.work.passes, self.working),
-                                    (self.copying, self.work.copy_passes, self.loading)):  # fmt: skip
-            if loop and passes > 1 and (inside is None or loop.body <= inside):
-                way = self.flow.around(loop, [stops])
-                more += (passes - 1) * way.count if way else 0
-        return more
+        """A pass of the main loop that loads and computes."""
+        if self.main is None:
+            return None
+        blocks = self.working.keys() | self.loading.keys()
+        return self.flow.full_pass(self.main, {i: self.working.get(i, 0) + self.loading.get(i, 0) for i in blocks})
 
     def shortest(self) -> Way | None:
-        return next(filter(None, (self.flow.search(0, stops, self.flow.ends) for stops in self.stops())), None)
+        """Through loads, main loop and stores, where they are there in this order, else through fewer of them."""
+        inside = self.main.body if self.main else frozenset()
+        loads = self.loading.keys() - inside
+        for load in ([loads], []) if loads else ([],):
+            for store in ([self.storing], []) if self.storing else ([],):
+                if way := self.through_all([*load, *self.through], store):
+                    return way
+        return None
+
+    def through_all(self, before: list, behind: list) -> Way | None:
+        flow = self.flow
+        if self.main is None:
+            return flow.search(0, before + behind, flow.ends)
+        to, leave = flow.search(0, before, {self.main.header}), flow.leave(self.main, behind, flow.ends)
+        return self.joined(to, self.copies(), leave)
+
+    def copies(self) -> int:
+        """Instructions of the copy loop's passes but the first."""
+        more = self.work.copy_passes - 1
+        return more * self.flow.full_pass(self.copying, self.loading).count if self.copying and more else 0
+
+    def joined(self, to: Way | None, more: int, leave: Way | None) -> Way | None:
+        """With the passes of the main loop in between, at whose header `to` ends."""
+        if to is None or leave is None:
+            return None
+        one = self.main_pass()
+        count = to.count - self.flow.cost(self.main.header) + self.work.passes * one.count + leave.count
+        return Way(to.blocks[:-1] + one.blocks + leave.blocks, count + more)
 
     def straight(self) -> Way | None:
         passes = {loop.header: count for loop, count in ((self.main, self.work.passes),
@@ -135,8 +151,11 @@ class Ways:
     def row(self) -> int | None:
         """Instructions of a pass of the loop around the main loop: what a warp needs that goes on to the next row."""
         around = self.flow.loop_around(self.main.body) if self.main else None
-        way = self.flow.around(around, [self.working]) if around else None
-        return way.count + self.repeated(around.body) if way else None
+        if around is None:
+            return None
+        to = self.flow.search(around.header, [], {self.main.header}, around.body)
+        way = self.joined(to, 0, self.flow.leave(self.main, [], self.flow.latches(around), around.body))
+        return way.count if way else None
 
     def before_first_load(self, way: Way | None) -> int | None:
         """Instructions of a way up to its first load."""
@@ -189,7 +208,7 @@ def count_ways(ways: Ways) -> dict:
     found = {
         "first_load": ways.before_first_load(to_load),
         "first_load_straight": ways.before_first_load(straight),
-        "path": shortest.count + ways.repeated() if shortest else None,
+        "path": shortest.count if shortest else None,
         "path_straight": straight.count if straight else None,
         "path_divisions": ways.divisions(shortest),
         "row": ways.row(),

@@ -1,8 +1,9 @@
 """Ways through a kernel: its blocks, its loops, and how many instructions a warp issues from its beginning to its end.
 
-Two counts are made. The *shortest* way is the lower limit of what any warp issues that does all of the work: it loads
-weights, goes through the main loop so many times, and stores. The *straight* way takes no branch forwards unless it has to,
-as compilers lay out what they think is usual; optional work is mostly in it, what is behind an `else` is not.
+Two counts are made. The *shortest* way is the lower limit of what a warp issues that does all of the work: it loads weights,
+goes through the main loop so many times, each time by all loads and products that one pass can have, and stores. The
+*straight* way takes no branch forwards unless it has to, as compilers lay out what they think is usual; optional work is
+mostly in it, what is behind an `else` is not.
 """
 import dataclasses
 import functools
@@ -201,11 +202,47 @@ class Flow:
                     heapq.heappush(queue, (count + self.cost(following), state, (*blocks, following)))
         return None
 
-    def around(self, loop: Loop, stops: list) -> Way | None:
-        """The shortest way from a loop's header back to it, within the loop."""
-        latches = {i for i in loop.body if loop.header in self.blocks[i].next}
-        inside = [loop.body.intersection(one) for one in stops]
-        return self.search(loop.header, [one for one in inside if one], latches, loop.body)
+    def latches(self, loop: Loop) -> set[int]:
+        return {i for i in loop.body if loop.header in self.blocks[i].next}
+
+    def full_pass(self, loop: Loop, work: dict[int, int]) -> Way:
+        """From a loop's header to the end of a latch with the most work, of such ways the shortest; loops inside once."""
+        best = {loop.header: (work.get(loop.header, 0), -self.cost(loop.header), (loop.header,))}
+        for i in self.in_order(loop):
+            done, cost, blocks = best[i]
+            for one in self.blocks[i].next:
+                if one in loop.body and one not in blocks:
+                    found = (done + work.get(one, 0), cost - self.cost(one), (*blocks, one))
+                    best[one] = max(best.get(one, found), found, key=lambda way: way[:2])
+        _, cost, blocks = max((best[i] for i in self.latches(loop)), key=lambda way: way[:2])
+        return Way(blocks, -cost)
+
+    def in_order(self, loop: Loop) -> list[int]:
+        """The blocks of a loop, each behind those before it but for what goes back."""
+        order, seen, stack = [], {loop.header}, [(loop.header, iter(self.blocks[loop.header].next))]
+        while stack:
+            i, following = stack[-1]
+            one = next((one for one in following if one in loop.body and one not in seen), None)
+            if one is None:
+                order.append(stack.pop()[0])
+            else:
+                seen.add(one)
+                stack.append((one, iter(self.blocks[one].next)))
+        return order[::-1]
+
+    def leave(self, loop: Loop, stops: list, goal, within=None) -> Way | None:
+        """The shortest way from the end of a pass to a goal outside of the loop. A loop that ends elsewhere than at a
+        latch is begun once more for that."""
+        latches, found = self.latches(loop), []
+        for i in loop.body:
+            for following in self.blocks[i].next:
+                if following in loop.body or (within is not None and following not in within):
+                    continue
+                begun = Way((), 0) if i in latches else self.search(loop.header, [], {i}, loop.body)
+                rest = self.search(following, stops, goal, within)
+                if begun and rest:
+                    found.append(Way(begun.blocks + rest.blocks, begun.count + rest.count))
+        return min(found, key=lambda way: way.count, default=None)
 
     def straight(self, passes: dict[int, int]) -> Way | None:
         """The straight way. `passes`: how many times the loop of a header is taken; others once."""
