@@ -136,11 +136,11 @@ def shown(value) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def markdown(kernels: list[tuple[Kernel, dict | None]]) -> str:
-    rows = [["kernel", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
+def markdown(kernels: list[tuple[Kernel, dict | None]], columns: list[str]) -> str:
+    rows = [["kernel", *(COLUMNS[key] for key in columns)], ["---"] * (len(columns) + 1)]
     for kernel, entry in kernels:
         counts = count(kernel, work_of(entry))
-        rows.append([kernel.name, *(shown(counts[key]) for key in COLUMNS)])
+        rows.append([kernel.name, *(shown(counts[key]) for key in columns)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -162,6 +162,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="compare with the limits in place of printing a table")
     parser.add_argument("--kernels", action="append", metavar="PATTERN", help="kernels of these names, with * and ?")
     parser.add_argument("--ways", action="store_true", help="print the instructions of the shortest and the straight way")
+    parser.add_argument("--columns", metavar="KEY,...", default=",".join(COLUMNS), help="of the table (default: all)")
     parser.add_argument("--list", action="store_true", help="print the names of the kernels, and end")
     parser.add_argument("--limits", type=pathlib.Path, default=LIMITS, metavar="FILE", help=f"default: {LIMITS.name}")
     return parser.parse_args(arguments)
@@ -175,6 +176,9 @@ def run(args: argparse.Namespace, disassembler: Disassembler) -> int:
     if args.list:
         print("\n".join(sorted({kernel.name for kernel in every})))
         return 0
+    columns = args.columns.split(",")
+    if unknown := set(columns) - set(COLUMNS):
+        raise CheckError(f"--columns: there is no {', '.join(sorted(unknown))}; known: {', '.join(COLUMNS)}")
     entries = read_limits(args.limits)
     chosen = [(kernel, entry_of(kernel, entries)) for kernel in every]
     if args.kernels:
@@ -186,7 +190,7 @@ def run(args: argparse.Namespace, disassembler: Disassembler) -> int:
     chosen.sort(key=lambda one: one[0].name)
     if args.check:
         return check(chosen, entries)
-    print("\n".join(ways_text(*one) for one in chosen) if args.ways else markdown(chosen))
+    print("\n".join(ways_text(*one) for one in chosen) if args.ways else markdown(chosen, columns))
     return 0
 
 

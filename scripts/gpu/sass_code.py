@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 
+from gpu.shell import CheckError
+
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P[T\d]+) +)?([A-Z][\w.]*)(?: +([^;]*?))? *;", re.MULTILINE)
 HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # of a kernel's code, or of its resources
 RESOURCES = re.compile(r"\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) ")
@@ -93,8 +95,8 @@ def readable(name: str, types: list[str]) -> str:
 
 def demangle(symbols: list[str], types: list[str]) -> list[str]:
     tool = shutil.which("c++filt")
-    if not tool or not symbols:
-        return symbols
+    if not tool:
+        raise CheckError("no c++filt (binutils) in PATH")
     done = subprocess.run([tool], input="\n".join(symbols) + "\n", capture_output=True, text=True, check=True)
     return [readable(name, types) for name in done.stdout.splitlines()]
 

@@ -265,6 +265,9 @@ class Limits(unittest.TestCase):
             status, out = self.call(tool, "--limits", limits)
             self.assertEqual(status, 0)
             self.assertRegex(out, r"(?m)^\| \S*vec\S* \| 54 \| 8 \| 1040 \| 25 \| 6 \| 9 \| 21 \| 24 \| - \|")
+            out = self.call(tool, "--limits", limits, "--columns", "path,registers")[1]
+            self.assertRegex(out, r"^\| kernel \| whole way \| registers \|\n.*\n\| \S*vec\S* \| 21 \| 54 \|\n$")
+            self.assertEqual(self.call(tool, "--columns", "speed")[0], 2)
             self.assertIn("LDGSTS.E.BYPASS.128 [R9]", self.call(tool, "--limits", limits, "--ways")[1])
             self.assertEqual(self.call(self.folder / "none")[0], 2)
         with mock.patch.object(sass, "find_tools", return_value={}):
