@@ -198,7 +198,7 @@ std::vector<Case> cases() {
       {"token_products_of_all_forms",
        "%q = mul_mat(%wq, %token)\n%k = mul_mat(%w6, %token)\n%v = mul_mat(%gate, %token)\n"
        "%w = mul_mat(%wv, %token)\noutput %q\noutput %k\noutput %v\noutput %w\n",
-       3,
+       2,
        {},
        {},
        true},

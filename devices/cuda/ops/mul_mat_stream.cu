@@ -132,7 +132,7 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
     size_t& form = forms[own.has_four_groups];
     form = std::max(form, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
-  s.column_bytes = static_cast<int>(forms[0] + forms[1]);
+  s.two_groups_bytes = static_cast<int>(forms[0]);
   s.four_groups_bytes = static_cast<int>(forms[1]);
   return kStreamResults * sizeof(float) + forms[0] + forms[1] + kernel.ring_bytes;
 }

@@ -8,7 +8,7 @@
 //   4. warps go through their rows; the ring goes on over the end of a row, sums wait in shared memory
 //   5. results are stored, with what is joined to them
 //
-// One launch takes up to four matrices of any quantised types with one column (q, k and v), or those of a token's
+// One launch takes up to three matrices of any quantised types with one column (q, k and v), or those of a token's
 // experts. docs/cuda_kernels.md has the figures.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace shoal::cuda {
 
 inline constexpr int kStreamThreads = 512;
 inline constexpr int kStreamWarps = kStreamThreads / 32;
-inline constexpr int kStreamParts = 4;
+inline constexpr int kStreamParts = 3;
 /// Rows of a block, gated ones twice.
 inline constexpr int kStreamResults = 2048;
 
@@ -45,9 +45,9 @@ struct Stream {
   StreamPart parts[kStreamParts];
   const float* x = nullptr;
   int k = 0;
-  int column_bytes = 0;       ///< in shared memory, in front of the rings
-  int four_groups_bytes = 0;  ///< kStreamMixed: of which are the form with four groups (quantized_dot.h)
-  int gated = 0;              ///< 1: act(a[0] x) * (a[1] x)
+  // Of kStreamMixed: shared bytes of the column's forms (quantized_dot.h), which lie one behind the other.
+  int two_groups_bytes = 0, four_groups_bytes = 0;
+  int gated = 0;  ///< 1: act(a[0] x) * (a[1] x)
   GluKind glu = GluKind::kSwiglu;
   // of_experts: slot blockIdx.y, at a matrix of its own.
   const int32_t* experts = nullptr;    ///< by slot; -1: not here, the results are zeros

@@ -35,9 +35,9 @@ struct StreamedBlocks {
       if (first + i * cuda::kStepElements >= left) break;
       Unit<kGroups> weights = {};
       const auto* const words = reinterpret_cast<const uint32_t*>(slot + i * Format::kStepBytes);
-      Format::template decode<false>({words, before}, lane, 2, weights);
+      Format::template decode<false>({words, before}, static_cast<int>(lane), 2, weights);
       ColumnUnit<kGroups> x;
-      load_column(reinterpret_cast<const uint4*>(column + i * column_step_bytes(kGroups)), lane, x);
+      load_column(reinterpret_cast<const uint4*>(column + i * column_step_bytes(kGroups)), static_cast<int>(lane), x);
       sum += dot_unit<Format::kOffset, Format::kHasSum>(weights, x);
     }
   }
@@ -57,21 +57,23 @@ struct StreamedFloats {
 
   static __device__ __forceinline__ void add_products(const std::byte* slot, int, const std::byte* column,
                                                       unsigned lane, int left, float& sum) {
-    const int vectors = left / kElements;
+    float sums[2] = {};
 #pragma unroll
-    for (int v = static_cast<int>(lane); v < kVectors; v += kWarp) {
-      if (v >= vectors) break;
+    for (int i = 0; i < kVectors; i += kWarp) {
+      const int v = i + static_cast<int>(lane);
+      if (v * kElements >= left) break;
       float weights[kElements];
       values_of(load_as<uint4>(slot + 16 * v), weights, static_cast<const T*>(nullptr));
 #pragma unroll
-      for (int i = 0; i < kElements; i += 4) {
-        const float4 x = load_as<float4>(column + i / 4 * kVectors * 16 + 16 * v);
-        sum = fmaf(weights[i], x.x, sum);
-        sum = fmaf(weights[i + 1], x.y, sum);
-        sum = fmaf(weights[i + 2], x.z, sum);
-        sum = fmaf(weights[i + 3], x.w, sum);
+      for (int j = 0; j < kElements; j += 4) {
+        const float4 x = load_as<float4>(column + j / 4 * kVectors * 16 + 16 * v);
+        sums[0] = fmaf(weights[j], x.x, sums[0]);
+        sums[1] = fmaf(weights[j + 1], x.y, sums[1]);
+        sums[0] = fmaf(weights[j + 2], x.z, sums[0]);
+        sums[1] = fmaf(weights[j + 3], x.w, sums[1]);
       }
     }
+    sum += sums[0] + sums[1];
   }
 };
 
@@ -110,11 +112,11 @@ class StreamCopies {
   /// `rows` of `steps` steps each, row_step bytes from one row to the next.
   __device__ __forceinline__ StreamCopies(const std::byte* row, int rows, int steps, int row_step, int row_bytes,
                                           std::byte* ring, unsigned lane)
-      : lane_bytes_(static_cast<int>(16 * lane)),
+      : lane_bytes_(16 * lane),
         to_(ring + lane_bytes_),
         steps_(steps),
         row_gap_(row_step - steps * Weights::kStepBytes),
-        row_left_(row_bytes - lane_bytes_),
+        row_left_(row_bytes - static_cast<int>(lane_bytes_)),
         from_(row + lane_bytes_),
         left_(row_left_),
         steps_left_(steps),
@@ -144,7 +146,7 @@ class StreamCopies {
   }
 
  private:
-  const int lane_bytes_;
+  const unsigned lane_bytes_;
   const SharedPlace to_;
   const int steps_, row_gap_;
   const int row_left_;     ///< bytes from the lane's place in a row's first step to the row's end
@@ -156,12 +158,12 @@ class StreamCopies {
 /// A block's shared memory.
 struct StreamMemory {
   float* results;  ///< kStreamResults
-  std::byte *columns, *rings;
+  std::byte *rings, *columns;
 
-  __device__ StreamMemory(std::byte* memory, int column_bytes)
+  __device__ StreamMemory(std::byte* memory, size_t ring_bytes)
       : results(reinterpret_cast<float*>(memory)),
-        columns(memory + kStreamResults * sizeof(float)),
-        rings(columns + column_bytes) {}
+        rings(memory + kStreamResults * sizeof(float)),
+        columns(rings + ring_bytes) {}
 };
 
 /// A block's rows of a part: all that is said in mul_mat_stream.h. `prepare` puts the column into shared memory, and
@@ -184,7 +186,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
 
   // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of the gate and one of up in turns.
   const unsigned gated = s.gated;
-  const int end = here ? rows << gated : 0, items = (end - static_cast<int>(warp) + kStreamWarps - 1) / kStreamWarps;
+  const int end = here ? rows << gated : 0, items = (end + kStreamWarps - 1 - warp) / kStreamWarps;
   const std::byte* const row =
       part.a[warp % 2] + matrix + static_cast<uint64_t>(first + (warp >> gated)) * part.row_stride;
   std::byte* const ring = memory.rings + warp * Ring::kBytes;
@@ -264,7 +266,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(Stream s) {
   using Weights = StreamedBlocks<kType>;
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   let_next_start();
-  const StreamMemory memory(bytes, s.column_bytes);
+  const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
   stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
     wait_for_previous();
     std::byte* const none = nullptr;
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(Stream s) {
   using Weights = StreamedFloats<T>;
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   let_next_start();
-  const StreamMemory memory(bytes, s.column_bytes);
+  const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
   stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
     wait_for_previous();
     const float* const x = column_of<kExperts>(s);

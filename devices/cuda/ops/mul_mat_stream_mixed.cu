@@ -7,15 +7,26 @@ namespace {
 template <DType kType>
 using OneUnit = StreamedBlocks<kType, 1>;  // of registers that the widest type leaves
 
+template <class Weights>
+constexpr size_t ring_of(size_t most) {
+  return std::max(most, kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes));
+}
+constexpr size_t widest_ring() {
+  size_t most = 0;
+#define SHOAL_QUANTIZED(id, ...) most = ring_of<OneUnit<DType::k##id>>(most);
+#include "graph/dtypes.def"
+  return most;
+}
+
 /// The column in both forms, that of two groups first; one that no part wants has no place.
 __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   let_next_start();
-  const StreamMemory memory(bytes, s.column_bytes);
-  std::byte *const two = memory.columns, *const four = memory.rings - s.four_groups_bytes;
+  const StreamMemory memory(bytes, widest_ring());
+  std::byte *const two = memory.columns, *const four = s.four_groups_bytes > 0 ? two + s.two_groups_bytes : nullptr;
   const auto prepare = [&] {
     wait_for_previous();
-    quantize_column(s.x, s.k, four == two ? nullptr : two, four == memory.rings ? nullptr : four);
+    quantize_column(s.x, s.k, s.two_groups_bytes > 0 ? two : nullptr, four);
     __syncthreads();
   };
   const StreamPart& part = part_of_block(s);
@@ -29,17 +40,6 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
     default:
       break;
   }
-}
-
-template <class Weights>
-constexpr size_t ring_of(size_t most) {
-  return std::max(most, kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes));
-}
-constexpr size_t widest_ring() {
-  size_t most = 0;
-#define SHOAL_QUANTIZED(id, ...) most = ring_of<OneUnit<DType::k##id>>(most);
-#include "graph/dtypes.def"
-  return most;
 }
 
 }  // namespace
