@@ -58,18 +58,17 @@ class Work:
     through: tuple[str, ...] = ()  # patterns of what else the shortest way has to go through before the main loop
 
 
-def is_division(code: list[Instruction], at: int) -> bool:
-    """A reciprocal of what was an integer."""
-    one = code[at]
-    if not one.name.startswith("MUFU.RCP"):
-        return False
-    source = one.operands.split(", ")[-1].strip("|-")
-    made = next((other for other in reversed(code[:at]) if other.result == source), None)
-    return made is not None and made.base in ("I2F", "I2FP", "UI2F")
-
-
-def count_divisions(code: list[Instruction]) -> int:
-    return sum(is_division(code, at) for at in range(len(code)))
+def divisions_in(code: list[Instruction]) -> set[int]:
+    """Addresses of reciprocals of what was an integer."""
+    found, from_integers = set(), set()
+    for one in code:
+        if one.name.startswith("MUFU.RCP") and one.operands.split(", ")[-1] in from_integers:
+            found.add(one.address)
+        if one.base in ("I2F", "I2FP", "UI2F"):
+            from_integers.add(one.result)
+        else:
+            from_integers.discard(one.result)
+    return found
 
 
 def count_of(code: list[Instruction], pattern: str) -> int:
@@ -96,6 +95,7 @@ class Ways:
         self.storing = flow.holding(STORE)
         self.through = [flow.holding(re.compile(one)) for one in work.through]
         self.copying = self.copy_loop()
+        self.dividing = divisions_in([one for block in flow.blocks for one in block.code])
 
     def copy_loop(self) -> Loop | None:
         """The innermost loop of loads that come before the main loop."""
@@ -173,21 +173,14 @@ class Ways:
     def divisions_of(self, i: int) -> int:
         """Of a block; a subroutine that divides is one."""
         block = self.flow.blocks[i]
-        inline = sum(is_division(self.code_up_to(i), at) for at in range(*self.place(i)))
+        inline = sum(one.address in self.dividing for one in block.code)
         return inline + (block.call is not None and self.divides(block.call))
-
-    def place(self, i: int) -> tuple[int, int]:
-        begin = sum(len(block.code) for block in self.flow.blocks[:i])
-        return begin, begin + len(self.flow.blocks[i].code)
-
-    def code_up_to(self, i: int) -> list[Instruction]:
-        return [one for block in self.flow.blocks[: i + 1] for one in block.code]
 
     def divides(self, address: int) -> bool:
         """A subroutine, whose code goes on to its RET."""
-        code = [one for block in self.flow.blocks[self.flow.starts[address] :] for one in block.code]
-        end = next((at for at, one in enumerate(code) if one.base == "RET" and not one.guard), len(code))
-        return count_divisions(code[:end]) > 0
+        behind = [one for block in self.flow.blocks[self.flow.starts[address] :] for one in block.code]
+        end = next((one.address for one in behind if one.base == "RET" and not one.guard), behind[-1].address)
+        return any(address <= one <= end for one in self.dividing)
 
 
 def count(kernel: Kernel, work: Work) -> dict:
@@ -195,7 +188,7 @@ def count(kernel: Kernel, work: Work) -> dict:
     code = kernel.instructions
     counts = dict.fromkeys(COLUMNS)
     counts.update(registers=kernel.registers, stack=kernel.stack, shared=kernel.shared, instructions=len(code),
-                  divisions=count_divisions(code), local=count_of(code, r"LDL|STL"),
+                  divisions=len(divisions_in(code)), local=count_of(code, r"LDL|STL"),
                   byte_loads=count_of(code, r"LDG\..*[US]8\b"))  # fmt: skip
     if code:
         counts.update(count_ways(Ways(Flow(code), work)))
