@@ -40,19 +40,36 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
+# Kernels with the instructions that compute capability 9.0 alone has (*_wgmma.cu) are compiled for 90a in place of 90; on
+# other GPUs they are empty, and not used (SHOAL_CUDA_WGMMA: they are there).
+set(shoal_wgmma_architectures ${SHOAL_CUDA_ARCHITECTURES})
+list(TRANSFORM shoal_wgmma_architectures REPLACE "^90-real$" "90a-real")
+list(TRANSFORM shoal_wgmma_architectures REPLACE "^90$" "90a-real;90-virtual")
+set(shoal_wgmma_sources ${shoal_cuda_sources})
+list(FILTER shoal_wgmma_sources INCLUDE REGEX "_wgmma\\.cu$")
+set(shoal_other_sources ${shoal_cuda_sources})
+list(REMOVE_ITEM shoal_other_sources ${shoal_wgmma_sources})
+
 # Compiled once for the plug-in and for the tests of tests/cuda/gpu, which see more than a plug-in shows.
-add_library(shoal_cuda_objects OBJECT ${shoal_cuda_sources})
-set_target_properties(shoal_cuda_objects PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
-target_link_libraries(shoal_cuda_objects PRIVATE shoal_plugin nlohmann_json::nlohmann_json CUDA::cudart_static)
 set(shoal_cuda_werror "")
 if(SHOAL_WERROR)
   set(shoal_cuda_werror --Werror=all-warnings;-Xcompiler=-Werror)
 endif()
-target_compile_options(shoal_cuda_objects PRIVATE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${shoal_werror}>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra;${shoal_cuda_werror};-lineinfo>")
+add_library(shoal_cuda_objects OBJECT ${shoal_other_sources})
+add_library(shoal_wgmma_objects OBJECT ${shoal_wgmma_sources})
+set_target_properties(shoal_wgmma_objects PROPERTIES CUDA_ARCHITECTURES "${shoal_wgmma_architectures}")
+foreach(objects shoal_cuda_objects shoal_wgmma_objects)
+  set_target_properties(${objects} PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+  target_link_libraries(${objects} PRIVATE shoal_plugin nlohmann_json::nlohmann_json CUDA::cudart_static)
+  target_compile_options(${objects} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${shoal_werror}>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra;${shoal_cuda_werror};-lineinfo>")
+endforeach()
+if("${shoal_wgmma_architectures}" MATCHES "90a")
+  set_source_files_properties(devices/cuda/ops/mul_mat_tiles.cu PROPERTIES COMPILE_DEFINITIONS SHOAL_CUDA_WGMMA=1)
+endif()
 
-add_library(shoal_cuda MODULE $<TARGET_OBJECTS:shoal_cuda_objects>)
+add_library(shoal_cuda MODULE $<TARGET_OBJECTS:shoal_cuda_objects> $<TARGET_OBJECTS:shoal_wgmma_objects>)
 set_target_properties(shoal_cuda PROPERTIES OUTPUT_NAME shoal-cuda LINKER_LANGUAGE CUDA
                                             LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 target_link_libraries(shoal_cuda PRIVATE shoal_plugin CUDA::cudart_static ${CMAKE_DL_LIBS})

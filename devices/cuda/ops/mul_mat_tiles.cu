@@ -14,17 +14,29 @@ constexpr int kLargestSplit = 32;
 /// A part of k is at least this many steps: less does not fill the pipeline of copies.
 constexpr int kFewestSteps = 4;
 
+/// The build for compute capability 9.0 may have the instructions of warpgroups, or not (cmake/cuda.cmake).
+#if defined(SHOAL_CUDA_WGMMA) || defined(SHOAL_CUDA_EMULATED)
+constexpr bool kHasWgmma = true;
+#else
+constexpr bool kHasWgmma = false;
+#endif
+
+/// By instructions of warps, which all GPUs have, and by those of warpgroups.
+struct Kernels {
+  const TileKernels *warps = nullptr, *warpgroups = nullptr;
+};
 struct Entry {
   DType dtype;
-  const TileKernels* kernels;
+  Kernels kernels;
 };
+constexpr Kernels kBF16Kernels{&kTilesBF16, &kWgmmaBF16};
 constexpr auto kTable = std::to_array<Entry>({
-    {DType::kF32, nullptr},
-    {DType::kF16, &kTilesF16},
-    {DType::kBF16, &kTilesBF16TwoTerms},
-    {DType::kI32, nullptr},
-    {DType::kI64, nullptr},
-#define SHOAL_QUANTIZED(id, ...) {DType::k##id, &kTiles##id},
+    {DType::kF32, {}},
+    {DType::kF16, {&kTilesF16, &kWgmmaF16}},
+    {DType::kBF16, {&kTilesBF16TwoTerms, &kWgmmaBF16TwoTerms}},
+    {DType::kI32, {}},
+    {DType::kI64, {}},
+#define SHOAL_QUANTIZED(id, ...) {DType::k##id, {&kTiles##id, &kWgmma##id}},
 #include "graph/dtypes.def"
 });
 static_assert(kTable.size() == kDTypeCount);
@@ -37,10 +49,10 @@ size_t rounded_up(size_t bytes) {
 }
 
 /// nullptr: f32.
-const TileKernels* kernels_for(const Tensor& node) {
+const Kernels* kernels_for(const Tensor& node) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
-  const TileKernels* kernels = kTable[static_cast<size_t>(a.dtype)].kernels;
-  if (kernels == nullptr || a.shape[0] == 0) return nullptr;
+  const Kernels* kernels = &kTable[static_cast<size_t>(a.dtype)].kernels;
+  if (kernels->warps == nullptr || a.shape[0] == 0) return nullptr;
   for (const int64_t count : {a.shape[0], a.shape[1], node.rows(), b.rows()}) {
     if (count > std::numeric_limits<int32_t>::max() / 2) return nullptr;
   }
@@ -48,7 +60,7 @@ const TileKernels* kernels_for(const Tensor& node) {
   bool aligned = a.is_row_contiguous() && a.shape[0] % 8 == 0;
   for (int i = 1; i < kMaxDims; ++i) aligned = aligned && (a.shape[i] == 1 || a.strides[i] % kChunkBytes == 0);
   if (!aligned || (a.view_base != nullptr && a.view_offset % kChunkBytes != 0)) return nullptr;
-  return a.dtype == DType::kBF16 && b.dtype == DType::kBF16 ? &kTilesBF16 : kernels;
+  return a.dtype == DType::kBF16 && b.dtype == DType::kBF16 ? &kBF16Kernels : kernels;
 }
 
 /// Which tiles a product is made of, and where its workspace has what.
@@ -61,27 +73,24 @@ struct TilePlan {
   size_t scales_at = 0, parts_at = 0, bytes = 0;
 };
 
-/// Time that a plan takes, in units of about 7 cycles: a step of a tile takes as many as the tile has columns, for the
-/// products, and about 48 for making the tile of a. Tiles come in rounds of one for each multiprocessor (two of a
-/// multiprocessor's blocks share its tensor cores). The sums of parts of k are written and read again, some 20 bytes a
-/// cycle and multiprocessor.
+/// Cycles that a plan takes. Tiles come in rounds of one for each multiprocessor (where two of its blocks run at the
+/// same time, they share its tensor cores). The sums of parts of k are written and read again, some 20 bytes a cycle
+/// and multiprocessor.
 double cost_of(const Tensor& node, const TilePlan& plan, const GpuTraits& gpu) {
   const double processors = std::max(gpu.processors, 1);
   const int64_t tiles = divided_up(node.shape[0], kTileRows) * divided_up(node.shape[1], plan.kernel->columns) *
                         node.shape[2] * node.shape[3];
   const auto rounds = static_cast<double>(divided_up(tiles * plan.splits, std::max(gpu.processors, 1)));
-  const double work = rounds * plan.steps_per_split * (plan.kernel->columns * plan.terms + 48);
+  const double work = rounds * plan.steps_per_split * plan.kernel->step_cycles;
   if (plan.splits == 1) return work;
-  return work + 2.0 * plan.splits * static_cast<double>(node.elements()) * sizeof(float) / (processors * 20 * 7);
+  return work + 2.0 * plan.splits * static_cast<double>(node.elements()) * sizeof(float) / (processors * 20);
 }
 
-TilePlan plan_for(const Tensor& node, const TileKernels& kernels, const GpuTraits& gpu) {
-  const Tensor &a = *node.src[0], &b = *node.src[1];
-  const auto steps = static_cast<int>(divided_up(a.shape[0], kTileStep));
-  TilePlan best;
-  double best_cost = std::numeric_limits<double>::infinity();
+/// Looks for a plan that takes fewer cycles than `cost`.
+void improve(TilePlan& best, double& cost, const Tensor& node, const TileKernels& kernels, const GpuTraits& gpu) {
+  const auto steps = static_cast<int>(divided_up(node.src[0]->shape[0], kTileStep));
   for (const TileKernel& kernel : kernels.kernels) {
-    const bool last = &kernel == std::end(kernels.kernels) - 1;
+    const bool last = &kernel == &kernels.kernels.back();
     if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;
     for (int splits = 1; splits <= kLargestSplit; ++splits) {
       const auto groups = static_cast<int>(divided_up(divided_up(steps, splits), kernels.steps_per_group));
@@ -89,13 +98,22 @@ TilePlan plan_for(const Tensor& node, const TileKernels& kernels, const GpuTrait
       plan.steps_per_split = groups * kernels.steps_per_group;
       plan.splits = static_cast<int>(divided_up(steps, plan.steps_per_split));
       if (plan.splits != splits || (splits > 1 && plan.steps_per_split < kFewestSteps)) continue;
-      const double cost = cost_of(node, plan, gpu);
-      if (cost >= best_cost) continue;
+      const double cost_of_plan = cost_of(node, plan, gpu);
+      if (cost_of_plan >= cost) continue;
       best = plan;
-      best_cost = cost;
+      cost = cost_of_plan;
     }
   }
-  best.k_padded = static_cast<int64_t>(steps) * kTileStep;
+}
+
+TilePlan plan_for(const Tensor& node, const Kernels& kernels, const GpuTraits& gpu) {
+  const Tensor &a = *node.src[0], &b = *node.src[1];
+  TilePlan best;
+  double cost = std::numeric_limits<double>::infinity();
+  if (kHasWgmma && gpu.compute_capability == 90) improve(best, cost, node, *kernels.warpgroups, gpu);
+  improve(best, cost, node, *kernels.warps, gpu);
+  const int64_t steps = divided_up(a.shape[0], kTileStep);
+  best.k_padded = steps * kTileStep;
   best.scales_at = rounded_up(static_cast<size_t>(b.rows() * best.terms * best.k_padded) * sizeof(uint16_t));
   best.parts_at = best.scales_at + rounded_up(static_cast<size_t>(b.rows()) * sizeof(float));
   const auto elements = static_cast<size_t>(node.elements());
@@ -188,13 +206,20 @@ bool mul_mat_tiles_supports(const Tensor& node) {
 }
 
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu) {
-  const TileKernels* kernels = node.empty() ? nullptr : kernels_for(node);
+  const Kernels* kernels = node.empty() ? nullptr : kernels_for(node);
   return kernels == nullptr ? 0 : plan_for(node, *kernels, gpu).bytes;
+}
+
+TileChoice mul_mat_tiles_choice(const Tensor& node, const GpuTraits& gpu) {
+  const Kernels* kernels = node.empty() ? nullptr : kernels_for(node);
+  if (kernels == nullptr) return {};
+  const TilePlan plan = plan_for(node, *kernels, gpu);
+  return {plan.kernel->threads == kWgmmaThreads, plan.kernel->columns, plan.splits};
 }
 
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node) {
   if (node.empty()) return;
-  const TileKernels* kernels = kernels_for(node);
+  const Kernels* kernels = kernels_for(node);
   const bool plain = !traits(node.src[0]->dtype).is_quantized;
   if (kernels == nullptr || (plain && reinterpret_cast<uintptr_t>(node.src[0]->data) % kChunkBytes != 0)) {
     mul_mat_float_tiles(context, node);
@@ -205,8 +230,8 @@ void mul_mat_tiles_run(const LaunchContext& context, Tensor& node) {
   convert_columns(context, node, plan);
   const int64_t blocks =
       static_cast<int64_t>(product.row_tiles) * product.column_tiles * plan.splits * node.shape[2] * node.shape[3];
-  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)), dim3(kTileThreads),
-         plan.kernel->shared_bytes, product);
+  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
+         dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
   if (plan.splits == 1) return;
   const int64_t sums = divided_up(node.shape[0], kColumnThreads) * node.rows();
   launch(context.stream, add_splits, dim3(static_cast<unsigned>(sums)), dim3(kColumnThreads), 0, product.c,

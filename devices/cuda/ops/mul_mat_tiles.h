@@ -20,4 +20,12 @@ bool mul_mat_tiles_supports(const Tensor& node);
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node);
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu);
 
+/// How a product is divided.
+struct TileChoice {
+  bool warpgroups = false;  ///< it takes the instructions that only compute capability 9.0 has
+  int columns = 0;          ///< of a tile; 0: f32
+  int parts = 1;            ///< of k
+};
+TileChoice mul_mat_tiles_choice(const Tensor& node, const GpuTraits& gpu);
+
 }  // namespace shoal::cuda

@@ -1,7 +1,11 @@
-// The kernels behind mul_mat_tiles, compiled in several files: one TileKernels for each way that rows of a are stored.
+// The kernels behind mul_mat_tiles, compiled in several files: TileKernels for each way that rows of a are stored, one
+// by instructions of warps, and one by those of warpgroups, for compute capability 9.0.
 #pragma once
 
+#include <span>
+
 #include "devices/cuda/kernels/tile_product.h"
+#include "devices/cuda/kernels/wgmma_product.h"
 #include "devices/cuda/op_kernel.h"
 
 namespace shoal::cuda {
@@ -9,34 +13,56 @@ namespace shoal::cuda {
 struct TileKernel {
   void (*kernel)(TileProduct);
   int columns;  ///< of a tile
+  int threads;
   size_t shared_bytes;
+  int step_cycles;  ///< that a step of a tile is expected to take, see docs/cuda_tiles.md
 };
 
-/// For tiles of 128, 64 and 32 columns.
 struct TileKernels {
-  TileKernel kernels[3];
-  bool brain;           ///< b as bf16, else as halves
-  int terms;            ///< of b
-  int steps_per_group;  ///< a part of k must be whole groups
+  std::span<const TileKernel> kernels;  ///< wide tiles first; empty: none
+  bool brain = false;                   ///< b as bf16, else as halves
+  int terms = 1;                        ///< of b
+  int steps_per_group = 1;              ///< a part of k must be whole groups
 };
 
 template <class Rows, int kTerms, int kColumns>
 constexpr TileKernel tile_kernel() {
-  return {tile_product<Rows, kColumns, kTerms>, kColumns, TileShape<Rows, kColumns, kTerms>::kSharedBytes};
+  return {tile_product<Rows, kColumns, kTerms>, kColumns, kTileThreads, TileShape<Rows, kColumns, kTerms>::kSharedBytes,
+          7 * (kColumns * kTerms + 48)};
+}
+template <class Rows, int kTerms, int kColumns>
+constexpr TileKernel wgmma_kernel() {
+  return {wgmma_product<Rows, kColumns, kTerms>, kColumns, kWgmmaThreads,
+          WgmmaShape<Rows, kColumns, kTerms>::kSharedBytes, 7 * kColumns * kTerms / 2 + 350};
 }
 
-template <class Rows, int kTerms = 1>
-constexpr TileKernels tile_kernels() {
+template <class Rows, int kTerms>
+inline constexpr TileKernel kWarpTiles[] = {tile_kernel<Rows, kTerms, 128>(), tile_kernel<Rows, kTerms, 64>(),
+                                            tile_kernel<Rows, kTerms, 32>()};
+template <class Rows, int kTerms>
+inline constexpr TileKernel kWgmmaTiles[] = {wgmma_kernel<Rows, 1, 256>(), wgmma_kernel<Rows, 1, 128>()};
+/// Two terms of 256 columns have no room.
+template <class Rows>
+inline constexpr TileKernel kWgmmaTiles<Rows, 2>[] = {wgmma_kernel<Rows, 2, 128>()};
+
+template <class Rows, int kTerms>
+constexpr TileKernels tile_kernels_of(std::span<const TileKernel> kernels) {
   int steps = 1;
   if constexpr (!Rows::kPlain) steps = Rows::kUnits / 2;
-  return {{tile_kernel<Rows, kTerms, 128>(), tile_kernel<Rows, kTerms, 64>(), tile_kernel<Rows, kTerms, 32>()},
-          Rows::kBrain,
-          kTerms,
-          steps};
+  return {kernels, Rows::kBrain, kTerms, steps};
+}
+template <class Rows, int kTerms = 1>
+constexpr TileKernels tile_kernels() {
+  return tile_kernels_of<Rows, kTerms>(kWarpTiles<Rows, kTerms>);
+}
+template <class Rows, int kTerms = 1>
+constexpr TileKernels wgmma_kernels() {
+  return tile_kernels_of<Rows, kTerms>(kWgmmaTiles<Rows, kTerms>);
 }
 
 extern const TileKernels kTilesF16, kTilesBF16, kTilesBF16TwoTerms;
-#define SHOAL_QUANTIZED(id, ...) extern const TileKernels kTiles##id;
+extern const TileKernels kWgmmaF16, kWgmmaBF16, kWgmmaBF16TwoTerms;
+#define SHOAL_QUANTIZED(id, ...) extern const TileKernels kTiles##id, kWgmma##id;
 #include "graph/dtypes.def"
 
 /// The f32 kernel: any strides of float operands, k == 0 too.

@@ -264,6 +264,7 @@ void Runner::end(Thread& thread) {
   thread.ended = true;
   --live_;
   thread.warp->live &= ~(1u << thread.lane);
+  if (thread.warp->live == 0) thread.warp->products.reset();
   for (Meeting& meeting : thread.warp->meetings) {
     if (meeting.arrived != 0 && meeting.arrived == (meeting.mask & thread.warp->live)) complete(meeting, nullptr);
   }

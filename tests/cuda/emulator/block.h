@@ -77,9 +77,12 @@ struct Meeting {
   std::array<void*, 32> arguments{};
 };
 
+struct WarpProducts;  // shoal_cuda_emulator_wgmma.h
+
 struct Warp {
   uint32_t live = 0;
   std::vector<Meeting> meetings;
+  std::shared_ptr<WarpProducts> products;  ///< nullptr: none yet
 };
 
 /// One kernel being run by one or more OS threads.

@@ -1,0 +1,291 @@
+// What products of tiles have in common, whichever instructions multiply (tile_product.h, wgmma_product.h): where a
+// block finds its part, how operands come into shared memory, and where results go.
+//
+// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit, each followed by its further terms.
+//
+// Quantised rows of a pass through shared memory twice. Their blocks are copied as they are, a group of 128 or 256
+// elements of each row at a time and two groups deep; a step ahead of the products each thread reads 32 or 64 elements
+// of a row (tile_formats.h) and writes them as halves, or bf16, into the tile. f16 and bf16 rows are copied into the
+// tile at once.
+//
+// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8): what a matrix
+// load, a copy or eight threads with a row each touch at a time lies in different banks. It is Swizzle::k128 of
+// wgmma.h.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/tile_formats.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kTileRows = 128;
+inline constexpr int kTileStep = 64;
+inline constexpr int kTileRowBytes = kTileStep * 2;
+
+struct TileProduct {
+  const std::byte* a = nullptr;
+  int64_t a_strides[3]{};           ///< bytes: rows, axis 2, axis 3
+  const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
+  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: what the sums are multiplied by; nullptr: 1
+  float* c = nullptr;
+  int64_t c_strides[3]{};    ///< elements: columns, axis 2, axis 3
+  int64_t split_stride = 0;  ///< elements from the sums of one part of k to those of the next
+  // Numbers of elements fit into 31 bits; the address of one is reckoned in 64.
+  int m = 0, n = 0, k = 0, k_padded = 0;
+  int batches2 = 1;              ///< axis 2 of c
+  int shared2 = 1, shared3 = 1;  ///< matrices of b for each of a
+  int row_tiles = 1, column_tiles = 1;
+  int splits = 1, steps_per_split = 1;  ///< steps_per_split: whole groups
+};
+
+/// f16 and bf16 rows.
+struct PlainHalf {
+  static constexpr bool kPlain = true, kBrain = false;
+};
+struct PlainBrain {
+  static constexpr bool kPlain = true, kBrain = true;
+};
+/// Rows of a format of tile_formats.h.
+template <class F>
+struct Dequantized : F {
+  static constexpr bool kPlain = false;
+  static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
+  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;                       ///< of a group
+  static constexpr int kBefore = kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< at most, in a chunk
+  static constexpr int kChunks = (kGroupBytes + kBefore + kChunkBytes - 1) / kChunkBytes;
+  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< of a group of all rows
+};
+
+template <class Rows>
+constexpr int staged_bytes() {
+  if constexpr (Rows::kPlain) {
+    return 0;
+  } else {
+    return Rows::kStagedBytes;
+  }
+}
+
+__device__ inline uint32_t tile_place(uint32_t row, uint32_t chunk) {
+  return row * kTileRowBytes + (chunk ^ row % 8) * kChunkBytes;
+}
+
+/// Two halves, or bf16, as the register that holds them, and back.
+__device__ inline uint32_t register_of(__half2 halves) {
+  uint32_t bits;
+  memcpy(&bits, &halves, sizeof(bits));
+  return bits;
+}
+__device__ inline uint32_t register_of(__nv_bfloat162 brains) {
+  uint32_t bits;
+  memcpy(&bits, &brains, sizeof(bits));
+  return bits;
+}
+template <class Pair>
+__device__ inline Pair pair_of(uint32_t bits) {
+  Pair pair;
+  memcpy(static_cast<void*>(&pair), &bits, sizeof(bits));
+  return pair;
+}
+
+/// Which part of a product a block makes: a tile of c, from some steps of k.
+struct TilePart {
+  const TileProduct& p;
+  int row, column;  ///< first of the tile
+  int batch, split;
+  const std::byte* a;  ///< first row of the tile
+  const uint16_t* b;   ///< first column of the tile
+  int first_step, steps;
+
+  __device__ TilePart(const TileProduct& product, int block, int columns, int terms) : p(product) {
+    column = block % p.column_tiles * columns;
+    block /= p.column_tiles;  // blocks that share rows of a run beside each other
+    row = block % p.row_tiles * kTileRows;
+    block /= p.row_tiles;
+    split = block % p.splits;
+    batch = block / p.splits;
+    const int i2 = batch % p.batches2, i3 = batch / p.batches2;
+    a = p.a + row * p.a_strides[0] + i2 / p.shared2 * p.a_strides[1] + i3 / p.shared3 * p.a_strides[2];
+    b = p.b + static_cast<int64_t>((batch * p.n + column) * terms) * p.k_padded;
+    const int all = p.k_padded / kTileStep;
+    first_step = split * p.steps_per_split;
+    steps = all - first_step < p.steps_per_split ? all - first_step : p.steps_per_split;
+  }
+
+  __device__ const std::byte* address_of_row(int r) const { return a + r * p.a_strides[0]; }
+  __device__ bool has_row(int r) const { return row + r < p.m; }
+
+  /// b's part of a step, a tile for each term; columns past the last are zeros.
+  template <int kThreads, int kColumns, int kTerms>
+  __device__ void copy_b(int step, uint8_t* tiles) const {
+    constexpr int kRows = kThreads / 8 / kTerms;  // that all threads copy at a time
+    static_assert(kColumns % kRows == 0);
+    const int chunk = static_cast<int>(threadIdx.x) % 8, r = static_cast<int>(threadIdx.x) / 8;
+    const int term = r % kTerms, n = r / kTerms;
+    const uint16_t* from = b + static_cast<int64_t>(r) * p.k_padded + (first_step + step) * kTileStep + chunk * 8;
+    uint8_t* to = tiles + term * kColumns * kTileRowBytes + tile_place(n, chunk);
+    const int left = p.n - column - n;
+#pragma unroll
+    for (int i = 0; i < kColumns / kRows; ++i) {
+      const bool valid = i * kRows < left;
+      copy_async_16(to + i * kRows * kTileRowBytes, valid ? from : p.b, valid);
+      from += static_cast<int64_t>(kRows * kTerms) * p.k_padded;
+    }
+  }
+
+  /// Plain rows of a; zeros past the last row and past k, which is a multiple of 8.
+  template <int kThreads>
+  __device__ void copy_plain_a(int step, uint8_t* tile) const {
+    const int begin = (first_step + step) * kTileStep;
+#pragma unroll
+    for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
+      const int at = i * kThreads + static_cast<int>(threadIdx.x), chunk = at % 8, r = at / 8;
+      const bool valid = has_row(r) && begin + chunk * 8 < p.k;
+      const std::byte* from = valid ? address_of_row(r) + (begin + chunk * 8) * 2 : p.a;
+      copy_async_16(tile + tile_place(r, chunk), from, valid);
+    }
+  }
+};
+
+/// Where the sums of a tile go, a column at a time.
+struct TileResult {
+  struct Column {
+    float* to;  ///< first row of the tile; nullptr: past the last column
+    float scale;
+  };
+  const TilePart& part;
+  float* c;             ///< first row and column of the tile
+  const float* scales;  ///< of the tile's columns
+  int left;             ///< columns
+
+  __device__ explicit TileResult(const TilePart& in_part) : part(in_part) {
+    const TileProduct& p = part.p;
+    c = p.c + part.split * p.split_stride + part.batch % p.batches2 * p.c_strides[1] +
+        part.batch / p.batches2 * p.c_strides[2] + part.column * p.c_strides[0] + part.row;
+    scales = p.b_scales == nullptr ? nullptr : p.b_scales + part.batch * p.n + part.column;
+    left = p.n - part.column;
+  }
+  __device__ Column column(int n) const {
+    if (n >= left) return {nullptr, 0};
+    return {c + n * part.p.c_strides[0], scales == nullptr ? 1 : scales[n]};
+  }
+  __device__ void store(const Column& column, int r, float sum) const {
+    if (part.has_row(r)) column.to[r] = sum * column.scale;
+  }
+};
+
+/// The way of quantised rows from a to 16-bit floats in the tile.
+template <class Rows, int kThreads>
+struct Dequantizer {
+  static constexpr int kStepsPerGroup = Rows::kUnits / 2;
+  static constexpr int kUnits = 2 * kTileRows / kThreads;  ///< of a step, that a thread makes
+  using Pair = std::conditional_t<Rows::kBrain, __nv_bfloat162, __half2>;
+
+  const TilePart& part;
+  uint8_t* staging;      ///< for two groups
+  int row, first_unit;   ///< of which this thread makes units; 16 rows belong to one warp
+  uint32_t place;        ///< in a tile
+  uint32_t low_address;  ///< of the row: the low bits, from which follows where its first chunk begins
+  Unit units[kUnits];
+  Pair scale[kUnits][2], add[kUnits][2];
+
+  __device__ Dequantizer(const TilePart& in_part, uint8_t* memory) : part(in_part), staging(memory) {
+    const int thread = static_cast<int>(threadIdx.x);
+    row = kUnits == 2 ? thread : thread / 32 * 16 + thread % 16;
+    first_unit = kUnits == 2 ? 0 : thread / 16 % 2;
+    place = tile_place(row, first_unit * 4);
+    low_address = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(part.address_of_row(row)));
+  }
+
+  /// Where a group begins in a row.
+  __device__ int group_begin(int group) const { return (part.first_step / kStepsPerGroup + group) * Rows::kGroupBytes; }
+  __device__ uint8_t* staged(int group) const { return staging + group % 2 * Rows::kStagedBytes; }
+
+  /// The chunks that cover a group of all rows; each has a byte of a, so all may be read (devices/cuda/granule.h). Four
+  /// threads copy a row.
+  __device__ void copy_group(int group) const {
+    if (group * kStepsPerGroup >= part.steps) return;
+    constexpr int kPerRow = 4, kRows = kThreads / kPerRow;
+    const int row_bytes = part.p.k / (32 * Rows::kUnitsPerBlock) * static_cast<int>(sizeof(typename Rows::Block));
+    const int left = row_bytes - group_begin(group);
+    const int bytes = left < Rows::kGroupBytes ? left : Rows::kGroupBytes;
+    const int first_chunk = static_cast<int>(threadIdx.x) % kPerRow;
+    int r = static_cast<int>(threadIdx.x) / kPerRow;
+#pragma unroll
+    for (int i = 0; i < kTileRows / kRows; ++i, r += kRows) {
+      if (!part.has_row(r)) continue;
+      const std::byte* from = part.address_of_row(r) + group_begin(group);
+      const int offset = static_cast<int>(reinterpret_cast<uintptr_t>(from) % kChunkBytes);
+      uint8_t* to = staged(group) + r * Rows::kChunks * kChunkBytes;
+#pragma unroll
+      for (int j = 0; j < Rows::kChunks; j += kPerRow) {
+        const int chunk = j + first_chunk;
+        if (chunk * kChunkBytes >= offset + bytes) break;
+        copy_async_16(to + (chunk ^ chunk_swizzle(Rows::kChunks, r)) * kChunkBytes,
+                      from - offset + chunk * kChunkBytes);
+      }
+    }
+  }
+
+  /// Reads this thread's elements of a step. Units beside each other share bytes: what both need is read once.
+  __device__ __forceinline__ void read(int step) {
+    const int group = step / kStepsPerGroup;
+    const auto first = static_cast<uint32_t>(step % kStepsPerGroup * 2 + first_unit);
+    const StagedRow from{staged(group) + row * Rows::kChunks * kChunkBytes, chunk_swizzle(Rows::kChunks, row),
+                         static_cast<int>((low_address + static_cast<uint32_t>(group_begin(group))) % kChunkBytes)};
+#pragma unroll
+    for (uint32_t i = 0; i < kUnits; ++i) {
+      const uint32_t begin = (first + i) / Rows::kUnitsPerBlock * static_cast<uint32_t>(sizeof(typename Rows::Block));
+      Rows::read(from, static_cast<int>(begin), (first + i) % Rows::kUnitsPerBlock, units[i]);
+      if (((part.first_step + step) * 2 + first_unit + static_cast<int>(i)) * 32 >= part.p.k) {
+        units[i].set_zero(Rows::kOffset);  // b is zero there, but what follows the row might be no numbers
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        scale[i][j] = pair_of_same(units[i].scale[j]);
+        if constexpr (Rows::kAdds) add[i][j] = pair_of_same(units[i].add[j]);
+      }
+    }
+  }
+
+  static __device__ Pair pair_of_same(float value) {
+    if constexpr (Rows::kBrain) {
+      return __float2bfloat162_rn(value);
+    } else {
+      return __float2half2_rn(value);
+    }
+  }
+
+  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code; or 128 + code as bf16, 0x4300 +
+  /// code.
+  __device__ __forceinline__ uint32_t convert(int unit, int word, uint32_t selector) const {
+    constexpr uint32_t kHigh = Rows::kBrain ? 0x43 : 0x64;
+    const int group = word / 4;
+    const auto bias = pair_of<Pair>((kHigh << 8) * 0x00010001u + Rows::kOffset * 0x00010001u);
+    const uint32_t bytes = __byte_perm(units[unit].codes[word], kHigh * 0x01010101u, selector);
+    const Pair difference = __hsub2(pair_of<Pair>(bytes), bias);
+    if constexpr (Rows::kAdds) {
+      return register_of(__hfma2(difference, scale[unit][group], add[unit][group]));
+    } else {
+      return register_of(__hmul2(difference, scale[unit][group]));
+    }
+  }
+  /// Writes 16 of this thread's elements, two chunks, into the tile; `part_of_units` < kParts.
+  static constexpr int kParts = 2 * kUnits;
+  __device__ __forceinline__ void write(uint8_t* tile, int part_of_units) const {
+#pragma unroll
+    for (int i = part_of_units * 2; i < part_of_units * 2 + 2; ++i) {
+      const int unit = i / 4, word = i % 4 * 2;
+      uint4 chunk;
+      chunk.x = convert(unit, word, 0x4140);
+      chunk.y = convert(unit, word, 0x4342);
+      chunk.z = convert(unit, word + 1, 0x4140);
+      chunk.w = convert(unit, word + 1, 0x4342);
+      store_as<uint4>(tile + (place ^ i * kChunkBytes), chunk);
+    }
+  }
+};
+
+}  // namespace shoal::cuda

@@ -1,0 +1,169 @@
+// The products of tile_product.h by instructions of a warpgroup (wgmma.h, compute capability 9.0): a tile of 128 rows
+// of a and kColumns columns of b per block, 64 elements of k a step, two warpgroups with 64 rows each.
+//
+// Products run beside the threads that began them, so no warps are set aside for other work: while a step's products
+// run, all threads start the copies of the step after the next and make the next step's rows of a, each warp those 16
+// which it multiplies itself: when its products are done, no other warp reads them. One barrier of the block in a step
+// tells that b's tile is whole.
+//
+//   step i:  products of i begin | copies of i + 2 begin | products of i - 1 are done | a's tile of i + 1 is written
+#pragma once
+
+#include "devices/cuda/kernels/tile_operands.h"
+#include "devices/cuda/kernels/wgmma.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kWgmmaThreads = 256;
+inline constexpr int kWgmmaRows = 64;  ///< of a warpgroup
+/// Shared memory begins at any multiple of 16, tiles at those of this.
+inline constexpr int kWgmmaAlignment = 1024;
+
+/// How the shared memory of a block is divided.
+template <class Rows, int kColumns, int kTerms>
+struct WgmmaShape {
+  /// Of b, and of plain rows of a: one that products of the step before may still read, one of this step, two that are
+  /// on their way.
+  static constexpr int kStages = 4;
+  static constexpr int kATile = kTileRows * kTileRowBytes;
+  static constexpr int kBTile = kColumns * kTileRowBytes;
+  static constexpr int kATiles = Rows::kPlain ? kStages : 2;
+  static constexpr int kBOffset = kATiles * kATile;
+  static constexpr int kStagingOffset = kBOffset + kStages * kTerms * kBTile;
+  static constexpr int kSharedBytes = kWgmmaAlignment + kStagingOffset + 2 * staged_bytes<Rows>();
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+template <class Rows, int kColumns, int kTerms>
+struct WgmmaBlock {
+  using Shape = WgmmaShape<Rows, kColumns, kTerms>;
+
+  TilePart part;
+  uint8_t* shared;            ///< aligned
+  uint64_t first_a, first_b;  ///< descriptors of the first tiles; this warpgroup's rows of a
+  float sums[kColumns / 2] = {};
+
+  __device__ WgmmaBlock(const TileProduct& product, uint8_t* memory, int block)
+      : part(product, block, kColumns, kTerms) {
+    shared = memory + (kWgmmaAlignment - shared_address(memory) % kWgmmaAlignment) % kWgmmaAlignment;
+    const uint32_t address = shared_address(shared), warpgroup = threadIdx.x / 128;
+    // k128: groups of eight rows of 128 bytes follow each other.
+    constexpr uint32_t kStride = 8 * kTileRowBytes;
+    first_a = operand_descriptor(address + warpgroup * kWgmmaRows * kTileRowBytes, 0, kStride, Swizzle::k128);
+    first_b = operand_descriptor(address + Shape::kBOffset, 0, kStride, Swizzle::k128);
+  }
+
+  __device__ uint8_t* a_tile(int step) const { return shared + step % Shape::kATiles * Shape::kATile; }
+  __device__ uint8_t* b_tile(int step) const {
+    return shared + Shape::kBOffset + step % Shape::kStages * (kTerms * Shape::kBTile);
+  }
+
+  /// Copies what of a step is only copied.
+  __device__ __forceinline__ void copy(int step) const {
+    if (step >= part.steps) return;
+    if constexpr (Rows::kPlain) part.template copy_plain_a<kWgmmaThreads>(step, a_tile(step));
+    part.template copy_b<kWgmmaThreads, kColumns, kTerms>(step, b_tile(step));
+  }
+
+  /// Begins the products of a step.
+  __device__ __forceinline__ void multiply(int step) {
+    const uint64_t a = descriptor_at(first_a, step % Shape::kATiles * Shape::kATile);
+    const uint64_t b = descriptor_at(first_b, step % Shape::kStages * (kTerms * Shape::kBTile));
+    wgmma_fence();
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+#pragma unroll
+      for (int i = 0; i < kTileStep / 16; ++i) {
+        const uint64_t a_part = descriptor_at(a, i * 32), b_part = descriptor_at(b, term * Shape::kBTile + i * 32);
+        if constexpr (Rows::kBrain) {
+          wgmma_bf16(sums, a_part, b_part);
+        } else {
+          wgmma_f16(sums, a_part, b_part);
+        }
+      }
+    }
+    wgmma_commit();
+  }
+
+  __device__ void store() const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int m = warp * 16 + lane / 4, n = lane % 4 * 2;
+    const TileResult to(part);
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const TileResult::Column column = to.column(n + j * 8 + l);
+        if (column.to == nullptr) continue;
+        to.store(column, m, sums[j * 4 + l]);
+        to.store(column, m + 8, sums[j * 4 + l + 2]);
+      }
+    }
+  }
+};
+
+/// Makes rows of a from blocks, or nothing where they are plain.
+template <class Rows>
+struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
+  using Base = Dequantizer<Rows, kWgmmaThreads>;
+  using Base::Base;
+  __device__ __forceinline__ void write_all(uint8_t* tile) const {
+#pragma unroll
+    for (int i = 0; i < Base::kParts; ++i) this->write(tile, i);
+  }
+  /// When the rows of `step` come from a new group, the one after it is copied into the place of the one before.
+  __device__ __forceinline__ void copy_for(int step) const {
+    if (step % Base::kStepsPerGroup == 0) this->copy_group(step / Base::kStepsPerGroup + 1);
+  }
+};
+template <class Rows>
+requires(Rows::kPlain) struct WgmmaRows<Rows> {
+  __device__ WgmmaRows(const TilePart&, uint8_t*) {}
+  __device__ void copy_group(int) const {}
+  __device__ void copy_for(int) const {}
+  __device__ void read(int) {}
+  __device__ void write_all(uint8_t*) const {}
+};
+
+template <class Rows, int kColumns, int kTerms>
+__device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms>& block) {
+  WgmmaRows<Rows> rows(block.part, block.shared + WgmmaShape<Rows, kColumns, kTerms>::kStagingOffset);
+  rows.copy_group(0);
+  block.copy(0);
+  copy_async_commit();
+  rows.copy_group(1);
+  block.copy(1);
+  copy_async_commit();
+  copy_async_wait<1>();
+  __syncthreads();
+  rows.read(0);
+  rows.write_all(block.a_tile(0));
+  int step = 0;
+#pragma unroll 1
+  do {  // a loop that might have no step would make ptxas move sums about while products run
+    copy_async_wait<1>();
+    fence_async();
+    __syncthreads();  // the step's tiles are whole; those of the one before the last are no longer read
+    block.multiply(step);
+    block.copy(step + 2);
+    rows.copy_for(step + 1);
+    copy_async_commit();
+    rows.read(step + 1);  // after the last step whatever is there, unused
+    wgmma_wait<1>();
+    rows.write_all(block.a_tile(step + 1));
+  } while (++step < block.part.steps);
+  wgmma_wait<0>();
+  copy_async_wait<0>();
+}
+
+template <class Rows, int kColumns, int kTerms>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_product(const TileProduct product) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(SHOAL_CUDA_EMULATED)
+  SHOAL_DYNAMIC_SHARED(uint8_t, shared);
+  WgmmaBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
+  multiply_steps(block);
+  block.store();
+#endif
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,55 @@
+// What devices/cuda/kernels/wgmma.h includes when SHOAL_CUDA_EMULATED. A warp computes its own rows of a product, in
+// wgmma_wait(); until then its sums are NaN. Operands are fetched by decoding their descriptors, when the product
+// begins and when it is waited for: shared memory that has changed in between, as that which was not complete at the
+// beginning, aborts the program. So do missing lanes, a group without wgmma_fence(), and a warp that ends with products
+// under way. Not seen: a missing fence_async().
+#pragma once
+
+#include <cstdint>
+#include <source_location>
+
+#include "tests/cuda/emulator/block.h"
+
+namespace shoal::cuda {
+namespace emulator {
+
+enum class ProductOf : uint8_t { kHalves, kBrains };
+
+/// Addresses of dynamic shared memory, all that has any, begin behind what a GPU keeps for itself.
+uint32_t shared_address(const void* shared);
+void fence_products(const std::source_location& where);
+void begin_product(ProductOf elements, float* sums, int sum_count, uint64_t a, uint64_t b,
+                   const std::source_location& where);
+void commit_products(const std::source_location& where);
+void wait_for_products(unsigned pending_groups, const std::source_location& where);
+
+}  // namespace emulator
+
+#define SHOAL_HERE const std::source_location& where = std::source_location::current()
+
+inline uint32_t shared_address(const void* shared) {
+  return emulator::shared_address(shared);
+}
+inline void fence_async() {}
+inline void wgmma_fence(SHOAL_HERE) {
+  emulator::fence_products(where);
+}
+template <int kSums>
+void wgmma_f16(float (&d)[kSums], uint64_t a, uint64_t b, SHOAL_HERE) {
+  emulator::begin_product(emulator::ProductOf::kHalves, d, kSums, a, b, where);
+}
+template <int kSums>
+void wgmma_bf16(float (&d)[kSums], uint64_t a, uint64_t b, SHOAL_HERE) {
+  emulator::begin_product(emulator::ProductOf::kBrains, d, kSums, a, b, where);
+}
+inline void wgmma_commit(SHOAL_HERE) {
+  emulator::commit_products(where);
+}
+template <int kPending>
+void wgmma_wait(SHOAL_HERE) {
+  static_assert(kPending >= 0);
+  emulator::wait_for_products(kPending, where);
+}
+
+#undef SHOAL_HERE
+}  // namespace shoal::cuda

@@ -1,0 +1,54 @@
+// Sums of tensor cores, of mma_* and wgmma_*.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace shoal::cuda::emulator {
+
+inline float f16_to_float(uint16_t bits) {
+  return __half2float(__ushort_as_half(bits));
+}
+inline float bf16_to_float(uint16_t bits) {
+  return __bfloat162float(__ushort_as_bfloat16(bits));
+}
+
+inline double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
+/// As Hopper's tensor cores sum: all terms are cut to two bits more than an f32 of the largest one's size has, added
+/// exactly, and the sum is cut to an f32. What is cut off is lost towards zero, never rounded.
+template <size_t kCount>
+float sum_of(float start, const std::array<float, kCount>& a, const std::array<float, kCount>& b) {
+  double products[kCount], largest = std::fabs(start), plain = start;
+  for (size_t i = 0; i < kCount; ++i) {
+    products[i] = static_cast<double>(a[i]) * static_cast<double>(b[i]);  // exact
+    largest = std::max(largest, std::fabs(products[i]));
+    plain += products[i];
+  }
+  if (largest == 0 || !std::isfinite(plain)) return static_cast<float>(plain);
+  constexpr int kKept = 25;  // bits behind the first
+  const int exponent = static_cast<int>(std::bit_cast<uint64_t>(largest) >> 52) - 1023 - kKept;
+  const double units = power_of_two(-exponent);
+  auto sum = static_cast<int64_t>(start * units);
+  for (const double product : products) sum += static_cast<int64_t>(product * units);
+  constexpr uint64_t kBeyondF32 = (uint64_t{1} << 29) - 1;
+  const double exact = static_cast<double>(sum) * power_of_two(exponent);
+  return static_cast<float>(std::bit_cast<double>(std::bit_cast<uint64_t>(exact) & ~kBeyondF32));
+}
+template <size_t kCount>
+int32_t sum_of(int32_t start, const std::array<int32_t, kCount>& a, const std::array<int32_t, kCount>& b) {
+  int64_t sum = start;
+  for (size_t i = 0; i < kCount; ++i) sum += static_cast<int64_t>(a[i]) * b[i];
+  return static_cast<int32_t>(sum);
+}
+
+}  // namespace shoal::cuda::emulator
