@@ -304,7 +304,7 @@ TEST(CudaMulMatFused, RefusesWhatItCannotJoin) {
     EXPECT_FALSE(cuda::mul_mat_glu_supports(*gate, *up, *glu(graph, gate, up, GluKind::kSwiglu)));
   }
   Tensor* prompt =
-      mul_mat(graph, weights.add("a3", DType::kQ4_0, {256, 8, 1, 1}), graph.input("b3", DType::kF32, {256, 9, 1, 1}));
+      mul_mat(graph, weights.add("a3", DType::kF32, {256, 8, 1, 1}), graph.input("b3", DType::kF32, {256, 9, 1, 1}));
   Tensor* bias = graph.input("bias", DType::kF32, {8, 1, 1, 1});
   EXPECT_FALSE(cuda::mul_mat_add_supports(*prompt, *bias, *add(graph, prompt, bias)));
   Tensor* half = graph.input("half", DType::kF16, {8, 1, 1, 1});

@@ -25,10 +25,21 @@ inline cuda::GpuTraits ampere(int processors = 132) {
   return {0, 80, processors, 163 * 1024};
 }
 
-/// Runs the product of a graph that has nothing else but views. The workspace is as large as it says and not larger.
+/// How a product is run: `out` is where the result goes.
+using RunTiles = std::function<void(const cuda::LaunchContext& context, Tensor& product, Tensor& out)>;
+inline void run_tiles(const cuda::LaunchContext& context, Tensor& product, Tensor&) {
+  cuda::mul_mat_tiles_run(context, product);
+}
+
+/// Runs a product, and what is joined to it until `out`, of a graph that has nothing else but views. The workspace is
+/// as large as that of the product, and not larger.
 class TileRun {
  public:
-  TileRun(Graph& graph, Tensor& node, TensorValues& leaves, const cuda::GpuTraits& gpu) : node_(node) {
+  TileRun(Graph& graph, Tensor& node, TensorValues& leaves, const cuda::GpuTraits& gpu)
+      : TileRun(graph, node, node, leaves, gpu, run_tiles) {}
+  TileRun(Graph& graph, Tensor& product, Tensor& out, TensorValues& leaves, const cuda::GpuTraits& gpu,
+          const RunTiles& run)
+      : node_(out) {
     for (Tensor* leaf : graph.leaves()) {
       place(*leaf);
       const std::vector<std::byte> bytes = encode(leaf->dtype, leaves.at(leaf));
@@ -38,14 +49,15 @@ class TileRun {
     for (Tensor* view : graph.nodes()) {
       if (view->is_view()) view->data = view->view_base->data + view->view_offset;
     }
-    place(node);
-    workspace_bytes_ = cuda::mul_mat_tiles_workspace(node, gpu);
+    place(out);
+    workspace_bytes_ = cuda::mul_mat_tiles_workspace(product, gpu);
     const CudaMemory& workspace = memory_.emplace_back(workspace_bytes_ + kGuardBytes);
-    node.workspace = workspace.get();
-    check_cuda(cudaMemset(node.workspace + workspace_bytes_, static_cast<int>(kGuard), kGuardBytes));
+    product.workspace = workspace.get();
+    guard_ = product.workspace + workspace_bytes_;
+    check_cuda(cudaMemset(guard_, static_cast<int>(kGuard), kGuardBytes));
     cuda::LaunchContext context{nullptr, gpu};
     check_cuda(cudaStreamCreate(&context.stream));
-    cuda::mul_mat_tiles_run(context, node);
+    run(context, product, out);
     check_cuda(cudaGetLastError());
     check_cuda(cudaStreamSynchronize(context.stream));
     check_cuda(cudaStreamDestroy(context.stream));
@@ -58,7 +70,7 @@ class TileRun {
   }
   bool guarded() const {
     std::vector<std::byte> guard(kGuardBytes);
-    check_cuda(cudaMemcpy(guard.data(), node_.workspace + workspace_bytes_, kGuardBytes, cudaMemcpyDeviceToHost));
+    check_cuda(cudaMemcpy(guard.data(), guard_, kGuardBytes, cudaMemcpyDeviceToHost));
     return std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; });
   }
   size_t workspace_bytes() const { return workspace_bytes_; }
@@ -69,6 +81,7 @@ class TileRun {
   Tensor& node_;
   std::vector<CudaMemory> memory_;
   size_t workspace_bytes_ = 0;
+  std::byte* guard_ = nullptr;
 };
 
 struct Trial {

@@ -17,7 +17,8 @@ __device__ inline float gelu(float x) {
   constexpr float kTwice = 1.5957691216057308f;
   return x / (1.0f + expf(-kTwice * (x + 0.044715f * x * x * x)));
 }
-/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for negative x.
+/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for
+/// negative x.
 __device__ inline float gelu_erf(float x) {
   return 0.5f * x * erfcf(x * -0.70710678118654752f);
 }
@@ -98,6 +99,22 @@ __device__ inline float activate_gate(float x) {
   } else {
     static_assert(kKind == GluKind::kReglu);
     return relu(x);
+  }
+}
+
+/// The same where the kind is the same for all threads.
+__device__ inline float activate_gate(GluKind kind, float x) {
+  switch (kind) {
+    case GluKind::kSwiglu:
+      return activate_gate<GluKind::kSwiglu>(x);
+    case GluKind::kGeglu:
+      return activate_gate<GluKind::kGeglu>(x);
+    case GluKind::kGegluErf:
+      return activate_gate<GluKind::kGegluErf>(x);
+    case GluKind::kGegluQuick:
+      return activate_gate<GluKind::kGegluQuick>(x);
+    default:
+      return activate_gate<GluKind::kReglu>(x);
   }
 }
 

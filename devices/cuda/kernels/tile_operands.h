@@ -1,21 +1,25 @@
-// What products of tiles have in common, whichever instructions multiply (tile_product.h, wgmma_product.h): where a
-// block finds its part, how operands come into shared memory, and where results go.
+// What products of tiles have in common, whichever instructions multiply
+// (tile_product.h, wgmma_product.h): where a block finds its part, how operands
+// come into shared memory, and where results go.
 //
-// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit, each followed by its further terms.
+// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit,
+// each followed by its further terms.
 //
-// Quantised rows of a pass through shared memory twice. Their blocks are copied as they are, a group of 128 or 256
-// elements of each row at a time and two groups deep; a step ahead of the products each thread reads 32 or 64 elements
-// of a row (tile_formats.h) and writes them as halves, or bf16, into the tile. f16 and bf16 rows are copied into the
-// tile at once.
+// Quantised rows of a pass through shared memory twice. Their blocks are copied
+// as they are, a group of 128 or 256 elements of each row at a time and two
+// groups deep; a step ahead of the products each thread reads 32 or 64 elements
+// of a row (tile_formats.h) and writes them as halves, or bf16, into the tile.
+// f16 and bf16 rows are copied into the tile at once.
 //
-// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8): what a matrix
-// load, a copy or eight threads with a row each touch at a time lies in different banks. It is Swizzle::k128 of
-// wgmma.h.
+// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies
+// at place c ^ (r % 8): what a matrix load, a copy or eight threads with a row
+// each touch at a time lies in different banks. It is Swizzle::k128 of wgmma.h.
 #pragma once
 
 #include <cstring>
 #include <type_traits>
 
+#include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/tile_formats.h"
 
@@ -29,7 +33,17 @@ struct TileProduct {
   const std::byte* a = nullptr;
   int64_t a_strides[3]{};           ///< bytes: rows, axis 2, axis 3
   const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
-  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: what the sums are multiplied by; nullptr: 1
+  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: what the sums are
+                                    ///< multiplied by; nullptr: 1
+  /// A second matrix, laid out alike: c = act(a b) * (up b). Rows 64 and more
+  /// of a tile are its rows then, those of the first 64.
+  const std::byte* up = nullptr;
+  GluKind glu = GluKind::kSwiglu;
+  const float* addend = nullptr;  ///< c = a b + addend
+  int64_t addend_strides[3]{};    ///< as c_strides, or 0
+
+  /// Result, or the sums of parts of k (scaled, nothing joined to them; those
+  /// of `up` are rows m and more).
   float* c = nullptr;
   int64_t c_strides[3]{};    ///< elements: columns, axis 2, axis 3
   int64_t split_stride = 0;  ///< elements from the sums of one part of k to those of the next
@@ -98,15 +112,18 @@ struct TilePart {
   const std::byte* a;  ///< first row of the tile
   const uint16_t* b;   ///< first column of the tile
   int first_step, steps;
+  int64_t to_up = 0;  ///< bytes from a row of a's to that of `up` which has its
+                      ///< place in the tile, were they all a's
 
   __device__ TilePart(const TileProduct& product, int block, int columns, int terms) : p(product) {
     column = block % p.column_tiles * columns;
     block /= p.column_tiles;  // blocks that share rows of a run beside each other
-    row = block % p.row_tiles * kTileRows;
+    row = block % p.row_tiles * (p.up == nullptr ? kTileRows : kTileRows / 2);
     block /= p.row_tiles;
     split = block % p.splits;
     batch = block / p.splits;
     const int i2 = batch % p.batches2, i3 = batch / p.batches2;
+    if (p.up != nullptr) to_up = p.up - p.a - kTileRows / 2 * p.a_strides[0];
     a = p.a + row * p.a_strides[0] + i2 / p.shared2 * p.a_strides[1] + i3 / p.shared3 * p.a_strides[2];
     b = p.b + static_cast<int64_t>((batch * p.n + column) * terms) * p.k_padded;
     const int all = p.k_padded / kTileStep;
@@ -114,8 +131,10 @@ struct TilePart {
     steps = all - first_step < p.steps_per_split ? all - first_step : p.steps_per_split;
   }
 
-  __device__ const std::byte* address_of_row(int r) const { return a + r * p.a_strides[0]; }
-  __device__ bool has_row(int r) const { return row + r < p.m; }
+  __device__ bool is_up(int r) const { return p.up != nullptr && r >= kTileRows / 2; }
+  __device__ const std::byte* address_of_row(int r) const { return a + r * p.a_strides[0] + (is_up(r) ? to_up : 0); }
+  __device__ int index_of_row(int r) const { return row + (is_up(r) ? r - kTileRows / 2 : r); }
+  __device__ bool has_row(int r) const { return index_of_row(r) < p.m; }
 
   /// b's part of a step, a tile for each term; columns past the last are zeros.
   template <int kThreads, int kColumns, int kTerms>
@@ -135,7 +154,8 @@ struct TilePart {
     }
   }
 
-  /// Plain rows of a; zeros past the last row and past k, which is a multiple of 8.
+  /// Plain rows of a; zeros past the last row and past k, which is a multiple
+  /// of 8.
   template <int kThreads>
   __device__ void copy_plain_a(int step, uint8_t* tile) const {
     const int begin = (first_step + step) * kTileStep;
@@ -149,32 +169,45 @@ struct TilePart {
   }
 };
 
-/// Where the sums of a tile go, a column at a time.
-struct TileResult {
-  struct Column {
-    float* to;  ///< first row of the tile; nullptr: past the last column
-    float scale;
-  };
-  const TilePart& part;
-  float* c;             ///< first row and column of the tile
-  const float* scales;  ///< of the tile's columns
-  int left;             ///< columns
+/// What is joined to a product; `batch` counts matrices of c.
+__device__ inline float joined(const TileProduct& p, float sum, float up, int row, int column, int batch) {
+  if (p.up != nullptr) sum = activate_gate(p.glu, sum) * up;
+  if (p.addend != nullptr) {
+    sum += p.addend[row + column * p.addend_strides[0] + batch % p.batches2 * p.addend_strides[1] +
+                    batch / p.batches2 * p.addend_strides[2]];
+  }
+  return sum;
+}
 
-  __device__ explicit TileResult(const TilePart& in_part) : part(in_part) {
-    const TileProduct& p = part.p;
-    c = p.c + part.split * p.split_stride + part.batch % p.batches2 * p.c_strides[1] +
-        part.batch / p.batches2 * p.c_strides[2] + part.column * p.c_strides[0] + part.row;
-    scales = p.b_scales == nullptr ? nullptr : p.b_scales + part.batch * p.n + part.column;
-    left = p.n - part.column;
+/// The sums of a tile go to c by way of shared memory, where row r of column n
+/// is at n * kSumsPitch + r: the pitch gives the four columns and eight rows
+/// that a warp has at a time banks of their own.
+inline constexpr int kSumsPitch = kTileRows + 4;
+constexpr int sums_bytes(int columns) {
+  return columns * kSumsPitch * static_cast<int>(sizeof(float));
+}
+
+template <int kThreads, int kColumns>
+__device__ void store_tile(const TilePart& part, const float* sums) {
+  const TileProduct& p = part.p;
+  const bool whole = p.splits == 1;
+  const int rows = whole && p.up != nullptr ? kTileRows / 2 : kTileRows;
+  const int r = static_cast<int>(threadIdx.x) % rows;
+  if (!part.has_row(r)) return;
+  const int row = part.index_of_row(r);
+  float* to = p.c + part.split * p.split_stride + part.batch % p.batches2 * p.c_strides[1] +
+              part.batch / p.batches2 * p.c_strides[2] + row + (part.is_up(r) ? p.m : 0);
+  const int columns = p.n - part.column < kColumns ? p.n - part.column : kColumns;
+#pragma unroll 4
+  for (int n = static_cast<int>(threadIdx.x) / rows; n < columns; n += kThreads / rows) {
+    const int column = part.column + n;
+    const float* from = sums + n * kSumsPitch + r;
+    const float scale = p.b_scales == nullptr ? 1 : p.b_scales[part.batch * p.n + column];
+    float sum = *from * scale;
+    if (whole) sum = joined(p, sum, p.up == nullptr ? 0 : from[kTileRows / 2] * scale, row, column, part.batch);
+    to[column * p.c_strides[0]] = sum;
   }
-  __device__ Column column(int n) const {
-    if (n >= left) return {nullptr, 0};
-    return {c + n * part.p.c_strides[0], scales == nullptr ? 1 : scales[n]};
-  }
-  __device__ void store(const Column& column, int r, float sum) const {
-    if (part.has_row(r)) column.to[r] = sum * column.scale;
-  }
-};
+}
 
 /// The way of quantised rows from a to 16-bit floats in the tile.
 template <class Rows, int kThreads>
@@ -185,9 +218,11 @@ struct Dequantizer {
 
   const TilePart& part;
   uint8_t* staging;      ///< for two groups
-  int row, first_unit;   ///< of which this thread makes units; 16 rows belong to one warp
+  int row, first_unit;   ///< of which this thread makes units. 64 rows belong to
+                         ///< one warpgroup.
   uint32_t place;        ///< in a tile
-  uint32_t low_address;  ///< of the row: the low bits, from which follows where its first chunk begins
+  uint32_t low_address;  ///< of the row: the low bits, from which follows where
+                         ///< its first chunk begins
   Unit units[kUnits];
   Pair scale[kUnits][2], add[kUnits][2];
 
@@ -203,8 +238,8 @@ struct Dequantizer {
   __device__ int group_begin(int group) const { return (part.first_step / kStepsPerGroup + group) * Rows::kGroupBytes; }
   __device__ uint8_t* staged(int group) const { return staging + group % 2 * Rows::kStagedBytes; }
 
-  /// The chunks that cover a group of all rows; each has a byte of a, so all may be read (devices/cuda/granule.h). Four
-  /// threads copy a row.
+  /// The chunks that cover a group of all rows; each has a byte of a, so all
+  /// may be read (devices/cuda/granule.h). Four threads copy a row.
   __device__ void copy_group(int group) const {
     if (group * kStepsPerGroup >= part.steps) return;
     constexpr int kPerRow = 4, kRows = kThreads / kPerRow;
@@ -229,7 +264,8 @@ struct Dequantizer {
     }
   }
 
-  /// Reads this thread's elements of a step. Units beside each other share bytes: what both need is read once.
+  /// Reads this thread's elements of a step. Units beside each other share
+  /// bytes: what both need is read once.
   __device__ __forceinline__ void read(int step) {
     const int group = step / kStepsPerGroup;
     const auto first = static_cast<uint32_t>(step % kStepsPerGroup * 2 + first_unit);
@@ -240,7 +276,8 @@ struct Dequantizer {
       const uint32_t begin = (first + i) / Rows::kUnitsPerBlock * static_cast<uint32_t>(sizeof(typename Rows::Block));
       Rows::read(from, static_cast<int>(begin), (first + i) % Rows::kUnitsPerBlock, units[i]);
       if (((part.first_step + step) * 2 + first_unit + static_cast<int>(i)) * 32 >= part.p.k) {
-        units[i].set_zero(Rows::kOffset);  // b is zero there, but what follows the row might be no numbers
+        units[i].set_zero(Rows::kOffset);  // b is zero there, but what follows
+                                           // the row might be no numbers
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -258,8 +295,8 @@ struct Dequantizer {
     }
   }
 
-  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code; or 128 + code as bf16, 0x4300 +
-  /// code.
+  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 +
+  /// code; or 128 + code as bf16, 0x4300 + code.
   __device__ __forceinline__ uint32_t convert(int unit, int word, uint32_t selector) const {
     constexpr uint32_t kHigh = Rows::kBrain ? 0x43 : 0x64;
     const int group = word / 4;
@@ -272,7 +309,8 @@ struct Dequantizer {
       return register_of(__hmul2(difference, scale[unit][group]));
     }
   }
-  /// Writes 16 of this thread's elements, two chunks, into the tile; `part_of_units` < kParts.
+  /// Writes 16 of this thread's elements, two chunks, into the tile;
+  /// `part_of_units` < kParts.
   static constexpr int kParts = 2 * kUnits;
   __device__ __forceinline__ void write(uint8_t* tile, int part_of_units) const {
 #pragma unroll

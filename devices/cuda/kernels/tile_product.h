@@ -1,6 +1,8 @@
-// Products of matrices on tensor cores by instructions of a warp: c[m, n] = sum over k of a[k, m] * b[k, n], a tile of
-// 128 rows of a and kColumns columns of b per block, 64 elements of k a step, four warps. Quantised rows are
-// dequantised between the products of the step before, so that tensor cores and arithmetic run beside each other.
+// Products of matrices on tensor cores by instructions of a warp: c[m, n] = sum
+// over k of a[k, m] * b[k, n], a tile of 128 rows of a and kColumns columns of
+// b per block, 64 elements of k a step, four warps. Quantised rows are
+// dequantised between the products of the step before, so that tensor cores and
+// arithmetic run beside each other.
 #pragma once
 
 #include "devices/cuda/kernels/mma.h"
@@ -39,7 +41,8 @@ struct TileBlock {
 
   TilePart part;
   uint8_t* shared;
-  /// Where this thread loads the first elements of its warp's part. Chunk c ^ i lies at the place of c ^ 16 i.
+  /// Where this thread loads the first elements of its warp's part. Chunk c ^ i
+  /// lies at the place of c ^ 16 i.
   uint32_t a_place, b_place;
   float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
 
@@ -75,7 +78,8 @@ struct TileBlock {
 
   /// The products of a quarter of the step: 16 elements of k.
   __device__ __forceinline__ void multiply(const uint8_t* a_from, const uint8_t* b_from, int quarter) {
-    // Two mmas of columns at a time: both halves of the elements for columns 0..7, then for 8..15.
+    // Two mmas of columns at a time: both halves of the elements for columns
+    // 0..7, then for 8..15.
     uint32_t b_parts[kTerms][Shape::kColumnMmas][2];
     const uint8_t* b_at = b_from + (b_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
@@ -88,7 +92,8 @@ struct TileBlock {
         b_parts[term][j + 1][0] = pair[2], b_parts[term][j + 1][1] = pair[3];
       }
     }
-    // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements, then of the others.
+    // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the
+    // first 8 elements, then of the others.
     const uint8_t* a_at = a_from + (a_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
     for (int i = 0; i < Shape::kRowMmas; ++i) {
@@ -108,28 +113,28 @@ struct TileBlock {
     }
   }
 
+  /// When nothing else uses the shared memory.
   __device__ void store() const {
+    static_assert(Shape::kSharedBytes >= sums_bytes(kColumns));
+    auto* to = reinterpret_cast<float*>(shared);
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int m = warp / Shape::kWarpsAlongColumns * Shape::kWarpRows + lane / 4;
     const int n = warp % Shape::kWarpsAlongColumns * Shape::kWarpColumns + lane % 4 * 2;
-    const TileResult to(part);
 #pragma unroll
     for (int j = 0; j < Shape::kColumnMmas; ++j) {
 #pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        const TileResult::Column column = to.column(n + j * 8 + l);
-        if (column.to == nullptr) continue;
+      for (int i = 0; i < Shape::kRowMmas; ++i) {
 #pragma unroll
-        for (int i = 0; i < Shape::kRowMmas; ++i) {
-          to.store(column, m + i * 16, sums[i][j][l]);
-          to.store(column, m + i * 16 + 8, sums[i][j][l + 2]);
-        }
+        for (int l = 0; l < 4; ++l) to[(n + j * 8 + l % 2) * kSumsPitch + m + i * 16 + l / 2 * 8] = sums[i][j][l];
       }
     }
+    __syncthreads();
+    store_tile<kTileThreads, kColumns>(part, to);
   }
 };
 
-/// f16 and bf16 rows of a: both tiles of a step arrive together, kStages - 1 steps ahead.
+/// f16 and bf16 rows of a: both tiles of a step arrive together, kStages - 1
+/// steps ahead.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>& block) {
   constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
@@ -144,7 +149,8 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   int stage = 0, next = kStages - 1;
   for (int step = 0; step < block.part.steps; ++step) {
     copy_async_wait<kStages - 2>();
-    __syncthreads();  // the step's tiles are whole, and the one before is no longer read
+    __syncthreads();  // the step's tiles are whole, and the one before is no
+                      // longer read
     if (step + kStages - 1 < block.part.steps) {
       block.copy_plain_a(step + kStages - 1, next);
       block.copy_b(step + kStages - 1, next);
@@ -157,8 +163,9 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   }
 }
 
-/// Quantised rows of a. In step i the tile of step i + 1 is made; b's part of it and the group after the next are on
-/// their way, b's first: waiting for all but the latest copies gives a group two steps to arrive.
+/// Quantised rows of a. In step i the tile of step i + 1 is made; b's part of
+/// it and the group after the next are on their way, b's first: waiting for all
+/// but the latest copies gives a group two steps to arrive.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
   using Converter = Dequantizer<Rows, kTileThreads>;
@@ -175,7 +182,8 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
   for (int i = 0; i < 4; ++i) rows.write(block.a_tile(0), i);
   for (int step = 0; step < block.part.steps; ++step) {
     const int now = step % 2, next = 1 - now;
-    __syncthreads();  // the step's tiles are whole, and the others are no longer read
+    __syncthreads();  // the step's tiles are whole, and the others are no longer
+                      // read
     const bool more = step + 1 < block.part.steps;
     if (more) block.copy_b(step + 1, next);
     copy_async_commit();
@@ -183,7 +191,8 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
       rows.copy_group((step + 1) / Converter::kStepsPerGroup + 1);
     }
     copy_async_commit();
-    // After the last step whatever is there, unused. The first products are queued before the blocks are read.
+    // After the last step whatever is there, unused. The first products are
+    // queued before the blocks are read.
     block.multiply(block.a_tile(now), block.b_tile(now), 0);
     rows.read(step + 1);
 #pragma unroll
@@ -207,6 +216,7 @@ __global__ void __launch_bounds__(kTileThreads, (TileShape<Rows, kColumns, kTerm
     multiply_quantized(block);
   }
   copy_async_wait<0>();
+  __syncthreads();
   block.store();
 }
 

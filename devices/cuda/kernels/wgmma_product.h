@@ -1,12 +1,15 @@
-// The products of tile_product.h by instructions of a warpgroup (wgmma.h, compute capability 9.0): a tile of 128 rows
-// of a and kColumns columns of b per block, 64 elements of k a step, two warpgroups with 64 rows each.
+// The products of tile_product.h by instructions of a warpgroup (wgmma.h,
+// compute capability 9.0): a tile of 128 rows of a and kColumns columns of b
+// per block, 64 elements of k a step, two warpgroups with 64 rows each.
 //
-// Products run beside the threads that began them, so no warps are set aside for other work: while a step's products
-// run, all threads start the copies of the step after the next and make the next step's rows of a, each warp those 16
-// which it multiplies itself: when its products are done, no other warp reads them. One barrier of the block in a step
-// tells that b's tile is whole.
+// Products run beside the threads that began them, so no warps are set aside
+// for other work: while a step's products run, all threads start the copies of
+// the step after the next and make the next step's rows of a, each warpgroup
+// those which it multiplies itself. One barrier of the block in a step tells
+// that b's tile is whole.
 //
-//   step i:  products of i begin | copies of i + 2 begin | products of i - 1 are done | a's tile of i + 1 is written
+//   step i:  products of i begin | copies of i + 2 begin | products of i - 1
+//   are done | a's tile of i + 1 is written
 #pragma once
 
 #include "devices/cuda/kernels/tile_operands.h"
@@ -22,8 +25,8 @@ inline constexpr int kWgmmaAlignment = 1024;
 /// How the shared memory of a block is divided.
 template <class Rows, int kColumns, int kTerms>
 struct WgmmaShape {
-  /// Of b, and of plain rows of a: one that products of the step before may still read, one of this step, two that are
-  /// on their way.
+  /// Of b, and of plain rows of a: one that products of the step before may
+  /// still read, one of this step, two that are on their way.
   static constexpr int kStages = 4;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -39,8 +42,9 @@ struct WgmmaBlock {
   using Shape = WgmmaShape<Rows, kColumns, kTerms>;
 
   TilePart part;
-  uint8_t* shared;            ///< aligned
-  uint64_t first_a, first_b;  ///< descriptors of the first tiles; this warpgroup's rows of a
+  uint8_t* shared;  ///< aligned
+  uint64_t first_a,
+      first_b;  ///< descriptors of the first tiles; this warpgroup's rows of a
   float sums[kColumns / 2] = {};
 
   __device__ WgmmaBlock(const TileProduct& product, uint8_t* memory, int block)
@@ -85,20 +89,16 @@ struct WgmmaBlock {
     wgmma_commit();
   }
 
+  /// When nothing else uses the shared memory.
   __device__ void store() const {
+    static_assert(Shape::kSharedBytes - kWgmmaAlignment >= sums_bytes(kColumns));
+    auto* to = reinterpret_cast<float*>(shared);
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    const int m = warp * 16 + lane / 4, n = lane % 4 * 2;
-    const TileResult to(part);
+    float* const own = to + lane % 4 * 2 * kSumsPitch + warp * 16 + lane / 4;
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        const TileResult::Column column = to.column(n + j * 8 + l);
-        if (column.to == nullptr) continue;
-        to.store(column, m, sums[j * 4 + l]);
-        to.store(column, m + 8, sums[j * 4 + l + 2]);
-      }
-    }
+    for (int i = 0; i < kColumns / 2; ++i) own[(i / 4 * 8 + i % 2) * kSumsPitch + i / 2 % 2 * 8] = sums[i];
+    __syncthreads();
+    store_tile<kWgmmaThreads, kColumns>(part, to);
   }
 };
 
@@ -111,7 +111,8 @@ struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
 #pragma unroll
     for (int i = 0; i < Base::kParts; ++i) this->write(tile, i);
   }
-  /// When the rows of `step` come from a new group, the one after it is copied into the place of the one before.
+  /// When the rows of `step` come from a new group, the one after it is copied
+  /// into the place of the one before.
   __device__ __forceinline__ void copy_for(int step) const {
     if (step % Base::kStepsPerGroup == 0) this->copy_group(step / Base::kStepsPerGroup + 1);
   }
@@ -140,10 +141,12 @@ __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms
   rows.write_all(block.a_tile(0));
   int step = 0;
 #pragma unroll 1
-  do {  // a loop that might have no step would make ptxas move sums about while products run
+  do {  // a loop that might have no step would make ptxas move sums about while
+        // products run
     copy_async_wait<1>();
     fence_async();
-    __syncthreads();  // the step's tiles are whole; those of the one before the last are no longer read
+    __syncthreads();  // the step's tiles are whole; those of the one before the
+                      // last are no longer read
     block.multiply(step);
     block.copy(step + 2);
     rows.copy_for(step + 1);
@@ -162,6 +165,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_product(const TileProd
   SHOAL_DYNAMIC_SHARED(uint8_t, shared);
   WgmmaBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
   multiply_steps(block);
+  __syncthreads();
   block.store();
 #endif
 }

@@ -70,6 +70,13 @@ size_t workspace(const Tensor& node, const GpuTraits& gpu) {
 bool is_decode(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && columns_per_matrix(node) <= kVecColumns;
 }
+/// A product of more columns, made of tiles that can do more than multiply.
+bool is_prompt(const Tensor& node) {
+  return node.op == Op::kMulMat && supports_product(node) && uses_tiles(node) && mul_mat_tiles_can_join(node);
+}
+bool can_join(const Tensor& node) {
+  return is_decode(node) || is_prompt(node);
+}
 bool is_plain_result(const Tensor& out, const Tensor& product) {
   return out.dtype == DType::kF32 && out.is_row_contiguous() && same_shape(out, product);
 }
@@ -79,23 +86,25 @@ bool is_plain_result(const Tensor& out, const Tensor& product) {
 const OpKernel kMulMatKernel{run, supports_product, workspace};
 
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out) {
-  if (!is_decode(gate) || !is_decode(up) || gate.src[1] != up.src[1]) return false;
+  if (!can_join(gate) || !can_join(up) || gate.src[1] != up.src[1]) return false;
   const Tensor& a = *gate.src[0];
   const Tensor& b = *up.src[0];
   return a.dtype == b.dtype && same_shape(a, b) && a.strides == b.strides && is_plain_result(out, gate);
 }
 
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out) {
+  if (uses_tiles(gate)) return mul_mat_tiles_run_joined(context, gate, {up.src[0], kind}, out);
   run_one(context, gate, {.a = gate.src[0], .up = up.src[0], .out = &out}, kind);
 }
 
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out) {
   const auto fits = [&](int axis) { return addend.shape[axis] == 1 || addend.shape[axis] == product.shape[axis]; };
-  return is_decode(product) && is_plain_result(out, product) && addend.dtype == DType::kF32 &&
+  return can_join(product) && is_plain_result(out, product) && addend.dtype == DType::kF32 &&
          addend.is_row_contiguous() && addend.shape[0] == product.shape[0] && fits(1) && fits(2) && fits(3);
 }
 
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out) {
+  if (uses_tiles(product)) return mul_mat_tiles_run_joined(context, product, {.addend = &addend}, out);
   run_one(context, product, {.a = product.src[0], .addend = &addend, .out = &out});
 }
 
@@ -115,19 +124,23 @@ std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes) {
 
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu) {
   const Tensor& first = *nodes.front();
-  const auto is_alike = [&](const Tensor* node) {
-    if (node->op != Op::kMulMat) return true;
-    return is_decode(*node) && node->src[1] == first.src[1] && same_columns(*first.src[0], *node->src[0]);
+  const auto are_products = [&](auto is_fitting) {
+    return std::all_of(nodes.begin(), nodes.end(), [&](const Tensor* node) {
+      return node->op != Op::kMulMat || (node->src[1] == first.src[1] && is_fitting(*node));
+    });
   };
-  if (std::all_of(nodes.begin(), nodes.end(), is_alike)) return true;
-  const auto is_product_of_b = [&](const Tensor* node) {
-    return node->op != Op::kMulMat || (is_decode(*node) && node->src[1] == first.src[1]);
-  };
-  return std::all_of(nodes.begin(), nodes.end(), is_product_of_b) &&
+  if (is_prompt(first)) {
+    const auto alone = [](const Tensor* node) { return node->op == Op::kMulMat; };
+    return std::all_of(nodes.begin(), nodes.end(), alone) &&
+           are_products([&](const Tensor& node) { return is_prompt(node) && mul_mat_tiles_same_columns(node, first); });
+  }
+  if (!are_products(is_decode)) return false;
+  return are_products([&](const Tensor& node) { return same_columns(*first.src[0], *node.src[0]); }) ||
          stream_supports(joined_products(nodes), *first.src[1], gpu);
 }
 
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes) {
+  if (uses_tiles(*nodes.front())) return mul_mat_tiles_run_many(context, nodes);
   const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Tensor* n) { return n->op == Op::kMulMat; });
   run_few_columns(context, joined_products(nodes), *nodes.front()->src[1], (*last)->workspace);
 }

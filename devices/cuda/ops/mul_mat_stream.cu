@@ -8,8 +8,9 @@
 namespace shoal::cuda {
 namespace {
 
-/// Rows that a block takes at least, gated ones twice: half of its warps have one then.
-constexpr int64_t kFewItems = kStreamWarps / 2;
+/// Rows that a block takes at least, gated ones twice: each of its warps has one then. A matrix that leaves
+/// multiprocessors without rows is read in less time than a launch takes.
+constexpr int64_t kFewItems = kStreamWarps;
 /// A grid's blocks along y.
 constexpr int64_t kMostSlots = 65535;
 

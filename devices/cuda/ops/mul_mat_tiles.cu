@@ -73,51 +73,69 @@ struct TilePlan {
   size_t scales_at = 0, parts_at = 0, bytes = 0;
 };
 
+/// What a plan is made for.
+struct Wanted {
+  const Tensor& node;
+  bool gated = false;  ///< with a second matrix
+  const GpuTraits& gpu;
+  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< of workspace, for what has parts of k
+
+  int64_t steps() const { return divided_up(node.src[0]->shape[0], kTileStep); }
+  int64_t row_tiles() const { return divided_up(node.shape[0], gated ? kTileRows / 2 : kTileRows); }
+  /// That a part of k has.
+  int64_t sums() const { return node.elements() * (gated ? 2 : 1); }
+};
+
 /// Cycles that a plan takes. Tiles come in rounds of one for each multiprocessor (where two of its blocks run at the
 /// same time, they share its tensor cores). The sums of parts of k are written and read again, some 20 bytes a cycle
 /// and multiprocessor.
-double cost_of(const Tensor& node, const TilePlan& plan, const GpuTraits& gpu) {
-  const double processors = std::max(gpu.processors, 1);
-  const int64_t tiles = divided_up(node.shape[0], kTileRows) * divided_up(node.shape[1], plan.kernel->columns) *
-                        node.shape[2] * node.shape[3];
-  const auto rounds = static_cast<double>(divided_up(tiles * plan.splits, std::max(gpu.processors, 1)));
+double cost_of(const Wanted& wanted, const TilePlan& plan) {
+  const int processors = std::max(wanted.gpu.processors, 1);
+  const Tensor& node = wanted.node;
+  const int64_t tiles =
+      wanted.row_tiles() * divided_up(node.shape[1], plan.kernel->columns) * node.shape[2] * node.shape[3];
+  const auto rounds = static_cast<double>(divided_up(tiles * plan.splits, processors));
   const double work = rounds * plan.steps_per_split * plan.kernel->step_cycles;
   if (plan.splits == 1) return work;
-  return work + 2.0 * plan.splits * static_cast<double>(node.elements()) * sizeof(float) / (processors * 20);
+  return work + 2.0 * plan.splits * static_cast<double>(wanted.sums()) * sizeof(float) / (processors * 20.0);
+}
+
+void place_workspace(TilePlan& plan, const Wanted& wanted) {
+  const auto columns = static_cast<size_t>(wanted.node.src[1]->rows());
+  plan.k_padded = wanted.steps() * kTileStep;
+  plan.scales_at =
+      rounded_up(columns * static_cast<size_t>(plan.terms) * static_cast<size_t>(plan.k_padded) * sizeof(uint16_t));
+  plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
+  const auto sums = static_cast<size_t>(wanted.sums());
+  plan.bytes = plan.parts_at + (plan.splits > 1 ? static_cast<size_t>(plan.splits) * sums * sizeof(float) : 0);
 }
 
 /// Looks for a plan that takes fewer cycles than `cost`.
-void improve(TilePlan& best, double& cost, const Tensor& node, const TileKernels& kernels, const GpuTraits& gpu) {
-  const auto steps = static_cast<int>(divided_up(node.src[0]->shape[0], kTileStep));
+void improve(TilePlan& best, double& cost, const Wanted& wanted, const TileKernels& kernels) {
+  const auto steps = static_cast<int>(wanted.steps());
   for (const TileKernel& kernel : kernels.kernels) {
     const bool last = &kernel == &kernels.kernels.back();
-    if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;
+    if (kernel.shared_bytes > wanted.gpu.shared_bytes_per_block && !last) continue;
     for (int splits = 1; splits <= kLargestSplit; ++splits) {
       const auto groups = static_cast<int>(divided_up(divided_up(steps, splits), kernels.steps_per_group));
       TilePlan plan{&kernel, kernels.brain, kernels.terms};
       plan.steps_per_split = groups * kernels.steps_per_group;
       plan.splits = static_cast<int>(divided_up(steps, plan.steps_per_split));
       if (plan.splits != splits || (splits > 1 && plan.steps_per_split < kFewestSteps)) continue;
-      const double cost_of_plan = cost_of(node, plan, gpu);
-      if (cost_of_plan >= cost) continue;
+      place_workspace(plan, wanted);
+      const double cost_of_plan = cost_of(wanted, plan);
+      if (cost_of_plan >= cost || (splits > 1 && plan.bytes > wanted.most_bytes)) continue;
       best = plan;
       cost = cost_of_plan;
     }
   }
 }
 
-TilePlan plan_for(const Tensor& node, const Kernels& kernels, const GpuTraits& gpu) {
-  const Tensor &a = *node.src[0], &b = *node.src[1];
+TilePlan plan_for(const Wanted& wanted, const Kernels& kernels) {
   TilePlan best;
   double cost = std::numeric_limits<double>::infinity();
-  if (kHasWgmma && gpu.compute_capability == 90) improve(best, cost, node, *kernels.warpgroups, gpu);
-  improve(best, cost, node, *kernels.warps, gpu);
-  const int64_t steps = divided_up(a.shape[0], kTileStep);
-  best.k_padded = steps * kTileStep;
-  best.scales_at = rounded_up(static_cast<size_t>(b.rows() * best.terms * best.k_padded) * sizeof(uint16_t));
-  best.parts_at = best.scales_at + rounded_up(static_cast<size_t>(b.rows()) * sizeof(float));
-  const auto elements = static_cast<size_t>(node.elements());
-  best.bytes = best.parts_at + (best.splits > 1 ? static_cast<size_t>(best.splits) * elements * sizeof(float) : 0);
+  if (kHasWgmma && wanted.gpu.compute_capability == 90) improve(best, cost, wanted, *kernels.warpgroups);
+  improve(best, cost, wanted, *kernels.warps);
   return best;
 }
 
@@ -136,14 +154,13 @@ const ColumnKernels& column_kernels(DType dtype) {
   return *kKernels[static_cast<int>(dtype)];
 }
 
-void convert_columns(const LaunchContext& context, const Tensor& node, const TilePlan& plan) {
-  const Tensor& b = *node.src[1];
+void convert_columns(const LaunchContext& context, const Tensor& b, const TilePlan& plan, std::byte* workspace) {
   const ColumnKernels& kernels = column_kernels(b.dtype);
-  auto* to = reinterpret_cast<uint16_t*>(node.workspace);
+  auto* to = reinterpret_cast<uint16_t*>(workspace);
   const dim3 grid(static_cast<unsigned>(b.rows())), block(kColumnThreads);
   const int k_padded = static_cast<int>(plan.k_padded);
   if (!plan.brain) {
-    auto* scales = reinterpret_cast<float*>(node.workspace + plan.scales_at);
+    auto* scales = reinterpret_cast<float*>(workspace + plan.scales_at);
     launch(context.stream, kernels.to_halves, grid, block, 0, view_of(b), to, scales, k_padded);
   } else if (plan.terms == 1) {
     launch(context.stream, kernels.to_brain, grid, block, 0, view_of(b), to, k_padded);
@@ -152,48 +169,90 @@ void convert_columns(const LaunchContext& context, const Tensor& node, const Til
   }
 }
 
-/// c = the sum of the parts of k, in their order. One block: kColumnThreads rows of one column.
-__global__ void add_splits(const float* parts, int64_t split_stride, int splits, View c) {
-  const int64_t blocks = (c.shape[0] + kColumnThreads - 1) / kColumnThreads;
-  const int64_t index = blockIdx.x / blocks;
-  const int64_t m = blockIdx.x % blocks * kColumnThreads + threadIdx.x;
-  if (m >= c.shape[0]) return;
-  std::byte* column = row_at(c, index % c.shape[1], index / c.shape[1] % c.shape[2], index / c.shape[1] / c.shape[2]);
-  const float* from = parts + index * c.shape[0] + m;
-  float sum = from[0];
-  for (int i = 1; i < splits; ++i) sum += from[i * split_stride];
-  reinterpret_cast<float*>(column)[m] = sum;
+/// c = the sum of the parts of k, in their order, and what is joined to it. One block: kColumnThreads rows of one
+/// column.
+__global__ void add_splits(const TileProduct p, View c) {
+  const int blocks = (p.m + kColumnThreads - 1) / kColumnThreads;
+  const int index = static_cast<int>(blockIdx.x) / blocks,
+            row = static_cast<int>(blockIdx.x) % blocks * kColumnThreads + static_cast<int>(threadIdx.x);
+  if (row >= p.m) return;
+  const int column = index % p.n, batch = index / p.n;
+  const float* from = p.c + index * p.c_strides[0] + row;
+  const auto sum_of = [&](const float* part) {
+    float sum = *part;
+    for (int i = 1; i < p.splits; ++i) sum += part[i * p.split_stride];
+    return sum;
+  };
+  const float sum = sum_of(from), up = p.up == nullptr ? 0 : sum_of(from + p.m);
+  auto* to = reinterpret_cast<float*>(row_at(c, column, batch % p.batches2, batch / p.batches2));
+  to[row] = joined(p, sum, up, row, column, batch);
 }
 
-TileProduct product_of(const Tensor& node, const TilePlan& plan) {
+TileProduct product_of(const Wanted& wanted, const TilePlan& plan, std::byte* workspace, const TileJoin& join,
+                       const Tensor& out) {
+  const Tensor& node = wanted.node;
   const Tensor &a = *node.src[0], &b = *node.src[1];
   TileProduct p;
   p.a = a.data;
-  p.b = reinterpret_cast<const uint16_t*>(node.workspace);
-  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(node.workspace + plan.scales_at);
+  p.b = reinterpret_cast<const uint16_t*>(workspace);
+  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(workspace + plan.scales_at);
   p.m = static_cast<int>(node.shape[0]);
   p.n = static_cast<int>(node.shape[1]);
   p.k = static_cast<int>(a.shape[0]);
   p.k_padded = static_cast<int>(plan.k_padded);
   for (int i = 0; i < 3; ++i) p.a_strides[i] = static_cast<int64_t>(a.strides[i + 1]);
+  if (join.up != nullptr) p.up = join.up->data;
+  p.glu = join.glu;
+  if (join.addend != nullptr) {
+    p.addend = reinterpret_cast<const float*>(join.addend->data);
+    for (int i = 0; i < 3; ++i) {
+      const bool same = join.addend->shape[i + 1] == 1;
+      p.addend_strides[i] = same ? 0 : static_cast<int64_t>(join.addend->strides[i + 1] / sizeof(float));
+    }
+  }
   if (plan.splits > 1) {
-    p.c = reinterpret_cast<float*>(node.workspace + plan.parts_at);
-    p.c_strides[0] = node.shape[0];
-    p.c_strides[1] = node.shape[0] * node.shape[1];
+    p.c = reinterpret_cast<float*>(workspace + plan.parts_at);
+    p.split_stride = wanted.sums();
+    p.c_strides[0] = node.shape[0] * (wanted.gated ? 2 : 1);
+    p.c_strides[1] = p.c_strides[0] * node.shape[1];
     p.c_strides[2] = p.c_strides[1] * node.shape[2];
-    p.split_stride = node.elements();
   } else {
-    p.c = reinterpret_cast<float*>(node.data);
-    for (int i = 0; i < 3; ++i) p.c_strides[i] = static_cast<int64_t>(node.strides[i + 1] / sizeof(float));
+    p.c = reinterpret_cast<float*>(out.data);
+    for (int i = 0; i < 3; ++i) p.c_strides[i] = static_cast<int64_t>(out.strides[i + 1] / sizeof(float));
   }
   p.batches2 = static_cast<int>(node.shape[2]);
   p.shared2 = static_cast<int>(b.shape[2] / a.shape[2]);
   p.shared3 = static_cast<int>(b.shape[3] / a.shape[3]);
-  p.row_tiles = static_cast<int>(divided_up(node.shape[0], kTileRows));
+  p.row_tiles = static_cast<int>(wanted.row_tiles());
   p.column_tiles = static_cast<int>(divided_up(node.shape[1], plan.kernel->columns));
   p.splits = plan.splits;
   p.steps_per_split = plan.steps_per_split;
   return p;
+}
+
+/// The product by columns that are in the workspace already.
+void multiply(const LaunchContext& context, const Wanted& wanted, const TilePlan& plan, std::byte* workspace,
+              const TileJoin& join, const Tensor& out) {
+  const Tensor& node = wanted.node;
+  const TileProduct product = product_of(wanted, plan, workspace, join, out);
+  const int64_t blocks =
+      static_cast<int64_t>(product.row_tiles) * product.column_tiles * plan.splits * node.shape[2] * node.shape[3];
+  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
+         dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
+  if (plan.splits == 1) return;
+  const int64_t sums = divided_up(node.shape[0], kColumnThreads) * node.rows();
+  launch(context.stream, add_splits, dim3(static_cast<unsigned>(sums)), dim3(kColumnThreads), 0, product, view_of(out));
+}
+
+/// Rows of floats are read 16 bytes at a time. nullptr: f32.
+const Kernels* kernels_for_data(const Tensor& node) {
+  const Tensor& a = *node.src[0];
+  const bool aligned = traits(a.dtype).is_quantized || reinterpret_cast<uintptr_t>(a.data) % kChunkBytes == 0;
+  return aligned ? kernels_for(node) : nullptr;
+}
+
+bool overlaps(const Tensor& tensor, const std::byte* begin, const std::byte* end) {
+  return tensor.data < end && begin < tensor.data + tensor.span_bytes();
 }
 
 }  // namespace
@@ -207,35 +266,68 @@ bool mul_mat_tiles_supports(const Tensor& node) {
 
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu) {
   const Kernels* kernels = node.empty() ? nullptr : kernels_for(node);
-  return kernels == nullptr ? 0 : plan_for(node, *kernels, gpu).bytes;
+  return kernels == nullptr ? 0 : plan_for({node, false, gpu}, *kernels).bytes;
 }
 
 TileChoice mul_mat_tiles_choice(const Tensor& node, const GpuTraits& gpu) {
   const Kernels* kernels = node.empty() ? nullptr : kernels_for(node);
   if (kernels == nullptr) return {};
-  const TilePlan plan = plan_for(node, *kernels, gpu);
+  const TilePlan plan = plan_for({node, false, gpu}, *kernels);
   return {plan.kernel->threads == kWgmmaThreads, plan.kernel->columns, plan.splits};
 }
 
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node) {
   if (node.empty()) return;
-  const Kernels* kernels = kernels_for(node);
-  const bool plain = !traits(node.src[0]->dtype).is_quantized;
-  if (kernels == nullptr || (plain && reinterpret_cast<uintptr_t>(node.src[0]->data) % kChunkBytes != 0)) {
+  if (kernels_for_data(node) == nullptr) {
     mul_mat_float_tiles(context, node);
-    return;
+  } else {
+    mul_mat_tiles_run_joined(context, node, {}, node);
   }
-  const TilePlan plan = plan_for(node, *kernels, context.gpu);
-  const TileProduct product = product_of(node, plan);
-  convert_columns(context, node, plan);
-  const int64_t blocks =
-      static_cast<int64_t>(product.row_tiles) * product.column_tiles * plan.splits * node.shape[2] * node.shape[3];
-  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
-         dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
-  if (plan.splits == 1) return;
-  const int64_t sums = divided_up(node.shape[0], kColumnThreads) * node.rows();
-  launch(context.stream, add_splits, dim3(static_cast<unsigned>(sums)), dim3(kColumnThreads), 0, product.c,
-         product.split_stride, plan.splits, view_of(node));
+}
+
+bool mul_mat_tiles_can_join(const Tensor& node) {
+  return !node.empty() && mul_mat_tiles_supports(node) && kernels_for_data(node) != nullptr;
+}
+
+void mul_mat_tiles_run_joined(const LaunchContext& context, const Tensor& node, const TileJoin& join,
+                              const Tensor& out) {
+  const Kernels& kernels = *kernels_for(node);
+  const TilePlan own = plan_for({node, false, context.gpu}, kernels);
+  Wanted wanted{node, join.up != nullptr, context.gpu, own.bytes};
+  const std::byte* const workspace = node.workspace;
+  if (overlaps(out, workspace + own.parts_at, workspace + own.bytes)) wanted.most_bytes = 0;
+  const TilePlan plan = plan_for(wanted, kernels);
+  convert_columns(context, *node.src[1], plan, node.workspace);
+  multiply(context, wanted, plan, node.workspace, join, out);
+}
+
+bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other) {
+  const TileKernels &kernels = *kernels_for(node)->warps, &others = *kernels_for(other)->warps;
+  return kernels.brain == others.brain && kernels.terms == others.terms;
+}
+
+void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* const> nodes) {
+  const Tensor& last = *nodes.back();
+  const TilePlan last_plan = plan_for({last, false, context.gpu}, *kernels_for(last));
+  const std::byte* const parts = last.workspace + last_plan.parts_at;
+  const auto plan_of = [&](const Tensor& node) { return plan_for({node, false, context.gpu}, *kernels_for(node)); };
+  // Parts of k must have room where nothing lies that is still read, or read later.
+  const auto can_share = [&](const Tensor& node) {
+    const TilePlan plan = plan_of(node);
+    const std::byte* const end = last.workspace + plan.bytes;
+    return plan.bytes <= last_plan.bytes && std::none_of(nodes.begin(), nodes.end(), [&](const Tensor* any) {
+             return plan.splits > 1 && (overlaps(*any, parts, end) || overlaps(*any->src[0], parts, end));
+           });
+  };
+  for (Tensor* node : nodes) {
+    if (!can_share(*node)) mul_mat_tiles_run_joined(context, *node, {}, *node);
+  }
+  convert_columns(context, *last.src[1], last_plan, last.workspace);
+  for (const Tensor* node : nodes) {
+    if (can_share(*node)) {
+      multiply(context, {*node, false, context.gpu}, plan_of(*node), last.workspace, {}, *node);
+    }
+  }
 }
 
 }  // namespace shoal::cuda

@@ -12,6 +12,8 @@
 // Any number of columns is right; few are faster elsewhere. Results depend on shapes, dtypes and the kind of GPU only.
 #pragma once
 
+#include <span>
+
 #include "devices/cuda/op_kernel.h"
 
 namespace shoal::cuda {
@@ -19,6 +21,22 @@ namespace shoal::cuda {
 bool mul_mat_tiles_supports(const Tensor& node);
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node);
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu);
+
+/// What the tiles of a product bring about with their sums: act(sums) * (sums of `up`), or sums + addend.
+struct TileJoin {
+  const Tensor* up = nullptr;  ///< a matrix laid out as the product's
+  GluKind glu = GluKind::kSwiglu;
+  const Tensor* addend = nullptr;  ///< f32, whole rows; each axis but 0 may have length 1
+};
+/// The product is made of tiles on tensor cores, which can do that and can be given converted columns.
+bool mul_mat_tiles_can_join(const Tensor& node);
+/// In the workspace of `node`. Parts of it may be where `out` is.
+void mul_mat_tiles_run_joined(const LaunchContext& context, const Tensor& node, const TileJoin& join,
+                              const Tensor& out);
+/// Products of one b take its columns in the same form.
+bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
+/// Products of one b, in the same form, which is converted once; in the workspace of the last one.
+void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* const> nodes);
 
 /// How a product is divided.
 struct TileChoice {

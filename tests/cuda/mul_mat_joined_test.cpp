@@ -1,0 +1,107 @@
+// Products of tiles with what is joined to them, against float64: gates, biases and residuals; with parts of k and
+// without, by instructions of warps and of warpgroups. And columns that are converted once for several products.
+#include "tests/cuda/tile_run.h"
+
+namespace shoal::test {
+namespace {
+
+/// What a product of these rows, columns and k is divided into.
+struct Size {
+  int64_t k, m, n;
+};
+
+/// The last node of the graph against float64, as `run` makes it from the first product.
+void check_joined(const Build& build, const cuda::GpuTraits& gpu, const RunTiles& run, double nmse = 1e-6) {
+  Graph graph;
+  TensorContext weights;
+  Tensor* out = graph.output(build(graph, weights));
+  SCOPED_TRACE(to_string(graph));
+  Tensor* product = nullptr;
+  for (Tensor* node : graph.nodes()) {
+    if (product == nullptr && node->op == Op::kMulMat) product = node;
+  }
+  ASSERT_TRUE(cuda::mul_mat_tiles_can_join(*product));
+  TensorValues leaves = random_leaves(graph, 11);
+  const TileRun result(graph, *product, *out, leaves, gpu, run);
+  EXPECT_TRUE(result.guarded());
+  EXPECT_TRUE(close_to(result.values(), reference_eval(graph, leaves).at(out), {nmse}));
+}
+
+void check_gated(DType dtype, const Size& size, const cuda::GpuTraits& gpu, GluKind kind = GluKind::kSwiglu) {
+  check_joined(
+      [&](Graph& g, TensorContext& w) {
+        Tensor* b = g.input("b", DType::kF32, {size.k, size.n, 1, 1});
+        Tensor* gate = mul_mat(g, w.add("gate", dtype, {size.k, size.m, 1, 1}), b);
+        Tensor* up = mul_mat(g, w.add("up", dtype, {size.k, size.m, 1, 1}), b);
+        return glu(g, gate, up, kind);
+      },
+      gpu,
+      [&](const cuda::LaunchContext& context, const Tensor& product, Tensor& out) {
+        cuda::mul_mat_tiles_run_joined(context, product, {out.src[1]->src[0], kind}, out);
+      });
+}
+
+void check_sum(DType dtype, const Size& size, const Shape& addend, const cuda::GpuTraits& gpu) {
+  check_joined(
+      [&](Graph& g, TensorContext& w) {
+        Tensor* product =
+            mul_mat(g, w.add("a", dtype, {size.k, size.m, 1, 1}), g.input("b", DType::kF32, {size.k, size.n, 2, 1}));
+        return add(g, product, g.input("addend", DType::kF32, addend));
+      },
+      gpu,
+      [&](const cuda::LaunchContext& context, const Tensor& product, Tensor& out) {
+        cuda::mul_mat_tiles_run_joined(context, product, {.addend = out.src[1]}, out);
+      });
+}
+
+TEST(MulMatJoined, Gates) {
+  for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1)}) {
+    for (const DType dtype : {DType::kQ4_K, DType::kQ6_K}) check_gated(dtype, {512, 70, 100}, gpu);
+    check_gated(DType::kF16, {136, 131, 21}, gpu, GluKind::kGeglu);
+    check_gated(DType::kQ8_0, {160, 64, 67}, gpu, GluKind::kReglu);
+  }
+  check_gated(DType::kQ5_0, {160, 67, 250}, hopper(1));
+}
+TEST(MulMatJoined, GatesOfPartsOfK) {
+  for (const int64_t n : {12, 120}) {
+    for (const cuda::GpuTraits& gpu : {hopper(132), ampere(132)}) check_gated(DType::kQ8_0, {2304, 70, n}, gpu);
+  }
+}
+TEST(MulMatJoined, Sums) {
+  for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
+    check_sum(DType::kQ8_0, {1088, 70, 75}, {70, 75, 2, 1}, gpu);
+    check_sum(DType::kQ4_0, {1088, 70, 75}, {70, 1, 1, 1}, gpu);
+    check_sum(DType::kF16, {1088, 70, 15}, {70, 1, 2, 1}, gpu);
+  }
+}
+
+/// Two products of one b, the second with more parts of k than the first, or the other way round.
+TEST(MulMatJoined, ColumnsConvertedOnce) {
+  for (const auto& [m, other_m] : {std::pair<int64_t, int64_t>{70, 1000}, {1000, 70}, {40, 40}}) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
+    Tensor* first = graph.output(mul_mat(graph, weights.add("first", DType::kQ8_0, {1088, m, 1, 1}), b));
+    Tensor* last = graph.output(mul_mat(graph, weights.add("last", DType::kF16, {1088, other_m, 1, 1}), b));
+    ASSERT_TRUE(cuda::mul_mat_tiles_same_columns(*first, *last));
+    TensorValues leaves = random_leaves(graph, 11);
+    const TileRun alone(graph, *first, leaves, hopper());
+    const Values expected = alone.values();
+    const CudaMemory first_workspace(cuda::mul_mat_tiles_workspace(*first, hopper()));
+    const CudaMemory first_result(first->bytes());
+    const TileRun both(graph, *last, *last, leaves, hopper(), [&](const auto& context, Tensor& product, Tensor&) {
+      first->workspace = first_workspace.get();
+      first->data = first_result.get();
+      Tensor* const nodes[] = {first, &product};
+      cuda::mul_mat_tiles_run_many(context, nodes);
+    });
+    EXPECT_TRUE(both.guarded());
+    EXPECT_TRUE(close_to(both.values(), reference_eval(graph, leaves).at(last), {1e-7}));
+    std::vector<std::byte> bytes(first->bytes());
+    check_cuda(cudaMemcpy(bytes.data(), first->data, bytes.size(), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(decode(DType::kF32, bytes, first->elements()), expected) << "not the same bits";
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
