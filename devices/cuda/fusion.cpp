@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/fused_rope.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/overlap.h"
 #include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
@@ -24,9 +26,6 @@ void run_node(const LaunchContext& context, Nodes nodes) {
   kernel_for(nodes[0]->op).run(context, *nodes[0]);
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
-}
 /// A kernel that reads each element before it writes the one in its place may have the result there.
 bool is_apart_or_in_place(const Tensor& result, const Tensor& source) {
   return !overlap(result, source) || (result.data == source.data && same_shape(result, source));
@@ -174,6 +173,7 @@ FusedNodes fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   if (const auto found = std::find_if(kPairs.begin(), kPairs.end(), fits); found != kPairs.end()) {
     return {found->count, found->run};
   }
+  if (const size_t count = count_rope_set_rows(nodes); count > 1) return {count, rope_set_rows_run};
   return {1, run_node};
 }
 

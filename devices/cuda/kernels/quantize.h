@@ -262,15 +262,18 @@ __device__ inline uint32_t largest_magnitude(float x) {
   return largest;
 }
 
-__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
+/// The same of elements that the lanes have.
+__device__ inline void quantize(float x, quants::BlockQ8_0& block) {
   const int lane = lane_of_warp();
-  const float x = s.x[lane];
   const uint32_t largest = largest_magnitude(x);
   const bool has_nan = largest > 0x7f800000u;
   const uint16_t scale = has_nan ? kNaNHalf : half_bits(std::bit_cast<float>(largest) / 127);
   if (lane == 0) block.scale = scale;
   const float factor = inverse(half_bits_to_float(scale));
   block.values[lane] = static_cast<int8_t>(round_to(Rounded(x) * Rounded(factor), -127, 127));
+}
+__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
+  quantize(s.x[lane_of_warp()], block);
 }
 
 /// The number of limits between the first neighbouring levels that are below x.

@@ -1,0 +1,288 @@
+// A warp takes a head of a token: it reads the head, turns it, and writes it to where it is wanted. The heads of a
+// block are of one token, so that its cosines and sines, and its row of the caches, are found once.
+#include "devices/cuda/ops/fused_rope.h"
+
+#include <algorithm>
+
+#include "devices/cuda/kernels/quantize.h"
+#include "devices/cuda/ops/overlap.h"
+#include "devices/cuda/ops/rotation.h"
+#include "devices/cuda/ops/select.h"
+
+namespace shoal::cuda {
+namespace {
+
+using Nodes = std::span<Tensor* const>;
+
+constexpr int kRows = 8;  ///< heads of a block
+constexpr int kThreads = 32 * kRows;
+constexpr int64_t kMostDims = 2 * kThreads;  ///< a pair for each thread
+constexpr int64_t kMostColumns = 1024;       ///< of a head, which is in shared memory while it is worked on
+constexpr int kMostParts = 3;                ///< queries, keys, values
+constexpr size_t kMostNodes = 4;
+
+/// A tensor of heads and what becomes of it.
+struct Part {
+  const std::byte* from = nullptr;  ///< f32 without gaps between elements
+  int64_t from_head = 0, from_token = 0;
+  int columns = 0, heads = 0;
+  float* result = nullptr;     ///< [columns, heads, tokens], the heads turned; nullptr: they stay as they are
+  std::byte* cache = nullptr;  ///< nullptr: none
+  int64_t cache_head = 0, cache_row = 0;
+  DType cache_dtype = DType::kF32;
+};
+
+struct Work {
+  Part parts[kMostParts];
+  int count = 0;  ///< of parts
+  int heads = 0;  ///< of all parts
+  int64_t tokens = 0;
+  Rotation rotation{};  ///< of all parts with a result
+  const std::byte* ids = nullptr;
+  int64_t id_stride = 0;
+  DType ids_dtype = DType::kI32;
+  Selection selection;  ///< of all caches
+};
+
+/// Is the token's row of the caches that of a later token, too, which is the one that stays? All threads call it.
+__device__ bool is_overwritten(const Work& work, int64_t token, int64_t id) {
+  bool found = false;
+  for (int64_t later = token + 1 + threadIdx.x; later < work.tokens; later += kThreads) {
+    found = found || integer_at(work.ids_dtype, work.ids + later * work.id_stride) == id;
+  }
+  return __syncthreads_or(found) != 0;
+}
+
+/// The token's row of the caches, -1 when nothing goes there. All threads call it, and what they have written to shared
+/// memory is seen by all of them then.
+__device__ int64_t cache_row(const Work& work, int64_t token) {
+  if (work.ids == nullptr) {
+    __syncthreads();
+    return -1;
+  }
+  const int64_t id = integer_at(work.ids_dtype, work.ids + token * work.id_stride);
+  return is_overwritten(work, token, id) ? -1 : work.selection.local(id);
+}
+
+template <class T>
+__device__ void store_elements(const float* head, int columns, int lane, std::byte* to) {
+  for (int i = lane; i < columns; i += 32) reinterpret_cast<T*>(to)[i] = from_float<T>(head[i]);
+}
+
+__device__ void store_head(const float* head, int columns, int lane, DType dtype, std::byte* to) {
+  if (dtype == DType::kF32) return store_elements<float>(head, columns, lane, to);
+  if (dtype == DType::kF16) return store_elements<__half>(head, columns, lane, to);
+  if (dtype == DType::kBF16) return store_elements<__nv_bfloat16>(head, columns, lane, to);
+  auto* const blocks = reinterpret_cast<quants::BlockQ8_0*>(to);
+  for (int block = 0; block < columns / 32; ++block) quantizing::quantize(head[block * 32 + lane], blocks[block]);
+}
+
+__global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int pitch) {
+  SHOAL_DYNAMIC_SHARED(float, staged);
+  __shared__ float2 turns[kThreads];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int groups = (work.heads + kRows - 1) / kRows;
+  const int64_t token = blockIdx.x / groups;
+  int head = static_cast<int>(blockIdx.x) % groups * kRows + thread / 32, which = 0;
+  const bool exists = head < work.heads;
+  while (exists && head >= work.parts[which].heads) head -= work.parts[which++].heads;
+  const Part& part = work.parts[which];
+  float* const row = staged + thread / 32 * pitch;
+
+  const int pairs = static_cast<int>(work.rotation.dims / 2);
+  if (!work.rotation.is_constant) wait_for_previous();
+  const double of_pair = thread < pairs ? frequency(work.rotation, thread) : 0;
+  wait_for_previous();
+  let_next_start();
+  if (exists) {
+    const auto* from = reinterpret_cast<const float*>(part.from + head * part.from_head + token * part.from_token);
+    for (int i = lane; i < part.columns; i += 32) row[i] = from[i];
+  }
+  if (thread < pairs) {
+    turns[thread] = direction(of_pair * position_of(work.rotation, token), work.rotation.magnitude);
+  }
+  const int64_t to_row = cache_row(work, token);
+  if (!exists) return;
+
+  if (part.result != nullptr) {
+    for (int pair = lane; pair < pairs; pair += 32) {
+      const PairPlace at = place_of(work.rotation, pair);
+      const float2 result = turned(row[at.low], row[at.high], turns[pair]);
+      row[at.low] = result.x;
+      row[at.high] = result.y;
+    }
+    __syncwarp();
+    float* const to = part.result + (token * part.heads + head) * part.columns;
+    for (int i = lane; i < part.columns; i += 32) to[i] = row[i];
+  }
+  if (part.cache == nullptr || to_row < 0) return;
+  store_head(row, part.columns, lane, part.cache_dtype, part.cache + to_row * part.cache_row + head * part.cache_head);
+}
+
+// Which nodes fit.
+
+int64_t stride(const Tensor& tensor, int axis) {
+  return static_cast<int64_t>(tensor.strides[axis]);
+}
+bool is_dense_f32(const Tensor& x) {
+  return x.dtype == DType::kF32 && x.strides[0] == sizeof(float) && x.shape[3] == 1 && x.shape[0] <= kMostColumns;
+}
+bool is_same_row(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.strides[0] == b.strides[0];
+}
+
+/// Nodes become parts of the work, as far as they fit together.
+class Collector {
+ public:
+  /// False: it does not fit to those before it, and the work is of no use any more.
+  bool add(const Tensor& node) {
+    if (node.op == Op::kRope) return add_rope(node);
+    return node.op == Op::kSetRows && add_set_rows(node);
+  }
+  const Work& work() const { return work_; }
+
+ private:
+  bool add_rope(const Tensor& node) {
+    const Tensor& x = *node.src[0];
+    if (!is_dense_f32(x) || std::get<RopeParams>(node.params).dims > kMostDims) return false;
+    if (!add_part(x, x.shape[1], x.shape[2], stride(x, 1), stride(x, 2)) || !has_same_rotation(node)) return false;
+    work_.parts[work_.count - 1].result = reinterpret_cast<float*>(node.data);
+    return true;
+  }
+
+  bool has_same_rotation(const Tensor& node) {
+    if (rope_ == nullptr) {
+      rope_ = &node;
+      work_.rotation = rotation_of(node);
+      return true;
+    }
+    const Tensor *factors = factors_of(node), *others = factors_of(*rope_);
+    const bool same_factors = factors && others ? is_same_row(*factors, *others) : factors == others;
+    return same_factors && is_same_row(*node.src[1], *rope_->src[1]) &&
+           std::get<RopeParams>(node.params) == std::get<RopeParams>(rope_->params);
+  }
+
+  bool add_set_rows(const Tensor& node) {
+    const Tensor &cache = *node.src[0], &rows = *node.src[1];
+    const bool known = with_float(cache.dtype, [](auto) {}) || cache.dtype == DType::kQ8_0;
+    if (!known || !is_dense_f32(rows) || !has_same_ids(node)) return false;
+    Part* part = part_with_result(rows);
+    if (part == nullptr) {
+      if (is_result(rows)) return false;
+      if (!add_part(rows, rows.shape[2], rows.shape[1], stride(rows, 2), stride(rows, 1))) return false;
+      part = &work_.parts[work_.count - 1];
+    }
+    part->cache = cache.data;
+    part->cache_dtype = cache.dtype;
+    part->cache_row = stride(cache, 1), part->cache_head = stride(cache, 2);
+    return true;
+  }
+
+  bool has_same_ids(const Tensor& node) {
+    const auto& select = std::get<SelectParams>(node.params);
+    const Tensor& ids = *node.src[2];
+    if (set_rows_ != nullptr) {
+      return is_same_row(ids, *set_rows_->src[2]) && select == std::get<SelectParams>(set_rows_->params) &&
+             node.src[0]->shape[1] == set_rows_->src[0]->shape[1];
+    }
+    if (select.ranges.size() > Selection::kMost) return false;
+    set_rows_ = &node;
+    work_.ids = ids.data, work_.id_stride = stride(ids, 0), work_.ids_dtype = ids.dtype;
+    for_selections(select, node.src[0]->shape[1], [&](const Selection& all, bool) { work_.selection = all; });
+    return true;
+  }
+
+  bool add_part(const Tensor& from, int64_t heads, int64_t tokens, int64_t from_head, int64_t from_token) {
+    if (from.empty() || work_.count == kMostParts || (work_.count > 0 && work_.tokens != tokens)) return false;
+    if ((work_.heads + heads) * tokens > 0x7fffffff - kRows) return false;
+    work_.parts[work_.count++] = {from.data, from_head, from_token, static_cast<int>(from.shape[0]),
+                                  static_cast<int>(heads)};
+    work_.heads += static_cast<int>(heads);
+    work_.tokens = tokens;
+    return true;
+  }
+
+  /// Are these rows something that the launch makes?
+  bool is_result(const Tensor& rows) const {
+    return std::any_of(work_.parts, work_.parts + work_.count, [&](const Part& part) {
+      const auto* begin = reinterpret_cast<const std::byte*>(part.result);
+      const auto* end = reinterpret_cast<const std::byte*>(part.result + part.columns * part.heads * work_.tokens);
+      return part.result != nullptr && rows.data < end && begin < rows.data + rows.span_bytes();
+    });
+  }
+
+  /// The part whose turned heads are these rows.
+  Part* part_with_result(const Tensor& rows) {
+    const auto is = [&](const Part& part) {
+      const auto bytes = static_cast<int64_t>(sizeof(float)) * part.columns;
+      return reinterpret_cast<std::byte*>(part.result) == rows.data && part.cache == nullptr &&
+             part.columns == rows.shape[0] && part.heads == rows.shape[2] && work_.tokens == rows.shape[1] &&
+             (part.heads == 1 || stride(rows, 2) == bytes) &&
+             (work_.tokens == 1 || stride(rows, 1) == bytes * part.heads);
+    };
+    Part* const end = work_.parts + work_.count;
+    Part* const found = std::find_if(work_.parts, end, is);
+    return found == end ? nullptr : found;
+  }
+
+  Work work_;
+  const Tensor* rope_ = nullptr;
+  const Tensor* set_rows_ = nullptr;
+};
+
+const Tensor& written_by(const Tensor& node) {
+  return node.op == Op::kSetRows ? *node.src[0] : node;
+}
+
+/// Heads are turned where they are.
+bool is_in_place(const Tensor& rope, const Tensor& x) {
+  bool same = rope.data == x.data && same_shape(rope, x);
+  for (int axis = 1; axis < kMaxDims; ++axis) {
+    same = same && (x.shape[axis] == 1 || x.strides[axis] == rope.strides[axis]);
+  }
+  return same;
+}
+
+/// May `reader` have this source while `writer` runs? Heads that a set_rows takes from a rope are not read.
+bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
+  const Tensor* read = reader.src[source];
+  if (read == nullptr || !overlap(*read, written_by(writer))) return true;
+  if (reader.op == Op::kSetRows) return source == 0 || (source == 1 && read->storage() == &writer);
+  return &reader == &writer && source == 0 && is_in_place(writer, *read);
+}
+
+/// Blocks run in any order: what one node writes no other may write or read.
+bool are_apart(Nodes nodes) {
+  for (const Tensor* writer : nodes) {
+    for (const Tensor* other : nodes) {
+      if (other != writer && overlap(written_by(*writer), written_by(*other))) return false;
+      for (size_t source = 0; source < other->src.size(); ++source) {
+        if (!may_read(*other, source, *writer)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t count_rope_set_rows(Nodes nodes) {
+  size_t count = 0;
+  Collector collector;
+  while (count < std::min(nodes.size(), kMostNodes) && collector.add(*nodes[count])) ++count;
+  while (count > 1 && !are_apart(nodes.first(count))) --count;
+  return count;
+}
+
+void rope_set_rows_run(const LaunchContext& context, Nodes nodes) {
+  Collector collector;
+  int pitch = 0;
+  for (const Tensor* node : nodes) collector.add(*node);
+  const Work& work = collector.work();
+  for (int i = 0; i < work.count; ++i) pitch = std::max(pitch, work.parts[i].columns);
+  const dim3 grid(static_cast<unsigned>((work.heads + kRows - 1) / kRows * work.tokens));
+  launch_early(context, rope_set_rows, grid, dim3(kThreads), kRows * sizeof(float) * static_cast<size_t>(pitch), work,
+               pitch);
+}
+
+}  // namespace shoal::cuda

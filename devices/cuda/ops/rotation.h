@@ -1,0 +1,109 @@
+// How rope turns pairs: shared by the kernel of the op and by the one that also writes caches (fused_rope.h), so that
+// both give the same bits. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
+//
+// Angles are reduced to half a turn in double, as positions times frequencies have more digits than a float; cosine
+// and sine of the rest are taken in f32. Sums of products are written as fma, which leaves compilers no choice.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/platform.h"
+#include "graph/tensor.h"
+
+namespace shoal::cuda {
+
+/// RopeParams, with what the host can compute once.
+struct Rotation {
+  int64_t dims;
+  bool halves;
+  double exponent;  ///< of 2, per pair: -2 / dims * log2(base)
+  double freq_scale, ext_factor;
+  double ramp_begin, ramp_length;
+  float magnitude;
+  const std::byte* positions;
+  int64_t position_stride;
+  const std::byte* factors;  ///< nullptr: none
+  int64_t factor_stride;
+  bool is_constant;  ///< frequencies depend on nothing that queued work writes
+};
+
+/// Angle per position of a pair.
+__device__ inline double frequency(const Rotation& r, int64_t pair) {
+  double unscaled = exp2(r.exponent * static_cast<double>(pair));
+  if (r.factors) unscaled /= load_as<float>(r.factors + pair * r.factor_stride);
+  if (r.ext_factor == 0.0) return unscaled * r.freq_scale;
+  const double ramp = (static_cast<double>(pair) - r.ramp_begin) / r.ramp_length;
+  const double share = (1 - fmin(fmax(ramp, 0.0), 1.0)) * r.ext_factor;
+  return fma(unscaled * r.freq_scale, 1 - share, unscaled * share);
+}
+
+__device__ inline int32_t position_of(const Rotation& r, int64_t token) {
+  return load_as<int32_t>(r.positions + token * r.position_stride);
+}
+
+/// (cosine, sine) of an angle, times a factor.
+__device__ inline float2 direction(double angle, float factor) {
+  constexpr double kTurn = 2 * std::numbers::pi;
+  const auto rest = static_cast<float>(fma(-kTurn, rint(angle * (1 / kTurn)), angle));
+  return float2{cosf(rest) * factor, sinf(rest) * factor};
+}
+
+/// Where the two elements of a pair are.
+struct PairPlace {
+  int64_t low, high;
+};
+__device__ inline PairPlace place_of(const Rotation& r, int64_t pair) {
+  return r.halves ? PairPlace{pair, pair + r.dims / 2} : PairPlace{2 * pair, 2 * pair + 1};
+}
+__device__ inline float2 turned(float low, float high, float2 turn) {
+  return float2{fmaf(low, turn.x, -(high * turn.y)), fmaf(low, turn.y, high * turn.x)};
+}
+
+namespace rotation {
+
+/// Pair index at which `turns` turns fit into the original context.
+inline double pair_of_turns(const RopeParams& p, double turns) {
+  const double ratio = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
+  return static_cast<double>(p.dims) * std::log(ratio) / (2 * std::log(static_cast<double>(p.base)));
+}
+
+}  // namespace rotation
+
+/// Of a rope node.
+inline const Tensor* factors_of(const Tensor& node) {
+  return node.src.size() > 2 ? node.src[2] : nullptr;
+}
+
+inline Rotation rotation_of(const Tensor& node) {
+  const auto& p = std::get<RopeParams>(node.params);
+  const Tensor& positions = *node.src[1];
+  const Tensor* factors = factors_of(node);
+  Rotation r{};
+  r.dims = p.dims;
+  r.halves = p.mode == RopeMode::kHalves;
+  if (p.dims > 0) r.exponent = -2.0 / static_cast<double>(p.dims) * std::log2(static_cast<double>(p.base));
+  r.freq_scale = p.freq_scale;
+  r.ext_factor = p.ext_factor;
+  double magnitude = p.attn_factor;
+  if (p.ext_factor != 0.0f) {
+    const double fast = rotation::pair_of_turns(p, p.beta_fast), slow = rotation::pair_of_turns(p, p.beta_slow);
+    r.ramp_begin = std::max(0.0, p.truncate ? std::floor(fast) : fast);
+    const double end = std::min(static_cast<double>(p.dims - 1), p.truncate ? std::ceil(slow) : slow);
+    r.ramp_length = std::max(0.001, end - r.ramp_begin);
+    magnitude *= 1 + 0.1 * std::log(1.0 / p.freq_scale);
+  }
+  r.magnitude = static_cast<float>(magnitude);
+  r.positions = positions.data;
+  r.position_stride = static_cast<int64_t>(positions.strides[0]);
+  if (factors) {
+    r.factors = factors->data;
+    r.factor_stride = static_cast<int64_t>(factors->strides[0]);
+  }
+  r.is_constant = factors == nullptr || factors->storage()->role == Role::kWeight;
+  return r;
+}
+
+}  // namespace shoal::cuda
