@@ -170,9 +170,15 @@ uint64_t Progress::passed() {
 Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(name)), context_{nullptr, gpu} {
   const CurrentGpu current(gpu.gpu);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "make a stream");
+  const size_t bytes = static_cast<size_t>(gpu.processors) * sizeof(uint32_t);
+  cudaError_t status = cudaMallocAsync(reinterpret_cast<void**>(&context_.counters), bytes, context_.stream);
+  if (status == cudaSuccess) status = cudaMemsetAsync(context_.counters, 0, bytes, context_.stream);
+  if (status != cudaSuccess) cudaStreamDestroy(context_.stream);
+  check(status, name_, "allocate counters");
   try {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& error) {
+    cudaFreeAsync(context_.counters, context_.stream);
     cudaStreamDestroy(context_.stream);
     fail<DeviceError>("[{}] cannot start a thread ({}): raise the limit of processes, or use fewer devices", name_,
                       error.what());
@@ -186,6 +192,7 @@ Launcher::~Launcher() {
   const CurrentGpu current(context_.gpu.gpu);
   cudaStreamSynchronize(context_.stream);
   if (trace_ != nullptr) trace_->resolve();
+  cudaFreeAsync(context_.counters, context_.stream);
   cudaStreamDestroy(context_.stream);
 }
 

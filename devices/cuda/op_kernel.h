@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "graph/tensor.h"
@@ -26,6 +27,9 @@ struct GpuTraits {
 struct LaunchContext {
   cudaStream_t stream = nullptr;
   GpuTraits gpu;
+  /// A number for each processor, for blocks of a kernel that count themselves: 0 when a kernel of the stream begins
+  /// and when it ends.
+  uint32_t* counters = nullptr;
 };
 
 struct OpKernel {

@@ -12,6 +12,7 @@
 
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/support/environment.h"
 
 namespace shoal::test {
 namespace {
@@ -329,7 +330,7 @@ TEST(CudaAttention, CachesThatAreNotAligned) {
   }
 }
 
-// Scores that grow from tile to tile, with one split (nine KV heads) and with five of two or three tiles.
+// Scores that grow from tile to tile, with one split (nine KV heads) and with one for each tile.
 TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t kv_heads : {1, 3, 9}) {
@@ -373,6 +374,45 @@ TEST(CudaAttention, TheSameLaunchServesEveryPosition) {
       EXPECT_EQ(cuda.values(*attention.node), first) << "the same bits each time";
     }
   }
+}
+
+TEST(CudaAttention, TheSameBitsWhicheverBlockIsLast) {
+  for (const DType dtype : kCacheDTypes) {
+    for (const int64_t t : {1, 20}) {
+      for (const int64_t e : {1, 64, 200}) {
+        if (dtype == DType::kQ8_0 && e % 32 != 0) continue;
+        SCOPED_TRACE(fmt::format("{} t {} e {}", name_of(dtype), t, e));
+        Attention attention({.keys = dtype, .values = dtype, .e = e, .t = t, .s = 300, .kv_heads = 2, .sinks = true});
+        attention.end_at(270);
+        CudaRun cuda(attention.graph, attention.leaves);
+        cuda.run();
+        const Values first = cuda.values(*attention.node);
+        EXPECT_TRUE(close_to(first, reference_eval(attention.graph, attention.leaves).at(attention.node), {1e-10}));
+        const Environment order("SHOAL_EMULATED_BLOCKS", "reverse");
+        cuda.run();
+        EXPECT_EQ(cuda.values(*attention.node), first);
+      }
+    }
+  }
+}
+
+/// Splits of a decoder's step on a GPU of 132 processors.
+int64_t splits(int64_t kv_heads, int64_t keys) {
+  Attention attention({.d = 128, .e = 128, .s = keys, .kv_heads = kv_heads});
+  const size_t bytes = cuda::kernel_for(Op::kAttention).workspace(*attention.node, {.processors = 132});
+  const auto each = static_cast<size_t>(attention.node->rows() * (128 + 2)) * sizeof(float);
+  EXPECT_EQ(bytes % each, 0u);
+  return bytes == 0 ? 1 : static_cast<int64_t>(bytes / each);
+}
+
+TEST(CudaAttention, ShortContextsAreSplitToo) {
+  EXPECT_EQ(splits(8, 64), 1);
+  EXPECT_EQ(splits(8, 128), 1);
+  EXPECT_EQ(splits(8, 129), 3);
+  EXPECT_EQ(splits(8, 255), 4);
+  EXPECT_EQ(splits(8, 1000), 16);
+  EXPECT_EQ(splits(1, 10000), 128);
+  EXPECT_EQ(splits(132, 1000), 1);
 }
 
 }  // namespace

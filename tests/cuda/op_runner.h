@@ -50,6 +50,9 @@ class CudaRun {
     check_cuda(cudaDeviceGetAttribute(&context_.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
     context_.gpu.compute_capability = 90;
     context_.gpu.shared_bytes_per_block = 227 * 1024;
+    const size_t counters = static_cast<size_t>(context_.gpu.processors) * sizeof(uint32_t);
+    context_.counters = reinterpret_cast<uint32_t*>(memory_.emplace_back(counters).get());
+    check_cuda(cudaMemset(context_.counters, 0, counters));
     for (Tensor* leaf : graph.leaves()) {
       place(*leaf, leaf->bytes());
       const std::vector<std::byte> bytes = encode(leaf->dtype, leaves.at(leaf));

@@ -3,10 +3,10 @@
 //
 // The queries that share a KV head are its rows: row = query * group + head in the group. A block takes `tile_rows`
 // rows of one KV head and walks KV rows in tiles of kKeys. Which tiles is decided on the device from the positions: the
-// visible ones of the block's rows, dealt in equal runs of at least two to `splits` blocks. Example: 300 visible rows
-// are 5 tiles; with 4 splits the blocks get tiles 0-1, 2-3, 4 and none. So a captured graph does the work of its step,
-// however long the cache is. With several splits a block leaves a partial (largest score, sum of exp(score - largest),
-// values weighted alike) per row, and merge_splits takes them together in the order of splits.
+// visible ones of the block's rows, dealt in equal runs to `splits` blocks. Example: 300 visible rows are 5 tiles; with
+// 4 splits the blocks get tiles 0-1, 2-3, 4 and none. So a captured graph does the work of its step, however long the
+// cache is. Where several blocks have tiles each leaves a partial (largest score, sum of exp(score - largest), values
+// weighted alike) per row, and the last of them to end takes these together in the order of splits (attention_merge.h).
 #pragma once
 
 #include <limits>
@@ -20,7 +20,7 @@ namespace shoal::cuda::attention {
 inline constexpr int kKeys = 64;  ///< KV rows per tile
 inline constexpr int kThreads = 128;
 inline constexpr int kMaxSplits = 128;
-inline constexpr int kLeastTiles = 2;  ///< of a split: the loads of the second overlap the work on the first
+inline constexpr int kUnsplitTiles = 2;  ///< that one block walks in less time than several and the merge take
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Bytes of q, k or v; strides in bytes.
@@ -40,8 +40,9 @@ struct Arguments {
   bool mask_f16 = false;
   const std::byte* sinks = nullptr;  ///< nullptr: none
   int64_t sink_stride = 0;
-  float* result = nullptr;    ///< [e, h, t, z]
-  float* partials = nullptr;  ///< with several splits: values [e] of each (split, row), then their (top, sum)
+  float* result = nullptr;       ///< [e, h, t, z]
+  float* partials = nullptr;     ///< with several splits: values [e] of each (split, row), then their (top, sum)
+  uint32_t* counters = nullptr;  ///< of LaunchContext
   float scale = 1, softcap = 0;
   bool causal = false;
   int64_t window = 0;
@@ -89,15 +90,15 @@ __device__ inline Sight sight(const Arguments& a, int first_query, int last_quer
   return sight;
 }
 
-/// The KV tiles of one split, and how many splits have some.
+/// The KV tiles of one split, and how many splits take part: at least one, which has the result where nothing is seen.
 struct Share {
   int first = 0, last = 0;  ///< tiles [first, last)
-  int used = 0;
+  int used = 1;
 };
 __device__ inline Share share_of(Range some, int splits, int split) {
   if (some.empty()) return {};
   const int first = some.begin / kKeys, tiles = (some.end + kKeys - 1) / kKeys - first;
-  const int each = max(kLeastTiles, (tiles + splits - 1) / splits);
+  const int each = tiles <= kUnsplitTiles ? tiles : (tiles + splits - 1) / splits;
   return {first + min(tiles, split * each), first + min(tiles, (split + 1) * each), (tiles + each - 1) / each};
 }
 
@@ -125,6 +126,11 @@ __device__ inline int head_of(const Arguments& a, int kv_head, int row) {
 __device__ inline float* result_of(const Arguments& a, int batch, int kv_head, int row) {
   const int64_t query = static_cast<int64_t>(batch) * a.t + query_of(a, row);
   return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * a.e;
+}
+
+/// What the splits of a block's rows share, to tell them from other rows.
+__device__ inline int group_of(const Arguments& a) {
+  return static_cast<int>(blockIdx.x) % (a.row_tiles * a.kv_heads * a.batches);
 }
 
 /// A row's partial of a split.

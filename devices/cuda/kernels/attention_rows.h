@@ -1,16 +1,11 @@
 // Attention with plain f32 arithmetic, for what the tensor cores do not take: K or V in f32, heads of any size, rows at
 // any address and elements at any distance. A block takes up to kRows rows of a KV head, so that K and V are read once
 // for all of them.
-//
-// It also holds the end of all attention that is split over KV: merge_splits.
 #pragma once
 
-#include "devices/cuda/kernels/attention_arguments.h"
-#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/attention_merge.h"
 
 namespace shoal::cuda::attention {
-
-inline constexpr int kWarps = kThreads / 32;
 
 /// Elements of a row of K or V as f32. kF32: rows of f32 without gaps.
 template <bool kF32>
@@ -151,29 +146,31 @@ __device__ inline void add_values(const Arguments& a, const Place& place, const 
 }
 
 template <int kRows>
-__device__ inline void write_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared) {
+__device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, const RowsLayout<kRows>& shared) {
   for (int in_block = static_cast<int>(threadIdx.x / 32); in_block < place.rows; in_block += kWarps) {
     const int row = place.first_row + in_block;
     const float top = shared.top[in_block], sum = shared.sum[in_block];
-    const bool last = a.splits == 1;
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
-    float* to = last ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = last ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
+    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
     for (int i = static_cast<int>(threadIdx.x % 32); i < a.e; i += 32) {
       to[i] = shared.values[in_block * a.e + i] * factor;
     }
-    if (!last && threadIdx.x % 32 == 0) partial.stats[0] = top, partial.stats[1] = sum;
+    if (!alone && threadIdx.x % 32 == 0) partial.stats[0] = top, partial.stats[1] = sum;
   }
 }
 
 template <int kRows, bool kF32>
 __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a) {
   SHOAL_DYNAMIC_SHARED(float, floats);
+  __shared__ float keep[kWarps * kMaxSplits];
   const RowsLayout<kRows> shared(floats, a);
+  wait_for_previous();
+  let_next_start();
   const Place place = place_of(a);
   const Range some = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1)).some;
   const Share share = share_of(some, a.splits, place.split);
-  if (a.splits > 1 && share.first >= share.last) return;  // merge_splits knows
+  if (place.split >= share.used) return;
   load_rows(a, place, shared);
   for (int tile = share.first; tile < share.last; ++tile) {
     __syncthreads();
@@ -184,50 +181,8 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
     add_values<kRows, kF32>(a, place, shared, tile, some);
   }
   __syncthreads();
-  write_rows(a, place, shared);
-}
-
-/// Over the block's threads, the same for all and in the same order each time. `parts` is free again after a barrier.
-template <class Join>
-__device__ inline float join_threads(float value, float (&parts)[kWarps], const Join& join) {
-  for (int lanes = 16; lanes > 0; lanes /= 2) value = join(value, __shfl_xor_sync(~0u, value, lanes));
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = parts[0];
-  for (int warp = 1; warp < kWarps; ++warp) value = join(value, parts[warp]);
-  return value;
-}
-
-/// One block per row. Each thread reads one split's statistics; values are added in the order of splits.
-__global__ void __launch_bounds__(kThreads) merge_splits(const Arguments a) {
-  static_assert(kMaxSplits <= kThreads);
-  __shared__ float keep[kMaxSplits], tops[kWarps], sums[kWarps];
-  const int head_rows = a.t * a.group, row = static_cast<int>(blockIdx.x) % head_rows;
-  const int heads = static_cast<int>(blockIdx.x) / head_rows, kv_head = heads % a.kv_heads, batch = heads / a.kv_heads;
-  const int first_row = row / a.tile_rows * a.tile_rows, last_row = min(first_row + a.tile_rows, head_rows) - 1;
-  const Range some = sight(a, query_of(a, first_row), query_of(a, last_row)).some;
-  const int used = share_of(some, a.splits, 0).used, split = static_cast<int>(threadIdx.x);
-
-  float own_top = kMinusInfinity, own_sum = 0;
-  if (split < used) {
-    const float* stats = partial_of(a, split, batch, kv_head, row).stats;
-    own_top = stats[0], own_sum = stats[1];
-  }
-  const float top = join_threads(own_top, tops, [](float x, float y) { return fmaxf(x, y); });
-  const float counts = own_top == kMinusInfinity ? 0 : expf(own_top - top);
-  if (split < used) keep[split] = counts;
-  const float sum = join_threads(own_sum * counts, sums, [](float x, float y) { return x + y; });
-
-  const float factor = final_factor(a, head_of(a, kv_head, row), top, sum);
-  float* to = result_of(a, batch, kv_head, row);
-  const int64_t apart = static_cast<int64_t>(head_rows) * a.kv_heads * a.batches * a.e;  // from one split to the next
-  for (int i = static_cast<int>(threadIdx.x); i < a.e; i += kThreads) {
-    const float* from = partial_of(a, 0, batch, kv_head, row).values + i;
-    float value = 0;
-#pragma unroll 8
-    for (int of = 0; of < used; ++of) value = fmaf(from[of * apart], keep[of], value);
-    to[i] = value * factor;
-  }
+  write_rows(a, place, share.used == 1, shared);
+  merge_splits(a, place, share.used, keep);
 }
 
 }  // namespace shoal::cuda::attention

@@ -14,8 +14,8 @@
 // columns for scores) are summed there, tiles with fmaf.
 #pragma once
 
+#include "devices/cuda/kernels/attention_merge.h"
 #include "devices/cuda/kernels/attention_stage.h"
-#include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/mma.h"
 
 namespace shoal::cuda::attention {
@@ -75,6 +75,7 @@ struct Layout {
   static constexpr size_t kFactsAt = kValuesAt + Values::kBytes, kSeenAt = kFactsAt + kRows * sizeof(RowFacts);
   static constexpr size_t kBytes = kSeenAt + kKeys * 4;
   static_assert(kRowWarps == 4 || 4 * 16 * (kD + 2) * 4 <= kFactsAt);
+  static_assert(kWarps * kMaxSplits * 4 <= kBytes);
 };
 
 /// Queries of a block as two parts; and what else is to be known of each.
@@ -82,7 +83,7 @@ template <bool kF16, int kD, int kRows>
 __device__ inline void load_queries(const Arguments& a, const Place& place, uint32_t* high, uint32_t* low,
                                     RowFacts* facts) {
   const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
-  for (int row = static_cast<int>(threadIdx.x / 32); row < kRows; row += kThreads / 32) {
+  for (int row = static_cast<int>(threadIdx.x / 32); row < kRows; row += kWarps) {
     const bool exists = row < place.rows;
     const int at = place.first_row + (exists ? row : 0);
     const std::byte* query =
@@ -315,14 +316,14 @@ __device__ inline void store_row(float* to, int lane, int half, float factor, in
   }
 }
 
-/// Rows of one warp each, to the result or to the split's partials.
+/// Rows of one warp each, to the result where the block is alone, or to the split's partials.
 template <class Warp>
-__device__ inline void write_rows(const Arguments& a, const Place& place, const Warp& warp) {
+__device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, const Warp& warp) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
     if (in_block >= place.rows) continue;
-    if (a.splits == 1) {
+    if (alone) {
       const float factor = final_factor(a, head_of(a, place.kv_head, row), warp.top[half], warp.sum[half]);
       store_row(result_of(a, place.batch, place.kv_head, row), warp.lane, half, factor, a.e, warp.values);
       continue;
@@ -335,8 +336,8 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, const 
 
 /// Rows that all warps have a part of: joined in the order of warps.
 template <int kD, class Warp>
-__device__ inline void join_rows(const Arguments& a, const Place& place, const Warp& warp, std::byte* shared) {
-  constexpr int kWarps = kThreads / 32;
+__device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, const Warp& warp,
+                                 std::byte* shared) {
   auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
   float* stats = parts + kWarps * 16 * kD;         // [warp][row] of top, sum
   const int index = static_cast<int>(threadIdx.x / 32);
@@ -358,14 +359,14 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, const W
     }
     const int row = place.first_row + in_block;
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
-    float* to = a.splits == 1 ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = a.splits == 1 ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
+    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
     for (int column = warp.lane; column < a.e; column += 32) {
       float value = 0;
       for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
       to[column] = value * factor;
     }
-    if (a.splits > 1 && warp.lane == 0) partial.stats[0] = top, partial.stats[1] = sum;
+    if (!alone && warp.lane == 0) partial.stats[0] = top, partial.stats[1] = sum;
   }
 }
 
@@ -398,9 +399,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   auto* seen = reinterpret_cast<int*>(shared + Block::kSeenAt);
 
   const Place place = place_of(a);
+  wait_for_previous();
+  let_next_start();
   const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);
-  if (a.splits > 1 && share.first >= share.last) return;  // merge_splits knows
+  if (place.split >= share.used) return;
   const auto rows_of = [&](const Source& source, int columns) {
     return KvRows{source.data + place.kv_head * source.head + place.batch * source.batch, source.row, source.end,
                   columns};
@@ -451,11 +454,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   }
   copy_async_wait<0>();
   warp.finish();
+  const bool alone = share.used == 1;
   if constexpr (kRowWarps == 1) {
-    join_rows<kD>(a, place, warp, shared);
+    join_rows<kD>(a, place, alone, warp, shared);
   } else {
-    write_rows(a, place, warp);
+    write_rows(a, place, alone, warp);
   }
+  merge_splits(a, place, share.used, reinterpret_cast<float*>(shared));
 }
 
 }  // namespace shoal::cuda::attention

@@ -28,7 +28,8 @@ bool is_float(const Tensor* tensor) {
   return tensor && (tensor->dtype == DType::kF32 || tensor->dtype == DType::kF16);
 }
 
-/// How a node is cut in blocks.
+/// How a node is cut in blocks. With several splits there are fewer (KV head, row tile, batch) than processors, each
+/// with a counter of the context.
 struct Plan {
   int64_t tile_rows = 0, row_tiles = 0, splits = 1;
 };
@@ -47,9 +48,9 @@ Plan cut(const Tensor& node, int64_t tile_rows, int64_t blocks_per_processor, co
   const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3];
   if (blocks == 0 || blocks >= gpu.processors) return plan;
   const int64_t key_tiles = (k.shape[1] + attention::kKeys - 1) / attention::kKeys;
-  const int64_t most = std::min<int64_t>(key_tiles / attention::kLeastTiles, attention::kMaxSplits);
+  if (key_tiles <= attention::kUnsplitTiles) return plan;
   const int64_t wanted = gpu.processors * blocks_per_processor / blocks;
-  plan.splits = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
+  plan.splits = std::clamp<int64_t>(wanted, 1, std::min<int64_t>(key_tiles, attention::kMaxSplits));
   return plan;
 }
 
@@ -119,7 +120,7 @@ attention::Source view(const Tensor& tensor) {
   return {tensor.data, tensor.data + tensor.span_bytes(), tensor.dtype, stride(0), stride(1), stride(2), stride(3)};
 }
 
-Arguments arguments(const Tensor& node, const Plan& plan) {
+Arguments arguments(const LaunchContext& context, const Tensor& node, const Plan& plan) {
   const auto& params = std::get<AttentionParams>(node.params);
   const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
   Arguments a;
@@ -135,6 +136,7 @@ Arguments arguments(const Tensor& node, const Plan& plan) {
     a.sinks = sinks->data, a.sink_stride = static_cast<int64_t>(sinks->strides[0]);
   }
   a.result = reinterpret_cast<float*>(node.data), a.partials = reinterpret_cast<float*>(node.workspace);
+  a.counters = context.counters;
   a.scale = params.scale, a.softcap = params.softcap, a.causal = params.causal, a.window = params.window;
   a.d = static_cast<int>(k.shape[0]), a.e = static_cast<int>(v.shape[0]), a.s = static_cast<int>(k.shape[1]);
   a.t = static_cast<int>(q.shape[1]), a.group = static_cast<int>(q.shape[2] / k.shape[2]);
@@ -150,13 +152,10 @@ void run(const LaunchContext& context, Tensor& node) {
   const RowsKernel rows = rows_kernel(node);
   const Plan plan = fast ? cut(node, tile_rows(node), tile_blocks(node), context.gpu)
                          : cut(node, rows.rows, kPlainBlocks, context.gpu);
-  const Arguments a = arguments(node, plan);
+  const Arguments a = arguments(context, node, plan);
   const auto blocks = static_cast<unsigned>(plan.row_tiles * a.kv_heads * a.batches * plan.splits);
-  launch(context.stream, fast ? tiles.kernel : rows.kernel, dim3(blocks), dim3(attention::kThreads),
-         fast ? tiles.shared_bytes : rows.shared_bytes, a);
-  if (plan.splits == 1) return;
-  const auto merged = static_cast<unsigned>(node.rows());
-  launch(context.stream, attention::merge_splits, dim3(merged), dim3(attention::kThreads), 0, a);
+  launch_early(context, fast ? tiles.kernel : rows.kernel, dim3(blocks), dim3(attention::kThreads),
+               fast ? tiles.shared_bytes : rows.shared_bytes, a);
 }
 
 /// Sizes that the kernels' numbers hold.

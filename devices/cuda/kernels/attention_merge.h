@@ -1,0 +1,89 @@
+// The end of attention that is split over KV: of the blocks that share rows the last to end takes their partials
+// together, so that no second launch has to. Which one that is makes no difference to the result: partials are read
+// from memory and added in the order of splits.
+#pragma once
+
+#include "devices/cuda/kernels/attention_arguments.h"
+
+namespace shoal::cuda::attention {
+
+inline constexpr int kWarps = kThreads / 32;
+
+/// All threads of a block that has written its partials call it. True in the last of `used` blocks, which sees what the
+/// others have written. The group's counter is 0 before and after.
+__device__ inline bool is_last_of(const Arguments& a, int used) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();  // for the block: what comes before a barrier comes before this
+    const auto others = static_cast<uint32_t>(used - 1);
+    is_last = atomicInc(a.counters + group_of(a), others) == others;
+    __threadfence();
+  }
+  __syncthreads();
+  return is_last;
+}
+
+/// What the partials of a row count: keep[split], and a factor for their sum. All lanes of a warp call it.
+__device__ inline float weigh_splits(const Arguments& a, const Place& place, int row, int used, float* keep) {
+  constexpr int kEach = kMaxSplits / 32;  // splits of a lane
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  float tops[kEach], sums[kEach], top = kMinusInfinity, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int split = lane + 32 * i;
+    tops[i] = kMinusInfinity, sums[i] = 0;
+    if (split >= used) continue;
+    const float* stats = partial_of(a, split, place.batch, place.kv_head, row).stats;
+    tops[i] = __ldcg(stats), sums[i] = __ldcg(stats + 1);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) top = fmaxf(top, tops[i]);
+  for (int lanes = 16; lanes > 0; lanes /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float counts = tops[i] == kMinusInfinity ? 0 : expf(tops[i] - top);
+    if (lane + 32 * i < used) keep[lane + 32 * i] = counts;
+    sum += sums[i] * counts;
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  return final_factor(a, head_of(a, place.kv_head, row), top, sum);
+}
+
+/// Adds the values of a row's partials, columns first + {0, 32, 64, 96}.
+__device__ inline void add_splits(const Arguments& a, const Place& place, int row, int used, const float* keep,
+                                  float factor, int first) {
+  constexpr int kColumns = 4;
+  const float* from = partial_of(a, 0, place.batch, place.kv_head, row).values + first;
+  const int64_t apart =
+      static_cast<int64_t>(a.t) * a.group * a.kv_heads * a.batches * a.e;  // of one split and the next
+  float* to = result_of(a, place.batch, place.kv_head, row) + first;
+  float sums[kColumns] = {};
+#pragma unroll 4
+  for (int split = 0; split < used; ++split) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      if (first + 32 * i < a.e) sums[i] = fmaf(__ldcg(from + split * apart + 32 * i), keep[split], sums[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    if (first + 32 * i < a.e) to[32 * i] = sums[i] * factor;
+  }
+}
+
+/// All threads of a block whose results are written call it, of `used` blocks with the same rows; `keep`: kWarps *
+/// kMaxSplits floats of shared memory that nothing else is in by now.
+__device__ inline void merge_splits(const Arguments& a, const Place& place, int used, float* keep) {
+  if (used == 1 || !is_last_of(a, used)) return;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  keep += warp * kMaxSplits;
+  for (int row = place.first_row + warp; row < place.first_row + place.rows; row += kWarps) {
+    __syncwarp();  // the row before is done with
+    const float factor = weigh_splits(a, place, row, used, keep);
+    __syncwarp();
+    for (int first = lane; first < a.e; first += 128) add_splits(a, place, row, used, keep, factor, first);
+  }
+}
+
+}  // namespace shoal::cuda::attention
