@@ -393,6 +393,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   using Block = Layout<kK, kV, kD, kRowWarps>;
   using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  __shared__ int used;  // splits; of no interest before the end, so it takes no register
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = reinterpret_cast<uint16_t*>(shared + Block::kQueryBytes);
   auto* facts = reinterpret_cast<RowFacts*>(shared + Block::kFactsAt);
@@ -404,6 +405,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);
   if (place.split >= share.used) return;
+  if (threadIdx.x == 0) used = share.used;
   const auto rows_of = [&](const Source& source, int columns) {
     return KvRows{source.data + place.kv_head * source.head + place.batch * source.batch, source.row, source.end,
                   columns};
@@ -454,13 +456,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   }
   copy_async_wait<0>();
   warp.finish();
-  const bool alone = share.used == 1;
+  const bool alone = used == 1;
   if constexpr (kRowWarps == 1) {
     join_rows<kD>(a, place, alone, warp, shared);
   } else {
     write_rows(a, place, alone, warp);
   }
-  merge_splits(a, place, share.used, reinterpret_cast<float*>(shared));
+  merge_splits(a, place, used, reinterpret_cast<float*>(shared));
 }
 
 }  // namespace shoal::cuda::attention
