@@ -57,7 +57,7 @@ bool fits_norm(Nodes nodes, const Readers& readers) {
 }
 void run_norm(const LaunchContext& context, Nodes nodes) {
   const ScaledNorm found = scaled_norm(*nodes[0], *nodes[1]);
-  launch_rms_norm_mul(context, view_of(*found.norm.src[0]), view_of(found.weight), view_of(found.product),
+  launch_rms_norm_mul(context, view_of(*found.norm.src[0]), NormWeight(found.weight), view_of(found.product),
                       eps_of(found.norm));
 }
 
@@ -75,7 +75,7 @@ bool fits_sum_and_norm(Nodes nodes, const Readers& readers) {
 void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
   const Tensor& sum = *nodes[0];
   const ScaledNorm found = scaled_norm(*nodes[1], *nodes[2]);
-  launch_add_rms_norm(context, view_of(*sum.src[0]), view_of(*sum.src[1]), view_of(sum), view_of(found.weight),
+  launch_add_rms_norm(context, view_of(*sum.src[0]), view_of(*sum.src[1]), view_of(sum), NormWeight(found.weight),
                       view_of(found.product), eps_of(found.norm));
 }
 

@@ -425,7 +425,7 @@ void check_add_rms_norm(const Shape& shape, Overlap overlap) {
   const Rows& y = y_on_a ? a : y_on_b ? b : spare_y;
   const Rows& z = overlap == Overlap::kYOnAZOnB ? b : overlap == Overlap::kYOnBZOnA ? a : spare_z;
   queue_and_wait([&](const cuda::LaunchContext& context) {
-    cuda::launch_add_rms_norm(context, a.view(), b.view(), y.view(), weight.view(), z.view(), 1e-5f);
+    cuda::launch_add_rms_norm(context, a.view(), b.view(), y.view(), cuda::NormWeight(weight.tensor), z.view(), 1e-5f);
   });
   const auto [expected_y, expected_z] = fused.expected(true);
   EXPECT_TRUE(close_to(y.read(), expected_y, {1e-11}));
@@ -452,7 +452,7 @@ TEST(FusedNorm, NormProduct) {
       const Rows x(fused.a, rows), weight(fused.weight, {rows[0], 1, 1, 1}), spare(fused.b, rows);
       const Rows& z = in_place ? x : spare;
       queue_and_wait([&](const cuda::LaunchContext& context) {
-        cuda::launch_rms_norm_mul(context, x.view(), weight.view(), z.view(), 1e-5f);
+        cuda::launch_rms_norm_mul(context, x.view(), cuda::NormWeight(weight.tensor), z.view(), 1e-5f);
       });
       EXPECT_TRUE(close_to(z.read(), fused.expected(false).second, {1e-11}));
     }

@@ -262,7 +262,7 @@ __device__ inline uint32_t largest_magnitude(float x) {
   return largest;
 }
 
-/// The same of elements that the lanes have.
+/// Each lane has an element.
 __device__ inline void quantize(float x, quants::BlockQ8_0& block) {
   const int lane = lane_of_warp();
   const uint32_t largest = largest_magnitude(x);

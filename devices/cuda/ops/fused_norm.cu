@@ -11,7 +11,8 @@ namespace {
 constexpr int kHeldWeights = 2;  ///< quads; as many as the rows of a decoder's step have for a thread
 
 struct Operands {
-  const std::byte *a, *b, *weight;
+  const std::byte *a, *b;
+  NormWeight weight;
   std::byte *y, *z;
 };
 
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
   if (team.row >= rows) return;
   const int64_t offset = team.row * length * static_cast<int64_t>(sizeof(float));
   const auto row_of = [&](const std::byte* data) { return FloatRow<float>(data, sizeof(float), length); };
-  const FloatRow<float> a = row_of(operands.a + offset), weight = row_of(operands.weight);
+  const FloatRow<float> a = row_of(operands.a + offset), weight = row_of(operands.weight.data);
   auto* const y = reinterpret_cast<float*>(operands.y + offset);
   auto* const z = reinterpret_cast<float*>(operands.z + offset);
   const int64_t first = kQuad * team.thread, step = kQuad * static_cast<int64_t>(team.threads);
@@ -40,12 +41,15 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
       for (int i = 0; i < kQuad; ++i) values[i] += added[i];
     }
   };
+  if (!operands.weight.is_constant) wait_for_previous();
+  float weights[kHeldWeights][kQuad];
+#pragma unroll
+  for (int i = 0; i < kHeldWeights; ++i) weight.load(first + i * step, weights[i]);
+  wait_for_previous();
+  let_next_start();
   float held[kHeldQuads][kQuad];
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) load_sum(first + i * step, held[i]);
-  float weights[kHeldWeights][kQuad];  // on their way while the block adds up
-#pragma unroll
-  for (int i = 0; i < kHeldWeights; ++i) weight.load(first + i * step, weights[i]);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) squares += squares_of(held[i]);
@@ -83,8 +87,8 @@ template <bool kSum>
 void queue(const LaunchContext& context, const Operands& operands, const View& shape, float eps) {
   const int64_t rows = shape.shape[1] * shape.shape[2] * shape.shape[3];
   const RowGrid grid = row_grid(shape.shape[0], rows, context.gpu);
-  launch(context.stream, grid.warp_rows ? add_rms_norm<kSum, true> : add_rms_norm<kSum, false>, grid.grid, grid.block,
-         0, operands, shape.shape[0], rows, eps);
+  launch_early(context, grid.warp_rows ? add_rms_norm<kSum, true> : add_rms_norm<kSum, false>, grid.grid, grid.block, 0,
+               operands, shape.shape[0], rows, eps);
 }
 
 bool is_dense_f32(const Tensor& tensor) {
@@ -93,13 +97,13 @@ bool is_dense_f32(const Tensor& tensor) {
 
 }  // namespace
 
-void launch_rms_norm_mul(const LaunchContext& context, const View& x, const View& weight, View z, float eps) {
-  queue<false>(context, Operands{x.data, nullptr, weight.data, nullptr, z.data}, z, eps);
+void launch_rms_norm_mul(const LaunchContext& context, const View& x, const NormWeight& weight, View z, float eps) {
+  queue<false>(context, Operands{x.data, nullptr, weight, nullptr, z.data}, z, eps);
 }
 
-void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const View& weight, View z,
-                         float eps) {
-  queue<true>(context, Operands{a.data, b.data, weight.data, y.data, z.data}, z, eps);
+void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const NormWeight& weight,
+                         View z, float eps) {
+  queue<true>(context, Operands{a.data, b.data, weight, y.data, z.data}, z, eps);
 }
 
 bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z) {

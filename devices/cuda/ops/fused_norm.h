@@ -8,12 +8,19 @@
 
 namespace shoal::cuda {
 
+/// The row that normed rows are multiplied by.
+struct NormWeight {
+  const std::byte* data;
+  bool is_constant;  ///< it is read while the kernel before this one ends
+  explicit NormWeight(const Tensor& tensor) : data(tensor.data), is_constant(cuda::is_constant(tensor)) {}
+};
+
 /// z = rms_norm(x) * weight.
-void launch_rms_norm_mul(const LaunchContext& context, const View& x, const View& weight, View z, float eps);
+void launch_rms_norm_mul(const LaunchContext& context, const View& x, const NormWeight& weight, View z, float eps);
 
 /// y = a + b; z = rms_norm(y) * weight. z may be where y is: it is what stays there.
-void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const View& weight, View z,
-                         float eps);
+void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const NormWeight& weight,
+                         View z, float eps);
 
 /// Can these be the operands? Contiguous f32 of one shape and not empty, the weight [shape[0]]; b and y nullptr where
 /// there is no sum.

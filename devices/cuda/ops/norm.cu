@@ -34,6 +34,8 @@ __device__ __forceinline__ void hold(const FloatRow<T>& row, const Team& team, f
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows, float eps) {
   const RowTeam<kWarpRows> team;
+  wait_for_previous();
+  let_next_start();
   if (team.row >= rows) return;
   const FloatRow<T> row(x, row_of(x, team.row));
   float held[kHeldQuads][kQuad];
@@ -52,6 +54,8 @@ __global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t rows, float eps) {
   const RowTeam<kWarpRows> team;
+  wait_for_previous();
+  let_next_start();
   if (team.row >= rows) return;
   const FloatRow<T> row(x, row_of(x, team.row));
   const auto length = static_cast<float>(row.length);
@@ -85,8 +89,8 @@ void run_rms_norm(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-    launch(context.stream, rms_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-           reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
+    launch_early(context, rms_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+                 reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
   });
 }
 
@@ -94,8 +98,8 @@ void run_layer_norm(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-    launch(context.stream, layer_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-           reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
+    launch_early(context, layer_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+                 reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
   });
 }
 

@@ -11,7 +11,7 @@
 
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
-#include "graph/tensor.h"
+#include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
 
@@ -102,7 +102,7 @@ inline Rotation rotation_of(const Tensor& node) {
     r.factors = factors->data;
     r.factor_stride = static_cast<int64_t>(factors->strides[0]);
   }
-  r.is_constant = factors == nullptr || factors->storage()->role == Role::kWeight;
+  r.is_constant = factors == nullptr || is_constant(*factors);
   return r;
 }
 

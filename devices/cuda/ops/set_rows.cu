@@ -69,6 +69,8 @@ struct SetEight {
 
 template <class Item>
 __global__ void set_rows_kernel(RowsToSet set) {
+  wait_for_previous();
+  let_next_start();
   const int64_t i = blockIdx.x, row = row_to_write(set, i);
   if (row < 0) return;
   const int64_t count = set.items * set.planes, step = static_cast<int64_t>(gridDim.y) * kThreads;
@@ -83,6 +85,8 @@ __global__ void set_blocks_kernel(RowsToSet set) {
   using Format = Quantized<kTo>;
   __shared__ QuantizeScratch scratch[kWarps];
   QuantizeScratch& s = scratch[threadIdx.y];
+  wait_for_previous();
+  let_next_start();
   const int64_t i = blockIdx.x, row = row_to_write(set, i);
   if (row < 0) return;
   const int64_t count = set.items * set.planes, step = static_cast<int64_t>(gridDim.y) * kWarps;
@@ -109,7 +113,7 @@ template <class Item>
 void launch_items(const LaunchContext& context, RowsToSet set) {
   set.items /= Item::kCount;
   const dim3 grid(static_cast<unsigned>(set.count), chunks_of(context, set, kThreads));
-  launch(context.stream, set_rows_kernel<Item>, grid, dim3(kThreads), 0, set);
+  launch_early(context, set_rows_kernel<Item>, grid, dim3(kThreads), 0, set);
 }
 
 bool takes_eight(const Tensor& cache, const Tensor& rows) {
@@ -123,7 +127,7 @@ void run_selection(const LaunchContext& context, const Tensor& cache, const Tens
   with_quantized(cache.dtype, [&](auto type) {
     set.items /= traits(cache.dtype).block_elems;
     const dim3 grid(static_cast<unsigned>(set.count), chunks_of(context, set, kWarps));
-    launch(context.stream, set_blocks_kernel<decltype(type)::value>, grid, dim3(32, kWarps), 0, set);
+    launch_early(context, set_blocks_kernel<decltype(type)::value>, grid, dim3(32, kWarps), 0, set);
   });
   with_plain(cache.dtype, [&](auto type) {
     using T = typename ElementOf<decltype(type)::value>::Type;

@@ -21,6 +21,11 @@ inline View view_of(const Tensor& tensor) {
   return view;
 }
 
+/// No queued work writes it: a kernel may read it before wait_for_previous().
+inline bool is_constant(const Tensor& tensor) {
+  return tensor.storage()->role == Role::kWeight;
+}
+
 /// Address of row (i1, i2, i3).
 __host__ __device__ inline std::byte* row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
   return view.data + i1 * view.strides[1] + i2 * view.strides[2] + i3 * view.strides[3];

@@ -97,6 +97,8 @@ template <class F>
 __global__ void walk_kernel(WalkShape shape, F f) {
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  wait_for_previous();
+  let_next_start();
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < shape.rows; row += row_step) {
     Index index = row_index(shape, row);
     index.i0 = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -117,8 +119,8 @@ void walk(const LaunchContext& context, const Shape& shape, const F& f) {
   const int64_t columns = std::min({(items.n0 + wide - 1) / wide, most, int64_t{65535}});
   const int64_t rows = std::min((items.rows + high - 1) / high, std::max<int64_t>(most / columns, 1));
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(columns));
-  launch(context.stream, walk_kernel<F>, grid, dim3(static_cast<unsigned>(wide), static_cast<unsigned>(high)), 0, items,
-         f);
+  launch_early(context, walk_kernel<F>, grid, dim3(static_cast<unsigned>(wide), static_cast<unsigned>(high)), 0, items,
+               f);
 }
 
 }  // namespace shoal::cuda
