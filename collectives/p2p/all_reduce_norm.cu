@@ -1,6 +1,7 @@
-// all_reduce, residual add and RMSNorm in one kernel, for decode: the sum of a row stays in shared memory until its
-// norm is known. One block has a whole row, so that no block waits for another of its own rank; more rows than blocks
-// take several launches.
+// all_reduce, residual add and RMSNorm in one kernel, for decode: a thread keeps its quads of the row in registers
+// until the norm is known. One block has a whole row, so that no block waits for another of its own rank; more rows
+// than blocks take several launches. A thread has read all that it reads before it writes anything, and reads only the
+// places that it writes, so that results may overwrite operands.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -11,6 +12,12 @@ namespace shoal::collectives::p2p {
 namespace {
 
 constexpr int kWarps = kThreads / 32;
+constexpr int kQuad = 4;
+using Quad = Pack<float, kQuad>;
+template <class W>
+constexpr int kSlotsOfQuad = kQuad* static_cast<int>(sizeof(W)) / kPacketDataBytes;
+/// Quads of a thread in the longest row.
+constexpr int kMostQuads = static_cast<int>(norm_capacity(Element::kF32)) / (kQuad * kThreads);
 
 /// The sum of all threads' values, in a fixed order, for all threads.
 __device__ float sum_of_block(float value) {
@@ -24,58 +31,102 @@ __device__ float sum_of_block(float value) {
   return sum;
 }
 
-template <class W>
+/// kQuads: of a thread. kWhole: rows are whole quads, aligned to 16.
+template <class W, int kQuads, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduction work) {
-  constexpr int kCount = kElements<W, kPacketDataBytes>;
-  SHOAL_DYNAMIC_SHARED(float, row);
-  __shared__ int failed;
-  if (threadIdx.x == 0) failed = 0;
+  constexpr int kSlots = kQuads * kSlotsOfQuad<W>;
+  const int row = static_cast<int>(work.row);
+  const auto place = [](int i) { return kQuad * (i * kThreads + static_cast<int>(threadIdx.x)); };
+  const auto load = [&](const float* data, Quad(&quads)[kQuads]) {
+    const Array<const float, kWhole> array(data);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) quads[i] = array.template load<kQuad>(place(i), row);
+  };
+  // Weights come from far away, and nothing that is queued writes them.
+  SHOAL_DYNAMIC_SHARED(float, weights);
+  if (kWhole && work.weight != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      if (place(i) < row) cuda::copy_async_16(weights + place(i), work.weight + place(i));
+    }
+    cuda::copy_async_commit();
+  }
+  cuda::wait_for_previous();
+  const int64_t offset = work.row * blockIdx.x;
+  Quad own[kQuads], residual[kQuads];
+  load(work.in + offset, own);
+  load(work.residual + offset, residual);
+
   Turn turn;
   if (!begin(mesh, turn)) return;
-  const int64_t offset = work.row * blockIdx.x;
-  const Array<const float> source(work.in + offset);
-  const int packets = static_cast<int>((work.row + kCount - 1) / kCount);
-  for (int i = static_cast<int>(threadIdx.x); i < packets; i += kThreads) {
-    uint32_t data[2];
-    encode<W>(source.template load<kCount>(i * kCount, work.row), data);
-    send_packet_to_all(mesh, turn, i, data);
-  }
-  refresh_packets(mesh, turn, packets);
-  float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < packets; i += kThreads) {
-    Pack<float, kCount> own = source.template load<kCount>(i * kCount, work.row);
-    round_to_wire<W>(own);
-    Pack<float, kCount> sum;
-    if (!sum_packets<float, W>(mesh, turn, i, own, sum)) {
-      failed = 1;
-      break;
-    }
-    round_to_wire<W>(sum);
+  uint32_t words[kSlots][2];
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const int64_t at = static_cast<int64_t>(i) * kCount + k;
-      if (at >= work.row) break;
-      const float value = work.residual[offset + at] + sum.x[k];
-      row[at] = value;
-      squares += value * value;
-      if (work.sum != nullptr) work.sum[offset + at] = value;
+  for (int i = 0; i < kQuads; ++i) encode_packets<W>(own[i], words, i);
+  const int quads = (row + kQuad - 1) / kQuad - static_cast<int>(threadIdx.x);
+  const int count = quads <= 0 ? 0 : (quads + kThreads - 1) / kThreads * kSlotsOfQuad<W>;
+  send_packets(mesh, turn, words, count);
+  Quad sum[kQuads] = {};
+  const auto take = [&](int i, const Quad& quad) { sum[i] = quad; };
+  const bool received = sum_packets<float, W, kQuad>(mesh, turn, words, count, take);
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    round_to_wire<W>(sum[i]);
+    sum[i].add(residual[i]);
+    const float(&x)[kQuad] = sum[i].x;
+    squares += (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+  }
+  const float scale = 1.0f / sqrtf(sum_of_block(squares) / static_cast<float>(work.row) + work.epsilon);
+  // The block has all of its peers' packets: it waits for nothing more that has still to start.
+  cuda::let_next_start();
+  if (!received) return;
+  const auto store = [&](float* data, const Quad(&values)[kQuads]) {
+    const Array<float, kWhole> array(data);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) array.store(place(i), row, values[i]);
+  };
+  if (work.sum != nullptr) store(work.sum + offset, sum);
+  Quad weight[kQuads];
+  if (work.weight != nullptr) {
+    cuda::copy_async_wait<0>();
+    load(kWhole ? weights : work.weight, weight);
+  }
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) {
+      sum[i].x[k] *= scale;
+      if (work.weight != nullptr) sum[i].x[k] *= weight[i].x[k];
     }
   }
-  const float mean = sum_of_block(squares) / static_cast<float>(work.row);
-  if (failed) return;
-  const float scale = 1.0f / sqrtf(mean + work.epsilon);
-  for (int64_t at = threadIdx.x; at < work.row; at += kThreads) {
-    work.normed[offset + at] = row[at] * scale * (work.weight == nullptr ? 1.0f : work.weight[at]);
-  }
+  store(work.normed + offset, sum);
   finish_packets(mesh, turn);
 }
 
+bool is_whole(const NormReduction& work) {
+  const auto addresses = {work.in, work.residual, work.weight, static_cast<const float*>(work.sum),
+                          static_cast<const float*>(work.normed)};
+  return work.row % kQuad == 0 && std::all_of(addresses.begin(), addresses.end(), [](const float* address) {
+           return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+         });
+}
+
 template <class W>
-void launch_norm(cudaStream_t stream, const Mesh& mesh, NormReduction work) {
+void load_kernels(cudaError_t& status) {
+  load_kernel(norm_kernel<W, kMostQuads, false>, status);
+  load_kernel(norm_kernel<W, kMostQuads / 2, true>, status);
+  load_kernel(norm_kernel<W, kMostQuads, true>, status);
+}
+
+template <class W>
+void launch_norm(const cuda::LaunchContext& context, const Mesh& mesh, NormReduction work) {
+  const auto kernel = !is_whole(work)                                 ? norm_kernel<W, kMostQuads, false>
+                      : work.row <= kMostQuads / 2 * kQuad * kThreads ? norm_kernel<W, kMostQuads / 2, true>
+                                                                      : norm_kernel<W, kMostQuads, true>;
+  const size_t shared = work.weight == nullptr ? 0 : work.row * sizeof(float);
   for (int64_t left = work.rows; left > 0; left -= mesh.layout.blocks) {
     const int64_t rows = std::min<int64_t>(left, mesh.layout.blocks);
-    cuda::launch(stream, norm_kernel<W>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), work.row * sizeof(float),
-                 mesh, work);
+    cuda::launch_early(context, kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), shared, mesh, work);
     work.in += rows * work.row;
     work.residual += rows * work.row;
     if (work.sum != nullptr) work.sum += rows * work.row;
@@ -85,18 +136,18 @@ void launch_norm(cudaStream_t stream, const Mesh& mesh, NormReduction work) {
 
 }  // namespace
 
-void all_reduce_norm(cudaStream_t stream, const Mesh& mesh, const NormReduction& reduction) {
+void all_reduce_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction) {
   if (reduction.element == Element::kF32AsBF16) {
-    launch_norm<__nv_bfloat16>(stream, mesh, reduction);
+    launch_norm<__nv_bfloat16>(context, mesh, reduction);
   } else {
-    launch_norm<float>(stream, mesh, reduction);
+    launch_norm<float>(context, mesh, reduction);
   }
 }
 
 cudaError_t load_all_reduce_norm() {
   cudaError_t status = cudaSuccess;
-  load_kernel(norm_kernel<float>, status);
-  load_kernel(norm_kernel<__nv_bfloat16>, status);
+  load_kernels<float>(status);
+  load_kernels<__nv_bfloat16>(status);
   return status;
 }
 

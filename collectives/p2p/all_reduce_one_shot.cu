@@ -9,54 +9,72 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Every block sends and sums `per_block` packets, the last one fewer, but none nothing: each block must hear from its
-/// peers in each step.
+/// Elements that a thread loads at once, 16 bytes of them, and the packets that they fill.
+template <class T>
+constexpr int kPackOf = kElements<T, 16>;
 template <class T, class W>
+constexpr int kSlotsOfPack = kPackOf<T>* static_cast<int>(sizeof(W)) / kPacketDataBytes;
+template <class T, class W>
+constexpr int kMostPacks = kMostSlots / kSlotsOfPack<T, W>;
+
+/// Every block sends and sums `per_block` packs, the last one fewer, but none nothing: each block must hear from its
+/// peers in each step. A thread has at most kPacks of them.
+template <class T, class W, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1)
     one_shot_kernel(Mesh mesh, const T* in, T* out, int64_t count, int per_block) {
-  constexpr int kCount = kElements<W, kPacketDataBytes>;
+  constexpr int kCount = kPackOf<T>, kSlots = kPacks * kSlotsOfPack<T, W>;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * per_block;
+  const int64_t left = (count + kCount - 1) / kCount - first;
+  const int packs = static_cast<int>(left < per_block ? left : per_block) - static_cast<int>(threadIdx.x);
+  const int slots = packs <= 0 ? 0 : (packs + kThreads - 1) / kThreads * kSlotsOfPack<T, W>;
+  const auto place = [&](int i) { return (first + i * kThreads + static_cast<int>(threadIdx.x)) * kCount; };
+  const auto is_own = [&](int i) { return i * kThreads < packs; };
+
+  cuda::wait_for_previous();
+  const Array<const T> source(in);
+  Pack<T, kCount> own[kPacks] = {};
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    if (is_own(i)) own[i] = source.template load<kCount>(place(i), count);
+  }
   Turn turn;
   if (!begin(mesh, turn)) return;
-  const Array<const T> source(in);
+  uint32_t words[kSlots][2];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) encode_packets<W>(own[i], words, i);
+  send_packets(mesh, turn, words, slots);
   const Array<T> target(out);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * per_block;
-  const int64_t all = (count + kCount - 1) / kCount;
-  const int packets = static_cast<int>(all - first < per_block ? all - first : per_block);
-  for (int i = static_cast<int>(threadIdx.x); i < packets; i += kThreads) {
-    uint32_t data[2];
-    encode<W>(source.template load<kCount>((first + i) * kCount, count), data);
-    send_packet_to_all(mesh, turn, i, data);
-  }
-  refresh_packets(mesh, turn, packets);
-  for (int i = static_cast<int>(threadIdx.x); i < packets; i += kThreads) {
-    Pack<T, kCount> own = source.template load<kCount>((first + i) * kCount, count);
-    round_to_wire<W>(own);
-    Pack<T, kCount> sum;
-    if (!sum_packets<T, W>(mesh, turn, i, own, sum)) return;
+  const bool received = sum_packets<T, W, kCount>(mesh, turn, words, slots, [&](int i, Pack<T, kCount> sum) {
     // So that the result is that of the two-shot form, whose results travel too.
     round_to_wire<W>(sum);
-    target.store((first + i) * kCount, count, sum);
-  }
+    if (is_own(i)) target.store(place(i), count, sum);
+  });
+  if (!received) return;
   finish_packets(mesh, turn);
 }
 
 }  // namespace
 
-void all_reduce_one_shot(cudaStream_t stream, const Mesh& mesh, const Reduction& reduction, int64_t count) {
+void all_reduce_one_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
+                         int64_t count) {
   with_types(reduction.element, [&]<class T, class W>(Types<T, W>) {
-    const int64_t packets = divide_up(count, kElements<W, kPacketDataBytes>);
-    const int64_t wanted = std::min<int64_t>(divide_up(packets, kThreads), mesh.layout.blocks);
-    const int64_t per_block = divide_up(packets, wanted);
-    const dim3 blocks(static_cast<unsigned>(divide_up(packets, per_block)));
-    cuda::launch(stream, one_shot_kernel<T, W>, blocks, dim3(kThreads), 0, mesh, static_cast<const T*>(reduction.in),
-                 static_cast<T*>(reduction.out), count, static_cast<int>(per_block));
+    const int64_t packs = divide_up(count, kPackOf<T>);
+    const int64_t wanted = std::min<int64_t>(divide_up(packs, kThreads), mesh.layout.blocks);
+    const int64_t per_block = divide_up(packs, wanted);
+    const dim3 blocks(static_cast<unsigned>(divide_up(packs, per_block)));
+    const auto kernel = per_block <= kThreads ? one_shot_kernel<T, W, 1> : one_shot_kernel<T, W, kMostPacks<T, W>>;
+    cuda::launch_early(context, kernel, blocks, dim3(kThreads), 0, mesh, static_cast<const T*>(reduction.in),
+                       static_cast<T*>(reduction.out), count, static_cast<int>(per_block));
   });
 }
 
 cudaError_t load_all_reduce_one_shot() {
   cudaError_t status = cudaSuccess;
   for (Element element : kElementTypes) {
-    with_types(element, [&]<class T, class W>(Types<T, W>) { load_kernel(one_shot_kernel<T, W>, status); });
+    with_types(element, [&]<class T, class W>(Types<T, W>) {
+      load_kernel(one_shot_kernel<T, W, 1>, status);
+      load_kernel(one_shot_kernel<T, W, kMostPacks<T, W>>, status);
+    });
   }
   return status;
 }

@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(kThreads, 1) two_shot_kernel(Mesh mesh, const 
 
 }  // namespace
 
-void all_reduce_two_shot(cudaStream_t stream, const Mesh& mesh, const Reduction& reduction, int64_t count) {
+void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
+                         int64_t count) {
   with_types(reduction.element, [&]<class T, class W>(Types<T, W>) {
     constexpr int64_t kPack = kElements<W, 16>;
     constexpr int64_t kLeastPacks = 64;  // a part smaller than 1 KiB is not worth a block
@@ -95,8 +96,8 @@ void all_reduce_two_shot(cudaStream_t stream, const Mesh& mesh, const Reduction&
     const int64_t even = divide_up(divide_up(count, kPack), mesh.layout.ranks * mesh.layout.blocks);
     const Chunks chunks{count, std::clamp(even, kLeastPacks, most) * kPack, mesh.layout.ranks};
     const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(chunks.number(), mesh.layout.blocks)));
-    cuda::launch(stream, two_shot_kernel<T, W>, blocks, dim3(kThreads), 0, mesh, static_cast<const T*>(reduction.in),
-                 static_cast<T*>(reduction.out), chunks);
+    cuda::launch(context.stream, two_shot_kernel<T, W>, blocks, dim3(kThreads), 0, mesh,
+                 static_cast<const T*>(reduction.in), static_cast<T*>(reduction.out), chunks);
   });
 }
 

@@ -42,28 +42,31 @@ __device__ inline uint32_t flag_of(const Mesh& mesh, uint32_t step) {
   return (mesh.signature << 16) | (step & 0xffff);
 }
 
-/// Has the block's rank not failed yet? Then the block's turn.
+/// Has the block's rank not failed yet? Then the block's turn. Loads that come before this are on their way meanwhile.
 __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
-  __shared__ Turn shared;
-  __shared__ uint32_t failed;
+  __shared__ BlockState shared;
   if (threadIdx.x == 0) {
     RankState& state = state_of(mesh, mesh.rank);
-    failed = load_acquire(&state.failed);
-    shared = {state.steps[blockIdx.x].exchanges, state.steps[blockIdx.x].packets, 0};
+    BlockState& block = state.blocks[blockIdx.x];
+    uint64_t words[2];
+    load_pair(&block, words[0], words[1]);
+    memcpy(&shared, words, sizeof shared);
     if (blockIdx.x == 0) {
-      shared.operations = ++state.operations;
+      block.operations = ++shared.operations;
       store_pair(state.post, static_cast<uint64_t>(shared.operations) << 32 | mesh.signature, 0);
     }
   }
   __syncthreads();
-  turn = shared;
-  return failed == 0;
+  turn = {shared.exchanges, shared.packets, shared.operations};
+  return shared.failed == 0;
 }
 
 /// Notes the failure for the host and lets all ranks give up, if this is the rank's first failure.
 __device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missing, uint32_t other_signature,
                                uint64_t waited_ns) {
-  if (atomicExch(&state_of(mesh, mesh.rank).failed, 1u) != 0) return;
+  RankState& state = state_of(mesh, mesh.rank);
+  if (atomicExch(&state.failed, 1u) != 0) return;
+  for (BlockState& block : state.blocks) atomicExch(&block.failed, 1u);
   FailureRecord& record = mesh.host->records[mesh.rank];
   record.failure = failure;
   record.name = mesh.name;
@@ -170,7 +173,7 @@ __device__ inline bool exchange(const Mesh& mesh, const Turn& turn) {
 
 /// At the end of a kernel that exchanged: the next one goes on from here.
 __device__ inline void finish_exchanges(const Mesh& mesh, const Turn& turn) {
-  if (threadIdx.x == 0) state_of(mesh, mesh.rank).steps[blockIdx.x].exchanges = turn.exchanges;
+  if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[blockIdx.x].exchanges = turn.exchanges;
 }
 
 }  // namespace shoal::collectives::p2p

@@ -1,12 +1,15 @@
-// The kernels of the p2p communicator, each queued by one function: one rank's side, on that rank's stream, without
-// waiting. Every rank must queue the same with the same counts. Their steps and bytes: docs/p2p.md.
+// The kernels of the p2p communicator, each queued by one function: one rank's side, on that rank's stream,
+// without waiting. Every rank must queue the same with the same counts. Their steps and bytes: docs/p2p.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include "collectives/p2p/slots.h"
+#include "devices/cuda/op_kernel.h"
 
 namespace shoal::collectives::p2p {
+
+namespace cuda = shoal::cuda;
 
 /// What is summed, and how it travels.
 enum class Element : uint8_t { kF32, kF32AsBF16, kF16, kBF16, kI32 };
@@ -27,14 +30,17 @@ constexpr int64_t one_shot_capacity(Element element, int blocks) {
   return static_cast<int64_t>(blocks) * kPackets * (kPacketDataBytes / wire_bytes(element));
 }
 /// count > 0; `out` may be `in`.
-void all_reduce_one_shot(cudaStream_t stream, const Mesh& mesh, const Reduction& reduction, int64_t count);
-void all_reduce_two_shot(cudaStream_t stream, const Mesh& mesh, const Reduction& reduction, int64_t count);
+void all_reduce_one_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
+                         int64_t count);
+void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
+                         int64_t count);
 
 /// Elements for each rank, in rank order.
 struct Parts {
   int64_t count[kMaxRanks];
 };
-void reduce_scatter(cudaStream_t stream, const Mesh& mesh, const Reduction& reduction, const Parts& parts);
+void reduce_scatter(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
+                    const Parts& parts);
 
 /// Which bytes of `in` go to each rank, and which bytes of `out` come from each, this rank included.
 struct Routes {
@@ -45,7 +51,7 @@ struct Routes {
   int64_t most_bytes;  ///< of any rank to any other: the same on all ranks
 };
 /// The collectives that do not sum.
-void move(cudaStream_t stream, const Mesh& mesh, const void* in, void* out, const Routes& routes);
+void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, void* out, const Routes& routes);
 
 /// sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows. f32 in memory. The
 /// pointers `sum` and `normed` may be that of `in` or `residual`, but not equal; `weight` may be null,
@@ -65,7 +71,7 @@ struct NormReduction {
 constexpr int64_t norm_capacity(Element element) {
   return one_shot_capacity(element, 1) < 8192 ? one_shot_capacity(element, 1) : 8192;
 }
-void all_reduce_norm(cudaStream_t stream, const Mesh& mesh, const NormReduction& reduction);
+void all_reduce_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction);
 
 /// Loads the kernels on the current GPU. CUDA loads a kernel when it is first used, and may wait for all work of the
 /// GPU to do so, which another rank's kernel that waits for this very one would never let happen.

@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void move(cudaStream_t stream, const Mesh& mesh, const void* in, void* out, const Routes& routes) {
+void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, void* out, const Routes& routes) {
   constexpr int64_t kLeastBytes = 8192;  // 16 for each thread
   const int64_t most = static_cast<int64_t>(2 * mesh.layout.lane_bytes());
   const int64_t even = divide_up(divide_up(routes.most_bytes, mesh.layout.blocks), 16) * 16;
   const int64_t chunk = std::clamp(even, kLeastBytes, most);
   const int64_t chunks = std::max<int64_t>(divide_up(routes.most_bytes, chunk), 1);
   const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(chunks, mesh.layout.blocks)));
-  cuda::launch(stream, move_kernel, blocks, dim3(kThreads), 0, mesh, static_cast<const uint8_t*>(in),
+  cuda::launch(context.stream, move_kernel, blocks, dim3(kThreads), 0, mesh, static_cast<const uint8_t*>(in),
                static_cast<uint8_t*>(out), routes, chunk, chunks);
 }
 

@@ -38,6 +38,20 @@ std::vector<Place> checked(std::span<const Place> places) {
   return {places.begin(), places.end()};
 }
 
+/// What kernels choose by, for each rank.
+std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places) {
+  std::vector<cuda::LaunchContext> contexts;
+  for (const Place& place : places) {
+    int major = 0, minor = 0;
+    cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, place.gpu), place.device_name,
+                "query");
+    cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, place.gpu), place.device_name,
+                "query");
+    contexts.push_back({place.stream, {.gpu = place.gpu, .compute_capability = major * 10 + minor}});
+  }
+  return contexts;
+}
+
 void require_peers(std::span<const int> gpus, VerifyPeer verify) {
   const std::vector<std::string> problems = verify_peers(gpus, verify);
   require<DeviceError>(problems.empty(),
@@ -154,6 +168,7 @@ class P2pCommunicator::Memory {
 
 P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& options, const P2pOptions& p2p)
     : places_(checked(places)),
+      contexts_(contexts_of(places)),
       options_(p2p),
       timeout_(options.timeout),
       share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks)),
@@ -215,19 +230,19 @@ void P2pCommunicator::launch(int rank, const Call& call) {
   const cuda::CurrentGpu current(places_[rank].gpu);
   if (size() == 1) return launch_alone(call);
   const auto gate = cuda::launch_waiting_kernels();
-  const cudaStream_t stream = places_[rank].stream;
+  const cuda::LaunchContext& context = contexts_[rank];
   const uint32_t signature =
       sign(static_cast<uint32_t>(call.kind), {static_cast<int64_t>(call.dtype), call.count, call.root}, call.counts);
   const Mesh mesh = this->mesh(rank, call.what, signature);
   if (!info(call.kind).sums) {
     const Routes routes = this->routes(rank, call);
-    if (routes.most_bytes > 0) move(stream, mesh, call.in, call.out, routes);
+    if (routes.most_bytes > 0) move(context, mesh, call.in, call.out, routes);
   } else if (info(call.kind).out == Extent::kMessage) {
     all_reduce(rank, mesh, call);
   } else {
     Parts parts{};
     for (int to = 0; to < size(); ++to) parts.count[to] = elements_out(call.kind, call.amounts(size()), to);
-    reduce_scatter(stream, mesh, {element(call.dtype), call.in, call.out}, parts);
+    reduce_scatter(context, mesh, {element(call.dtype), call.in, call.out}, parts);
   }
   check_launch(rank, name_of(call.kind), call.what);
 }
@@ -239,7 +254,7 @@ void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view
   reduction.element = element(DType::kF32);
   const uint32_t signature = sign(kNormKind, {reduction.row, reduction.rows});
   const auto gate = cuda::launch_waiting_kernels();
-  all_reduce_norm(places_[rank].stream, mesh(rank, what, signature), reduction);
+  all_reduce_norm(contexts_[rank], mesh(rank, what, signature), reduction);
   check_launch(rank, kNormName, what);
 }
 
@@ -265,7 +280,7 @@ void P2pCommunicator::all_reduce(int rank, const Mesh& mesh, const Call& call) {
   if (call.count == 0) return;
   const Reduction reduction{element(call.dtype), call.in, call.out};
   const auto launch = is_one_shot(call.count, reduction.element) ? all_reduce_one_shot : all_reduce_two_shot;
-  launch(places_[rank].stream, mesh, reduction, call.count);
+  launch(contexts_[rank], mesh, reduction, call.count);
 }
 
 Routes P2pCommunicator::routes(int rank, const Call& call) const {

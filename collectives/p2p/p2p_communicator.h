@@ -107,6 +107,7 @@ class P2pCommunicator {
   void check_launch(int rank, std::string_view kind, std::string_view what) const;
 
   const std::vector<Place> places_;
+  const std::vector<cuda::LaunchContext> contexts_;  ///< of each rank
   const P2pOptions options_;
   const std::chrono::nanoseconds timeout_;
   const BlockShare share_;

@@ -1,7 +1,14 @@
-// Packets: 16 bytes with 8 bytes of data and the flag in them, for messages so small that a second message with the
-// flag, and the wait for the first, would be most of their time. Each half {4 bytes of data, flag} is one 64-bit word,
+// Small messages in packets that carry their own flag: a block neither waits for its stores nor for a flag behind them,
+// which, when the data come first, would be most of their time. Each half {4 bytes of data, flag} is one 64-bit word,
 // which arrives in one piece; a reader that sees both flags has all data. A kernel sends packets once: one step of its
-// blocks. Device code.
+// blocks. Packet `slot` of a thread is number slot * kThreads + threadIdx.x of its block, so that those of a warp lie
+// side by side. A thread holds its packets in registers, sends all, and then looks for those of its peers together, so
+// that they cost one latency. Device code.
+//
+//   uint32_t words[kSlots][2];                                // encoded before begin(), as loads take time
+//   send_packets(mesh, turn, words, count);
+//   if (!sum_packets<T, W, kCount>(mesh, turn, words, count, take)) ...   // failed
+//   finish_packets(mesh, turn);
 #pragma once
 
 #include "collectives/p2p/flags.h"
@@ -9,90 +16,169 @@
 
 namespace shoal::collectives::p2p {
 
-/// Packet `index` of this step, from rank `from`, in the memory of rank `to`.
-__device__ inline uint8_t* packet(const Mesh& mesh, const Turn& turn, int to, int from, int index) {
-  return mesh.memory[to] + mesh.layout.packets(turn.packets & 1, blockIdx.x, from) + static_cast<size_t>(index) * 16;
+/// Packets of a thread in a step, at most.
+inline constexpr int kMostSlots = kPackets / kThreads;
+static_assert(kPackets % kThreads == 0);
+
+/// This thread's packets of a step, from rank `from`, in the memory of rank `to`.
+struct Packets {
+  uint8_t* first;
+
+  __device__ Packets(const Mesh& mesh, const Turn& turn, int to, int from)
+      : first(mesh.memory[to] + mesh.layout.packets(turn.packets & 1, blockIdx.x, from) + threadIdx.x * kPacketBytes) {}
+  __device__ uint8_t* operator[](int slot) const { return first + slot * (kThreads * kPacketBytes); }
+};
+
+/// One packet; a kernel that has a result early may send it alone.
+__device__ inline void send_packet(uint8_t* packet, uint32_t flag, const uint32_t (&data)[2]) {
+  const uint64_t upper = static_cast<uint64_t>(flag) << 32;
+  store_pair(packet, upper | data[0], upper | data[1]);
 }
 
-__device__ inline void send_packet(const Mesh& mesh, const Turn& turn, int to, int index, const uint32_t (&data)[2]) {
-  const uint64_t flag = static_cast<uint64_t>(flag_of(mesh, turn.packets)) << 32;
-  store_pair(packet(mesh, turn, to, mesh.rank, index), flag | data[0], flag | data[1]);
+/// Puts a pack into the packets that hold the thread's pack number `index`.
+template <class W, class T, int kCount, int kSlots>
+__device__ inline void encode_packets(const Pack<T, kCount>& pack, uint32_t (&words)[kSlots][2], int index) {
+  constexpr int kWords = kCount * static_cast<int>(sizeof(W)) / 4;
+  uint32_t encoded[kWords];
+  encode<W>(pack, encoded);
+#pragma unroll
+  for (int word = 0; word < kWords; ++word) words[index * kWords / 2 + word / 2][word % 2] = encoded[word];
 }
-__device__ inline void send_packet_to_all(const Mesh& mesh, const Turn& turn, int index, const uint32_t (&data)[2]) {
-  // Each rank begins with its right neighbour, so that not all write to one GPU at a time.
+
+/// Calls send(Packets) for each peer. Each rank begins with its right neighbour, so that not all write to one GPU at a
+/// time.
+template <class Send>
+__device__ inline void for_each_peer(const Mesh& mesh, const Turn& turn, const Send& send) {
+#pragma unroll 1
   for (int i = 1; i < mesh.layout.ranks; ++i) {
     const int to = mesh.rank + i;
-    send_packet(mesh, turn, to < mesh.layout.ranks ? to : to - mesh.layout.ranks, index, data);
+    send(Packets(mesh, turn, to < mesh.layout.ranks ? to : to - mesh.layout.ranks, mesh.rank));
   }
 }
 
-/// After the block has sent `count` packets: in some steps it fills the rest too, so that flags do not grow so old that
-/// they come again (flag_of()).
-__device__ inline void refresh_packets(const Mesh& mesh, const Turn& turn, int count) {
-  if (turn.packets % kRefreshSteps >= 2) return;
-  const uint32_t nothing[2] = {0, 0};
-  for (int i = count + static_cast<int>(threadIdx.x); i < kPackets; i += kThreads) {
-    send_packet_to_all(mesh, turn, i, nothing);
-  }
-}
-
-/// True if the packet is there; its data then.
-__device__ inline bool look_at_packet(const Mesh& mesh, const Turn& turn, int from, int index, uint32_t (&data)[2]) {
-  uint64_t low, high;
-  load_pair(packet(mesh, turn, mesh.rank, from, index), low, high);
-  data[0] = static_cast<uint32_t>(low);
-  data[1] = static_cast<uint32_t>(high);
+/// Sends the thread's first `count` packets to all peers. In some steps also the rest, without data, so that flags do
+/// not grow so old that they come again (flag_of()).
+template <int kSlots>
+__device__ inline void send_packets(const Mesh& mesh, const Turn& turn, const uint32_t (&words)[kSlots][2], int count) {
   const uint32_t flag = flag_of(mesh, turn.packets);
-  return static_cast<uint32_t>(low >> 32) == flag && static_cast<uint32_t>(high >> 32) == flag;
+  for_each_peer(mesh, turn, [&](const Packets& packets) {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      if (slot < count) send_packet(packets[slot], flag, words[slot]);
+    }
+  });
+  if (turn.packets % kRefreshSteps >= 2) return;
+  for_each_peer(mesh, turn, [&](const Packets& packets) {
+    for (int slot = count; slot < kMostSlots; ++slot) send_packet(packets[slot], flag, {0, 0});
+  });
 }
 
-/// Which ranks have not sent the packet.
-__device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, int index) {
+/// Which ranks have not sent all of the thread's packets.
+__device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, int count) {
+  const uint32_t flag = flag_of(mesh, turn.packets);
   uint32_t mask = 0;
   for (int rank = 0; rank < mesh.layout.ranks; ++rank) {
-    uint32_t data[2];
-    if (rank != mesh.rank && !look_at_packet(mesh, turn, rank, index, data)) mask |= 1u << rank;
+    const Packets packets(mesh, turn, mesh.rank, rank);
+    for (int slot = 0; slot < count && rank != mesh.rank; ++slot) {
+      uint64_t low, high;
+      load_pair(packets[slot], low, high);
+      if (low >> 32 != flag || high >> 32 != flag) mask |= 1u << rank;
+    }
   }
   return mask;
 }
 
-/// Waits for the packet of all peers and adds them, and the own addend, in rank order. False: failed.
-template <class T, class W, int kCount>
-__device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, int index, const Pack<T, kCount>& own,
-                                   Pack<T, kCount>& sum) {
-  constexpr int kGroup = 4;  // ranks whose packets are on their way together
-  const auto missing = [&] { return missing_packets(mesh, turn, index); };
-  for (int first = 0; first < mesh.layout.ranks; first += kGroup) {
-    uint32_t data[kGroup][2];
+/// Slots [kFirst, kFirst + kSlots) of the thread's packets from ranks [first, first + kRanks). What there is not, and
+/// what is from the own rank, counts as being there.
+template <int kRanks, int kFirst, int kSlots>
+struct Arrivals {
+  uint64_t halves[kRanks][kSlots][2];
+
+  /// False: failed.
+  __device__ bool wait(const Mesh& mesh, const Turn& turn, int first, int count) {
+    const uint32_t flag = flag_of(mesh, turn.packets);
+    for_all([&](uint64_t& half) { half = static_cast<uint64_t>(flag) << 32; });
     Patience patience;
     while (true) {
-      bool all = true;
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        const int from = first + i;
-        if (from < mesh.layout.ranks && from != mesh.rank) all &= look_at_packet(mesh, turn, from, index, data[i]);
-      }
-      if (all) break;
-      if (patience.is_over(mesh, turn, missing)) return false;
+      look(mesh, turn, first, count);
+      uint32_t differences = 0;
+      for_all([&](uint64_t half) { differences |= static_cast<uint32_t>(half >> 32) ^ flag; });
+      if (differences == 0) return true;
+      if (patience.is_over(mesh, turn, [&] { return missing_packets(mesh, turn, count); })) return false;
     }
+  }
+
+ private:
+  template <class Function>
+  __device__ void for_all(const Function& function) {
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
+    for (int i = 0; i < kRanks; ++i) {
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) function(halves[i][slot][0]), function(halves[i][slot][1]);
+    }
+  }
+  /// All loads first: none waits for another.
+  __device__ void look(const Mesh& mesh, const Turn& turn, int first, int count) {
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i) {
       const int from = first + i;
-      if (from >= mesh.layout.ranks) break;
-      const Pack<T, kCount> addend = from == mesh.rank ? own : decode<T, W, kCount>(data[i]);
-      if (from == 0) {
-        sum = addend;
-      } else {
-        sum.add(addend);
+      if (from >= mesh.layout.ranks || from == mesh.rank) continue;
+      const Packets packets(mesh, turn, mesh.rank, from);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        if (kFirst + slot < count) load_pair(packets[kFirst + slot], halves[i][slot][0], halves[i][slot][1]);
       }
     }
   }
-  return true;
+};
+
+/// Waits for the thread's first `count` packets of all peers and adds what is in them and in the own ones, `words`, in
+/// rank order; calls take(i, sum) for each pack. False: failed. From pack kPack on; as many at a time as registers
+/// allow.
+template <class T, class W, int kCount, int kPack = 0, int kSlots, class Take>
+__device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uint32_t (&words)[kSlots][2], int count,
+                                   const Take& take) {
+  constexpr int kSlotsOfPack = kCount * static_cast<int>(sizeof(W)) / kPacketDataBytes;
+  constexpr int kSlotsTogether = kSlots < 4 ? kSlots : 4, kRanks = 8 / kSlotsTogether;
+  constexpr int kFirst = kPack * kSlotsOfPack, kPacks = kSlotsTogether / kSlotsOfPack;
+  Pack<T, kCount> sums[kPacks];
+  for (int first = 0; first < mesh.layout.ranks; first += kRanks) {
+    Arrivals<kRanks, kFirst, kSlotsTogether> arrivals;
+    if (!arrivals.wait(mesh, turn, first, count)) return false;
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i) {
+      const int from = first + i;
+      if (from >= mesh.layout.ranks) break;
+#pragma unroll
+      for (int pack = 0; pack < kPacks; ++pack) {
+        uint32_t addend[kSlotsOfPack * 2];
+#pragma unroll
+        for (int word = 0; word < kSlotsOfPack * 2; ++word) {
+          const int slot = pack * kSlotsOfPack + word / 2;
+          addend[word] = from == mesh.rank ? words[kFirst + slot][word % 2]
+                                           : static_cast<uint32_t>(arrivals.halves[i][slot][word % 2]);
+        }
+        const Pack<T, kCount> decoded = decode<T, W, kCount>(addend);
+        if (from == 0) {
+          sums[pack] = decoded;
+        } else {
+          sums[pack].add(decoded);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int pack = 0; pack < kPacks; ++pack) take(kPack + pack, sums[pack]);
+  if constexpr (kFirst + kSlotsTogether < kSlots) {
+    return sum_packets<T, W, kCount, kPack + kPacks>(mesh, turn, words, count, take);
+  } else {
+    return true;
+  }
 }
 
 /// At the end of a kernel that sent packets.
 __device__ inline void finish_packets(const Mesh& mesh, const Turn& turn) {
-  if (threadIdx.x == 0) state_of(mesh, mesh.rank).steps[blockIdx.x].packets = turn.packets + 1;
+  if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[blockIdx.x].packets = turn.packets + 1;
 }
 
 }  // namespace shoal::collectives::p2p

@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(kThreads, 1) reduce_scatter_kernel(Mesh mesh, 
 
 }  // namespace
 
-void reduce_scatter(cudaStream_t stream, const Mesh& mesh, const Reduction& reduction, const Parts& parts) {
+void reduce_scatter(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
+                    const Parts& parts) {
   with_types(reduction.element, [&]<class T, class W>(Types<T, W>) {
     constexpr int64_t kPack = kElements<W, 16>;
     constexpr int64_t kLeastPacks = 64;
@@ -64,7 +65,7 @@ void reduce_scatter(cudaStream_t stream, const Mesh& mesh, const Reduction& redu
     scatter.chunks = divide_up(most, scatter.chunk);
     if (scatter.chunks == 0) return;
     const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(scatter.chunks, mesh.layout.blocks)));
-    cuda::launch(stream, reduce_scatter_kernel<T, W>, blocks, dim3(kThreads), 0, mesh,
+    cuda::launch(context.stream, reduce_scatter_kernel<T, W>, blocks, dim3(kThreads), 0, mesh,
                  static_cast<const T*>(reduction.in), static_cast<T*>(reduction.out), scatter);
   });
 }

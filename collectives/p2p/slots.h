@@ -1,8 +1,8 @@
 // The memory through which the ranks of a P2pCommunicator meet: one block of it on each rank's GPU, written by all
 // ranks.
 //
-//   RankState | lanes   [parity 2][block][from rank] 2 x lane_bytes  data of exchanges (flags.h)
-//             | packets [parity 2][block][from rank] kPackets x 16   data with flags in it (packets.h)
+//   RankState | packets [parity 2][block][from rank] kPackets x 16   data with flags in it (packets.h)
+//             | lanes   [parity 2][block][from rank] 2 x lane_bytes  data of exchanges (flags.h)
 //
 // Everything is there twice and used in turn (the parity of a block's step): a rank that is one step ahead writes the
 // other half. It cannot be two ahead, because in every step every block gets a flag from the same block of all other
@@ -19,7 +19,7 @@ inline constexpr int kMaxBlocks = 16;  ///< of one rank's kernel
 inline constexpr int kThreads = 512;   ///< of a block
 
 /// Bytes that all ranks together may send to one block of one rank in one step, in each of two lanes.
-inline constexpr size_t kLaneBytesOfBlock = 256 * 1024;
+inline constexpr uint32_t kLaneBytesOfBlock = 256 * 1024;
 /// Packets that each rank may send to one block of one rank in one step.
 inline constexpr int kPackets = 4096;
 inline constexpr int kPacketBytes = 16;
@@ -27,19 +27,21 @@ inline constexpr int kPacketDataBytes = 8;
 /// Every kRefreshSteps steps, in two successive ones, a block fills all its packets, so that no flag in them is older.
 inline constexpr uint32_t kRefreshSteps = 1 << 14;
 
-/// Steps that a block has made; kept by the kernels themselves, so that a captured kernel goes on where the last ended.
-struct BlockSteps {
-  uint32_t exchanges;
-  uint32_t packets;
+/// What a block has to know when it begins, in one access. The steps that it has made are counted by the kernels
+/// themselves, so that a captured kernel goes on where the last ended.
+struct alignas(16) BlockState {
+  uint32_t failed;      ///< RankState::failed, written to every block's
+  uint32_t operations;  ///< begun by this rank; only block 0 counts
+  uint32_t exchanges;   ///< steps
+  uint32_t packets;     ///< steps
 };
 
 struct alignas(256) RankState {  // as cudaMalloc aligns
   uint32_t failed;               ///< set by the first thread of this rank's kernels that gives up
-  uint32_t operations;           ///< begun by this rank; block 0 counts
   /// Number of the rank's latest operation and its signature (operations << 32 | signature), for others to read when
   /// they have waited for long, and a word that is not used.
   alignas(16) uint64_t post[2];
-  BlockSteps steps[kMaxBlocks];
+  BlockState blocks[kMaxBlocks];
   /// [parity][block][from]: signature and number of the step up to which `from` has sent.
   uint32_t flags[2][kMaxBlocks][kMaxRanks];
 };
@@ -64,24 +66,26 @@ struct HostWords {
   FailureRecord records[kMaxRanks];
 };
 
-/// Where things lie in a rank's memory. Example: 2 ranks, 16 blocks: 4 KiB + 2 * 16 * 512 KiB + 2 * 16 * 2 * 64 KiB.
+/// Where things lie in a rank's memory. Example: 2 ranks, 16 blocks: 4 KiB + 2 * 16 * 2 * 64 KiB + 2 * 16 * 512 KiB.
+/// 48 MiB at most, so that kernels reckon in 32 bits.
 struct Layout {
   int ranks;
   int blocks;
 
   /// Of one lane of one sender.
-  constexpr size_t lane_bytes() const { return kLaneBytesOfBlock / ranks / 256 * 256; }
-  constexpr size_t lanes(uint32_t parity, int block, int from) const {
-    return sizeof(RankState) + index(parity, block, from) * 2 * lane_bytes();
+  constexpr uint32_t lane_bytes() const { return kLaneBytesOfBlock / static_cast<uint32_t>(ranks) / 256 * 256; }
+  constexpr uint32_t packets(uint32_t parity, uint32_t block, int from) const {
+    return sizeof(RankState) + index(parity, block, from) * (kPackets * kPacketBytes);
   }
-  constexpr size_t packets(uint32_t parity, int block, int from) const {
-    return lanes(2, 0, 0) + index(parity, block, from) * kPackets * kPacketBytes;
+  constexpr uint32_t lanes(uint32_t parity, uint32_t block, int from) const {
+    return packets(2, 0, 0) + index(parity, block, from) * 2 * lane_bytes();
   }
-  constexpr size_t bytes() const { return packets(2, 0, 0); }
+  constexpr size_t bytes() const { return lanes(2, 0, 0); }
 
  private:
-  constexpr size_t index(uint32_t parity, int block, int from) const {
-    return (static_cast<size_t>(parity) * blocks + block) * ranks + from;
+  constexpr uint32_t index(uint32_t parity, uint32_t block, int from) const {
+    return (parity * static_cast<uint32_t>(blocks) + block) * static_cast<uint32_t>(ranks) +
+           static_cast<uint32_t>(from);
   }
 };
 

@@ -107,7 +107,8 @@ __device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]
 }
 
 /// An array of elements in memory, read and written in packs; whole ones in wide accesses where it is aligned to 16.
-template <class T>
+/// kWhole: it is, and no pack goes over its end.
+template <class T, bool kWhole = false>
 struct Array {
   T* data;
   bool aligned;
@@ -118,19 +119,19 @@ struct Array {
   template <int kCount>
   __device__ Pack<std::remove_const_t<T>, kCount> load(int64_t first, int64_t end) const {
     using Element = std::remove_const_t<T>;
-    if (aligned && first + kCount <= end) {
+    if (is_whole<kCount>(first, end)) {
       uint32_t words[kCount * sizeof(T) / 4];
       load_words<kCount * sizeof(T)>(data + first, words);
       return decode<Element, Element, kCount>(words);
     }
     Pack<Element, kCount> pack;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) pack.x[i] = first + i < end ? widen(data[first + i]) : Sum<Element>{0};
+    for (int i = 0; i < kCount; ++i) pack.x[i] = !kWhole && first + i < end ? widen(data[first + i]) : Sum<Element>{0};
     return pack;
   }
   template <int kCount>
   __device__ void store(int64_t first, int64_t end, const Pack<T, kCount>& pack) const {
-    if (aligned && first + kCount <= end) {
+    if (is_whole<kCount>(first, end)) {
       uint32_t words[kCount * sizeof(T) / 4];
       encode<T>(pack, words);
       store_words<kCount * sizeof(T)>(data + first, words);
@@ -138,8 +139,14 @@ struct Array {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (first + i < end) data[first + i] = narrow<T>(pack.x[i]);
+      if (!kWhole && first + i < end) data[first + i] = narrow<T>(pack.x[i]);
     }
+  }
+
+ private:
+  template <int kCount>
+  __device__ bool is_whole(int64_t first, int64_t end) const {
+    return kWhole ? first < end : aligned && first + kCount <= end;
   }
 };
 

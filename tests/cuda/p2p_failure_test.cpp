@@ -193,32 +193,35 @@ class P2pFlags : public testing::Test {
     for (const DeviceBytes& memory : memory_) {
       Bytes bytes(sizeof steps);
       std::memcpy(bytes.data(), &steps, sizeof steps);
-      memory.set(bytes, offsetof(RankState, steps) + offsetof(BlockSteps, packets));
+      memory.set(bytes, offsetof(RankState, blocks) + offsetof(BlockState, packets));
     }
+  }
+  /// One rank's side of an all_reduce of one element.
+  void launch(int rank, uint32_t signature = 0xabcd, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
+    Mesh mesh{};
+    for (int peer = 0; peer < 2; ++peer) mesh.memory[peer] = reinterpret_cast<uint8_t*>(memory_[peer].data());
+    mesh.host = host_;
+    mesh.timeout_ns = static_cast<uint64_t>(timeout.count());
+    mesh.layout = kLayout;
+    mesh.rank = rank;
+    mesh.signature = signature;
+    void* const data = data_[rank].data();
+    all_reduce_one_shot({rig_.stream(rank), {}}, mesh, {Element::kF32, data, data}, 1);
   }
   /// An all_reduce of one element; its result on rank 0.
   float sum(float a, float b) {
     data_[0].set(encode(DType::kF32, {a}));
     data_[1].set(encode(DType::kF32, {b}));
-    for (int rank = 0; rank < 2; ++rank) {
-      Mesh mesh{};
-      for (int peer = 0; peer < 2; ++peer) mesh.memory[peer] = reinterpret_cast<uint8_t*>(memory_[peer].data());
-      mesh.host = host_;
-      mesh.timeout_ns = 60'000'000'000;
-      mesh.layout = kLayout;
-      mesh.rank = rank;
-      mesh.signature = 0xabcd;
-      all_reduce_one_shot(rig_.stream(rank), mesh, {Element::kF32, data_[rank].data(), data_[rank].data()}, 1);
-    }
+    for (int rank = 0; rank < 2; ++rank) launch(rank);
     rig_.synchronize();
     float result = 0;
     const Bytes bytes = data_[0].get(0, sizeof result);
     std::memcpy(&result, bytes.data(), sizeof result);
     return result;
   }
-  /// The flags of all packets that rank 1 sent to rank 0 in steps of a parity.
-  std::vector<uint32_t> flags(uint32_t parity) {
-    const Bytes bytes = memory_[0].get(kLayout.packets(parity, 0, 1), kPackets * kPacketBytes);
+  /// The flags of all packets that a rank sent to the other one in steps of a parity.
+  std::vector<uint32_t> flags(uint32_t parity, int from = 1) {
+    const Bytes bytes = memory_[1 - from].get(kLayout.packets(parity, 0, from), kPackets * kPacketBytes);
     std::vector<uint32_t> flags(kPackets * 2);
     for (size_t i = 0; i < flags.size(); ++i) std::memcpy(&flags[i], bytes.data() + i * 8 + 4, 4);
     return flags;
@@ -232,14 +235,25 @@ class P2pFlags : public testing::Test {
 TEST_F(P2pFlags, AreRefreshedBeforeTheirNumbersComeAgain) {
   constexpr uint32_t kSignature = 0xabcdu << 16;
   set_steps(kRefreshSteps - 1);
-  EXPECT_EQ(sum(1, 2), 3);  // sends one packet of parity 1
-  EXPECT_THAT(flags(1), testing::Contains(kSignature | (kRefreshSteps - 1)).Times(2));
+  EXPECT_EQ(sum(1, 2), 3);  // sends two packets of parity 1: 16 bytes of elements
+  EXPECT_THAT(flags(1), testing::Contains(kSignature | (kRefreshSteps - 1)).Times(4));
   EXPECT_EQ(sum(3, 4), 7);
   EXPECT_THAT(flags(0), Each(kSignature | kRefreshSteps));
   EXPECT_EQ(sum(5, 6), 11);
   EXPECT_THAT(flags(1), Each(kSignature | (kRefreshSteps + 1)));
   EXPECT_EQ(sum(7, 8), 15);
-  EXPECT_THAT(flags(0), testing::Contains(kSignature | (kRefreshSteps + 2)).Times(2));
+  EXPECT_THAT(flags(0), testing::Contains(kSignature | (kRefreshSteps + 2)).Times(4));
+}
+
+TEST_F(P2pFlags, OfARankThatHasFailedAreSentNoMore) {
+  launch(0, 0xabcd, std::chrono::milliseconds(1));  // rank 1 does not come
+  rig_.synchronize();
+  EXPECT_EQ(host_->records[0].failure, Failure::kTimeOut);
+  EXPECT_THAT(flags(0, 0), testing::Contains(0xabcdu << 16));
+  __atomic_store_n(&host_->abort, 0, __ATOMIC_RELEASE);  // so that only the rank itself knows
+  launch(0, 0x1234, std::chrono::milliseconds(1));
+  rig_.synchronize();
+  EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x1234u << 16)));
 }
 
 TEST_F(P2pFlags, GoOnWhenNumbersWrapAround) {

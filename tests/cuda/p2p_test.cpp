@@ -46,8 +46,9 @@ TEST_P(P2pTest, AllReduceOfEveryDType) {
 TEST_P(P2pTest, BothFormsOfAllReduceTakeAnyCount) {
   Rig one_shot(ranks(), GetParam().gpus, {.thresholds = kAlwaysOneShot});
   Rig two_shot(ranks(), GetParam().gpus, {.thresholds = kNeverOneShot});
-  for (int64_t count : {1, 3, 1000, 4097, 8192}) {
+  for (int64_t count : {1, 3, 1000, 4097, 8192, 16'384}) {
     run(one_shot, all_reduce_case(ranks(), DType::kF32, count));
+    run(one_shot, all_reduce_case(ranks(), DType::kF16, count));
     run(two_shot, all_reduce_case(ranks(), DType::kF32, count));
     run(two_shot, all_reduce_case(ranks(), DType::kBF16, count));
   }
@@ -261,7 +262,7 @@ TEST_P(P2pTest, SumsAreMadeInRankOrder) {
         return x;
       };
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-        constexpr int64_t kCount = 2013;
+        constexpr int64_t kCount = 10'013;  // several packs of a thread
         std::mt19937 random(11);
         std::normal_distribution<float> normal(0.0f, 100.0f);
         Case test(CollectiveCase{.kind = Collective::kAllReduce, .dtype = dtype, .count = kCount});
@@ -323,8 +324,9 @@ class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
   struct Result {
     std::vector<float> sum, normed;
   };
-  /// Runs it with and without a weight, in place (sum over residual, normed over in) and not.
-  void run(int64_t row, int64_t rows, bool has_weight, bool in_place, bool wants_sum = true) {
+  /// Runs it with and without a weight, in place (sum over residual, normed over in) and not; `shift`: bytes by which
+  /// everything is out of alignment.
+  void run(int64_t row, int64_t rows, bool has_weight, bool in_place, bool wants_sum = true, size_t shift = 0) {
     const auto [ranks, bf16_wire] = GetParam();
     Rig rig(ranks, 1, {.bf16_wire = bf16_wire});
     std::mt19937 random(5);
@@ -340,8 +342,8 @@ class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
     for (int rank = 0; rank < ranks; ++rank) {
       ins.push_back(draw(row * rows));
       const auto place = [&](std::vector<DeviceBytes>& where, const std::vector<float>& numbers) {
-        where.emplace_back(0, numbers.size() * 4);
-        where.back().set(encode(DType::kF32, numbers));
+        where.emplace_back(0, numbers.size() * 4 + shift);
+        where.back().set(encode(DType::kF32, numbers), shift);
       };
       place(in_memory, ins.back());
       place(residual_memory, residual);
@@ -349,7 +351,8 @@ class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
       place(sum_memory, std::vector<float>(row * rows));
       place(norm_memory, std::vector<float>(row * rows));
     }
-    const auto floats = [](const DeviceBytes& memory) { return reinterpret_cast<float*>(memory.data()); };
+    const auto floats = [&](const DeviceBytes& memory) { return reinterpret_cast<float*>(memory.data() + shift); };
+    const auto bytes = [&](const DeviceBytes& memory) { return memory.get(shift, row * rows * sizeof(float)); };
     for (int rank = 0; rank < ranks; ++rank) {
       NormReduction work{.in = floats(in_memory[rank]),
                          .residual = floats(residual_memory[rank]),
@@ -363,12 +366,12 @@ class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
       rig.communicator().launch(rank, work, "x");
     }
     rig.synchronize_and_check();
-    const Bytes sums = wants_sum ? (in_place ? residual_memory : sum_memory)[0].get() : Bytes();
-    const Bytes normed = (in_place ? in_memory : norm_memory)[0].get();
+    const Bytes sums = wants_sum ? bytes((in_place ? residual_memory : sum_memory)[0]) : Bytes();
+    const Bytes normed = bytes((in_place ? in_memory : norm_memory)[0]);
     verify(ins, residual, has_weight ? weight : std::vector<float>(row, 1.0f), row, sums, normed);
     for (int rank = 1; rank < ranks; ++rank) {
-      EXPECT_TRUE(!wants_sum || (in_place ? residual_memory : sum_memory)[rank].get() == sums) << rank;
-      EXPECT_TRUE((in_place ? in_memory : norm_memory)[rank].get() == normed) << rank;
+      EXPECT_TRUE(!wants_sum || bytes((in_place ? residual_memory : sum_memory)[rank]) == sums) << rank;
+      EXPECT_TRUE(bytes((in_place ? in_memory : norm_memory)[rank]) == normed) << rank;
     }
   }
   static void verify(const std::vector<std::vector<float>>& ins, const std::vector<float>& residual,
@@ -399,6 +402,8 @@ TEST_P(P2pNormTest, IsTheSumAndItsNorm) {
   run(4096, 1, true, false);
   run(4096, 3, true, true);
   run(8192, 1, false, false);
+  run(5124, 2, true, true);  // whole quads, which not all threads have
+  run(4096, 1, true, true, true, 4);
   run(63, 21, true, false);  // more rows than blocks, of odd length
   run(1, 2, true, false);
   run(257, 18, true, true, false);  // the sum is not wanted
