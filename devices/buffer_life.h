@@ -19,6 +19,7 @@ struct alignas(64) BufferLife {
 class BufferRef {
  public:
   explicit BufferRef(BufferLife& life) : life_(&life), generation_(life.generation) {}
+  bool operator==(const BufferRef&) const = default;
   bool is_there() const { return life_->generation.load(std::memory_order_acquire) == generation_; }
   /// False: it has gone, and nothing is held.
   bool hold() const {

@@ -142,6 +142,7 @@ class Planner {
     int slot;
     size_t size;
     bool is_workspace;
+    size_t offset = 0;  ///< in the slot
   };
   /// Of the bytes that a node or an input owns.
   struct Life {
@@ -193,6 +194,7 @@ class Planner {
   // A range that is part of a graph places the inputs that its nodes use.
   void assign_inputs() {
     for (const LateInput& late : options_.late) assign_late(late);
+    slot_of_small_.clear();
     const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
     for (Tensor* input : range_.graph->inputs()) {
       if (is_whole && awaits_slot(*input)) assign_new(*input, range_.begin, range_.end);
@@ -212,8 +214,25 @@ class Planner {
   void assign_late(const LateInput& late) {
     check(late.segment >= 0 && static_cast<size_t>(late.segment) <= options_.cuts.size(),
           "{} is written before segment {} of {}", late.input->name, late.segment, options_.cuts.size() + 1);
+    if (!awaits_slot(*late.input)) return;
     const int first = begin_of(late.segment);
-    if (awaits_slot(*late.input)) assign_new(*late.input, first, std::max(first, last_use(*late.input)));
+    const int last = std::max(first, last_use(*late.input));
+    // The small ones side by side, so that they can be written in one piece.
+    const bool is_small = round_up(size_of(*late.input)) == options_.alignment;
+    const auto known = is_small ? slot_of_small_.find(late.segment) : slot_of_small_.end();
+    if (known != slot_of_small_.end()) return append(*late.input, known->second, last);
+    assign_new(*late.input, first, last);
+    if (is_small) slot_of_small_[late.segment] = life(*late.input).slot;
+  }
+
+  void append(const Tensor& small, int slot, int last) {
+    Slot& shared = slots_[slot];
+    const size_t offset = shared.size;
+    shared.size += options_.alignment;
+    shared.bytes = offset + size_of(small);
+    shared.last = std::max(shared.last, end_of_use(last));
+    life(small).slot = slot;
+    members_.push_back({&small, slot, size_of(small), false, offset});
   }
 
   void check_written(int step, const Tensor& input) const {
@@ -251,12 +270,16 @@ class Planner {
   }
 
   void join(const Tensor& tensor, int slot, int last) {
-    const size_t size = options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
+    const size_t size = size_of(tensor);
     slots_[slot].size = std::max(slots_[slot].size, round_up(size));
     slots_[slot].bytes = std::max(slots_[slot].bytes, size);
     slots_[slot].last = end_of_use(last);
     life(tensor).slot = slot;
     members_.push_back({&tensor, slot, size, false});
+  }
+
+  size_t size_of(const Tensor& tensor) const {
+    return options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
   }
 
   /// The first source whose memory the node may take over, or nullptr.
@@ -311,8 +334,8 @@ class Planner {
     plan.tensors.reserve(members_.size());
     for (const Member& member : members_) {
       const Slot& slot = slots_[member.slot];
-      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset, member.size,
-                                                                               slot.first};
+      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset + member.offset,
+                                                                               member.size, slot.first};
     }
     return plan;
   }
@@ -327,6 +350,7 @@ class Planner {
   std::vector<Life> of_nodes_, of_inputs_;  ///< by number
   std::vector<Slot> slots_;
   std::vector<Member> members_;
+  std::unordered_map<int, int> slot_of_small_;  ///< late inputs, by segment
 };
 
 }  // namespace

@@ -125,6 +125,9 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
   for (size_t s = 0; s < schedule_.splits.size(); ++s) {
     const std::vector<Copy>& copies = schedule_.splits[s].copies;
     for (size_t i = 0; i < copies.size(); ++i) add_copy(static_cast<int>(s), copies[i], local_.splits[s].copies[i]);
+    // Those of one size together, so that a device can take them in one copy.
+    std::stable_sort(actions_[s].inputs.begin(), actions_[s].inputs.end(),
+                     [](const Transfer& a, const Transfer& b) { return a.bytes < b.bytes; });
   }
 }
 

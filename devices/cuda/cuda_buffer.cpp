@@ -149,6 +149,13 @@ std::unique_ptr<Buffer> PinnedBufferType::allocate(size_t size) {
   return std::make_unique<PinnedBuffer>(*this, static_cast<std::byte*>(data), size);
 }
 
+bool is_pageable(const void* address) {
+  cudaPointerAttributes host{};
+  const bool is_known = cudaPointerGetAttributes(&host, address) == cudaSuccess;
+  if (!is_known) cudaGetLastError();
+  return !is_known || host.type == cudaMemoryTypeUnregistered;
+}
+
 cudaError_t copy_rows_to_gpu(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows,
                              cudaStream_t stream) {
   const auto* from = static_cast<const std::byte*>(data);

@@ -40,6 +40,9 @@ class PinnedBufferType final : public BufferType {
   CudaDevice& device_;
 };
 
+/// Host memory that is not pinned.
+bool is_pageable(const void* address);
+
 /// Queues the copy of rows between host memory and a tensor of any strides. The rectangle must be inside the tensor.
 cudaError_t copy_rows_to_gpu(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows,
                              cudaStream_t stream);

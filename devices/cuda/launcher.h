@@ -18,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
 #include "devices/cuda/gpu_trace.h"
+#include "devices/cuda/joined_sets.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/functions.h"
 
@@ -73,13 +75,6 @@ struct StopWork {};
 struct ComputeWork {
   CudaPlan* plan;
   int first, last;  ///< segments
-};
-struct SetWork {
-  Tensor* tensor;
-  BufferRef memory;  ///< the tensor may go with it
-  const void* data;
-  size_t host_stride;
-  Rows rows;
 };
 struct GetWork {
   const Tensor* tensor;
@@ -211,6 +206,8 @@ class Launcher {
   void start(const LaunchTask& task);
   void start(const ComputeWork& work);
   void start(const SetWork& work);
+  /// Hands over what is joined.
+  void copy_joined();
   void start(const GetWork& work);
   void start(const CopyWork& work);
   void start(const BytesWork& work);
@@ -231,6 +228,7 @@ class Launcher {
   std::string name_;
   LaunchContext context_;
   AbortCallback abort_;
+  std::optional<JoinedSets> joined_;
   bool recording_ = false;         ///< what is queued must not run
   bool capturing_ = false;         ///< and is written down
   bool recording_spoilt_ = false;  ///< something in it could not be

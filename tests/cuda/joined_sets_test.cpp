@@ -1,0 +1,114 @@
+// Small copies to the GPU that go as one.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "devices/allocate.h"
+#include "graph/graph.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+
+namespace shoal::cuda {
+namespace {
+
+using testing::ElementsAre;
+
+/// Tensors of the GPU that lie side by side, and pinned memory with room for what they get, in the same order.
+class JoinedSetsTest : public testing::Test {
+ protected:
+  void make(const std::vector<int64_t>& lengths) {
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      made_.push_back(tensors_.add("t" + std::to_string(i), DType::kI32, {lengths[i], 1, 1, 1}));
+    }
+    memory_ = allocate_tensors(made_, device_.buffer_type(), Usage::kAny);
+    host_ = device_.host_buffer_type()->allocate(4096);
+    values_ = reinterpret_cast<int32_t*>(host_->base());
+  }
+  /// The first `count` elements, from value `at` on.
+  void set(size_t tensor, int64_t at, int64_t count = 1, int64_t first = 0) {
+    backend_.set_async(*made_[tensor], values_ + at, static_cast<size_t>(first) * sizeof(int32_t),
+                       static_cast<size_t>(count) * sizeof(int32_t));
+  }
+  std::vector<int32_t> get(size_t tensor) {
+    std::vector<int32_t> values(static_cast<size_t>(made_[tensor]->elements()));
+    tensor_get(*made_[tensor], values.data(), 0, values.size() * sizeof(int32_t));
+    return values;
+  }
+  /// Copies that were made for what is queued.
+  std::vector<std::string> copies() {
+    backend_.synchronize();
+    std::vector<std::string> calls = emulator::take_calls();
+    std::erase_if(calls, [](const std::string& call) { return !call.starts_with("cudaMemcpy"); });
+    return calls;
+  }
+
+  test::CudaMesh mesh_{1};
+  Device& device_ = *mesh_.devices().front();
+  Backend& backend_ = mesh_.backend(0);
+  TensorContext tensors_;
+  std::vector<Tensor*> made_;
+  std::unique_ptr<Buffer> memory_, host_;
+  int32_t* values_ = nullptr;
+};
+
+TEST_F(JoinedSetsTest, EquallyLongPiecesEquallyFarApartAreOneCopy) {
+  make({1, 1, 1});
+  std::fill_n(values_, 64, -1);
+  values_[0] = 5, values_[20] = 6, values_[40] = 7;
+  emulator::record_calls();
+  for (size_t i = 0; i < 3; ++i) set(i, static_cast<int64_t>(i) * 20);
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync"));
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(get(static_cast<size_t>(i)), ElementsAre(5 + i));
+}
+
+TEST_F(JoinedSetsTest, OthersAreNot) {
+  make({2, 2, 2, 1});
+  for (int i = 0; i < 64; ++i) values_[i] = i;
+  emulator::record_calls();
+  set(0, 0, 2), set(2, 10, 2);  // two that could go on with the pitch of the device only
+  set(1, 20, 2);                // backwards
+  set(3, 30);                   // of another length
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync", "cudaMemcpyAsync"));
+  EXPECT_THAT(get(0), ElementsAre(0, 1));
+  EXPECT_THAT(get(2), ElementsAre(10, 11));
+  EXPECT_THAT(get(1), ElementsAre(20, 21));
+  EXPECT_THAT(get(3), ElementsAre(30));
+}
+
+TEST_F(JoinedSetsTest, TheLatestValueOfAPlaceStays) {
+  make({2, 1});
+  for (int i = 0; i < 64; ++i) values_[i] = i;
+  set(0, 1), set(0, 2), set(0, 3, 1, 1), set(0, 4, 2);
+  set(1, 9);
+  backend_.synchronize();
+  EXPECT_THAT(get(0), ElementsAre(4, 5));
+  EXPECT_THAT(get(1), ElementsAre(9));
+}
+
+TEST_F(JoinedSetsTest, MemoryThatIsNotPinnedIsCopiedPieceByPiece) {
+  make({1, 1});
+  const std::vector<int32_t> pageable{1, 2};
+  emulator::record_calls();
+  for (size_t i = 0; i < 2; ++i) backend_.set_async(*made_[i], &pageable[i], 0, sizeof(int32_t));
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpyAsync", "cudaMemcpyAsync"));
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(get(static_cast<size_t>(i)), ElementsAre(1 + i));
+}
+
+TEST_F(JoinedSetsTest, AFailureNamesTheFirstTensor) {
+  make({1, 1});
+  emulator::fail_call("cudaMemcpy2DAsync", 1, cudaErrorInvalidValue);
+  set(0, 0), set(1, 1);
+  EXPECT_THAT([&] { backend_.synchronize(); }, testing::ThrowsMessage<DeviceError>(testing::HasSubstr("write t0")));
+  emulator::clear_faults();
+}
+
+TEST_F(JoinedSetsTest, ABufferThatHasGoneIsAnError) {
+  make({1, 1});
+  set(0, 0), set(1, 1);
+  memory_.reset();
+  EXPECT_THROW(backend_.synchronize(), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace shoal::cuda
