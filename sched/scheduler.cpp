@@ -106,8 +106,11 @@ std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unorder
 }
 
 BufferType& Scheduler::host_type() {
-  for (Device* device : devices_) {
-    if (BufferType* pinned = device->host_buffer_type()) return *pinned;
+  for (Backend* backend : backends_) {
+    if (BufferType* pinned = backend->device().host_buffer_type()) return *pinned;
+    for (Backend* member : backend->members()) {
+      if (BufferType* pinned = member->device().host_buffer_type()) return *pinned;
+    }
   }
   if (pageable_ == nullptr) pageable_ = std::make_unique<HostBufferType>(*devices_.back());
   return *pageable_;

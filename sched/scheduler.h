@@ -75,6 +75,9 @@ class Scheduler {
   /// Forgets set_backend() and all plans; memory stays reserved.
   void reset();
 
+  /// Host memory that the backends' devices, or members of them, copy to and from quickly. Buffers of it must go before
+  /// the scheduler.
+  BufferType& host_type();
   /// Reads a node or output in stream order; `data` must stay valid until synchronize().
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
 
@@ -98,7 +101,6 @@ class Scheduler {
  private:
   struct Entry;
 
-  BufferType& host_type();
   void place_inputs(Graph& graph);
 
   std::unordered_map<const Tensor*, int> user_for(const Graph& graph) const;

@@ -246,29 +246,36 @@ void Session::wait_for(std::string_view what) {
   scheduler_->synchronize();
 }
 
+std::byte* Session::result_memory(size_t bytes) {
+  if (results_ == nullptr || results_->size() < bytes) results_ = scheduler_->host_type().allocate(bytes);
+  return results_->base();
+}
+
 std::span<const float> Session::logits() {
   require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
   require<InvalidArgument>(candidates_per_output_ == 0,
                            "the devices select {} candidates and give no logits; make the session without",
                            candidates_per_output_);
   const Tensor& logits = *latest_->graph.logits;
-  logits_.resize(outputs_ * model_.hparams.vocab);
-  scheduler_->get_async(logits, logits_.data(), 0, logits_.size() * sizeof(float));
+  const auto count = static_cast<size_t>(outputs_ * model_.hparams.vocab);
+  auto* const values = reinterpret_cast<float*>(result_memory(count * sizeof(float)));
+  scheduler_->get_async(logits, values, 0, count * sizeof(float));
   wait_for("logits");
-  return logits_;
+  return {values, count};
 }
 
 std::span<const TokenLogit> Session::candidates() {
   require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate something first");
   require<InvalidArgument>(candidates_per_output_ > 0, "the devices give logits; make the session with candidates");
   const auto count = static_cast<size_t>(outputs_ * candidates_per_output_);
-  ids_.resize(count);
-  logits_.resize(count);
-  scheduler_->get_async(*latest_->graph.candidate_ids, ids_.data(), 0, count * sizeof(int32_t));
-  scheduler_->get_async(*latest_->graph.candidate_logits, logits_.data(), 0, count * sizeof(float));
+  std::byte* const memory = result_memory(count * (sizeof(int32_t) + sizeof(float)));
+  auto* const ids = reinterpret_cast<int32_t*>(memory);
+  auto* const logits = reinterpret_cast<float*>(memory + count * sizeof(int32_t));
+  scheduler_->get_async(*latest_->graph.candidate_ids, ids, 0, count * sizeof(int32_t));
+  scheduler_->get_async(*latest_->graph.candidate_logits, logits, 0, count * sizeof(float));
   wait_for("candidates");
   candidates_.resize(count);
-  for (size_t i = 0; i < count; ++i) candidates_[i] = {ids_[i], logits_[i]};
+  for (size_t i = 0; i < count; ++i) candidates_[i] = {ids[i], logits[i]};
   return candidates_;
 }
 

@@ -138,6 +138,8 @@ class Session {
   std::unique_ptr<Compiled> build(BatchShape shape) const;
   /// Takes it from the plan; nullptr where it is not there.
   std::unique_ptr<Compiled> take_planned(BatchShape shape);
+  /// Host memory that the devices copy to quickly; its contents are lost.
+  std::byte* result_memory(size_t bytes);
   /// Waits for what is queued, `what` among it.
   void wait_for(std::string_view what);
   /// Finds or makes it.
@@ -164,8 +166,7 @@ class Session {
   int64_t ring_rows_ = 0, longest_window_ = 0;         // of caches that are rings; the fewest rows; 0: there are none
   int64_t oldest_ = 0;                                 // they hold positions from this one on
   std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
-  std::vector<float> logits_;
-  std::vector<int32_t> ids_;  // of the candidates; their logits are in logits_
+  std::unique_ptr<Buffer> results_;                    // what the devices copy to the host, latest
   std::vector<TokenLogit> candidates_;
 };
 

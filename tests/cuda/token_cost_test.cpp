@@ -1,0 +1,79 @@
+// What a token of generation costs the host once graphs are recorded: a session of the small model, the calls of CUDA's
+// runtime counted.
+#include <gmock/gmock.h>
+
+#include <array>
+#include <map>
+
+#include "collectives/factory.h"
+#include "models/session/loader.h"
+#include "models/session/session.h"
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/support/model_files.h"
+
+namespace shoal::cuda {
+namespace {
+
+using testing::ElementsAre;
+using testing::Pair;
+
+/// As of the plug-in.
+void* function(std::string_view name) {
+  static collectives::FamilyFactory own{
+      collectives::class_sizes(),
+      {collectives::cuda::make_cuda_communicator, collectives::cuda::describe_cuda_communicator}};
+  static const FunctionEntry table[] = {{collectives::kCommunicatorFactory, &own}};
+  return find_in(table, name);
+}
+
+class TokenCost : public testing::TestWithParam<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+  /// Calls of one token, by name.
+  std::map<std::string, int> cost(int64_t candidates) {
+    const CudaFamily family(function);
+    const auto devices = family.devices();
+    const auto model = models::open_model(test::model_file("tiny-kjv-5m-q8_0.gguf"));
+    const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
+    models::load_weights(*model, placement);
+    models::SessionOptions options;
+    options.context = 64;
+    options.candidates = candidates;
+    models::Session session(*model, placement, placement.init(), options);
+    const auto take_token = [&](int32_t token) {
+      session.evaluate(std::array{token});
+      candidates > 0 ? void(session.candidates()) : void(session.logits());
+    };
+    for (const int32_t token : {1, 527, 261, 345}) take_token(token);
+    emulator::record_calls();
+    take_token(340);
+    std::map<std::string, int> calls;
+    for (const std::string& call : emulator::take_calls()) ++calls[call];
+    return calls;
+  }
+
+ private:
+  test::Environment processors_{"SHOAL_EMULATED_PROCESSORS", "132"};
+  test::Environment parts_{"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(GetParam())};
+};
+
+// On each rank: the inputs in one copy, one graph, the logits in one copy; an event for the memory of the inputs, which
+// has been read long since when the host waits for it.
+TEST_P(TokenCost, WithLogits) {
+  EXPECT_THAT(cost(0), ElementsAre(Pair("cudaEventRecord", ranks()), Pair("cudaEventSynchronize", ranks()),
+                                   Pair("cudaGraphLaunch", ranks()), Pair("cudaMemcpy2DAsync", ranks()),
+                                   Pair("cudaMemcpyAsync", ranks()), Pair("cudaStreamSynchronize", ranks())));
+}
+TEST_P(TokenCost, WithCandidates) {
+  const std::map<std::string, int> calls = cost(40);
+  EXPECT_EQ(calls.at("cudaGraphLaunch"), ranks());
+  EXPECT_EQ(calls.at("cudaMemcpy2DAsync"), ranks());
+  if (ranks() > 1) return;
+  EXPECT_EQ(calls.at("cudaMemcpyAsync"), 2) << "tokens and their logits";
+  EXPECT_EQ(calls.at("cudaStreamSynchronize"), 1);
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace shoal::cuda
