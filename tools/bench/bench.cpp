@@ -59,7 +59,7 @@ std::string BenchTest::name() const {
 }
 
 models::SessionOptions BenchOptions::session(const BenchTest& test) const {
-  return {test.context(), std::min(test.batch, test.ubatch), dtype_k, dtype_v, op_offload, 0, tracer};
+  return {test.context(), std::min(test.batch, test.ubatch), dtype_k, dtype_v, op_offload, candidates, tracer};
 }
 
 std::vector<double> BenchSamples::rates() const {
@@ -97,15 +97,12 @@ BenchRunner::BenchRunner(Deployment deployment, const BenchOptions& options)
 }
 
 void BenchRunner::run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens) {
-  if (test.prompt > 0) {
-    session.evaluate(tokens);
-    session.logits();
-    return;
-  }
-  for (const int32_t& token : tokens) {
-    session.evaluate({&token, 1});
-    session.logits();
-  }
+  const auto evaluate = [&session](std::span<const int32_t> some) {
+    session.evaluate(some);
+    session.selects() ? void(session.candidates()) : void(session.logits());
+  };
+  if (test.prompt > 0) return evaluate(tokens);
+  for (const int32_t& token : tokens) evaluate({&token, 1});
 }
 
 BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<bool()>& stop) {

@@ -47,6 +47,8 @@ struct BenchOptions {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   bool op_offload = true;
+  /// What the devices select of each output, as they do for `shoal run`; 0: all logits come to the host.
+  int64_t candidates = models::candidates_needed({});
   Tracer* tracer = nullptr;  ///< sees the runs on a row called "bench"
 
   models::SessionOptions session(const BenchTest& test) const;
@@ -76,7 +78,7 @@ class BenchRunner {
   BenchSamples measure(const BenchTest& test, const std::function<bool()>& stop = {});
 
  private:
-  /// Evaluates the test once and waits for its logits.
+  /// Evaluates the test once and waits for its results.
   static void run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens);
 
   Deployment deployment_;

@@ -112,6 +112,7 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
                               {"n_ubatch", r.test.ubatch},
                               {"type_k", name_of(r.options.dtype_k)},
                               {"type_v", name_of(r.options.dtype_v)},
+                              {"candidates", r.options.candidates},
                               {"use_mmap", r.mmap},
                               {"repack", r.repack},
                               {"n_prompt", r.test.prompt},

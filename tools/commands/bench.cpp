@@ -30,6 +30,7 @@ struct BenchFlags {
   DeviceFlags devices;  ///< what is the same for all setups
   ContextFlags context;
   LoadFlags load;
+  SamplingFlags sampling;
   BenchOptions options;
   BenchFormat format = BenchFormat::kMarkdown;
   TraceFlag trace;
@@ -188,6 +189,7 @@ int bench(BenchFlags flags, Tracer* tracer) {
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;
   flags.options.dtype_v = flags.context.dtype_v;
+  flags.options.candidates = flags.sampling.candidates();
   flags.options.tracer = tracer;
   find_all(setups);
   for (BenchSetup& setup : setups) choose_ratio(flags, setup, tests);
@@ -249,6 +251,7 @@ CommandBody define_bench(CLI::App& app) {
                "Do not send weights from the host to a device for large batches");
   flags->devices.add_layers_to(app);
   flags->context.add_types_to(app);
+  flags->sampling.add_candidates_to(app);
   flags->load.add_to(app);
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->format = parse_bench_format(flag, text);

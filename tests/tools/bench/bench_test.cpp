@@ -250,6 +250,7 @@ TEST(BenchProgram, JsonHasAllFieldsAndTheyAgree) {
     EXPECT_EQ(test["n_ubatch"], 8);
     EXPECT_EQ(test["n_depth"], 8);
     EXPECT_EQ(test["type_k"], "f16");
+    EXPECT_EQ(test["candidates"], 40);
     EXPECT_EQ(test["use_mmap"], true);
     EXPECT_EQ(test["repack"], true);
     EXPECT_THAT(test["test_time"].get<std::string>(), ContainsRegex("^20..-..-..T..:..:..Z$"));
@@ -267,6 +268,11 @@ TEST(BenchProgram, JsonHasAllFieldsAndTheyAgree) {
   EXPECT_EQ(result[0]["n_prompt"], 16);
   EXPECT_EQ(result[1]["test"], "tg4 @ d8");
   EXPECT_EQ(result[1]["n_gen"], 4);
+}
+
+TEST(BenchProgram, TakesAllLogitsWhereItIsTold) {
+  const json result = json::parse(output("-p 4 -n 0 -r 1 --sample-on-host -o json"), nullptr, false);
+  EXPECT_EQ(result[0]["candidates"], 0);
 }
 
 TEST(BenchProgram, SweepsModelsDevicesAndRatios) {
@@ -298,7 +304,7 @@ TEST(BenchProgram, CsvHasAHeadingAndEqualRows) {
       quoted ^= c == '"';
       commas += c == ',' && !quoted ? 1 : 0;
     }
-    EXPECT_EQ(commas, 29) << row;
+    EXPECT_EQ(commas, 30) << row;
   }
 }
 
