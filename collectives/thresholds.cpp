@@ -14,6 +14,7 @@ namespace {
 constexpr int kVersion = 1;
 
 constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
+constexpr const char *kNcclFrom = "nccl_from_bytes", *kOneShotTo = "one_shot_to_bytes";
 
 /// The meshes of the file, or an empty object.
 nlohmann::json read_meshes() {
@@ -48,14 +49,21 @@ std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks) {
   const nlohmann::json meshes = read_meshes();
   const auto mesh = meshes.find(mesh_key(ranks));
   if (mesh == meshes.end() || !mesh->is_object()) return std::nullopt;
-  const auto bytes = mesh->find("nccl_from_bytes");
-  if (bytes == mesh->end() || !bytes->is_number_unsigned()) return std::nullopt;
-  return Thresholds{bytes->get<size_t>()};
+  const auto measured = [&](const char* name) -> std::optional<size_t> {
+    const auto bytes = mesh->find(name);
+    if (bytes == mesh->end() || !bytes->is_number_unsigned()) return std::nullopt;
+    return bytes->get<size_t>();
+  };
+  const Thresholds found{measured(kNcclFrom), measured(kOneShotTo)};
+  return found == Thresholds() ? std::nullopt : std::optional(found);
 }
 
 void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds) {
   nlohmann::json meshes = read_meshes();
-  meshes[mesh_key(ranks)] = {{"nccl_from_bytes", thresholds.nccl_from_bytes}};
+  nlohmann::json entry = nlohmann::json::object();
+  if (thresholds.nccl_from_bytes) entry[kNcclFrom] = *thresholds.nccl_from_bytes;
+  if (thresholds.one_shot_to_bytes) entry[kOneShotTo] = *thresholds.one_shot_to_bytes;
+  meshes[mesh_key(ranks)] = entry;
   const nlohmann::json all{{"version", kVersion}, {"meshes", meshes}};
   write_cache_file(thresholds_file(), all.dump(2) + "\n", kVariable);
 }

@@ -1,7 +1,10 @@
 // Where one implementation of collectives becomes faster than another, as measured on this machine: `shoal bench-comm
 // --calibrate` writes it, communicators that choose read it when they are made. A JSON file, one entry for each mesh:
 //
-//   {"version": 1, "meshes": {"NVIDIA H200, sm_90, 132 multiprocessors x 8": {"nccl_from_bytes": 524288}}}
+//   {"version": 1, "meshes": {
+//     "NVIDIA H200, sm_90, 132 multiprocessors x 8": {"one_shot_to_bytes": 65536, "nccl_from_bytes": 524288}}}
+//
+// What is missing, or no number of bytes, has not been measured.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +19,9 @@ namespace shoal::collectives {
 
 struct Thresholds {
   /// All messages from this size on are faster by NCCL than by p2p, bytes.
-  size_t nccl_from_bytes = 0;
+  std::optional<size_t> nccl_from_bytes = {};
+  /// All_reduces of p2p up to this size are faster in one shot than in two.
+  std::optional<size_t> one_shot_to_bytes = {};
   bool operator==(const Thresholds&) const = default;
 };
 

@@ -22,13 +22,13 @@ void refuse_host(std::string_view implementation) {
                            "staged");
 }
 
-p2p::P2pOptions p2p_options(const Options& options) {
-  return {.bf16_wire = options.wire == DType::kBF16};
-}
-
-size_t find_nccl_from_bytes(std::span<Device* const> devices) {
-  const auto measured = find_thresholds(devices);
-  return measured ? measured->nccl_from_bytes : kNcclFromBytes;
+p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured) {
+  p2p::P2pOptions p2p{.bf16_wire = options.wire == DType::kBF16};
+  if (measured.one_shot_to_bytes) {
+    const auto bytes = static_cast<int64_t>(std::min<size_t>(*measured.one_shot_to_bytes, INT64_MAX));
+    p2p.thresholds = {bytes, bytes, bytes};
+  }
+  return p2p;
 }
 
 /// What p2p fuses of messages that are its own: NCCL, where there is one, has those from `nccl_from_bytes` on.
@@ -40,9 +40,9 @@ FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
 /// p2p::P2pCommunicator on the backends' streams.
 class PeerCommunicator final : public Communicator {
  public:
-  PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options)
+  PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options, const Thresholds& measured)
       : peers_(shoal::cuda::places_of(std::vector<Backend*>(backends.begin(), backends.end())), options,
-               p2p_options(options)),
+               p2p_options(options, measured)),
         backends_(backends.begin(), backends.end()) {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
@@ -114,7 +114,8 @@ class CudaCommunicator final : public Communicator {
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options),
         backends_(backends.begin(), backends.end()),
-        nccl_from_bytes_(find_nccl_from_bytes(devices_of(backends))) {
+        measured_(find_thresholds(devices_of(backends)).value_or(Thresholds())),
+        nccl_from_bytes_(measured_.nccl_from_bytes.value_or(kNcclFromBytes)) {
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
       cuda.push_back(dynamic_cast<CudaBackend*>(backend));
@@ -164,7 +165,7 @@ class CudaCommunicator final : public Communicator {
  private:
   void connect_peers(std::span<CudaBackend* const> cuda) {
     try {
-      peers_ = std::make_unique<PeerCommunicator>(cuda, options_);
+      peers_ = std::make_unique<PeerCommunicator>(cuda, options_, measured_);
     } catch (const DeviceError& error) {
       if (options_.implementation == "p2p") throw;
       no_peers_ = error.what();
@@ -196,6 +197,7 @@ class CudaCommunicator final : public Communicator {
 
   const Options options_;
   const std::vector<Backend*> backends_;
+  const Thresholds measured_;
   const size_t nccl_from_bytes_;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
@@ -225,8 +227,9 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
   const bool has_nccl = no_nccl.empty();
   if (wanted != "nccl") {
     try {
-      CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options));
-      traits.fused = below(traits.fused, has_nccl, find_nccl_from_bytes(devices));
+      const Thresholds measured = find_thresholds(devices).value_or(Thresholds());
+      CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options, measured));
+      traits.fused = below(traits.fused, has_nccl, measured.nccl_from_bytes.value_or(kNcclFromBytes));
       return traits;
     } catch (const DeviceError&) {
       if (wanted == "p2p") throw;

@@ -63,12 +63,36 @@ TEST(CudaThresholds, AreKeptForEachMesh) {
     save_thresholds(devices_of(four.backends()), {8192});
     EXPECT_EQ(find_thresholds(devices_of(pair.backends())), Thresholds{4096});
     EXPECT_EQ(find_thresholds(devices_of(four.backends())), Thresholds{8192});
-    save_thresholds(devices_of(pair.backends()), {1});
-    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), Thresholds{1});
+    save_thresholds(devices_of(pair.backends()), {1, 2});
+    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), (Thresholds{1, 2}));
+    save_thresholds(devices_of(pair.backends()), {{}, 3});
+    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), (Thresholds{{}, 3}));
+    save_thresholds(devices_of(pair.backends()), {});
+    EXPECT_EQ(find_thresholds(devices_of(pair.backends())), std::nullopt);
     const std::string key = mesh_key(devices_of(pair.backends()));
     EXPECT_TRUE(key.ends_with(" x 2")) << key;
     EXPECT_EQ(key.find(", part "), std::string::npos) << key;
   }
+}
+
+// What is joined with a norm is what is one-shot: it tells how a communicator chooses.
+TEST(CudaThresholds, SayWhatIsOneShot) {
+  const test::TemporaryFolder folder;
+  const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "collectives.json").string());
+  CudaMesh pair(1, 2);
+  const auto one_shot = [&] {
+    const int64_t elements = pair.communicator("p2p")->fused_limits().elements;
+    Options options;
+    options.implementation = "p2p";
+    EXPECT_EQ(cuda::describe_cuda_communicator(pair.devices(), options).fused.elements, elements);
+    return elements;
+  };
+  const int64_t computed = one_shot();
+  save_thresholds(pair.devices(), {.one_shot_to_bytes = 1024});
+  EXPECT_EQ(one_shot(), 256);
+  save_thresholds(pair.devices(), {.nccl_from_bytes = 1024});
+  EXPECT_EQ(one_shot(), computed);
+  EXPECT_GT(computed, 256);
 }
 
 }  // namespace

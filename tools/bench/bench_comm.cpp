@@ -231,12 +231,16 @@ CommImplementation CommBench::implementation(const std::string& name) {
 
 collectives::Communicator& CommBench::communicator(const CommImplementation& implementation) {
   if (communicator_ == nullptr || current_ != implementation.name) {
-    communicator_.reset();
-    current_.clear();
+    drop_communicator();
     communicator_ = implementation.make(backends_, collectives::Options());
     current_ = implementation.name;
   }
   return *communicator_;
+}
+
+void CommBench::drop_communicator() {
+  communicator_.reset();
+  current_.clear();
 }
 
 CommResult CommBench::measure(const CommImplementation& implementation, const CommCase& which,
@@ -250,24 +254,6 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
   result.out_of_place = run.measure(false, options, stop);
   if (info(which.kind).in_place != InPlace::kNever) result.in_place = run.measure(true, options, stop);
   return result;
-}
-
-collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, const std::function<bool()>& stop) {
-  constexpr size_t kSmallest = size_t{16} << 10, kLargest = size_t{64} << 20;
-  const CommImplementation peers = implementation("p2p"), nccl = implementation("nccl");
-  const auto microseconds = [&](const CommImplementation& one, size_t bytes) {
-    const CommCase which = case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes);
-    return measure(one, which, options, stop).in_place->us;
-  };
-  // From the largest down, as long as NCCL is ahead.
-  size_t from = 2 * kLargest;
-  for (size_t bytes = kLargest; bytes >= kSmallest && microseconds(nccl, bytes) < microseconds(peers, bytes);
-       bytes /= 2) {
-    from = bytes;
-  }
-  const collectives::Thresholds found{from};
-  collectives::save_thresholds(collectives::devices_of(backends_), found);
-  return found;
 }
 
 void CommBench::synchronize() {

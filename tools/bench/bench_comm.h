@@ -66,9 +66,11 @@ class CommBench {
   /// Throws InvalidArgument that says why it does not work here, and names those that do.
   CommImplementation implementation(const std::string& name);
 
-  /// Finds the size from which on all_reduce is faster by NCCL than by p2p, and saves it for this mesh. Throws
-  /// InvalidArgument where one of them does not work here, so that there is nothing to choose.
-  collectives::Thresholds calibrate(const CommBenchOptions& options, const std::function<bool()>& stop = {});
+  /// Finds up to which size all_reduce of p2p is faster in one shot than in two, and from which on it is faster by
+  /// NCCL, if that works here, and saves both for this mesh. Nothing is saved if it throws: InvalidArgument where p2p
+  /// does not work, so that there is nothing to choose.
+  collectives::Thresholds calibrate(const CommBenchOptions& options, size_t most_bytes,
+                                    const std::function<bool()>& stop = {});
 
   /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
   /// what the communicator or memory throws, and InvalidArgument where what is to be recorded cannot be.
@@ -84,6 +86,8 @@ class CommBench {
   void synchronize();
   collectives::Communicator& communicator(const CommImplementation& implementation);
   CommImplementation named(const std::string& name) const;
+  /// The next one is made anew.
+  void drop_communicator();
 
   std::vector<Device*> devices_;
   std::vector<std::unique_ptr<Backend>> owned_;

@@ -113,9 +113,12 @@ void measure_all(CommBench& bench, const std::vector<CommImplementation>& implem
 }
 
 int calibrate(CommBench& bench, const BenchCommFlags& flags) {
-  const collectives::Thresholds found = bench.calibrate(flags.options, interrupted);
-  write_out(fmt::format("all_reduce from {} on by nccl, below by p2p: saved in {}\n",
-                        format_bytes(found.nccl_from_bytes), collectives::thresholds_file().string()));
+  const collectives::Thresholds found = bench.calibrate(flags.options, flags.max_bytes, interrupted);
+  const std::string nccl = found.nccl_from_bytes
+                               ? fmt::format("from {} on by nccl", format_bytes(*found.nccl_from_bytes))
+                               : "nccl does not work here";
+  write_out(fmt::format("all_reduce by p2p up to {} in one shot, above in two; {}: saved in {}\n",
+                        format_bytes(*found.one_shot_to_bytes), nccl, collectives::thresholds_file().string()));
   return kSuccess;
 }
 
@@ -219,7 +222,8 @@ CommandBody define_bench_comm(CLI::App& app) {
               "Collectives of a recording that is replayed, such as 50, so that launching them is not timed; 0: none");
   app.add_flag(
       "--calibrate", flags->calibrate,
-      "Instead of a table, find the size from which on NCCL is faster than p2p, and save it for these devices");
+      "Instead of a table, find up to which size p2p is faster in one shot than in two, and from which size on NCCL is "
+      "faster, and save both for these devices");
   flags->plugins.add_to(app);
   return [flags] { return bench_comm(*flags); };
 }
