@@ -56,13 +56,26 @@ __device__ inline float column_factor(float largest) {
   return ldexpf(1, e < 126 ? e : 126);
 }
 
+/// In which order columns are converted: as they lie, or (slot, token) pair order[i] as column i, for mul_mat_id.
+struct ColumnOrder {
+  const int32_t* order = nullptr;
+  int slots = 1;
+
+  __device__ const std::byte* column(const View& b, int64_t index) const {
+    if (order != nullptr) {
+      const int pair = order[index];
+      return row_at(b, pair % slots % b.shape[1], pair / slots, 0);
+    }
+    return row_at(b, index % b.shape[1], index / b.shape[1] % b.shape[2], index / b.shape[1] / b.shape[2]);
+  }
+};
+
 /// One block: one column. Scaled halves; scales get the inverse factors.
 template <class B>
-__global__ void columns_to_halves(const View b, uint16_t* to, float* scales, int k_padded) {
+__global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to, float* scales, int k_padded) {
   const int64_t index = blockIdx.x;
   const int k = static_cast<int>(b.shape[0]), first = static_cast<int>(threadIdx.x) * 8;
-  const std::byte* column =
-      row_at(b, index % b.shape[1], index / b.shape[1] % b.shape[2], index / b.shape[1] / b.shape[2]);
+  const std::byte* column = order.column(b, index);
   float largest = 0, values[8];
   for (int at = first; at < k; at += kColumnThreads * 8) {
     load_8<B>(column, b.strides[0], k, at, values);
@@ -85,11 +98,10 @@ __global__ void columns_to_halves(const View b, uint16_t* to, float* scales, int
 
 /// One block: one column. Terms of bf16, one row of k after the other.
 template <class B, int kTerms>
-__global__ void columns_to_brain(const View b, uint16_t* to, int k_padded) {
+__global__ void columns_to_brain(const View b, ColumnOrder order, uint16_t* to, int k_padded) {
   const int64_t index = blockIdx.x;
   const int k = static_cast<int>(b.shape[0]);
-  const std::byte* column =
-      row_at(b, index % b.shape[1], index / b.shape[1] % b.shape[2], index / b.shape[1] / b.shape[2]);
+  const std::byte* column = order.column(b, index);
   for (int at = static_cast<int>(threadIdx.x) * 8; at < k_padded; at += kColumnThreads * 8) {
     float values[8];
     load_8<B>(column, b.strides[0], k, at, values);

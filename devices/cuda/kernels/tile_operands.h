@@ -29,6 +29,12 @@ inline constexpr int kTileRows = 128;
 inline constexpr int kTileStep = 64;
 inline constexpr int kTileRowBytes = kTileStep * 2;
 
+/// Columns of one matrix in mul_mat_id: [first, first + count) of those that are sorted. matrix < 0: their results are
+/// 0.
+struct ColumnGroup {
+  int32_t matrix, first, count;
+};
+
 struct TileProduct {
   const std::byte* a = nullptr;
   int64_t a_strides[3]{};           ///< bytes: rows, axis 2, axis 3
@@ -53,6 +59,12 @@ struct TileProduct {
   int shared2 = 1, shared3 = 1;  ///< matrices of b for each of a
   int row_tiles = 1, column_tiles = 1;
   int splits = 1, steps_per_split = 1;  ///< steps_per_split: whole groups
+
+  /// mul_mat_id: tiles of columns are those of groups, at most column_tiles; nullptr: mul_mat. b is in sorted order,
+  /// column i goes to that of order[i], a number of (slot, token); axis 2 of a counts matrices.
+  const ColumnGroup* groups = nullptr;
+  const int32_t *group_count = nullptr, *order = nullptr;
+  int slots = 1;
 };
 
 /// f16 and bf16 rows.
@@ -108,7 +120,9 @@ __device__ inline Pair pair_of(uint32_t bits) {
 struct TilePart {
   const TileProduct& p;
   int row, column;  ///< first of the tile
+  int columns_left;
   int batch, split;
+  bool exists = true, is_zero = false;
   const std::byte* a;  ///< first row of the tile
   const uint16_t* b;   ///< first column of the tile
   int first_step, steps;
@@ -116,7 +130,9 @@ struct TilePart {
                       ///< place in the tile, were they all a's
 
   __device__ TilePart(const TileProduct& product, int block, int columns, int terms) : p(product) {
-    column = block % p.column_tiles * columns;
+    const int column_tile = block % p.column_tiles;
+    column = column_tile * columns;
+    columns_left = p.n - column;
     block /= p.column_tiles;  // blocks that share rows of a run beside each other
     row = block % p.row_tiles * (p.up == nullptr ? kTileRows : kTileRows / 2);
     block /= p.row_tiles;
@@ -125,10 +141,31 @@ struct TilePart {
     const int i2 = batch % p.batches2, i3 = batch / p.batches2;
     if (p.up != nullptr) to_up = p.up - p.a - kTileRows / 2 * p.a_strides[0];
     a = p.a + row * p.a_strides[0] + i2 / p.shared2 * p.a_strides[1] + i3 / p.shared3 * p.a_strides[2];
+    if (p.groups != nullptr) take_group(column_tile);
     b = p.b + static_cast<int64_t>((batch * p.n + column) * terms) * p.k_padded;
     const int all = p.k_padded / kTileStep;
     first_step = split * p.steps_per_split;
     steps = all - first_step < p.steps_per_split ? all - first_step : p.steps_per_split;
+  }
+
+  __device__ void take_group(int index) {
+    exists = index < *p.group_count;
+    if (!exists) return;
+    const ColumnGroup group = p.groups[index];
+    column = group.first;
+    columns_left = group.count;
+    is_zero = group.matrix < 0;
+    a += (is_zero ? 0 : group.matrix) * p.a_strides[1];
+  }
+  /// Where column n of the tile goes, its first row.
+  __device__ float* result(int n) const {
+    float* c = p.c + split * p.split_stride;
+    if (p.groups != nullptr) {
+      const int pair = p.order[column + n];
+      return c + pair % p.slots * p.c_strides[0] + pair / p.slots * p.c_strides[1];
+    }
+    return c + batch % p.batches2 * p.c_strides[1] + batch / p.batches2 * p.c_strides[2] +
+           (column + n) * p.c_strides[0];
   }
 
   __device__ bool is_up(int r) const { return p.up != nullptr && r >= kTileRows / 2; }
@@ -145,7 +182,7 @@ struct TilePart {
     const int term = r % kTerms, n = r / kTerms;
     const uint16_t* from = b + static_cast<int64_t>(r) * p.k_padded + (first_step + step) * kTileStep + chunk * 8;
     uint8_t* to = tiles + term * kColumns * kTileRowBytes + tile_place(n, chunk);
-    const int left = p.n - column - n;
+    const int left = columns_left - n;
 #pragma unroll
     for (int i = 0; i < kColumns / kRows; ++i) {
       const bool valid = i * kRows < left;
@@ -194,18 +231,24 @@ __device__ void store_tile(const TilePart& part, const float* sums) {
   const int rows = whole && p.up != nullptr ? kTileRows / 2 : kTileRows;
   const int r = static_cast<int>(threadIdx.x) % rows;
   if (!part.has_row(r)) return;
-  const int row = part.index_of_row(r);
-  float* to = p.c + part.split * p.split_stride + part.batch % p.batches2 * p.c_strides[1] +
-              part.batch / p.batches2 * p.c_strides[2] + row + (part.is_up(r) ? p.m : 0);
-  const int columns = p.n - part.column < kColumns ? p.n - part.column : kColumns;
-#pragma unroll 4
+  const int row = part.index_of_row(r), to_row = row + (part.is_up(r) ? p.m : 0);
+  const int columns = part.columns_left < kColumns ? part.columns_left : kColumns;
+#pragma unroll 2
   for (int n = static_cast<int>(threadIdx.x) / rows; n < columns; n += kThreads / rows) {
     const int column = part.column + n;
     const float* from = sums + n * kSumsPitch + r;
     const float scale = p.b_scales == nullptr ? 1 : p.b_scales[part.batch * p.n + column];
     float sum = *from * scale;
     if (whole) sum = joined(p, sum, p.up == nullptr ? 0 : from[kTileRows / 2] * scale, row, column, part.batch);
-    to[column * p.c_strides[0]] = sum;
+    part.result(n)[to_row] = sum;
+  }
+}
+
+/// For a part that `is_zero`.
+template <int kThreads, int kColumns>
+__device__ void store_zeros(const TilePart& part) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * part.columns_left; i += kThreads) {
+    if (part.has_row(i % kTileRows)) part.result(i / kTileRows)[part.row + i % kTileRows] = 0;
   }
 }
 

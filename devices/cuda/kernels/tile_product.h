@@ -210,6 +210,8 @@ __global__ void __launch_bounds__(kTileThreads, (TileShape<Rows, kColumns, kTerm
     tile_product(const TileProduct product) {
   SHOAL_DYNAMIC_SHARED(uint8_t, shared);
   TileBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
+  if (!block.part.exists) return;
+  if (block.part.is_zero) return store_zeros<kTileThreads, kColumns>(block.part);
   if constexpr (Rows::kPlain) {
     multiply_plain(block);
   } else {

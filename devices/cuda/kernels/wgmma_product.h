@@ -164,6 +164,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_product(const TileProd
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(SHOAL_CUDA_EMULATED)
   SHOAL_DYNAMIC_SHARED(uint8_t, shared);
   WgmmaBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
+  if (!block.part.exists) return;
+  if (block.part.is_zero) return store_zeros<kWgmmaThreads, kColumns>(block.part);
   multiply_steps(block);
   __syncthreads();
   block.store();

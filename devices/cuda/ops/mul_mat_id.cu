@@ -1,10 +1,13 @@
 // mul_mat_id: ids are read on the device. Few (slot, token) pairs are multiplied one by one, each with the matrix of
-// its expert; many are sorted by expert first, so that a kernel takes several columns at a time. Pairs whose expert is
-// not here give zeros.
+// its expert; many are sorted by expert first, so that a kernel takes several columns at a time, or, when experts have
+// more than such kernels take at once, tiles on tensor cores. Pairs whose expert is not here give zeros.
 #include <algorithm>
+#include <bit>
 
 #include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/tile_operands.h"
 #include "devices/cuda/ops/mul_mat_stream.h"
+#include "devices/cuda/ops/mul_mat_tiles.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -42,8 +45,10 @@ __global__ void select_experts(View ids, Ranges ranges, int64_t rows, int slots,
   to[pair] = static_cast<int32_t>(found < rows ? found : -1);
 }
 
-/// A counting sort by one block; pairs without an expert come last. `shift`: a group has up to 1 << shift pairs.
-__global__ void group_pairs(const int32_t* experts, int pairs, int count, int shift, PairGroup* groups, int32_t* order,
+/// Group is PairGroup or ColumnGroup. A counting sort by one block; pairs without an expert come last. `shift`: a group
+/// has up to 1 << shift pairs.
+template <class Group>
+__global__ void group_pairs(const int32_t* experts, int pairs, int count, int shift, Group* groups, int32_t* order,
                             int32_t* group_count) {
   SHOAL_DYNAMIC_SHARED(int, counts);
   int* const next = counts + count + 1;
@@ -77,9 +82,14 @@ bool is_sorted(const Tensor& node) {
   return node.shape[2] > 1 && experts <= kMostExperts && pairs_of(node) > kPairsToSort * experts;
 }
 
+/// Experts have more pairs on average than kernels for few columns take at a time.
+bool uses_tiles(const Tensor& node) {
+  return is_sorted(node) && pairs_of(node) > kVecColumns * node.src[0]->shape[2] && mul_mat_tiles_can_group(node);
+}
+
 /// The node's workspace.
 struct Memory {
-  Memory(const Tensor& node, std::byte* workspace) {
+  Memory(const Tensor& node, const GpuTraits& gpu, std::byte* workspace) {
     const auto pairs = static_cast<size_t>(pairs_of(node));
     size_t offset = 0;
     const auto take = [&](size_t size) {
@@ -87,18 +97,20 @@ struct Memory {
       offset += (size + 255) / 256 * 256;
       return reinterpret_cast<std::byte*>(at);
     };
-    columns = take(columns_bytes(*node.src[0], *node.src[1]));
+    const size_t vectors = columns_bytes(*node.src[0], *node.src[1]);
+    columns = take(std::max(vectors, uses_tiles(node) ? mul_mat_tiles_groups(node, gpu).bytes : 0));
     experts = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t)));
     if (is_sorted(node)) {
       order = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t)));
-      groups = reinterpret_cast<PairGroup*>(take(pairs * sizeof(PairGroup)));
+      static_assert(sizeof(PairGroup) == sizeof(ColumnGroup));
+      groups = take(pairs * sizeof(PairGroup));
       group_count = reinterpret_cast<int32_t*>(take(sizeof(int32_t)));
     }
     bytes = offset;
   }
   std::byte* columns;
   int32_t *experts, *order = nullptr, *group_count = nullptr;
-  PairGroup* groups = nullptr;
+  std::byte* groups = nullptr;  ///< PairGroup or ColumnGroup
   size_t bytes;
 };
 
@@ -125,28 +137,43 @@ void select(const LaunchContext& context, const Tensor& node, const Memory& memo
   }
 }
 
-/// Sorts the pairs and describes them in `product`.
-void group(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns, Product& product) {
+/// Sorts the pairs into groups of at most `columns`, a power of two.
+template <class Group>
+Group* group(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns) {
   const int64_t pairs = pairs_of(node), experts = node.src[0]->shape[2];
-  const int shift = columns == 8 ? 3 : columns == 4 ? 2 : columns == 2 ? 1 : 0;
+  const int shift = std::countr_zero(static_cast<unsigned>(columns));
   const size_t shared = 2 * static_cast<size_t>(experts + 1) * sizeof(int);
-  launch(context.stream, group_pairs, dim3(1), dim3(kGroupThreads), shared, memory.experts, static_cast<int>(pairs),
-         static_cast<int>(experts), shift, memory.groups, memory.order, memory.group_count);
+  auto* groups = reinterpret_cast<Group*>(memory.groups);
+  launch(context.stream, group_pairs<Group>, dim3(1), dim3(kGroupThreads), shared, memory.experts,
+         static_cast<int>(pairs), static_cast<int>(experts), shift, groups, memory.order, memory.group_count);
+  return groups;
+}
+
+void run_tiles(const LaunchContext& context, const Tensor& node, const Memory& memory) {
+  const TileGroups tiles = mul_mat_tiles_groups(node, context.gpu);
+  auto* groups = group<ColumnGroup>(context, node, memory, tiles.columns);
+  mul_mat_tiles_run_groups(context, node, {groups, memory.group_count, memory.order}, memory.columns);
+}
+
+/// Describes the pairs, sorted, in `product`.
+void set_groups(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns, Product& product) {
   product.columns_of = ColumnsOf::kGroups;
-  product.groups = memory.groups;
+  product.groups = group<PairGroup>(context, node, memory, columns);
   product.order = memory.order;
   product.group_count = memory.group_count;
   // Each expert may have one group that is not full.
-  product.jobs = static_cast<int>(std::min(pairs, (pairs >> shift) + experts + 1));
+  const int64_t pairs = pairs_of(node);
+  product.jobs = static_cast<int>(std::min(pairs, pairs / columns + node.src[0]->shape[2] + 1));
 }
 
 void run(const LaunchContext& context, Tensor& node) {
   const Tensor& experts = *node.src[0];
   const Tensor& x = *node.src[1];
-  const Memory memory(node, node.workspace);
+  const Memory memory(node, context.gpu, node.workspace);
   const int64_t pairs = pairs_of(node);
   select(context, node, memory);
   if (stream_experts(context, node, memory.experts)) return;
+  if (uses_tiles(node)) return run_tiles(context, node, memory);
   const PreparedColumns columns = prepare_columns(context, experts, x, memory.columns);
   const bool sorted = is_sorted(node);
   const VecKernel kernel = vec_kernel(experts, nullptr, sorted ? kVecColumns : 1);
@@ -154,7 +181,7 @@ void run(const LaunchContext& context, Tensor& node) {
   product.slots = static_cast<int>(node.shape[1]);
   product.x_slots = static_cast<int>(x.shape[1]);
   if (sorted && kernel.kernel) {
-    group(context, node, memory, kernel.columns, product);
+    set_groups(context, node, memory, kernel.columns, product);
   } else {
     product.columns_of = ColumnsOf::kPairs;
     product.experts = memory.experts;
@@ -167,8 +194,8 @@ bool supports(const Tensor& node) {
   return supports_product(node) && node.src[2]->dtype == DType::kI32;
 }
 
-size_t workspace(const Tensor& node, const GpuTraits&) {
-  return Memory(node, nullptr).bytes;
+size_t workspace(const Tensor& node, const GpuTraits& gpu) {
+  return Memory(node, gpu, nullptr).bytes;
 }
 
 }  // namespace

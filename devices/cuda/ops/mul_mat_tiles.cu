@@ -140,9 +140,9 @@ TilePlan plan_for(const Wanted& wanted, const Kernels& kernels) {
 }
 
 struct ColumnKernels {
-  void (*to_halves)(View, uint16_t*, float*, int);
-  void (*to_brain)(View, uint16_t*, int);
-  void (*to_two_terms)(View, uint16_t*, int);
+  void (*to_halves)(View, ColumnOrder, uint16_t*, float*, int);
+  void (*to_brain)(View, ColumnOrder, uint16_t*, int);
+  void (*to_two_terms)(View, ColumnOrder, uint16_t*, int);
 };
 template <class B>
 constexpr ColumnKernels kColumnKernels{columns_to_halves<B>, columns_to_brain<B, 1>, columns_to_brain<B, 2>};
@@ -154,18 +154,19 @@ const ColumnKernels& column_kernels(DType dtype) {
   return *kKernels[static_cast<int>(dtype)];
 }
 
-void convert_columns(const LaunchContext& context, const Tensor& b, const TilePlan& plan, std::byte* workspace) {
+void convert_columns(const LaunchContext& context, const Tensor& b, const TilePlan& plan, std::byte* workspace,
+                     int64_t count, ColumnOrder order = {}) {
   const ColumnKernels& kernels = column_kernels(b.dtype);
   auto* to = reinterpret_cast<uint16_t*>(workspace);
-  const dim3 grid(static_cast<unsigned>(b.rows())), block(kColumnThreads);
+  const dim3 grid(static_cast<unsigned>(count)), block(kColumnThreads);
   const int k_padded = static_cast<int>(plan.k_padded);
   if (!plan.brain) {
     auto* scales = reinterpret_cast<float*>(workspace + plan.scales_at);
-    launch(context.stream, kernels.to_halves, grid, block, 0, view_of(b), to, scales, k_padded);
+    launch(context.stream, kernels.to_halves, grid, block, 0, view_of(b), order, to, scales, k_padded);
   } else if (plan.terms == 1) {
-    launch(context.stream, kernels.to_brain, grid, block, 0, view_of(b), to, k_padded);
+    launch(context.stream, kernels.to_brain, grid, block, 0, view_of(b), order, to, k_padded);
   } else {
-    launch(context.stream, kernels.to_two_terms, grid, block, 0, view_of(b), to, k_padded);
+    launch(context.stream, kernels.to_two_terms, grid, block, 0, view_of(b), order, to, k_padded);
   }
 }
 
@@ -255,6 +256,39 @@ bool overlaps(const Tensor& tensor, const std::byte* begin, const std::byte* end
   return tensor.data < end && begin < tensor.data + tensor.span_bytes();
 }
 
+/// Pairs of mul_mat_id, each of which has a column of its own.
+int64_t pairs_of(const Tensor& node) {
+  return node.shape[1] * node.shape[2];
+}
+int64_t most_groups(const Tensor& node, int columns) {
+  return std::min(pairs_of(node), pairs_of(node) / columns + node.src[0]->shape[2] + 1);
+}
+
+/// For mul_mat_id: tiles of k as a whole, of the columns for which the groups of all experts take the fewest cycles.
+TilePlan group_plan(const Tensor& node, const GpuTraits& gpu) {
+  const Kernels& kernels = *kernels_for(node);
+  TilePlan best;
+  double cost = std::numeric_limits<double>::infinity();
+  for (const TileKernels* set : {kernels.warpgroups, kernels.warps}) {
+    if (set == kernels.warpgroups && !(kHasWgmma && gpu.compute_capability == 90)) continue;
+    for (const TileKernel& kernel : set->kernels) {
+      const bool last = &kernel == &set->kernels.back();
+      if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;
+      const double cost_of_plan = static_cast<double>(most_groups(node, kernel.columns)) * kernel.step_cycles;
+      if (cost_of_plan >= cost) continue;
+      best = {&kernel, set->brain, set->terms};
+      cost = cost_of_plan;
+    }
+  }
+  const auto columns = static_cast<size_t>(pairs_of(node));
+  best.k_padded = divided_up(node.src[0]->shape[0], kTileStep) * kTileStep;
+  best.steps_per_split = static_cast<int>(best.k_padded / kTileStep);
+  best.scales_at =
+      rounded_up(columns * static_cast<size_t>(best.terms) * static_cast<size_t>(best.k_padded) * sizeof(uint16_t));
+  best.bytes = best.scales_at + rounded_up(columns * sizeof(float));
+  return best;
+}
+
 }  // namespace
 
 bool mul_mat_tiles_supports(const Tensor& node) {
@@ -297,7 +331,7 @@ void mul_mat_tiles_run_joined(const LaunchContext& context, const Tensor& node, 
   const std::byte* const workspace = node.workspace;
   if (overlaps(out, workspace + own.parts_at, workspace + own.bytes)) wanted.most_bytes = 0;
   const TilePlan plan = plan_for(wanted, kernels);
-  convert_columns(context, *node.src[1], plan, node.workspace);
+  convert_columns(context, *node.src[1], plan, node.workspace, node.src[1]->rows());
   multiply(context, wanted, plan, node.workspace, join, out);
 }
 
@@ -322,12 +356,52 @@ void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* cons
   for (Tensor* node : nodes) {
     if (!can_share(*node)) mul_mat_tiles_run_joined(context, *node, {}, *node);
   }
-  convert_columns(context, *last.src[1], last_plan, last.workspace);
+  convert_columns(context, *last.src[1], last_plan, last.workspace, last.src[1]->rows());
   for (const Tensor* node : nodes) {
     if (can_share(*node)) {
       multiply(context, {*node, false, context.gpu}, plan_of(*node), last.workspace, {}, *node);
     }
   }
+}
+
+bool mul_mat_tiles_can_group(const Tensor& node) {
+  return mul_mat_tiles_supports(node) && kernels_for_data(node) != nullptr;
+}
+
+TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu) {
+  const TilePlan plan = group_plan(node, gpu);
+  return {plan.kernel->columns, plan.bytes};
+}
+
+void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const SortedPairs& pairs,
+                              std::byte* workspace) {
+  const Tensor& experts = *node.src[0];
+  const TilePlan plan = group_plan(node, context.gpu);
+  convert_columns(context, *node.src[1], plan, workspace, pairs_of(node),
+                  {pairs.order, static_cast<int>(node.shape[1])});
+  TileProduct p;
+  p.a = experts.data;
+  p.b = reinterpret_cast<const uint16_t*>(workspace);
+  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(workspace + plan.scales_at);
+  p.c = reinterpret_cast<float*>(node.data);
+  for (int i = 0; i < 3; ++i) {
+    p.a_strides[i] = static_cast<int64_t>(experts.strides[i + 1]);
+    p.c_strides[i] = static_cast<int64_t>(node.strides[i + 1] / sizeof(float));
+  }
+  p.m = static_cast<int>(node.shape[0]);
+  p.n = static_cast<int>(pairs_of(node));
+  p.k = static_cast<int>(experts.shape[0]);
+  p.k_padded = static_cast<int>(plan.k_padded);
+  p.row_tiles = static_cast<int>(divided_up(node.shape[0], kTileRows));
+  p.column_tiles = static_cast<int>(most_groups(node, plan.kernel->columns));
+  p.steps_per_split = plan.steps_per_split;
+  p.groups = pairs.groups;
+  p.group_count = pairs.group_count;
+  p.order = pairs.order;
+  p.slots = static_cast<int>(node.shape[1]);
+  const int64_t blocks = static_cast<int64_t>(p.row_tiles) * p.column_tiles;
+  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
+         dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, p);
 }
 
 }  // namespace shoal::cuda

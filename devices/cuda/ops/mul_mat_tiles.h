@@ -38,6 +38,23 @@ bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
 /// Products of one b, in the same form, which is converted once; in the workspace of the last one.
 void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* const> nodes);
 
+struct ColumnGroup;  // devices/cuda/kernels/tile_operands.h
+
+/// mul_mat_id of many (slot, token) pairs, which are sorted by expert and divided into groups: a tile takes the columns
+/// of one group.
+struct SortedPairs {
+  ColumnGroup* groups;
+  int32_t *group_count, *order;  ///< order: pairs
+};
+struct TileGroups {
+  int columns;   ///< of a group at most, a power of two
+  size_t bytes;  ///< of workspace
+};
+bool mul_mat_tiles_can_group(const Tensor& node);
+TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu);
+void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const SortedPairs& pairs,
+                              std::byte* workspace);
+
 /// How a product is divided.
 struct TileChoice {
   bool warpgroups = false;  ///< it takes the instructions that only compute capability 9.0 has
