@@ -6,11 +6,14 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tests/cuda/emulator/weak_memory.h"
+
 namespace shoal::cuda::emulator {
 
 /// Replaces *address by function(old); returns old.
 template <class T, class Function>
 T atomic_update(T* address, Function function) {
+  deliver_stores();
   T old;
   __atomic_load(address, &old, __ATOMIC_RELAXED);
   for (;;) {
@@ -31,6 +34,7 @@ T atomicAdd(T* address, std::type_identity_t<T> value) {
 template <class T>
 T atomicSub(T* address, std::type_identity_t<T> value) {
   static_assert(shoal::cuda::emulator::kAtomicInteger<T>);
+  shoal::cuda::emulator::deliver_stores();
   return __atomic_fetch_sub(address, value, __ATOMIC_RELAXED);
 }
 template <class T>
@@ -45,6 +49,7 @@ T atomicMin(T* address, std::type_identity_t<T> value) {
 }
 template <class T>
 T atomicExch(T* address, std::type_identity_t<T> value) {
+  shoal::cuda::emulator::deliver_stores();
   T old;
   __atomic_exchange(address, &value, &old, __ATOMIC_RELAXED);
   return old;
@@ -52,22 +57,26 @@ T atomicExch(T* address, std::type_identity_t<T> value) {
 template <class T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
   static_assert(std::is_integral_v<T>);
+  shoal::cuda::emulator::deliver_stores();
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
 template <class T>
 T atomicAnd(T* address, std::type_identity_t<T> value) {
   static_assert(shoal::cuda::emulator::kAtomicInteger<T>);
+  shoal::cuda::emulator::deliver_stores();
   return __atomic_fetch_and(address, value, __ATOMIC_RELAXED);
 }
 template <class T>
 T atomicOr(T* address, std::type_identity_t<T> value) {
   static_assert(shoal::cuda::emulator::kAtomicInteger<T>);
+  shoal::cuda::emulator::deliver_stores();
   return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
 template <class T>
 T atomicXor(T* address, std::type_identity_t<T> value) {
   static_assert(shoal::cuda::emulator::kAtomicInteger<T>);
+  shoal::cuda::emulator::deliver_stores();
   return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
 }
 /// Counts up to `limit`, then starts from 0.
@@ -76,12 +85,15 @@ inline uint32_t atomicInc(uint32_t* address, uint32_t limit) {
 }
 
 inline void __threadfence_block() {
+  shoal::cuda::emulator::deliver_stores();
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 inline void __threadfence() {
+  shoal::cuda::emulator::deliver_stores();
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 inline void __threadfence_system() {
+  shoal::cuda::emulator::deliver_stores();
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

@@ -12,20 +12,15 @@
 #include <numeric>
 #include <string_view>
 #include <thread>
-
-#include "tests/cuda/emulator/residency.h"
+#include <utility>
 
 namespace shoal::cuda::emulator {
 namespace {
 
-constexpr int kMostHelpers = 256;
 constexpr size_t kPatience = 100;  // pauses before a waiting OS thread sleeps
 
 std::string text(const uint3& index) {
   return fmt::format("({}, {}, {})", index.x, index.y, index.z);
-}
-std::string text(const std::source_location& where) {
-  return fmt::format("{}:{} ({})", where.file_name(), where.line(), where.function_name());
 }
 
 uint64_t next_random(uint64_t& state) {
@@ -33,12 +28,6 @@ uint64_t next_random(uint64_t& state) {
   state ^= state >> 7;
   state ^= state << 17;
   return state;
-}
-
-/// SHOAL_EMULATED_BLOCKS: forward (default) or reverse.
-bool blocks_in_reverse() {
-  const char* value = std::getenv("SHOAL_EMULATED_BLOCKS");
-  return value != nullptr && std::string_view(value) == "reverse";
 }
 
 /// SHOAL_EMULATED_ORDER: forward (default), reverse or random. Results must not depend on it.
@@ -52,61 +41,8 @@ std::string_view thread_order() {
 constinit thread_local Thread* g_thread = nullptr;
 constinit thread_local Runner* g_runner = nullptr;
 
-struct Launch::Helpers {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int running = 0;
-};
-
-Launch::Launch(const LaunchSize& size, const std::function<void()>& kernel, int gpu, Workers& workers)
-    : size_(size),
-      kernel_(kernel),
-      gpu_(gpu),
-      workers_(workers),
-      blocks_(uint64_t{size.grid.x} * size.grid.y * size.grid.z) {}
-
-void Launch::run() {
-  work();
-  if (helpers_ == nullptr) return;
-  std::unique_lock lock(helpers_->mutex);
-  helpers_->changed.wait(lock, [&] { return helpers_->running == 0; });
-}
-
-void Launch::work() {
-  Runner& runner = *Runner::here();
-  const bool reverse = blocks_in_reverse();
-  for (;;) {
-    const uint64_t next = next_++;
-    if (next >= blocks_) return;
-    const uint64_t block = reverse ? blocks_ - 1 - next : next;
-    const uint64_t row = block / size_.grid.x;
-    const Seat seat(gpu_, size_);
-    runner.run_block(*this,
-                     uint3{static_cast<unsigned>(block % size_.grid.x), static_cast<unsigned>(row % size_.grid.y),
-                           static_cast<unsigned>(row / size_.grid.y)});
-  }
-}
-
-void Launch::start_helper() {
-  if (next_ >= blocks_) return;
-  static std::mutex creation;
-  std::shared_ptr<Helpers> helpers;
-  {
-    const std::lock_guard lock(creation);
-    if (helpers_ == nullptr) helpers_ = std::make_shared<Helpers>();
-    helpers = helpers_;
-  }
-  {
-    const std::lock_guard lock(helpers->mutex);
-    if (++helpers->running > kMostHelpers) {
-      g_runner->die(*g_thread, fmt::format("more than {} blocks wait for each other", kMostHelpers));
-    }
-  }
-  workers_.start([this, helpers] {
-    work();
-    const std::lock_guard lock(helpers->mutex);
-    if (--helpers->running == 0) helpers->changed.notify_all();
-  });
+std::string text(const std::source_location& where) {
+  return fmt::format("{}:{} ({})", where.file_name(), where.line(), where.function_name());
 }
 
 Runner::Runner() {
@@ -128,9 +64,13 @@ void Runner::Release::operator()(void* memory) const {
 void Runner::run_block(Launch& launch, uint3 index) {
   launch_ = &launch;
   block_index_ = index;
+  goes_on_ = launch.may_go_on();
+  moves_ = !goes_on_;
+  if (goes_on_) seat_ = launch.take_seat();
   start_block();
   main_.switch_to(fiber_for_unstarted());
   g_thread = nullptr;
+  end_block();
 }
 
 void Runner::start_block() {
@@ -158,8 +98,9 @@ void Runner::start_block() {
   live_ = count;
   ready_.resize(count);
   ready_begin_ = ready_count_ = 0;
+  stores_.start_block();
   pauses_ = os_pauses_ = 0;
-  has_helper_ = false;
+  has_helper_ = lets_next_start_ = false;
 
   const size_t bytes = launch_->size().shared_bytes;
   if (bytes != shared_bytes_) {
@@ -169,6 +110,17 @@ void Runner::start_block() {
     shared_bytes_ = bytes;
   }
   if (bytes > 0) std::memset(shared_.get(), 0xFF, bytes);
+}
+
+void Runner::end_block() {
+  stores_.end_block();
+  let_next_start();
+  if (!goes_on_) {  // it has begun early, and none of its threads waits
+    stand();
+    go_on();
+  }
+  seat_ = Seat();
+  launch_->offer_room();
 }
 
 Thread* Runner::next_unstarted() {
@@ -188,15 +140,11 @@ void Runner::fiber_main(Fiber& self, void* argument) {
     while (Thread* const thread = runner.next_unstarted()) {
       thread->fiber = &self;
       g_thread = thread;
-      runner.launch_->kernel()();
+      runner.launch_->kernel().run_thread();
       runner.end(*thread);
     }
-    Fiber* next = &runner.main_;
-    if (runner.ready_count_ > 0) {
-      next = runner.pop_ready().fiber;
-    } else if (runner.live_ > 0) {
-      runner.report_deadlock();
-    }
+    if (runner.ready_count_ == 0 && runner.live_ > 0) runner.wait_for_any();
+    Fiber* const next = runner.ready_count_ > 0 ? runner.pop_ready().fiber : &runner.main_;
     runner.idle_.push_back(&self);
     self.switch_to(*next);
   }
@@ -221,12 +169,11 @@ void Runner::yield(Thread& self) {
   Fiber* next = nullptr;
   if (started_ < threads_.size()) {
     next = &fiber_for_unstarted();
-  } else if (ready_count_ > 0) {
+  } else {
+    if (ready_count_ == 0) wait_for_any();
     Thread& thread = pop_ready();
     if (&thread == &self) return;
     next = thread.fiber;
-  } else {
-    report_deadlock();
   }
   self.fiber->switch_to(*next);
   g_thread = &self;
@@ -240,6 +187,10 @@ void Runner::wait(Thread& self, const char* name, const std::source_location& wh
 
 void Runner::spin() {
   if (g_thread == nullptr) return;
+  if (!goes_on_) {
+    stand();
+    if (launch_->may_go_on()) go_on();
+  }
   Thread& self = *g_thread;
   const bool alone = ready_count_ == 0 && started_ == threads_.size();
   if (alone || ++pauses_ >= live_) let_others_run();
@@ -247,8 +198,39 @@ void Runner::spin() {
   yield(self);
 }
 
+void Runner::wait_for_previous(const std::source_location& where) {
+  launch_->note_wait_for_previous();
+  if (goes_on_) return;
+  at_gate_.push_back(g_thread);
+  wait(*g_thread, "wait_for_previous", where);
+}
+
+void Runner::stand() {
+  if (std::exchange(moves_, false)) launch_->note_stand();
+}
+
+void Runner::go_on() {
+  launch_->wait_to_go_on();
+  goes_on_ = true;
+  seat_ = launch_->take_seat();
+  for (Thread* thread : at_gate_) wake(*thread);
+  at_gate_.clear();
+}
+
+void Runner::wait_for_any() {
+  if (at_gate_.empty()) report_deadlock();
+  stores_.deliver_all();
+  stand();
+  go_on();
+}
+
+void Runner::let_next_start() {
+  if (!std::exchange(lets_next_start_, true)) launch_->note_let_next_start();
+}
+
 void Runner::let_others_run() {
   pauses_ = 0;
+  stores_.deliver_some();
   if (!has_helper_) {
     has_helper_ = true;
     launch_->start_helper();

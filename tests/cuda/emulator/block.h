@@ -14,28 +14,18 @@
 #include <vector_types.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <source_location>
 #include <string>
 #include <vector>
 
 #include "tests/cuda/emulator/fiber.h"
-#include "tests/cuda/emulator/workers.h"
+#include "tests/cuda/emulator/launch.h"
+#include "tests/cuda/emulator/weak_memory.h"
 
 namespace shoal::cuda::emulator {
-
-/// What a launch asks for.
-struct LaunchSize {
-  dim3 grid;
-  dim3 block;
-  size_t shared_bytes = 0;
-  std::source_location where;  ///< the line that launches, for messages
-  bool early = false;          ///< it may start before what was queued before it has ended
-};
 
 struct Warp;
 
@@ -85,31 +75,6 @@ struct Warp {
   std::shared_ptr<WarpProducts> products;  ///< nullptr: none yet
 };
 
-/// One kernel being run by one or more OS threads.
-class Launch {
- public:
-  Launch(const LaunchSize& size, const std::function<void()>& kernel, int gpu, Workers& workers);
-
-  const LaunchSize& size() const { return size_; }
-  const std::function<void()>& kernel() const { return kernel_; }
-  /// Runs all blocks; returns when they are done.
-  void run();
-  /// Another OS thread joins in, if there are blocks left.
-  void start_helper();
-
- private:
-  void work();
-
-  const LaunchSize size_;
-  const std::function<void()>& kernel_;
-  const int gpu_;
-  Workers& workers_;
-  const uint64_t blocks_;
-  std::atomic<uint64_t> next_{0};
-  struct Helpers;
-  std::shared_ptr<Helpers> helpers_;
-};
-
 /// The fibers of one OS thread and the block that they run.
 class Runner {
  public:
@@ -125,12 +90,16 @@ class Runner {
   uint3 block_index() const { return block_index_; }
   const LaunchSize& size() const { return launch_->size(); }
   void* dynamic_shared() const { return shared_.get(); }
+  StoreBuffer& stores() { return stores_; }
 
   /// The barrier of the block; the sum of all votes.
   int meet_block(bool vote, const char* name, const std::source_location& where);
   void meet_lanes(uint32_t mask, void* argument, Meeting::Compute compute, const char* name,
                   const std::source_location& where);
   void spin();
+  /// Waits until what the launch began before has ended.
+  void wait_for_previous(const std::source_location& where);
+  void let_next_start();
   [[noreturn]] void die(const Thread& thread, const std::string& message) const;
 
  private:
@@ -140,6 +109,7 @@ class Runner {
 
   static void fiber_main(Fiber& self, void* runner);
   void start_block();
+  void end_block();
   Thread* next_unstarted();
   Thread& pop_ready();
   /// Gives the OS thread to another CUDA thread; returns when this one is ready and has its turn.
@@ -151,6 +121,11 @@ class Runner {
   int release_barrier(bool vote);
   Fiber& fiber_for_unstarted();
   void let_others_run();
+  /// No thread can go on: those in wait_for_previous() do, once they may.
+  void wait_for_any();
+  /// For a block that began early: it stands (or spins), and it may go on.
+  void stand();
+  void go_on();
   void complete(Meeting& meeting, const Thread* running);
   Meeting& join_meeting(Thread& self, uint32_t mask, const char* name, const std::source_location& where);
   void check_same_place(const Thread& self, const char* name, const std::source_location& where,
@@ -167,6 +142,12 @@ class Runner {
   std::vector<Thread*> ready_;  // a ring
   size_t ready_begin_ = 0, ready_count_ = 0;
   std::vector<Thread*> at_barrier_;
+  bool goes_on_ = true;           // what is in front has ended, and the block has a seat
+  bool moves_ = false;            // it began early and has not told yet that it stands
+  std::vector<Thread*> at_gate_;  // in wait_for_previous()
+  bool lets_next_start_ = false;
+  Seat seat_;
+  StoreBuffer stores_;
   size_t pauses_ = 0;     // since other OS threads had their turn
   size_t os_pauses_ = 0;  // in this block
   bool has_helper_ = false;
@@ -177,6 +158,9 @@ class Runner {
   std::unique_ptr<void, Release> shared_;
   size_t shared_bytes_ = 0;
 };
+
+/// For messages.
+std::string text(const std::source_location& where);
 
 /// The CUDA thread that runs.
 extern constinit thread_local Thread* g_thread;

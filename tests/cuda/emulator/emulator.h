@@ -8,6 +8,11 @@
 //   SHOAL_EMULATED_LYING_PEERS=0>1  copies from GPU 0 to GPU 1 arrive changed; more pairs after commas
 //   SHOAL_EMULATED_RESIDENCY=1      blocks need room on a multiprocessor (residency.h)
 //   SHOAL_EMULATED_DRIVER_LOCK=1    calls that wait for a GPU keep other threads from launching there
+//   SHOAL_EMULATED_EARLY=1          kernels of launch_early() begin before the one in front of them does (launch.h)
+//   SHOAL_EMULATED_QUEUES=1         streams share CUDA_DEVICE_MAX_CONNECTIONS queues (hardware_queue.h)
+//   SHOAL_EMULATED_LAZY=1           the first launch of a kernel waits until the GPU is idle
+//   SHOAL_EMULATED_WEAK=1           words of store_release() and store_pair() arrive late, pairs in any order
+//                                   (weak_memory.h)
 //   SHOAL_EMULATED_ORDER=reverse    in which the threads of a block start: forward, reverse, random
 //   SHOAL_EMULATED_BLOCKS=reverse   in which the blocks of a launch start: forward, reverse
 #pragma once
@@ -37,5 +42,9 @@ uint64_t take_copies_over_edges();
 int calls_in_progress(const std::string& name);
 /// How many blocks are on a GPU now; with SHOAL_EMULATED_RESIDENCY only.
 int resident_blocks(int gpu);
+/// For SHOAL_EMULATED_LAZY: no kernel has been launched yet.
+void unload_kernels();
+/// How many registers each thread of a kernel has, for SHOAL_EMULATED_RESIDENCY; 0: as many as it may have.
+void set_registers(const void* kernel, int registers);
 
 }  // namespace shoal::cuda::emulator

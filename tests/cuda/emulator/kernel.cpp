@@ -48,10 +48,6 @@ void copy_16(void* shared, const void* global, bool valid) {
   g_thread->copies.push_back({shared, valid ? global : nullptr, bytes, g_thread->copy_groups});
 }
 
-// Kernels start when those before them have ended.
-void wait_for_previous() {}
-void let_next_start() {}
-
 void commit_copies() {
   ++g_thread->copy_groups;
 }

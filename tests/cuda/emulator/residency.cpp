@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/emulator/emulator.h"
@@ -19,7 +20,19 @@ constexpr size_t kBlocks = 32;
 
 /// What is free of a multiprocessor.
 struct Processor {
-  size_t threads = kThreads, registers = kRegisters, shared_bytes = kSharedBytes, blocks = kBlocks;
+  Room free{kThreads, kRegisters, kSharedBytes};
+  size_t blocks = kBlocks;
+
+  bool fits(const Room& room) const {
+    return free.threads >= room.threads && free.registers >= room.registers && free.shared_bytes >= room.shared_bytes &&
+           blocks > 0;
+  }
+  void take(const Room& room) {
+    free.threads -= room.threads, free.registers -= room.registers, free.shared_bytes -= room.shared_bytes, --blocks;
+  }
+  void give_back(const Room& room) {
+    free.threads += room.threads, free.registers += room.registers, free.shared_bytes += room.shared_bytes, ++blocks;
+  }
 };
 
 struct Occupancy {
@@ -27,6 +40,24 @@ struct Occupancy {
   std::condition_variable changed;
   std::map<int, std::vector<Processor>> gpus;
   std::map<int, int> resident;
+  std::map<const void*, size_t> registers;  ///< of threads of kernels
+
+  /// Takes the emptiest multiprocessor, as GPUs spread blocks; nullopt: none has room.
+  std::optional<size_t> take(int gpu, const Room& room) {
+    std::vector<Processor>& processors = gpus[gpu];
+    const size_t count = setting("SHOAL_EMULATED_PROCESSORS", 8);
+    processors.resize(std::max(processors.size(), count));
+    std::optional<size_t> best;
+    for (size_t i = 0; i < count; ++i) {
+      if (!processors[i].fits(room)) continue;
+      if (!best || processors[i].free.threads > processors[*best].free.threads) best = i;
+    }
+    if (best) {
+      processors[*best].take(room);
+      ++resident[gpu];
+    }
+    return best;
+  }
 };
 
 Occupancy& occupancy() {
@@ -34,47 +65,83 @@ Occupancy& occupancy() {
   return all;
 }
 
-size_t registers_of(size_t threads) {
-  return threads * std::min(kMostRegisters, kRegisters / threads / 8 * 8);
+/// Of a thread, where it is not known: the most that a kernel may have, or what keeps no block away.
+size_t assumed_registers(size_t threads) {
+  return residency_counts() ? std::min(kMostRegisters, kRegisters / threads / 8 * 8) : kRegisters / kThreads;
 }
 
 }  // namespace
 
-Seat::Seat(int gpu, const LaunchSize& size) : gpu_(gpu) {
-  if (setting("SHOAL_EMULATED_RESIDENCY", 0) == 0) return;
-  threads_ = (size_t{size.block.x} * size.block.y * size.block.z + 31) / 32 * 32;
-  registers_ = registers_of(threads_);
-  shared_bytes_ = size.shared_bytes + kReservedBytes;
+bool residency_counts() {
+  return setting("SHOAL_EMULATED_RESIDENCY", 0) != 0;
+}
+
+Room room_of(const void* kernel, size_t threads, size_t shared_bytes) {
+  threads = (threads + 31) / 32 * 32;
   Occupancy& all = occupancy();
-  std::unique_lock lock(all.mutex);
-  std::vector<Processor>& processors = all.gpus[gpu];
-  const auto fits = [this](const Processor& one) {
-    return one.threads >= threads_ && one.registers >= registers_ && one.shared_bytes >= shared_bytes_ &&
-           one.blocks > 0;
-  };
-  all.changed.wait(lock, [&] {
-    processors.resize(std::max(processors.size(), setting("SHOAL_EMULATED_PROCESSORS", 8)));
-    // The emptiest one, as GPUs spread blocks.
-    size_t best = processors.size();
-    for (size_t i = 0; i < setting("SHOAL_EMULATED_PROCESSORS", 8); ++i) {
-      if (!fits(processors[i])) continue;
-      if (best == processors.size() || processors[i].threads > processors[best].threads) best = i;
-    }
-    processor_ = best;
-    return best < processors.size();
-  });
-  Processor& own = processors[processor_];
-  own.threads -= threads_, own.registers -= registers_, own.shared_bytes -= shared_bytes_, --own.blocks;
-  ++all.resident[gpu_];
+  const std::lock_guard lock(all.mutex);
+  const auto known = all.registers.find(kernel);
+  const size_t registers = known == all.registers.end() ? assumed_registers(threads) : (known->second + 7) / 8 * 8;
+  return {threads, threads * registers, shared_bytes + kReservedBytes};
+}
+
+size_t blocks_per_processor(const Room& room) {
+  return std::min({kThreads / room.threads, kRegisters / room.registers, kSharedBytes / room.shared_bytes, kBlocks});
+}
+
+void set_registers(const void* kernel, int registers) {
+  Occupancy& all = occupancy();
+  const std::lock_guard lock(all.mutex);
+  if (registers == 0) {
+    all.registers.erase(kernel);
+  } else {
+    all.registers[kernel] = static_cast<size_t>(registers);
+  }
+}
+
+Seat::Seat(int gpu, size_t processor, const Room& room) : gpu_(gpu), processor_(processor), room_(room) {}
+
+Seat::Seat(Seat&& other) noexcept
+    : gpu_(other.gpu_), processor_(other.processor_), room_(std::exchange(other.room_, Room{})) {}
+
+Seat& Seat::operator=(Seat&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  gpu_ = other.gpu_;
+  processor_ = other.processor_;
+  room_ = std::exchange(other.room_, Room{});
+  return *this;
 }
 
 Seat::~Seat() {
-  if (threads_ == 0) return;
+  release();
+}
+
+Seat Seat::take(int gpu, const Room& room) {
+  if (!residency_counts()) return {};
+  Occupancy& all = occupancy();
+  std::unique_lock lock(all.mutex);
+  std::optional<size_t> processor;
+  all.changed.wait(lock, [&] { return (processor = all.take(gpu, room)).has_value(); });
+  return {gpu, *processor, room};
+}
+
+std::optional<Seat> Seat::try_take(int gpu, const Room& room) {
+  if (!residency_counts()) return Seat();
+  Occupancy& all = occupancy();
+  const std::lock_guard lock(all.mutex);
+  const std::optional<size_t> processor = all.take(gpu, room);
+  if (!processor) return std::nullopt;
+  return Seat(gpu, *processor, room);
+}
+
+void Seat::release() {
+  const Room room = std::exchange(room_, Room{});
+  if (room.threads == 0) return;
   Occupancy& all = occupancy();
   {
     const std::lock_guard lock(all.mutex);
-    Processor& own = all.gpus[gpu_][processor_];
-    own.threads += threads_, own.registers += registers_, own.shared_bytes += shared_bytes_, ++own.blocks;
+    all.gpus[gpu_][processor_].give_back(room);
     --all.resident[gpu_];
   }
   all.changed.notify_all();

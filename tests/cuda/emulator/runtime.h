@@ -14,8 +14,11 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/cuda/emulator/hardware_queue.h"
+#include "tests/cuda/emulator/sequence.h"
 #include "tests/cuda/emulator/workers.h"
 
 namespace shoal::cuda::emulator {
@@ -32,14 +35,6 @@ class Record {
  private:
   std::atomic<int> set_{0};
   uint64_t time_ = 0;
-};
-
-enum class OperationKind { kKernel, kCopy, kFill, kHostFunction, kMemoryFlag, kGraph, kEventRecord, kEventWait };
-
-/// Something that a stream or a graph does; the workers are those of the stream that it runs in.
-struct Operation {
-  OperationKind kind;
-  std::function<void(Workers&)> run;
 };
 
 struct Node {
@@ -82,9 +77,11 @@ class Stream {
   int gpu() const { return gpu_; }
   /// Does it wait for the default stream, and that for it?
   bool blocking() const { return blocking_; }
-  void push(std::function<void(Workers&)> run);
+  void push(Operation operation);
   /// Set when all that is queued now is done.
   std::shared_ptr<Record> record();
+  /// The same as an operation of the stream, which a GPU does.
+  std::shared_ptr<Record> record_event();
   void wait_for(std::shared_ptr<Record> record);
   void synchronize();
   bool idle();
@@ -94,12 +91,19 @@ class Stream {
 
  private:
   struct Item {
-    std::function<void(Workers&)> run;
-    bool works;  ///< false: tells that what came before is done
+    Operation operation;
+    bool works;                      ///< false: tells that what came before is done
+    HardwareQueue* queue = nullptr;  ///< in which it has a place
+    uint64_t place = 0;
   };
 
   void push(Item item);
+  std::shared_ptr<Record> push_record(HardwareQueue* queue);
   void serve();
+  /// With the lock of the queue, which is let go meanwhile.
+  void run(Item item, std::unique_lock<std::mutex>& lock);
+  /// What comes next and may start early, as far as it is queued.
+  std::vector<const Operation*> early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation);
 
   const int gpu_;
   const bool blocking_;
@@ -108,7 +112,9 @@ class Stream {
   std::deque<Item> queue_;
   bool busy_ = false;
   bool ends_ = false;
+  HardwareQueue* const hardware_queue_;
   Workers workers_;
+  Sequence sequence_{workers_};
   std::thread thread_;
 };
 
@@ -151,7 +157,8 @@ struct Runtime {
   std::map<uintptr_t, Allocation> memory;  ///< by address
   std::atomic<uint64_t> freed{0};          ///< allocations that are gone
   std::map<int, Gpu> gpus;
-  std::map<const void*, int> dynamic_shared;  ///< what kernels were allowed, by cudaFuncSetAttribute
+  std::map<const void*, int> dynamic_shared;     ///< what kernels were allowed, by cudaFuncSetAttribute
+  std::set<std::pair<const void*, int>> loaded;  ///< kernels, each on a GPU
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::set<GraphExec*> execs;
@@ -198,7 +205,7 @@ bool is_capturing(const Stream& stream);
 void synchronize_gpu(int gpu);
 
 /// SHOAL_EMULATED_DRIVER_LOCK=1: a call of the driver that keeps its lock on a GPU while it waits, so that nothing can
-/// be launched there meanwhile. Without the mode nothing is locked.
+/// be launched there meanwhile; with SHOAL_EMULATED_LAZY=1, too. Without these modes nothing is locked.
 class DriverLock {
  public:
   explicit DriverLock(int gpu);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "tests/cuda/emulator/runtime.h"
@@ -39,37 +40,43 @@ cudaError_t spoil_captures() {
 
 namespace {
 
+/// What of a lane comes at once after its `nth` node and may start early.
+std::vector<const Operation*> early_ones(const std::vector<const Node*>& lane, size_t nth) {
+  std::vector<const Operation*> found;
+  if (!kernels_start_early()) return found;
+  while (found.size() < kMostEarly && ++nth < lane.size()) {
+    if (!lane[nth]->sources.empty() || !lane[nth]->operation.may_start_early()) break;
+    found.push_back(&lane[nth]->operation);
+  }
+  return found;
+}
+
 /// The nodes of one lane, each after those of other lanes that it needs.
-void run_lane(const Nodes& nodes, int lane, std::vector<Record>& done, Workers& workers) {
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].lane != lane) continue;
-    for (const int source : nodes[i].sources) done[static_cast<size_t>(source)].wait();
-    nodes[i].operation.run(workers);
-    done[i].set();
+void run_lane(const Nodes& nodes, const std::vector<const Node*>& lane, std::vector<Record>& done, Workers& workers) {
+  Sequence sequence(workers);
+  for (size_t i = 0; i < lane.size(); ++i) {
+    for (const int source : lane[i]->sources) done[static_cast<size_t>(source)].wait();
+    sequence.run(lane[i]->operation, early_ones(lane, i));
+    done[static_cast<size_t>(lane[i] - nodes.data())].set();
   }
 }
 
 }  // namespace
 
 void run_nodes(const Nodes& nodes, Workers& workers) {
-  std::set<int> lanes;
-  for (const Node& node : nodes) lanes.insert(node.lane);
-  if (lanes.size() <= 1) {
-    for (const Node& node : nodes) node.operation.run(workers);
-    return;
-  }
+  std::map<int, std::vector<const Node*>> lanes;
+  for (const Node& node : nodes) lanes[node.lane].push_back(&node);
+  if (lanes.empty()) return;
   std::vector<Record> done(nodes.size());
   std::vector<std::shared_ptr<Record>> ends;
-  const int own = *lanes.begin();
-  for (const int lane : lanes) {
-    if (lane == own) continue;
+  for (auto lane = std::next(lanes.begin()); lane != lanes.end(); ++lane) {
     const auto end = ends.emplace_back(std::make_shared<Record>());
-    workers.start([&nodes, lane, &done, &workers, end] {
-      run_lane(nodes, lane, done, workers);
+    workers.start([&nodes, &own = lane->second, &done, &workers, end] {
+      run_lane(nodes, own, done, workers);
       end->set();
     });
   }
-  run_lane(nodes, own, done, workers);
+  run_lane(nodes, lanes.begin()->second, done, workers);
   for (const auto& end : ends) end->wait();
 }
 

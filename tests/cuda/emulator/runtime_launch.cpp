@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/emulator/shoal_cuda_emulator.h"
 
@@ -14,8 +17,6 @@ namespace {
 
 constexpr size_t kSharedBytes = 48 * 1024;
 constexpr size_t kMostSharedBytes = 227 * 1024;
-constexpr size_t kThreads = 2048;
-constexpr size_t kProcessorSharedBytes = 228 * 1024;
 constexpr unsigned kMostBlocks = 65535;  // in y and z
 
 cudaError_t check_size(const LaunchSize& size, size_t allowed_shared) {
@@ -37,7 +38,29 @@ size_t allowed_shared_bytes(const void* function) {
   return found == runtime().dynamic_shared.end() ? kSharedBytes : static_cast<size_t>(found->second);
 }
 
+/// SHOAL_EMULATED_LAZY=1: does the driver load kernels when they are first used?
+bool loads_late() {
+  const char* loading = std::getenv("CUDA_MODULE_LOADING");
+  return setting("SHOAL_EMULATED_LAZY", 0) != 0 && (loading == nullptr || std::string_view(loading) != "EAGER");
+}
+
+/// The first use of a kernel on a GPU: loading it waits until the GPU is idle, and no other thread launches meanwhile.
+void load(const void* function, int gpu) {
+  if (!loads_late()) return;
+  {
+    const std::lock_guard lock(runtime().mutex);
+    if (!runtime().loaded.insert({function, gpu}).second) return;
+  }
+  const DriverLock lock(gpu);
+  synchronize_gpu(gpu);
+}
+
 }  // namespace
+
+void unload_kernels() {
+  const std::lock_guard lock(runtime().mutex);
+  runtime().loaded.clear();
+}
 
 void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* function, std::function<void()> kernel) {
   // As platform.h does for GPUs.
@@ -49,10 +72,11 @@ void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* func
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     const cudaError_t status = check_size(size, allowed_shared_bytes(function));
     if (status != cudaSuccess) return status;
-    return submit(*stream,
-                  {OperationKind::kKernel, [size, kernel = std::move(kernel), gpu = stream->gpu()](Workers& workers) {
-                     Launch(size, kernel, gpu, workers).run();
-                   }});
+    load(function, stream->gpu());
+    const Room room = room_of(function, size_t{size.block.x} * size.block.y * size.block.z, size.shared_bytes);
+    return submit(*stream, {OperationKind::kKernel,
+                            {},
+                            std::make_shared<const Kernel>(Kernel{size, std::move(kernel), room, stream->gpu()})});
   });
 }
 
@@ -126,6 +150,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   return api("cudaFuncSetAttribute", [&] {
+    load(function, current_gpu());
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || static_cast<size_t>(value) > kMostSharedBytes) return cudaErrorInvalidValue;
     const std::lock_guard lock(runtime().mutex);
@@ -137,6 +162,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   return api("cudaFuncGetAttributes", [&] {
     if (function == nullptr) return cudaErrorInvalidDeviceFunction;
+    load(function, current_gpu());
     const std::lock_guard lock(runtime().mutex);
     const auto allowed = runtime().dynamic_shared.find(function);
     *attributes = {};
@@ -146,13 +172,12 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   });
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_size,
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
                                                           size_t shared_bytes) {
   return api("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
     if (block_size <= 0 || block_size > 1024) return cudaErrorInvalidValue;
-    const size_t by_threads = kThreads / static_cast<size_t>(block_size);
-    const size_t by_shared = kProcessorSharedBytes / (shared_bytes + 1024);
-    *blocks = static_cast<int>(std::min<size_t>({by_threads, by_shared, 32}));
+    load(function, current_gpu());
+    *blocks = static_cast<int>(blocks_per_processor(room_of(function, static_cast<size_t>(block_size), shared_bytes)));
     return cudaSuccess;
   });
 }

@@ -168,7 +168,8 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
     if (is_capturing(*stream)) return cudaErrorStreamCaptureUnsupported;
     if (address == nullptr) return cudaSuccess;
     if (!begins_allocation(address, MemoryKind::kPool)) return cudaErrorInvalidValue;
-    stream->push([address](Workers&) { release(address, MemoryKind::kPool, MemoryKind::kPool); });
+    stream->push(Operation{OperationKind::kFree,
+                           [address](Workers&) { release(address, MemoryKind::kPool, MemoryKind::kPool); }});
     return cudaSuccess;
   });
 }

@@ -135,7 +135,7 @@ int calls_in_progress(const std::string& name) {
 }
 
 DriverLock::DriverLock(int gpu) {
-  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
+  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0 && setting("SHOAL_EMULATED_LAZY", 0) == 0) return;
   std::unique_lock lock(runtime().mutex);
   std::mutex& own = runtime().gpus[gpu].driver;
   lock.unlock();

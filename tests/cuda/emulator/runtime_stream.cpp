@@ -18,7 +18,8 @@ void Record::wait() const {
   set_.wait(0, std::memory_order_acquire);
 }
 
-Stream::Stream(int gpu, bool blocking) : gpu_(gpu), blocking_(blocking), thread_([this] { serve(); }) {}
+Stream::Stream(int gpu, bool blocking)
+    : gpu_(gpu), blocking_(blocking), hardware_queue_(HardwareQueue::assign(gpu)), thread_([this] { serve(); }) {}
 
 Stream::~Stream() {
   {
@@ -29,13 +30,16 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::push(std::function<void(Workers&)> run) {
-  push({std::move(run), true});
+void Stream::push(Operation operation) {
+  // Freeing is the driver's own work, in the order of the stream.
+  HardwareQueue* const queue = operation.kind == OperationKind::kFree ? nullptr : hardware_queue_;
+  push(Item{std::move(operation), true, queue});
 }
 
 void Stream::push(Item item) {
   {
     const std::lock_guard lock(mutex_);
+    if (item.queue != nullptr) item.place = item.queue->enter();
     queue_.push_back(std::move(item));
   }
   changed_.notify_all();
@@ -48,26 +52,61 @@ void Stream::serve() {
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    {
-      const Item item = std::move(queue_.front());
-      queue_.pop_front();
-      busy_ = item.works;  // who has been told that all is done may ask for it at once
-      lock.unlock();
-      item.run(workers_);
-    }
-    lock.lock();
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    run(std::move(item), lock);
     busy_ = false;
   }
 }
 
+void Stream::run(Item item, std::unique_lock<std::mutex>& lock) {
+  busy_ = item.works || item.queue != nullptr;
+  const std::vector<const Operation*> next = early_ones(lock, item.operation);
+  lock.unlock();
+  {
+    QueueTurn turn(item.queue, item.place);
+    const OperationKind kind = item.operation.kind;
+    if (kind == OperationKind::kCopy || kind == OperationKind::kFill) turn.leave();
+    if (!item.works) {  // who has been told that all is done may ask for it at once
+      lock.lock();
+      busy_ = false;
+      lock.unlock();
+    }
+    sequence_.run(item.operation, next, [&turn] { turn.leave(); });
+  }
+  item = {};
+  lock.lock();
+}
+
+std::vector<const Operation*> Stream::early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation) {
+  if (operation.kernel == nullptr || !kernels_start_early()) return {};
+  // The next one is mostly queued at once. A kernel that starts before it is there is no error.
+  constexpr std::chrono::milliseconds kPatience{5};
+  changed_.wait_for(lock, kPatience, [this] { return ends_ || !queue_.empty(); });
+  std::vector<const Operation*> found;
+  for (const Item& item : queue_) {
+    if (found.size() == kMostEarly || !item.operation.may_start_early()) break;
+    found.push_back(&item.operation);
+  }
+  return found;
+}
+
 std::shared_ptr<Record> Stream::record() {
+  return push_record(nullptr);
+}
+
+std::shared_ptr<Record> Stream::record_event() {
+  return push_record(hardware_queue_);
+}
+
+std::shared_ptr<Record> Stream::push_record(HardwareQueue* queue) {
   auto record = std::make_shared<Record>();
-  push({[record](Workers&) { record->set(); }, false});
+  push(Item{{OperationKind::kEventRecord, [record](Workers&) { record->set(); }}, false, queue});
   return record;
 }
 
 void Stream::wait_for(std::shared_ptr<Record> record) {
-  push([record = std::move(record)](Workers&) { record->wait(); });
+  push(Operation{OperationKind::kEventWait, [record = std::move(record)](Workers&) { record->wait(); }});
 }
 
 void Stream::synchronize() {
@@ -127,7 +166,7 @@ cudaError_t submit(Stream& stream, Operation operation) {
   }
   order_with_default(stream);
   const DriverLock lock(stream.gpu());
-  stream.push(std::move(operation.run));
+  stream.push(std::move(operation));
   return cudaSuccess;
 }
 
@@ -191,7 +230,7 @@ cudaError_t record_event(Stream& stream, cudaEvent_t handle) {
   if (event == nullptr || event->gpu != stream.gpu()) return cudaErrorInvalidResourceHandle;
   event->capture = stream.capture;
   if (stream.capture == nullptr) {
-    event->record = stream.record();
+    event->record = stream.record_event();
     return cudaSuccess;
   }
   if (stream.capture->broken) return cudaErrorStreamCaptureInvalidated;

@@ -28,6 +28,7 @@
 #include "tests/cuda/emulator/fast_math.h"
 #include "tests/cuda/emulator/integers.h"
 #include "tests/cuda/emulator/warp.h"
+#include "tests/cuda/emulator/weak_memory.h"
 
 #define threadIdx (::shoal::cuda::emulator::g_thread->index)
 #define blockIdx (::shoal::cuda::emulator::block_index())
@@ -75,26 +76,24 @@ void check_aligned(const void* address, size_t alignment);
 void copy_16(void* shared, const void* global, bool valid);
 void commit_copies();
 void wait_for_copies(unsigned pending_groups);
-void wait_for_previous();
-void let_next_start();
 
 }  // namespace emulator
 
 inline uint32_t load_acquire(const uint32_t* address) {
-  return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+  return emulator::load_acquire(address);
 }
 inline void store_release(uint32_t* address, uint32_t value) {
-  __atomic_store_n(address, value, __ATOMIC_RELEASE);
+  emulator::store_release(address, value);
 }
 inline void store_pair(void* address, uint64_t first, uint64_t second) {
   emulator::check_aligned(address, 16);
-  __atomic_store_n(static_cast<uint64_t*>(address), first, __ATOMIC_RELAXED);
-  __atomic_store_n(static_cast<uint64_t*>(address) + 1, second, __ATOMIC_RELAXED);
+  emulator::store_word(static_cast<uint64_t*>(address), first);
+  emulator::store_word(static_cast<uint64_t*>(address) + 1, second);
 }
 inline void load_pair(const void* address, uint64_t& first, uint64_t& second) {
   emulator::check_aligned(address, 16);
-  first = __atomic_load_n(static_cast<const uint64_t*>(address), __ATOMIC_RELAXED);
-  second = __atomic_load_n(static_cast<const uint64_t*>(address) + 1, __ATOMIC_RELAXED);
+  first = emulator::load_word(static_cast<const uint64_t*>(address));
+  second = emulator::load_word(static_cast<const uint64_t*>(address) + 1);
 }
 inline void spin_pause() {
   emulator::g_runner->spin();
@@ -136,11 +135,11 @@ inline void copy_async_wait() {
   emulator::wait_for_copies(kPending);
 }
 
-inline void wait_for_previous() {
-  emulator::wait_for_previous();
+inline void wait_for_previous(const std::source_location& where = std::source_location::current()) {
+  emulator::g_runner->wait_for_previous(where);
 }
 inline void let_next_start() {
-  emulator::let_next_start();
+  emulator::g_runner->let_next_start();
 }
 
 enum class Start : bool { kAfterPrevious, kEarly };

@@ -1,0 +1,158 @@
+#include "tests/cuda/emulator/launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "tests/cuda/emulator/block.h"
+
+namespace shoal::cuda::emulator {
+namespace {
+
+constexpr int kMostHelpers = 256;
+constexpr uint64_t kEarlyBlocks = 4;
+
+/// SHOAL_EMULATED_BLOCKS: forward (default) or reverse.
+bool blocks_in_reverse() {
+  const char* value = std::getenv("SHOAL_EMULATED_BLOCKS");
+  return value != nullptr && std::string_view(value) == "reverse";
+}
+
+}  // namespace
+
+struct Launch::Helpers {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int running = 0;
+};
+
+Launch::Launch(std::shared_ptr<const Kernel> kernel, Workers& workers)
+    : kernel_(std::move(kernel)), workers_(workers), blocks_(uint64_t{size().grid.x} * size().grid.y * size().grid.z) {}
+
+void Launch::begin_early() {
+  early_ = std::min(blocks_, kEarlyBlocks);
+  next_ = early_;
+  moving_ = static_cast<int>(early_);
+  may_go_on_ = false;
+  for (uint64_t nth = 0; nth < early_; ++nth) {
+    start_worker([this, nth] { run_block(nth); });
+  }
+  while (const int moving = moving_) moving_.wait(moving);
+}
+
+void Launch::note_stand() {
+  if (--moving_ == 0) moving_.notify_all();
+}
+
+void Launch::run(const std::function<void()>& all_started) {
+  all_started_ = all_started;
+  may_go_on_.store(true, std::memory_order_release);
+  may_go_on_.notify_all();
+  work();
+  if (helpers_ != nullptr) {
+    std::unique_lock lock(helpers_->mutex);
+    helpers_->changed.wait(lock, [&] { return helpers_->running == 0; });
+  }
+  check_waits();
+}
+
+void Launch::work() {
+  for (uint64_t nth = next_++; nth < blocks_; nth = next_++) run_block(nth);
+}
+
+void Launch::run_block(uint64_t nth) {
+  // The first ones are of both ends, where kernels have most of their special cases, if they begin early.
+  const uint64_t first = (early_ + 1) / 2, last = early_ / 2;
+  uint64_t block = nth < first ? nth : nth < early_ ? blocks_ - 1 - (nth - first) : nth - last;
+  if (blocks_in_reverse()) block = blocks_ - 1 - block;
+  const uint64_t row = block / size().grid.x;
+  Runner::here()->run_block(
+      *this, uint3{static_cast<unsigned>(block % size().grid.x), static_cast<unsigned>(row % size().grid.y),
+                   static_cast<unsigned>(row / size().grid.y)});
+}
+
+void Launch::start_helper() {
+  if (next_ < blocks_) start_worker([this] { work(); });
+}
+
+void Launch::start_worker(std::function<void()> work) {
+  static std::mutex creation;
+  std::shared_ptr<Helpers> helpers;
+  {
+    const std::lock_guard lock(creation);
+    if (helpers_ == nullptr) helpers_ = std::make_shared<Helpers>();
+    helpers = helpers_;
+  }
+  {
+    const std::lock_guard lock(helpers->mutex);
+    if (++helpers->running > kMostHelpers) {
+      g_runner->die(*g_thread, fmt::format("more than {} blocks wait for each other", kMostHelpers));
+    }
+  }
+  workers_.start([work = std::move(work), helpers] {
+    work();
+    const std::lock_guard lock(helpers->mutex);
+    if (--helpers->running == 0) helpers->changed.notify_all();
+  });
+}
+
+Seat Launch::take_seat() {
+  Seat seat = [this] {
+    std::unique_lock lock(held_mutex_);
+    if (held_.empty()) {
+      lock.unlock();
+      return Seat::take(kernel_->gpu, kernel_->room);
+    }
+    Seat held = std::move(held_.back());
+    held_.pop_back();
+    return held;
+  }();
+  if (++started_ == blocks_ && all_started_) all_started_();
+  return seat;
+}
+
+void Launch::note_wait_for_previous() {
+  if (!waits_for_previous_.load(std::memory_order_relaxed)) waits_for_previous_.store(true, std::memory_order_relaxed);
+}
+
+void Launch::note_let_next_start() {
+  ++let_next_start_;
+  offer_room();
+}
+
+void Launch::set_next(Launch* next) {
+  next_launch_ = next;
+  offer_room();
+}
+
+void Launch::offer_room() {
+  Launch* const next = next_launch_;
+  if (next != nullptr && let_next_start_ == blocks_) next->hold_room();
+}
+
+/// As many of its blocks as there is room for are on the GPU now, and wait there.
+void Launch::hold_room() {
+  if (!residency_counts()) return;
+  const std::lock_guard lock(held_mutex_);
+  while (held_.size() < blocks_) {
+    std::optional<Seat> seat = Seat::try_take(kernel_->gpu, kernel_->room);
+    if (!seat) return;
+    held_.push_back(std::move(*seat));
+  }
+}
+
+/// A kernel that started early and waits for nothing may end before the one in front of it does; then the one behind it
+/// may run before that one, which it takes to have ended.
+void Launch::check_waits() const {
+  if (!size().early || waits_for_previous_) return;
+  std::fprintf(stderr, "CUDA emulator: kernel launched early at %s: none of its threads calls wait_for_previous()\n",
+               text(size().where).c_str());
+  std::abort();
+}
+
+}  // namespace shoal::cuda::emulator

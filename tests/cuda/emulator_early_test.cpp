@@ -1,0 +1,202 @@
+// Kernels of launch_early() on the emulator: with SHOAL_EMULATED_EARLY those that read or write too early are wrong,
+// and those that wait are right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "devices/cuda/kernels/platform.h"
+#include "tests/cuda/device_memory.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/pinned_word.h"
+#include "tests/support/environment.h"
+
+namespace shoal::cuda {
+namespace {
+
+using emulator::resident_blocks;
+using test::CudaArray;
+using test::CudaStream;
+using test::Environment;
+using test::PinnedWord;
+using test::wait_until;
+using testing::Each;
+using testing::ElementsAre;
+
+constexpr int kBlocks = 6;
+
+__global__ void hold_back(const uint32_t* word) {
+  while (load_acquire(word) == 0) spin_pause();
+}
+__global__ void add_one(int* x) {
+  wait_for_previous();
+  let_next_start();
+  x[blockIdx.x] += 1;
+}
+__global__ void copy_too_early(const int* from, int* to) {
+  const int value = from[blockIdx.x];
+  wait_for_previous();
+  to[blockIdx.x] = value;
+}
+__global__ void copy(const int* from, int* to) {
+  wait_for_previous();
+  to[blockIdx.x] = from[blockIdx.x];
+}
+__global__ void clear_too_early(int* x) {
+  x[blockIdx.x] = 0;
+  wait_for_previous();
+}
+/// The wait of one thread, behind which the others stand at a barrier.
+__global__ void copy_after_wait_of_one(const int* from, int* to) {
+  __shared__ int values[32];
+  if (threadIdx.x == 31) wait_for_previous();
+  __syncthreads();
+  values[threadIdx.x] = from[blockIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) to[blockIdx.x] = values[31];
+}
+__global__ void never_wait() {}
+
+/// A stream of GPU 0 for which something is queued before any of it runs, or captured.
+class EarlyStart : public testing::TestWithParam<bool> {
+ protected:
+  void run(const std::function<void()>& queue) {
+    if (GetParam()) {
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t exec = nullptr;
+      ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+      queue();
+      ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+      ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+      ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+      stream_.synchronize();
+      ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+      ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    } else {
+      PinnedWord go;
+      launch(stream_, hold_back, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(go.get()));
+      queue();
+      go.set();
+      stream_.synchronize();
+    }
+  }
+  template <class... Parameters, class... Arguments>
+  void queue(void (*kernel)(Parameters...), Arguments... arguments) {
+    launch(stream_, kernel, dim3(kBlocks), dim3(1), 0, arguments...);
+  }
+  template <class... Parameters, class... Arguments>
+  void queue_early(void (*kernel)(Parameters...), Arguments... arguments) {
+    launch_early(stream_, kernel, dim3(kBlocks), dim3(1), 0, arguments...);
+  }
+
+  const Environment mode_{"SHOAL_EMULATED_EARLY", "1"};
+  const CudaStream stream_;
+  const CudaArray<int> x_{std::vector<int>(kBlocks, 0)}, y_{std::vector<int>(kBlocks, -1)},
+      z_{std::vector<int>(kBlocks, -1)};
+};
+INSTANTIATE_TEST_SUITE_P(Launches, EarlyStart, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Graphs, EarlyStart, testing::Values(true));
+
+TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
+  run([this] {
+    queue(add_one, x_.data());
+    queue_early(copy_too_early, x_.data(), y_.data());
+  });
+  EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0)) << "the first blocks and the last ones begin early";
+}
+
+TEST_P(EarlyStart, ReadsAfterItSeeNewOnes) {
+  run([this] {
+    queue(add_one, x_.data());
+    queue_early(copy, x_.data(), y_.data());
+    launch_early(stream_, copy_after_wait_of_one, dim3(kBlocks), dim3(32), 0, y_.data(), z_.data());
+  });
+  EXPECT_THAT(z_.get(), Each(1));
+}
+
+TEST_P(EarlyStart, WritesBeforeItChangeWhatTheKernelBeforeReads) {
+  run([this] {
+    queue(add_one, x_.data());
+    queue(copy, x_.data(), y_.data());
+    queue_early(clear_too_early, x_.data());
+  });
+  EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0));
+}
+
+TEST_P(EarlyStart, TheOneAfterTheNextBeginsEarlyToo) {
+  run([this] {
+    queue(add_one, x_.data());
+    queue_early(copy, x_.data(), y_.data());
+    queue_early(copy_too_early, x_.data(), z_.data());
+    queue_early(add_one, x_.data());
+  });
+  EXPECT_THAT(y_.get(), Each(1));
+  EXPECT_THAT(z_.get(), ElementsAre(0, 0, 1, 1, 0, 0)) << "what the first one writes is not there yet";
+  EXPECT_THAT(x_.get(), Each(2));
+}
+
+TEST_P(EarlyStart, IsForKernelsBehindKernels) {
+  const CudaArray<int> other(size_t{kBlocks});
+  run([&] {
+    queue(add_one, x_.data());
+    EXPECT_EQ(cudaMemsetAsync(other.data(), 0, sizeof(int), stream_), cudaSuccess);
+    queue_early(copy_too_early, x_.data(), y_.data());
+  });
+  EXPECT_THAT(y_.get(), Each(1));
+}
+
+TEST_P(EarlyStart, IsAModeOnly) {
+  const Environment off("SHOAL_EMULATED_EARLY", "0");
+  run([this] {
+    queue(add_one, x_.data());
+    queue_early(copy_too_early, x_.data(), y_.data());
+  });
+  EXPECT_THAT(y_.get(), Each(1));
+}
+
+/// As a collective does that waits for another rank.
+__global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32_t* runs) {
+  if (lets_next_start) let_next_start();
+  store_release(runs, 1);
+  while (load_acquire(word) == 0) spin_pause();
+}
+
+TEST(EarlyStartWithResidency, BlocksThatWaitTakeTheRoomThatThereIs) {
+  const Environment modes{
+      {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "3"}};
+  const CudaArray<int> x(std::vector<int>(kBlocks, 0));
+  for (const bool lets_next_start : {false, true}) {
+    PinnedWord ready, runs, go;
+    const CudaStream stream;
+    launch(stream, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
+    launch(stream, wait_for_word, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(go.get()), lets_next_start,
+           runs.get());
+    launch_early(stream, add_one, dim3(kBlocks), dim3(512), 0, x.data());
+    ready.set();
+    wait_until([&] { return runs.value() == 1; });
+    if (lets_next_start) {
+      wait_until([] { return resident_blocks(0) == 3; });
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_EQ(resident_blocks(0), 1) << "the next kernel starts when all blocks have ended";
+    }
+    go.set();
+    stream.synchronize();
+    EXPECT_EQ(resident_blocks(0), 0);
+  }
+}
+
+TEST(EarlyStartDeathTest, AKernelThatIsLaunchedEarlyWaits) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto run = [] {
+    const CudaStream stream;
+    launch_early(stream, never_wait, dim3(2), dim3(32), 0);
+    stream.synchronize();
+  };
+  EXPECT_DEATH(run(), "launched early at .*emulator_early_test.cpp:[0-9]+ .*none of its threads calls wait_for_prev");
+}
+
+}  // namespace
+}  // namespace shoal::cuda

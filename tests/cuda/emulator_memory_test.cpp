@@ -1,0 +1,151 @@
+// When words that a block stores become visible to others, with SHOAL_EMULATED_WEAK. Kernels look at memory by plain
+// loads here, which see what others would.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "devices/cuda/kernels/platform.h"
+#include "tests/cuda/device_memory.h"
+#include "tests/support/environment.h"
+
+namespace shoal::cuda {
+namespace {
+
+using test::CudaArray;
+using test::CudaStream;
+using test::Environment;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Gt;
+using testing::Lt;
+
+constexpr int kPairs = 32;
+
+__device__ uint64_t others_see(const uint64_t* address) {
+  return *static_cast<const volatile uint64_t*>(address);
+}
+__device__ uint32_t others_see(const uint32_t* address) {
+  return *static_cast<const volatile uint32_t*>(address);
+}
+
+/// Before a pause and after it: how many words have arrived, and how many of them before one in front of them.
+__global__ void send_pairs(uint64_t* words, int* arrived, int* out_of_order) {
+  for (int i = 0; i < kPairs; ++i) store_pair(words + 2 * i, 1, 1);
+  for (int pauses = 0; pauses < 2; ++pauses) {
+    if (pauses == 1) spin_pause();
+    arrived[pauses] = out_of_order[pauses] = 0;
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      if (others_see(words + i) == 0) continue;
+      out_of_order[pauses] += i != arrived[pauses];
+      ++arrived[pauses];
+    }
+  }
+}
+
+TEST(WeakMemory, WordsOfPairsArriveOneByOneInNoOrder) {
+  for (const bool weak : {false, true}) {
+    const Environment mode("SHOAL_EMULATED_WEAK", weak ? "1" : "0");
+    const CudaStream stream;
+    const CudaArray<uint64_t> words(std::vector<uint64_t>(2 * kPairs, 0));
+    const CudaArray<int> arrived(size_t{2}), out_of_order(size_t{2});
+    launch(stream, send_pairs, dim3(1), dim3(1), 0, words.data(), arrived.data(), out_of_order.data());
+    stream.synchronize();
+    if (weak) {
+      EXPECT_THAT(arrived.get(), ElementsAre(0, AllOf(Gt(0), Lt(2 * kPairs))));
+      EXPECT_GT(out_of_order.get()[1], 0);
+    } else {
+      EXPECT_THAT(arrived.get(), Each(2 * kPairs));
+    }
+    EXPECT_THAT(words.get(), Each(1u)) << "all are there when the kernel has ended";
+  }
+}
+
+/// Two pairs, a flag, another pair: looks after each pause until all are there.
+__global__ void release_between(uint64_t* words, uint32_t* flag, int* early, int* overtaken) {
+  store_pair(words, 1, 1);
+  store_pair(words + 2, 1, 1);
+  store_release(flag, 1);
+  store_pair(words + 4, 1, 1);
+  for (bool all = false; !all;) {
+    spin_pause();
+    int before = 0;
+    for (int i = 0; i < 4; ++i) before += others_see(words + i) != 0;
+    const bool released = others_see(flag) != 0;
+    const bool after = others_see(words + 4) != 0 || others_see(words + 5) != 0;
+    *early += released && before < 4;
+    *overtaken += after && !released;
+    all = released && others_see(words + 4) != 0 && others_see(words + 5) != 0;
+  }
+}
+
+TEST(WeakMemory, AReleaseComesAfterWhatIsBeforeIt) {
+  const Environment mode("SHOAL_EMULATED_WEAK", "1");
+  const CudaStream stream;
+  const CudaArray<int> early(std::vector<int>(1, 0)), overtaken(std::vector<int>(1, 0));
+  for (int i = 0; i < 20; ++i) {
+    const CudaArray<uint64_t> words(std::vector<uint64_t>(6, 0));
+    const CudaArray<uint32_t> flag(std::vector<uint32_t>(1, 0));
+    launch(stream, release_between, dim3(1), dim3(1), 0, words.data(), flag.data(), early.data(), overtaken.data());
+    stream.synchronize();
+  }
+  EXPECT_EQ(early.get()[0], 0);
+  EXPECT_GT(overtaken.get()[0], 0) << "by what is stored after it";
+}
+
+/// Both blocks say that they are there, then look for a while whether the other one has set its flag as well.
+__global__ void look_for_each_other(uint32_t* arrived, uint32_t* flags, bool fence, uint32_t* seen) {
+  atomicAdd(arrived, 1u);
+  while (load_acquire(arrived) < 2) spin_pause();
+  const uint32_t own = blockIdx.x;
+  store_release(&flags[own], 1);
+  if (fence) __threadfence_system();
+  const uint64_t end = now_ns() + 200'000'000;
+  while (seen[own] == 0 && now_ns() < end) seen[own] = load_acquire(&flags[1 - own]);
+  if (load_acquire(&flags[own]) == 0) seen[own] = 100;
+}
+
+TEST(WeakMemory, ALoadMayPassAStoreBeforeIt) {
+  const Environment mode("SHOAL_EMULATED_WEAK", "1");
+  for (const bool fence : {false, true}) {
+    const CudaStream stream;
+    const CudaArray<uint32_t> arrived(std::vector<uint32_t>(1, 0)), flags(std::vector<uint32_t>(2, 0)),
+        seen(std::vector<uint32_t>(2, 0));
+    launch(stream, look_for_each_other, dim3(2), dim3(1), 0, arrived.data(), flags.data(), fence, seen.data());
+    stream.synchronize();
+    const std::vector<uint32_t> found = seen.get();
+    if (fence) {
+      EXPECT_GE(found[0] + found[1], 1u) << "a fence shows the store first";
+    } else {
+      EXPECT_LE(found[0] + found[1], 1u) << "of a block that has ended";
+    }
+    EXPECT_LT(found[0] + found[1], 100u) << "a block sees its own words";
+  }
+}
+
+__global__ void store_in_order(uint32_t* word, uint32_t* seen, uint32_t* went_back) {
+  for (uint32_t i = 1; i <= 100; ++i) store_release(word, i);
+  for (uint32_t last = 0; last < 100;) {
+    spin_pause();
+    const uint32_t now = others_see(word);
+    if (now < last) ++*went_back;
+    if (now != last) ++*seen;
+    last = now;
+  }
+}
+
+TEST(WeakMemory, WordsForOneAddressStayInOrder) {
+  const Environment mode("SHOAL_EMULATED_WEAK", "1");
+  const CudaStream stream;
+  const CudaArray<uint32_t> word(std::vector<uint32_t>(1, 0)), seen(std::vector<uint32_t>(1, 0)),
+      went_back(std::vector<uint32_t>(1, 0));
+  launch(stream, store_in_order, dim3(1), dim3(1), 0, word.data(), seen.data(), went_back.data());
+  stream.synchronize();
+  EXPECT_THAT(word.get(), ElementsAre(100u));
+  EXPECT_GT(seen.get()[0], 1u);
+  EXPECT_THAT(went_back.get(), ElementsAre(0u));
+}
+
+}  // namespace
+}  // namespace shoal::cuda
