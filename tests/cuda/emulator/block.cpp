@@ -199,6 +199,7 @@ void Runner::spin() {
 }
 
 void Runner::wait_for_previous(const std::source_location& where) {
+  for (PendingCopy& copy : g_thread->copies) copy.read();
   launch_->note_wait_for_previous();
   if (goes_on_) return;
   at_gate_.push_back(g_thread);

@@ -30,12 +30,16 @@ namespace shoal::cuda::emulator {
 struct Warp;
 
 /// An asynchronous copy of 16 bytes to shared memory, of which the first `bytes` are in an allocation; from == nullptr:
-/// zeros.
+/// zeros. It reads when the thread waits for it, or for the kernel in front, whatever comes first.
 struct PendingCopy {
   void* to;
   const void* from;
   size_t bytes;
   unsigned group;
+  bool has_read = false;
+  std::array<std::byte, 16> data{};
+
+  void read();
 };
 
 /// A CUDA thread.

@@ -54,15 +54,18 @@ void commit_copies() {
 
 void wait_for_copies(unsigned pending_groups) {
   Thread& thread = *g_thread;
-  std::erase_if(thread.copies, [&](const PendingCopy& copy) {
-    if (copy.group + pending_groups >= thread.copy_groups) return false;
-    if (copy.from != nullptr) {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    } else {
-      std::memset(copy.to, 0, 16);
-    }
-    return true;
-  });
+  const auto is_due = [&](const PendingCopy& copy) { return copy.group + pending_groups < thread.copy_groups; };
+  for (PendingCopy& copy : thread.copies) {
+    if (!is_due(copy)) continue;
+    copy.read();
+    std::memcpy(copy.to, copy.data.data(), copy.from != nullptr ? copy.bytes : copy.data.size());
+  }
+  std::erase_if(thread.copies, is_due);
+}
+
+void PendingCopy::read() {
+  if (from != nullptr && !has_read) std::memcpy(data.data(), from, bytes);
+  has_read = true;
 }
 
 }  // namespace shoal::cuda::emulator
