@@ -1,4 +1,4 @@
-// Decode products joined with what follows them, for plans with such nodes side by side. They use the
+// Products joined with what follows them, for plans with such nodes side by side. They use the
 // kernels of mul_mat and, unless said otherwise, the workspace of the first mul_mat node, and write to `out` alone; the
 // joined nodes need no memory of their own. supports asks about dtypes, shapes and strides; like run() of an op,
 // nothing waits or throws.

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "devices/cuda/kernels/platform.h"
+#include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
 namespace {
@@ -144,6 +145,11 @@ const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
   return std::all_of(products.begin(), products.end(), is_alike) ? kernel_of(first) : kStreamMixed;
 }
 
+/// They may be asked for before the kernel in front has ended.
+bool has_constant_weights(const JoinedProduct& product) {
+  return is_constant(*product.a) && (!product.up || is_constant(*product.up));
+}
+
 bool is_quantized(const JoinedProduct& product) {
   return traits(product.a->dtype).is_quantized;
 }
@@ -171,7 +177,12 @@ void stream_run(const LaunchContext& context, std::span<const JoinedProduct> pro
   s.glu = glu;
   const size_t bytes = shared_bytes(s, products.size(), kernel);
   const unsigned blocks = deal_out(s, products.size(), wanted_blocks(s, context.gpu.processors));
-  launch_early(context, kernel.kernel, dim3(blocks), dim3(kStreamThreads), bytes, s);
+  const dim3 grid(blocks), threads(kStreamThreads);
+  if (std::all_of(products.begin(), products.end(), has_constant_weights)) {
+    launch_early(context, kernel.kernel, grid, threads, bytes, s);
+  } else {
+    launch(context.stream, kernel.kernel, grid, threads, bytes, s);
+  }
 }
 
 bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts) {

@@ -223,7 +223,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
 
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
     float sum = 0;
-    if (here) sum = gated ? gate_activation(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
+    if (here) sum = gated ? activate_gate(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
     if (part.addend) sum += part.addend[first + i];
     float* const c = part.c + first + i;
     c[kExperts ? blockIdx.y * s.c_stride : 0] = sum;

@@ -65,21 +65,6 @@ __device__ inline void find_columns(const Product& p, int index, const Job& job,
   }
 }
 
-__device__ inline float gate_activation(GluKind kind, float x) {
-  switch (kind) {
-    case GluKind::kSwiglu:
-      return activate_gate<GluKind::kSwiglu>(x);
-    case GluKind::kGeglu:
-      return activate_gate<GluKind::kGeglu>(x);
-    case GluKind::kGegluErf:
-      return activate_gate<GluKind::kGegluErf>(x);
-    case GluKind::kGegluQuick:
-      return activate_gate<GluKind::kGegluQuick>(x);
-    default:
-      return activate_gate<GluKind::kReglu>(x);
-  }
-}
-
 /// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them, as do formats whose bits
 /// are in many places (`wide`).
 constexpr int vec_blocks(int columns, bool wide) {
@@ -165,7 +150,7 @@ __device__ inline void finish(const Product& p, const WarpPlace<kRows>& at, cons
   if constexpr (kRows > 1) {
     if (p.up) {
       const float up = __shfl_xor_sync(kAllLanes, sum, kColumns * kLanes);
-      sum = gate_activation(p.glu, sum) * up;
+      sum = activate_gate(p.glu, sum) * up;
       row = at.row + r / 2;
       mine = mine && r % 2 == 0;
     }
