@@ -353,13 +353,14 @@ void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* cons
              return plan.splits > 1 && (overlaps(*any, parts, end) || overlaps(*any->src[0], parts, end));
            });
   };
-  for (Tensor* node : nodes) {
-    if (!can_share(*node)) mul_mat_tiles_run_joined(context, *node, {}, *node);
-  }
-  convert_columns(context, *last.src[1], last_plan, last.workspace, last.src[1]->rows());
+  // All or none: the workspace of a product is its own at its turn only.
+  const bool shared = std::all_of(nodes.begin(), nodes.end(), [&](const Tensor* node) { return can_share(*node); });
+  if (shared) convert_columns(context, *last.src[1], last_plan, last.workspace, last.src[1]->rows());
   for (const Tensor* node : nodes) {
-    if (can_share(*node)) {
+    if (shared) {
       multiply(context, {*node, false, context.gpu}, plan_of(*node), last.workspace, {}, *node);
+    } else {
+      mul_mat_tiles_run_joined(context, *node, {}, *node);
     }
   }
 }
