@@ -121,11 +121,19 @@ __device__ inline void let_next_start() {
 void allow_shared_bytes(const void* kernel, size_t bytes);
 
 enum class Start : bool { kAfterPrevious, kEarly };
+/// Code for GPUs that can start kernels early is there: what is compiled for older ones does not wait.
+constexpr bool can_start_early() {
+  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+  for (const int architecture : kArchitectures) {
+    if (architecture >= 900) return true;
+  }
+  return false;
+}
 
 template <class... Parameters, class... Arguments>
 void launch_at(Start start, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                size_t shared_bytes, Arguments&&... arguments) {
-  if (shared_bytes > 48 * 1024) {
+  if (shared_bytes > 32 * 1024) {  // 48 KB with what a kernel has besides
     allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
   }
   cudaLaunchAttribute early{};
@@ -152,7 +160,8 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
 template <class Context, class... Parameters, class... Arguments>
 void launch_early(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                   Arguments&&... arguments) {
-  const Start start = context.gpu.compute_capability >= 90 ? Start::kEarly : Start::kAfterPrevious;
+  const bool early = can_start_early() && context.gpu.compute_capability >= 90;
+  const Start start = early ? Start::kEarly : Start::kAfterPrevious;
   launch_at(start, context.stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
