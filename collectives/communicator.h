@@ -44,8 +44,9 @@ uint64_t call_digest(const Call& call);
 
 /// One rank's side of an all_reduce with what follows it in a decoder: sum = residual + the ranks' `in` added up;
 /// normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows of f32 without gaps. `in`, `residual`, `sum` and
-/// `normed` have rows * row elements, `weight` has row. `sum` and `normed` may each be `in` or `residual`; nothing else
-/// may overlap. `sum` may be null where it is not wanted. Plain data, which must stay valid like a Call.
+/// `normed` have rows * row elements, `weight` has row, and nothing that is queued writes it. `sum` and `normed` may
+/// each be `in` or `residual`; nothing else may overlap. `sum` may be null where it is not wanted. Plain data, which
+/// must stay valid like a Call.
 struct FusedNorm {
   const float* in = nullptr;
   const float* residual = nullptr;

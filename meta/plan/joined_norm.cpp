@@ -47,13 +47,14 @@ bool is_sum_and_scaled_norm(const Chain& chain, const Readers& readers) {
 bool is_dense(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 && tensor.is_contiguous();
 }
-/// All rows of one shape, the weight one row.
+/// All rows of one shape, the weight one row, which communicators may read before the row is there.
 bool has_plain_rows(const Chain& chain) {
   const Tensor& product = *chain.product;
   const auto fits = [&](const Tensor& tensor) { return is_dense(tensor) && same_shape(tensor, product); };
   return is_dense(chain.in()) && chain.in().elements() == product.elements() && fits(*chain.sum->src[0]) &&
          fits(*chain.sum->src[1]) && fits(*chain.sum) && fits(*chain.norm) && fits(product) &&
-         is_dense(chain.weight()) && chain.weight().shape == Shape{product.shape[0], 1, 1, 1};
+         is_dense(chain.weight()) && chain.weight().shape == Shape{product.shape[0], 1, 1, 1} &&
+         chain.weight().storage()->role == Role::kWeight;
 }
 
 /// The norm is the last one that reads the sum, whose place the product has taken.
