@@ -38,7 +38,9 @@ bool JoinedSets::add(const SetWork& work) {
 }
 
 cudaError_t JoinedSets::copy(cudaStream_t stream) const {
-  if (count_ > 1 && !is_pageable(from_)) {
+  bool is_pinned = count_ > 1;
+  for (size_t i = 0; i < count_ && is_pinned; ++i) is_pinned = !is_pageable(from_ + i * from_pitch_);
+  if (is_pinned) {
     return cudaMemcpy2DAsync(to_, to_pitch_, from_, from_pitch_, bytes_, count_, cudaMemcpyHostToDevice, stream);
   }
   // A little goes into the driver's queue.

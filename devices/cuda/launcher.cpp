@@ -24,16 +24,6 @@ constexpr std::chrono::milliseconds kRecordingPatience{200};
 /// synchronization behavior).
 constexpr size_t kMostUnstaged = 64 * 1024;
 
-/// Marks not in use, for each GPU.
-struct MarkPool {
-  std::mutex mutex;
-  std::vector<std::vector<Mark*>> free;
-  static MarkPool& instance() {
-    static MarkPool& pool = *new MarkPool;
-    return pool;
-  }
-};
-
 // What traces show of each kind of work; launch tasks describe themselves (current_span()).
 void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
@@ -66,14 +56,6 @@ void describe(const ReplayWork&, TraceSpan& span) {
   span.describe(TraceKind::kCompute, {"recording"});
 }
 
-/// Is it done? "Not ready" stays as CUDA's last error, where the next launch would be taken for a failed one.
-template <class Handle>
-cudaError_t ask(cudaError_t (*query)(Handle), Handle handle) {
-  const cudaError_t status = query(handle);
-  if (status == cudaErrorNotReady) cudaGetLastError();
-  return status;
-}
-
 /// Of the stream: host tasks are shown by the host's clock, marks not at all.
 bool is_traced(const Work& work) {
   const auto is_described = [](const auto& item) {
@@ -86,77 +68,8 @@ bool is_traced(const Work& work) {
 
 }  // namespace
 
-Mark* Mark::take(int gpu) {
-  MarkPool& pool = MarkPool::instance();
-  Mark* mark = nullptr;
-  {
-    const std::lock_guard lock(pool.mutex);
-    if (pool.free.size() <= static_cast<size_t>(gpu)) pool.free.resize(static_cast<size_t>(gpu) + 1);
-    auto& free = pool.free[static_cast<size_t>(gpu)];
-    if (!free.empty()) {
-      mark = free.back();
-      free.pop_back();
-    }
-  }
-  if (mark == nullptr) {
-    mark = new Mark(gpu);
-    const CurrentGpu current(gpu);
-    check(cudaEventCreateWithFlags(&mark->event_, cudaEventDisableTiming), "CUDA", "make an event");
-  }
-  mark->references_ = 1;
-  mark->recorded_ = 0;
-  return mark;
-}
-
-void Mark::drop() {
-  if (--references_ > 0) return;
-  MarkPool& pool = MarkPool::instance();
-  const std::lock_guard lock(pool.mutex);
-  pool.free[static_cast<size_t>(gpu_)].push_back(this);
-}
-
-void Mark::record(cudaStream_t stream) {
-  const bool recorded = cudaEventRecord(event_, stream) == cudaSuccess;
-  if (!recorded) cudaGetLastError();
-  recorded_ = recorded ? 1 : 2;
-  recorded_.notify_all();
-}
-
-void Mark::pass() {
-  recorded_ = 2;
-  recorded_.notify_all();
-}
-
-void Mark::wait(cudaStream_t stream) {
-  recorded_.wait(0);
-  if (recorded_ == 1) cudaStreamWaitEvent(stream, event_, 0);
-}
-
-void Mark::synchronize() {
-  recorded_.wait(0);
-  if (recorded_ == 1) cudaEventSynchronize(event_);
-}
-
 CudaRecording::~CudaRecording() {
   destroy_graph(gpu_, exec_);
-}
-
-Progress::~Progress() {
-  for (cudaEvent_t event : events_) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-}
-
-void Progress::mark(cudaStream_t stream) {
-  cudaEvent_t& event = events_[marked_ % kMarks];
-  if (event == nullptr) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  if (cudaEventRecord(event, stream) == cudaSuccess) ++marked_;
-}
-
-uint64_t Progress::passed() {
-  if (marked_ > kMarks) passed_ = std::max(passed_, marked_ - kMarks);
-  while (passed_ < marked_ && ask(cudaEventQuery, events_[passed_ % kMarks]) == cudaSuccess) ++passed_;
-  return passed_;
 }
 
 Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(name)), context_{nullptr, gpu} {
@@ -165,7 +78,10 @@ Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(nam
   const size_t bytes = static_cast<size_t>(gpu.processors) * sizeof(uint32_t);
   cudaError_t status = cudaMallocAsync(reinterpret_cast<void**>(&context_.counters), bytes, context_.stream);
   if (status == cudaSuccess) status = cudaMemsetAsync(context_.counters, 0, bytes, context_.stream);
-  if (status != cudaSuccess) cudaStreamDestroy(context_.stream);
+  if (status != cudaSuccess) {
+    if (context_.counters != nullptr) cudaFreeAsync(context_.counters, context_.stream);
+    cudaStreamDestroy(context_.stream);
+  }
   check(status, name_, "allocate counters");
   try {
     thread_ = std::thread([this] { serve(); });

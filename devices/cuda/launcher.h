@@ -7,8 +7,6 @@
 //   launcher  cudaMemcpyAsync, cudaGraphLaunch, cudaEventRecord, ...
 //   GPU       the stream
 //
-// A Mark is a position in a stream: an event of the driver, and whether the launcher has recorded it yet. Marks are
-// pooled and never freed, so that a wait may outlive the backend that it refers to.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +27,7 @@
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
 #include "devices/cuda/gpu_trace.h"
+#include "devices/cuda/mark.h"
 #include "devices/cuda/joined_sets.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/functions.h"
@@ -37,31 +36,6 @@ namespace shoal::cuda {
 
 class CudaPlan;
 class CudaRecording;
-
-class Mark {
- public:
-  /// One reference, on a GPU. Throws DeviceError.
-  static Mark* take(int gpu);
-  void add_reference() { ++references_; }
-  /// The last one gives it back to the pool.
-  void drop();
-
-  void record(cudaStream_t stream);
-  /// For a mark that cannot be recorded (its stream is being captured): what waits goes on.
-  void pass();
-  /// The stream waits, once the mark has been recorded.
-  void wait(cudaStream_t stream);
-  /// The host waits.
-  void synchronize();
-
- private:
-  explicit Mark(int gpu) : gpu_(gpu) {}
-
-  const int gpu_;
-  cudaEvent_t event_ = nullptr;
-  std::atomic<int> references_{0};
-  std::atomic<int> recorded_{0};  ///< 0 not yet, 1 yes, 2 passed
-};
 
 /// Something that queues kernels by itself, such as a collective: run by the launcher, which does not wait for it.
 /// `failed`: earlier work of the stream failed; it must launch nothing then but may tell others. It may throw.
@@ -141,20 +115,6 @@ class WaitingTime {
  private:
   std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds waited_{0};
-};
-
-/// Marks after the latest pieces of work of a stream, by which one can tell whether it gets on.
-class Progress {
- public:
-  ~Progress();
-  void mark(cudaStream_t stream);
-  /// How many marks have been passed so far; more than at the last call means progress.
-  uint64_t passed();
-
- private:
-  static constexpr size_t kMarks = 16;
-  std::array<cudaEvent_t, kMarks> events_{};
-  uint64_t marked_ = 0, passed_ = 0;
 };
 
 class Launcher {

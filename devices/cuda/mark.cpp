@@ -1,0 +1,93 @@
+#include "devices/cuda/mark.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "devices/cuda/cuda_api.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// Marks not in use, for each GPU.
+struct MarkPool {
+  std::mutex mutex;
+  std::vector<std::vector<Mark*>> free;
+  static MarkPool& instance() {
+    static MarkPool& pool = *new MarkPool;
+    return pool;
+  }
+};
+
+}  // namespace
+
+Mark* Mark::take(int gpu) {
+  MarkPool& pool = MarkPool::instance();
+  Mark* mark = nullptr;
+  {
+    const std::lock_guard lock(pool.mutex);
+    if (pool.free.size() <= static_cast<size_t>(gpu)) pool.free.resize(static_cast<size_t>(gpu) + 1);
+    auto& free = pool.free[static_cast<size_t>(gpu)];
+    if (!free.empty()) {
+      mark = free.back();
+      free.pop_back();
+    }
+  }
+  if (mark == nullptr) {
+    mark = new Mark(gpu);
+    const CurrentGpu current(gpu);
+    check(cudaEventCreateWithFlags(&mark->event_, cudaEventDisableTiming), "CUDA", "make an event");
+  }
+  mark->references_ = 1;
+  mark->recorded_ = 0;
+  return mark;
+}
+
+void Mark::drop() {
+  if (--references_ > 0) return;
+  MarkPool& pool = MarkPool::instance();
+  const std::lock_guard lock(pool.mutex);
+  pool.free[static_cast<size_t>(gpu_)].push_back(this);
+}
+
+void Mark::record(cudaStream_t stream) {
+  const bool recorded = cudaEventRecord(event_, stream) == cudaSuccess;
+  if (!recorded) cudaGetLastError();
+  recorded_ = recorded ? 1 : 2;
+  recorded_.notify_all();
+}
+
+void Mark::pass() {
+  recorded_ = 2;
+  recorded_.notify_all();
+}
+
+void Mark::wait(cudaStream_t stream) {
+  recorded_.wait(0);
+  if (recorded_ == 1) cudaStreamWaitEvent(stream, event_, 0);
+}
+
+void Mark::synchronize() {
+  recorded_.wait(0);
+  if (recorded_ == 1) cudaEventSynchronize(event_);
+}
+
+Progress::~Progress() {
+  for (cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+void Progress::mark(cudaStream_t stream) {
+  cudaEvent_t& event = events_[marked_ % kMarks];
+  if (event == nullptr) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (cudaEventRecord(event, stream) == cudaSuccess) ++marked_;
+}
+
+uint64_t Progress::passed() {
+  if (marked_ > kMarks) passed_ = std::max(passed_, marked_ - kMarks);
+  while (passed_ < marked_ && ask(cudaEventQuery, events_[passed_ % kMarks]) == cudaSuccess) ++passed_;
+  return passed_;
+}
+
+}  // namespace shoal::cuda
