@@ -112,8 +112,20 @@ BufferType& Scheduler::host_type() {
       if (BufferType* pinned = member->device().host_buffer_type()) return *pinned;
     }
   }
+  return pageable_type();
+}
+
+BufferType& Scheduler::pageable_type() {
   if (pageable_ == nullptr) pageable_ = std::make_unique<HostBufferType>(*devices_.back());
   return *pageable_;
+}
+
+std::unique_ptr<Buffer> Scheduler::allocate_host(size_t bytes) {
+  try {
+    return host_type().allocate(bytes);
+  } catch (const OutOfMemory&) {
+    return pageable_type().allocate(bytes);
+  }
 }
 
 void Scheduler::place_inputs(Graph& graph) {

@@ -75,9 +75,9 @@ class Scheduler {
   /// Forgets set_backend() and all plans; memory stays reserved.
   void reset();
 
-  /// Host memory that the backends' devices, or members of them, copy to and from quickly. Buffers of it must go before
-  /// the scheduler.
-  BufferType& host_type();
+  /// Host memory that the backends' devices, or members of them, copy to and from quickly; ordinary memory where they
+  /// have none of it left. It must go before the scheduler. Throws OutOfMemory.
+  std::unique_ptr<Buffer> allocate_host(size_t bytes);
   /// Reads a node or output in stream order; `data` must stay valid until synchronize().
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
 
@@ -110,6 +110,8 @@ class Scheduler {
   Entry& entry(Graph& graph, PreparedGraph* prepared = nullptr);
   std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
                                        PreparedGraph* prepared = nullptr);
+  BufferType& host_type();  ///< of what devices copy to and from quickly, or of ordinary memory
+  BufferType& pageable_type();
   void make_room();
   size_t reserved() const;
 
@@ -123,7 +125,7 @@ class Scheduler {
   };
   std::unordered_map<const Tensor*, UserChoice> user_;
   std::vector<std::unique_ptr<ComputeArena>> arenas_;
-  std::unique_ptr<BufferType> pageable_;  ///< where no device offers host memory of its own
+  std::unique_ptr<BufferType> pageable_;  ///< once it is asked for
   std::list<GraphInputs> inputs_;
   std::list<Entry> entries_;  ///< most recently used first
   const void* latest_run_ = nullptr;

@@ -247,7 +247,9 @@ void Session::wait_for(std::string_view what) {
 }
 
 std::byte* Session::result_memory(size_t bytes) {
-  if (results_ == nullptr || results_->size() < bytes) results_ = scheduler_->host_type().allocate(bytes);
+  if (results_ != nullptr && results_->size() >= bytes) return results_->base();
+  results_.reset();
+  results_ = scheduler_->allocate_host(bytes);
   return results_->base();
 }
 
