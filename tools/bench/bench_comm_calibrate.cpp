@@ -59,16 +59,15 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, si
   {
     const TrialFile trial;
     // From the smallest up, as long as one shot is ahead: what is too large for it travels in two all the same.
-    found.one_shot_to_bytes = 0;
     for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
-      if (microseconds(by_peers(kNever, bytes)) >= microseconds(by_peers(0, bytes))) break;
-      found.one_shot_to_bytes = bytes;
+      const bool is_faster = microseconds(by_peers(kNever, bytes)) < microseconds(by_peers(0, bytes));
+      if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
+      if (!is_faster) break;
     }
     if (const auto nccl = try_nccl()) {
-      found.nccl_from_bytes = 2 * most_bytes;
       // From the largest down, as long as NCCL is.
       for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
-        const double peers_us = microseconds(by_peers(*found.one_shot_to_bytes, bytes));
+        const double peers_us = microseconds(by_peers(found.one_shot_to_bytes.value_or(kNever), bytes));
         const CommCase which = case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes);
         if (microseconds(measure(*nccl, which, options, stop)) >= peers_us) break;
         found.nccl_from_bytes = bytes;
