@@ -156,7 +156,7 @@ def bench_step(name: str, kind: str, devices: str, env: dict, limit: float, part
 
 def bench_comm(context, limit: float, *more: str) -> Result:
     """By one launch after the other; with --recorded by graphs of many."""
-    end, log = time.monotonic() + limit, context.log("bench-comm" + "".join(more).replace("--", "-"))
+    end, log = time.monotonic() + limit, context.log("bench-comm" + "".join(more[:1]).replace("--", "-"))
     program = context.program("shoal")
     if more and more[0] not in run([program, "bench-comm", "--help"], limit, log).output:
         raise Skip(f"this shoal bench-comm has no {more[0]}")
@@ -236,7 +236,7 @@ def later_steps() -> list[Step]:
     """The quantised models are waited for at the end of the first part, too: the second one finds them."""
     two = {PER_GPU: "2"}
     return [
-        Step("bench-comm-recorded", lambda context, left: bench_comm(context, left, "--recorded"), 20, NEEDS, part=2),
+        Step("bench-comm-recorded", lambda context, left: bench_comm(context, left, "--recorded", "50"), 20, NEEDS, part=2),
         Step("ceilings", ceilings, 30, NEEDS, part=2),
         Step("models-later", wait_for_models, 60),
         bench_step("bench-q4_k_m", "q4_k_m", "CUDA0", {}, 40),

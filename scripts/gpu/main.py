@@ -79,7 +79,7 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
                         "(default: gpu_check in the build folder)")  # fmt: skip
     parser.add_argument("--seconds", type=float, help="for everything (default: 560; emulated: 7200)")
     parser.add_argument("--part", type=int, choices=(1, 2), help="the first or the second half of the steps, for "
-                        "machines that are lent for ten minutes at a time")  # fmt: skip
+                        "machines that are to be had for ten minutes at a time")  # fmt: skip
     parser.add_argument("--only", metavar="STEP,...", help="these steps; bench stands for all bench-..., and so on")
     parser.add_argument("--list", action="store_true", help="print the names of the steps, and end")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", help="default: build/gpu; emulated: build/release")
