@@ -16,7 +16,7 @@ WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")
 # Not needed; pkg-config's files would name folders that the libraries are not in.
 UNWANTED = ("usr/share/doc", "usr/share/man", "usr/share/lintian", "usr/share/bug", "usr/share/doc-base",
             "usr/share/pkgconfig", "usr/src")  # fmt: skip
-MOST_BYTES = 40_000_000  # with 25 MB of the tree itself, what is carried stays below 64 MiB
+MOST_BYTES = 40_000_000  # with 26 MB of the tree itself, what is carried stays below 64 MiB
 
 
 def call(command: list, cwd: pathlib.Path) -> None:
