@@ -2,6 +2,7 @@
 // runtime counted.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -72,6 +73,28 @@ TEST_P(TokenCost, WithCandidates) {
   if (ranks() > 1) return;
   EXPECT_EQ(calls.at("cudaMemcpyAsync"), 2) << "tokens and their logits";
   EXPECT_EQ(calls.at("cudaStreamSynchronize"), 1);
+}
+/// Kernels of a token, which the first run of a plan launches one by one: eight of each layer (norm; q, k and v; rope and
+/// writes to the cache; attention; output and residual; norm; gate and up; down and residual), and besides the embedding,
+/// the rows of the last token, the last norm and the head.
+TEST(TokenKernels, EightOfALayer) {
+  const test::Environment processors("SHOAL_EMULATED_PROCESSORS", "132");
+  const CudaFamily family(function);
+  const auto devices = family.devices();
+  for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
+    const auto model = models::open_model(test::model_file(file));
+    const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
+    models::load_weights(*model, placement);
+    models::Session session(*model, placement, placement.init(), {.context = 64});
+    session.evaluate(std::array{1});
+    session.logits();
+    emulator::record_calls();
+    session.evaluate(std::array{527});
+    session.logits();
+    const auto calls = emulator::take_calls();
+    const auto kernels = std::count(calls.begin(), calls.end(), "cudaLaunchKernel");
+    EXPECT_EQ(kernels, 8 * model->hparams.layers + 4) << file;
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
