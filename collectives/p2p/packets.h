@@ -141,7 +141,7 @@ __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uin
   constexpr int kSlotsOfPack = kCount * static_cast<int>(sizeof(W)) / kPacketDataBytes;
   constexpr int kSlotsTogether = kSlots < 4 ? kSlots : 4, kRanks = 8 / kSlotsTogether;
   constexpr int kFirst = kPack * kSlotsOfPack, kPacks = kSlotsTogether / kSlotsOfPack;
-  Pack<T, kCount> sums[kPacks];
+  Pack<T, kCount> sums[kPacks] = {};
   for (int first = 0; first < mesh.layout.ranks; first += kRanks) {
     Arrivals<kRanks, kFirst, kSlotsTogether> arrivals;
     if (!arrivals.wait(mesh, turn, first, count)) return false;
