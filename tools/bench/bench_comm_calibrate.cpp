@@ -41,6 +41,8 @@ class TrialFile {
 collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, size_t most_bytes,
                                              const std::function<bool()>& stop) {
   constexpr size_t kSmallest = size_t{4} << 10, kNever = std::numeric_limits<int64_t>::max();
+  require<InvalidArgument>(most_bytes >= kSmallest, "nothing to compare up to {} bytes; give {} or more", most_bytes,
+                           kSmallest);
   const CommImplementation peers = implementation("p2p");
   collectives::Thresholds found;
   const auto by_peers = [&](size_t one_shot_to_bytes, size_t bytes) {

@@ -116,7 +116,7 @@ int calibrate(CommBench& bench, const BenchCommFlags& flags) {
   const collectives::Thresholds found = bench.calibrate(flags.options, flags.max_bytes, interrupted);
   const std::string nccl = found.nccl_from_bytes
                                ? fmt::format("from {} on by nccl", format_bytes(*found.nccl_from_bytes))
-                               : "nccl does not work here";
+                               : "nccl does not work here, or is not faster";
   write_out(fmt::format("all_reduce by p2p up to {} in one shot, above in two; {}: saved in {}\n",
                         format_bytes(*found.one_shot_to_bytes), nccl, collectives::thresholds_file().string()));
   return kSuccess;
