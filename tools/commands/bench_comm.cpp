@@ -112,11 +112,19 @@ void measure_all(CommBench& bench, const std::vector<CommImplementation>& implem
   }
 }
 
+std::string use_of_nccl(CommBench& bench, const collectives::Thresholds& found) {
+  if (found.nccl_from_bytes) return fmt::format("from {} on by nccl", format_bytes(*found.nccl_from_bytes));
+  try {
+    bench.implementation("nccl");
+    return "nowhere by nccl, which is slower";
+  } catch (const InvalidArgument&) {
+    return "nccl does not work here";
+  }
+}
+
 int calibrate(CommBench& bench, const BenchCommFlags& flags) {
   const collectives::Thresholds found = bench.calibrate(flags.options, flags.max_bytes, interrupted);
-  const std::string nccl = found.nccl_from_bytes
-                               ? fmt::format("from {} on by nccl", format_bytes(*found.nccl_from_bytes))
-                               : "nccl does not work here, or is not faster";
+  const std::string nccl = use_of_nccl(bench, found);
   write_out(fmt::format("all_reduce by p2p up to {} in one shot, above in two; {}: saved in {}\n",
                         format_bytes(*found.one_shot_to_bytes), nccl, collectives::thresholds_file().string()));
   return kSuccess;
