@@ -61,7 +61,7 @@ int64_t candidate_bytes(const Tensor& node, const Partition& candidates) {
   return static_cast<int64_t>(bytes_for(DType::kF32, 2 * rows_of(node) * candidates.length()));
 }
 
-Locals select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row) {
+Selection select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row) {
   const auto candidates = candidates_of(node, row);
   check(candidates.has_value(), "no candidates of {} for rows cut as {}", node.name, row.to_string());
   const int64_t rows = rows_of(node), k = selected(node);
@@ -71,16 +71,46 @@ Locals select_candidates(LocalBuilder& builder, const Locals& sources, const Ten
     const int64_t begin = stretch.empty() ? 0 : stretch.front().begin;
     own.push_back(best_of(builder.graph(rank), sources[rank], candidates->local_length(rank), rows, begin));
   }
-  const Locals all = redistribute(builder, own, {candidates->length(), 2 * rows, 1, 1}, Layout::split(0, *candidates),
-                                  Layout::mirrored(), node.name + ".candidates");
+  Selection selection;
+  selection.gathered = redistribute(builder, own, {candidates->length(), 2 * rows, 1, 1}, Layout::split(0, *candidates),
+                                    Layout::mirrored(), node.name + ".candidates");
+  for (int rank = 0; rank < builder.ranks(); ++rank) {
+    Graph& g = builder.graph(rank);
+    selection.positions.push_back(best(g, slice(g, selection.gathered[rank], {1, 0, rows}), k));
+  }
+  return selection;
+}
+
+Locals selected_places(LocalBuilder& builder, const Selection& selection, const Tensor& node) {
+  const int64_t rows = rows_of(node);
   Locals results;
   for (int rank = 0; rank < builder.ranks(); ++rank) {
     Graph& g = builder.graph(rank);
-    Tensor* positions = best(g, slice(g, all[rank], {1, 0, rows}), k);
-    Tensor* places = pick(g, as_contiguous(g, slice(g, all[rank], {1, rows, rows})), positions);
-    results.push_back(cast(g, reshape(g, places, node.shape), DType::kI32, node.name));
+    Tensor* all = as_contiguous(g, slice(g, selection.gathered[rank], {1, rows, rows}));
+    results.push_back(cast(g, reshape(g, pick(g, all, selection.positions[rank]), node.shape), DType::kI32, node.name));
   }
   return results;
+}
+
+Locals selected_values(LocalBuilder& builder, const Selection& selection, const Tensor& lookup) {
+  Locals results;
+  for (int rank = 0; rank < builder.ranks(); ++rank) {
+    Graph& g = builder.graph(rank);
+    Tensor* all = selection.gathered[rank];
+    Tensor* values = as_contiguous(g, slice(g, all, {1, 0, all->shape[1] / 2}));
+    const auto [one, k, r1, r2] = lookup.shape;
+    Tensor* positions = reshape(g, selection.positions[rank], {k, r1, r2, 1});
+    results.push_back(get_rows(g, reshape(g, values, {one, all->shape[0], r1, r2}), positions, {}, lookup.name));
+  }
+  return results;
+}
+
+bool looks_up_selected(const Tensor& node) {
+  if (node.op != Op::kGetRows || !std::get<SelectParams>(node.params).ranges.empty()) return false;
+  const Tensor &elements = *node.src[0], &ids = *node.src[1];
+  if (selected(ids) == 0 || elements.op != Op::kReshape || elements.src[0] != ids.src[0]) return false;
+  const Shape& row = ids.src[0]->shape;
+  return elements.shape == Shape{1, row[0], row[1], row[2]} && row[3] == 1;
 }
 
 }  // namespace shoal::meta

@@ -8,6 +8,7 @@
 // Equals come out as on one device, the lower index first: stretches follow each other in the order of the row, and
 // within one top_k has put the lower index first. A rank with fewer than k elements sends all it has. Places travel as
 // f32 beside the values, so that there is one collective: rows of up to 2^24 elements, in which all of them are exact.
+// Who looks up what was selected (get_rows of the row's elements with these ids) takes the values that came along.
 #pragma once
 
 #include <optional>
@@ -24,7 +25,21 @@ std::optional<Partition> candidates_of(const Tensor& node, const Partition& row)
 /// Bytes of the candidates of all rows, with their places.
 int64_t candidate_bytes(const Tensor& node, const Partition& candidates);
 
-/// The node's result on every rank from the shards of its source, split on axis 0 as `row` says.
-Locals select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row);
+/// The candidates of all ranks, with which of them a node selects.
+struct Selection {
+  Locals gathered;   ///< f32 [candidates, 2 * rows]: values, then places
+  Locals positions;  ///< i32 [k, rows]: of the selected, among the candidates
+};
+
+/// Makes the candidates on every rank from the shards of the node's source, split on axis 0 as `row` says.
+Selection select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row);
+/// The node's result: places in the row.
+Locals selected_places(LocalBuilder& builder, const Selection& selection, const Tensor& node);
+/// The result of `lookup`, get_rows with the node's places: values.
+Locals selected_values(LocalBuilder& builder, const Selection& selection, const Tensor& lookup);
+
+/// Whether the node looks up, in a row, what its ids have selected of the same row:
+/// get_rows(reshape(x, {1, length, rows}), ids of x).
+bool looks_up_selected(const Tensor& node);
 
 }  // namespace shoal::meta

@@ -69,13 +69,15 @@ nlohmann::json step_json(const Plan& plan, const Step& step) {
   return json;
 }
 
-/// "split k [384:{0} 384:{1}]", "candidates [20:{0} 20:{1}]", "mirrored" or, for views and concat, "on runs".
+/// "split k [384:{0} 384:{1}]", "candidates [20:{0} 20:{1}]", "candidates" of a look-up, "whole" or, for views and
+/// concat, "on runs".
 std::string strategy_text(const Tensor& node, const NodeChoice& choice, const RuleLookup& rules) {
   if (choice.factor >= 0) {
     const char letter = rules(node)->factors[choice.factor].letter;
     return fmt::format("split {} [{}]", letter, choice.partition.to_string());
   }
   if (choice.by_candidates) return fmt::format("candidates [{}]", choice.partition.to_string());
+  if (choice.selected) return "candidates";
   const bool split = choice.result.is_split() || std::any_of(choice.sources.begin(), choice.sources.end(),
                                                              [](const Layout& l) { return l.is_split(); });
   return split ? "on runs" : choice.result.is_partial() ? "linear" : "whole";

@@ -132,7 +132,12 @@ class Lowering {
       sources.push_back(node.src[i] != nullptr ? &locals_of(*node.src[i], choice.sources[i]) : nullptr);
     }
     if (choice.by_candidates) {
-      return remember(node, choice.result, select_candidates(builder_, *sources[0], node, choice.partition));
+      const Selection& selection =
+          selections_.emplace(&node, select_candidates(builder_, *sources[0], node, choice.partition)).first->second;
+      return remember(node, choice.result, selected_places(builder_, selection, node));
+    }
+    if (choice.selected) {
+      return remember(node, choice.result, selected_values(builder_, selections_.at(node.src[1]), node));
     }
     const Rule* rule = choice.factor >= 0 ? rules_.find(node) : nullptr;
     Locals locals;
@@ -231,8 +236,9 @@ class Lowering {
   LocalBuilder builder_;
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  std::unordered_map<const Tensor*, Tensor*> stand_ins_;  ///< by a tensor of an earlier range's local graph
-  std::unordered_set<const Tensor*> used_later_;          ///< by nodes behind the range
+  std::unordered_map<const Tensor*, Selection> selections_;  ///< of nodes that select by candidates
+  std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< by a tensor of an earlier range's local graph
+  std::unordered_set<const Tensor*> used_later_;             ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;
 };
 

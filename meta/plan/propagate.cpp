@@ -168,6 +168,12 @@ class Propagator {
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
     }
+    if (looks_up_selected(node)) {
+      const auto ids = result_.choices.find(node.src[1]);
+      if (ids != result_.choices.end() && ids->second.by_candidates) {
+        return take(node, {std::move(sources), Layout::mirrored(), -1, {}, false, true});
+      }
+    }
     const bool on_runs = is_view(node.op) || node.op == Op::kConcat;
     const Rule* rule = on_runs ? nullptr : rules_.find(node);
     auto candidates = strategies(node, sources, ranks_, rule);

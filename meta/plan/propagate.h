@@ -7,7 +7,8 @@
 //                  redistributed. Summed and selected factors give Partial.
 //   linear         a Partial source is passed through an op that is linear in it.
 //   mirrored       everything whole on every rank.
-//   candidates     top_k and argmax of split rows: each rank selects, and only what it selected is gathered.
+//   candidates     top_k and argmax of split rows: each rank selects, and only what it selected is gathered. Who looks
+//                  up what was selected has it then.
 //   on runs        reshape, slice, permute and concat map layouts exactly; set_rows keeps its cache's layout.
 //   for the host   what only the host reads, or nodes for it select from, made from a mirrored weight, is divided as
 //                  the split weights are: no device needs it whole, nor what is made of it element by element.
@@ -45,6 +46,7 @@ struct NodeChoice {
   int factor = -1;             ///< factor of the op's rule that is split, or -1
   Partition partition;         ///< of that factor, or of axis 0 of the source
   bool by_candidates = false;  ///< each rank selects from its part of the rows (candidates.h)
+  bool selected = false;       ///< what its ids have selected by candidates came along with them
 };
 
 struct Propagation {

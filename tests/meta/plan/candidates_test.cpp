@@ -73,6 +73,16 @@ std::vector<double> best_of(const test::Values& values, int64_t length, int64_t 
   return all;
 }
 
+/// Matches the values at these places.
+auto best_values(const test::Values& values, int64_t length, int64_t k) {
+  test::Values best = best_of(values, length, k);
+  for (size_t i = 0; i < best.size(); ++i) {
+    const size_t row = i / static_cast<size_t>(k);
+    best[i] = values[row * static_cast<size_t>(length) + static_cast<size_t>(best[i])];
+  }
+  return testing::Pointwise(testing::NanSensitiveDoubleEq(), best);
+}
+
 /// Stretches of random lengths, some of them nothing, for the ranks in random order; or several for each, or shared
 /// ones.
 Partition any_partition(std::mt19937_64& random, int ranks, int64_t length) {
@@ -118,8 +128,9 @@ TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
     // The sum makes an activation of it: it lies as the weight does, and is moved where that is cheaper.
     const std::string text = fmt::format(
         "weight %x {} [{}, {}, {}]\n%s = scale(%x) {{scale=1}}\n%top = top_k(%s) {{k={}}}\n%best = argmax(%s)\n"
-        "output %top\noutput %best\n",
-        dtype, length, b, c, k);
+        "%e = reshape(%s) {{shape=[1,{},{},{}]}}\n%values = get_rows(%e, %top)\n%value = get_rows(%e, %best)\n"
+        "output %top\noutput %best\noutput %values\noutput %value\n",
+        dtype, length, b, c, k, length, b, c);
     const Partition row = any_partition(random, ranks, length);
     SCOPED_TRACE(text + row.to_string());
     const test::Mesh mesh(ranks, {{"x", Layout::split(0, row)}});
@@ -132,6 +143,8 @@ TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
     backend->synchronize();
     EXPECT_EQ(test::read_values(*loaded.graph.find("top")), best_of(values, length, k));
     EXPECT_EQ(test::read_values(*loaded.graph.find("best")), best_of(values, length, 1));
+    EXPECT_THAT(test::read_values(*loaded.graph.find("values")), best_values(values, length, k));
+    EXPECT_THAT(test::read_values(*loaded.graph.find("value")), best_values(values, length, 1));
     const Plan planned = make_plan(loaded.graph, mesh.device->shards(), mesh.members);
     for (const Step& step : planned.steps) {
       if (step.kind != StepKind::kCollective) continue;

@@ -171,7 +171,8 @@ output %best
   EXPECT_EQ(p.of("logits"), "split 0 [16000:{0} 16000:{1}]");
   EXPECT_TRUE(p.choice("ids").by_candidates);
   EXPECT_EQ(p.of("ids"), "mirrored");
-  EXPECT_EQ(p.of("best"), "partial") << "the host adds nothing to each logit";
+  EXPECT_TRUE(p.choice("best").selected);
+  EXPECT_EQ(p.of("best"), "mirrored") << "values come with their places";
   EXPECT_THAT(to_string(p.result, whole(const_cast<Graph&>(p.graph))),
               testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
                                  "16000:{1}] -> mirrored"));
