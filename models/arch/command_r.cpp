@@ -10,8 +10,10 @@ void command_r(Decoder& d) {
   for (Layer& l : d.layers()) {
     Tensor* normed = l.layer_norm(x, "attn_norm", "normed");
     auto [q, k, v] = l.qkv(normed);
-    q = l.rope(l.norm_heads(q, CutGroup::kQueryHeads, "attn_q_norm", "q_normed"), nullptr, "q_rope");
-    k = l.rope(l.norm_heads(k, CutGroup::kKvHeads, "attn_k_norm", "k_normed"), nullptr, "k_rope");
+    q = l.norm_heads(q, CutGroup::kQueryHeads, "attn_q_norm", "q_normed");
+    k = l.norm_heads(k, CutGroup::kKvHeads, "attn_k_norm", "k_normed");
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
     Tensor* attended = l.project(l.attention(q, k, v));
     x = l.residual(x, l.add(attended, l.feed_forward(normed, {}), "blocks"), "residual");
   }

@@ -9,8 +9,10 @@ void glm4moe(Decoder& d) {
   for (Layer& l : d.layers()) {
     Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
     auto [q, k, v] = l.qkv(normed);
-    q = l.rope(l.optional_rms_norm(q, "attn_q_norm", "q_normed"), nullptr, "q_rope");
-    k = l.rope(l.optional_rms_norm(k, "attn_k_norm", "k_normed"), nullptr, "k_rope");
+    q = l.optional_rms_norm(q, "attn_q_norm", "q_normed");
+    k = l.optional_rms_norm(k, "attn_k_norm", "k_normed");
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
     x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
     normed = l.rms_norm(x, "post_attention_norm", "ffn_normed");
     x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");

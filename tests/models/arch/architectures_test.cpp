@@ -202,6 +202,25 @@ TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
   }
 }
 
+// So that devices can do both in one launch.
+TEST_P(LayersOf, TurnHeadsNextToTheWritesOfTheCache) {
+  const auto model = open_model(model_path(GetParam()));
+  const Placement placement(*model, cpu_devices(1), {"", 1});
+  const ModelPlan plan(*model, placement, session_options(320, 48));
+  const auto nodes = plan.step.graph.graph->nodes();
+  const bool tempered = plan.step.graph.temperature != nullptr;  // queries are multiplied in between
+  int turned = 0;
+  for (size_t i = 0; i + 1 < nodes.size(); ++i) {
+    if (nodes[i]->op != Op::kRope) continue;
+    size_t next = i + 1;
+    while (is_view(nodes[next]->op)) ++next;
+    const Op op = nodes[next]->op;
+    EXPECT_TRUE(op == Op::kRope || op == Op::kSetRows || (tempered && op == Op::kMul)) << nodes[i]->name;
+    ++turned;
+  }
+  EXPECT_GT(turned, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, LayersOf, ::testing::ValuesIn(cases()), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
