@@ -11,11 +11,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "collectives/thresholds.h"
 #include "devices/device.h"
 #include "graph/collective.h"
 
@@ -100,6 +102,8 @@ struct Options {
   std::chrono::microseconds spin{50};
   std::string implementation = default_implementation();
   DType wire = default_wire();
+  /// In place of what has been measured for the mesh.
+  std::optional<Thresholds> thresholds = {};
 };
 
 class Communicator {

@@ -58,6 +58,10 @@ std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks) {
   return found == Thresholds() ? std::nullopt : std::optional(found);
 }
 
+Thresholds thresholds_or_found(const std::optional<Thresholds>& given, std::span<Device* const> ranks) {
+  return given ? *given : find_thresholds(ranks).value_or(Thresholds());
+}
+
 void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds) {
   nlohmann::json meshes = read_meshes();
   nlohmann::json entry = nlohmann::json::object();

@@ -31,6 +31,8 @@ std::filesystem::path thresholds_file();
 std::string mesh_key(std::span<Device* const> ranks);
 /// nullopt when nothing has been measured for the mesh. A file that cannot be read or is damaged counts as none.
 std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks);
+/// Those given, or those found, or none.
+Thresholds thresholds_or_found(const std::optional<Thresholds>& given, std::span<Device* const> ranks);
 /// Adds or replaces the entry, other entries stay. Throws DeviceError naming the file when it cannot be written.
 void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds);
 

@@ -114,7 +114,7 @@ class CudaCommunicator final : public Communicator {
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options),
         backends_(backends.begin(), backends.end()),
-        measured_(find_thresholds(devices_of(backends)).value_or(Thresholds())),
+        measured_(thresholds_or_found(options.thresholds, devices_of(backends))),
         nccl_from_bytes_(measured_.nccl_from_bytes.value_or(kNcclFromBytes)) {
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
@@ -227,7 +227,7 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
   const bool has_nccl = no_nccl.empty();
   if (wanted != "nccl") {
     try {
-      const Thresholds measured = find_thresholds(devices).value_or(Thresholds());
+      const Thresholds measured = thresholds_or_found(options.thresholds, devices);
       CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options, measured));
       traits.fused = below(traits.fused, has_nccl, measured.nccl_from_bytes.value_or(kNcclFromBytes));
       return traits;

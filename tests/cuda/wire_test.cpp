@@ -93,6 +93,11 @@ TEST(CudaThresholds, SayWhatIsOneShot) {
   save_thresholds(pair.devices(), {.nccl_from_bytes = 1024});
   EXPECT_EQ(one_shot(), computed);
   EXPECT_GT(computed, 256);
+  Options options;
+  options.implementation = "p2p";
+  options.thresholds = Thresholds{.one_shot_to_bytes = 512};
+  EXPECT_EQ(cuda::describe_cuda_communicator(pair.devices(), options).fused.elements, 128) << "those given";
+  EXPECT_EQ(cuda::make_cuda_communicator(pair.backends(), options)->fused_limits().elements, 128);
 }
 
 }  // namespace

@@ -1,12 +1,8 @@
 // Which way of all_reduce is the fastest, by size.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <optional>
-#include <string>
 
 #include "base/error.h"
 #include "tools/bench/bench_comm.h"
@@ -14,27 +10,16 @@
 namespace shoal::tools {
 namespace {
 
-constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
-
-/// A file of thresholds for communicators that are made while this lives; the user's stays as it is.
-class TrialFile {
- public:
-  TrialFile() : path_(std::filesystem::temp_directory_path() / fmt::format("shoal-trial-{}.json", getpid())) {
-    if (const char* own = std::getenv(kVariable)) before_ = own;
-    setenv(kVariable, path_.c_str(), 1);
-  }
-  ~TrialFile() {
-    before_ ? setenv(kVariable, before_->c_str(), 1) : unsetenv(kVariable);
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TrialFile(const TrialFile&) = delete;
-  TrialFile& operator=(const TrialFile&) = delete;
-
- private:
-  const std::filesystem::path path_;
-  std::optional<std::string> before_;
-};
+/// The same with other thresholds than those that were measured earlier.
+CommImplementation with(const CommImplementation& implementation, const collectives::Thresholds& thresholds) {
+  const auto make = [make = implementation.make, thresholds](std::span<Backend* const> ranks,
+                                                             const collectives::Options& options) {
+    collectives::Options own = options;
+    own.thresholds = thresholds;
+    return make(ranks, own);
+  };
+  return {implementation.name, make};
+}
 
 }  // namespace
 
@@ -46,9 +31,9 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, si
   const CommImplementation peers = implementation("p2p");
   collectives::Thresholds found;
   const auto by_peers = [&](size_t one_shot_to_bytes, size_t bytes) {
-    collectives::save_thresholds(devices_, {.one_shot_to_bytes = one_shot_to_bytes});
     drop_communicator();
-    return measure(peers, case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes), options, stop);
+    return measure(with(peers, {.one_shot_to_bytes = one_shot_to_bytes}),
+                   case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes), options, stop);
   };
   const auto microseconds = [](const CommResult& result) { return result.in_place->us; };
   const auto try_nccl = [&]() -> std::optional<CommImplementation> {
@@ -58,25 +43,22 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, si
       return std::nullopt;
     }
   };
-  {
-    const TrialFile trial;
-    // From the smallest up, as long as one shot is ahead: what is too large for it travels in two all the same.
-    for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
-      const bool is_faster = microseconds(by_peers(kNever, bytes)) < microseconds(by_peers(0, bytes));
-      if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
-      if (!is_faster) break;
-    }
-    if (const auto nccl = try_nccl()) {
-      // From the largest down, as long as NCCL is.
-      for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
-        const double peers_us = microseconds(by_peers(found.one_shot_to_bytes.value_or(kNever), bytes));
-        const CommCase which = case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes);
-        if (microseconds(measure(*nccl, which, options, stop)) >= peers_us) break;
-        found.nccl_from_bytes = bytes;
-      }
-    }
-    drop_communicator();
+  // From the smallest up, as long as one shot is ahead: what is too large for it travels in two all the same.
+  for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
+    const bool is_faster = microseconds(by_peers(kNever, bytes)) < microseconds(by_peers(0, bytes));
+    if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
+    if (!is_faster) break;
   }
+  if (const auto nccl = try_nccl()) {
+    // From the largest down, as long as NCCL is.
+    for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
+      const double peers_us = microseconds(by_peers(found.one_shot_to_bytes.value_or(kNever), bytes));
+      const CommCase which = case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes);
+      if (microseconds(measure(*nccl, which, options, stop)) >= peers_us) break;
+      found.nccl_from_bytes = bytes;
+    }
+  }
+  drop_communicator();
   collectives::save_thresholds(devices_, found);
   return found;
 }
