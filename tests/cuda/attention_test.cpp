@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "devices/cuda/ops/attention.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
 #include "tests/support/environment.h"
@@ -413,6 +414,43 @@ TEST(CudaAttention, ShortContextsAreSplitToo) {
   EXPECT_EQ(splits(8, 1000), 16);
   EXPECT_EQ(splits(1, 10000), 128);
   EXPECT_EQ(splits(132, 1000), 1);
+}
+
+/// The node must be done by slices.
+void check_slices(const Sizes& sizes, double q = 1, double k = 1, double v = 1) {
+  std::ostringstream text;
+  text << sizes << " times " << q << " " << k << " " << v;
+  SCOPED_TRACE(text.str());
+  Attention attention(sizes);
+  attention.end_at(sizes.s - 1);
+  const cuda::GpuTraits gpu{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
+  EXPECT_EQ(cuda::attention::choice(*attention.node, gpu), cuda::attention::Choice::kSlices);
+  for (double& x : attention.leaves[attention.q]) x = static_cast<float>(x * q);
+  if (sizes.keys == DType::kF32) {
+    for (double& x : attention.leaves[attention.k]) x = static_cast<float>(x * k);
+  }
+  if (sizes.values == DType::kF32) {
+    for (double& x : attention.leaves[attention.v]) x = static_cast<float>(x * v);
+  }
+  attention.check();
+}
+
+TEST(CudaAttention, SlicesOfEveryPairOfCacheDTypes) {
+  for (const DType keys : kCacheDTypes) {
+    for (const DType values : kCacheDTypes) {
+      check_slices({.keys = keys, .values = values, .d = 576, .e = 256, .t = 20, .s = 200, .kv_heads = 1});
+      if (keys != DType::kF32 && values != DType::kF32) continue;
+      check_slices({.keys = keys, .values = values, .d = 96, .e = 64, .t = 70, .s = 150, .group = 1, .kv_heads = 2});
+    }
+  }
+  check_slices({.keys = DType::kF32, .values = DType::kF32, .d = 40, .e = 72, .t = 33, .s = 700, .sinks = true});
+}
+
+TEST(CudaAttention, SlicesTakeF32OfAnySize) {
+  const Sizes f32{.keys = DType::kF32, .values = DType::kF32, .t = 20, .s = 100, .kv_heads = 1};
+  for (const auto& [q, k] : {std::pair{1.0, 1.0}, {1e-30, 1e30}, {1e30, 1e-30}, {1e-37, 1e37}, {1e37, 1e-37}}) {
+    for (const double v : {1.0, 1e-33, 1e36}) check_slices(f32, q, k, v);
+  }
 }
 
 }  // namespace

@@ -72,13 +72,14 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
   }
 }
 
-/// All threads of a block whose results are written call it, of `used` blocks with the same rows; `keep`: kWarps *
+/// All threads of a block whose results are written call it, of `used` blocks with the same rows; `keep`: kBlockWarps *
 /// kMaxSplits floats of shared memory that nothing else is in by now.
+template <int kBlockWarps = kWarps>
 __device__ inline void merge_splits(const Arguments& a, const Place& place, int used, float* keep) {
   if (used == 1 || !is_last_of(a, used)) return;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   keep += warp * kMaxSplits;
-  for (int row = place.first_row + warp; row < place.first_row + place.rows; row += kWarps) {
+  for (int row = place.first_row + warp; row < place.first_row + place.rows; row += kBlockWarps) {
     __syncwarp();  // the row before is done with
     const float factor = weigh_splits(a, place, row, used, keep);
     __syncwarp();

@@ -8,10 +8,8 @@
 #pragma once
 
 #include <bit>
-#include <cstring>
 
-#include "devices/cuda/kernels/attention_arguments.h"
-#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/attention_parts.h"
 
 namespace shoal::cuda::attention {
 
@@ -22,19 +20,6 @@ template <int kD>
 inline constexpr int kPitch = kD + 8;
 
 inline constexpr int kBlockBytes = 34, kBlockElements = 32;  // of q8_0: an f16 scale and 32 integers
-
-__device__ inline uint32_t pack_f16(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
-__device__ inline uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
 
 /// One KV head's rows.
 struct KvRows {

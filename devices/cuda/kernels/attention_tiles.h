@@ -15,54 +15,12 @@
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
+#include "devices/cuda/kernels/attention_parts.h"
 #include "devices/cuda/kernels/attention_stage.h"
-#include "devices/cuda/kernels/mma.h"
 
 namespace shoal::cuda::attention {
 
 inline constexpr float kLift = 6.931471805599453f, kLower = 1.0f / 1024;  // ln(1024) and its inverse
-
-/// Two numbers as 16-bit floats and what these leave out.
-struct Split {
-  uint32_t high, low;
-};
-template <bool kF16>
-__device__ inline Split split(float x, float y) {
-  if constexpr (kF16) {
-    const __half2 pair = __floats2half2_rn(x, y);
-    const float2 rounded = __half22float2(pair);
-    uint32_t high;
-    memcpy(&high, &pair, sizeof high);
-    return {high, pack_f16(x - rounded.x, y - rounded.y)};
-  } else {
-    const uint32_t high = pack_bf16(x, y);
-    return {high, pack_bf16(x - std::bit_cast<float>(high << 16), y - std::bit_cast<float>(high & 0xffff0000u))};
-  }
-}
-template <bool kF16>
-__device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  if constexpr (kF16) {
-    mma_f16(sums, a, b);
-  } else {
-    mma_bf16(sums, a, b);
-  }
-}
-/// Two tiles of 8 columns at once, and both parts of a.
-template <bool kF16>
-__device__ inline void multiply_split(float (&left)[4], float (&right)[4], const uint32_t (&high)[4],
-                                      const uint32_t (&low)[4], const uint32_t (&b)[4]) {
-  multiply<kF16>(left, high, {b[0], b[1]});
-  multiply<kF16>(right, high, {b[2], b[3]});
-  multiply<kF16>(left, low, {b[0], b[1]});
-  multiply<kF16>(right, low, {b[2], b[3]});
-}
-
-/// A row of a block, in shared memory.
-struct __align__(16) RowFacts {
-  float factor;    ///< makes scores of products
-  int begin, end;  ///< the keys that it sees
-  int query;
-};
 
 /// Where things lie in a block's shared memory. Partial results of warps take the place of the rest at the end.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
@@ -77,35 +35,6 @@ struct Layout {
   static_assert(kRowWarps == 4 || 4 * 16 * (kD + 2) * 4 <= kFactsAt);
   static_assert(kWarps * kMaxSplits * 4 <= kBytes);
 };
-
-/// Queries of a block as two parts; and what else is to be known of each.
-template <bool kF16, int kD, int kRows>
-__device__ inline void load_queries(const Arguments& a, const Place& place, uint32_t* high, uint32_t* low,
-                                    RowFacts* facts) {
-  const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
-  for (int row = static_cast<int>(threadIdx.x / 32); row < kRows; row += kWarps) {
-    const bool exists = row < place.rows;
-    const int at = place.first_row + (exists ? row : 0);
-    const std::byte* query =
-        a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
-    const auto element = [&](int i) { return exists && i < a.d ? load_as<float>(query + i * a.q.element) : 0.0f; };
-    float largest = 0;
-    for (int i = lane; i < a.d; i += 32) largest = fmaxf(largest, fabsf(element(i)));
-    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-    const int exponent = static_cast<int>(std::bit_cast<uint32_t>(largest) >> 23);
-    const uint32_t up = exponent == 0 || exponent == 255 ? 127 : min(261 - exponent, 253);
-    const float factor = std::bit_cast<float>(up << 23);
-    for (int i = 2 * lane; i < columns; i += 64) {
-      const Split parts = split<kF16>(element(i) * factor, element(i + 1) * factor);
-      high[(row * kPitch<kD> + i) / 2] = parts.high;
-      low[(row * kPitch<kD> + i) / 2] = parts.low;
-    }
-    if (lane == 0) {
-      const Range range = exists ? visible(a, query_of(a, at)) : Range{};
-      facts[row] = {std::bit_cast<float>((254 - up) << 23) * a.scale, range.begin, range.end, query_of(a, at)};
-    }
-  }
-}
 
 /// A warp's 16 rows. Of a product's tile a lane has columns 2 (lane % 4) + {0, 1} of rows lane / 4 + {0, 8}.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
@@ -183,24 +112,6 @@ struct Warp {
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[n][i] = soft_cap(a, scores[n][i]);
-    }
-  }
-
-  /// Scores of keys that a row does not see become -infinity; seen[key] is set where a row sees one.
-  __device__ void hide(const Arguments& a, const RowFacts* facts, int tile, float (&scores)[kKeyTiles][4],
-                       int* seen) const {
-    const RowFacts rows[2] = {facts[0], facts[8]};
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = first_key + n * 8 + lane % 4 * 2 + i % 2, key = tile * kKeys + column;
-        const RowFacts& row = rows[i / 2];
-        const bool in_range = key >= row.begin && key < row.end;
-        if (!in_range) scores[n][i] = kMinusInfinity;
-        if (in_range && a.mask != nullptr) scores[n][i] = add_mask(a, row.query, key, scores[n][i]);
-        if (scores[n][i] != kMinusInfinity) seen[column] = 1;
-      }
     }
   }
 
@@ -304,18 +215,6 @@ struct Warp {
   }
 };
 
-/// Stores a row's columns 8 n + 2 (lane % 4) + {0, 1}, which are values[n][0] and [1] of `half`.
-template <int kTiles>
-__device__ inline void store_row(float* to, int lane, int half, float factor, int columns,
-                                 const float (&values)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    if (n * 8 >= columns) break;
-    const float2 pair{values[n][2 * half] * factor, values[n][2 * half + 1] * factor};
-    store_as<float2>(to + n * 8 + lane % 4 * 2, pair);
-  }
-}
-
 /// Rows of one warp each, to the result where the block is alone, or to the split's partials.
 template <class Warp>
 __device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, const Warp& warp) {
@@ -417,8 +316,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
     values.fetch(share.first, in_sight.some);
   }
   copy_async_commit();
-  load_queries<BlockWarp::kF16Keys, kD, Block::kRows>(a, place, reinterpret_cast<uint32_t*>(high),
-                                                      reinterpret_cast<uint32_t*>(low), facts);
+  load_queries<BlockWarp::kF16Keys, kWarps>(a, place, Block::kRows, kPitch<kD>, a.scale, high, low, facts);
   if (threadIdx.x < kKeys) seen[threadIdx.x] = 0;
   __syncthreads();
 
@@ -445,7 +343,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
       warp.multiply_keys(a, high, low, keys.tile(tile), keys.scales(), scores);
       const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
       warp.finish_scores(a, rows, scores);
-      if (!whole) warp.hide(a, rows, tile, scores, seen);
+      if (!whole) hide(a, rows, tile * kKeys, warp.first_key, 1, scores, seen);
     }
     if (gaps && !whole) clear_unseen(values, tile, seen);
     if (busy) {

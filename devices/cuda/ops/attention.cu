@@ -12,11 +12,14 @@ namespace shoal::cuda {
 namespace {
 
 using attention::Arguments;
+using attention::Kernel;
 
-constexpr int64_t kMaxColumns = 256;  // of the tensor-core kernels
-constexpr int64_t kFewRows = 16;      // up to which a block takes 16 rows, not 64
-constexpr int64_t kManyRows = 64;
+constexpr int64_t kTileColumns = 256;  // that the tensor-core kernels take
+constexpr int64_t kSliceD = 576, kSliceE = 288;
+constexpr int64_t kFewRows = 16;           // up to which a block of tiles takes 16 rows, not 64
+constexpr int64_t kFewSliceRows = 8;       // up to which slices are left to the plain kernel
 constexpr size_t kMostShared = 96 * 1024;  // bytes of a block of the plain kernel: any GPU has them
+constexpr int64_t kPlainBlocks = 4;        // of it that a processor holds at once
 
 enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
 
@@ -34,22 +37,15 @@ struct Plan {
   int64_t tile_rows = 0, row_tiles = 0, splits = 1;
 };
 
-/// Blocks that a processor holds at once, which splits aim at: as the kernels' launch bounds and shared memory have it.
-int64_t tile_blocks(const Tensor& node) {
-  const int64_t columns = std::max(node.src[kK]->shape[0], node.src[kV]->shape[0]);
-  return columns <= 64 ? 3 : columns <= 128 ? 2 : 1;
-}
-constexpr int64_t kPlainBlocks = 4;
-
-Plan cut(const Tensor& node, int64_t tile_rows, int64_t blocks_per_processor, const GpuTraits& gpu) {
+Plan cut(const Tensor& node, const Kernel& kernel, const GpuTraits& gpu) {
   const Tensor &q = *node.src[kQ], &k = *node.src[kK];
   const int64_t kv_heads = std::max<int64_t>(k.shape[2], 1), rows = q.shape[1] * q.shape[2] / kv_heads;
-  Plan plan{tile_rows, (rows + tile_rows - 1) / tile_rows, 1};
+  Plan plan{kernel.rows, (rows + kernel.rows - 1) / kernel.rows, 1};
   const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3];
   if (blocks == 0 || blocks >= gpu.processors) return plan;
   const int64_t key_tiles = (k.shape[1] + attention::kKeys - 1) / attention::kKeys;
   if (key_tiles <= attention::kUnsplitTiles) return plan;
-  const int64_t wanted = gpu.processors * blocks_per_processor / blocks;
+  const int64_t wanted = gpu.processors * kernel.blocks_per_processor / blocks;
   plan.splits = std::clamp<int64_t>(wanted, 1, std::min<int64_t>(key_tiles, attention::kMaxSplits));
   return plan;
 }
@@ -61,18 +57,23 @@ int64_t rows_per_kv_head(const Tensor& node) {
 
 // --- tensor cores ---
 
-/// Rows of 16-bit floats that are copied 16 bytes at a time, or q8_0.
-bool tiles_take(const Tensor& kv) {
-  if (kv.shape[0] < 1 || kv.shape[0] > kMaxColumns) return false;
+/// Rows that are copied 16 bytes at a time, in 16 bits or f32, or q8_0.
+bool can_be_copied(const Tensor& kv) {
   if (kv.dtype == DType::kQ8_0) return true;
-  if (kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
+  const size_t size = kv.dtype == DType::kF32 ? 4 : 2;
+  if (size == 2 && kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
   const bool aligned = kv.strides[1] % 16 == 0 && kv.strides[2] % 16 == 0 && kv.strides[3] % 16 == 0;
-  return kv.shape[0] % 8 == 0 && kv.strides[0] == 2 && aligned && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
+  return kv.shape[0] % 8 == 0 && kv.strides[0] == size && aligned && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
 }
 
-attention::TileKernel tile_kernel(const Tensor& node) {
+bool have_columns(const Tensor& k, const Tensor& v, int64_t d, int64_t e) {
+  return std::min(k.shape[0], v.shape[0]) >= 1 && k.shape[0] <= d && v.shape[0] <= e;
+}
+
+Kernel tile_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
-  if (!tiles_take(k) || !tiles_take(v)) return {};
+  if (k.dtype == DType::kF32 || v.dtype == DType::kF32) return {};
+  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kTileColumns, kTileColumns)) return {};
   const int columns = static_cast<int>(std::max(k.shape[0], v.shape[0]));
   const bool few = rows_per_kv_head(node) <= kFewRows;
   if (k.dtype == DType::kF16) return attention::tiles_with_f16_keys(v.dtype, columns, few);
@@ -80,30 +81,29 @@ attention::TileKernel tile_kernel(const Tensor& node) {
   return attention::tiles_with_q8_0_keys(v.dtype, columns, few);
 }
 
-int64_t tile_rows(const Tensor& node) {
-  return rows_per_kv_head(node) <= kFewRows ? kFewRows : kManyRows;
+Kernel slice_kernel(const Tensor& node) {
+  const Tensor &k = *node.src[kK], &v = *node.src[kV];
+  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kSliceD, kSliceE)) return {};
+  if (rows_per_kv_head(node) <= kFewSliceRows) return {};
+  const int d = static_cast<int>(k.shape[0]), e = static_cast<int>(v.shape[0]);
+  if (k.dtype == DType::kBF16) return attention::slices_with_bf16_keys(k.dtype, v.dtype, d, e);
+  return attention::slices_with_f16_keys(k.dtype, v.dtype, d, e);
 }
 
 // --- plain arithmetic ---
 
-struct RowsKernel {
-  void (*kernel)(Arguments) = nullptr;
-  size_t shared_bytes = 0;
-  int64_t rows = 0;
-};
-
 template <int kRows>
-RowsKernel rows_kernel(bool f32, int64_t d, int64_t e) {
+Kernel rows_kernel(bool f32, int64_t d, int64_t e) {
   const size_t bytes = attention::RowsLayout<kRows>::bytes(d, e);
-  if (f32) return {attention::attention_rows<kRows, true>, bytes, kRows};
-  return {attention::attention_rows<kRows, false>, bytes, kRows};
+  if (f32) return {attention::attention_rows<kRows, true>, bytes, kRows, kPlainBlocks};
+  return {attention::attention_rows<kRows, false>, bytes, kRows, kPlainBlocks};
 }
 
 bool is_plain_f32(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
 }
 
-RowsKernel rows_kernel(const Tensor& node) {
+Kernel rows_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
   const bool f32 = is_plain_f32(k) && is_plain_f32(v);
   const int64_t d = k.shape[0], e = v.shape[0], rows = rows_per_kv_head(node);
@@ -114,6 +114,19 @@ RowsKernel rows_kernel(const Tensor& node) {
 }
 
 // --- the op ---
+
+struct Chosen {
+  attention::Choice choice;
+  Kernel kernel;
+};
+Chosen chosen(const Tensor& node, const GpuTraits& gpu) {
+  const auto runs = [&](const Kernel& kernel) {
+    return kernel.kernel != nullptr && kernel.shared_bytes <= gpu.shared_bytes_per_block;
+  };
+  if (const Kernel tiles = tile_kernel(node); runs(tiles)) return {attention::Choice::kTiles, tiles};
+  if (const Kernel slices = slice_kernel(node); runs(slices)) return {attention::Choice::kSlices, slices};
+  return {attention::Choice::kRows, rows_kernel(node)};
+}
 
 attention::Source view(const Tensor& tensor) {
   const auto stride = [&](int axis) { return static_cast<int64_t>(tensor.strides[axis]); };
@@ -147,15 +160,12 @@ Arguments arguments(const LaunchContext& context, const Tensor& node, const Plan
 }
 
 void run(const LaunchContext& context, Tensor& node) {
-  const attention::TileKernel tiles = tile_kernel(node);
-  const bool fast = tiles.kernel != nullptr && tiles.shared_bytes <= context.gpu.shared_bytes_per_block;
-  const RowsKernel rows = rows_kernel(node);
-  const Plan plan = fast ? cut(node, tile_rows(node), tile_blocks(node), context.gpu)
-                         : cut(node, rows.rows, kPlainBlocks, context.gpu);
+  const Kernel kernel = chosen(node, context.gpu).kernel;
+  const Plan plan = cut(node, kernel, context.gpu);
   const Arguments a = arguments(context, node, plan);
   const auto blocks = static_cast<unsigned>(plan.row_tiles * a.kv_heads * a.batches * plan.splits);
-  launch_early(context, fast ? tiles.kernel : rows.kernel, dim3(blocks), dim3(attention::kThreads),
-               fast ? tiles.shared_bytes : rows.shared_bytes, a);
+  launch_early(context, kernel.kernel, dim3(blocks), dim3(static_cast<unsigned>(kernel.threads)), kernel.shared_bytes,
+               a);
 }
 
 /// Sizes that the kernels' numbers hold.
@@ -184,14 +194,19 @@ bool supports(const Tensor& node) {
 
 /// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
-  const Plan plans[] = {cut(node, tile_rows(node), tile_blocks(node), gpu),
-                        cut(node, rows_kernel(node).rows, kPlainBlocks, gpu)};
-  const int64_t splits = std::max(plans[0].splits, plans[1].splits);
+  int64_t splits = 1;
+  for (const Kernel& kernel : {tile_kernel(node), slice_kernel(node), rows_kernel(node)}) {
+    if (kernel.kernel != nullptr) splits = std::max(splits, cut(node, kernel, gpu).splits);
+  }
   if (splits == 1) return 0;
   return static_cast<size_t>(splits * node.rows() * (node.shape[0] + 2)) * sizeof(float);
 }
 
 }  // namespace
+
+attention::Choice attention::choice(const Tensor& node, const GpuTraits& gpu) {
+  return chosen(node, gpu).choice;
+}
 
 const OpKernel kAttentionKernel{run, supports, workspace};
 

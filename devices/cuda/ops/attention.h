@@ -1,20 +1,33 @@
-// The kernels of attention on tensor cores: one file for each dtype of keys, so that they are compiled in parallel.
+// The kernels of attention and the choice between them; those on tensor cores are compiled in parallel, in a file for
+// each dtype of keys.
 #pragma once
 
 #include "devices/cuda/kernels/attention_arguments.h"
+#include "devices/cuda/op_kernel.h"
 
 namespace shoal::cuda::attention {
 
-/// A kernel for blocks of 128 threads.
-struct TileKernel {
+/// A kernel and what its launch needs.
+struct Kernel {
   void (*kernel)(Arguments) = nullptr;
   size_t shared_bytes = 0;
+  int64_t rows = 0;                  ///< of a block
+  int64_t blocks_per_processor = 1;  ///< that a processor holds at once
+  int threads = kThreads;
 };
 
-/// For values of f16, bf16 or q8_0 and heads of at most `columns` <= 256 elements; few_rows: blocks of 16 rows, else
-/// of 64.
-TileKernel tiles_with_f16_keys(DType values, int columns, bool few_rows);
-TileKernel tiles_with_bf16_keys(DType values, int columns, bool few_rows);
-TileKernel tiles_with_q8_0_keys(DType values, int columns, bool few_rows);
+/// attention_tiles for values of f16, bf16 or q8_0 and heads of at most `columns` <= 256 elements; few_rows: blocks of
+/// 16 rows, else of 64.
+Kernel tiles_with_f16_keys(DType values, int columns, bool few_rows);
+Kernel tiles_with_bf16_keys(DType values, int columns, bool few_rows);
+Kernel tiles_with_q8_0_keys(DType values, int columns, bool few_rows);
+
+/// attention_slices for d <= 576 and e <= 288; keys of bf16, or of f16, f32 or q8_0.
+Kernel slices_with_bf16_keys(DType keys, DType values, int d, int e);
+Kernel slices_with_f16_keys(DType keys, DType values, int d, int e);
+
+/// The kernel of a node whose tensors have addresses, for tests too.
+enum class Choice { kTiles, kSlices, kRows };
+Choice choice(const Tensor& node, const GpuTraits& gpu);
 
 }  // namespace shoal::cuda::attention

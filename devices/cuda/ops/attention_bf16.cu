@@ -3,7 +3,7 @@
 
 namespace shoal::cuda::attention {
 
-TileKernel tiles_with_bf16_keys(DType values, int columns, bool few_rows) {
+Kernel tiles_with_bf16_keys(DType values, int columns, bool few_rows) {
   return tile_kernel<KvType::kBF16>(values, columns, few_rows);
 }
 

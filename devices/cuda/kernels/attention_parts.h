@@ -1,0 +1,140 @@
+// What the attention kernels on tensor cores share: numbers as the sum of two 16-bit floats, a block's queries in that
+// form, and which keys its rows see.
+#pragma once
+
+#include <bit>
+#include <cstring>
+
+#include "devices/cuda/kernels/attention_arguments.h"
+#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/mma.h"
+
+namespace shoal::cuda::attention {
+
+__device__ inline uint32_t pack_f16(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+
+/// Two numbers as 16-bit floats and what these leave out.
+struct Split {
+  uint32_t high, low;
+};
+template <bool kF16>
+__device__ inline Split split(float x, float y) {
+  if constexpr (kF16) {
+    const __half2 pair = __floats2half2_rn(x, y);
+    const float2 rounded = __half22float2(pair);
+    uint32_t high;
+    memcpy(&high, &pair, sizeof high);
+    return {high, pack_f16(x - rounded.x, y - rounded.y)};
+  } else {
+    const uint32_t high = pack_bf16(x, y);
+    return {high, pack_bf16(x - std::bit_cast<float>(high << 16), y - std::bit_cast<float>(high & 0xffff0000u))};
+  }
+}
+template <bool kF16>
+__device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kF16) {
+    mma_f16(sums, a, b);
+  } else {
+    mma_bf16(sums, a, b);
+  }
+}
+/// Two tiles of 8 columns at once, and both parts of a.
+template <bool kF16>
+__device__ inline void multiply_split(float (&left)[4], float (&right)[4], const uint32_t (&high)[4],
+                                      const uint32_t (&low)[4], const uint32_t (&b)[4]) {
+  multiply<kF16>(left, high, {b[0], b[1]});
+  multiply<kF16>(right, high, {b[2], b[3]});
+  multiply<kF16>(left, low, {b[0], b[1]});
+  multiply<kF16>(right, low, {b[2], b[3]});
+}
+
+/// A power of two that brings numbers of at most `largest` to f16's middle, [128, 256), and its inverse. What holds an
+/// infinity or a NaN stays as it is.
+struct Power {
+  float up, down;
+};
+__device__ inline Power power_for(float largest) {
+  const int exponent = static_cast<int>(std::bit_cast<uint32_t>(largest) >> 23);
+  const uint32_t up = exponent == 255 ? 127 : min(261 - exponent, 253);
+  return {std::bit_cast<float>(up << 23), std::bit_cast<float>((254 - up) << 23)};
+}
+
+/// A row of a block, in shared memory.
+struct __align__(16) RowFacts {
+  float factor;    ///< makes scores of products
+  int begin, end;  ///< the keys that it sees
+  int query;
+};
+
+/// Queries of a block as two parts; and what else is to be known of each.
+template <bool kF16, int kBlockWarps>
+__device__ inline void load_queries(const Arguments& a, const Place& place, int rows, int pitch, float scale,
+                                    uint16_t* high, uint16_t* low, RowFacts* facts) {
+  const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
+  for (int row = static_cast<int>(threadIdx.x / 32); row < rows; row += kBlockWarps) {
+    const bool exists = row < place.rows;
+    const int at = place.first_row + (exists ? row : 0);
+    const std::byte* query =
+        a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
+    const auto element = [&](int i) { return exists && i < a.d ? load_as<float>(query + i * a.q.element) : 0.0f; };
+    float largest = 0;
+    for (int i = lane; i < a.d; i += 32) largest = fmaxf(largest, fabsf(element(i)));
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+    const Power power = power_for(largest);
+    for (int i = 2 * lane; i < columns; i += 64) {
+      const Split parts = split<kF16>(element(i) * power.up, element(i + 1) * power.up);
+      store_as<uint32_t>(high + row * pitch + i, parts.high);
+      store_as<uint32_t>(low + row * pitch + i, parts.low);
+    }
+    if (lane == 0) {
+      const Range range = exists ? visible(a, query_of(a, at)) : Range{};
+      facts[row] = {power.down * scale, range.begin, range.end, query_of(a, at)};
+    }
+  }
+}
+
+/// Scores of the lane's keys, from first_key + first on, that a row does not see become -infinity; seen[key -
+/// first_key] becomes `mark` where a row sees one. `facts` are those of the lane's first row.
+template <int kTiles>
+__device__ inline void hide(const Arguments& a, const RowFacts* facts, int first_key, int first, int mark,
+                            float (&scores)[kTiles][4], int* seen) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const RowFacts rows[2] = {facts[0], facts[8]};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = first + n * 8 + lane % 4 * 2 + i % 2, key = first_key + column;
+      const RowFacts& row = rows[i / 2];
+      const bool in_range = key >= row.begin && key < row.end;
+      if (!in_range) scores[n][i] = kMinusInfinity;
+      if (in_range && a.mask != nullptr) scores[n][i] = add_mask(a, row.query, key, scores[n][i]);
+      if (scores[n][i] != kMinusInfinity) seen[column] = mark;
+    }
+  }
+}
+
+/// Stores a row's columns 8 n + 2 (lane % 4) + {0, 1}, which are values[n][0] and [1] of `half`.
+template <int kTiles>
+__device__ inline void store_row(float* to, int lane, int half, float factor, int columns,
+                                 const float (&values)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    if (n * 8 >= columns) break;
+    const float2 pair{values[n][2 * half] * factor, values[n][2 * half + 1] * factor};
+    store_as<float2>(to + n * 8 + lane % 4 * 2, pair);
+  }
+}
+
+}  // namespace shoal::cuda::attention

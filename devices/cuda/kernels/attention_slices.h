@@ -1,0 +1,368 @@
+// Attention on tensor cores for what attention_tiles.h does not take: K or V in f32, and K of up to 576 columns, V of
+// up to 288. Eight warps take 64 rows, each pair 16 of them. All K and V pass through three slots of shared memory,
+// slice by slice (attention_slice_stage.h): for a tile of 64 keys first K in slices of 64 columns, of which each warp
+// of a pair multiplies 32 keys; then the pair agrees on the largest scores and shares its weights by shared memory;
+// then V in slices of 16 rows and all columns, or half of them beyond 288, of which each warp of a pair has half. So a
+// warp's values are at most 16 rows by 288 columns, which stay in registers, and nothing of a tile but a slice has to.
+//
+// Queries, weights, and f32 keys and values are sums of two 16-bit floats (attention_parts.h). Of the four products low
+// times low is left out: 2^-22 of the result in f16, 2^-18 in bf16, as what the parts leave out themselves. The product
+// of 32 columns of K times the powers of two that were taken out of the query's row and the key's block joins the
+// scores by fmaf; that of 16 rows of V joins the values. So numbers of any size come through, as far as f32 arithmetic
+// has room for q.k and for sums of weights (at most 1 each) times values.
+#pragma once
+
+#include "devices/cuda/kernels/attention_merge.h"
+#include "devices/cuda/kernels/attention_slice_stage.h"
+
+namespace shoal::cuda::attention {
+
+inline constexpr int kSliceThreads = kSliceWarps * 32;
+inline constexpr int kSliceRows = 64;                          ///< of a block
+inline constexpr int kSliceGroups = kSliceMostWidth / 16 / 2;  ///< of 16 columns of a V slice, that a warp has at most
+
+/// Where things lie in a block's shared memory, in bytes.
+struct SliceLayout {
+  static constexpr int kWeightPitch = kKeys + 8;  // in elements
+  int query_pitch;                                // in elements
+  int width;                                      // columns of a V slice
+  int weights, facts, marks, tops, slots, slot_bytes;
+
+  __host__ __device__ SliceLayout(DType k, DType v, int d, int e, int halves) {
+    query_pitch = up_to_16(d) + 8;
+    width = up_to_16((e + halves - 1) / halves);
+    weights = 2 * kSliceRows * query_pitch * 2;
+    facts = weights + 2 * kSliceRows * kWeightPitch * 2;
+    marks = facts + kSliceRows * static_cast<int>(sizeof(RowFacts));
+    tops = marks + kKeys * 4;
+    slots = tops + 2 * kSliceRows * 4;
+    const int key_bytes = kKeys * Slices<8>::pitch_of(k, kSliceColumns);
+    const int value_bytes = kSliceKeys * Slices<32>::pitch_of(v, width);
+    slot_bytes = key_bytes > value_bytes ? key_bytes : value_bytes;
+  }
+  __host__ __device__ int bytes() const { return slots + kSlots * slot_bytes; }
+};
+
+/// A warp's 16 rows, and its half of each tile's keys and of each V slice's columns.
+template <bool kF16Keys, bool kF16Values, int kHalves>
+struct SliceWarp {
+  static constexpr int kKeyTiles = kKeys / 2 / 8;
+  static constexpr float kWeightLift = kF16Values ? 6.931471805599453f : 0;  ///< ln(1024): f16 has no small weights
+  static constexpr float kWeightLower = kF16Values ? 1.0f / 1024 : 1;
+
+  int lane, first_row, half;  ///< within the block, of the pair
+  float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
+  float values[kHalves][2 * kSliceGroups][4] = {};
+
+  __device__ SliceWarp() : lane(static_cast<int>(threadIdx.x % 32)) {
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    first_row = warp / 2 * 16, half = warp % 2;
+  }
+  __device__ int first_key() const { return half * (kKeys / 2); }
+  /// Columns of a V slice that the pair's first warp has.
+  __device__ static int share(int width) { return up_to_16(width / 2); }
+
+  /// The first row of 8 that this lane names to load_matrix_x4: rows before columns, or columns before rows.
+  __device__ int rows_first(int pitch) const { return lane % 16 * pitch + lane / 16 * 16; }
+  __device__ int columns_first(int pitch) const { return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16; }
+
+  /// Adds the products of a slice's columns, which are [first, ...) of the queries'.
+  __device__ void multiply_keys(const std::byte* high, const std::byte* low, int query_pitch, const Slices<8>& keys,
+                                const std::byte* slice, int first, const RowFacts* facts,
+                                float (&scores)[kKeyTiles][4]) const {
+    const int count = keys.columns_from(first), pitch = keys.pitch();
+    const std::byte* k_rows = slice + first_key() * pitch + columns_first(pitch);
+    const int q_at = first_row * query_pitch + rows_first(query_pitch) + first * 2;
+    const float factors[2] = {facts[0].factor, facts[8].factor};
+#pragma unroll 1
+    for (int block = 0; block * 32 < count; ++block) {
+      float sums[kKeyTiles][4] = {};
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        const int column = block * 32 + step * 16;
+        if (column >= count) break;
+        uint32_t q_high[4], q_low[4];
+        load_matrix_x4(q_high, high + q_at + column * 2);
+        load_matrix_x4(q_low, low + q_at + column * 2);
+#pragma unroll
+        for (int tile = 0; tile < kKeyTiles; tile += 2) {
+          uint32_t k[4];
+          load_matrix_x4(k, k_rows + tile * 8 * pitch + column * 2);
+          multiply_split<kF16Keys>(sums[tile], sums[tile + 1], q_high, q_low, k);
+          if constexpr (kF16Keys) {
+            if (!keys.has_low()) continue;
+            load_matrix_x4(k, k_rows + tile * 8 * pitch + (kSliceColumns + column) * 2);
+            multiply<true>(sums[tile], q_high, {k[0], k[1]});
+            multiply<true>(sums[tile + 1], q_high, {k[2], k[3]});
+          }
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < kKeyTiles; ++tile) {
+        const int key = first_key() + tile * 8 + lane % 4 * 2;
+        float scales[2] = {1, 1};
+        if (kF16Keys && keys.has_factors()) {
+          for (int i = 0; i < 2; ++i) scales[i] = load_as<float>(slice + (key + i + 1) * pitch - 16 + block * 4);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          scores[tile][i] = fmaf(sums[tile][i], factors[i / 2] * scales[i % 2], scores[tile][i]);
+        }
+      }
+    }
+  }
+
+  __device__ static void finish_scores(const Arguments& a, float (&scores)[kKeyTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] *= a.scale;
+    }
+    if (a.softcap <= 0) return;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] = soft_cap(a, scores[n][i]);
+    }
+  }
+
+  /// Puts the rows' largest scores where the pair's other warp sees them: tops[half][row].
+  __device__ void show_largest(const float (&scores)[kKeyTiles][4], float* tops) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float largest = kMinusInfinity;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        largest = fmaxf(largest, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      if (lane % 4 == 0) tops[half * kSliceRows + first_row + lane / 4 + 8 * row] = largest;
+    }
+  }
+
+  /// Scores become weights in shared memory: [row][key] of high and of low parts. What earlier values count from now on
+  /// is put in keep[row].
+  __device__ void soft_max(const float (&scores)[kKeyTiles][4], const float* tops, uint16_t* high, uint16_t* low,
+                           float (&keep)[2]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int in_block = first_row + lane / 4 + 8 * row;
+      const float largest = fmaxf(top[row], fmaxf(tops[in_block], tops[kSliceRows + in_block]));
+      const float base = largest == kMinusInfinity ? 0 : largest;
+      keep[row] = __expf(top[row] - base);
+      top[row] = largest;
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        const float left = __expf(scores[n][2 * row] - base + kWeightLift);
+        const float right = __expf(scores[n][2 * row + 1] - base + kWeightLift);
+        added += left + right;
+        const Split parts = split<kF16Values>(left, right);
+        const int at = in_block * SliceLayout::kWeightPitch + first_key() + n * 8 + lane % 4 * 2;
+        store_as<uint32_t>(high + at, parts.high);
+        store_as<uint32_t>(low + at, parts.low);
+      }
+      sum[row] = sum[row] * keep[row] + added;
+    }
+  }
+
+  /// Adds a slice of V, weighted. `high`, `low`: the weights from the slice's first key on; kPart: which half of the
+  /// columns.
+  template <int kPart>
+  __device__ void weigh(const uint16_t* high, const uint16_t* low, const Slices<32>& rows, const std::byte* slice,
+                        const float (&keep)[2]) {
+    constexpr int kPitch = SliceLayout::kWeightPitch * 2;
+    const int pitch = rows.pitch(), columns = rows.columns_from(kPart * rows.width), first = half * share(rows.width);
+    const int end = half == 0 ? min(columns, share(rows.width)) : columns;
+    uint32_t w_high[4], w_low[4];
+    const int w_at = first_row * kPitch + rows_first(kPitch);
+    load_matrix_x4(w_high, reinterpret_cast<const std::byte*>(high) + w_at);
+    load_matrix_x4(w_low, reinterpret_cast<const std::byte*>(low) + w_at);
+    const std::byte* at = slice + rows_first(pitch) + first * 2;
+#pragma unroll
+    for (int group = 0; group < kSliceGroups; ++group) {
+      if (first + group * 16 >= end) break;
+      float sums[2][4] = {};
+      uint32_t v[4];
+      load_matrix_x4_trans(v, at + group * 32);
+      multiply_split<kF16Values>(sums[0], sums[1], w_high, w_low, v);
+      if constexpr (!kF16Values) {
+        if (rows.has_low()) {
+          load_matrix_x4_trans(v, at + (rows.width + group * 16) * 2);
+          multiply<false>(sums[0], w_high, {v[0], v[1]});
+          multiply<false>(sums[1], w_high, {v[2], v[3]});
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& value = values[kPart][2 * group + n][i];
+          value = fmaf(value, keep[i / 2], sums[n][i]);
+        }
+      }
+    }
+  }
+
+  /// After the last tile: sums over the row's lanes and both warps, by way of `sums` [half][row] in shared memory; the
+  /// lift is taken back. All threads of the block call it.
+  __device__ void finish(float* sums) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      sum[row] += __shfl_xor_sync(~0u, sum[row], 1);
+      sum[row] += __shfl_xor_sync(~0u, sum[row], 2);
+      if (lane % 4 == 0) sums[half * kSliceRows + first_row + lane / 4 + 8 * row] = sum[row];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int in_block = first_row + lane / 4 + 8 * row;
+      sum[row] = (sums[in_block] + sums[kSliceRows + in_block]) * kWeightLower;
+    }
+  }
+
+  /// To the result where the block is alone, or to the split's partials.
+  __device__ void write(const Arguments& a, const Place& place, int width, bool alone) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int in_block = first_row + lane / 4 + 8 * row, index = place.first_row + in_block;
+      if (in_block >= place.rows) continue;
+      const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, index);
+      float* to = alone ? result_of(a, place.batch, place.kv_head, index) : partial.values;
+      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, index), top[row], sum[row]) : 1;
+#pragma unroll
+      for (int part = 0; part < kHalves; ++part) {
+        const int first = part * width + half * share(width);
+        const int end = min(a.e, part * width + (half == 0 ? share(width) : width));
+        store_row(to + first, lane, row, factor * kWeightLower, end - first, values[part]);
+      }
+      if (!alone && half == 0 && lane % 4 == 0) partial.stats[0] = top[row], partial.stats[1] = sum[row];
+    }
+  }
+};
+
+/// The slices of a block's tiles in the order of their use: of each tile those of K, then those of V, of which the
+/// parts of 16 rows follow each other.
+template <int kHalves>
+struct SliceStream {
+  static constexpr int kValueSlices = kKeys / kSliceKeys * kHalves;
+  Slices<8> keys;
+  Slices<32> values;
+  std::byte* slots;
+  int slot_bytes, key_slices, last;  ///< last: one behind the last tile
+  Range seen;
+  int tile, slice = 0, to = 0, from = 0;  ///< what is fetched next, and the slots of that and of what is used next
+
+  __device__ void fetch() {
+    if (tile < last) {
+      std::byte* slot = slots + to * slot_bytes;
+      if (slice < key_slices) {
+        keys.fetch(slot, tile * kKeys, slice * kSliceColumns, seen);
+      } else {
+        const int index = slice - key_slices;
+        values.fetch(slot, tile * kKeys + index / kHalves * kSliceKeys, index % kHalves * values.width, seen);
+      }
+      if (++slice == key_slices + kValueSlices) slice = 0, ++tile;
+      to = to + 1 == kSlots ? 0 : to + 1;
+    }
+    copy_async_commit();
+  }
+  /// The next slice, which `prepare` turns into what is multiplied; all threads of the block call it. The slice before
+  /// is no longer used by then.
+  template <class Prepare>
+  __device__ const std::byte* next(const Prepare& prepare) {
+    std::byte* slot = slots + from * slot_bytes;
+    copy_async_wait<kSlots - 2>();
+    prepare(slot);
+    __syncthreads();
+    fetch();
+    from = from + 1 == kSlots ? 0 : from + 1;
+    return slot;
+  }
+};
+
+template <bool kF16Keys, bool kF16Values, int kHalves>
+__global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Arguments a) {
+  using BlockWarp = SliceWarp<kF16Keys, kF16Values, kHalves>;
+  SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  __shared__ int used;  // splits; of no interest before the end, so it takes no register
+  const SliceLayout layout(a.k.dtype, a.v.dtype, a.d, a.e, kHalves);
+  auto* high = reinterpret_cast<uint16_t*>(shared);
+  auto* low = high + kSliceRows * layout.query_pitch;
+  auto* w_high = reinterpret_cast<uint16_t*>(shared + layout.weights);
+  auto* w_low = w_high + kSliceRows * SliceLayout::kWeightPitch;
+  auto* facts = reinterpret_cast<RowFacts*>(shared + layout.facts);
+  auto* marks = reinterpret_cast<int*>(shared + layout.marks);
+  auto* tops = reinterpret_cast<float*>(shared + layout.tops);
+
+  const Place place = place_of(a);
+  wait_for_previous();
+  let_next_start();
+  const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Share share = share_of(in_sight.some, a.splits, place.split);
+  if (place.split >= share.used) return;
+  if (threadIdx.x == 0) used = share.used;
+  const auto head = [&](const Source& source) {
+    return source.data + place.kv_head * source.head + place.batch * source.batch;
+  };
+  SliceStream<kHalves> stream{.keys = {head(a.k), a.k.row, a.k.dtype, a.d, kSliceColumns},
+                              .values = {head(a.v), a.v.row, a.v.dtype, a.e, layout.width},
+                              .slots = shared + layout.slots,
+                              .slot_bytes = layout.slot_bytes,
+                              .key_slices = (a.d + kSliceColumns - 1) / kSliceColumns,
+                              .last = share.last,
+                              .seen = in_sight.some,
+                              .tile = share.first};
+  for (int i = 0; i < kSlots - 1; ++i) stream.fetch();
+  load_queries<kF16Keys, kSliceWarps>(a, place, kSliceRows, layout.query_pitch, 1, high, low, facts);
+  if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
+
+  BlockWarp warp;
+  const bool busy = warp.first_row < place.rows;  // else it only helps to copy
+  const bool gaps = a.mask != nullptr || a.window > 0;
+  const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
+#pragma unroll 1
+  for (int tile = share.first; tile < share.last; ++tile) {
+    float scores[BlockWarp::kKeyTiles][4] = {};
+#pragma unroll 1
+    for (int first = 0; first < a.d; first += kSliceColumns) {
+      const std::byte* slice = stream.next(
+          [&](std::byte* slot) { stream.keys.prepare(slot, tile * kKeys, first, in_sight.some, nullptr, 0); });
+      if (!busy) continue;
+      warp.multiply_keys(reinterpret_cast<const std::byte*>(high), reinterpret_cast<const std::byte*>(low),
+                         layout.query_pitch * 2, stream.keys, slice, first, rows, scores);
+    }
+    const bool whole =
+        a.mask == nullptr && tile * kKeys >= in_sight.all.begin && (tile + 1) * kKeys <= in_sight.all.end;
+    float keep[2] = {1, 1};
+    if (busy) {
+      BlockWarp::finish_scores(a, scores);
+      if (!whole) hide(a, rows, tile * kKeys, warp.first_key(), tile, scores, marks);
+      warp.show_largest(scores, tops);
+    }
+    __syncthreads();
+    if (busy) warp.soft_max(scores, tops, w_high, w_low, keep);
+    const int* clear = gaps && !whole ? marks : nullptr;  // values that no row sees: 0 * NaN would spoil the sums
+#pragma unroll 1
+    for (int key = 0; key < kKeys; key += kSliceKeys) {
+      const auto weigh = [&](auto part) {
+        constexpr int kPart = decltype(part)::value;
+        const std::byte* slice = stream.next([&](std::byte* slot) {
+          stream.values.prepare(slot, tile * kKeys + key, kPart * layout.width, in_sight.some,
+                                clear == nullptr ? nullptr : clear + key, tile);
+        });
+        if (busy) warp.template weigh<kPart>(w_high + key, w_low + key, stream.values, slice, keep);
+      };
+      weigh(std::integral_constant<int, 0>{});
+      if constexpr (kHalves == 2) weigh(std::integral_constant<int, 1>{});
+      keep[0] = keep[1] = 1;
+    }
+  }
+  copy_async_wait<0>();
+  warp.finish(tops);
+  warp.write(a, place, layout.width, used == 1);
+  merge_splits<kSliceWarps>(a, place, used, reinterpret_cast<float*>(w_high));
+}
+
+}  // namespace shoal::cuda::attention
