@@ -2,7 +2,6 @@
 // launching.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -16,8 +15,10 @@
 namespace shoal::cuda {
 namespace {
 
-using emulator::calls_in_progress;
+using emulator::blocks_without_room;
+using emulator::driver_is_locked;
 using emulator::resident_blocks;
+using emulator::waiting_for_driver;
 using test::CudaStream;
 using test::Environment;
 using test::PinnedWord;
@@ -37,7 +38,7 @@ TEST(Residency, BlocksWaitForRoom) {
   launch(waiting, wait_for_word, dim3(3), dim3(512), 0, static_cast<const uint32_t*>(go.get()));
   wait_until([] { return resident_blocks(0) == 2; });
   launch(other, set_word, dim3(1), dim3(32), 0, done.get());
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_until([] { return blocks_without_room(0) == 2; });
   EXPECT_EQ(resident_blocks(0), 2) << "they have all registers of both multiprocessors";
   EXPECT_EQ(*done.get(), 0u);
   go.set();
@@ -79,11 +80,9 @@ TEST(DriverLock, NothingIsLaunchedWhileACallWaitsForTheGpu) {
   ASSERT_EQ(cudaMalloc(&memory, 16), cudaSuccess);
   launch(waiting, wait_for_word, dim3(1), dim3(32), 0, static_cast<const uint32_t*>(go.get()));
   std::thread frees([&] { EXPECT_EQ(cudaFree(memory), cudaSuccess); });
-  wait_until([] { return calls_in_progress("cudaFree") == 1; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it has the lock
+  wait_until([] { return driver_is_locked(0); });
   std::thread launches([&] { launch(other, set_word, dim3(1), dim3(32), 0, done.get()); });
-  wait_until([] { return calls_in_progress("cudaLaunchKernel") == 1; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_until([] { return waiting_for_driver(0) == 1; });
   EXPECT_EQ(*done.get(), 0u);
   go.set();
   frees.join();
@@ -211,11 +210,9 @@ TEST_F(LazyLoading, OtherThreadsDoNotLaunchMeanwhile) {
   *done.get() = 0;
   launch(waiting, wait_for_word, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(go.get()));
   std::thread loads([&] { launch(first, nothing, dim3(1), dim3(1), 0); });
-  wait_until([] { return calls_in_progress("cudaLaunchKernel") == 1; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it has the lock
+  wait_until([] { return driver_is_locked(0); });
   std::thread launches([&] { launch(second, set_word, dim3(1), dim3(1), 0, done.get()); });
-  wait_until([] { return calls_in_progress("cudaLaunchKernel") == 2; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_until([] { return waiting_for_driver(0) == 1; });
   EXPECT_EQ(done.value(), 0u);
   go.set();
   loads.join();

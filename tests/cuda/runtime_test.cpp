@@ -194,7 +194,6 @@ TEST(CudaRuntime, GpusAndPeers) {
   cudaGetLastError();
   EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaSuccess);
   EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
-  EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
   char id[32] = {};
   EXPECT_EQ(cudaDeviceGetPCIBusId(id, sizeof(id), 1), cudaSuccess);
   EXPECT_STREQ(id, "0000:02:00.0");
@@ -208,8 +207,13 @@ TEST(CudaRuntime, GpusAndPeers) {
     const std::vector<int> there = second.get();
     ASSERT_EQ(cudaMemcpyPeer(first.data(), 0, second.data(), 1, 12), cudaSuccess);
     EXPECT_EQ(first.get(), there) << "1>0 does not";
+    cudaDeviceDisablePeerAccess(0);
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+    EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
+    cudaGetLastError();
+    ASSERT_EQ(cudaMemcpyPeer(second.data(), 1, first.data(), 0, 12), cudaSuccess);
+    EXPECT_EQ(second.get(), there) << "through the host";
   }
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   {
     const Environment without("SHOAL_EMULATED_PEERS", "0");
     EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);

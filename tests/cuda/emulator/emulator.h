@@ -42,6 +42,12 @@ uint64_t take_copies_over_edges();
 int calls_in_progress(const std::string& name);
 /// How many blocks are on a GPU now; with SHOAL_EMULATED_RESIDENCY only.
 int resident_blocks(int gpu);
+/// How many blocks wait for room there.
+int blocks_without_room(int gpu);
+/// Is a thread in a call that keeps others from launching on a GPU, and how many are kept? With
+/// SHOAL_EMULATED_DRIVER_LOCK and SHOAL_EMULATED_LAZY only.
+bool driver_is_locked(int gpu);
+int waiting_for_driver(int gpu);
 /// For SHOAL_EMULATED_LAZY: no kernel has been launched yet.
 void unload_kernels();
 /// How many registers each thread of a kernel has, for SHOAL_EMULATED_RESIDENCY; 0: as many as it may have.

@@ -39,7 +39,7 @@ struct Occupancy {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<int, std::vector<Processor>> gpus;
-  std::map<int, int> resident;
+  std::map<int, int> resident, without_room;
   std::map<const void*, size_t> registers;  ///< of threads of kernels
 
   /// Takes the emptiest multiprocessor, as GPUs spread blocks; nullopt: none has room.
@@ -122,7 +122,9 @@ Seat Seat::take(int gpu, const Room& room) {
   Occupancy& all = occupancy();
   std::unique_lock lock(all.mutex);
   std::optional<size_t> processor;
+  ++all.without_room[gpu];
   all.changed.wait(lock, [&] { return (processor = all.take(gpu, room)).has_value(); });
+  --all.without_room[gpu];
   return {gpu, *processor, room};
 }
 
@@ -145,6 +147,12 @@ void Seat::release() {
     --all.resident[gpu_];
   }
   all.changed.notify_all();
+}
+
+int blocks_without_room(int gpu) {
+  Occupancy& all = occupancy();
+  const std::lock_guard lock(all.mutex);
+  return all.without_room[gpu];
 }
 
 int resident_blocks(int gpu) {

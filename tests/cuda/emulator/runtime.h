@@ -140,6 +140,7 @@ struct Pool {
   size_t used = 0;
   size_t reserved = 0;   ///< `used`, and what was and is kept
   size_t threshold = 0;  ///< of cudaMemPoolAttrReleaseThreshold
+  std::set<int> users;   ///< other GPUs that may use its memory
 };
 
 struct Gpu {
@@ -148,6 +149,8 @@ struct Gpu {
   std::set<int> peers;  ///< whose memory it may use
   std::unique_ptr<Stream> default_stream;
   std::mutex driver;  ///< see DriverLock
+  std::atomic<int> waiting_for_driver{0};
+  unsigned flags = 0;  ///< of cudaSetDeviceFlags()
 };
 
 struct Runtime {

@@ -33,10 +33,15 @@ Copy bytes(void* to, const void* from, size_t size) {
   return rows(to, size, from, size, size, 1);
 }
 
+/// Does a copy use peer access? Without, it goes through the host.
+bool is_direct(int from, int to) {
+  const std::lock_guard lock(runtime().mutex);
+  return runtime().gpus[from].peers.contains(to) || runtime().gpus[to].peers.contains(from);
+}
 /// Is "a>b" in SHOAL_EMULATED_LYING_PEERS?
 bool pair_lies(int from, int to) {
   const char* value = std::getenv("SHOAL_EMULATED_LYING_PEERS");
-  if (value == nullptr || from == to) return false;
+  if (value == nullptr || from == to || !is_direct(from, to)) return false;
   return ("," + std::string(value) + ",").find("," + std::to_string(from) + ">" + std::to_string(to) + ",") !=
          std::string::npos;
 }

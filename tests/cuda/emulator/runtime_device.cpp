@@ -188,6 +188,20 @@ cudaError_t cudaGetDevice(int* gpu) {
     return gpu_count() == 0 ? cudaErrorNoDevice : cudaSuccess;
   });
 }
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  return api("cudaSetDeviceFlags", [&] {
+    const std::lock_guard lock(runtime().mutex);
+    runtime().gpus[current_gpu()].flags = flags;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  return api("cudaGetDeviceFlags", [&] {
+    const std::lock_guard lock(runtime().mutex);
+    *flags = runtime().gpus[current_gpu()].flags;
+    return cudaSuccess;
+  });
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int gpu) {
   return api("cudaGetDeviceProperties", [&] {
     if (!is_gpu(gpu)) return cudaErrorInvalidDevice;

@@ -275,8 +275,27 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
     }
   });
 }
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
-  return api("cudaMemPoolSetAccess", [&] { return pool == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
+  return api("cudaMemPoolSetAccess", [&] {
+    if (pool == nullptr) return cudaErrorInvalidValue;
+    const std::lock_guard lock(runtime().mutex);
+    std::set<int>& users = runtime().gpus[gpu_of(pool)].pool.users;
+    for (const cudaMemAccessDesc* one = access; one != access + count; ++one) {
+      if (one->location.type != cudaMemLocationTypeDevice) return cudaErrorInvalidValue;
+      one->flags == cudaMemAccessFlagsProtNone ? void(users.erase(one->location.id))
+                                               : void(users.insert(one->location.id));
+    }
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation* location) {
+  return api("cudaMemPoolGetAccess", [&] {
+    if (pool == nullptr || location->type != cudaMemLocationTypeDevice) return cudaErrorInvalidValue;
+    const std::lock_guard lock(runtime().mutex);
+    const bool may = location->id == gpu_of(pool) || runtime().gpus[gpu_of(pool)].pool.users.contains(location->id);
+    *flags = may ? cudaMemAccessFlagsProtReadWrite : cudaMemAccessFlagsProtNone;
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t kept) {
   return api("cudaMemPoolTrimTo", [&] {
