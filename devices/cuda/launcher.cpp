@@ -207,10 +207,10 @@ bool Launcher::run_item(const Work& work) {
   if (std::holds_alternative<StopWork>(work)) return false;
   is_idle_ = std::holds_alternative<FinishWork>(work);
   if (const auto* record = std::get_if<RecordWork>(&work)) {
-    may_wait() ? record->mark->record(context_.stream) : record->mark->pass();
+    may_wait() ? keep_failure(record->mark->record(context_.stream), "record an event") : record->mark->pass();
     record->mark->drop();
   } else if (const auto* wait = std::get_if<WaitWork>(&work)) {
-    if (may_wait()) wait->mark->wait(context_.stream);
+    if (may_wait()) keep_failure(wait->mark->wait(context_.stream), "wait for another stream");
     wait->mark->drop();
   } else if (const auto* stop = std::get_if<StopRecordingWork>(&work)) {
     stop_recording(*stop);
@@ -241,6 +241,15 @@ void Launcher::run_unless_failed(const Work& work) {
     launch->run(launch->object, launch->argument, context_, true);
   } else if (std::holds_alternative<FinishWork>(work) && may_wait()) {
     wait_for_stream();  // of which something may still wait for other ranks
+  }
+}
+
+/// Of work that is done after a failure, too.
+void Launcher::keep_failure(cudaError_t status, std::string_view what) {
+  try {
+    check(status, name_, what);
+  } catch (...) {
+    if (failure_ == nullptr) failure_ = std::current_exception();
   }
 }
 
@@ -278,7 +287,7 @@ void Launcher::run_task(const HostTask& task) {
 void Launcher::start(const LaunchTask& task) {
   if (recording_ && !capturing_) return;
   task.run(task.object, task.argument, context_, false);
-  if (!recording_ && has_polls()) progress_.mark(context_.stream);
+  if (!recording_ && has_polls()) check(progress_.mark(context_.stream), name_, "record an event");
 }
 
 void Launcher::start(const ComputeWork& work) {
@@ -414,7 +423,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
 void Launcher::start(const ReplayWork& work) {
   const auto gate = launch_waiting_kernels();
   check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
-  if (has_polls()) progress_.mark(context_.stream);
+  if (has_polls()) check(progress_.mark(context_.stream), name_, "record an event");
 }
 
 }  // namespace shoal::cuda

@@ -27,8 +27,8 @@
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
 #include "devices/cuda/gpu_trace.h"
-#include "devices/cuda/mark.h"
 #include "devices/cuda/joined_sets.h"
+#include "devices/cuda/mark.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/functions.h"
 
@@ -159,6 +159,7 @@ class Launcher {
   void run_traced(const Work& work);
   void run_task(const HostTask& task);
   void run_unless_failed(const Work& work);
+  void keep_failure(cudaError_t status, std::string_view what);
   void wait_for_all();
 
   // One for each kind of work that is skipped after a failure; on the launcher's thread.

@@ -1,5 +1,7 @@
 #include "devices/cuda/mark.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -34,9 +36,10 @@ Mark* Mark::take(int gpu) {
     }
   }
   if (mark == nullptr) {
-    mark = new Mark(gpu);
     const CurrentGpu current(gpu);
-    check(cudaEventCreateWithFlags(&mark->event_, cudaEventDisableTiming), "CUDA", "make an event");
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), fmt::format("GPU {}", gpu), "make an event");
+    mark = new Mark(gpu, event);
   }
   mark->references_ = 1;
   mark->recorded_ = 0;
@@ -50,11 +53,11 @@ void Mark::drop() {
   pool.free[static_cast<size_t>(gpu_)].push_back(this);
 }
 
-void Mark::record(cudaStream_t stream) {
-  const bool recorded = cudaEventRecord(event_, stream) == cudaSuccess;
-  if (!recorded) cudaGetLastError();
-  recorded_ = recorded ? 1 : 2;
+cudaError_t Mark::record(cudaStream_t stream) {
+  const cudaError_t status = cudaEventRecord(event_, stream);
+  recorded_ = status == cudaSuccess ? 1 : 2;
   recorded_.notify_all();
+  return status;
 }
 
 void Mark::pass() {
@@ -62,14 +65,14 @@ void Mark::pass() {
   recorded_.notify_all();
 }
 
-void Mark::wait(cudaStream_t stream) {
+cudaError_t Mark::wait(cudaStream_t stream) {
   recorded_.wait(0);
-  if (recorded_ == 1) cudaStreamWaitEvent(stream, event_, 0);
+  return recorded_ == 1 ? cudaStreamWaitEvent(stream, event_, 0) : cudaSuccess;
 }
 
 void Mark::synchronize() {
   recorded_.wait(0);
-  if (recorded_ == 1) cudaEventSynchronize(event_);
+  if (recorded_ == 1 && cudaEventSynchronize(event_) != cudaSuccess) cudaGetLastError();
 }
 
 Progress::~Progress() {
@@ -78,10 +81,13 @@ Progress::~Progress() {
   }
 }
 
-void Progress::mark(cudaStream_t stream) {
+cudaError_t Progress::mark(cudaStream_t stream) {
   cudaEvent_t& event = events_[marked_ % kMarks];
-  if (event == nullptr) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  if (cudaEventRecord(event, stream) == cudaSuccess) ++marked_;
+  cudaError_t status = cudaSuccess;
+  if (event == nullptr) status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (status == cudaSuccess) status = cudaEventRecord(event, stream);
+  if (status == cudaSuccess) ++marked_;
+  return status;
 }
 
 uint64_t Progress::passed() {

@@ -1,5 +1,5 @@
-// Positions in streams. A Mark is an event of the driver, and whether the launcher has recorded it yet; marks are pooled
-// and never freed, so that a wait may outlive the backend that it refers to.
+// Positions in streams. A Mark is an event of the driver, and whether the launcher has recorded it yet; marks are
+// pooled and never freed, so that a wait may outlive the backend that it refers to.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,19 +27,20 @@ class Mark {
   /// The last one gives it back to the pool.
   void drop();
 
-  void record(cudaStream_t stream);
+  /// Where it fails, what waits goes on; the error is a failure of the stream.
+  cudaError_t record(cudaStream_t stream);
   /// For a mark that cannot be recorded (its stream is being captured): what waits goes on.
   void pass();
-  /// The stream waits, once the mark has been recorded.
-  void wait(cudaStream_t stream);
-  /// The host waits.
+  /// The stream waits, once the mark has been recorded. An error is a failure of that stream.
+  cudaError_t wait(cudaStream_t stream);
+  /// The host waits. What is wrong with the GPU its streams say.
   void synchronize();
 
  private:
-  explicit Mark(int gpu) : gpu_(gpu) {}
+  Mark(int gpu, cudaEvent_t event) : gpu_(gpu), event_(event) {}
 
   const int gpu_;
-  cudaEvent_t event_ = nullptr;
+  const cudaEvent_t event_;
   std::atomic<int> references_{0};
   std::atomic<int> recorded_{0};  ///< 0 not yet, 1 yes, 2 passed
 };
@@ -48,7 +49,7 @@ class Mark {
 class Progress {
  public:
   ~Progress();
-  void mark(cudaStream_t stream);
+  cudaError_t mark(cudaStream_t stream);
   /// How many marks have been passed so far; more than at the last call means progress.
   uint64_t passed();
 

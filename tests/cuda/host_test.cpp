@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "devices/cuda/cuda_api.h"
 #include "devices/functions.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/cuda_mesh.h"
@@ -288,6 +289,55 @@ TEST_F(HostTest, EventsOrderStreams) {
   }
   EXPECT_THAT([&] { event->record(*Registry::instance().init("CPU0:threads=1")); },
               ThrowsMessage<InvalidArgument>(HasSubstr("cannot be recorded")));
+}
+
+TEST_F(HostTest, AnEventThatFailsIsAFailureOfItsStream) {
+  const auto other = device_.init();
+  const auto event = device_.new_event();
+  fail_call("cudaEventRecord", 1, cudaErrorUnknown);
+  event->record(backend_);
+  event->wait(*other);
+  event->synchronize();
+  EXPECT_NO_THROW(other->synchronize()) << "goes on";
+  expect_error("[CUDA0] cannot record an event: unknown error");
+  fail_call("cudaStreamWaitEvent", 1, cudaErrorUnknown);
+  event->record(backend_);
+  event->wait(*other);
+  EXPECT_THAT([&] { other->synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("cannot wait for another stream")));
+  fail_call("cudaEventSynchronize", 1, cudaErrorUnknown);
+  event->synchronize();
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_NO_THROW(backend_.synchronize());
+  EXPECT_GE(run(loaded_, *plan_)["cudaLaunchKernel"], kKernels);
+  expect_right(loaded_);
+}
+
+TEST_F(HostTest, AnEventThatCannotBeMadeIsAnErrorOfWhoNeedsIt) {
+  const auto event = device_.new_event();
+  std::vector<std::unique_ptr<Event>> all;  // none is left in the pool
+  for (int i = 0; i < 300; ++i) all.push_back(device_.new_event()), all.back()->record(backend_);
+  fail_call("cudaEventCreateWithFlags", 1, cudaErrorUnknown);
+  EXPECT_THAT([&] { event->record(backend_); }, ThrowsMessage<DeviceError>(HasSubstr("[GPU 0] cannot make an event")));
+  event->record(backend_);
+  event->synchronize();
+  EXPECT_NO_THROW(backend_.synchronize());
+}
+
+// Which a stream with a watch needs behind each piece of work, to tell whether it gets on.
+TEST_F(HostTest, ProgressThatCannotBeMarkedIsAFailureOfItsStream) {
+  auto& backend = static_cast<CudaBackend&>(backend_);
+  backend.launcher().add_watch(this, {[](std::chrono::nanoseconds) {}, nullptr});
+  const LaunchTask task{[](void*, const void*, const LaunchContext&, bool) {}, nullptr, nullptr};
+  for (const char* call : {"cudaEventCreateWithFlags", "cudaEventRecord"}) {
+    SCOPED_TRACE(call);
+    fail_call(call, 1, cudaErrorUnknown);
+    backend.push_launch(task);
+    expect_error("[CUDA0] cannot record an event: unknown error");
+    backend.push_launch(task);
+    run(loaded_, *plan_);
+    expect_right(loaded_);
+  }
+  backend.launcher().remove_watch(this);
 }
 
 /// The decoder on two virtual devices of one GPU, whatever they talk through.
