@@ -95,9 +95,43 @@ TEST_F(JoinedSetsTest, MemoryThatIsNotPinnedIsCopiedPieceByPiece) {
   for (int i = 0; i < 2; ++i) EXPECT_THAT(get(static_cast<size_t>(i)), ElementsAre(1 + i));
 }
 
+/// Pieces of memory that is pinned but for one of them, 80 bytes apart.
+TEST_F(JoinedSetsTest, OnePieceThatIsNotPinnedIsEnough) {
+  make({1, 1, 1});
+  for (const int pageable : {0, 1, 2}) {
+    std::vector<int32_t> own(3 * 20, -1);
+    const auto at = [&](int i) { return own.data() + i * 20; };
+    for (const int i : {0, 1, 2}) {
+      *at(i) = pageable * 10 + i;
+      if (i == pageable) continue;
+      ASSERT_EQ(cudaHostRegister(at(i), 20 * sizeof(int32_t), 0), cudaSuccess);
+    }
+    emulator::record_calls();
+    for (const int i : {0, 1, 2}) backend_.set_async(*made_[static_cast<size_t>(i)], at(i), 0, sizeof(int32_t));
+    EXPECT_THAT(copies(), ElementsAre("cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemcpyAsync")) << pageable;
+    for (const int i : {0, 1, 2}) {
+      EXPECT_THAT(get(static_cast<size_t>(i)), ElementsAre(pageable * 10 + i));
+      if (i == pageable) continue;
+      EXPECT_EQ(cudaHostUnregister(at(i)), cudaSuccess);
+    }
+  }
+}
+
+// Which one copy cannot cross.
+TEST_F(JoinedSetsTest, PiecesOfSeveralAllocationsAreCopiedAllTheSame) {
+  make({1, 1});
+  std::vector<int32_t> own{1, -1, -1, -1, 2, -1, -1, -1};
+  for (const size_t i : {0, 4}) ASSERT_EQ(cudaHostRegister(&own[i], 16, 0), cudaSuccess);
+  emulator::record_calls();
+  for (const size_t i : {0, 1}) backend_.set_async(*made_[i], &own[i * 4], 0, sizeof(int32_t));
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync", "cudaMemcpyAsync"));
+  for (const int i : {0, 1}) EXPECT_THAT(get(static_cast<size_t>(i)), ElementsAre(1 + i));
+  for (const size_t i : {0, 4}) EXPECT_EQ(cudaHostUnregister(&own[i]), cudaSuccess);
+}
+
 TEST_F(JoinedSetsTest, AFailureNamesTheFirstTensor) {
   make({1, 1});
-  emulator::fail_call("cudaMemcpy2DAsync", 1, cudaErrorInvalidValue);
+  emulator::fail_call("cudaMemcpy2DAsync", 1, cudaErrorUnknown);
   set(0, 0), set(1, 1);
   EXPECT_THAT([&] { backend_.synchronize(); }, testing::ThrowsMessage<DeviceError>(testing::HasSubstr("write t0")));
   emulator::clear_faults();
