@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "devices/cuda/kernels/early_start.h"
+
 #ifdef SHOAL_CUDA_EMULATED
 #include <shoal_cuda_emulator.h>
 #else
@@ -121,14 +123,6 @@ __device__ inline void let_next_start() {
 void allow_shared_bytes(const void* kernel, size_t bytes);
 
 enum class Start : bool { kAfterPrevious, kEarly };
-/// Code for GPUs that can start kernels early is there: what is compiled for older ones does not wait.
-constexpr bool can_start_early() {
-  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
-  for (const int architecture : kArchitectures) {
-    if (architecture >= 900) return true;
-  }
-  return false;
-}
 
 template <class... Parameters, class... Arguments>
 void launch_at(Start start, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
@@ -160,7 +154,7 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
 template <class Context, class... Parameters, class... Arguments>
 void launch_early(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                   Arguments&&... arguments) {
-  const bool early = can_start_early() && context.gpu.compute_capability >= 90;
+  const bool early = can_start_early({__CUDA_ARCH_LIST__}, context.gpu.compute_capability);
   const Start start = early ? Start::kEarly : Start::kAfterPrevious;
   launch_at(start, context.stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
