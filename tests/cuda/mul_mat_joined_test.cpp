@@ -103,5 +103,39 @@ TEST(MulMatJoined, ColumnsConvertedOnce) {
   }
 }
 
+/// The second one has no room for its parts of k in the workspace of the last one, and its own is where the matrix of
+/// the first one lies, as it may when nothing else reads that.
+TEST(MulMatJoined, ProductsThatCannotShareRunInTheirOrder) {
+  const cuda::GpuTraits gpu = hopper(4);
+  Graph graph;
+  TensorContext weights;
+  Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
+  std::vector<Tensor*> products;
+  for (const int64_t m : {600, 40, 600}) {
+    const std::string name = "w" + std::to_string(products.size());
+    products.push_back(graph.output(mul_mat(graph, weights.add(name, DType::kQ8_0, {1088, m, 1, 1}), b)));
+  }
+  Tensor *first = products[0], *second = products[1], *last = products[2];
+  ASSERT_GT(cuda::mul_mat_tiles_workspace(*second, gpu), cuda::mul_mat_tiles_workspace(*last, gpu));
+  ASSERT_LE(cuda::mul_mat_tiles_workspace(*first, gpu), cuda::mul_mat_tiles_workspace(*last, gpu));
+  ASSERT_LE(cuda::mul_mat_tiles_workspace(*second, gpu), first->src[0]->bytes());
+  TensorValues leaves = random_leaves(graph, 11);
+  const CudaMemory first_workspace(cuda::mul_mat_tiles_workspace(*first, gpu));
+  const CudaMemory first_result(first->bytes()), second_result(second->bytes());
+  const TileRun all(graph, *last, *last, leaves, gpu, [&](const auto& context, Tensor&, Tensor&) {
+    first->workspace = first_workspace.get(), first->data = first_result.get();
+    second->workspace = first->src[0]->data, second->data = second_result.get();
+    cuda::mul_mat_tiles_run_many(context, products);
+  });
+  EXPECT_TRUE(all.guarded());
+  const auto expected = reference_eval(graph, leaves);
+  for (const Tensor* product : products) {
+    std::vector<std::byte> bytes(product->bytes());
+    check_cuda(cudaMemcpy(bytes.data(), product->data, bytes.size(), cudaMemcpyDeviceToHost));
+    EXPECT_TRUE(close_to(decode(DType::kF32, bytes, product->elements()), expected.at(product), {2e-7}))
+        << product->name;
+  }
+}
+
 }  // namespace
 }  // namespace shoal::test

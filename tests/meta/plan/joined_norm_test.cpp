@@ -172,6 +172,23 @@ TEST(JoinedNorm, ShapesThatTheCallDoesNotKnow) {
   EXPECT_EQ(Placed(test::norm_graph(1), {.layouts = {}}).joined(), kNone) << "no collectives";
 }
 
+// The call may read it before earlier work has ended.
+TEST(JoinedNorm, AWeightThatIsComputedOrWrittenIsNone) {
+  const auto with = [](std::string_view from, std::string_view to) {
+    std::string text = test::norm_graph(1);
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos);
+    return Placed(text.replace(at, from.size(), to)).joined();
+  };
+  EXPECT_EQ(with("%h = ", "%h = "), kBoth);
+  EXPECT_EQ(
+      with("%h = mul_mat(%up, %x)\n%y = mul_mat(%down, %h)\n%r = add(%x, %y)\n%n = rms_norm(%r)\n%m = mul(%n, %scale)",
+           "%half = scale(%scale) {scale=0.5, bias=0}\n%h = mul_mat(%up, %x)\n%y = mul_mat(%down, %h)\n"
+           "%r = add(%x, %y)\n%n = rms_norm(%r)\n%m = mul(%n, %half)"),
+      kSecond);
+  EXPECT_EQ(with("weight %scale", "input %scale"), kNone);
+}
+
 TEST(JoinedNorm, ResultsMayTakeThePlacesOfWhatIsRead) {
   for (const char* sum : {"y", "x"}) {
     Placed placed(test::norm_graph(2));
