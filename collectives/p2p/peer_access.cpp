@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "collectives/p2p/peer_kernels.h"
@@ -83,14 +84,7 @@ std::string turn_on(int from, int to) {
   int can = 0;
   check(cudaDeviceCanAccessPeer(&can, from, to), from, "ask for peer access");
   if (can == 0) return fmt::format("GPU {} has no peer access to GPU {}", from, to);
-  const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-  } else {
-    check(status, from, fmt::format("turn on peer access to GPU {}", to));
-  }
-  check(cuda::set_pool_access(to, from, cudaMemAccessFlagsProtReadWrite), from,
-        fmt::format("turn on access to the memory pool of GPU {}", to));
+  check(cuda::turn_on_peer_access(from, to), from, fmt::format("turn on peer access to GPU {}", to));
   return "";
 }
 
@@ -134,12 +128,19 @@ std::string verify_peer(int from, int to) {
 std::vector<std::string> verify_peers(std::span<const int> gpus, VerifyPeer verify) {
   const std::set<int> distinct(gpus.begin(), gpus.end());
   std::vector<std::string> problems;
+  std::vector<std::pair<int, int>> bad;
   for (int from : distinct) {
     for (int to : distinct) {
       if (from == to) continue;
       std::string problem = verify(from, to);
-      if (!problem.empty()) problems.push_back(std::move(problem));
+      if (problem.empty()) continue;
+      problems.push_back(std::move(problem));
+      bad.emplace_back(from, to);
     }
+  }
+  for (const auto& [from, to] : bad) {  // neither do copies use it then
+    cuda::turn_off_peer_access(from, to);
+    cuda::turn_off_peer_access(to, from);
   }
   return problems;
 }

@@ -5,6 +5,18 @@
 #include "base/error.h"
 
 namespace shoal::cuda {
+namespace {
+
+/// What is allocated in a stream's order has an access list of its own.
+cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
+  cudaMemPool_t pool = nullptr;
+  const cudaError_t status = cudaDeviceGetDefaultMemPool(&pool, gpu);
+  if (status != cudaSuccess) return status;
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, peer}, flags};
+  return cudaMemPoolSetAccess(pool, &access, 1);
+}
+
+}  // namespace
 
 void check(cudaError_t status, std::string_view owner, std::string_view what) {
   if (status == cudaSuccess) return;
@@ -15,12 +27,22 @@ void check(cudaError_t status, std::string_view owner, std::string_view what) {
   fail<DeviceError>("[{}] cannot {}: {} ({})", owner, what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
-  cudaMemPool_t pool = nullptr;
-  const cudaError_t status = cudaDeviceGetDefaultMemPool(&pool, gpu);
-  if (status != cudaSuccess) return status;
-  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, peer}, flags};
-  return cudaMemPoolSetAccess(pool, &access, 1);
+cudaError_t turn_on_peer_access(int gpu, int peer) {
+  const CurrentGpu current(gpu);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+  } else if (status != cudaSuccess) {
+    return status;
+  }
+  return set_pool_access(peer, gpu, cudaMemAccessFlagsProtReadWrite);
+}
+
+void turn_off_peer_access(int gpu, int peer) {
+  const CurrentGpu current(gpu);
+  set_pool_access(peer, gpu, cudaMemAccessFlagsProtNone);
+  cudaDeviceDisablePeerAccess(peer);
+  cudaGetLastError();
 }
 
 void keep_pool_memory(int gpu) {

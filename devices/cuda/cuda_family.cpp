@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -204,7 +205,6 @@ void CudaFamily::prepare(Gpu& gpu) {
   for (const auto& other : gpus_) {
     if (other.get() == &gpu || other->stream == nullptr) continue;
     connect(gpu, *other);
-    connect(*other, gpu);
   }
   gpu.stream = stream;
 }
@@ -269,23 +269,26 @@ bool copies_are_right(int from, int to) {
 
 }  // namespace
 
-/// `from` may use the memory of `to`.
-void CudaFamily::connect(const Gpu& from, const Gpu& to) {
-  const int a = from.traits.gpu, b = to.traits.gpu;
-  const CurrentGpu current(a);
-  int reaches = 0;
-  const bool connected = cudaDeviceCanAccessPeer(&reaches, a, b) == cudaSuccess && reaches != 0 &&
-                         cudaDeviceEnablePeerAccess(b, 0) == cudaSuccess;
-  cudaGetLastError();  // not possible after all: copies go through the host then
-  if (!connected) return;
-  // What is allocated in a stream's order has an access list of its own.
-  set_pool_access(b, a, cudaMemAccessFlagsProtReadWrite);
-  if (!copies_are_right(b, a)) {
-    set_pool_access(b, a, cudaMemAccessFlagsProtNone);
-    cudaDeviceDisablePeerAccess(b);
-    cudaGetLastError();
+/// Each uses the memory of the other one where that can be done. Which of the two copies is the driver's choice, so
+/// both ways are right or neither is used.
+void CudaFamily::connect(const Gpu& one, const Gpu& other) {
+  const int a = one.traits.gpu, b = other.traits.gpu;
+  const auto turn_on = [](int gpu, int peer) {
+    int reaches = 0;
+    const bool can = cudaDeviceCanAccessPeer(&reaches, gpu, peer) == cudaSuccess && reaches != 0;
+    const bool done = can && turn_on_peer_access(gpu, peer) == cudaSuccess;
+    if (!done) cudaGetLastError();  // not possible after all: copies go through the host then
+    return done;
+  };
+  const bool to = turn_on(a, b), back = turn_on(b, a);
+  if (!to && !back) return;
+  for (const auto& [from, into] : {std::pair{b, a}, std::pair{a, b}}) {
+    if (copies_are_right(from, into)) continue;
+    turn_off_peer_access(a, b);
+    turn_off_peer_access(b, a);
     problems_ += fmt::format("{}direct copies from CUDA{} to CUDA{} are wrong and not used",
-                             problems_.empty() ? "" : "; ", b, a);
+                             problems_.empty() ? "" : "; ", from, into);
+    break;
   }
   cudaGetLastError();
 }

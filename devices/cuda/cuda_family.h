@@ -88,7 +88,7 @@ class CudaFamily final : public BackendReg {
 
  private:
   void find_gpus();
-  void connect(const Gpu& from, const Gpu& to);
+  void connect(const Gpu& one, const Gpu& other);
 
   std::function<void*(std::string_view)> functions_;
   std::string reason_;

@@ -539,6 +539,53 @@ TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
   emulator::clear_faults();
 }
 
+// By another library in this process, or another part of this one, which may have done nothing about pools.
+TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
+  const Environment gpus("SHOAL_EMULATED_GPUS", "2");
+  const auto pool_of = [](int gpu) {
+    cudaMemPool_t pool = nullptr;
+    EXPECT_EQ(cudaDeviceGetDefaultMemPool(&pool, gpu), cudaSuccess);
+    return pool;
+  };
+  const auto may_use = [&](int gpu, int peer) {
+    cudaMemLocation who{cudaMemLocationTypeDevice, gpu};
+    cudaMemAccessFlags flags{};
+    EXPECT_EQ(cudaMemPoolGetAccess(&flags, pool_of(peer), &who), cudaSuccess);
+    return flags == cudaMemAccessFlagsProtReadWrite;
+  };
+  for (const auto& [gpu, peer] : {std::pair{0, 1}, std::pair{1, 0}}) {
+    const CurrentGpu current(gpu);
+    const cudaMemAccessDesc none{{cudaMemLocationTypeDevice, gpu}, cudaMemAccessFlagsProtNone};
+    EXPECT_EQ(cudaMemPoolSetAccess(pool_of(peer), &none, 1), cudaSuccess);
+    cudaDeviceEnablePeerAccess(peer, 0);  // or another test of this process has
+    cudaGetLastError();
+    EXPECT_FALSE(may_use(gpu, peer));
+  }
+  CudaMesh mesh(2);
+  EXPECT_TRUE(may_use(0, 1));
+  EXPECT_TRUE(may_use(1, 0));
+  EXPECT_EQ(mesh.family().problems(), "");
+}
+
+// The driver may copy by either GPU.
+TEST(CudaFamilyTest, CopiesOfPeersThatLieGoThroughTheHost) {
+  for (const char* lie : {"0>1", "1>0"}) {
+    const Environment lying("SHOAL_EMULATED_LYING_PEERS", lie);
+    CudaMesh mesh(2);
+    EXPECT_THAT(mesh.family().problems(), HasSubstr("are wrong and not used"));
+    for (const auto& [from, to] : {std::pair{0, 1}, std::pair{1, 0}}) {
+      Loaded here(kText, *mesh.devices()[static_cast<size_t>(from)]),
+          there(kText, *mesh.devices()[static_cast<size_t>(to)]);
+      Tensor &w = *here.weights.tensors()[0], &copy = *there.weights.tensors()[0];
+      const auto values = test::read_floats(w);
+      tensor_set(copy, std::vector<float>(8).data(), 0, copy.bytes());
+      mesh.backend(from).copy_async(w, mesh.backend(to), copy);
+      mesh.backend(to).synchronize();
+      EXPECT_EQ(test::read_floats(copy), values) << lie << " " << from;
+    }
+  }
+}
+
 // Pairs that no other test uses: what was found of a pair is kept.
 TEST(CudaFamilyTest, PeersThatLieAreNotUsed) {
   const Environment lying("SHOAL_EMULATED_LYING_PEERS", "10>11"), none("SHOAL_NCCL_LIBRARY", "/nowhere/libnccl.so");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/cuda/device_memory.h"
 #include "tests/cuda/p2p_rig.h"
 #include "tests/support/time_outs.h"
 
@@ -163,7 +164,18 @@ TEST(P2pPeers, LiesAreFoundOut) {
   setenv("SHOAL_EMULATED_LYING_PEERS", "20>21", 1);
   EXPECT_THAT(verify_peer(20, 21), HasSubstr("GPU 20 reports peer access to GPU 21, but"));
   EXPECT_EQ(verify_peer(21, 20), "");
+  const auto is_copied = [] {
+    std::vector<std::unique_ptr<test::CudaArray<int>>> memory;
+    for (const int gpu : {20, 21}) {
+      const cuda::CurrentGpu current(gpu);
+      memory.push_back(std::make_unique<test::CudaArray<int>>(std::vector<int>{gpu, gpu}));
+    }
+    EXPECT_EQ(cudaMemcpyPeer(memory[1]->data(), 21, memory[0]->data(), 20, 8), cudaSuccess);
+    return memory[1]->get() == std::vector<int>{20, 20};
+  };
+  EXPECT_FALSE(is_copied());
   EXPECT_THAT(verify_peers(std::vector<int>{20, 21, 20}), testing::SizeIs(1));
+  EXPECT_TRUE(is_copied()) << "through the host now";
   unsetenv("SHOAL_EMULATED_LYING_PEERS");
   EXPECT_NE(verify_peer(20, 21), "") << "it is tried once";
   setenv("SHOAL_EMULATED_PEERS", "0", 1);
