@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -71,6 +72,10 @@ int devices_per_gpu() {
   const char* text = std::getenv("SHOAL_CUDA_DEVICES_PER_GPU");
   if (text == nullptr || *text == '\0') return 1;
   return static_cast<int>(parse_integer("environment variable SHOAL_CUDA_DEVICES_PER_GPU", text, 1, kMaxPerGpu));
+}
+
+bool waits_by_yielding(size_t devices, size_t processors) {
+  return devices >= processors;
 }
 
 CudaDevice::CudaDevice(BackendReg& reg, std::string name, const Gpu& gpu, int part, int parts)
@@ -202,6 +207,10 @@ void CudaFamily::prepare(Gpu& gpu) {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), fmt::format("CUDA{}", gpu.traits.gpu),
         "make a stream");
   keep_pool_memory(gpu.traits.gpu);
+  if (waits_by_yielding(devices_.size(), std::thread::hardware_concurrency()) &&
+      cudaSetDeviceFlags(cudaDeviceScheduleYield) != cudaSuccess) {
+    cudaGetLastError();  // slower, not wrong
+  }
   for (const auto& other : gpus_) {
     if (other.get() == &gpu || other->stream == nullptr) continue;
     connect(gpu, *other);

@@ -99,6 +99,10 @@ class CudaFamily final : public BackendReg {
   std::vector<Device*> listed_;
 };
 
+/// Each device has a thread that waits for its GPU, and CUDA lets them spin unless there are more GPUs than processors.
+/// Are there so many that the host's thread would have no processor left?
+bool waits_by_yielding(size_t devices, size_t processors);
+
 /// Devices that share each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU, 1 to 64, or 1. Throws InvalidArgument.
 int devices_per_gpu();
 

@@ -539,6 +539,26 @@ TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
   emulator::clear_faults();
 }
 
+// CUDA counts contexts, of which all devices of a GPU share one.
+TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
+  EXPECT_FALSE(waits_by_yielding(1, 2));
+  EXPECT_FALSE(waits_by_yielding(15, 16));
+  EXPECT_TRUE(waits_by_yielding(16, 16));
+  const auto flags_with = [](unsigned devices) {
+    cudaSetDeviceFlags(cudaDeviceScheduleAuto);
+    const Environment parts("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(devices));
+    const CudaFamily family;
+    family.devices()[0]->init();
+    unsigned flags = 0;
+    EXPECT_EQ(cudaGetDeviceFlags(&flags), cudaSuccess);
+    return flags;
+  };
+  const unsigned processors = std::thread::hardware_concurrency();
+  if (processors < 2 || processors > 64) GTEST_SKIP() << processors << " processors";
+  EXPECT_EQ(flags_with(processors - 1), unsigned{cudaDeviceScheduleAuto});
+  EXPECT_EQ(flags_with(processors), unsigned{cudaDeviceScheduleYield});
+}
+
 // By another library in this process, or another part of this one, which may have done nothing about pools.
 TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
   const Environment gpus("SHOAL_EMULATED_GPUS", "2");
