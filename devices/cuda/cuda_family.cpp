@@ -74,6 +74,11 @@ int devices_per_gpu() {
   return static_cast<int>(parse_integer("environment variable SHOAL_CUDA_DEVICES_PER_GPU", text, 1, kMaxPerGpu));
 }
 
+bool uses_graphs() {
+  const char* text = std::getenv("SHOAL_CUDA_GRAPHS");
+  return text == nullptr || *text == '\0' || parse_integer("environment variable SHOAL_CUDA_GRAPHS", text, 0, 1) != 0;
+}
+
 bool waits_by_yielding(size_t devices, size_t processors) {
   return devices >= processors;
 }
@@ -114,7 +119,7 @@ DeviceProps CudaDevice::props() const {
 std::unique_ptr<Backend> CudaDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"graphs"});
   gpu_.transfers();
-  return std::make_unique<CudaBackend>(*this, parsed.integer("graphs", 1, 0, 1) != 0);
+  return std::make_unique<CudaBackend>(*this, parsed.integer("graphs", uses_graphs() ? 1 : 0, 0, 1) != 0);
 }
 
 bool CudaDevice::supports_op(const Tensor& node) const {

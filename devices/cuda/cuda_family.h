@@ -44,7 +44,7 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override;
   DeviceProps props() const override;
   BackendReg& reg() const override { return reg_; }
-  /// params: "graphs=0" runs every kernel by a launch of its own instead of CUDA graphs.
+  /// params: "graphs=0" runs every kernel by a launch of its own instead of CUDA graphs; default uses_graphs().
   std::unique_ptr<Backend> init(std::string_view params = {}) override;
   BufferType& buffer_type() override { return type_; }
   BufferType* host_buffer_type() override { return &pinned_; }
@@ -105,5 +105,7 @@ bool waits_by_yielding(size_t devices, size_t processors);
 
 /// Devices that share each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU, 1 to 64, or 1. Throws InvalidArgument.
 int devices_per_gpu();
+/// SHOAL_CUDA_GRAPHS, 0 or 1, or true. Throws InvalidArgument.
+bool uses_graphs();
 
 }  // namespace shoal::cuda
