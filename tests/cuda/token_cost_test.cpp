@@ -95,6 +95,26 @@ TEST(TokenKernels, EightOfALayer) {
     EXPECT_EQ(kernels, 8 * model->hparams.layers + 4) << file;
   }
 }
+/// What a session fetches is the same in memory that is not pinned.
+TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
+  const CudaFamily family(function);
+  const auto devices = family.devices();
+  const auto model = models::open_model(test::model_file("tiny-kjv-5m-q8_0.gguf"));
+  const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
+  models::load_weights(*model, placement);
+  const auto logits = [&](bool can_pin) {
+    models::Session session(*model, placement, placement.init(), {.context = 64});
+    session.evaluate(std::array{1, 527, 261});
+    if (!can_pin) emulator::fail_call("cudaHostAlloc", 1, cudaErrorMemoryAllocation, 1000);
+    emulator::record_calls();
+    const auto found = session.logits();
+    const auto calls = emulator::take_calls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaHostAlloc"), 1);
+    emulator::clear_faults();
+    return std::vector<float>(found.begin(), found.end());
+  };
+  EXPECT_EQ(logits(false), logits(true));
+}
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
 }  // namespace
