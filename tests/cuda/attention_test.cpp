@@ -446,6 +446,23 @@ TEST(CudaAttention, SlicesOfEveryPairOfCacheDTypes) {
   check_slices({.keys = DType::kF32, .values = DType::kF32, .d = 40, .e = 72, .t = 33, .s = 700, .sinks = true});
 }
 
+// Values of more than 288 columns are parts, each with blocks, partials and merges of its own.
+TEST(CudaAttention, SlicesOfWideValues) {
+  for (const DType keys : kCacheDTypes) {
+    for (const DType values : kCacheDTypes) {
+      check_slices({.keys = keys, .values = values, .d = 576, .e = 512, .t = 20, .s = 200, .kv_heads = 1});
+    }
+  }
+  const DType f16 = DType::kF16, f32 = DType::kF32;
+  check_slices({.keys = f16, .values = f16, .d = 512, .e = 512, .t = 7, .s = 700, .kv_heads = 2, .sinks = true});
+  check_slices({.keys = f32, .values = f32, .d = 576, .e = 576, .t = 33, .s = 300, .group = 1, .kv_heads = 2});
+  check_slices({.keys = f16, .values = f32, .d = 320, .e = 296, .t = 20, .s = 100, .group = 1, .mask = f16});
+  AttentionParams params{.scale = 0.05f, .causal = true};
+  params.window = 70;
+  params.softcap = 30;
+  check_slices({.keys = f32, .values = f16, .d = 576, .e = 512, .t = 40, .s = 400, .kv_heads = 1, .params = params});
+}
+
 TEST(CudaAttention, SlicesTakeF32OfAnySize) {
   const Sizes f32{.keys = DType::kF32, .values = DType::kF32, .t = 20, .s = 100, .kv_heads = 1};
   for (const auto& [q, k] : {std::pair{1.0, 1.0}, {1e-30, 1e30}, {1e30, 1e-30}, {1e-37, 1e37}, {1e37, 1e-37}}) {

@@ -40,8 +40,9 @@ struct Arguments {
   bool mask_f16 = false;
   const std::byte* sinks = nullptr;  ///< nullptr: none
   int64_t sink_stride = 0;
-  float* result = nullptr;       ///< [e, h, t, z]
-  float* partials = nullptr;     ///< with several splits: values [e] of each (split, row), then their (top, sum)
+  float* result = nullptr;  ///< [e, h, t, z]
+  /// With several splits: values [e] of each (split, row), then for each part of e their (top, sum).
+  float* partials = nullptr;
   uint32_t* counters = nullptr;  ///< of LaunchContext
   float scale = 1, softcap = 0;
   bool causal = false;
@@ -128,9 +129,10 @@ __device__ inline float* result_of(const Arguments& a, int batch, int kv_head, i
   return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * a.e;
 }
 
-/// What the splits of a block's rows share, to tell them from other rows.
+/// What the splits of a block's rows and columns (blockIdx.y, of attention_slices) share, to tell them from others.
 __device__ inline int group_of(const Arguments& a) {
-  return static_cast<int>(blockIdx.x) % (a.row_tiles * a.kv_heads * a.batches);
+  const int groups = a.row_tiles * a.kv_heads * a.batches;
+  return static_cast<int>(blockIdx.x) % groups + static_cast<int>(blockIdx.y) * groups;
 }
 
 /// A row's partial of a split.
@@ -141,7 +143,7 @@ struct Partial {
 __device__ inline Partial partial_of(const Arguments& a, int split, int batch, int kv_head, int row) {
   const int64_t head_rows = static_cast<int64_t>(a.t) * a.group, rows = head_rows * a.kv_heads * a.batches;
   const int64_t index = rows * split + (static_cast<int64_t>(batch) * a.kv_heads + kv_head) * head_rows + row;
-  return {a.partials + index * a.e, a.partials + rows * a.splits * a.e + index * 2};
+  return {a.partials + index * a.e, a.partials + rows * a.splits * (a.e + 2 * blockIdx.y) + index * 2};
 }
 
 /// What a row's weighted values are multiplied by to become its result.

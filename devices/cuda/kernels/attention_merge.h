@@ -50,9 +50,9 @@ __device__ inline float weigh_splits(const Arguments& a, const Place& place, int
   return final_factor(a, head_of(a, place.kv_head, row), top, sum);
 }
 
-/// Adds the values of a row's partials, columns first + {0, 32, 64, 96}.
+/// Adds the values of a row's partials, columns first + {0, 32, 64, 96} before `end`.
 __device__ inline void add_splits(const Arguments& a, const Place& place, int row, int used, const float* keep,
-                                  float factor, int first) {
+                                  float factor, int first, int end) {
   constexpr int kColumns = 4;
   const float* from = partial_of(a, 0, place.batch, place.kv_head, row).values + first;
   const int64_t apart =
@@ -63,19 +63,19 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
   for (int split = 0; split < used; ++split) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      if (first + 32 * i < a.e) sums[i] = fmaf(__ldcg(from + split * apart + 32 * i), keep[split], sums[i]);
+      if (first + 32 * i < end) sums[i] = fmaf(__ldcg(from + split * apart + 32 * i), keep[split], sums[i]);
     }
   }
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
-    if (first + 32 * i < a.e) to[32 * i] = sums[i] * factor;
+    if (first + 32 * i < end) to[32 * i] = sums[i] * factor;
   }
 }
 
-/// All threads of a block whose results are written call it, of `used` blocks with the same rows; `keep`: kBlockWarps *
-/// kMaxSplits floats of shared memory that nothing else is in by now.
+/// All threads of a block whose results are written call it, of `used` blocks with the same rows and columns; `keep`:
+/// kBlockWarps * kMaxSplits floats of shared memory that nothing else is in by now.
 template <int kBlockWarps = kWarps>
-__device__ inline void merge_splits(const Arguments& a, const Place& place, int used, float* keep) {
+__device__ inline void merge_splits(const Arguments& a, const Place& place, Range columns, int used, float* keep) {
   if (used == 1 || !is_last_of(a, used)) return;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   keep += warp * kMaxSplits;
@@ -83,7 +83,9 @@ __device__ inline void merge_splits(const Arguments& a, const Place& place, int 
     __syncwarp();  // the row before is done with
     const float factor = weigh_splits(a, place, row, used, keep);
     __syncwarp();
-    for (int first = lane; first < a.e; first += 128) add_splits(a, place, row, used, keep, factor, first);
+    for (int first = columns.begin + lane; first < columns.end; first += 128) {
+      add_splits(a, place, row, used, keep, factor, first, columns.end);
+    }
   }
 }
 

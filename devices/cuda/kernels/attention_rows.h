@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
   }
   __syncthreads();
   write_rows(a, place, share.used == 1, shared);
-  merge_splits(a, place, share.used, keep);
+  merge_splits(a, place, {0, a.e}, share.used, keep);
 }
 
 }  // namespace shoal::cuda::attention

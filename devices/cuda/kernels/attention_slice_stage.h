@@ -19,11 +19,20 @@ namespace shoal::cuda::attention {
 inline constexpr int kSliceWarps = 8;        ///< of a block
 inline constexpr int kSliceColumns = 64;     ///< of K
 inline constexpr int kSliceKeys = 16;        ///< of V
-inline constexpr int kSliceMostWidth = 288;  ///< of V
+inline constexpr int kSliceMostWidth = 288;  ///< of V, that a block takes
 inline constexpr int kSlots = 3;             ///< in shared memory: one in use, two on their way
 
 __host__ __device__ inline int up_to_16(int columns) {
   return (columns + 15) / 16 * 16;
+}
+/// Parts of e columns of V, each a set of blocks.
+__host__ __device__ inline int slice_parts(int e) {
+  return (e + kSliceMostWidth - 1) / kSliceMostWidth;
+}
+/// Columns of a part, the last of which may have fewer: a multiple of 32, for q8_0.
+__host__ __device__ inline int slice_width(int e) {
+  const int parts = slice_parts(e);
+  return ((e + parts - 1) / parts + 31) / 32 * 32;
 }
 
 /// K or V of one KV head. kLanes lanes of a warp take a row, two rows after each other.

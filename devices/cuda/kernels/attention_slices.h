@@ -1,9 +1,10 @@
-// Attention on tensor cores for what attention_tiles.h does not take: K or V in f32, and K of up to 576 columns, V of
-// up to 288. Eight warps take 64 rows, each pair 16 of them. All K and V pass through three slots of shared memory,
+// Attention on tensor cores for what attention_tiles.h does not take: K or V in f32, and heads of up to 576
+// columns. Eight warps take 64 rows, each pair 16 of them. All K and V pass through three slots of shared memory,
 // slice by slice (attention_slice_stage.h): for a tile of 64 keys first K in slices of 64 columns, of which each warp
 // of a pair multiplies 32 keys; then the pair agrees on the largest scores and shares its weights by shared memory;
-// then V in slices of 16 rows and all columns, or half of them beyond 288, of which each warp of a pair has half. So a
-// warp's values are at most 16 rows by 288 columns, which stay in registers, and nothing of a tile but a slice has to.
+// then V in slices of 16 rows, of whose columns each warp of a pair has half. A block takes at most 288 columns of V,
+// so that a warp's values, 16 rows by 144 columns, stay in registers; where V has more, blocks with other parts of it
+// (blockIdx.y) compute the same scores again.
 //
 // Queries, weights, and f32 keys and values are sums of two 16-bit floats (attention_parts.h). Of the four products low
 // times low is left out: 2^-22 of the result in f16, 2^-18 in bf16, as what the parts leave out themselves. The product
@@ -28,9 +29,8 @@ struct SliceLayout {
   int width;                                      // columns of a V slice
   int weights, facts, marks, tops, slots, slot_bytes;
 
-  __host__ __device__ SliceLayout(DType k, DType v, int d, int e, int halves) {
+  __host__ __device__ SliceLayout(DType k, DType v, int d, int width) : width(width) {
     query_pitch = up_to_16(d) + 8;
-    width = up_to_16((e + halves - 1) / halves);
     weights = 2 * kSliceRows * query_pitch * 2;
     facts = weights + 2 * kSliceRows * kWeightPitch * 2;
     marks = facts + kSliceRows * static_cast<int>(sizeof(RowFacts));
@@ -44,7 +44,7 @@ struct SliceLayout {
 };
 
 /// A warp's 16 rows, and its half of each tile's keys and of each V slice's columns.
-template <bool kF16Keys, bool kF16Values, int kHalves>
+template <bool kF16Keys, bool kF16Values>
 struct SliceWarp {
   static constexpr int kKeyTiles = kKeys / 2 / 8;
   static constexpr float kWeightLift = kF16Values ? 6.931471805599453f : 0;  ///< ln(1024): f16 has no small weights
@@ -52,7 +52,7 @@ struct SliceWarp {
 
   int lane, first_row, half;  ///< within the block, of the pair
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
-  float values[kHalves][2 * kSliceGroups][4] = {};
+  float values[2 * kSliceGroups][4] = {};
 
   __device__ SliceWarp() : lane(static_cast<int>(threadIdx.x % 32)) {
     const int warp = static_cast<int>(threadIdx.x / 32);
@@ -167,14 +167,12 @@ struct SliceWarp {
     }
   }
 
-  /// Adds a slice of V, weighted. `high`, `low`: the weights from the slice's first key on; kPart: which half of the
-  /// columns.
-  template <int kPart>
+  /// Adds a slice of V, weighted. `high`, `low`: the weights from the slice's first key on.
   __device__ void weigh(const uint16_t* high, const uint16_t* low, const Slices<32>& rows, const std::byte* slice,
                         const float (&keep)[2]) {
     constexpr int kPitch = SliceLayout::kWeightPitch * 2;
-    const int pitch = rows.pitch(), columns = rows.columns_from(kPart * rows.width), first = half * share(rows.width);
-    const int end = half == 0 ? min(columns, share(rows.width)) : columns;
+    const int pitch = rows.pitch(), first = half * share(rows.width);
+    const int end = half == 0 ? min(rows.columns, share(rows.width)) : rows.columns;
     uint32_t w_high[4], w_low[4];
     const int w_at = first_row * kPitch + rows_first(kPitch);
     load_matrix_x4(w_high, reinterpret_cast<const std::byte*>(high) + w_at);
@@ -198,7 +196,7 @@ struct SliceWarp {
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float& value = values[kPart][2 * group + n][i];
+          float& value = values[2 * group + n][i];
           value = fmaf(value, keep[i / 2], sums[n][i]);
         }
       }
@@ -222,8 +220,8 @@ struct SliceWarp {
     }
   }
 
-  /// To the result where the block is alone, or to the split's partials.
-  __device__ void write(const Arguments& a, const Place& place, int width, bool alone) const {
+  /// To the result where the block is alone, or to the split's partials; columns [columns.begin, columns.end).
+  __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int in_block = first_row + lane / 4 + 8 * row, index = place.first_row + in_block;
@@ -231,22 +229,17 @@ struct SliceWarp {
       const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, index);
       float* to = alone ? result_of(a, place.batch, place.kv_head, index) : partial.values;
       const float factor = alone ? final_factor(a, head_of(a, place.kv_head, index), top[row], sum[row]) : 1;
-#pragma unroll
-      for (int part = 0; part < kHalves; ++part) {
-        const int first = part * width + half * share(width);
-        const int end = min(a.e, part * width + (half == 0 ? share(width) : width));
-        store_row(to + first, lane, row, factor * kWeightLower, end - first, values[part]);
-      }
+      const int first = columns.begin + half * share(width);
+      const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
+      store_row(to + first, lane, row, factor * kWeightLower, end - first, values);
       if (!alone && half == 0 && lane % 4 == 0) partial.stats[0] = top[row], partial.stats[1] = sum[row];
     }
   }
 };
 
-/// The slices of a block's tiles in the order of their use: of each tile those of K, then those of V, of which the
-/// parts of 16 rows follow each other.
-template <int kHalves>
+/// The slices of a block's tiles in the order of their use: of each tile those of K, then those of V.
 struct SliceStream {
-  static constexpr int kValueSlices = kKeys / kSliceKeys * kHalves;
+  static constexpr int kValueSlices = kKeys / kSliceKeys;
   Slices<8> keys;
   Slices<32> values;
   std::byte* slots;
@@ -260,8 +253,7 @@ struct SliceStream {
       if (slice < key_slices) {
         keys.fetch(slot, tile * kKeys, slice * kSliceColumns, seen);
       } else {
-        const int index = slice - key_slices;
-        values.fetch(slot, tile * kKeys + index / kHalves * kSliceKeys, index % kHalves * values.width, seen);
+        values.fetch(slot, tile * kKeys + (slice - key_slices) * kSliceKeys, 0, seen);
       }
       if (++slice == key_slices + kValueSlices) slice = 0, ++tile;
       to = to + 1 == kSlots ? 0 : to + 1;
@@ -282,12 +274,13 @@ struct SliceStream {
   }
 };
 
-template <bool kF16Keys, bool kF16Values, int kHalves>
+/// A grid of (blocks as of the other kernels, parts of V's columns).
+template <bool kF16Keys, bool kF16Values>
 __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Arguments a) {
-  using BlockWarp = SliceWarp<kF16Keys, kF16Values, kHalves>;
+  using BlockWarp = SliceWarp<kF16Keys, kF16Values>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
   __shared__ int used;  // splits; of no interest before the end, so it takes no register
-  const SliceLayout layout(a.k.dtype, a.v.dtype, a.d, a.e, kHalves);
+  const SliceLayout layout(a.k.dtype, a.v.dtype, a.d, slice_width(a.e));
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = high + kSliceRows * layout.query_pitch;
   auto* w_high = reinterpret_cast<uint16_t*>(shared + layout.weights);
@@ -306,14 +299,18 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   const auto head = [&](const Source& source) {
     return source.data + place.kv_head * source.head + place.batch * source.batch;
   };
-  SliceStream<kHalves> stream{.keys = {head(a.k), a.k.row, a.k.dtype, a.d, kSliceColumns},
-                              .values = {head(a.v), a.v.row, a.v.dtype, a.e, layout.width},
-                              .slots = shared + layout.slots,
-                              .slot_bytes = layout.slot_bytes,
-                              .key_slices = (a.d + kSliceColumns - 1) / kSliceColumns,
-                              .last = share.last,
-                              .seen = in_sight.some,
-                              .tile = share.first};
+  const int first_column = static_cast<int>(blockIdx.y) * layout.width;
+  const Range columns{first_column, min(first_column + layout.width, a.e)};
+  Slices<32> values{head(a.v), a.v.row, a.v.dtype, columns.end - columns.begin, layout.width};
+  values.data = values.slice_of(0, first_column);
+  SliceStream stream{.keys = {head(a.k), a.k.row, a.k.dtype, a.d, kSliceColumns},
+                     .values = values,
+                     .slots = shared + layout.slots,
+                     .slot_bytes = layout.slot_bytes,
+                     .key_slices = (a.d + kSliceColumns - 1) / kSliceColumns,
+                     .last = share.last,
+                     .seen = in_sight.some,
+                     .tile = share.first};
   for (int i = 0; i < kSlots - 1; ++i) stream.fetch();
   load_queries<kF16Keys, kSliceWarps>(a, place, kSliceRows, layout.query_pitch, 1, high, low, facts);
   if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
@@ -346,23 +343,18 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
     const int* clear = gaps && !whole ? marks : nullptr;  // values that no row sees: 0 * NaN would spoil the sums
 #pragma unroll 1
     for (int key = 0; key < kKeys; key += kSliceKeys) {
-      const auto weigh = [&](auto part) {
-        constexpr int kPart = decltype(part)::value;
-        const std::byte* slice = stream.next([&](std::byte* slot) {
-          stream.values.prepare(slot, tile * kKeys + key, kPart * layout.width, in_sight.some,
-                                clear == nullptr ? nullptr : clear + key, tile);
-        });
-        if (busy) warp.template weigh<kPart>(w_high + key, w_low + key, stream.values, slice, keep);
-      };
-      weigh(std::integral_constant<int, 0>{});
-      if constexpr (kHalves == 2) weigh(std::integral_constant<int, 1>{});
+      const std::byte* slice = stream.next([&](std::byte* slot) {
+        stream.values.prepare(slot, tile * kKeys + key, 0, in_sight.some, clear == nullptr ? nullptr : clear + key,
+                              tile);
+      });
+      if (busy) warp.weigh(w_high + key, w_low + key, stream.values, slice, keep);
       keep[0] = keep[1] = 1;
     }
   }
   copy_async_wait<0>();
   warp.finish(tops);
-  warp.write(a, place, layout.width, used == 1);
-  merge_splits<kSliceWarps>(a, place, used, reinterpret_cast<float*>(w_high));
+  warp.write(a, place, columns, layout.width, used == 1);
+  merge_splits<kSliceWarps>(a, place, columns, used, reinterpret_cast<float*>(w_high));
 }
 
 }  // namespace shoal::cuda::attention

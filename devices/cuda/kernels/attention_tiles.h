@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   } else {
     write_rows(a, place, alone, warp);
   }
-  merge_splits(a, place, used, reinterpret_cast<float*>(shared));
+  merge_splits(a, place, {0, a.e}, used, reinterpret_cast<float*>(shared));
 }
 
 }  // namespace shoal::cuda::attention

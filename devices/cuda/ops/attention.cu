@@ -14,12 +14,11 @@ namespace {
 using attention::Arguments;
 using attention::Kernel;
 
-constexpr int64_t kTileColumns = 256;  // that the tensor-core kernels take
-constexpr int64_t kSliceD = 576, kSliceE = 288;
-constexpr int64_t kFewRows = 16;           // up to which a block of tiles takes 16 rows, not 64
-constexpr int64_t kFewSliceRows = 8;       // up to which slices are left to the plain kernel
-constexpr size_t kMostShared = 96 * 1024;  // bytes of a block of the plain kernel: any GPU has them
-constexpr int64_t kPlainBlocks = 4;        // of it that a processor holds at once
+constexpr int64_t kTileColumns = 256, kSliceColumns = 576;  // that the tensor-core kernels take
+constexpr int64_t kFewRows = 16;                            // up to which a block of tiles takes 16 rows, not 64
+constexpr int64_t kFewSliceRows = 8;                        // up to which slices are left to the plain kernel
+constexpr size_t kMostShared = 96 * 1024;                   // bytes of a block of the plain kernel: any GPU has them
+constexpr int64_t kPlainBlocks = 4;                         // of it that a processor holds at once
 
 enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
 
@@ -31,8 +30,8 @@ bool is_float(const Tensor* tensor) {
   return tensor && (tensor->dtype == DType::kF32 || tensor->dtype == DType::kF16);
 }
 
-/// How a node is cut in blocks. With several splits there are fewer (KV head, row tile, batch) than processors, each
-/// with a counter of the context.
+/// How a node is cut in blocks. With several splits there are fewer (KV head, row tile, batch, part) than processors,
+/// each with a counter of the context.
 struct Plan {
   int64_t tile_rows = 0, row_tiles = 0, splits = 1;
 };
@@ -41,7 +40,7 @@ Plan cut(const Tensor& node, const Kernel& kernel, const GpuTraits& gpu) {
   const Tensor &q = *node.src[kQ], &k = *node.src[kK];
   const int64_t kv_heads = std::max<int64_t>(k.shape[2], 1), rows = q.shape[1] * q.shape[2] / kv_heads;
   Plan plan{kernel.rows, (rows + kernel.rows - 1) / kernel.rows, 1};
-  const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3];
+  const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3] * kernel.parts;
   if (blocks == 0 || blocks >= gpu.processors) return plan;
   const int64_t key_tiles = (k.shape[1] + attention::kKeys - 1) / attention::kKeys;
   if (key_tiles <= attention::kUnsplitTiles) return plan;
@@ -66,14 +65,14 @@ bool can_be_copied(const Tensor& kv) {
   return kv.shape[0] % 8 == 0 && kv.strides[0] == size && aligned && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
 }
 
-bool have_columns(const Tensor& k, const Tensor& v, int64_t d, int64_t e) {
-  return std::min(k.shape[0], v.shape[0]) >= 1 && k.shape[0] <= d && v.shape[0] <= e;
+bool have_columns(const Tensor& k, const Tensor& v, int64_t most) {
+  return std::min(k.shape[0], v.shape[0]) >= 1 && std::max(k.shape[0], v.shape[0]) <= most;
 }
 
 Kernel tile_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
   if (k.dtype == DType::kF32 || v.dtype == DType::kF32) return {};
-  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kTileColumns, kTileColumns)) return {};
+  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kTileColumns)) return {};
   const int columns = static_cast<int>(std::max(k.shape[0], v.shape[0]));
   const bool few = rows_per_kv_head(node) <= kFewRows;
   if (k.dtype == DType::kF16) return attention::tiles_with_f16_keys(v.dtype, columns, few);
@@ -83,7 +82,7 @@ Kernel tile_kernel(const Tensor& node) {
 
 Kernel slice_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
-  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kSliceD, kSliceE)) return {};
+  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kSliceColumns)) return {};
   if (rows_per_kv_head(node) <= kFewSliceRows) return {};
   const int d = static_cast<int>(k.shape[0]), e = static_cast<int>(v.shape[0]);
   if (k.dtype == DType::kBF16) return attention::slices_with_bf16_keys(k.dtype, v.dtype, d, e);
@@ -164,8 +163,8 @@ void run(const LaunchContext& context, Tensor& node) {
   const Plan plan = cut(node, kernel, context.gpu);
   const Arguments a = arguments(context, node, plan);
   const auto blocks = static_cast<unsigned>(plan.row_tiles * a.kv_heads * a.batches * plan.splits);
-  launch_early(context, kernel.kernel, dim3(blocks), dim3(static_cast<unsigned>(kernel.threads)), kernel.shared_bytes,
-               a);
+  launch_early(context, kernel.kernel, dim3(blocks, static_cast<unsigned>(kernel.parts)),
+               dim3(static_cast<unsigned>(kernel.threads)), kernel.shared_bytes, a);
 }
 
 /// Sizes that the kernels' numbers hold.
@@ -194,12 +193,13 @@ bool supports(const Tensor& node) {
 
 /// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
-  int64_t splits = 1;
+  int64_t floats = 0;  // for each row
   for (const Kernel& kernel : {tile_kernel(node), slice_kernel(node), rows_kernel(node)}) {
-    if (kernel.kernel != nullptr) splits = std::max(splits, cut(node, kernel, gpu).splits);
+    if (kernel.kernel == nullptr) continue;
+    const int64_t splits = cut(node, kernel, gpu).splits;
+    if (splits > 1) floats = std::max(floats, splits * (node.shape[0] + 2 * kernel.parts));
   }
-  if (splits == 1) return 0;
-  return static_cast<size_t>(splits * node.rows() * (node.shape[0] + 2)) * sizeof(float);
+  return static_cast<size_t>(floats * node.rows()) * sizeof(float);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ struct Kernel {
   int64_t rows = 0;                  ///< of a block
   int64_t blocks_per_processor = 1;  ///< that a processor holds at once
   int threads = kThreads;
+  int parts = 1;  ///< of V's columns, each a set of blocks
 };
 
 /// attention_tiles for values of f16, bf16 or q8_0 and heads of at most `columns` <= 256 elements; few_rows: blocks of
@@ -22,7 +23,7 @@ Kernel tiles_with_f16_keys(DType values, int columns, bool few_rows);
 Kernel tiles_with_bf16_keys(DType values, int columns, bool few_rows);
 Kernel tiles_with_q8_0_keys(DType values, int columns, bool few_rows);
 
-/// attention_slices for d <= 576 and e <= 288; keys of bf16, or of f16, f32 or q8_0.
+/// attention_slices for d, e <= 576; keys of bf16, or of f16, f32 or q8_0.
 Kernel slices_with_bf16_keys(DType keys, DType values, int d, int e);
 Kernel slices_with_f16_keys(DType keys, DType values, int d, int e);
 

@@ -8,8 +8,8 @@ namespace shoal::cuda::attention {
 
 template <bool kF16Keys, bool kF16Values>
 Kernel slice_kernel(DType keys, DType values, int d, int e) {
-  const auto bytes = static_cast<size_t>(SliceLayout(keys, values, d, e, 1).bytes());
-  return {attention_slices<kF16Keys, kF16Values, 1>, bytes, kSliceRows, 1, kSliceThreads};
+  const auto bytes = static_cast<size_t>(SliceLayout(keys, values, d, slice_width(e)).bytes());
+  return {attention_slices<kF16Keys, kF16Values>, bytes, kSliceRows, 1, kSliceThreads, slice_parts(e)};
 }
 
 template <bool kF16Keys>
