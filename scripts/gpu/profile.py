@@ -100,7 +100,7 @@ def kernel_profile(context, limit: float) -> Result:
     # The third launch of each kernel, by its whole name: templates are many kernels.
     command = [tool, "--clock-control", "none", *sections, "--kernel-name-base", "demangled", "--kernel-id", ":::3",
                *bench_command(context, "-p", 0, "-n", 4)]  # fmt: skip
-    outcome = run(command, limit, context.log("ncu"), context.environment(**LONG_RUN))
+    outcome = run(command, limit, context.log("ncu"), context.environment(**LONG_RUN, SHOAL_CUDA_GRAPHS="0"))
     if "ERR_NVGPUCTRPERM" in outcome.output:
         raise Skip("no permission to read the GPU's performance counters")
     if "LibraryNotLoaded" in outcome.output:

@@ -254,6 +254,7 @@ class Profile(Folder):
              mock.patch.object(profile, "run", return_value=ended(output)) as ran:  # fmt: skip
             result = profile.kernel_profile(one, 30)
         self.assertIn("demangled", ran.call_args.args[0])
+        self.assertEqual(ran.call_args.args[3]["SHOAL_CUDA_GRAPHS"], "0")
         return result
 
     def test_ncu_that_may_not_or_cannot(self):
