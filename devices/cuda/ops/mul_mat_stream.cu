@@ -185,6 +185,18 @@ void stream_run(const LaunchContext& context, std::span<const JoinedProduct> pro
   }
 }
 
+StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const GpuTraits& gpu) {
+  const std::span<const JoinedProduct> products(&product, 1);
+  StreamLaunch launch{stream_of(products, b)};
+  launch.shared_bytes = shared_bytes(launch.stream, 1, kernel_of(products));
+  deal_out(launch.stream, 1, wanted_blocks(launch.stream, gpu.processors));
+  StreamPart& part = launch.stream.parts[0];
+  part.block_rows = static_cast<int>(ceil_div(part.block_rows, 4) * 4);
+  launch.blocks = static_cast<unsigned>(blocks_of(part));
+  launch.early = has_constant_weights(product);
+  return launch;
+}
+
 bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts) {
   const Tensor &a = *node.src[0], &x = *node.src[1];
   const int64_t slots = node.shape[1];

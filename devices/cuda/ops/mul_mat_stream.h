@@ -74,6 +74,16 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
 /// The activation is that of the product with `up`, which is the only one then.
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu);
 
+/// What another kernel that is made of stream_part() is launched with, for a product without gate or addend that
+/// stream_supports() takes. All blocks but the last have multiples of four rows.
+struct StreamLaunch {
+  Stream stream;
+  unsigned blocks = 0;
+  size_t shared_bytes = 0;
+  bool early = false;  ///< launch_early() may be used
+};
+StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const GpuTraits& gpu);
+
 /// mul_mat_id of one token, whose `experts` by slot are read on the device (-1: not here). False: not taken.
 bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts);
 

@@ -166,11 +166,24 @@ struct StreamMemory {
         columns(rings + ring_bytes) {}
 };
 
-/// A block's rows of a part: all that is said in mul_mat_stream.h. `prepare` puts the column into shared memory, and
-/// `columns` is where the form for these weights lies there.
-template <class Weights, bool kExperts, class Prepare>
+/// Writes the results of a block's rows, from row `first` of the part on; zeros where an expert is not `here`.
+template <bool kExperts>
+__device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& part, const float* results,
+                                           unsigned first, int rows, bool here) {
+  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
+    float sum = 0;
+    if (here) sum = s.gated ? activate_gate(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
+    if (part.addend) sum += part.addend[first + i];
+    float* const c = part.c + first + i;
+    c[kExperts ? blockIdx.y * s.c_stride : 0] = sum;
+  }
+}
+
+/// A block's rows of a part: all that is said in mul_mat_stream.h. `prepare` puts the column into shared memory,
+/// `columns` is where the form for these weights lies there, and `finish` gets the results (store_rows()).
+template <class Weights, bool kExperts, class Prepare, class Finish>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
-                                            const std::byte* columns, const Prepare& prepare) {
+                                            const std::byte* columns, const Prepare& prepare, const Finish& finish) {
   using Ring = StreamRing<Weights>;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
   const unsigned first = (blockIdx.x - part.first_block) * part.block_rows;
@@ -220,14 +233,17 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
     row_address += static_cast<uint32_t>(part.row_step);
   }
   __syncthreads();
+  finish(results, first, rows, here);
+}
 
-  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
-    float sum = 0;
-    if (here) sum = gated ? activate_gate(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
-    if (part.addend) sum += part.addend[first + i];
-    float* const c = part.c + first + i;
-    c[kExperts ? blockIdx.y * s.c_stride : 0] = sum;
-  }
+/// The same, with the results in memory.
+template <class Weights, bool kExperts, class Prepare>
+__device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
+                                            const std::byte* columns, const Prepare& prepare) {
+  stream_part<Weights, kExperts>(s, part, memory, columns, prepare,
+                                 [&](const float* results, unsigned first, int rows, bool here) {
+                                   store_rows<kExperts>(s, part, results, first, rows, here);
+                                 });
 }
 
 template <bool kExperts>
@@ -254,6 +270,26 @@ __device__ __forceinline__ void quantize_column(const float* x, int length, std:
   }
 }
 
+/// Puts the column into shared memory, in the form for these weights.
+template <DType kType, int kMostUnits>
+__device__ __forceinline__ void put_column(StreamedBlocks<kType, kMostUnits>, const float* x, int length,
+                                           std::byte* column) {
+  constexpr bool kFour = StreamedBlocks<kType, kMostUnits>::kFourGroups;
+  std::byte* const none = nullptr;
+  quantize_column(x, length, kFour ? none : column, kFour ? column : none);
+}
+template <class T>
+__device__ __forceinline__ void put_column(StreamedFloats<T>, const float* x, int length, std::byte* column) {
+  using Weights = StreamedFloats<T>;
+  constexpr int kQuads = Weights::kElements / 4;
+  for (int quad = static_cast<int>(threadIdx.x); quad < length / 4; quad += kStreamThreads) {
+    const int vector = quad / kQuads, step = vector / Weights::kVectors;
+    store_as<float4>(column + step * Weights::kColumnBytes + quad % kQuads * Weights::kVectors * 16 +
+                         vector % Weights::kVectors * 16,
+                     load_as<float4>(x + 4 * quad));
+  }
+}
+
 __device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
   int index = 0;
 #pragma unroll
@@ -269,9 +305,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(Stream s) {
   const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
   stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
     wait_for_previous();
-    std::byte* const none = nullptr;
-    constexpr bool kFour = Weights::kFourGroups;
-    quantize_column(column_of<kExperts>(s), s.k, kFour ? none : memory.columns, kFour ? memory.columns : none);
+    put_column(Weights(), column_of<kExperts>(s), s.k, memory.columns);
     __syncthreads();
   });
 }
@@ -284,14 +318,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(Stream s) {
   const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
   stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
     wait_for_previous();
-    const float* const x = column_of<kExperts>(s);
-    constexpr int kQuads = Weights::kElements / 4;
-    for (int quad = static_cast<int>(threadIdx.x); quad < s.k / 4; quad += kStreamThreads) {
-      const int vector = quad / kQuads, step = vector / Weights::kVectors;
-      store_as<float4>(memory.columns + step * Weights::kColumnBytes + quad % kQuads * Weights::kVectors * 16 +
-                           vector % Weights::kVectors * 16,
-                       load_as<float4>(x + 4 * quad));
-    }
+    put_column(Weights(), column_of<kExperts>(s), s.k, memory.columns);
     __syncthreads();
   });
 }
