@@ -44,11 +44,14 @@ struct Call {
 /// Of count and counts: calls that differ in them have different digests, but for rare accidents.
 uint64_t call_digest(const Call& call);
 
-/// One rank's side of an all_reduce with what follows it in a decoder: sum = residual + the ranks' `in` added up;
+/// One rank's side of an all_reduce with what is around it in a decoder: sum = residual + the ranks' `in` added up;
 /// normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows of f32 without gaps. `in`, `residual`, `sum` and
 /// `normed` have rows * row elements, `weight` has row, and nothing that is queued writes it. `sum` and `normed` may
 /// each be `in` or `residual`; nothing else may overlap. `sum` may be null where it is not wanted. Plain data, which
 /// must stay valid like a Call.
+///
+/// Of one row `in` may have to be made first: it is the result of `product`, a mul_mat with one column and weights of
+/// FusedLimits::products, which nothing else reads and which need not be stored.
 struct FusedNorm {
   const float* in = nullptr;
   const float* residual = nullptr;
@@ -59,16 +62,19 @@ struct FusedNorm {
   int64_t rows = 0;
   float epsilon = 0;
   const char* what = "";  ///< tensor name for messages
+  Tensor* product = nullptr;
 };
 
 /// Up to which size a communicator does FusedNorm in one call, and faster than in several; zeros: never.
 struct FusedLimits {
   int64_t row = 0;  ///< elements of a row
   int64_t rows = 0;
-  int64_t elements = 0;  ///< of all rows
+  int64_t elements = 0;   ///< of all rows
+  uint64_t products = 0;  ///< dtypes of weights, 1 << dtype, whose product the call may begin with
   bool allow(int64_t row_length, int64_t row_count) const {
     return 0 < row_length && row_length <= row && row_count <= rows && row_length * row_count <= elements;
   }
+  bool may_begin_with(DType weights) const { return (products >> static_cast<int>(weights) & 1) != 0; }
   bool operator==(const FusedLimits&) const = default;
 };
 

@@ -86,16 +86,19 @@ class PeerCommunicator final : public Communicator {
 
   template <class Work>
   void push(int rank, const Work& work) {
-    const auto run = [](void* object, const void* argument, const LaunchContext&, bool failed) {
+    const auto run = [](void* object, const void* argument, const LaunchContext& context, bool failed) {
       const Rank& own = *static_cast<Rank*>(object);
       const Work& queued = *static_cast<const Work*>(argument);
       describe_span(queued);
-      failed ? own.owner->give_up(own.rank, queued) : own.owner->launch(own.rank, queued);
+      failed ? own.owner->give_up(own.rank, queued) : own.owner->launch(own.rank, context, queued);
     };
     backends_[static_cast<size_t>(rank)]->push_launch({run, &ranks_[static_cast<size_t>(rank)], &work});
   }
-  void launch(int rank, const Call& call) { peers_.launch(rank, call); }
-  void launch(int rank, const FusedNorm& norm) { peers_.launch(rank, reduction_of(norm), norm.what); }
+  void launch(int rank, const LaunchContext&, const Call& call) { peers_.launch(rank, call); }
+  void launch(int rank, const LaunchContext& context, const FusedNorm& norm) {
+    if (norm.product == nullptr) return peers_.launch(rank, reduction_of(norm), norm.what);
+    peers_.launch(rank, context, *norm.product, reduction_of(norm), norm.what);
+  }
   /// The stream keeps its own, earlier error; here only the peers need to hear of it.
   void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }
   void give_up(int rank, const FusedNorm& norm) { give_up(rank, "all_reduce_norm", norm.what); }

@@ -6,37 +6,20 @@
 
 #include "collectives/p2p/dispatch.h"
 #include "collectives/p2p/kernels.h"
-#include "collectives/p2p/packets.h"
+#include "collectives/p2p/norm_row.h"
 
 namespace shoal::collectives::p2p {
 namespace {
 
-constexpr int kWarps = kThreads / 32;
-constexpr int kQuad = 4;
-using Quad = Pack<float, kQuad>;
-template <class W>
-constexpr int kSlotsOfQuad = kQuad* static_cast<int>(sizeof(W)) / kPacketDataBytes;
 /// Quads of a thread in the longest row.
 constexpr int kMostQuads = static_cast<int>(norm_capacity(Element::kF32)) / (kQuad * kThreads);
-
-/// The sum of all threads' values, in a fixed order, for all threads.
-__device__ float sum_of_block(float value) {
-  __shared__ float of_warp[kWarps];
-  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) sum += of_warp[warp];
-  return sum;
-}
 
 /// kQuads: of a thread. kWhole: rows are whole quads, aligned to 16.
 template <class W, int kQuads, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduction work) {
   constexpr int kSlots = kQuads * kSlotsOfQuad<W>;
   const int row = static_cast<int>(work.row);
-  const auto place = [](int i) { return kQuad * (i * kThreads + static_cast<int>(threadIdx.x)); };
+  const auto place = [](int i) { return quad_place(i); };
   const auto load = [&](const float* data, Quad(&quads)[kQuads]) {
     const Array<const float, kWhole> array(data);
 #pragma unroll
@@ -62,8 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
   uint32_t words[kSlots][2];
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) encode_packets<W>(own[i], words, i);
-  const int quads = (row + kQuad - 1) / kQuad - static_cast<int>(threadIdx.x);
-  const int count = quads <= 0 ? 0 : (quads + kThreads - 1) / kThreads * kSlotsOfQuad<W>;
+  const int count = quads_of_thread(row) * kSlotsOfQuad<W>;
   send_packets(mesh, turn, words, count);
   Quad sum[kQuads] = {};
   const auto take = [&](int i, const Quad& quad) { sum[i] = quad; };
@@ -73,10 +55,9 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
   for (int i = 0; i < kQuads; ++i) {
     round_to_wire<W>(sum[i]);
     sum[i].add(residual[i]);
-    const float(&x)[kQuad] = sum[i].x;
-    squares += (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+    squares += squares_of(sum[i]);
   }
-  const float scale = 1.0f / sqrtf(sum_of_block(squares) / static_cast<float>(work.row) + work.epsilon);
+  const float scale = scale_of_row(squares, work);
   // The block has all of its peers' packets: it waits for nothing more that has still to start.
   cuda::let_next_start();
   if (!received) return;

@@ -30,6 +30,7 @@ struct Turn {
   uint32_t exchanges;
   uint32_t packets;
   uint32_t operations;  ///< of the rank; in block 0 only, 0 elsewhere
+  uint32_t block;       ///< whose packets and counters these are
 };
 
 __device__ inline RankState& state_of(const Mesh& mesh, int rank) {
@@ -42,22 +43,30 @@ __device__ inline uint32_t flag_of(const Mesh& mesh, uint32_t step) {
   return (mesh.signature << 16) | (step & 0xffff);
 }
 
+/// What the last kernel of this rank has left of a block's counters, in one access.
+__device__ inline BlockState load_state(const Mesh& mesh, uint32_t block) {
+  uint64_t words[2];
+  load_pair(&state_of(mesh, mesh.rank).blocks[block], words[0], words[1]);
+  BlockState state;
+  memcpy(&state, words, sizeof state);
+  return state;
+}
+/// One thread's: says that this rank begins its operation of this number.
+__device__ inline void post_operation(const Mesh& mesh, uint32_t number) {
+  RankState& state = state_of(mesh, mesh.rank);
+  state.blocks[0].operations = number;
+  store_pair(state.post, static_cast<uint64_t>(number) << 32 | mesh.signature, 0);
+}
+
 /// Has the block's rank not failed yet? Then the block's turn. Loads that come before this are on their way meanwhile.
 __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
   __shared__ BlockState shared;
   if (threadIdx.x == 0) {
-    RankState& state = state_of(mesh, mesh.rank);
-    BlockState& block = state.blocks[blockIdx.x];
-    uint64_t words[2];
-    load_pair(&block, words[0], words[1]);
-    memcpy(&shared, words, sizeof shared);
-    if (blockIdx.x == 0) {
-      block.operations = ++shared.operations;
-      store_pair(state.post, static_cast<uint64_t>(shared.operations) << 32 | mesh.signature, 0);
-    }
+    shared = load_state(mesh, blockIdx.x);
+    if (blockIdx.x == 0) post_operation(mesh, ++shared.operations);
   }
   __syncthreads();
-  turn = {shared.exchanges, shared.packets, shared.operations};
+  turn = {shared.exchanges, shared.packets, shared.operations, blockIdx.x};
   return shared.failed == 0;
 }
 
@@ -111,6 +120,7 @@ class Patience {
   /// Has a rank for which we wait begun the operation of our number, but another one?
   __device__ static bool finds_disagreement(const Mesh& mesh, const Turn& turn, uint32_t missing, uint64_t waited_ns) {
     if (turn.operations == 0) return false;
+#pragma unroll 1
     for (int rank = 0; rank < mesh.layout.ranks; ++rank) {
       if ((missing >> rank & 1) == 0) continue;
       uint64_t post, unused;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "collectives/p2p/product_norm.h"
 #include "devices/cuda/cuda_api.h"
 
 namespace shoal::collectives::p2p {
@@ -64,8 +65,8 @@ void load_kernels(std::span<const Place> places) {
   for (const Place& place : places) gpus.insert(place.gpu);
   for (int gpu : gpus) {
     const cuda::CurrentGpu current(gpu);
-    for (const auto load :
-         {load_all_reduce_one_shot, load_all_reduce_two_shot, load_reduce_scatter, load_move, load_all_reduce_norm}) {
+    for (const auto load : {load_all_reduce_one_shot, load_all_reduce_two_shot, load_reduce_scatter, load_move,
+                            load_all_reduce_norm, load_product_norm}) {
       cuda::check(load(), fmt::format("GPU {}", gpu), "load kernels of collectives");
     }
   }
@@ -100,7 +101,8 @@ Element float_element(const P2pOptions& options) {
 FusedLimits limits_of(const Layout& layout, const P2pOptions& options) {
   const Element element = float_element(options);
   if (layout.ranks < 2) return {};
-  return {norm_capacity(element), layout.blocks, most_one_shot(layout, options, element)};
+  const uint64_t products = element == Element::kF32 ? product_norm_dtypes() : 0;
+  return {norm_capacity(element), layout.blocks, most_one_shot(layout, options, element), products};
 }
 
 bool is_written(const FailureRecord& record) {
@@ -252,9 +254,22 @@ void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view
   if (reduction.rows == 0) return;
   const cuda::CurrentGpu current(places_[rank].gpu);
   reduction.element = element(DType::kF32);
-  const uint32_t signature = sign(kNormKind, {reduction.row, reduction.rows});
   const auto gate = cuda::launch_waiting_kernels();
-  all_reduce_norm(contexts_[rank], mesh(rank, what, signature), reduction);
+  all_reduce_norm(contexts_[rank], mesh(rank, what, reduction), reduction);
+  check_launch(rank, kNormName, what);
+}
+
+void P2pCommunicator::launch(int rank, const cuda::LaunchContext& context, Tensor& product, NormReduction reduction,
+                             std::string_view what) {
+  require<InvalidArgument>(can(reduction) && reduction.rows == 1, "[{} {}] p2p cannot run this", kNormName, what);
+  const cuda::CurrentGpu current(places_[rank].gpu);
+  reduction.element = element(DType::kF32);
+  const auto gate = cuda::launch_waiting_kernels();
+  const Mesh own = mesh(rank, what, reduction);
+  if (!product_norm(context, own, reduction, product)) {
+    cuda::kernel_for(Op::kMulMat).run(context, product);
+    all_reduce_norm(context, own, reduction);
+  }
   check_launch(rank, kNormName, what);
 }
 
@@ -313,6 +328,10 @@ Mesh P2pCommunicator::mesh(int rank, std::string_view what, uint32_t signature) 
   mesh.name = name(rank, what);
   mesh.signature = signature;
   return mesh;
+}
+
+Mesh P2pCommunicator::mesh(int rank, std::string_view what, const NormReduction& reduction) {
+  return mesh(rank, what, sign(kNormKind, {reduction.row, reduction.rows}));
 }
 
 uint32_t P2pCommunicator::name(int rank, std::string_view what) {

@@ -77,6 +77,10 @@ class P2pCommunicator {
   /// One launch, and one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
   FusedLimits fused_limits() const;
   void launch(int rank, NormReduction reduction, std::string_view what);
+  /// The same of one row, `reduction.in`, that this mul_mat still has to make; on the rank's stream, as the product's
+  /// device would launch it. In one kernel where there is one, in several else: the other ranks need not do the same.
+  void launch(int rank, const cuda::LaunchContext& context, Tensor& product, NormReduction reduction,
+              std::string_view what);
 
   /// Throws the CommError if there was a failure: a rank that did not come within the time-out, ranks that queued
   /// different collectives, or abort(). For every rank the same and for good. To be called after the rank's stream was
@@ -96,6 +100,7 @@ class P2pCommunicator {
   class Memory;
 
   Mesh mesh(int rank, std::string_view what, uint32_t signature);
+  Mesh mesh(int rank, std::string_view what, const NormReduction& reduction);
   uint32_t name(int rank, std::string_view what);
   Element element(DType dtype) const;
   void launch_alone(const Call& call);

@@ -25,7 +25,7 @@ struct Packets {
   uint8_t* first;
 
   __device__ Packets(const Mesh& mesh, const Turn& turn, int to, int from)
-      : first(mesh.memory[to] + mesh.layout.packets(turn.packets & 1, blockIdx.x, from) + threadIdx.x * kPacketBytes) {}
+      : first(mesh.memory[to] + mesh.layout.packets(turn.packets & 1, turn.block, from) + threadIdx.x * kPacketBytes) {}
   __device__ uint8_t* operator[](int slot) const { return first + slot * (kThreads * kPacketBytes); }
 };
 
@@ -56,8 +56,20 @@ __device__ inline void for_each_peer(const Mesh& mesh, const Turn& turn, const S
   }
 }
 
-/// Sends the thread's first `count` packets to all peers. In some steps also the rest, without data, so that flags do
-/// not grow so old that they come again (flag_of()).
+/// In some steps sends the thread's packets from number `count` on, those for this rank from `own` on, without data, so
+/// that flags do not grow so old that they come again (flag_of()).
+__device__ inline void refresh_packets(const Mesh& mesh, const Turn& turn, int count, int own) {
+  if (turn.packets % kRefreshSteps >= 2) return;
+  const uint32_t flag = flag_of(mesh, turn.packets);
+#pragma unroll 1
+  for (int to = 0; to < mesh.layout.ranks; ++to) {
+    const Packets packets(mesh, turn, to, mesh.rank);
+#pragma unroll 1
+    for (int slot = to == mesh.rank ? own : count; slot < kMostSlots; ++slot) send_packet(packets[slot], flag, {0, 0});
+  }
+}
+
+/// Sends the thread's first `count` packets to all peers, and now and then the rest.
 template <int kSlots>
 __device__ inline void send_packets(const Mesh& mesh, const Turn& turn, const uint32_t (&words)[kSlots][2], int count) {
   const uint32_t flag = flag_of(mesh, turn.packets);
@@ -67,18 +79,17 @@ __device__ inline void send_packets(const Mesh& mesh, const Turn& turn, const ui
       if (slot < count) send_packet(packets[slot], flag, words[slot]);
     }
   });
-  if (turn.packets % kRefreshSteps >= 2) return;
-  for_each_peer(mesh, turn, [&](const Packets& packets) {
-    for (int slot = count; slot < kMostSlots; ++slot) send_packet(packets[slot], flag, {0, 0});
-  });
+  refresh_packets(mesh, turn, count, 0);
 }
 
 /// Which ranks have not sent all of the thread's packets.
 __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, int count) {
   const uint32_t flag = flag_of(mesh, turn.packets);
   uint32_t mask = 0;
+#pragma unroll 1
   for (int rank = 0; rank < mesh.layout.ranks; ++rank) {
     const Packets packets(mesh, turn, mesh.rank, rank);
+#pragma unroll 1
     for (int slot = 0; slot < count && rank != mesh.rank; ++slot) {
       uint64_t low, high;
       load_pair(packets[slot], low, high);
@@ -88,19 +99,19 @@ __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, i
   return mask;
 }
 
-/// Slots [kFirst, kFirst + kSlots) of the thread's packets from ranks [first, first + kRanks). What there is not, and
-/// what is from the own rank, counts as being there.
-template <int kRanks, int kFirst, int kSlots>
+/// kSlots of the thread's packets from each of kRanks ranks. What there is not counts as being there.
+template <int kRanks, int kSlots>
 struct Arrivals {
   uint64_t halves[kRanks][kSlots][2];
 
-  /// False: failed.
-  __device__ bool wait(const Mesh& mesh, const Turn& turn, int first, int count) {
+  /// Waits for slots [first_slot, first_slot + kSlots), of those below `count`, from ranks [first, first + kRanks)
+  /// but `skipped`. False: failed.
+  __device__ bool wait(const Mesh& mesh, const Turn& turn, int first, int first_slot, int count, int skipped) {
     const uint32_t flag = flag_of(mesh, turn.packets);
     for_all([&](uint64_t& half) { half = static_cast<uint64_t>(flag) << 32; });
     Patience patience;
     while (true) {
-      look(mesh, turn, first, count);
+      look(mesh, turn, first, first_slot, count, skipped);
       uint32_t differences = 0;
       for_all([&](uint64_t half) { differences |= static_cast<uint32_t>(half >> 32) ^ flag; });
       if (differences == 0) return true;
@@ -118,19 +129,54 @@ struct Arrivals {
     }
   }
   /// All loads first: none waits for another.
-  __device__ void look(const Mesh& mesh, const Turn& turn, int first, int count) {
+  __device__ void look(const Mesh& mesh, const Turn& turn, int first, int first_slot, int count, int skipped) {
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) {
       const int from = first + i;
-      if (from >= mesh.layout.ranks || from == mesh.rank) continue;
+      if (from >= mesh.layout.ranks || from == skipped) continue;
       const Packets packets(mesh, turn, mesh.rank, from);
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        if (kFirst + slot < count) load_pair(packets[kFirst + slot], halves[i][slot][0], halves[i][slot][1]);
+        if (first_slot + slot < count) load_pair(packets[first_slot + slot], halves[i][slot][0], halves[i][slot][1]);
       }
     }
   }
 };
+
+/// Waits for the packets of kPacks packs, from slot `first_slot` on, of which there are `count`, kRanks ranks at a
+/// time, and adds what is in them in rank order; own(slot, word) is in those of rank `skipped`. False: failed.
+template <class T, class W, int kCount, int kRanks, int kPacks, class Own>
+__device__ inline bool sum_arrivals(const Mesh& mesh, const Turn& turn, int first_slot, int count, int skipped,
+                                    Pack<T, kCount> (&sums)[kPacks], const Own& own) {
+  constexpr int kSlotsOfPack = kCount * static_cast<int>(sizeof(W)) / kPacketDataBytes;
+#pragma unroll 1
+  for (int first = 0; first < mesh.layout.ranks; first += kRanks) {
+    Arrivals<kRanks, kPacks * kSlotsOfPack> arrivals;
+    if (!arrivals.wait(mesh, turn, first, first_slot, count, skipped)) return false;
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i) {
+      const int from = first + i;
+      if (from >= mesh.layout.ranks) break;
+#pragma unroll
+      for (int pack = 0; pack < kPacks; ++pack) {
+        uint32_t addend[kSlotsOfPack * 2];
+#pragma unroll
+        for (int word = 0; word < kSlotsOfPack * 2; ++word) {
+          const int slot = pack * kSlotsOfPack + word / 2;
+          addend[word] =
+              from == skipped ? own(slot, word % 2) : static_cast<uint32_t>(arrivals.halves[i][slot][word % 2]);
+        }
+        const Pack<T, kCount> decoded = decode<T, W, kCount>(addend);
+        if (from == 0) {
+          sums[pack] = decoded;
+        } else {
+          sums[pack].add(decoded);
+        }
+      }
+    }
+  }
+  return true;
+}
 
 /// Waits for the thread's first `count` packets of all peers and adds what is in them and in the own ones, `words`, in
 /// rank order; calls take(i, sum) for each pack. False: failed. From pack kPack on; as many at a time as registers
@@ -142,31 +188,8 @@ __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uin
   constexpr int kSlotsTogether = kSlots < 4 ? kSlots : 4, kRanks = 8 / kSlotsTogether;
   constexpr int kFirst = kPack * kSlotsOfPack, kPacks = kSlotsTogether / kSlotsOfPack;
   Pack<T, kCount> sums[kPacks] = {};
-  for (int first = 0; first < mesh.layout.ranks; first += kRanks) {
-    Arrivals<kRanks, kFirst, kSlotsTogether> arrivals;
-    if (!arrivals.wait(mesh, turn, first, count)) return false;
-#pragma unroll
-    for (int i = 0; i < kRanks; ++i) {
-      const int from = first + i;
-      if (from >= mesh.layout.ranks) break;
-#pragma unroll
-      for (int pack = 0; pack < kPacks; ++pack) {
-        uint32_t addend[kSlotsOfPack * 2];
-#pragma unroll
-        for (int word = 0; word < kSlotsOfPack * 2; ++word) {
-          const int slot = pack * kSlotsOfPack + word / 2;
-          addend[word] = from == mesh.rank ? words[kFirst + slot][word % 2]
-                                           : static_cast<uint32_t>(arrivals.halves[i][slot][word % 2]);
-        }
-        const Pack<T, kCount> decoded = decode<T, W, kCount>(addend);
-        if (from == 0) {
-          sums[pack] = decoded;
-        } else {
-          sums[pack].add(decoded);
-        }
-      }
-    }
-  }
+  const auto own = [&](int slot, int word) { return words[kFirst + slot][word]; };
+  if (!sum_arrivals<T, W, kCount, kRanks>(mesh, turn, kFirst, count, mesh.rank, sums, own)) return false;
 #pragma unroll
   for (int pack = 0; pack < kPacks; ++pack) take(kPack + pack, sums[pack]);
   if constexpr (kFirst + kSlotsTogether < kSlots) {
@@ -178,7 +201,7 @@ __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uin
 
 /// At the end of a kernel that sent packets.
 __device__ inline void finish_packets(const Mesh& mesh, const Turn& turn) {
-  if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[blockIdx.x].packets = turn.packets + 1;
+  if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[turn.block].packets = turn.packets + 1;
 }
 
 }  // namespace shoal::collectives::p2p

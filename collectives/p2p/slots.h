@@ -41,6 +41,7 @@ struct alignas(256) RankState {  // as cudaMalloc aligns
   /// Number of the rank's latest operation and its signature (operations << 32 | signature), for others to read when
   /// they have waited for long, and a word that is not used.
   alignas(16) uint64_t post[2];
+  uint32_t finished;  ///< blocks of a kernel that count themselves (product_norm.h); 0 between kernels
   BlockState blocks[kMaxBlocks];
   /// [parity][block][from]: signature and number of the step up to which `from` has sent.
   uint32_t flags[2][kMaxBlocks][kMaxRanks];

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "tests/cuda/device_memory.h"
-#include "tests/cuda/p2p_rig.h"
+#include "tests/cuda/p2p_product.h"
 #include "tests/support/time_outs.h"
 
 namespace shoal::collectives::p2p {
@@ -210,6 +210,10 @@ class P2pFlags : public testing::Test {
   }
   /// One rank's side of an all_reduce of one element.
   void launch(int rank, uint32_t signature = 0xabcd, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
+    void* const data = data_[rank].data();
+    all_reduce_one_shot({rig_.stream(rank), {}}, mesh(rank, signature, timeout), {Element::kF32, data, data}, 1);
+  }
+  Mesh mesh(int rank, uint32_t signature, std::chrono::nanoseconds timeout) {
     Mesh mesh{};
     for (int peer = 0; peer < 2; ++peer) mesh.memory[peer] = reinterpret_cast<uint8_t*>(memory_[peer].data());
     mesh.host = host_;
@@ -217,8 +221,7 @@ class P2pFlags : public testing::Test {
     mesh.layout = kLayout;
     mesh.rank = rank;
     mesh.signature = signature;
-    void* const data = data_[rank].data();
-    all_reduce_one_shot({rig_.stream(rank), {}}, mesh, {Element::kF32, data, data}, 1);
+    return mesh;
   }
   /// An all_reduce of one element; its result on rank 0.
   float sum(float a, float b) {
@@ -231,9 +234,20 @@ class P2pFlags : public testing::Test {
     std::memcpy(&result, bytes.data(), sizeof result);
     return result;
   }
-  /// The flags of all packets that a rank sent to the other one in steps of a parity.
-  std::vector<uint32_t> flags(uint32_t parity, int from = 1) {
-    const Bytes bytes = memory_[1 - from].get(kLayout.packets(parity, 0, from), kPackets * kPacketBytes);
+  /// A row of four elements by one kernel, on both ranks.
+  void launch_products() {
+    const auto products = products_of(rig_, DType::kF16, 64, 4);
+    for (int rank = 0; rank < 2; ++rank) {
+      RankProduct& own = *products[static_cast<size_t>(rank)];
+      ASSERT_TRUE(
+          product_norm(own.context(), mesh(rank, 0xabcd, std::chrono::minutes(1)), own.reduction(), own.product()));
+    }
+    rig_.synchronize();
+  }
+  /// The flags of all packets that a rank sent to the other one, or to `to`, in steps of a parity.
+  std::vector<uint32_t> flags(uint32_t parity, int from = 1) { return flags(parity, from, 1 - from); }
+  std::vector<uint32_t> flags(uint32_t parity, int from, int to) {
+    const Bytes bytes = memory_[to].get(kLayout.packets(parity, 0, from), kPackets * kPacketBytes);
     std::vector<uint32_t> flags(kPackets * 2);
     for (size_t i = 0; i < flags.size(); ++i) std::memcpy(&flags[i], bytes.data() + i * 8 + 4, 4);
     return flags;
@@ -255,6 +269,24 @@ TEST_F(P2pFlags, AreRefreshedBeforeTheirNumbersComeAgain) {
   EXPECT_THAT(flags(1), Each(kSignature | (kRefreshSteps + 1)));
   EXPECT_EQ(sum(7, 8), 15);
   EXPECT_THAT(flags(0), testing::Contains(kSignature | (kRefreshSteps + 2)).Times(4));
+}
+
+// Kernels that send to their own rank, too, do not find flags there that are as old as that either, whichever kernels
+// refresh them.
+TEST_F(P2pFlags, OfTheOwnPacketsAreRefreshed) {
+  constexpr uint32_t kSignature = 0xabcdu << 16;
+  for (const bool by_products : {true, false}) {
+    SCOPED_TRACE(by_products);
+    set_steps(kRefreshSteps - 1);
+    for (int i = 0; i < 3; ++i) by_products ? launch_products() : void(sum(1, 2));
+    for (const auto& [from, to] : {std::pair{0, 0}, {1, 1}, {0, 1}}) {
+      EXPECT_THAT(flags(0, from, to), Each(kSignature | kRefreshSteps));
+      EXPECT_THAT(flags(1, from, to), Each(kSignature | (kRefreshSteps + 1)));
+    }
+    set_steps(2 * kRefreshSteps - 1);
+    launch_products();
+    EXPECT_THAT(flags(1, 0, 0), testing::Contains(kSignature | (2 * kRefreshSteps - 1)).Times(4)) << "two packets";
+  }
 }
 
 TEST_F(P2pFlags, OfARankThatHasFailedAreSentNoMore) {

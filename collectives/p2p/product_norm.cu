@@ -1,0 +1,66 @@
+#include "collectives/p2p/product_norm.h"
+
+#include <algorithm>
+
+#include "collectives/p2p/dispatch.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+ProductNormKernel kernel_of(DType dtype) {
+  for (const auto find : {product_norm_32, product_norm_k, product_norm_float}) {
+    if (const ProductNormKernel kernel = find(dtype)) return kernel;
+  }
+  return nullptr;
+}
+
+template <class Function>
+void for_each_dtype(const Function& function) {
+  for (size_t i = 0; i < kDTypeCount; ++i) {
+    if (const ProductNormKernel kernel = kernel_of(static_cast<DType>(i))) function(i, kernel);
+  }
+}
+
+/// Rows are whole quads, aligned to 16, and one row is all.
+bool is_whole(const NormReduction& work) {
+  const auto addresses = {work.residual, work.weight, static_cast<const float*>(work.sum),
+                          static_cast<const float*>(work.normed)};
+  const auto is_aligned = [](const float* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  return work.element == Element::kF32 && work.rows == 1 && work.row % 4 == 0 &&
+         std::all_of(addresses.begin(), addresses.end(), is_aligned);
+}
+
+}  // namespace
+
+uint64_t product_norm_dtypes() {
+  uint64_t dtypes = 0;
+  for_each_dtype([&](size_t dtype, ProductNormKernel) { dtypes |= uint64_t{1} << dtype; });
+  return dtypes;
+}
+
+bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction,
+                  const Tensor& product) {
+  const Tensor& b = *product.src[1];
+  const cuda::JoinedProduct joined{.a = product.src[0], .out = &product};
+  const ProductNormKernel kernel = kernel_of(joined.a->dtype);
+  if (kernel == nullptr || !is_whole(reduction) || product.shape[0] != reduction.row) return false;
+  if (!cuda::stream_supports({&joined, 1}, b, context.gpu)) return false;
+  const cuda::StreamLaunch launch = cuda::stream_launch(joined, b, context.gpu);
+  const size_t two_rows = 2 * static_cast<size_t>(reduction.row) * sizeof(float);
+  const size_t bytes = std::max(launch.shared_bytes, cuda::kStreamResults * sizeof(float) + two_rows);
+  const dim3 blocks(launch.blocks), threads(cuda::kStreamThreads);
+  if (launch.early) {
+    cuda::launch_early(context, kernel, blocks, threads, bytes, launch.stream, mesh, reduction);
+  } else {
+    cuda::launch(context.stream, kernel, blocks, threads, bytes, launch.stream, mesh, reduction);
+  }
+  return true;
+}
+
+cudaError_t load_product_norm() {
+  cudaError_t status = cudaSuccess;
+  for_each_dtype([&](size_t, ProductNormKernel kernel) { load_kernel(kernel, status); });
+  return status;
+}
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,31 @@
+// all_reduce_norm() of a row that is a product with one column, in one kernel: no launch and no trip through memory
+// between the two.
+//
+//   1. a rank's blocks stream rows of the weights (devices/cuda/ops/mul_mat_stream.h), and each sends its results in
+//      packets to all ranks, its own included, as soon as it has them
+//   2. the last block of the rank to come that far receives all packets of the row, and does the rest
+//
+// So only one block of a rank waits for other ranks, when its own have done all that they do. On the wire it is
+// all_reduce_norm(): ranks may use one or the other. The same bits, too.
+#pragma once
+
+#include "collectives/p2p/kernels.h"
+#include "devices/cuda/ops/mul_mat_stream.h"
+
+namespace shoal::collectives::p2p {
+
+/// Dtypes of weights that there are kernels for, 1 << dtype.
+uint64_t product_norm_dtypes();
+/// Queues it, where `reduction.in` is the result of this mul_mat, which is not stored. False: not taken, for what is
+/// no such product, or is not aligned.
+bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction,
+                  const Tensor& product);
+cudaError_t load_product_norm();
+
+using ProductNormKernel = void (*)(cuda::Stream, Mesh, NormReduction);
+/// By dtype of the weights; null where there is none. One for each file of kernels.
+ProductNormKernel product_norm_32(DType dtype);
+ProductNormKernel product_norm_k(DType dtype);
+ProductNormKernel product_norm_float(DType dtype);
+
+}  // namespace shoal::collectives::p2p

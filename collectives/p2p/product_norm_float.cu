@@ -1,0 +1,19 @@
+// Products with all_reduce and norm, of f32, f16 and bf16.
+#include "collectives/p2p/product_norm_kernel.h"
+
+namespace shoal::collectives::p2p {
+
+ProductNormKernel product_norm_float(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return product_norm_kernel<cuda::StreamedFloats<float>>;
+    case DType::kF16:
+      return product_norm_kernel<cuda::StreamedFloats<__half>>;
+    case DType::kBF16:
+      return product_norm_kernel<cuda::StreamedFloats<__nv_bfloat16>>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace shoal::collectives::p2p

@@ -1,0 +1,103 @@
+// For tests of products whose kernel does the all_reduce and the norm behind them, too: ranks, each with a matrix and a
+// column of its own, and the same work by separate kernels.
+#pragma once
+
+#include <random>
+
+#include "collectives/p2p/product_norm.h"
+#include "graph/ops/ops.h"
+#include "tests/cuda/p2p_rig.h"
+
+namespace shoal::collectives::p2p {
+
+/// One rank's product, with memory for all that the call has.
+class RankProduct {
+ public:
+  /// `shift`: floats by which residual and results are out of alignment.
+  RankProduct(const Rig& rig, int rank, DType dtype, int64_t k, int64_t row, size_t shift = 0)
+      : context_{rig.stream(rank),
+                 {.gpu = rig.gpu(rank),
+                  .compute_capability = 90,
+                  .processors = 8,
+                  .shared_bytes_per_block = 227 * 1024}},
+        row_(row),
+        shift_(shift) {
+    const cuda::CurrentGpu current(rig.gpu(rank));
+    product_ = mul_mat(graph_, weights_.add("a", dtype, {k, row, 1, 1}), graph_.input("b", DType::kF32, {k, 1, 1, 1}));
+    const auto add = [&](size_t bytes) { return memory_.emplace_back(rig.gpu(rank), bytes).data(); };
+    const cuda::OpKernel& kernel = cuda::kernel_for(Op::kMulMat);
+    std::mt19937 random(static_cast<uint32_t>(rank + 1));
+    const auto fill = [&](DType type, int64_t count) {
+      std::normal_distribution<float> normal;
+      std::vector<float> numbers(static_cast<size_t>(count));
+      for (float& number : numbers) number = normal(random);
+      const Bytes bytes = encode(type, numbers);
+      add(bytes.size() + 256);
+      memory_.back().set(bytes);
+      return memory_.back().data();
+    };
+    product_->src[0]->data = fill(dtype, k * row);
+    product_->src[1]->data = fill(DType::kF32, k);
+    product_->data = add(product_->bytes());
+    if (kernel.workspace) product_->workspace = add(kernel.workspace(*product_, context_.gpu));
+    random.seed(99);  // what follows is the same on all ranks
+    residual_ = reinterpret_cast<float*>(fill(DType::kF32, row + 1)) + shift;
+    weight_ = reinterpret_cast<float*>(fill(DType::kF32, row));
+    sum_ = reinterpret_cast<float*>(add((static_cast<size_t>(row) + shift) * 4)) + shift;
+    normed_ = reinterpret_cast<float*>(add((static_cast<size_t>(row) + shift) * 4)) + shift;
+  }
+
+  Tensor& product() { return *product_; }
+  const cuda::LaunchContext& context() const { return context_; }
+  NormReduction reduction() const {
+    return {.in = reinterpret_cast<const float*>(product_->data),
+            .residual = residual_,
+            .weight = weight_,
+            .sum = sum_,
+            .normed = normed_,
+            .row = row_,
+            .rows = 1,
+            .epsilon = 1e-5f};
+  }
+  void launch_joined(P2pCommunicator& communicator, int rank) {
+    communicator.launch(rank, context_, *product_, reduction(), "x");
+  }
+  void launch_apart(P2pCommunicator& communicator, int rank) {
+    cuda::kernel_for(Op::kMulMat).run(context_, *product_);
+    communicator.launch(rank, reduction(), "x");
+  }
+  /// The sum and its norm.
+  std::vector<float> results() const {
+    std::vector<float> values(2 * static_cast<size_t>(row_));
+    for (const float* from : {sum_, normed_}) {
+      float* const to = values.data() + (from == sum_ ? 0 : row_);
+      check_cuda(cudaMemcpy(to, from, static_cast<size_t>(row_) * 4, cudaMemcpyDeviceToHost));
+    }
+    return values;
+  }
+  void clear() const {
+    for (float* at : {sum_, normed_}) check_cuda(cudaMemset(at, 0xff, static_cast<size_t>(row_) * 4));
+    check_cuda(cudaStreamSynchronize(nullptr));
+  }
+
+ private:
+  cuda::LaunchContext context_;
+  const int64_t row_;
+  const size_t shift_;
+  TensorContext weights_;
+  Graph graph_{"product"};
+  Tensor* product_ = nullptr;
+  std::vector<DeviceBytes> memory_;
+  float *residual_ = nullptr, *weight_ = nullptr, *sum_ = nullptr, *normed_ = nullptr;
+};
+
+inline std::vector<std::unique_ptr<RankProduct>> products_of(const Rig& rig, DType dtype, int64_t k, int64_t row,
+                                                             size_t shift = 0) {
+  std::vector<std::unique_ptr<RankProduct>> products;
+  for (int rank = 0; rank < rig.size(); ++rank) {
+    products.push_back(std::make_unique<RankProduct>(rig, rank, dtype, k, row, shift));
+  }
+  return products;
+}
+
+}  // namespace shoal::collectives::p2p

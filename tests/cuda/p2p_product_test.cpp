@@ -1,0 +1,185 @@
+// Products whose kernel does the all_reduce and the norm behind them, too: the bits of separate kernels, beside ranks
+// that use those, many in a row and replayed; what is not taken; and what happens when a rank does not come or does
+// something else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/p2p_product.h"
+
+namespace shoal::collectives::p2p {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Optional;
+
+constexpr DType kKnown[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
+                            DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+/// Each rank by one kernel or by two, by its bit in `joined`; all ranks' results.
+std::vector<std::vector<float>> run(Rig& rig, std::vector<std::unique_ptr<RankProduct>>& products, uint32_t joined) {
+  for (const auto& product : products) product->clear();
+  for (int rank = 0; rank < rig.size(); ++rank) {
+    RankProduct& own = *products[static_cast<size_t>(rank)];
+    (joined >> rank & 1) != 0 ? own.launch_joined(rig.communicator(), rank)
+                              : own.launch_apart(rig.communicator(), rank);
+  }
+  rig.synchronize_and_check();
+  std::vector<std::vector<float>> results;
+  for (const auto& product : products) results.push_back(product->results());
+  for (const float value : results[0]) EXPECT_TRUE(std::isfinite(value));
+  return results;
+}
+
+size_t launches(const std::function<void()>& work) {
+  cuda::emulator::record_calls();
+  work();
+  const auto calls = cuda::emulator::take_calls();
+  return static_cast<size_t>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
+}
+
+class P2pProduct : public testing::TestWithParam<std::tuple<DType, int>> {
+ protected:
+  DType dtype() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+  uint32_t all() const { return (1u << ranks()) - 1; }
+};
+
+// Rows of one block and of several, with quads that not all threads have; of one step of k and of several.
+TEST_P(P2pProduct, HasTheBitsOfSeparateKernels) {
+  for (const auto& [k, row] : {std::pair<int64_t, int64_t>{256, 64}, {4608, 132}, {256, 4100}}) {
+    SCOPED_TRACE(row);
+    Rig rig(ranks());
+    auto products = products_of(rig, dtype(), k, row);
+    const auto apart = run(rig, products, 0);
+    EXPECT_EQ(run(rig, products, all()), apart);
+    EXPECT_THAT(apart, Each(apart[0]));
+  }
+}
+TEST_P(P2pProduct, RanksMayUseDifferentKernels) {
+  Rig rig(ranks());
+  auto products = products_of(rig, dtype(), 256, 1028);
+  const auto apart = run(rig, products, 0);
+  for (const uint32_t joined : {1u, all() - 1, 2u}) EXPECT_EQ(run(rig, products, joined), apart) << joined;
+}
+INSTANTIATE_TEST_SUITE_P(Types, P2pProduct, testing::Combine(testing::ValuesIn(kKnown), testing::Values(2, 3)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}_ranks", name_of(std::get<0>(info.param)), std::get<1>(info.param));
+                         });
+
+TEST(P2pProductOnce, ManyRanksAndTheLongestRow) {
+  for (const auto& [ranks, row] : {std::pair{8, 512}, {2, 8192}}) {
+    Rig rig(ranks);
+    auto products = products_of(rig, DType::kQ8_0, 64, row);
+    EXPECT_EQ(run(rig, products, (1u << ranks) - 1), run(rig, products, 0)) << ranks;
+  }
+}
+
+TEST(P2pProductOnce, IsOneLaunch) {
+  Rig rig(2);
+  auto products = products_of(rig, DType::kQ4_K, 256, 64);
+  EXPECT_EQ(launches([&] { run(rig, products, 3); }), 2);
+  EXPECT_EQ(launches([&] { run(rig, products, 0); }), 4);
+}
+
+TEST(P2pProductOnce, KnowsItsTypes) {
+  uint64_t dtypes = 0;
+  for (const DType dtype : kKnown) dtypes |= uint64_t{1} << static_cast<int>(dtype);
+  EXPECT_EQ(product_norm_dtypes(), dtypes);
+  EXPECT_EQ(Rig(2).communicator().fused_limits().products, dtypes);
+  EXPECT_EQ(Rig(2, 1, {.bf16_wire = true}).communicator().fused_limits().products, 0) << "the kernels send f32";
+  EXPECT_EQ(Rig(1).communicator().fused_limits().products, 0);
+}
+
+// What is not taken is done by several kernels, with the same results.
+TEST(P2pProductOnce, OtherProductsAreDoneApart) {
+  const auto expect_apart = [](DType dtype, int64_t k, int64_t row, size_t shift, P2pOptions options = {}) {
+    Rig rig(2, 1, options);
+    auto products = products_of(rig, dtype, k, row, shift);
+    const auto apart = run(rig, products, 0);
+    EXPECT_GT(launches([&] { EXPECT_EQ(run(rig, products, 3), apart); }), 2)
+        << name_of(dtype) << " " << k << " " << row;
+  };
+  expect_apart(DType::kQ3_K, 256, 64, 0);  // no kernel
+  expect_apart(DType::kF16, 100, 64, 0);   // rows of weights that do not stream
+  expect_apart(DType::kF16, 64, 66, 0);    // no whole quads
+  expect_apart(DType::kF16, 64, 64, 1);    // not aligned
+  expect_apart(DType::kF16, 64, 64, 0, {.bf16_wire = true});
+}
+
+// Calls of all kinds in a row, and each half of the packets again and again.
+TEST(P2pProductOnce, ManyInARow) {
+  Rig rig(3);
+  auto products = products_of(rig, DType::kQ8_0, 64, 260);
+  const auto expected = run(rig, products, 0);
+  std::vector<Case> cases;
+  for (int i = 0; i < 6; ++i) cases.push_back(all_reduce_case(3, DType::kF32, i % 2 == 0 ? 1000 : 100'000, i));
+  for (Case& test : cases) test.prepare(rig);
+  for (const auto& product : products) product->clear();
+  for (int rank = 0; rank < 3; ++rank) {
+    RankProduct& own = *products[static_cast<size_t>(rank)];
+    for (int i = 0; i < 18; ++i) {
+      (i + rank) % 5 != 0 ? own.launch_joined(rig.communicator(), rank) : own.launch_apart(rig.communicator(), rank);
+      if (i % 3 == 0) rig.communicator().launch(rank, cases[static_cast<size_t>(i / 3)].call(rank));
+    }
+  }
+  rig.synchronize_and_check();
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(products[rank]->results(), expected[rank]) << rank;
+  for (const Case& test : cases) test.verify();
+}
+
+const Options kImpatient{.timeout = milliseconds(300)};
+const Options kPatient{.timeout = std::chrono::seconds(600)};
+
+TEST(P2pProductFailure, AMissingRankIsNamed) {
+  Rig rig(3, 1, {}, kImpatient);
+  auto products = products_of(rig, DType::kF16, 64, 512);
+  for (const int rank : {0, 2}) products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank);
+  const auto first = rig.errors();
+  EXPECT_THAT(first, Each(Optional(HasSubstr("[all_reduce_norm x] rank 1 (D1) of 3 did not arrive within 0."))));
+  // What comes late, or is queued afterwards, ends at once.
+  const auto begin = std::chrono::steady_clock::now();
+  for (int again = 0; again < 5; ++again) {
+    for (int rank = 0; rank < 3; ++rank) products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank);
+  }
+  EXPECT_EQ(rig.errors(), first);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10 * kImpatient.timeout);
+}
+
+TEST(P2pProductFailure, AbortEndsTheWait) {
+  Rig rig(2, 1, {}, kPatient);
+  auto products = products_of(rig, DType::kF16, 64, 512);
+  products[0]->launch_joined(rig.communicator(), 0);
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(cudaStreamQuery(rig.stream(0)), cudaErrorNotReady);
+  cudaGetLastError();
+  rig.communicator().abort("enough");
+  EXPECT_THAT(rig.errors(), Each(Optional(HasSubstr("aborted: enough"))));
+}
+
+TEST(P2pProductFailure, OtherCollectivesAreFoundOut) {
+  for (const bool product_first : {true, false}) {
+    Rig rig(2, 1, {}, kPatient);
+    auto products = products_of(rig, DType::kF16, 64, 512);
+    Case test = all_reduce_case(2, DType::kF32, 512);
+    test.prepare(rig);
+    const auto launch = [&](int rank) { products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank); };
+    for (int rank = 0; rank < 2; ++rank) launch(rank);  // they agree before they do not
+    launch(product_first ? 0 : 1);
+    const int other = product_first ? 1 : 0;
+    rig.communicator().launch(other, test.call(other));
+    EXPECT_THAT(rig.errors(), Each(Optional(AllOf(HasSubstr("x] ranks queued different collectives"),
+                                                  HasSubstr("all_reduce_norm"), ContainsRegex("all_reduce (x|of)")))))
+        << product_first;
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collectives::p2p
