@@ -28,9 +28,9 @@ int64_t elements_of(const Step& step) {
 /// Ops of the nodes that are done with a collective, the same on every rank.
 std::vector<std::string_view> joined_ops(const Plan& plan, const Step& step) {
   std::vector<std::string_view> ops;
-  for (int i = step.ranges[0].begin + 1; i < step.ranges[0].end; ++i) {
+  for (int i = step.ranges[0].begin; i < step.ranges[0].end; ++i) {
     const Tensor& node = *plan.ranks[0].graph->nodes()[static_cast<size_t>(i)];
-    if (!is_view(node.op)) ops.push_back(name_of(node.op));
+    if (!is_view(node.op) && !is_collective(node.op)) ops.push_back(name_of(node.op));
   }
   return ops;
 }

@@ -13,13 +13,13 @@ using collectives::FusedNorm;
 
 /// The nodes of a rank that one call may do.
 struct Chain {
-  const Tensor *reduced, *sum, *norm, *product;
+  const Tensor *reduced, *sum, *norm, *scaled;
 
   /// Which source of the sum is the reduced value; the other one is the residual.
   int place() const { return &behind_views(*sum->src[0]) == reduced ? 0 : 1; }
   const Tensor& in() const { return *reduced->src[0]; }
   const Tensor& residual() const { return *sum->src[1 - place()]; }
-  const Tensor& weight() const { return *product->src[product->src[0] == norm ? 1 : 0]; }
+  const Tensor& weight() const { return *scaled->src[scaled->src[0] == norm ? 1 : 0]; }
 };
 
 /// Node `begin`, a collective, and the next three that run, of nodes [begin, end).
@@ -35,12 +35,12 @@ std::optional<Chain> chain_at(const Graph& graph, int begin, int end) {
 }
 
 bool is_sum_and_scaled_norm(const Chain& chain, const Readers& readers) {
-  const Tensor &sum = *chain.sum, &norm = *chain.norm, &product = *chain.product;
+  const Tensor &sum = *chain.sum, &norm = *chain.norm, &scaled = *chain.scaled;
   if (chain.reduced->op != Op::kAllReduce || sum.op != Op::kAdd) return false;
-  if (norm.op != Op::kRmsNorm || product.op != Op::kMul) return false;
+  if (norm.op != Op::kRmsNorm || scaled.op != Op::kMul) return false;
   const auto is_reduced = [&](const Tensor* source) { return &behind_views(*source) == chain.reduced; };
   return is_reduced(sum.src[0]) != is_reduced(sum.src[1]) && norm.src[0] == &sum &&
-         (product.src[0] == &norm) != (product.src[1] == &norm) && readers.is_read_once(*chain.reduced) &&
+         (scaled.src[0] == &norm) != (scaled.src[1] == &norm) && readers.is_read_once(*chain.reduced) &&
          readers.is_read_once(norm);
 }
 
@@ -49,17 +49,17 @@ bool is_dense(const Tensor& tensor) {
 }
 /// All rows of one shape, the weight one row, which communicators may read before the row is there.
 bool has_plain_rows(const Chain& chain) {
-  const Tensor& product = *chain.product;
-  const auto fits = [&](const Tensor& tensor) { return is_dense(tensor) && same_shape(tensor, product); };
-  return is_dense(chain.in()) && chain.in().elements() == product.elements() && fits(*chain.sum->src[0]) &&
-         fits(*chain.sum->src[1]) && fits(*chain.sum) && fits(*chain.norm) && fits(product) &&
-         is_dense(chain.weight()) && chain.weight().shape == Shape{product.shape[0], 1, 1, 1} &&
+  const Tensor& scaled = *chain.scaled;
+  const auto fits = [&](const Tensor& tensor) { return is_dense(tensor) && same_shape(tensor, scaled); };
+  return is_dense(chain.in()) && chain.in().elements() == scaled.elements() && fits(*chain.sum->src[0]) &&
+         fits(*chain.sum->src[1]) && fits(*chain.sum) && fits(*chain.norm) && fits(scaled) &&
+         is_dense(chain.weight()) && chain.weight().shape == Shape{scaled.shape[0], 1, 1, 1} &&
          chain.weight().storage()->role == Role::kWeight;
 }
 
-/// The norm is the last one that reads the sum, whose place the product has taken.
+/// The norm is the last one that reads the sum, whose place the scaled norm has taken.
 bool has_no_sum(const Chain& chain) {
-  return chain.sum->data == chain.product->data;
+  return chain.sum->data == chain.scaled->data;
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -73,19 +73,36 @@ bool is_placed_well(const Chain& chain) {
     };
     return is_apart_or_equal(chain.in()) && is_apart_or_equal(chain.residual()) && !overlap(result, chain.weight());
   };
-  return fits(*chain.sum) && fits(*chain.product) && (!overlap(*chain.sum, *chain.product) || has_no_sum(chain));
+  return fits(*chain.sum) && fits(*chain.scaled) && (!overlap(*chain.sum, *chain.scaled) || has_no_sum(chain));
+}
+
+/// The product with one column that makes what is reduced, if a call may begin with it: nothing that runs lies between
+/// them, and something that does, before it, from node `begin` on.
+const Tensor* product_before(const Chain& chain, const Graph& graph, int begin, const Readers& readers,
+                             const collectives::FusedLimits& limits) {
+  const Tensor& product = behind_views(chain.in());
+  if (product.is_leaf() || product.op != Op::kMulMat || product.id <= begin || !readers.is_read_once(product))
+    return {};
+  for (int i = product.id + 1; i < chain.reduced->id; ++i) {
+    const Tensor& node = *graph.nodes()[static_cast<size_t>(i)];
+    if (!is_view(node.op) && !node.empty()) return {};
+  }
+  const Tensor &a = *product.src[0], &b = *product.src[1];
+  const bool is_column = product.rows() == 1 && is_dense(product) && b.rows() == 1 && is_dense(b);
+  const bool is_known = limits.may_begin_with(a.dtype) && a.rows() == a.shape[1] && a.storage()->role == Role::kWeight;
+  return is_column && is_known ? &product : nullptr;
 }
 
 FusedNorm call_of(const Chain& chain, const char* what) {
   const auto floats = [](const Tensor& tensor) { return reinterpret_cast<float*>(tensor.data); };
-  const Tensor& product = *chain.product;
+  const Tensor& scaled = *chain.scaled;
   return {floats(chain.in()),
           floats(chain.residual()),
           floats(chain.weight()),
           has_no_sum(chain) ? nullptr : floats(*chain.sum),
-          floats(product),
-          product.shape[0],
-          product.rows(),
+          floats(scaled),
+          scaled.shape[0],
+          scaled.rows(),
           std::get<NormParams>(chain.norm->params).eps,
           what};
 }
@@ -95,8 +112,8 @@ struct Form {
   int64_t row, rows;
   float epsilon;
   explicit Form(const Chain& chain)
-      : row(chain.product->shape[0]),
-        rows(chain.product->rows()),
+      : row(chain.scaled->shape[0]),
+        rows(chain.scaled->rows()),
         epsilon(std::get<NormParams>(chain.norm->params).eps) {}
   bool operator==(const Form&) const = default;
 };
@@ -119,14 +136,31 @@ class Joining {
       const Form form(*chain);
       if (!first) first = form;
       if (*first != form || !limits_.allow(form.row, form.rows)) return;
-      ends.push_back(chain->product->id + 1);
+      ends.push_back(chain->scaled->id + 1);
     }
     for (size_t rank = 0; rank < ends.size(); ++rank) {
       step.ranges[rank].end = next.ranges[rank].begin = ends[rank];
     }
+    if (first->rows == 1) join_product(i);
   }
 
  private:
+  /// The product before step i, on every rank or none.
+  void join_product(size_t i) {
+    if (i == 0 || lowered_.steps[i - 1].kind != StepKind::kCompute || begins_segment(i)) return;
+    Step &before = lowered_.steps[i - 1], &step = lowered_.steps[i];
+    std::vector<int> begins;
+    for (size_t rank = 0; rank < readers_.size(); ++rank) {
+      const Graph& graph = *lowered_.locals[rank].graph;
+      const auto chain = chain_at(graph, step.ranges[rank].begin, step.ranges[rank].end);
+      const Tensor* product = product_before(*chain, graph, before.ranges[rank].begin, readers_[rank], limits_);
+      if (product == nullptr) return;
+      begins.push_back(product->id);
+    }
+    for (size_t rank = 0; rank < begins.size(); ++rank) {
+      before.ranges[rank].end = step.ranges[rank].begin = begins[rank];
+    }
+  }
   bool begins_segment(size_t step) const {
     const auto& segments = lowered_.segments;
     return std::find(segments.begin(), segments.end(), static_cast<int>(step)) != segments.end();
@@ -152,9 +186,14 @@ bool is_joined(const Step& step) {
 }
 
 FusedNorm joined_norm(const Graph& graph, const NodeRange& range, const char* what) {
-  const auto chain = chain_at(graph, range.begin, range.end);
+  const auto nodes = graph.nodes();
+  int collective = range.begin;
+  while (!is_collective(nodes[static_cast<size_t>(collective)]->op)) ++collective;
+  const auto chain = chain_at(graph, collective, range.end);
   check(chain.has_value() && is_placed_well(*chain), "the nodes of {} cannot run as one", what);
-  return call_of(*chain, what);
+  FusedNorm call = call_of(*chain, what);
+  if (collective > range.begin) call.product = nodes[static_cast<size_t>(range.begin)];
+  return call;
 }
 
 }  // namespace shoal::meta

@@ -12,7 +12,7 @@ enum class StepKind : uint8_t { kCompute, kCollective };
 
 struct Step {
   StepKind kind = StepKind::kCompute;
-  /// Per rank: nodes of its local graph. A collective is one node, and those that are done with it (joined_norm.h).
+  /// Per rank: nodes of its local graph. A collective is one node, among those that are done with it (joined_norm.h).
   std::vector<NodeRange> ranges;
   Collective collective = Collective::kAllReduce;  ///< kCollective only
   std::string tensor;                              ///< the global tensor it is for

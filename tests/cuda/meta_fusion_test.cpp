@@ -27,11 +27,14 @@ struct Queued {
   int calls = 0, fused = 0;
 };
 
-/// The communicator of CUDA devices, counted; `may_fuse` = false: it says that it cannot.
+/// What the communicator says that it can do in one call.
+enum class Fuse { kNothing, kNorms, kAll };
+
+/// The communicator of CUDA devices, counted.
 class Counted final : public Communicator {
  public:
-  Counted(std::unique_ptr<Communicator> inner, Queued& queued, bool may_fuse)
-      : inner_(std::move(inner)), queued_(queued), may_fuse_(may_fuse) {}
+  Counted(std::unique_ptr<Communicator> inner, Queued& queued, Fuse fuse)
+      : inner_(std::move(inner)), queued_(queued), fuse_(fuse) {}
   std::string_view name() const override { return inner_->name(); }
   int size() const override { return inner_->size(); }
   void enqueue(int rank, const Call& call) override {
@@ -39,7 +42,10 @@ class Counted final : public Communicator {
     inner_->enqueue(rank, call);
   }
   collectives::FusedLimits fused_limits() const override {
-    return may_fuse_ ? inner_->fused_limits() : collectives::FusedLimits();
+    if (fuse_ == Fuse::kNothing) return {};
+    collectives::FusedLimits limits = inner_->fused_limits();
+    if (fuse_ == Fuse::kNorms) limits.products = 0;
+    return limits;
   }
   void enqueue_fused(int rank, const FusedNorm& norm) override {
     ++queued_.fused;
@@ -53,23 +59,23 @@ class Counted final : public Communicator {
  private:
   const std::unique_ptr<Communicator> inner_;
   Queued& queued_;
-  const bool may_fuse_;
+  const Fuse fuse_;
 };
 
 /// Devices as one: virtual ones of one GPU, with NCCL GPUs.
 class MetaMesh {
  public:
-  explicit MetaMesh(int ranks, bool may_fuse = true, const std::string& comm = "auto")
-      : MetaMesh(ranks, test::norm_layouts(ranks), may_fuse, comm) {}
-  MetaMesh(int ranks, test::Layouts layouts, bool may_fuse = true, const std::string& comm = "auto")
+  explicit MetaMesh(int ranks, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
+      : MetaMesh(ranks, test::norm_layouts(ranks), fuse, comm) {}
+  MetaMesh(int ranks, test::Layouts layouts, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
       : processors_("SHOAL_EMULATED_PROCESSORS", "132"),
         gpus_("SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)),
         parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)),
         nccl_("SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so") {
     meta::MetaOptions options;
     options.comm = comm;
-    options.communicator = [this, may_fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
-      return std::make_unique<Counted>(collectives::cuda::make_cuda_communicator(backends, wanted), queued, may_fuse);
+    options.communicator = [this, fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
+      return std::make_unique<Counted>(collectives::cuda::make_cuda_communicator(backends, wanted), queued, fuse);
     };
     const auto all = family_.devices();
     device =
@@ -128,7 +134,7 @@ class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {
 
 TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
   const auto [ranks, tokens] = GetParam();
-  MetaMesh fusing(ranks), plain(ranks, false);
+  MetaMesh fusing(ranks), plain(ranks, Fuse::kNothing);
   test::Loaded loaded(test::norm_graph(tokens, kAll), *fusing.device);
   test::Loaded reference(test::norm_graph(tokens, kAll), *plain.device);
   const auto plan = fusing.backend->create_plan(loaded.graph);
@@ -159,29 +165,47 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
                            return fmt::format("{}_ranks_{}_tokens", std::get<0>(info.param), std::get<1>(info.param));
                          });
 
+ptrdiff_t launches_of(Fuse fuse, int64_t tokens) {
+  MetaMesh mesh(2, fuse);
+  test::Loaded loaded(test::norm_graph(tokens), *mesh.device);
+  const auto plan = mesh.backend->create_plan(loaded.graph);
+  loaded.fill_inputs();
+  emulator::record_calls();
+  run(*mesh.backend, *plan);
+  const auto calls = emulator::take_calls();
+  return std::count(calls.begin(), calls.end(), "cudaLaunchKernel");
+}
+
+// Without it: the product, all_reduce, and the sum with its norm, which one device joins; two of each on two ranks.
 TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
-  std::vector<ptrdiff_t> launches;
-  for (bool may_fuse : {true, false}) {
-    MetaMesh mesh(2, may_fuse);
-    test::Loaded loaded(test::norm_graph(1), *mesh.device);
-    const auto plan = mesh.backend->create_plan(loaded.graph);
-    loaded.fill_inputs();
-    emulator::record_calls();
-    run(*mesh.backend, *plan);
-    const auto calls = emulator::take_calls();
-    launches.push_back(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
+  const ptrdiff_t launches = launches_of(Fuse::kNothing, 1);
+  EXPECT_EQ(launches - launches_of(Fuse::kNorms, 1), 4);
+  EXPECT_EQ(launches - launches_of(Fuse::kAll, 1), 8);
+  EXPECT_EQ(launches_of(Fuse::kNothing, 2) - launches_of(Fuse::kAll, 2), 4) << "of several rows products stay apart";
+}
+
+TEST(CudaMetaFusionOnce, AProductInFrontChangesNoBit) {
+  for (const int ranks : {2, 3}) {
+    MetaMesh all(ranks), norms(ranks, Fuse::kNorms);
+    test::Loaded loaded(test::norm_graph(1, kAll), *all.device), reference(test::norm_graph(1, kAll), *norms.device);
+    const auto plan = all.backend->create_plan(loaded.graph);
+    const auto reference_plan = norms.backend->create_plan(reference.graph);
+    const auto text = [](const GraphPlan& one) { return meta::steps_text(meta::plan_of(one)); };
+    EXPECT_THAT(text(*plan), testing::HasSubstr("with mul_mat, add"));
+    EXPECT_THAT(text(*reference_plan), testing::Not(testing::HasSubstr("mul_mat")));
+    for (uint64_t i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
+      EXPECT_EQ(outputs(loaded, *all.backend, *plan, i), outputs(reference, *norms.backend, *reference_plan, i));
+    }
   }
-  // Without it: all_reduce, and the sum with its norm, which one device joins; two of each on two ranks.
-  EXPECT_EQ(launches[1] - launches[0], 4);
 }
 
 TEST(CudaMetaFusionOnce, ADecoderHasIt) {
-  MetaMesh fusing(2, test::llama_layouts({3, 1})), plain(2, test::llama_layouts({3, 1}), false);
+  MetaMesh fusing(2, test::llama_layouts({3, 1})), plain(2, test::llama_layouts({3, 1}), Fuse::kNothing);
   test::Loaded loaded(test::llama_graph(1), *fusing.device), reference(test::llama_graph(1), *plain.device);
   const auto plan = fusing.backend->create_plan(loaded.graph);
   const auto reference_plan = plain.backend->create_plan(reference.graph);
   EXPECT_THAT(meta::steps_text(meta::plan_of(*plan)),
-              testing::HasSubstr("attn_out  f32 x 32  128 bytes  with add, rms_norm, mul"));
+              testing::HasSubstr("attn_out  f32 x 32  128 bytes  with mul_mat, add, rms_norm, mul"));
   EXPECT_EQ(joined(*plan), 1) << "behind the feed-forward rows are chosen first";
   expect_close(outputs(loaded, *fusing.backend, *plan, 1)[0], outputs(reference, *plain.backend, *reference_plan, 1)[0],
                "logits");
@@ -202,7 +226,7 @@ TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
 
 TEST(CudaMetaFusionOnce, IsNotUsedWhereAValueInBetweenIsRead) {
   for (const char* more : {"output %n\n", "output %n2\n"}) {
-    MetaMesh fusing(2), plain(2, false);
+    MetaMesh fusing(2), plain(2, Fuse::kNothing);
     const std::string text = test::norm_graph(2, more + kAll);
     test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
     const auto plan = fusing.backend->create_plan(loaded.graph);
@@ -216,7 +240,7 @@ TEST(CudaMetaFusionOnce, IsNotUsedWhereAValueInBetweenIsRead) {
 }
 
 TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
-  MetaMesh fusing(2), plain(2, false);
+  MetaMesh fusing(2), plain(2, Fuse::kNothing);
   const std::string text = test::norm_graph(2, kAll);
   test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
   const auto find = [](const Graph& graph) -> const Tensor* {
@@ -240,14 +264,14 @@ TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
 }
 
 TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
-  MetaMesh peers(2, true, "p2p");
+  MetaMesh peers(2, Fuse::kAll, "p2p");
   const std::string text = test::norm_graph(2, kAll);
   test::Loaded direct(text, *peers.device);
   const auto fused = peers.backend->create_plan(direct.graph);
   EXPECT_EQ(joined(*fused), 2);
   const auto expected = outputs(direct, *peers.backend, *fused, 1);
   for (const char* comm : {"staged", "nccl"}) {
-    MetaMesh other(2, true, comm);
+    MetaMesh other(2, Fuse::kAll, comm);
     test::Loaded loaded(text, *other.device);
     const auto plan = other.backend->create_plan(loaded.graph);
     EXPECT_EQ(joined(*plan), 0) << comm;

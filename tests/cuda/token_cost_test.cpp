@@ -73,26 +73,42 @@ TEST_P(TokenCost, WithCandidates) {
   EXPECT_EQ(calls.at("cudaMemcpyAsync"), 2) << "tokens and their logits, both of one rank";
   EXPECT_EQ(calls.at("cudaStreamSynchronize"), ranks());
 }
-/// Kernels of a token, which the first run of a plan launches one by one: eight of each layer (norm; q, k and v; rope and
-/// writes to the cache; attention; output and residual; norm; gate and up; down and residual), and besides the embedding,
-/// the rows of the last token, the last norm and the head.
-TEST(TokenKernels, EightOfALayer) {
+/// Kernels of a token, which the first run of a plan launches one by one, of all devices together; and layers.
+std::pair<int, int> kernels_and_layers(const std::string& file, int parts) {
   const test::Environment processors("SHOAL_EMULATED_PROCESSORS", "132");
+  const test::Environment devices_of_gpu("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(parts));
   const CudaFamily family(function);
   const auto devices = family.devices();
+  const auto model = models::open_model(test::model_file(file));
+  const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
+  models::load_weights(*model, placement);
+  models::Session session(*model, placement, placement.init(), {.context = 64});
+  session.evaluate(std::array{1});
+  session.logits();
+  emulator::record_calls();
+  session.evaluate(std::array{527});
+  session.logits();
+  const auto calls = emulator::take_calls();
+  return {static_cast<int>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel")),
+          static_cast<int>(model->hparams.layers)};
+}
+
+/// Norm; q, k and v; rope and writes to the cache; attention; output and residual; norm; gate and up; down and
+/// residual. Besides the embedding, the rows of the last token, the last norm and the head.
+TEST(TokenKernels, EightOfALayer) {
   for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
-    const auto model = models::open_model(test::model_file(file));
-    const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
-    models::load_weights(*model, placement);
-    models::Session session(*model, placement, placement.init(), {.context = 64});
-    session.evaluate(std::array{1});
-    session.logits();
-    emulator::record_calls();
-    session.evaluate(std::array{527});
-    session.logits();
-    const auto calls = emulator::take_calls();
-    const auto kernels = std::count(calls.begin(), calls.end(), "cudaLaunchKernel");
-    EXPECT_EQ(kernels, 8 * model->hparams.layers + 4) << file;
+    const auto [kernels, layers] = kernels_and_layers(file, 1);
+    EXPECT_EQ(kernels, 8 * layers + 4) << file;
+  }
+}
+
+/// Of several devices each has q, k and v; rope and writes; attention; output with all_reduce, residual and norm; gate
+/// and up; down with the same. Besides the embedding and the first norm, and in the last layer down, all_reduce, the
+/// rows of the last token of sum and residual, and the norm apart; and the head.
+TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
+  for (const int ranks : {2, 3}) {
+    const auto [kernels, layers] = kernels_and_layers("tiny-kjv-5m-q8_0.gguf", ranks);
+    EXPECT_EQ(kernels, ranks * (6 * layers + 7)) << ranks;
   }
 }
 /// What a session fetches is the same in memory that is not pinned.

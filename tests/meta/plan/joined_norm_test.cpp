@@ -23,6 +23,7 @@ struct PlacedOptions {
   const char* shown = nullptr;  ///< a node
   test::Layouts layouts = test::norm_layouts(2);
   int64_t rows = 1000;  ///< that the communicator fuses at most
+  std::vector<DType> products = {};
 };
 
 /// A plan whose tensors all have addresses of their own, where there is no memory. Node i of a rank lies at
@@ -37,6 +38,9 @@ struct Placed {
     const std::vector<Device*> devices(2, &Registry::instance().device("NULL0"));
     PlanContext context{[&](const Tensor& tensor) { return store.find(tensor); }};
     context.communicator.fused = {8192, options.rows, 1 << 20};
+    for (const DType weights : options.products) {
+      context.communicator.fused.products |= uint64_t{1} << static_cast<int>(weights);
+    }
     PlanOptions plan_options{.cuts = options.cuts};
     if (options.shown != nullptr) plan_options.shown.push_back(graph.find(options.shown));
     plan = make_plan(whole(graph), context, devices, plan_options);
@@ -73,6 +77,14 @@ struct Placed {
     std::vector<std::string> found;
     for (const Step& step : plan.steps) {
       if (is_joined(step)) found.push_back(step.tensor);
+    }
+    return found;
+  }
+  /// Those whose product, too.
+  std::vector<std::string> with_product() const {
+    std::vector<std::string> found;
+    for (size_t step = 0; step < plan.steps.size(); ++step) {
+      if (is_joined(plan.steps[step]) && call(step, 1).product != nullptr) found.push_back(plan.steps[step].tensor);
     }
     return found;
   }
@@ -135,6 +147,67 @@ TEST(JoinedNorm, TheCallHasWhatTheNodesHave) {
   EXPECT_EQ(second.weight, at("scale"));
   EXPECT_EQ(second.sum, at("r2"));
   EXPECT_EQ(second.normed, at("m2"));
+}
+
+TEST(JoinedNorm, ACallMayBeginWithTheProductOfOneRow) {
+  Placed placed(test::norm_graph(1), {.products = {DType::kF32}});
+  EXPECT_EQ(placed.with_product(), kBoth);
+  EXPECT_EQ(steps_text(placed.plan), R"(steps (nodes of the local graphs)
+     0  compute         dev0: 0, dev1: 0
+     1  all_reduce      y  f32 x 64  256 bytes  with mul_mat, add, rms_norm, mul
+     2  compute         dev0: 6, dev1: 6
+     3  all_reduce      y2  f32 x 64  256 bytes  with mul_mat, add, rms_norm, mul
+     4  compute         dev0: 12, dev1: 12
+)");
+  EXPECT_EQ(placed.call(1, 1).product, &placed.local(1, "y"));
+  EXPECT_EQ(placed.call(3, 0).product, &placed.local(0, "y2"));
+  EXPECT_EQ(placed.call(3, 0).residual, reinterpret_cast<const float*>(placed.local(0, "r").data));
+  const RankPlan& rank = placed.plan.ranks[1];
+  ASSERT_EQ(rank.fused.size(), 2u);
+  EXPECT_EQ(rank.fused[0].begin, placed.local(1, "y").id) << "what the product reads stays until all is done";
+}
+
+TEST(JoinedNorm, OtherProductsStayApart) {
+  const auto with_product = [](const std::string& text, PlacedOptions options = {}) {
+    options.products = {DType::kF32};
+    return Placed(text, options).with_product();
+  };
+  EXPECT_EQ(with_product(test::norm_graph(2)), kNone) << "of several rows";
+  EXPECT_EQ(Placed(test::norm_graph(1), {.products = {DType::kF16, DType::kQ4_K}}).with_product(), kNone)
+      << "weights that the communicator does not know";
+  EXPECT_EQ(Placed(test::norm_graph(1)).with_product(), kNone);
+  EXPECT_EQ(with_product(test::norm_graph(1), {.rows = 0}), kNone) << "it fuses nothing";
+  EXPECT_EQ(with_product(test::norm_graph(1), {.cuts = {1}}), kSecond) << "a cut before it: the step has nothing else";
+  EXPECT_EQ(with_product(test::norm_graph(1), {.cuts = {2}}), kSecond) << "behind it";
+  const auto with_late = [&](const std::string& late) {
+    std::string text = test::norm_graph(1);
+    const std::string product = "%y = mul_mat(%down, %h)\n";
+    return text.replace(text.find(product), product.size(), product + late);
+  };
+  EXPECT_EQ(with_product(with_late("%v = unary(%x) {kind=silu}\noutput %v\n")), kSecond) << "something runs in between";
+  EXPECT_EQ(with_product(with_late("%v = reshape(%x) {shape=[32,2,1,1]}\n")), kBoth) << "a view does not";
+}
+
+/// As with memory for the nodes of a call.
+TEST(JoinedNorm, MemoryIsPlannedForProductsToo) {
+  Placed placed(test::norm_graph(1), {.products = {DType::kF32}});
+  for (RankPlan& rank : placed.plan.ranks) {
+    MemoryPlanOptions options;
+    options.alignment = 4;
+    options.fused = rank.fused;
+    const MemoryPlan memory = plan_memory(whole(*rank.graph), options);
+    for (const auto& [name, column] : {std::pair{"m", "h"}, {"r", "h"}, {"m2", "h2"}, {"r2", "h2"}}) {
+      const auto place = [&](const char* tensor) {
+        for (const Tensor* node : rank.graph->nodes()) {
+          if (node->name == tensor) return memory.tensors.at(node);
+        }
+        throw std::runtime_error(tensor);
+      };
+      const Placement result = place(name), source = place(column);
+      EXPECT_TRUE(result.offset + result.size <= source.offset || source.offset + source.size <= result.offset)
+          << name << " lies on the column of the product";
+    }
+  }
 }
 
 TEST(JoinedNorm, ValuesThatOthersReadAreNotLeftOut) {
