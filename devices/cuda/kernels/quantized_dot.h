@@ -154,7 +154,7 @@ struct Format32 {
   static constexpr bool kFive = Block::kBits == 5;
   static constexpr bool kEight = Block::kBits == 8;
   static constexpr int kGroups = 2;
-  static constexpr bool kWide = false;
+  static constexpr bool kWide = quants::kHasLevels<Block>;  ///< wants more registers than others
   static constexpr int kOffset = -Block::kOffset;
   static constexpr bool kHasSum = Block::kAdds;
   static constexpr int kBlockBytes = sizeof(Block);
@@ -220,7 +220,7 @@ struct FormatK32 {
   using Block = typename Quantized<kType>::Block;
   static constexpr bool kFive = kType == DType::kQ5_K;
   static constexpr int kGroups = 2;
-  static constexpr bool kWide = kFive;  ///< wants more registers than others
+  static constexpr bool kWide = kFive;
   static constexpr int kOffset = 0;
   static constexpr bool kHasSum = true;
   static constexpr int kBlockBytes = sizeof(Block);
@@ -360,7 +360,7 @@ struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
 struct FormatIQ4XS {
   using Block = quants::BlockIQ4_XS;
   static constexpr int kGroups = 2;
-  static constexpr bool kWide = false;
+  static constexpr bool kWide = true;
   static constexpr int kOffset = 0;
   static constexpr bool kHasSum = false;
   static constexpr int kBlockBytes = sizeof(Block);
