@@ -315,15 +315,17 @@ __global__ void integers(uint32_t* out) {
   out[7] = static_cast<uint32_t>(__clz(1) * 100 + __ffs(8) * 10 + __popc(7));
   out[8] = static_cast<uint32_t>(__float2int_rn(2.5f) * 100 + __float2int_rn(3.5f) * 10 + __float2int_rz(-1.9f));
   out[9] = static_cast<uint32_t>(min(-1, 5) + max(2u, 3u));
+  out[10] = static_cast<uint32_t>(dot_unsigned(0x01ff7f80, 0x02037f80, 10));
 }
 
 TEST(Emulator, IntegerInstructions) {
   const CudaStream stream;
-  const CudaArray<uint32_t> out(size_t{10});
+  const CudaArray<uint32_t> out(size_t{11});
   launch(stream, integers, dim3(1), dim3(1), 0, out.data());
   stream.synchronize();
   EXPECT_EQ(out.get(), (std::vector<uint32_t>{10 + 2 - 3 + 127 * 127 + 128 * 128, 0x77552200, 0xff00ffff, 0x23456788,
-                                              0x78800000, 0xff000102, 0x80ffff80, 3100 + 40 + 3, 200 + 40 - 1, 2}));
+                                              0x78800000, 0xff000102, 0x80ffff80, 3100 + 40 + 3, 200 + 40 - 1, 2,
+                                              static_cast<uint32_t>(10 + 2 + 255 * 3 + 127 * 127 - 128 * 128)}));
 }
 
 __global__ void half_at_barrier() {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "devices/cuda/kernels/early_start.h"
@@ -60,13 +61,22 @@ __device__ inline uint64_t now_ns() {
   return ns;
 }
 
-/// The same 32-bit value, which stays in a register from here on: left alone, compilers compute what depends on the
-/// thread's number again wherever it is used.
+/// The same value of 32 bits, or pointer, which stays in a register from here on: left alone, compilers compute what
+/// depends on the thread's number again wherever it is used.
 template <class T>
 __device__ inline T kept(T value) {
-  static_assert(sizeof(T) == 4);
-  asm volatile("" : "+r"(value));
+  static_assert(sizeof(T) == 4 || std::is_pointer_v<T>);
+  if constexpr (std::is_pointer_v<T>) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
   return value;
+}
+/// __dp4a of bytes without and bytes with a sign.
+__device__ inline int dot_unsigned(uint32_t a, int b, int sum) {
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+  return sum;
 }
 /// A place in shared memory, in one register.
 class SharedPlace {

@@ -30,7 +30,8 @@ constexpr int column_step_bytes(int groups) {
   return kStepValueBytes + 256 * groups;
 }
 
-/// A unit of weights in registers: four words for each chunk. `m` is not used where the format has an offset.
+/// A unit of weights in registers: four words for each chunk. `m` is not used where the format has an offset. Codes
+/// stay where they are in their bytes where they can, 2^log2_of(i) times as large in word i: sums are shifted instead.
 template <int kGroups>
 struct Unit {
   uint32_t q[16];
@@ -53,7 +54,7 @@ __device__ inline void put_words(uint32_t* to, uint4 from) {
 }
 
 template <int kGroups>
-__device__ inline void load_column(const uint4* step, int lane, ColumnUnit<kGroups>& x) {
+__device__ inline void load_column(const uint4* step, unsigned lane, ColumnUnit<kGroups>& x) {
   const uint4* vectors = step + lane;
 #pragma unroll
   for (int i = 0; i < 4; ++i) put_words(x.v + 4 * i, load_as<uint4>(vectors + 32 * i));
@@ -67,20 +68,24 @@ __device__ inline void load_column(const uint4* step, int lane, ColumnUnit<kGrou
   }
 }
 
-/// Sum of the products of a unit; kOffset as above, kHasSum = false where m is zero.
-template <int kOffset, bool kHasSum, int kGroups>
+/// Sum of the products of a unit of this format.
+template <class Format, int kGroups>
 __device__ inline float dot_unit(const Unit<kGroups>& a, const ColumnUnit<kGroups>& x) {
   constexpr int kWords = 16 / kGroups;
   float total = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    int dot = kOffset ? kOffset * x.sum[g] : 0;
+    const int first = g * kWords;
+    int dot = 0;
 #pragma unroll
-    for (int i = g * kWords; i < (g + 1) * kWords; ++i) {
-      dot = __dp4a(static_cast<int>(a.q[i]), static_cast<int>(x.v[i]), dot);
+    for (int i = first + kWords - 1; i >= first; --i) {
+      dot = Format::kUnsigned ? dot_unsigned(a.q[i], static_cast<int>(x.v[i]), dot)
+                              : __dp4a(static_cast<int>(a.q[i]), static_cast<int>(x.v[i]), dot);
+      dot >>= Format::log2_of(i) - (i > first ? Format::log2_of(i - 1) : 0);
     }
+    if (Format::kOffset) dot += Format::kOffset * x.sum[g];
     float part = a.d[g] * static_cast<float>(dot);
-    if (kHasSum && !kOffset) part = fmaf(a.m[g], static_cast<float>(x.sum[g]), part);
+    if (Format::kHasSum && !Format::kOffset) part = fmaf(a.m[g], static_cast<float>(x.sum[g]), part);
     total = fmaf(x.scale[g], part, total);
   }
   return total;
@@ -89,17 +94,17 @@ __device__ inline float dot_unit(const Unit<kGroups>& a, const ColumnUnit<kGroup
 /// Bytes of a step in shared memory: `words` is aligned to 16, the step starts `offset` bytes later.
 struct StepBytes {
   const uint32_t* words;
-  int offset;
+  unsigned offset;
 
-  __device__ uint32_t byte(int at) const { return reinterpret_cast<const uint8_t*>(words)[offset + at]; }
-  __device__ uint32_t half(int at) const {
+  __device__ uint32_t byte(unsigned at) const { return reinterpret_cast<const uint8_t*>(words)[offset + at]; }
+  __device__ uint32_t half(unsigned at) const {
     return load_as<uint16_t>(reinterpret_cast<const uint8_t*>(words) + offset + at);
   }
   /// kCount words from byte `at` on, by loads of kBytes, to which they are aligned. kBytes = 1: at any byte, read as
   /// words and shifted into place; up to four bytes behind them are read, too.
   template <int kBytes, int kCount>
-  __device__ void load(int at, uint32_t (&to)[kCount]) const {
-    const int first = offset + at;
+  __device__ void load(unsigned at, uint32_t (&to)[kCount]) const {
+    const unsigned first = offset + at;
     if constexpr (kBytes == 16) {
       static_assert(kCount % 4 == 0);
       const auto* from = reinterpret_cast<const uint4*>(words) + first / 16;
@@ -119,7 +124,7 @@ struct StepBytes {
       for (int i = 0; i < kCount; ++i) to[i] = load_as<uint32_t>(words + first / 4 + i);
     } else {
       const uint32_t* from = words + (first >> 2);
-      const int shift = (first & 3) * 8;
+      const unsigned shift = (first & 3) * 8;
       uint32_t low = load_as<uint32_t>(from);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -131,7 +136,18 @@ struct StepBytes {
   }
 };
 
-inline constexpr uint32_t kNibbles = 0x0f0f0f0f, kCrumbs = 0x03030303, kBits = 0x01010101;
+/// Where a lane's unit is in a step: bytes to its block, and which quarter of it, where a block has four units.
+struct UnitPlace {
+  unsigned block, quarter;
+
+  template <class Format>
+  static __device__ UnitPlace of(unsigned lane) {
+    constexpr unsigned kUnits = Format::kUnitsOfBlock;
+    return {kept(lane / kUnits * Format::kUnitBytes), kUnits > 1 ? kept(lane % kUnits) : 0};
+  }
+};
+
+inline constexpr uint32_t kNibbles = 0x0f0f0f0f, kHighNibbles = 0xf0f0f0f0, kCrumbs = 0x03030303, kBits = 0x01010101;
 
 /// The word from byte kAt of `words` on.
 template <int kAt, int kCount>
@@ -158,13 +174,17 @@ struct Format32 {
   static constexpr int kOffset = -Block::kOffset;
   static constexpr bool kHasSum = Block::kAdds;
   static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kUnitBytes = 2 * kBlockBytes, kUnitsOfBlock = 1;
   static constexpr int kStepBytes = kStepElements / 32 * kBlockBytes;
   static constexpr int kAlignment = 2 * kBlockBytes % 16 == 0  ? 16
                                     : 2 * kBlockBytes % 8 == 0 ? 8
                                     : 2 * kBlockBytes % 4 == 0 ? 4
                                                                : 1;
   static constexpr bool kHasShifted = true;
+  static constexpr bool kUnsigned = !kFive && !kEight && !quants::kHasLevels<Block>;
   static constexpr int kScaleBytes = sizeof(Block::scale);
+
+  static constexpr int log2_of(int word) { return kUnsigned && word % 8 >= 4 ? 4 : 0; }
 
   template <int kHalf, int kCount>
   static __device__ void decode_block(const uint32_t (&words)[kCount], Unit<2>& unit) {
@@ -185,7 +205,7 @@ struct Format32 {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         q[i] = codes[i] & kNibbles;
-        q[4 + i] = codes[i] >> 4 & kNibbles;
+        q[4 + i] = kUnsigned ? codes[i] & kHighNibbles : codes[i] >> 4 & kNibbles;
       }
       if constexpr (quants::kHasLevels<Block>) {
 #pragma unroll
@@ -205,9 +225,9 @@ struct Format32 {
 
   /// kShifted: the row need not lie on a boundary of kAlignment, and `blocks` of the unit may be one.
   template <bool kShifted>
-  static __device__ void decode(StepBytes step, int lane, int blocks, Unit<2>& unit) {
+  static __device__ void decode(StepBytes step, UnitPlace at, int blocks, Unit<2>& unit) {
     uint32_t words[(2 * kBlockBytes + 3) / 4];
-    step.load<kShifted ? 1 : kAlignment>(2 * kBlockBytes * lane, words);
+    step.load<kShifted ? 1 : kAlignment>(at.block, words);
     decode_block<0>(words, unit);
     decode_block<1>(words, unit);
     if (kShifted && blocks == 1) unit.d[1] = unit.m[1] = 0;
@@ -224,16 +244,20 @@ struct FormatK32 {
   static constexpr int kOffset = 0;
   static constexpr bool kHasSum = true;
   static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
   static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
   static constexpr int kAlignment = 16;
   static constexpr bool kHasShifted = true;
+  static constexpr bool kUnsigned = true;
 
-  static __device__ void scales(const uint32_t (&header)[4], int quarter, Unit<2>& unit) {
+  static constexpr int log2_of(int word) { return !kFive && word >= 8 ? 4 : 0; }
+
+  static __device__ void scales(const uint32_t (&header)[4], unsigned quarter, Unit<2>& unit) {
     const uint32_t s = header[1], m = header[2], both = header[3];
     const bool low = quarter < 2;
     const uint32_t all_s = low ? s & 0x3f3f3f3f : (both & kNibbles) | (s >> 2 & 0x30303030);
     const uint32_t all_m = low ? m & 0x3f3f3f3f : (both >> 4 & kNibbles) | (m >> 2 & 0x30303030);
-    const int shift = quarter % 2 * 16;
+    const unsigned shift = quarter % 2 * 16;
     const float factor = half_at<0>(header), min_factor = -half_at<2>(header);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
@@ -243,9 +267,9 @@ struct FormatK32 {
   }
 
   template <bool kShifted>
-  static __device__ void decode(StepBytes step, int lane, int, Unit<2>& unit) {
+  static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<2>& unit) {
     constexpr int kLoad = kShifted ? 1 : 16;
-    const int block = lane / 4 * kBlockBytes, quarter = lane % 4;
+    const unsigned block = at.block, quarter = at.quarter;
     uint32_t header[4], codes[8];
     step.load<kLoad>(block, header);
     step.load<kLoad>(block + (kFive ? 48 : 16) + 32 * quarter, codes);
@@ -253,7 +277,7 @@ struct FormatK32 {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       unit.q[i] = codes[i] & kNibbles;
-      unit.q[8 + i] = codes[i] >> 4 & kNibbles;
+      unit.q[8 + i] = kFive ? codes[i] >> 4 & kNibbles : codes[i] & kHighNibbles;
     }
     if constexpr (kFive) {
       uint32_t high[8];
@@ -277,17 +301,23 @@ struct FormatK16 {
   static constexpr int kOffset = kOffsetOfCodes;
   static constexpr bool kHasSum = true;
   static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
   static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
+  static constexpr bool kUnsigned = true;
+
+  static constexpr int log2_of(int) { return 0; }
 };
 
 struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
   static constexpr int kAlignment = 4;
   static constexpr bool kHasShifted = true;
 
+  static constexpr int log2_of(int word) { return word / 4 * 2; }
+
   template <bool kShifted>
-  static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
+  static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
     constexpr int kLoad = kShifted ? 1 : 4;
-    const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
+    const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t crumbs[4], scales[2], factors[1];
     step.load<kLoad>(block + 16 + 32 * half + 16 * part, crumbs);
     step.load<kLoad>(block + 8 * half, scales);
@@ -299,7 +329,7 @@ struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
       unit.d[g] = factor * static_cast<float>(packed & 15);
       unit.m[g] = min_factor * static_cast<float>(packed >> 4 & 15);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) unit.q[4 * g + i] = crumbs[i] >> 2 * g & kCrumbs;
+      for (int i = 0; i < 4; ++i) unit.q[4 * g + i] = crumbs[i] & kCrumbs << 2 * g;
     }
   }
 };
@@ -310,8 +340,8 @@ struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
   static constexpr bool kHasShifted = false;
 
   template <bool kShifted>
-  static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
-    const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
+  static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
+    const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t high[4], crumbs[4], scales[3];
     step.load<1>(block + 16 * part, high);
     step.load<1>(block + 32 + 32 * half + 16 * part, crumbs);
@@ -336,8 +366,8 @@ struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
   static constexpr bool kHasShifted = false;
 
   template <bool kShifted>
-  static __device__ void decode(StepBytes step, int lane, int, Unit<4>& unit) {
-    const int block = lane / 4 * kBlockBytes, half = lane / 2 % 2, part = lane % 2;
+  static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
+    const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t first[4], second[4], crumbs[4];
     step.load<1>(block + 64 * half + 16 * part, first);
     step.load<1>(block + 64 * half + 32 + 16 * part, second);
@@ -364,21 +394,25 @@ struct FormatIQ4XS {
   static constexpr int kOffset = 0;
   static constexpr bool kHasSum = false;
   static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
   static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
   static constexpr int kAlignment = 8;
   static constexpr bool kHasShifted = true;
+  static constexpr bool kUnsigned = false;
+
+  static constexpr int log2_of(int) { return 0; }
 
   template <bool kShifted>
-  static __device__ void decode(StepBytes step, int lane, int, Unit<2>& unit) {
+  static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<2>& unit) {
     constexpr int kLoad = kShifted ? 1 : 8;
-    const int block = lane / 4 * kBlockBytes, quarter = lane % 4;
+    const unsigned block = at.block, quarter = at.quarter;
     uint32_t header[2], codes[8];
     step.load<kLoad>(block, header);
     step.load<kLoad>(block + 8 + 32 * quarter, codes);
     const float factor = half_at<0>(header);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
-      const int j = 2 * quarter + g;
+      const unsigned j = 2 * quarter + g;
       const uint32_t scale = (header[1] >> 4 * j & 15) | (header[0] >> (16 + 2 * j) & 3) << 4;
       unit.d[g] = factor * static_cast<float>(static_cast<int>(scale) - 32);
 #pragma unroll

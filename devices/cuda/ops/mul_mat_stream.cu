@@ -87,8 +87,15 @@ Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
   return s;
 }
 
-int64_t blocks_of(const StreamPart& part) {
-  return ceil_div(part.rows, part.block_rows);
+/// Cuts a part in blocks of so many rows, from block `first` on; returns the first behind.
+int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gated) {
+  const int64_t blocks = ceil_div(part.rows, block_rows);
+  part.block_rows = static_cast<int>(block_rows);
+  part.first_block = static_cast<int>(first);
+  part.last_block = static_cast<int>(first + blocks - 1);
+  part.block_items = part.block_rows << gated;
+  part.last_items = static_cast<int>(part.rows - (blocks - 1) * block_rows) << gated;
+  return first + blocks;
 }
 
 /// Deals out `blocks` blocks so that the one with most bytes has as few as can be; returns how many are used.
@@ -109,9 +116,7 @@ unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
   int64_t first = 0;
   for (size_t i = 0; i < count; ++i) {
     StreamPart& part = s.parts[i];
-    part.block_rows = static_cast<int>(ceil_div(part.rows, std::min<int64_t>(of[i], part.rows)));
-    part.first_block = static_cast<int>(first);
-    first += blocks_of(part);
+    first = set_blocks(part, first, ceil_div(part.rows, std::min<int64_t>(of[i], part.rows)), s.gated);
   }
   return static_cast<unsigned>(first);
 }
@@ -127,8 +132,11 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   const int64_t steps = ceil_div(s.k, kernel.step_elements);
   size_t forms[2] = {};
   for (size_t i = 0; i < count; ++i) {
-    const StreamKernel& own = kernel_of(s.parts[i].dtype);
-    s.parts[i].steps = static_cast<int>(steps);
+    StreamPart& part = s.parts[i];
+    const DTypeTraits& type = traits(part.dtype);
+    const StreamKernel& own = kernel_of(part.dtype);
+    const size_t step_bytes = kernel.step_elements / type.block_elems * type.block_bytes;
+    part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
     // Of a form each piece of k has as many bytes in any kernel.
     const int64_t own_steps = ceil_div(steps * kernel.step_elements, own.step_elements);
     size_t& form = forms[own.has_four_groups];
@@ -191,8 +199,7 @@ StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const 
   launch.shared_bytes = shared_bytes(launch.stream, 1, kernel_of(products));
   deal_out(launch.stream, 1, wanted_blocks(launch.stream, gpu.processors));
   StreamPart& part = launch.stream.parts[0];
-  part.block_rows = static_cast<int>(ceil_div(part.block_rows, 4) * 4);
-  launch.blocks = static_cast<unsigned>(blocks_of(part));
+  launch.blocks = static_cast<unsigned>(set_blocks(part, 0, ceil_div(part.block_rows, 4) * 4, 0));
   launch.early = has_constant_weights(product);
   return launch;
 }

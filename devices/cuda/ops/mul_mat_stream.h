@@ -25,18 +25,18 @@ inline constexpr int kStreamParts = 3;
 /// Rows of a block, gated ones twice.
 inline constexpr int kStreamResults = 2048;
 
-/// A matrix, or two that are laid out alike, and its blocks, from first_block to the next part's, each with block_rows
-/// rows, the last one with what is left.
+/// A matrix, or two that are laid out alike, and its blocks from first_block to last_block, each with block_rows rows,
+/// the last one with what is left. Items are rows, gated ones twice.
 struct StreamPart {
   const std::byte* a[2] = {};  ///< gated: gate and up, else twice the matrix
   float* c = nullptr;
-  const float* addend = nullptr;  ///< added to c, or nullptr
-  uint32_t row_stride = 0;        ///< bytes from one row to the next
-  int row_bytes = 0;              ///< of which are the row's
-  int row_step = 0;               ///< bytes from a warp's row to its next
-  int steps = 0;                  ///< of a row
+  const float* addend = nullptr;   ///< added to c, or nullptr
+  uint32_t row_stride = 0;         ///< bytes from one row to the next
+  int row_bytes = 0;               ///< of which are the row's
+  int row_step = 0, row_jump = 0;  ///< bytes from a warp's row to its next, and to there from the row's last step
+  int first_block = INT_MAX, last_block = 0, block_rows = 0;
+  int block_items = 0, last_items = 0;  ///< of a block, and of the last
   int rows = 0;
-  int first_block = INT_MAX, block_rows = 0;
   DType dtype = DType::kF32;
 };
 

@@ -18,6 +18,7 @@ inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 template <DType kType, int kMostUnits = 2>
 struct StreamedBlocks {
   using Format = DotFormat<kType>;
+  using Place = UnitPlace;
   static constexpr bool kTwoFit = 4 * kStreamWarps * Format::kStepBytes <= kMostStreamBytes;
   static constexpr int kUnits = kTwoFit && Format::kGroups == 2 ? kMostUnits : 1;  // as registers allow
   static constexpr int kStepElements = kUnits * cuda::kStepElements;
@@ -27,18 +28,20 @@ struct StreamedBlocks {
   static constexpr bool kFourGroups = kGroups == 4;
   static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
 
-  static __device__ __forceinline__ void add_products(const std::byte* slot, int before, const std::byte* column,
-                                                      unsigned lane, int left, float& sum) {
+  static __device__ __forceinline__ Place place_of(unsigned lane) { return Place::template of<Format>(lane); }
+
+  static __device__ __forceinline__ void add_products(const std::byte* slot, unsigned before, const std::byte* column,
+                                                      unsigned lane, Place at, int left, float& sum) {
     const int first = static_cast<int>(lane) * kUnitElements;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (first + i * cuda::kStepElements >= left) break;
       Unit<kGroups> weights = {};
       const auto* const words = reinterpret_cast<const uint32_t*>(slot + i * Format::kStepBytes);
-      Format::template decode<false>({words, before}, static_cast<int>(lane), 2, weights);
+      Format::template decode<false>({words, before}, at, 2, weights);
       ColumnUnit<kGroups> x;
-      load_column(reinterpret_cast<const uint4*>(column + i * column_step_bytes(kGroups)), static_cast<int>(lane), x);
-      sum += dot_unit<Format::kOffset, Format::kHasSum>(weights, x);
+      load_column(reinterpret_cast<const uint4*>(column + i * column_step_bytes(kGroups)), lane, x);
+      sum += dot_unit<Format>(weights, x);
     }
   }
 };
@@ -47,6 +50,7 @@ struct StreamedBlocks {
 /// place in a vector of weights, four and four, so that lanes read them side by side.
 template <class T>
 struct StreamedFloats {
+  struct Place {};
   static constexpr int kStepBytes = 2048;
   static constexpr int kVectors = kStepBytes / 16;
   static constexpr int kElements = 16 / sizeof(T);  ///< of a vector
@@ -55,8 +59,10 @@ struct StreamedFloats {
   static constexpr bool kFourGroups = false;
   static constexpr int kColumnBytes = kStepElements * static_cast<int>(sizeof(float));
 
-  static __device__ __forceinline__ void add_products(const std::byte* slot, int, const std::byte* column,
-                                                      unsigned lane, int left, float& sum) {
+  static __device__ __forceinline__ Place place_of(unsigned) { return {}; }
+
+  static __device__ __forceinline__ void add_products(const std::byte* slot, unsigned, const std::byte* column,
+                                                      unsigned lane, Place, int left, float& sum) {
     float sums[2] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; i += kWarp) {
@@ -91,17 +97,9 @@ struct StreamRing {
 /// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
 /// may belong to anything, or lie outside of the buffer (devices/cuda/granule.h).
 template <class Weights>
-__device__ __forceinline__ int before_row(uint32_t address) {
-  return StreamRing<Weights>::kAligned ? 0 : static_cast<int>(address % kGranule);
+__device__ __forceinline__ unsigned before_row(uint32_t address) {
+  return StreamRing<Weights>::kAligned ? 0 : address % kGranule;
 }
-
-/// What a warp does: rows of a matrix, and of each the steps share, share + (1 << split_log2), ...
-struct StreamShare {
-  const std::byte* row;  ///< the first
-  uint32_t row_step;     ///< bytes
-  int items;             ///< rows
-  int share;
-};
 
 /// Copies the steps of a warp's rows to its ring, in their order. A lane copies every 32nd vector.
 template <class Weights>
@@ -109,50 +107,49 @@ class StreamCopies {
   using Ring = StreamRing<Weights>;
 
  public:
-  /// `rows` of `steps` steps each, row_step bytes from one row to the next.
-  __device__ __forceinline__ StreamCopies(const std::byte* row, int rows, int steps, int row_step, int row_bytes,
+  /// Of the items first, first + kStreamWarps, ... before `end`; `row`: the lane's place in the first.
+  __device__ __forceinline__ StreamCopies(const StreamPart& part, const std::byte* row, int first, int end,
                                           std::byte* ring, unsigned lane)
       : lane_bytes_(16 * lane),
         to_(ring + lane_bytes_),
-        steps_(steps),
-        row_gap_(row_step - steps * Weights::kStepBytes),
-        row_left_(row_bytes - static_cast<int>(lane_bytes_)),
-        from_(row + lane_bytes_),
-        left_(row_left_),
-        steps_left_(steps),
-        rows_left_(rows) {}
+        end_(end),
+        row_left_(part.row_bytes - static_cast<int>(lane_bytes_)),
+        row_jump_(part.row_jump),
+        from_(row + kBias),
+        item_(first),
+        left_(first < end ? row_left_ : kNone) {}
 
   /// Starts the copy of the next step, if there is one, `slot` bytes into the ring. All lanes.
   __device__ __forceinline__ void next(int slot) {
-    if (rows_left_ > 0) {
-      const int before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
-      const std::byte* const from = from_ - before;
-      const SharedPlace to = to_ + slot;
+    const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
+    const std::byte* const from = from_ - before;
+    const SharedPlace to = to_ + slot;
 #pragma unroll
-      for (int i = 0; i < 16 * Ring::kVectors; i += 16 * kWarp) {
-        const bool in_slot = i + 16 * kWarp <= 16 * Ring::kVectors || lane_bytes_ < 16 * Ring::kVectors - i;
-        if (left_ + before > i && in_slot) copy_async_16(to + i, from + i);
-      }
-      from_ += Weights::kStepBytes;
-      left_ -= Weights::kStepBytes;
-      if (--steps_left_ == 0) {
-        from_ += row_gap_;
-        left_ = row_left_;
-        steps_left_ = steps_;
-        --rows_left_;
-      }
+    for (int i = 0; i < 16 * Ring::kVectors; i += 16 * kWarp) {
+      const bool in_slot = i + 16 * kWarp <= 16 * Ring::kVectors || lane_bytes_ < 16 * Ring::kVectors - i;
+      if (left_ + static_cast<int>(before) > i && in_slot) copy_async_16(to + i, from + (i - kBias));
     }
     copy_async_commit();
+    const bool ends = left_ <= Weights::kStepBytes - static_cast<int>(lane_bytes_);
+    from_ += ends ? row_jump_ : Weights::kStepBytes;
+    left_ -= Weights::kStepBytes;
+    if (ends) {
+      item_ += kStreamWarps;
+      left_ = item_ < end_ ? row_left_ : kNone;
+    }
   }
 
  private:
+  /// Copies reach up to 2048 bytes before and behind an address in registers.
+  static constexpr int kBias = Ring::kAligned && 16 * Ring::kVectors > 2048 ? 1024 : 0;
+  static constexpr int kNone = -static_cast<int>(kGranule);  ///< left of a row when there is none
+
   const unsigned lane_bytes_;
   const SharedPlace to_;
-  const int steps_, row_gap_;
-  const int row_left_;     ///< bytes from the lane's place in a row's first step to the row's end
+  const int end_, row_left_, row_jump_;
   const std::byte* from_;  ///< the lane's place in the next step, as far from a boundary as the row
-  int left_;
-  int steps_left_, rows_left_;
+  int item_;
+  int left_;  ///< bytes of the row from there on
 };
 
 /// A block's shared memory.
@@ -186,8 +183,8 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
                                             const std::byte* columns, const Prepare& prepare, const Finish& finish) {
   using Ring = StreamRing<Weights>;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
-  const unsigned first = (blockIdx.x - part.first_block) * part.block_rows;
-  const int rows = min(part.block_rows, part.rows - static_cast<int>(first));
+  const int block = static_cast<int>(blockIdx.x);
+  const unsigned first = (block - part.first_block) * part.block_rows;
   int64_t matrix = 0;
   bool here = true;
   if constexpr (kExperts) {
@@ -199,21 +196,23 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
 
   // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of the gate and one of up in turns.
   const unsigned gated = s.gated;
-  const int end = here ? rows << gated : 0, items = (end + kStreamWarps - 1 - warp) / kStreamWarps;
-  const std::byte* const row =
-      part.a[warp % 2] + matrix + static_cast<uint64_t>(first + (warp >> gated)) * part.row_stride;
+  const int last = kept(part.last_items), usual = kept(part.block_items);  // both loads before it is known which
+  const int items = block == part.last_block ? last : usual, end = here ? items : 0;
+  const std::byte* const block_row = kept(part.a[warp % 2] + matrix + static_cast<uint64_t>(first) * part.row_stride);
+  const std::byte* const row = block_row + ((warp >> gated) * part.row_stride + 16 * lane);  // the lane's place
   std::byte* const ring = memory.rings + warp * Ring::kBytes;
   float* const results = memory.results;
-  StreamCopies<Weights> copies(row, items, part.steps, part.row_step, part.row_bytes, ring, lane);
+  StreamCopies<Weights> copies(part, row, static_cast<int>(warp), end, ring, lane);
 #pragma unroll 1
   for (int at = 0; at < Ring::kBytes; at += Ring::kSlotBytes) copies.next(at);
 
   prepare();
+  const typename Weights::Place at = Weights::place_of(lane);
   auto row_address = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row));
   int slot = 0;
 #pragma unroll 1
   for (int item = static_cast<int>(warp); item < end; item += kStreamWarps) {
-    const int before = before_row<Weights>(row_address);
+    const unsigned before = before_row<Weights>(row_address);
     const std::byte* column = columns;
     int left = s.k;
     float sum = 0;
@@ -221,7 +220,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
     do {
       copy_async_wait<Ring::kStages - 1>();
       __syncwarp();
-      Weights::add_products(ring + slot, before, column, lane, left, sum);
+      Weights::add_products(ring + slot, before, column, lane, at, left, sum);
       __syncwarp();
       copies.next(slot);
       slot = slot + Ring::kSlotBytes == Ring::kBytes ? 0 : slot + Ring::kSlotBytes;
@@ -233,7 +232,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
     row_address += static_cast<uint32_t>(part.row_step);
   }
   __syncthreads();
-  finish(results, first, rows, here);
+  finish(results, first, items >> gated, here);
 }
 
 /// The same, with the results in memory.
@@ -291,10 +290,8 @@ __device__ __forceinline__ void put_column(StreamedFloats<T>, const float* x, in
 }
 
 __device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
-  int index = 0;
-#pragma unroll
-  for (int i = 1; i < kStreamParts; ++i) index += static_cast<int>(blockIdx.x) >= s.parts[i].first_block;
-  return s.parts[index];
+  const int block = static_cast<int>(blockIdx.x);
+  return s.parts[block >= s.parts[2].first_block ? 2 : block >= s.parts[1].first_block ? 1 : 0];
 }
 
 template <DType kType, bool kExperts>

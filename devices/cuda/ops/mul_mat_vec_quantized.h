@@ -25,8 +25,8 @@ struct Ring {
 
 /// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
 /// may belong to anyone, or lie outside of the buffer (devices/cuda/granule.h).
-__device__ inline int bytes_before(const std::byte* row) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(row) % kGranule);
+__device__ inline unsigned bytes_before(const std::byte* row) {
+  return static_cast<unsigned>(reinterpret_cast<uintptr_t>(row) % kGranule);
 }
 
 /// Starts copies of `bytes` bytes from `first` on, a multiple of 16.
@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   }
   uint32_t x[kColumns];
   find_columns(p, at.job, job, x);
+  const UnitPlace place = UnitPlace::of<Format>(at.lane);
   float sums[kRows * kColumns] = {};
   int slot = 0;
   for (int step = at.part; step < steps; step += p.split) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
       for (int r = 0; r < kRows; ++r) {
         const auto* words = reinterpret_cast<const uint32_t*>(ring + (slot * kRows + r) * Slots::kSlotBytes);
         const int blocks = kShifted && (unit + 1) * kUnitElements > p.k ? 1 : 2;
-        Format::template decode<kShifted>({words, bytes_before(rows[r])}, at.lane, blocks, weights[r]);
+        Format::template decode<kShifted>({words, bytes_before(rows[r])}, place, blocks, weights[r]);
       }
       // Many columns in turns, or the compiler would load them all at once; in the end all are in their places again.
 #pragma unroll 1
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
           if (kColumns > 1) load_column(column_at + x[c], at.lane, column);
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
-            sums[r * kColumns + c] += dot_unit<Format::kOffset, Format::kHasSum>(weights[r], column);
+            sums[r * kColumns + c] += dot_unit<Format>(weights[r], column);
           }
         }
         if (kColumns > kTurn) rotate_columns<kTurn, kRows, kColumns>(sums, x);

@@ -104,8 +104,12 @@ inline uint64_t now_ns() {
 
 template <class T>
 T kept(T value) {
-  static_assert(sizeof(T) == 4);
+  static_assert(sizeof(T) == 4 || std::is_pointer_v<T>);
   return value;
+}
+inline int dot_unsigned(uint32_t a, int b, int sum) {
+  for (int i = 0; i < 4; ++i) sum += emulator::part<uint8_t>(a, i) * emulator::part<int8_t>(b, i);
+  return sum;
 }
 class SharedPlace {
  public:
