@@ -97,16 +97,13 @@ __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   __shared__ BlockState state;
   const cuda::StreamMemory memory(bytes, cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes);
-  const auto prepare = [&] {
-    cuda::wait_for_previous();
+  const auto begin = [&] {
     if (threadIdx.x == 0) state = load_state(mesh, 0);
-    cuda::put_column(Weights(), s.x, s.k, memory.columns);
-    __syncthreads();
   };
   const auto send = [&](const float* results, unsigned first, int rows, bool) {
     if (state.failed == 0) send_elements(mesh, turn_of(state), results, first, rows);
   };
-  cuda::stream_part<Weights, false>(s, s.parts[0], memory, memory.columns, prepare, send);
+  cuda::stream_part<Weights, false>(s, s.parts[0], memory, begin, send);
   if (!is_last_block(mesh) || state.failed != 0) return;
   finish_row(mesh, state, work, reinterpret_cast<float*>(memory.rings));
 }

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
-#include "devices/cuda/fusion.h"
 #include "devices/cuda/waiting_kernels.h"
 #include "devices/node_plan.h"
 
@@ -81,11 +80,13 @@ void CudaPlan::compile() {
 }
 
 void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers) {
+  const GpuTraits& gpu = backend_.cuda_device().gpu().traits;
+  const size_t first = steps_.size();
   while (!nodes.empty()) {
-    const FusedNodes found = fuse(nodes, readers, backend_.cuda_device().gpu().traits);
-    steps_.push_back({found.run, nodes.first(found.count)});
-    nodes = nodes.subspan(found.count);
+    steps_.push_back(fuse(nodes, readers, gpu));
+    nodes = nodes.subspan(steps_.back().nodes.size());
   }
+  share_records(std::span(steps_).subspan(first), gpu);
 }
 
 /// Of all addresses that kernels are given.
@@ -161,7 +162,7 @@ void CudaPlan::launch(const LaunchContext& context, std::span<const Step> steps,
       }
       if (++ahead % kNodesAhead == 0) cudaStreamSynchronize(context.stream);
     }
-    step.run(context, step.nodes);
+    run_step(context, step);
     if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess) {
       check(status, backend_.name(), fmt::format("run {} ({})", node.name, name_of(node.op)));
     }
@@ -173,7 +174,7 @@ bool CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps
     cudaGetLastError();  // not the failure of the node that is launched instead
     return false;
   }
-  for (const Step& step : steps) step.run(context, step.nodes);
+  for (const Step& step : steps) run_step(context, step);
   cudaGraph_t graph = nullptr;
   const bool launched = cudaPeekAtLastError() == cudaSuccess;  // or the graph would lack a kernel
   bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr && launched;

@@ -11,19 +11,13 @@
 
 #include "devices/allocate.h"
 #include "devices/backend.h"
-#include "devices/cuda/op_kernel.h"
+#include "devices/cuda/fusion.h"
 #include "graph/readers.h"
 #include "graph/topology.h"
 
 namespace shoal::cuda {
 
 class CudaBackend;
-
-/// Nodes that one launch sequence computes.
-struct Step {
-  void (*run)(const LaunchContext& context, std::span<Tensor* const> nodes) = nullptr;
-  std::span<Tensor* const> nodes;
-};
 
 class CudaPlan final : public GraphPlan {
  public:

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "devices/cuda/ops/attention_record.h"
 #include "devices/cuda/ops/fused_norm.h"
 #include "devices/cuda/ops/fused_rope.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -162,19 +163,60 @@ constexpr std::array kPairs = std::to_array<Pattern>({
 
 }  // namespace
 
-FusedNodes fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
+void run_step(const LaunchContext& context, const Step& step) {
+  LaunchContext own = context;
+  own.writes = step.writes, own.reads = step.reads;
+  step.run(own, step.nodes);
+}
+
+Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   const auto fits = [&](const Pattern& pattern) {
     return pattern.count <= nodes.size() && pattern.fits(nodes, readers);
   };
   if (const auto found = std::find_if(kPatterns.begin(), kPatterns.end(), fits); found != kPatterns.end()) {
-    return {found->count, found->run};
+    return {found->run, nodes.first(found->count)};
   }
-  if (const size_t count = count_products(nodes, readers, gpu); count > 0) return {count, mul_mat_many_run};
+  if (const size_t count = count_products(nodes, readers, gpu); count > 0) {
+    return {mul_mat_many_run, nodes.first(count)};
+  }
   if (const auto found = std::find_if(kPairs.begin(), kPairs.end(), fits); found != kPairs.end()) {
-    return {found->count, found->run};
+    return {found->run, nodes.first(found->count)};
   }
-  if (const size_t count = count_rope_set_rows(nodes); count > 1) return {count, rope_set_rows_run};
-  return {1, run_node};
+  if (const size_t count = count_rope_set_rows(nodes); count > 1) return {rope_set_rows_run, nodes.first(count)};
+  return {run_node, nodes.first(1)};
+}
+
+namespace {
+
+/// The result of a step that can be left as a record; nullptr: it cannot.
+const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
+  const Tensor& result = *step.nodes.back();
+  const bool is_norm = step.run == run_norm || step.run == run_sum_and_norm;
+  const bool can = is_norm ? rms_norm_records(result, gpu) : result.op == Op::kAttention && attention_records(result);
+  return can && result.elements() <= kMostRecorded ? &result : nullptr;
+}
+/// The forms of this column that a step takes.
+ColumnForms forms_of(const Step& step, const Tensor& column, const GpuTraits& gpu) {
+  const Tensor& first = *step.nodes.front();
+  if (first.op != Op::kMulMat && first.op != Op::kMulMatId) return {};
+  const Tensor& b = *first.src[1];
+  const bool same = b.storage() == &column && b.view_offset == 0 && b.elements() == column.elements();
+  return same ? mul_mat_forms(step.nodes, gpu) : ColumnForms{};
+}
+
+}  // namespace
+
+void share_records(std::span<Step> steps, const GpuTraits& gpu) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Tensor* const column = recordable(steps[i], gpu);
+    if (column == nullptr) continue;
+    for (size_t j = i + 1; j < steps.size() && recordable(steps[j], gpu) == nullptr; ++j) {
+      const ColumnForms forms = forms_of(steps[j], *column, gpu);
+      if (!forms.any()) continue;
+      steps[j].reads = forms;
+      steps[i].writes.two |= forms.two, steps[i].writes.four |= forms.four;
+    }
+  }
 }
 
 }  // namespace shoal::cuda

@@ -11,13 +11,20 @@
 
 namespace shoal::cuda {
 
-struct FusedNodes {
-  size_t count = 1;
+/// Nodes that one launch sequence computes.
+struct Step {
   void (*run)(const LaunchContext& context, std::span<Tensor* const> nodes) = nullptr;
+  std::span<Tensor* const> nodes;
+  ColumnForms writes = {}, reads = {};  ///< of LaunchContext
 };
+void run_step(const LaunchContext& context, const Step& step);
 
 /// The longest pattern that the first of these nodes begins; just that node when there is none. The nodes follow each
 /// other in the graph, without the views and empty results between them; they run on such a GPU.
-FusedNodes fuse(std::span<Tensor* const> nodes, const Readers& readers, const GpuTraits& gpu);
+Step fuse(std::span<Tensor* const> nodes, const Readers& readers, const GpuTraits& gpu);
+
+/// Of steps that run one after the other with nothing in between: has those whose results are columns of products
+/// behind them leave records.
+void share_records(std::span<Step> steps, const GpuTraits& gpu);
 
 }  // namespace shoal::cuda

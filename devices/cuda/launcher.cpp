@@ -75,7 +75,8 @@ CudaRecording::~CudaRecording() {
 Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(name)), context_{nullptr, gpu} {
   const CurrentGpu current(gpu.gpu);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "make a stream");
-  const size_t bytes = static_cast<size_t>(gpu.processors) * sizeof(uint32_t);
+  const size_t counters = (static_cast<size_t>(gpu.processors) * sizeof(uint32_t) + 255) / 256 * 256;
+  const size_t bytes = counters + kRecordBytes;
   cudaError_t status = cudaMallocAsync(reinterpret_cast<void**>(&context_.counters), bytes, context_.stream);
   if (status == cudaSuccess) status = cudaMemsetAsync(context_.counters, 0, bytes, context_.stream);
   if (status != cudaSuccess) {
@@ -83,6 +84,7 @@ Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(nam
     cudaStreamDestroy(context_.stream);
   }
   check(status, name_, "allocate counters");
+  context_.record_memory = reinterpret_cast<std::byte*>(context_.counters) + counters;
   try {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& error) {

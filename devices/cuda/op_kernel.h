@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "devices/cuda/column_record.h"
 #include "graph/tensor.h"
 
 namespace shoal::cuda {
@@ -30,6 +31,13 @@ struct LaunchContext {
   /// A number for each processor, for blocks of a kernel that count themselves: 0 when a kernel of the stream begins
   /// and when it ends.
   uint32_t* counters = nullptr;
+  std::byte* record_memory = nullptr;  ///< kRecordBytes
+  /// What the kernels that are queued by it leave of their result as a record, and what is there of their column.
+  ColumnForms writes = {}, reads = {};
+
+  ColumnRecord record(const ColumnForms& forms) const {
+    return {forms.two ? record_memory : nullptr, forms.four ? record_memory + column_bytes(kMostRecorded, 2) : nullptr};
+  }
 };
 
 struct OpKernel {

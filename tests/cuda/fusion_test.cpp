@@ -215,6 +215,13 @@ std::vector<Case> cases() {
        {},
        {},
        true},
+      {"token_norm_and_products",
+       "%n = rms_norm(%token)\n%m = mul(%n, %scale)\n%q = mul_mat(%gate, %m)\n%k = mul_mat(%w6, %m)\noutput %q\noutput "
+       "%k\n",
+       2,
+       {},
+       {},
+       true},
       {"token_products_with_sums",
        "%p = mul_mat(%wv, %token)\n%q = add(%p, %bias)\n%r = mul_mat(%v6, %token)\n%s = mul_mat(%wv, %token)\n"
        "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
@@ -269,7 +276,7 @@ struct Placed {
     }
     throw std::runtime_error("no " + name);
   }
-  size_t count() { return fuse(graph.nodes(), Readers(graph, {}), GpuTraits{}).count; }
+  size_t count() { return fuse(graph.nodes(), Readers(graph, {}), GpuTraits{}).nodes.size(); }
 
   TensorContext weights;
   Graph graph{"placed"};

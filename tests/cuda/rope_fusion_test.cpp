@@ -171,7 +171,7 @@ size_t count_with(const std::string& nodes, Change change) {
   for (Tensor* node : graph.nodes()) {
     if (!is_view(node->op)) running.push_back(node);
   }
-  return fuse(running, Readers(graph, {}), GpuTraits{}).count;
+  return fuse(running, Readers(graph, {}), GpuTraits{}).nodes.size();
 }
 
 TEST(CudaRopeFusion, NothingLiesOnWhatOthersRead) {

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "devices/cuda/column_record.h"
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/platform.h"
 #include "graph/dtype.h"
@@ -41,6 +42,7 @@ struct Arguments {
   const std::byte* sinks = nullptr;  ///< nullptr: none
   int64_t sink_stride = 0;
   float* result = nullptr;  ///< [e, h, t, z]
+  ColumnRecord record;      ///< of the result, which has one query and heads of whole 32 elements then
   /// With several splits: values [e] of each (split, row), then for each part of e their (top, sum).
   float* partials = nullptr;
   uint32_t* counters = nullptr;  ///< of LaunchContext

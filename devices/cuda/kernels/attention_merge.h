@@ -4,10 +4,18 @@
 #pragma once
 
 #include "devices/cuda/kernels/attention_arguments.h"
+#include "devices/cuda/kernels/quantized_column.h"
 
 namespace shoal::cuda::attention {
 
 inline constexpr int kWarps = kThreads / 32;
+
+/// Stores an element of the result, and of its record where there is one: then by all lanes of a warp, 32 neighbours.
+__device__ inline void store_result(const Arguments& a, float* to, float value) {
+  *to = value;
+  const auto at = static_cast<unsigned>(to - a.result);
+  if (a.record.two || a.record.four) record_part(a.record, at, at + 1, {value});
+}
 
 /// All threads of a block that has written its partials call it. True in the last of `used` blocks, which sees what the
 /// others have written. The group's counter is 0 before and after.
@@ -68,7 +76,7 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
   }
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
-    if (first + 32 * i < end) to[32 * i] = sums[i] * factor;
+    if (first + 32 * i < end) store_result(a, to + 32 * i, sums[i] * factor);
   }
 }
 

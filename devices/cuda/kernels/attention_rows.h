@@ -154,7 +154,12 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
     float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
     const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
     for (int i = static_cast<int>(threadIdx.x % 32); i < a.e; i += 32) {
-      to[i] = shared.values[in_block * a.e + i] * factor;
+      const float value = shared.values[in_block * a.e + i];
+      if (alone) {
+        store_result(a, to + i, value * factor);
+      } else {
+        to[i] = value;
+      }
     }
     if (!alone && threadIdx.x % 32 == 0) partial.stats[0] = top, partial.stats[1] = sum;
   }

@@ -263,7 +263,11 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, bool al
     for (int column = warp.lane; column < a.e; column += 32) {
       float value = 0;
       for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
-      to[column] = value * factor;
+      if (alone) {
+        store_result(a, to + column, value * factor);
+      } else {
+        to[column] = value;
+      }
     }
     if (!alone && warp.lane == 0) partial.stats[0] = top, partial.stats[1] = sum;
   }

@@ -16,19 +16,11 @@
 //   0
 #pragma once
 
+#include "devices/cuda/column_record.h"
 #include "devices/cuda/kernels/dequantize.h"
 #include "devices/cuda/kernels/memory.h"
 
 namespace shoal::cuda {
-
-inline constexpr int kStepElements = 2048;
-inline constexpr int kUnitElements = 64;
-inline constexpr int kStepValueBytes = kStepElements;
-
-/// Bytes of a column's step.
-constexpr int column_step_bytes(int groups) {
-  return kStepValueBytes + 256 * groups;
-}
 
 /// A unit of weights in registers: four words for each chunk. `m` is not used where the format has an offset. Codes
 /// stay where they are in their bytes where they can, 2^log2_of(i) times as large in word i: sums are shifted instead.

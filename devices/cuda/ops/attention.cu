@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "devices/cuda/kernels/attention_rows.h"
+#include "devices/cuda/ops/attention_record.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
@@ -148,6 +149,7 @@ Arguments arguments(const LaunchContext& context, const Tensor& node, const Plan
     a.sinks = sinks->data, a.sink_stride = static_cast<int64_t>(sinks->strides[0]);
   }
   a.result = reinterpret_cast<float*>(node.data), a.partials = reinterpret_cast<float*>(node.workspace);
+  a.record = context.record(context.writes);
   a.counters = context.counters;
   a.scale = params.scale, a.softcap = params.softcap, a.causal = params.causal, a.window = params.window;
   a.d = static_cast<int>(k.shape[0]), a.e = static_cast<int>(v.shape[0]), a.s = static_cast<int>(k.shape[1]);
@@ -209,5 +211,10 @@ attention::Choice attention::choice(const Tensor& node, const GpuTraits& gpu) {
 }
 
 const OpKernel kAttentionKernel{run, supports, workspace};
+
+bool attention_records(const Tensor& node) {
+  const bool one_query = node.shape[2] * node.shape[3] == 1;
+  return one_query && node.shape[0] % 32 == 0 && rows_per_kv_head(node) <= kFewSliceRows;
+}
 
 }  // namespace shoal::cuda

@@ -3,6 +3,7 @@
 // and writes the same places of all rows, so that results may overwrite operands.
 #include "devices/cuda/ops/fused_norm.h"
 
+#include "devices/cuda/kernels/quantized_column.h"
 #include "devices/cuda/ops/float_rows.h"
 
 namespace shoal::cuda {
@@ -14,6 +15,7 @@ struct Operands {
   const std::byte *a, *b;
   NormWeight weight;
   std::byte *y, *z;
+  ColumnRecord record;  ///< of z, which is one row of at most kHeldQuads quads of a thread then
 };
 
 __device__ __forceinline__ float squares_of(const float (&v)[kQuad]) {
@@ -61,25 +63,27 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
   }
   const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(length) + eps);
 
-  const auto store = [&](int64_t at, const float(&values)[kQuad], const float(&by)[kQuad]) {
-    float result[kQuad];
+  const auto store = [&](int64_t at, const float(&values)[kQuad], const float(&by)[kQuad], float(&result)[kQuad]) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) result[i] = values[i] * factor * by[i];
     store_quad(z, at, length, result);
   };
+  const bool recorded = operands.record.two || operands.record.four;
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) {
+    if (i * step >= length) break;
     if constexpr (kSum) store_quad(y, first + i * step, length, held[i]);
-    float by[kQuad];
+    float by[kQuad], result[kQuad];
     if (i >= kHeldWeights) weight.load(first + i * step, by);
-    store(first + i * step, held[i], i < kHeldWeights ? weights[i % kHeldWeights] : by);
+    store(first + i * step, held[i], i < kHeldWeights ? weights[i % kHeldWeights] : by, result);
+    if (recorded) record_part(operands.record, first + i * step, length, result);
   }
   const FloatRow<float> again = kSum ? row_of(operands.y + offset) : a;
   for (int64_t at = rest; at < length; at += step) {
-    float values[kQuad], by[kQuad];
+    float values[kQuad], by[kQuad], result[kQuad];
     again.load(at, values);
     weight.load(at, by);
-    store(at, values, by);
+    store(at, values, by, result);
   }
 }
 
@@ -98,18 +102,24 @@ bool is_dense_f32(const Tensor& tensor) {
 }  // namespace
 
 void launch_rms_norm_mul(const LaunchContext& context, const View& x, const NormWeight& weight, View z, float eps) {
-  queue<false>(context, Operands{x.data, nullptr, weight, nullptr, z.data}, z, eps);
+  queue<false>(context, Operands{x.data, nullptr, weight, nullptr, z.data, context.record(context.writes)}, z, eps);
 }
 
 void launch_add_rms_norm(const LaunchContext& context, const View& a, const View& b, View y, const NormWeight& weight,
                          View z, float eps) {
-  queue<true>(context, Operands{a.data, b.data, weight, y.data, z.data}, z, eps);
+  queue<true>(context, Operands{a.data, b.data, weight, y.data, z.data, context.record(context.writes)}, z, eps);
 }
 
 bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z) {
   const auto fits = [&](const Tensor* tensor) { return !tensor || (is_dense_f32(*tensor) && same_shape(*tensor, z)); };
   return (b == nullptr) == (y == nullptr) && fits(&a) && fits(b) && fits(y) && fits(&z) && is_dense_f32(weight) &&
          weight.shape == Shape{z.shape[0], 1, 1, 1} && !z.empty() && rows_fit(z);
+}
+
+bool rms_norm_records(const Tensor& z, const GpuTraits& gpu) {
+  const RowGrid grid = row_grid(z.shape[0], 1, gpu);
+  const int64_t threads = grid.warp_rows ? kWarp : grid.block.x;
+  return z.rows() == 1 && z.shape[0] <= kHeldQuads * kQuad * threads;
 }
 
 }  // namespace shoal::cuda

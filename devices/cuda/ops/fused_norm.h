@@ -15,6 +15,8 @@ struct NormWeight {
   explicit NormWeight(const Tensor& tensor) : data(tensor.data), is_constant(cuda::is_constant(tensor)) {}
 };
 
+// z may be left as a record, too (LaunchContext::writes).
+
 /// z = rms_norm(x) * weight.
 void launch_rms_norm_mul(const LaunchContext& context, const View& x, const NormWeight& weight, View z, float eps);
 
@@ -25,5 +27,8 @@ void launch_add_rms_norm(const LaunchContext& context, const View& a, const View
 /// Can these be the operands? Contiguous f32 of one shape and not empty, the weight [shape[0]]; b and y nullptr where
 /// there is no sum.
 bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z);
+
+/// z can be left as a record.
+bool rms_norm_records(const Tensor& z, const GpuTraits& gpu);
 
 }  // namespace shoal::cuda

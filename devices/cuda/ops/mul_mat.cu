@@ -108,6 +108,24 @@ void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const 
   run_one(context, product, {.a = product.src[0], .addend = &addend, .out = &out});
 }
 
+ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu) {
+  const Tensor& first = *nodes.front();
+  if (first.op == Op::kMulMatId) {
+    return stream_experts_supports(first, gpu) ? stream_form(first.src[0]->dtype) : ColumnForms{};
+  }
+  const bool gated = nodes.back()->op == Op::kGlu;
+  const std::vector<JoinedProduct> products =
+      gated ? std::vector<JoinedProduct>{{.a = first.src[0], .up = nodes[1]->src[0], .out = nodes.back()}}
+            : joined_products(nodes);
+  ColumnForms forms;
+  if (!stream_supports(products, *first.src[1], gpu)) return forms;
+  for (const JoinedProduct& product : products) {
+    const ColumnForms form = stream_form(product.a->dtype);
+    forms.two |= form.two, forms.four |= form.four;
+  }
+  return forms;
+}
+
 std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes) {
   std::vector<JoinedProduct> products;
   for (const Tensor* node : nodes) {

@@ -33,6 +33,8 @@ void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const 
 /// one by one. Of one column they run in one launch.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
+/// The forms of b that the kernels of these nodes take as records, which are joined products of b or a mul_mat_id.
+ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 /// What these nodes are.
 std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes);
 

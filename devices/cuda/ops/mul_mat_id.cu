@@ -172,7 +172,7 @@ void run(const LaunchContext& context, Tensor& node) {
   const Memory memory(node, context.gpu, node.workspace);
   const int64_t pairs = pairs_of(node);
   select(context, node, memory);
-  if (stream_experts(context, node, memory.experts)) return;
+  if (stream_experts_supports(node, context.gpu)) return stream_experts_run(context, node, memory.experts);
   if (uses_tiles(node)) return run_tiles(context, node, memory);
   const PreparedColumns columns = prepare_columns(context, experts, x, memory.columns);
   const bool sorted = is_sorted(node);

@@ -127,24 +127,32 @@ int64_t wanted_blocks(const Stream& s, int64_t processors) {
   return std::min(ceil_div(items, kFewItems), processors);
 }
 
-/// Sets what the parts' types want of shared memory, for a kernel of these.
+/// Shared memory of a kernel for these parts; tells them what its steps make of rows.
 size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   const int64_t steps = ceil_div(s.k, kernel.step_elements);
-  size_t forms[2] = {};
+  size_t column = 0;
   for (size_t i = 0; i < count; ++i) {
     StreamPart& part = s.parts[i];
     const DTypeTraits& type = traits(part.dtype);
     const StreamKernel& own = kernel_of(part.dtype);
     const size_t step_bytes = kernel.step_elements / type.block_elems * type.block_bytes;
     part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
-    // Of a form each piece of k has as many bytes in any kernel.
+    // Each piece of k has as many bytes in any kernel.
     const int64_t own_steps = ceil_div(steps * kernel.step_elements, own.step_elements);
-    size_t& form = forms[own.has_four_groups];
-    form = std::max(form, static_cast<size_t>(own_steps) * own.column_step_bytes);
+    column = std::max(column, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
-  s.two_groups_bytes = static_cast<int>(forms[0]);
-  s.four_groups_bytes = static_cast<int>(forms[1]);
-  return kStreamResults * sizeof(float) + forms[0] + forms[1] + kernel.ring_bytes;
+  return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
+}
+
+/// Where the column's record is, for those that take it.
+void set_records(const LaunchContext& context, Stream& s, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    StreamPart& part = s.parts[i];
+    const ColumnForms form = stream_form(part.dtype);
+    const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});
+    part.record = form.four ? record.four : record.two;
+    part.record_bytes = static_cast<int>(column_bytes(s.k, form.four ? 4 : 2));
+  }
 }
 
 const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
@@ -183,6 +191,7 @@ void stream_run(const LaunchContext& context, std::span<const JoinedProduct> pro
   const StreamKernel& kernel = kernel_of(products);
   Stream s = stream_of(products, b);
   s.glu = glu;
+  set_records(context, s, products.size());
   const size_t bytes = shared_bytes(s, products.size(), kernel);
   const unsigned blocks = deal_out(s, products.size(), wanted_blocks(s, context.gpu.processors));
   const dim3 grid(blocks), threads(kStreamThreads);
@@ -204,24 +213,36 @@ StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const 
   return launch;
 }
 
-bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts) {
+bool stream_experts_supports(const Tensor& node, const GpuTraits& gpu) {
+  const Tensor &a = *node.src[0], &x = *node.src[1];
+  const bool is_token = node.shape[2] * node.shape[3] == 1 && node.shape[1] <= kMostSlots;
+  if (!is_token || !has_streaming_rows(a) || a.shape[3] != 1 || !has_rows_of_f32(x)) return false;
+  const JoinedProduct product{.a = &a, .out = &node};
+  Stream s = stream_of({&product, 1}, x);
+  return shared_bytes(s, 1, kernel_of(a.dtype)) <= gpu.shared_bytes_per_block;
+}
+
+void stream_experts_run(const LaunchContext& context, const Tensor& node, const int32_t* experts) {
   const Tensor &a = *node.src[0], &x = *node.src[1];
   const int64_t slots = node.shape[1];
-  const bool is_token = node.shape[2] * node.shape[3] == 1 && slots <= kMostSlots;
-  if (!is_token || !has_streaming_rows(a) || a.shape[3] != 1 || !has_rows_of_f32(x)) return false;
   const JoinedProduct product{.a = &a, .out = &node};
   const StreamKernel& kernel = kernel_of(a.dtype);
   Stream s = stream_of({&product, 1}, x);
+  set_records(context, s, 1);
   s.experts = experts;
   s.expert_stride = static_cast<int64_t>(a.strides[2]);
   s.x_stride = x.shape[1] == 1 ? 0 : static_cast<int64_t>(x.strides[1] / sizeof(float));
   s.c_stride = static_cast<int64_t>(node.strides[1] / sizeof(float));
   const size_t bytes = shared_bytes(s, 1, kernel);
-  if (bytes > context.gpu.shared_bytes_per_block) return false;
   const int64_t processors = std::max<int64_t>(context.gpu.processors / slots, 1);
   const dim3 blocks(deal_out(s, 1, wanted_blocks(s, processors)), static_cast<unsigned>(slots));
   launch_early(context, kernel.of_experts, blocks, dim3(kStreamThreads), bytes, s);
-  return true;
+}
+
+ColumnForms stream_form(DType dtype) {
+  if (!traits(dtype).is_quantized) return {};
+  const bool four = kernel_of(dtype).has_four_groups;
+  return {!four, four};
 }
 
 }  // namespace shoal::cuda

@@ -4,7 +4,8 @@
 //
 //   1. every warp fills its ring with the first bytes of its rows
 //   2. wait_for_previous(): the column is there
-//   3. the block's threads put the column into shared memory, in the form that the weights' type is multiplied with
+//   3. the block's threads put the column into shared memory, in the form that the weights' type is multiplied with:
+//      from its record where the kernel in front has left one (column_record.h)
 //   4. warps go through their rows; the ring goes on over the end of a row, sums wait in shared memory
 //   5. results are stored, with what is joined to them
 //
@@ -38,6 +39,8 @@ struct StreamPart {
   int block_items = 0, last_items = 0;  ///< of a block, and of the last
   int rows = 0;
   DType dtype = DType::kF32;
+  int record_bytes = 0;
+  const std::byte* record = nullptr;  ///< of the column, in the form for this type
 };
 
 /// Everything that a kernel knows; passed by value.
@@ -45,8 +48,6 @@ struct Stream {
   StreamPart parts[kStreamParts];
   const float* x = nullptr;
   int k = 0;
-  // Of kStreamMixed: shared bytes of the column's forms (quantized_dot.h), which lie one behind the other.
-  int two_groups_bytes = 0, four_groups_bytes = 0;
   int gated = 0;  ///< 1: act(a[0] x) * (a[1] x)
   GluKind glu = GluKind::kSwiglu;
   // of_experts: slot blockIdx.y, at a matrix of its own.
@@ -85,6 +86,10 @@ struct StreamLaunch {
 StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const GpuTraits& gpu);
 
 /// mul_mat_id of one token, whose `experts` by slot are read on the device (-1: not here). False: not taken.
-bool stream_experts(const LaunchContext& context, const Tensor& node, const int32_t* experts);
+bool stream_experts_supports(const Tensor& node, const GpuTraits& gpu);
+void stream_experts_run(const LaunchContext& context, const Tensor& node, const int32_t* experts);
+
+/// The form of a column that weights of this type take.
+ColumnForms stream_form(DType dtype);
 
 }  // namespace shoal::cuda

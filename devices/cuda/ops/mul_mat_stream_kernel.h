@@ -4,6 +4,7 @@
 #include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/float_vectors.h"
 #include "devices/cuda/kernels/quantized_column.h"
+#include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_stream.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
@@ -13,6 +14,25 @@ namespace shoal::cuda {
 inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 
 // Weights that stream: what a step is, the form of the column, and their products. `left`: elements from the step on.
+
+/// A column of k elements as 8-bit integers, by all threads of a block.
+template <int kGroups>
+__device__ __forceinline__ void quantize_column(const float* x, unsigned k, std::byte* to) {
+  const unsigned end = (k + 8 * kWarp - 1) / (8 * kWarp) * (8 * kWarp);  // warps stay together
+  for (unsigned first = 8 * threadIdx.x; first < end; first += 8 * kStreamThreads) {
+    float values[8] = {};
+    if (first < k) {
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        const float4 quad = load_as<float4>(x + first + i);
+        values[i] = quad.x, values[i + 1] = quad.y, values[i + 2] = quad.z, values[i + 3] = quad.w;
+      }
+    }
+    const QuantizedPart<8> part = quantize_part(values);
+    std::byte* const step = to + first / kStepElements * column_step_bytes(kGroups);
+    if (first < k) store_part<kGroups>(step, first % kStepElements, part);
+  }
+}
 
 /// Quantised weights, by a column of 8-bit integers: one or two units of 64 elements for each lane.
 template <DType kType, int kMostUnits = 2>
@@ -28,7 +48,17 @@ struct StreamedBlocks {
   static constexpr bool kFourGroups = kGroups == 4;
   static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
 
-  static __device__ __forceinline__ Place place_of(unsigned lane) { return Place::template of<Format>(lane); }
+  static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart& part, std::byte* to) {
+    if (part.record == nullptr) return quantize_column<kGroups>(x, k, to);
+#pragma unroll 1
+    for (int at = 16 * static_cast<int>(threadIdx.x); at < part.record_bytes; at += 16 * kStreamThreads) {
+      store_as<uint4>(to + at, load_as<uint4>(part.record + at));
+    }
+  }
+
+  static __device__ __forceinline__ Place place_of(unsigned lane) {
+    return Place::template of<Format>(lane);
+  }
 
   static __device__ __forceinline__ void add_products(const std::byte* slot, unsigned before, const std::byte* column,
                                                       unsigned lane, Place at, int left, float& sum) {
@@ -58,6 +88,15 @@ struct StreamedFloats {
   static constexpr int kAlignment = 16;
   static constexpr bool kFourGroups = false;
   static constexpr int kColumnBytes = kStepElements * static_cast<int>(sizeof(float));
+
+  static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart&, std::byte* to) {
+    constexpr int kQuads = kElements / 4;
+    for (int quad = static_cast<int>(threadIdx.x); quad < k / 4; quad += kStreamThreads) {
+      const int vector = quad / kQuads, step = vector / kVectors;
+      store_as<float4>(to + step * kColumnBytes + quad % kQuads * kVectors * 16 + vector % kVectors * 16,
+                       load_as<float4>(x + 4 * quad));
+    }
+  }
 
   static __device__ __forceinline__ Place place_of(unsigned) { return {}; }
 
@@ -176,11 +215,11 @@ __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& pa
   }
 }
 
-/// A block's rows of a part: all that is said in mul_mat_stream.h. `prepare` puts the column into shared memory,
-/// `columns` is where the form for these weights lies there, and `finish` gets the results (store_rows()).
-template <class Weights, bool kExperts, class Prepare, class Finish>
+/// A block's rows of a part: all that is said in mul_mat_stream.h. `begin` is called when the kernel in front has
+/// ended, and `finish` gets the results (store_rows()).
+template <class Weights, bool kExperts, class Begin, class Finish>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
-                                            const std::byte* columns, const Prepare& prepare, const Finish& finish) {
+                                            const Begin& begin, const Finish& finish) {
   using Ring = StreamRing<Weights>;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
   const int block = static_cast<int>(blockIdx.x);
@@ -206,14 +245,17 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
 #pragma unroll 1
   for (int at = 0; at < Ring::kBytes; at += Ring::kSlotBytes) copies.next(at);
 
-  prepare();
+  wait_for_previous();
+  begin();
+  Weights::put_column(kExperts ? s.x + blockIdx.y * s.x_stride : s.x, s.k, part, memory.columns);
+  __syncthreads();
   const typename Weights::Place at = Weights::place_of(lane);
   auto row_address = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row));
   int slot = 0;
 #pragma unroll 1
   for (int item = static_cast<int>(warp); item < end; item += kStreamWarps) {
     const unsigned before = before_row<Weights>(row_address);
-    const std::byte* column = columns;
+    const std::byte* column = memory.columns;
     int left = s.k;
     float sum = 0;
 #pragma unroll 1
@@ -236,57 +278,13 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
 }
 
 /// The same, with the results in memory.
-template <class Weights, bool kExperts, class Prepare>
-__device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
-                                            const std::byte* columns, const Prepare& prepare) {
-  stream_part<Weights, kExperts>(s, part, memory, columns, prepare,
-                                 [&](const float* results, unsigned first, int rows, bool here) {
-                                   store_rows<kExperts>(s, part, results, first, rows, here);
-                                 });
-}
-
-template <bool kExperts>
-__device__ __forceinline__ const float* column_of(const Stream& s) {
-  return kExperts ? s.x + blockIdx.y * s.x_stride : s.x;
-}
-
-/// The column of 8-bit integers, in each form that has a place, filled up with zeros to whole steps.
-__device__ __forceinline__ void quantize_column(const float* x, int length, std::byte* two, std::byte* four) {
-  const unsigned k = length, end = (k + kStepElements - 1) / kStepElements * kStepElements;
-  for (unsigned first = 8 * threadIdx.x; first < end; first += 8 * kStreamThreads) {
-    float values[8] = {};
-    if (first < k) {
-#pragma unroll
-      for (int i = 0; i < 8; i += 4) {
-        const float4 quad = load_as<float4>(x + first + i);
-        values[i] = quad.x, values[i + 1] = quad.y, values[i + 2] = quad.z, values[i + 3] = quad.w;
-      }
-    }
-    const QuantizedEight codes = quantize_eight(values);
-    const unsigned step = first / kStepElements, at = first % kStepElements;
-    if (two) store_eight<2>(two + step * column_step_bytes(2), at, codes);
-    if (four) store_eight<4>(four + step * column_step_bytes(4), at, codes);
-  }
-}
-
-/// Puts the column into shared memory, in the form for these weights.
-template <DType kType, int kMostUnits>
-__device__ __forceinline__ void put_column(StreamedBlocks<kType, kMostUnits>, const float* x, int length,
-                                           std::byte* column) {
-  constexpr bool kFour = StreamedBlocks<kType, kMostUnits>::kFourGroups;
-  std::byte* const none = nullptr;
-  quantize_column(x, length, kFour ? none : column, kFour ? column : none);
-}
-template <class T>
-__device__ __forceinline__ void put_column(StreamedFloats<T>, const float* x, int length, std::byte* column) {
-  using Weights = StreamedFloats<T>;
-  constexpr int kQuads = Weights::kElements / 4;
-  for (int quad = static_cast<int>(threadIdx.x); quad < length / 4; quad += kStreamThreads) {
-    const int vector = quad / kQuads, step = vector / Weights::kVectors;
-    store_as<float4>(column + step * Weights::kColumnBytes + quad % kQuads * Weights::kVectors * 16 +
-                         vector % Weights::kVectors * 16,
-                     load_as<float4>(x + 4 * quad));
-  }
+template <class Weights, bool kExperts>
+__device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory) {
+  stream_part<Weights, kExperts>(
+      s, part, memory, [] {},
+      [&](const float* results, unsigned first, int rows, bool here) {
+        store_rows<kExperts>(s, part, results, first, rows, here);
+      });
 }
 
 __device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
@@ -294,30 +292,21 @@ __device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
   return s.parts[block >= s.parts[2].first_block ? 2 : block >= s.parts[1].first_block ? 1 : 0];
 }
 
-template <DType kType, bool kExperts>
-__global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(Stream s) {
-  using Weights = StreamedBlocks<kType>;
+template <class Weights, bool kExperts>
+__device__ __forceinline__ void stream(const Stream& s) {
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   let_next_start();
   const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
-  stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
-    wait_for_previous();
-    put_column(Weights(), column_of<kExperts>(s), s.k, memory.columns);
-    __syncthreads();
-  });
+  stream_part<Weights, kExperts>(s, part_of_block(s), memory);
 }
 
+template <DType kType, bool kExperts>
+__global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(Stream s) {
+  stream<StreamedBlocks<kType>, kExperts>(s);
+}
 template <class T, bool kExperts>
 __global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(Stream s) {
-  using Weights = StreamedFloats<T>;
-  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
-  let_next_start();
-  const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
-  stream_part<Weights, kExperts>(s, part_of_block(s), memory, memory.columns, [&] {
-    wait_for_previous();
-    put_column(Weights(), column_of<kExperts>(s), s.k, memory.columns);
-    __syncthreads();
-  });
+  stream<StreamedFloats<T>, kExperts>(s);
 }
 
 template <class Weights>

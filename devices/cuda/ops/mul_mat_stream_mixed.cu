@@ -18,23 +18,15 @@ constexpr size_t widest_ring() {
   return most;
 }
 
-/// The column in both forms, that of two groups first; one that no part wants has no place.
 __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   let_next_start();
   const StreamMemory memory(bytes, widest_ring());
-  std::byte *const two = memory.columns, *const four = s.four_groups_bytes > 0 ? two + s.two_groups_bytes : nullptr;
-  const auto prepare = [&] {
-    wait_for_previous();
-    quantize_column(s.x, s.k, s.two_groups_bytes > 0 ? two : nullptr, four);
-    __syncthreads();
-  };
   const StreamPart& part = part_of_block(s);
   switch (part.dtype) {
-#define SHOAL_QUANTIZED(id, ...)                                                                                \
-  case DType::k##id:                                                                                            \
-    stream_part<OneUnit<DType::k##id>, false>(s, part, memory, OneUnit<DType::k##id>::kFourGroups ? four : two, \
-                                              prepare);                                                         \
+#define SHOAL_QUANTIZED(id, ...)                                \
+  case DType::k##id:                                            \
+    stream_part<OneUnit<DType::k##id>, false>(s, part, memory); \
     break;
 #include "graph/dtypes.def"
     default:

@@ -6,6 +6,7 @@
 
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/quantized_column.h"
+#include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
 namespace shoal::cuda {
@@ -57,7 +58,7 @@ __global__ void quantize_columns(FloatRows b, std::byte* to, int64_t stride, int
   for (int i = 0; i < 8; ++i) x[i] = halves[i / 4][i % 4];
   std::byte* const record =
       to + row * stride + static_cast<int64_t>(first / kStepElements) * column_step_bytes(kGroups);
-  store_eight<kGroups>(record, first % kStepElements, quantize_eight(x));
+  store_part<kGroups>(record, first % kStepElements, quantize_part(x));
 }
 
 /// Rows of b as f32, four elements a thread.

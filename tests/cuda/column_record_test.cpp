@@ -1,0 +1,322 @@
+// Columns that their producers leave as records: the bytes are those of the kernel that quantises columns, products
+// make the same of a record as of the column, and steps of a plan leave and take records where they can.
+#include "devices/cuda/column_record.h"
+
+#include <gmock/gmock.h>
+
+#include "devices/cuda/fusion.h"
+#include "devices/cuda/ops/attention_record.h"
+#include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/mul_mat_vec.h"
+#include "graph/ops/ops.h"
+#include "tests/cuda/op_runner.h"
+#include "tests/support/dtypes.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr GpuTraits kGpu{0, 90, 132, 227 * 1024};
+constexpr ColumnForms kBoth{true, true}, kTwo{true, false}, kFour{false, true};
+
+/// A graph with memory for every tensor, and a stream with a record.
+class Rig {
+ public:
+  template <class Build>
+  explicit Rig(const Build& build) {
+    build(graph_, weights_);
+    const test::TensorValues leaves = test::random_leaves(graph_, 7);
+    for (Tensor* leaf : graph_.leaves()) {
+      place(*leaf);
+      const std::vector<std::byte> bytes = test::encode(leaf->dtype, leaves.at(leaf));
+      test::check_cuda(cudaMemcpy(leaf->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    }
+    for (Tensor* node : graph_.nodes()) {
+      if (node->is_view()) {
+        node->data = node->view_base->data + node->view_offset;
+        continue;
+      }
+      place(*node);
+      const OpKernel& kernel = kernel_for(node->op);
+      if (kernel.workspace) node->workspace = memory_.emplace_back(kernel.workspace(*node, kGpu)).get();
+    }
+    test::check_cuda(cudaStreamCreate(&context.stream));
+    context.gpu = kGpu;
+    context.counters = reinterpret_cast<uint32_t*>(zeros(kGpu.processors * sizeof(uint32_t)));
+    context.record_memory = zeros(kRecordBytes);
+  }
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+  ~Rig() {
+    cudaStreamDestroy(context.stream);
+    for (Tensor* tensor : placed_) tensor->data = tensor->workspace = nullptr;
+  }
+
+  Tensor& node(size_t i) { return *graph_.nodes()[i]; }
+  Tensor& leaf(size_t i) { return *graph_.leaves()[i]; }
+  void spoil(const Tensor& tensor) { test::check_cuda(cudaMemset(tensor.data, 0xff, tensor.bytes())); }
+  std::vector<std::byte> bytes(const std::byte* from, size_t size) const {
+    test::check_cuda(cudaStreamSynchronize(context.stream));
+    test::check_cuda(cudaGetLastError());
+    std::vector<std::byte> bytes(size);
+    test::check_cuda(cudaMemcpy(bytes.data(), from, size, cudaMemcpyDeviceToHost));
+    return bytes;
+  }
+  std::vector<std::byte> bytes(const Tensor& tensor) const { return bytes(tensor.data, tensor.bytes()); }
+
+  /// What a kernel of its own makes of a column that weights of this type are multiplied with.
+  std::byte* quantized(const Tensor& column, DType dtype, std::byte* to = nullptr) {
+    const int64_t k = column.elements();
+    Graph graph;
+    TensorContext weights;
+    const Tensor* a = weights.add("a", dtype, {k, 1, 1, 1});
+    Tensor* b = graph.input("b", DType::kF32, {k, 1, 1, 1});
+    b->data = column.data;
+    if (to == nullptr) to = zeros(column_bytes(k, dtype == DType::kQ6_K ? 4 : 2));
+    prepare_columns(context, *a, *b, to);
+    b->data = nullptr;
+    return to;
+  }
+  /// Makes the record of a column in all forms.
+  void record(const Tensor& column) {
+    const ColumnRecord record = context.record(kBoth);
+    quantized(column, DType::kQ8_0, record.two);
+    quantized(column, DType::kQ6_K, record.four);
+  }
+  void expect_record(const Tensor& column, const ColumnForms& forms) {
+    const ColumnRecord record = context.record(kBoth);
+    for (const int groups : {2, 4}) {
+      const auto size = static_cast<size_t>(column_bytes(column.elements(), groups));
+      const bool is_there = groups == 2 ? forms.two : forms.four;
+      const DType dtype = groups == 2 ? DType::kQ8_0 : DType::kQ6_K;
+      const std::byte* const expected = is_there ? quantized(column, dtype) : zeros(size);
+      EXPECT_TRUE(bytes(groups == 2 ? record.two : record.four, size) == bytes(expected, size)) << groups;
+    }
+  }
+
+  LaunchContext context;
+
+ private:
+  void place(Tensor& tensor) {
+    tensor.data = memory_.emplace_back(tensor.bytes()).get();
+    placed_.push_back(&tensor);
+  }
+  std::byte* zeros(size_t size) {
+    std::byte* const memory = memory_.emplace_back(size).get();
+    test::check_cuda(cudaMemset(memory, 0, size));
+    return memory;
+  }
+
+  TensorContext weights_;
+  Graph graph_;
+  std::vector<test::CudaMemory> memory_;
+  std::vector<Tensor*> placed_;
+};
+
+TEST(ColumnRecord, OfNorms) {
+  for (const int64_t k : {64, 256, 448, 512, 576, 2048, 4160, 5120, 14336}) {
+    for (const ColumnForms forms : {kTwo, kFour, kBoth}) {
+      if (k % 256 != 0 && forms.four) continue;
+      for (const bool sum : {false, true}) {
+        SCOPED_TRACE(testing::Message() << k << " " << forms.two << forms.four << sum);
+        Rig rig([&](Graph& g, TensorContext& w) {
+          const Shape shape{k, 1, 1, 1};
+          Tensor* y = add(g, g.input("a", DType::kF32, shape), g.input("b", DType::kF32, shape));
+          mul(g, rms_norm(g, y, {1e-5F}), w.add("w", DType::kF32, shape));
+        });
+        Tensor &y = rig.node(0), &z = rig.node(2);
+        ASSERT_TRUE(rms_norm_records(z, kGpu));
+        rig.context.writes = forms;
+        const View a = view_of(*y.src[0]), b = view_of(*y.src[1]);
+        const NormWeight weight(*z.src[1]);
+        if (sum) {
+          launch_add_rms_norm(rig.context, a, b, view_of(y), weight, view_of(z), 1e-5F);
+        } else {
+          launch_rms_norm_mul(rig.context, a, weight, view_of(z), 1e-5F);
+        }
+        rig.expect_record(z, forms);
+      }
+    }
+  }
+}
+TEST(ColumnRecord, NotOfNormsOfSeveralOrLongRows) {
+  Graph g;
+  EXPECT_TRUE(rms_norm_records(*g.input("a", DType::kF32, {16384, 1, 1, 1}), kGpu));
+  EXPECT_FALSE(rms_norm_records(*g.input("b", DType::kF32, {16448, 1, 1, 1}), kGpu));
+  EXPECT_FALSE(rms_norm_records(*g.input("c", DType::kF32, {256, 2, 1, 1}), kGpu));
+}
+
+/// Few keys, of which one block takes all, and as many as several blocks share; on tensor cores and plain.
+TEST(ColumnRecord, OfAttention) {
+  for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kF32}) {
+    for (const auto& [keys, columns, group] :
+         {std::array<int64_t, 3>{40, 64, 4}, {700, 64, 4}, {700, 128, 2}, {40, 96, 1}, {700, 32, 8}, {700, 32, 9}}) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << keys << " " << columns << " " << group);
+      Rig rig([&](Graph& g, TensorContext& w) {
+        Tensor* q = g.input("q", DType::kF32, {columns, 1, 2 * group, 1});
+        Tensor* k = w.add("k", dtype, {columns, keys, 2, 1}, Role::kCache);
+        shoal::attention(g, q, k, w.add("v", dtype, {columns, keys, 2, 1}, Role::kCache), nullptr, nullptr, nullptr,
+                         {0.1F});
+      });
+      Tensor& result = rig.node(0);
+      if (!attention_records(result)) {
+        EXPECT_GT(group, 8);
+        continue;
+      }
+      const bool four = result.elements() % 256 == 0;
+      rig.context.writes = {true, four};
+      kernel_for(Op::kAttention).run(rig.context, result);
+      rig.expect_record(result, rig.context.writes);
+    }
+  }
+}
+TEST(ColumnRecord, NotOfAttentionWithPiecesOfGroups) {
+  const auto records = [](int64_t columns, int64_t queries) {
+    Graph g;
+    Tensor* q = g.input("q", DType::kF32, {columns, queries, 2, 1});
+    Tensor* k = g.input("k", DType::kF16, {columns, 40, 2, 1});
+    return attention_records(*shoal::attention(g, q, k, k, nullptr, nullptr, nullptr, {0.1F}));
+  };
+  EXPECT_TRUE(records(64, 1));
+  EXPECT_FALSE(records(48, 1));
+  EXPECT_FALSE(records(64, 2));
+}
+
+/// The result of step `node` from a record while the column itself is spoilt, and from the column.
+template <class Run>
+void expect_same_bits(Rig& rig, const Tensor& column, const std::vector<const Tensor*>& results, const Run& run) {
+  run(rig.context);
+  std::vector<std::vector<std::byte>> expected;
+  for (const Tensor* result : results) expected.push_back(rig.bytes(*result));
+  rig.record(column);
+  rig.bytes(column);
+  rig.spoil(column);
+  for (const Tensor* result : results) rig.spoil(*result);
+  rig.context.reads = kBoth;
+  run(rig.context);
+  for (size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(rig.bytes(*results[i]) == expected[i]) << i;
+}
+
+TEST(ColumnRecord, ProductsTakeIt) {
+  for (const DType dtype : test::weight_types()) {
+    if (!traits(dtype).is_quantized) continue;
+    for (const int64_t k : {256, 2304, 5120}) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << k);
+      Rig rig([&](Graph& g, TensorContext& w) {
+        mul_mat(g, w.add("a", dtype, {k, 40, 1, 1}), g.input("b", DType::kF32, {k, 1, 1, 1}));
+      });
+      Tensor& product = rig.node(0);
+      EXPECT_TRUE(mul_mat_forms(std::array{&product}, kGpu).any());
+      expect_same_bits(rig, *product.src[1], {&product},
+                       [&](const LaunchContext& context) { kernel_for(Op::kMulMat).run(context, product); });
+    }
+  }
+}
+TEST(ColumnRecord, ProductsOfSeveralTypesTakeIt) {
+  Rig rig([&](Graph& g, TensorContext& w) {
+    Tensor* b = g.input("b", DType::kF32, {2304, 1, 1, 1});
+    for (const DType dtype : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0}) {
+      mul_mat(g, w.add(std::string(name_of(dtype)), dtype, {2304, 40, 1, 1}), b);
+    }
+  });
+  Tensor* const nodes[] = {&rig.node(0), &rig.node(1), &rig.node(2)};
+  EXPECT_EQ(mul_mat_forms(nodes, kGpu), kBoth);
+  expect_same_bits(rig, *nodes[0]->src[1], {nodes[0], nodes[1], nodes[2]},
+                   [&](const LaunchContext& context) { mul_mat_many_run(context, nodes); });
+}
+TEST(ColumnRecord, ExpertsTakeIt) {
+  Rig rig([&](Graph& g, TensorContext& w) {
+    Tensor* x = g.input("x", DType::kF32, {512, 1, 1, 1});
+    mul_mat_id(g, w.add("a", DType::kQ4_K, {512, 40, 4, 1}), x, g.input("ids", DType::kI32, {3, 1, 1, 1}));
+  });
+  Tensor& product = rig.node(0);
+  const int32_t ids[] = {2, 0, 3};
+  test::check_cuda(cudaMemcpy(product.src[2]->data, ids, sizeof ids, cudaMemcpyHostToDevice));
+  EXPECT_EQ(mul_mat_forms(std::array{&product}, kGpu), kTwo);
+  expect_same_bits(rig, *product.src[1], {&product},
+                   [&](const LaunchContext& context) { kernel_for(Op::kMulMatId).run(context, product); });
+}
+
+/// Steps of a graph as a plan makes them, each as "w" with the forms that it leaves and "r" with those that it takes.
+std::vector<std::string> steps_of(const std::string& nodes) {
+  static const char* const kLeaves =
+      "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\nweight %s f32 [256]\n"
+      "weight %k4 q4_k [256, 64]\nweight %k6 q6_k [256, 64]\nweight %f f16 [256, 64]\nweight %g q4_k [256, 64]\n"
+      "weight %square q8_0 [256, 256]\nweight %small q8_0 [128, 64]\nweight %experts q6_k [256, 32, 4]\ninput %ids i32 "
+      "[2]\n"
+      "input %q f32 [64, 1, 4]\ncache %kc f16 [64, 40, 2]\ncache %vc f16 [64, 40, 2]\n";
+  TensorContext weights;
+  Graph graph("steps");
+  parse_graph(kLeaves + nodes, graph, weights);
+  constexpr size_t kRoom = 0x100000;
+  size_t next = kRoom;
+  const auto give = [&] { return reinterpret_cast<std::byte*>(next += kRoom); };
+  std::vector<Tensor*> running;
+  for (Tensor* leaf : graph.leaves()) leaf->data = give();
+  for (Tensor* node : graph.nodes()) {
+    if (node->is_view()) {
+      node->data = node->view_base->data + node->view_offset;
+    } else {
+      node->data = give(), node->workspace = give();
+      running.push_back(node);
+    }
+  }
+  std::vector<Step> steps;
+  const Readers readers(graph, {});
+  for (std::span<Tensor* const> rest = running; !rest.empty(); rest = rest.subspan(steps.back().nodes.size())) {
+    steps.push_back(fuse(rest, readers, kGpu));
+  }
+  share_records(steps, kGpu);
+  std::vector<std::string> told;
+  for (const Step& step : steps) {
+    std::string& text = told.emplace_back(step.nodes.back()->name);
+    const auto tell = [&](const char* what, const ColumnForms& forms) {
+      if (forms.any()) text = text + " " + what + (forms.two ? "2" : "") + (forms.four ? "4" : "");
+    };
+    tell("w", step.writes), tell("r", step.reads);
+  }
+  for (Tensor* node : graph.nodes()) node->data = node->workspace = nullptr;
+  for (Tensor* leaf : graph.leaves()) leaf->data = nullptr;
+  return told;
+}
+
+using testing::ElementsAre;
+const std::string kNorm = "%n = rms_norm(%a)\n%m = mul(%n, %s)\n";
+
+TEST(ColumnRecordSteps, ANormAndItsProducts) {
+  EXPECT_THAT(steps_of(kNorm + "%x = mul_mat(%k4, %m)\n%y = mul_mat(%k6, %m)\noutput %x\noutput %y\n"),
+              ElementsAre("m w24", "y r24"));
+  EXPECT_THAT(steps_of("%t = add(%a, %b)\n%n = rms_norm(%t)\n%m = mul(%n, %s)\n%x = mul_mat(%k6, %m)\noutput %x\n"),
+              ElementsAre("m w4", "x r4"));
+  EXPECT_THAT(steps_of(kNorm + "%g0 = mul_mat(%g, %m)\n%u = mul_mat(%k4, %m)\n%o = glu(%g0, %u)\noutput %o\n"),
+              ElementsAre("m w2", "o r2"));
+  EXPECT_THAT(steps_of(kNorm + "%x = mul_mat(%square, %m)\n%o = add(%x, %a)\noutput %o\n"),
+              ElementsAre("m w2", "o r2"));
+}
+TEST(ColumnRecordSteps, OthersInBetweenDoNotMatter) {
+  EXPECT_THAT(steps_of(kNorm + "%r = mul_mat(%f, %m)\n%e = mul_mat_id(%experts, %m, %ids)\n%x = mul_mat(%k4, %m)\n"
+                               "output %r\noutput %e\noutput %x\n"),
+              ElementsAre("m w24", "r", "e r4", "x r2"));
+}
+TEST(ColumnRecordSteps, AttentionAndItsProjection) {
+  EXPECT_THAT(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"
+                       "%x = mul_mat(%square, %c)\n%o = add(%x, %a)\noutput %o\n"),
+              ElementsAre("t w2", "o r2"));
+}
+TEST(ColumnRecordSteps, TheLatestRecordIsThere) {
+  EXPECT_THAT(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"
+                               "output %x\noutput %y\n"),
+              ElementsAre("m", "i w2", "x", "y r2"));
+}
+TEST(ColumnRecordSteps, OnlyWholeResultsOfOneRow) {
+  EXPECT_THAT(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\noutput %x\n"),
+              ElementsAre("m", "x"));
+  EXPECT_THAT(steps_of(kNorm + "%h = slice(%m) {axis=0, begin=0, length=128}\n%x = mul_mat(%small, %h)\noutput %x\n"),
+              ElementsAre("m", "x"));
+  EXPECT_THAT(steps_of(kNorm + "%u = unary(%m) {kind=silu}\n%x = mul_mat(%k4, %u)\noutput %x\n"),
+              ElementsAre("m", "u", "x"));
+  EXPECT_THAT(steps_of(kNorm + "%x = mul_mat(%f, %m)\noutput %x\n"), ElementsAre("m", "x"));
+}
+
+}  // namespace
+}  // namespace shoal::cuda
