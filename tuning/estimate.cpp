@@ -103,8 +103,11 @@ class Walk {
     if (ground_.options.begins_run) begin_run();
     for (size_t i = first_step; i < last_step; ++i) {
       const meta::Step& step = ground_.plan.steps[i];
-      if (step.kind == meta::StepKind::kCollective) meet(step);
-      add_nodes(step);
+      if (step.kind == meta::StepKind::kCollective) {
+        add_nodes(step, Part::kBefore);
+        meet(step);
+      }
+      add_nodes(step, Part::kRest);
     }
     compute();
     result_.seconds = now_;
@@ -121,14 +124,27 @@ class Walk {
     }
   }
 
-  /// What the step has for each rank to compute, when its turn comes.
-  void add_nodes(const meta::Step& step) {
+  /// Of a collective's step: the nodes before that of the collective, which make what it sends; all others.
+  enum class Part { kBefore, kRest };
+
+  NodeRange part_of(const meta::Step& step, size_t rank, Part part) const {
+    const NodeRange& range = step.ranges[rank];
+    if (step.kind != meta::StepKind::kCollective) return range;
+    const auto nodes = ground_.plan.ranks[rank].graph->nodes();
+    const auto begin = nodes.begin() + range.begin, end = nodes.begin() + range.end;
+    const auto first = std::find_if(begin, end, [](const Tensor* node) { return is_collective(node->op); });
+    const int middle = first == end ? range.begin : static_cast<int>(first - nodes.begin());
+    return part == Part::kBefore ? NodeRange{range.begin, middle} : NodeRange{middle, range.end};
+  }
+
+  /// What a part of the step has for each rank to compute, when its turn comes.
+  void add_nodes(const meta::Step& step, Part part) {
     const bool joined = step.kind == meta::StepKind::kCollective;
     for (size_t rank = 0; rank < todo_.size(); ++rank) {
       const Member& member = ground_.members[rank];
       Todo& todo = todo_[rank];
       const size_t before = todo.work.size();
-      const NodeRange& range = step.ranges[rank];
+      const NodeRange range = part_of(step, rank, part);
       for (int i = range.begin; i < range.end; ++i) {
         Work work = member.nodes[static_cast<size_t>(i)];
         // Nodes that are joined with a collective are part of its call.
