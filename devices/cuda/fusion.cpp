@@ -200,7 +200,8 @@ ColumnForms forms_of(const Step& step, const Tensor& column, const GpuTraits& gp
   const Tensor& first = *step.nodes.front();
   if (first.op != Op::kMulMat && first.op != Op::kMulMatId) return {};
   const Tensor& b = *first.src[1];
-  const bool same = b.storage() == &column && b.view_offset == 0 && b.elements() == column.elements();
+  const bool same =
+      b.storage() == &column && b.view_offset == 0 && b.rows() == 1 && b.elements() == column.elements();
   return same ? mul_mat_forms(step.nodes, gpu) : ColumnForms{};
 }
 

@@ -242,7 +242,8 @@ std::vector<std::string> steps_of(const std::string& nodes) {
   static const char* const kLeaves =
       "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\nweight %s f32 [256]\n"
       "weight %k4 q4_k [256, 64]\nweight %k6 q6_k [256, 64]\nweight %f f16 [256, 64]\nweight %g q4_k [256, 64]\n"
-      "weight %square q8_0 [256, 256]\nweight %small q8_0 [128, 64]\nweight %experts q6_k [256, 32, 4]\ninput %ids i32 "
+      "weight %square q8_0 [256, 256]\nweight %small q8_0 [128, 64]\nweight %experts q6_k [256, 32, 4]\nweight %halves "
+      "q8_0 [128, 32, 4]\ninput %ids i32 "
       "[2]\n"
       "input %q f32 [64, 1, 4]\ncache %kc f16 [64, 40, 2]\ncache %vc f16 [64, 40, 2]\n";
   TensorContext weights;
@@ -312,6 +313,8 @@ TEST(ColumnRecordSteps, OnlyWholeResultsOfOneRow) {
   EXPECT_THAT(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\noutput %x\n"),
               ElementsAre("m", "x"));
   EXPECT_THAT(steps_of(kNorm + "%h = slice(%m) {axis=0, begin=0, length=128}\n%x = mul_mat(%small, %h)\noutput %x\n"),
+              ElementsAre("m", "x"));
+  EXPECT_THAT(steps_of(kNorm + "%h = reshape(%m) {shape=[128,2,1,1]}\n%x = mul_mat_id(%halves, %h, %ids)\noutput %x\n"),
               ElementsAre("m", "x"));
   EXPECT_THAT(steps_of(kNorm + "%u = unary(%m) {kind=silu}\n%x = mul_mat(%k4, %u)\noutput %x\n"),
               ElementsAre("m", "u", "x"));
