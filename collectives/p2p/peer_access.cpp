@@ -120,27 +120,30 @@ std::string verify_peer(int from, int to) {
   const std::lock_guard lock(mutex);
   const auto found = known.find({from, to});
   if (found != known.end()) return found->second;
-  std::string problem = turn_on(from, to);
-  if (problem.empty()) problem = try_out(from, to);
-  return known.emplace(std::pair{from, to}, problem).first->second;
+  bool is_on = false, is_right = true;
+  const auto ways = {std::pair{from, to}, std::pair{to, from}};
+  for (const auto& [here, there] : ways) {
+    std::string problem = turn_on(here, there);
+    is_on |= problem.empty();
+    if (problem.empty()) problem = try_out(here, there);
+    is_right &= problem.empty();
+    known.emplace(std::pair{here, there}, problem);
+  }
+  if (is_on && !is_right) {
+    for (const auto& [here, there] : ways) cuda::turn_off_peer_access(here, there);
+  }
+  return known.at({from, to});
 }
 
 std::vector<std::string> verify_peers(std::span<const int> gpus, VerifyPeer verify) {
   const std::set<int> distinct(gpus.begin(), gpus.end());
   std::vector<std::string> problems;
-  std::vector<std::pair<int, int>> bad;
   for (int from : distinct) {
     for (int to : distinct) {
       if (from == to) continue;
       std::string problem = verify(from, to);
-      if (problem.empty()) continue;
-      problems.push_back(std::move(problem));
-      bad.emplace_back(from, to);
+      if (!problem.empty()) problems.push_back(std::move(problem));
     }
-  }
-  for (const auto& [from, to] : bad) {  // neither do copies use it then
-    cuda::turn_off_peer_access(from, to);
-    cuda::turn_off_peer_access(to, from);
   }
   return problems;
 }

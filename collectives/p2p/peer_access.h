@@ -8,8 +8,10 @@
 
 namespace shoal::collectives::p2p {
 
-/// Lets `from` read and write memory of `to` and tries it: a kernel on `from` writes a pattern that `to` checks, and
-/// checks a pattern that `to` wrote. Empty if all is well, or what is wrong, in one line. The GPUs by CUDA's numbers.
+/// Lets each of the two GPUs read and write memory of the other and tries it: a kernel on one writes a pattern that the
+/// other checks, and checks a pattern that the other wrote. Where one way is wrong both are turned off, so that copies
+/// do not use them either. Empty if all is well with what `from` does, or what is wrong, in one line. The GPUs by
+/// CUDA's numbers.
 std::string verify_peer(int from, int to);
 
 using VerifyPeer = std::string (*)(int from, int to);

@@ -162,8 +162,6 @@ TEST(P2pPeers, APairThatLiesIsRefused) {
 TEST(P2pPeers, LiesAreFoundOut) {
   setenv("SHOAL_EMULATED_GPUS", "24", 1);
   setenv("SHOAL_EMULATED_LYING_PEERS", "20>21", 1);
-  EXPECT_THAT(verify_peer(20, 21), HasSubstr("GPU 20 reports peer access to GPU 21, but"));
-  EXPECT_EQ(verify_peer(21, 20), "");
   const auto is_copied = [] {
     std::vector<std::unique_ptr<test::CudaArray<int>>> memory;
     for (const int gpu : {20, 21}) {
@@ -173,9 +171,13 @@ TEST(P2pPeers, LiesAreFoundOut) {
     EXPECT_EQ(cudaMemcpyPeer(memory[1]->data(), 21, memory[0]->data(), 20, 8), cudaSuccess);
     return memory[1]->get() == std::vector<int>{20, 20};
   };
+  for (const auto& [gpu, peer] : {std::pair{20, 21}, std::pair{21, 20}})
+    check_cuda(cuda::turn_on_peer_access(gpu, peer));
   EXPECT_FALSE(is_copied());
-  EXPECT_THAT(verify_peers(std::vector<int>{20, 21, 20}), testing::SizeIs(1));
+  EXPECT_EQ(verify_peer(21, 20), "");
   EXPECT_TRUE(is_copied()) << "through the host now";
+  EXPECT_THAT(verify_peer(20, 21), HasSubstr("GPU 20 reports peer access to GPU 21, but"));
+  EXPECT_THAT(verify_peers(std::vector<int>{20, 21, 20}), testing::SizeIs(1));
   unsetenv("SHOAL_EMULATED_LYING_PEERS");
   EXPECT_NE(verify_peer(20, 21), "") << "it is tried once";
   setenv("SHOAL_EMULATED_PEERS", "0", 1);
