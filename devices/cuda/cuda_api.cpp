@@ -35,7 +35,9 @@ cudaError_t turn_on_peer_access(int gpu, int peer) {
   } else if (status != cudaSuccess) {
     return status;
   }
-  return set_pool_access(peer, gpu, cudaMemAccessFlagsProtReadWrite);
+  const cudaError_t pool = set_pool_access(peer, gpu, cudaMemAccessFlagsProtReadWrite);
+  if (pool != cudaSuccess && status == cudaSuccess) cudaDeviceDisablePeerAccess(peer);
+  return pool;
 }
 
 void turn_off_peer_access(int gpu, int peer) {

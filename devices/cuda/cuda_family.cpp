@@ -204,6 +204,19 @@ void CudaFamily::finish_transfers(const Gpu& gpu) const {
   if (stream != nullptr) check(cudaStreamSynchronize(stream), fmt::format("CUDA{}", gpu.traits.gpu), "free memory");
 }
 
+namespace {
+
+/// On the current GPU, where nothing else has been chosen.
+void wait_by_yielding() {
+  unsigned flags = 0;
+  if (cudaGetDeviceFlags(&flags) == cudaSuccess && (flags & cudaDeviceScheduleMask) == cudaDeviceScheduleAuto) {
+    cudaSetDeviceFlags(flags | cudaDeviceScheduleYield);
+  }
+  cudaGetLastError();  // slower, not wrong
+}
+
+}  // namespace
+
 void CudaFamily::prepare(Gpu& gpu) {
   const std::lock_guard lock(mutex_);
   if (gpu.stream != nullptr) return;
@@ -212,10 +225,7 @@ void CudaFamily::prepare(Gpu& gpu) {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), fmt::format("CUDA{}", gpu.traits.gpu),
         "make a stream");
   keep_pool_memory(gpu.traits.gpu);
-  if (waits_by_yielding(devices_.size(), std::thread::hardware_concurrency()) &&
-      cudaSetDeviceFlags(cudaDeviceScheduleYield) != cudaSuccess) {
-    cudaGetLastError();  // slower, not wrong
-  }
+  if (waits_by_yielding(devices_.size(), std::thread::hardware_concurrency())) wait_by_yielding();
   for (const auto& other : gpus_) {
     if (other.get() == &gpu || other->stream == nullptr) continue;
     connect(gpu, *other);

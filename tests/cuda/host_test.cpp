@@ -312,7 +312,7 @@ TEST_F(HostTest, AnEventThatFailsIsAFailureOfItsStream) {
   expect_right(loaded_);
 }
 
-TEST_F(HostTest, AnEventThatCannotBeMadeIsAnErrorOfWhoNeedsIt) {
+TEST_F(HostTest, AnEventThatCannotBeMadeIsAnErrorOfTheCaller) {
   const auto event = device_.new_event();
   std::vector<std::unique_ptr<Event>> all;  // none is left in the pool
   for (int i = 0; i < 300; ++i) all.push_back(device_.new_event()), all.back()->record(backend_);
@@ -433,7 +433,9 @@ TEST_F(MetaHostTest, ARecordingBeginsWhenEarlierRunsHaveEnded) {
   for (int i = 0; i < 3; ++i) meta.backend->compute_async(*meta.plan);
   EXPECT_NO_THROW(meta.backend->synchronize());
   opener.join();
-  EXPECT_EQ(meta.run()["cudaGraphLaunch"], 2u);
+  const Calls replayed = meta.run();
+  EXPECT_EQ(replayed["cudaGraphLaunch"], 2u);
+  EXPECT_EQ(replayed["cudaStreamBeginCapture"], 0u) << "the second run was recorded";
 }
 
 TEST_F(MetaHostTest, NothingIsRecordedBesideAMeshThatWaits) {
@@ -553,8 +555,8 @@ TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
   EXPECT_FALSE(waits_by_yielding(1, 2));
   EXPECT_FALSE(waits_by_yielding(15, 16));
   EXPECT_TRUE(waits_by_yielding(16, 16));
-  const auto flags_with = [](unsigned devices) {
-    cudaSetDeviceFlags(cudaDeviceScheduleAuto);
+  const auto flags_with = [](unsigned devices, unsigned before) {
+    cudaSetDeviceFlags(before);
     const Environment parts("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(devices));
     const CudaFamily family;
     family.devices()[0]->init();
@@ -564,8 +566,12 @@ TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
   };
   const unsigned processors = std::thread::hardware_concurrency();
   if (processors < 2 || processors > 64) GTEST_SKIP() << processors << " processors";
-  EXPECT_EQ(flags_with(processors - 1), unsigned{cudaDeviceScheduleAuto});
-  EXPECT_EQ(flags_with(processors), unsigned{cudaDeviceScheduleYield});
+  EXPECT_EQ(flags_with(processors - 1, cudaDeviceScheduleAuto), unsigned{cudaDeviceScheduleAuto});
+  EXPECT_EQ(flags_with(processors, cudaDeviceScheduleAuto), unsigned{cudaDeviceScheduleYield});
+  EXPECT_EQ(flags_with(processors, cudaDeviceScheduleBlockingSync | cudaDeviceLmemResizeToMax),
+            unsigned{cudaDeviceScheduleBlockingSync | cudaDeviceLmemResizeToMax})
+      << "another part of the process has chosen";
+  cudaSetDeviceFlags(cudaDeviceScheduleAuto);
 }
 
 // By another library in this process, or another part of this one, which may have done nothing about pools.
@@ -594,6 +600,19 @@ TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
   EXPECT_TRUE(may_use(0, 1));
   EXPECT_TRUE(may_use(1, 0));
   EXPECT_EQ(mesh.family().problems(), "");
+}
+
+TEST(CudaFamilyTest, PeersWhosePoolsCannotBeSharedAreNotConnected) {
+  CudaMesh none(2);
+  for (const auto& [gpu, peer] : {std::pair{0, 1}, std::pair{1, 0}}) turn_off_peer_access(gpu, peer);
+  fail_call("cudaMemPoolSetAccess", 1, cudaErrorNotSupported, 2);
+  CudaMesh mesh(2);
+  emulator::clear_faults();
+  for (const auto& [gpu, peer] : {std::pair{0, 1}, std::pair{1, 0}}) {
+    const CurrentGpu current(gpu);
+    EXPECT_EQ(cudaDeviceDisablePeerAccess(peer), cudaErrorPeerAccessNotEnabled);
+    cudaGetLastError();
+  }
 }
 
 // The driver may copy by either GPU.
