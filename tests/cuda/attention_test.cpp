@@ -416,6 +416,17 @@ TEST(CudaAttention, ShortContextsAreSplitToo) {
   EXPECT_EQ(splits(132, 1000), 1);
 }
 
+TEST(CudaAttention, TilesTakeBF16OfAnySize) {
+  const cuda::GpuTraits gpu{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
+  for (const int64_t t : {1, 20}) {
+    Attention attention({.keys = DType::kBF16, .values = DType::kBF16, .t = t, .s = 100, .kv_heads = 1});
+    EXPECT_EQ(cuda::attention::choice(*attention.node, gpu), cuda::attention::Choice::kTiles);
+    for (double& x : attention.leaves[attention.v]) x *= 0x1p120;
+    attention.end_at(99);
+    attention.check();
+  }
+}
+
 /// The node must be done by slices.
 void check_slices(const Sizes& sizes, double q = 1, double k = 1, double v = 1) {
   std::ostringstream text;

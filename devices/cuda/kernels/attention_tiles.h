@@ -9,9 +9,9 @@
 // are applied to f32 numbers: those of keys to the products of a block, those of values to the weights). Queries and
 // weights are not, so each is the sum of two: x = high + low with high = round(x), low = round(x - high), 22 bits with
 // f16 and 17 with bf16, which doubles the products. A query is first multiplied by a power of two that brings its
-// largest element to [128, 256), and weights are times 1024, so that neither overflows nor vanishes in f16. Tensor
-// cores round their f32 sums towards zero, so errors of a long chain add up: only one KV tile's values (a query's
-// columns for scores) are summed there, tiles with fmaf.
+// largest element to [128, 256), and weights that multiply f16 are times 1024, so that neither overflows nor vanishes
+// in f16. Tensor cores round their f32 sums towards zero, so errors of a long chain add up: only one KV tile's values
+// (a query's columns for scores) are summed there, tiles with fmaf.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -19,8 +19,6 @@
 #include "devices/cuda/kernels/attention_stage.h"
 
 namespace shoal::cuda::attention {
-
-inline constexpr float kLift = 6.931471805599453f, kLower = 1.0f / 1024;  // ln(1024) and its inverse
 
 /// Where things lie in a block's shared memory. Partial results of warps take the place of the rest at the end.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
@@ -42,6 +40,8 @@ struct Warp {
   static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< keys of a tile that are this warp's
   static constexpr int kKeyTiles = kWarpKeys / 8;
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
+  /// ln(1024), where weights are f16, which has no small ones, and what takes it back.
+  static constexpr float kLift = kF16Values ? 6.931471805599453f : 0, kLower = kF16Values ? 1.0f / 1024 : 1;
   static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< groups of 16 split weights at a time
 
   int lane, first_row, first_key;  ///< within the block, within the tile
