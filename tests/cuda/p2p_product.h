@@ -2,6 +2,7 @@
 // column of its own, and the same work by separate kernels.
 #pragma once
 
+#include <cmath>
 #include <random>
 
 #include "collectives/p2p/product_norm.h"
@@ -98,6 +99,22 @@ inline std::vector<std::unique_ptr<RankProduct>> products_of(const Rig& rig, DTy
     products.push_back(std::make_unique<RankProduct>(rig, rank, dtype, k, row, shift));
   }
   return products;
+}
+
+/// Each rank by one kernel or by two, by its bit in `joined`; all ranks' results.
+inline std::vector<std::vector<float>> run(Rig& rig, std::vector<std::unique_ptr<RankProduct>>& products,
+                                           uint32_t joined) {
+  for (const auto& product : products) product->clear();
+  for (int rank = 0; rank < rig.size(); ++rank) {
+    RankProduct& own = *products[static_cast<size_t>(rank)];
+    (joined >> rank & 1) != 0 ? own.launch_joined(rig.communicator(), rank)
+                              : own.launch_apart(rig.communicator(), rank);
+  }
+  rig.synchronize_and_check();
+  std::vector<std::vector<float>> results;
+  for (const auto& product : products) results.push_back(product->results());
+  for (const float value : results[0]) EXPECT_TRUE(std::isfinite(value));
+  return results;
 }
 
 }  // namespace shoal::collectives::p2p

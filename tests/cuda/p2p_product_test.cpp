@@ -1,13 +1,11 @@
 // Products whose kernel does the all_reduce and the norm behind them, too: the bits of separate kernels, beside ranks
-// that use those, many in a row and replayed; what is not taken; and what happens when a rank does not come or does
-// something else.
+// that use those, many in a row and replayed; and what happens when a rank does not come or does something else.
+// p2p_product_launch_test.cpp counts launches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <thread>
 
-#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/p2p_product.h"
 
 namespace shoal::collectives::p2p {
@@ -22,28 +20,6 @@ using testing::Optional;
 
 constexpr DType kKnown[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
                             DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
-
-/// Each rank by one kernel or by two, by its bit in `joined`; all ranks' results.
-std::vector<std::vector<float>> run(Rig& rig, std::vector<std::unique_ptr<RankProduct>>& products, uint32_t joined) {
-  for (const auto& product : products) product->clear();
-  for (int rank = 0; rank < rig.size(); ++rank) {
-    RankProduct& own = *products[static_cast<size_t>(rank)];
-    (joined >> rank & 1) != 0 ? own.launch_joined(rig.communicator(), rank)
-                              : own.launch_apart(rig.communicator(), rank);
-  }
-  rig.synchronize_and_check();
-  std::vector<std::vector<float>> results;
-  for (const auto& product : products) results.push_back(product->results());
-  for (const float value : results[0]) EXPECT_TRUE(std::isfinite(value));
-  return results;
-}
-
-size_t launches(const std::function<void()>& work) {
-  cuda::emulator::record_calls();
-  work();
-  const auto calls = cuda::emulator::take_calls();
-  return static_cast<size_t>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
-}
 
 class P2pProduct : public testing::TestWithParam<std::tuple<DType, int>> {
  protected:
@@ -82,13 +58,6 @@ TEST(P2pProductOnce, ManyRanksAndTheLongestRow) {
   }
 }
 
-TEST(P2pProductOnce, IsOneLaunch) {
-  Rig rig(2);
-  auto products = products_of(rig, DType::kQ4_K, 256, 64);
-  EXPECT_EQ(launches([&] { run(rig, products, 3); }), 2);
-  EXPECT_EQ(launches([&] { run(rig, products, 0); }), 4);
-}
-
 TEST(P2pProductOnce, KnowsItsTypes) {
   uint64_t dtypes = 0;
   for (const DType dtype : kKnown) dtypes |= uint64_t{1} << static_cast<int>(dtype);
@@ -96,22 +65,6 @@ TEST(P2pProductOnce, KnowsItsTypes) {
   EXPECT_EQ(Rig(2).communicator().fused_limits().products, dtypes);
   EXPECT_EQ(Rig(2, 1, {.bf16_wire = true}).communicator().fused_limits().products, 0) << "the kernels send f32";
   EXPECT_EQ(Rig(1).communicator().fused_limits().products, 0);
-}
-
-// What is not taken is done by several kernels, with the same results.
-TEST(P2pProductOnce, OtherProductsAreDoneApart) {
-  const auto expect_apart = [](DType dtype, int64_t k, int64_t row, size_t shift, P2pOptions options = {}) {
-    Rig rig(2, 1, options);
-    auto products = products_of(rig, dtype, k, row, shift);
-    const auto apart = run(rig, products, 0);
-    EXPECT_GT(launches([&] { EXPECT_EQ(run(rig, products, 3), apart); }), 2)
-        << name_of(dtype) << " " << k << " " << row;
-  };
-  expect_apart(DType::kQ3_K, 256, 64, 0);  // no kernel
-  expect_apart(DType::kF16, 100, 64, 0);   // rows of weights that do not stream
-  expect_apart(DType::kF16, 64, 66, 0);    // no whole quads
-  expect_apart(DType::kF16, 64, 64, 1);    // not aligned
-  expect_apart(DType::kF16, 64, 64, 0, {.bf16_wire = true});
 }
 
 // Calls of all kinds in a row, and each half of the packets again and again.
