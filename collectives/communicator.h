@@ -52,6 +52,9 @@ uint64_t call_digest(const Call& call);
 ///
 /// Of one row `in` may have to be made first: it is the result of `product`, a mul_mat with one column and weights of
 /// FusedLimits::products, which nothing else reads and which need not be stored.
+///
+/// Forms are those of the rank's device (PassedForms): in which the column of `product` is there besides as values, and
+/// in which `normed`, of one row then, is left besides.
 struct FusedNorm {
   const float* in = nullptr;
   const float* residual = nullptr;
@@ -63,6 +66,7 @@ struct FusedNorm {
   float epsilon = 0;
   const char* what = "";  ///< tensor name for messages
   Tensor* product = nullptr;
+  uint32_t column_forms = 0, normed_forms = 0;
 };
 
 /// Up to which size a communicator does FusedNorm in one call, and faster than in several; zeros: never.

@@ -59,11 +59,22 @@ struct PlanOptions {
   /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
   /// until another plan of the arena runs. Must outlive the plan.
   ComputeArena* arena = nullptr;
+  /// The last node of a call that runs directly before the range, and the first, a product, of one directly behind it
+  /// (collectives' FusedNorm); nullptr: there is none. See PassedForms.
+  const Tensor* before = nullptr;
+  Tensor* behind = nullptr;
   /// What traces call its runs, before the numbers of the nodes: "step 3".
   std::string label = {};
   /// What a backend may take, and leave empty, instead of planning the range again: made for it, with the same cuts,
   /// shown nodes and late inputs. nullptr: there is none. Backends that make other plans do not look at it.
   PreparedPlan* prepared = nullptr;
+};
+
+/// In which forms of the device's own, in its own bits, columns come and go beside their values. Every run of the plan
+/// counts on `before` and leaves `behind`.
+struct PassedForms {
+  uint32_t before = 0;  ///< PlanOptions::before
+  uint32_t behind = 0;  ///< the column that PlanOptions::behind is a product with
 };
 
 /// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.
@@ -88,6 +99,7 @@ class GraphPlan {
     (void)input;
     return 0;
   }
+  virtual PassedForms passed_forms() const { return {}; }
   /// Throws InvalidArgument, naming a tensor, when weights, caches or inputs that were placed before the plan was made
   /// have lost their memory since.
   void check_memory() const {

@@ -13,6 +13,7 @@
 namespace shoal::collectives::cuda {
 namespace {
 
+using shoal::cuda::ColumnForms;
 using shoal::cuda::CudaBackend;
 using shoal::cuda::LaunchContext;
 
@@ -73,7 +74,7 @@ class PeerCommunicator final : public Communicator {
     int rank;
   };
 
-  static p2p::NormReduction reduction_of(const FusedNorm& norm) {
+  static p2p::NormReduction reduction_of(const FusedNorm& norm, const LaunchContext& context) {
     return {.in = norm.in,
             .residual = norm.residual,
             .weight = norm.weight,
@@ -81,7 +82,8 @@ class PeerCommunicator final : public Communicator {
             .normed = norm.normed,
             .row = norm.row,
             .rows = norm.rows,
-            .epsilon = norm.epsilon};
+            .epsilon = norm.epsilon,
+            .record = context.record(ColumnForms::of(norm.normed_forms))};
   }
 
   template <class Work>
@@ -96,8 +98,11 @@ class PeerCommunicator final : public Communicator {
   }
   void launch(int rank, const LaunchContext&, const Call& call) { peers_.launch(rank, call); }
   void launch(int rank, const LaunchContext& context, const FusedNorm& norm) {
-    if (norm.product == nullptr) return peers_.launch(rank, reduction_of(norm), norm.what);
-    peers_.launch(rank, context, *norm.product, reduction_of(norm), norm.what);
+    const p2p::NormReduction reduction = reduction_of(norm, context);
+    if (norm.product == nullptr) return peers_.launch(rank, reduction, norm.what);
+    LaunchContext own = context;
+    own.reads = ColumnForms::of(norm.column_forms);
+    peers_.launch(rank, own, *norm.product, reduction, norm.what);
   }
   /// The stream keeps its own, earlier error; here only the peers need to hear of it.
   void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }

@@ -7,6 +7,7 @@
 #include "collectives/p2p/dispatch.h"
 #include "collectives/p2p/kernels.h"
 #include "collectives/p2p/norm_row.h"
+#include "devices/cuda/kernels/quantized_column.h"
 
 namespace shoal::collectives::p2p {
 namespace {
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
   const float scale = scale_of_row(squares, work);
   // The block has all of its peers' packets: it waits for nothing more that has still to start.
   cuda::let_next_start();
-  if (!received) return;
+  if (!warp_has(received)) return;
   const auto store = [&](float* data, const Quad(&values)[kQuads]) {
     const Array<float, kWhole> array(data);
 #pragma unroll
@@ -81,6 +82,10 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
     }
   }
   store(work.normed + offset, sum);
+  if (work.record.two || work.record.four) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) cuda::record_part(work.record, place(i), row, sum[i].x);
+  }
   finish_packets(mesh, turn);
 }
 

@@ -55,7 +55,7 @@ void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, 
 
 /// sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows. f32 in memory. The
 /// pointers `sum` and `normed` may be that of `in` or `residual`, but not equal; `weight` may be null,
-/// and `sum` where it is not wanted.
+/// and `sum` where it is not wanted. The record is of `normed`, which is one row then.
 struct NormReduction {
   Element element = Element::kF32;  ///< kF32 or kF32AsBF16
   const float* in = nullptr;
@@ -66,6 +66,7 @@ struct NormReduction {
   int64_t row = 0;   ///< elements
   int64_t rows = 0;  ///< > 0
   float epsilon = 0;
+  cuda::ColumnRecord record = {};
 };
 /// Longest row of all_reduce_norm(); its shared memory holds one, and its packets.
 constexpr int64_t norm_capacity(Element element) {

@@ -19,9 +19,9 @@ inline constexpr int kSlotsOfQuad = kQuad* static_cast<int>(sizeof(W)) / kPacket
 __device__ inline int quad_place(int i) {
   return kQuad * (i * kThreads + static_cast<int>(threadIdx.x));
 }
-/// That the thread has, of a row of this length.
-__device__ inline int quads_of_thread(int row) {
-  const int quads = (row + kQuad - 1) / kQuad - static_cast<int>(threadIdx.x);
+/// How many quads of a row of this length a thread has.
+__device__ inline int quads_of_thread(int row, unsigned thread = threadIdx.x) {
+  const int quads = (row + kQuad - 1) / kQuad - static_cast<int>(thread);
   return quads <= 0 ? 0 : (quads + kThreads - 1) / kThreads;
 }
 /// The packet of elements `at` and `at` + 1 of the row, at an even place, among those of a block; for f32.
@@ -46,6 +46,10 @@ __device__ inline float sum_of_block(float value) {
 __device__ inline float squares_of(const Quad& quad) {
   const float(&x)[kQuad] = quad.x;
   return fmaf(x[0], x[0], x[1] * x[1]) + fmaf(x[2], x[2], x[3] * x[3]);
+}
+/// All of the warp's threads have received theirs: they stay together for the record.
+__device__ inline bool warp_has(bool received) {
+  return __all_sync(0xffffffffu, received);
 }
 /// By what the row is multiplied, from the threads' squares.
 __device__ inline float scale_of_row(float squares, const NormReduction& work) {

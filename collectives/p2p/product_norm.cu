@@ -21,6 +21,9 @@ void for_each_dtype(const Function& function) {
   }
 }
 
+/// Shared memory of the kernels besides what they are launched with, at most.
+constexpr size_t kStaticBytes = 256;
+
 /// Rows are whole quads, aligned to 16, and one row is all.
 bool is_whole(const NormReduction& work) {
   const auto addresses = {work.residual, work.weight, static_cast<const float*>(work.sum),
@@ -45,14 +48,13 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
   const ProductNormKernel kernel = kernel_of(joined.a->dtype);
   if (kernel == nullptr || !is_whole(reduction) || product.shape[0] != reduction.row) return false;
   if (!cuda::stream_supports({&joined, 1}, b, context.gpu)) return false;
-  const cuda::StreamLaunch launch = cuda::stream_launch(joined, b, context.gpu);
-  const size_t two_rows = 2 * static_cast<size_t>(reduction.row) * sizeof(float);
-  const size_t bytes = std::max(launch.shared_bytes, cuda::kStreamResults * sizeof(float) + two_rows);
+  const cuda::StreamLaunch launch = cuda::stream_launch(context, joined, b);
+  if (launch.shared_bytes + kStaticBytes > context.gpu.shared_bytes_per_block) return false;
   const dim3 blocks(launch.blocks), threads(cuda::kStreamThreads);
   if (launch.early) {
-    cuda::launch_early(context, kernel, blocks, threads, bytes, launch.stream, mesh, reduction);
+    cuda::launch_early(context, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction);
   } else {
-    cuda::launch(context.stream, kernel, blocks, threads, bytes, launch.stream, mesh, reduction);
+    cuda::launch(context.stream, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction);
   }
   return true;
 }

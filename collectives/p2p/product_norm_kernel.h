@@ -74,9 +74,11 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
   const float scale = scale_of_row(squares, work);
   // All packets of all ranks have come: nothing waits any more for what has still to start.
   cuda::let_next_start();
-  if (!received) return;
+  if (!warp_has(received)) return;
+  const bool recorded = work.record.two || work.record.four;
+  const int of_warp = quads_of_thread(row, threadIdx.x / 32 * 32);  // of its first thread, which has most
 #pragma unroll 1
-  for (int i = 0; i < quads; ++i) {
+  for (int i = 0; i < of_warp; ++i) {
     const int at = quad_place(i);
     Quad sum = Array<float, true>(sums).load<kQuad>(at, row), weight;
     if (work.sum != nullptr) Array<float, true>(work.sum).store(at, row, sum);
@@ -87,6 +89,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
       if (work.weight != nullptr) sum.x[k] *= weight.x[k];
     }
     Array<float, true>(work.normed).store(at, row, sum);
+    if (recorded) cuda::record_part(work.record, at, row, sum.x);
   }
   finish_packets(mesh, turn_of(state));
 }
@@ -94,9 +97,11 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
 template <class Weights>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     product_norm_kernel(cuda::Stream s, Mesh mesh, NormReduction work) {
+  constexpr size_t kRingBytes = cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes;
+  static_assert(2 * norm_capacity(Element::kF32) * sizeof(float) <= kRingBytes, "rings have room for two rows");
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   __shared__ BlockState state;
-  const cuda::StreamMemory memory(bytes, cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes);
+  const cuda::StreamMemory memory(bytes, kRingBytes);
   const auto begin = [&] {
     if (threadIdx.x == 0) state = load_state(mesh, 0);
   };

@@ -25,6 +25,13 @@ constexpr int64_t column_bytes(int64_t k, int groups) {
 struct ColumnForms {
   bool two = false, four = false;
   bool any() const { return two || four; }
+  /// As PassedForms has them.
+  uint32_t bits() const { return (two ? 1u : 0u) | (four ? 2u : 0u); }
+  static ColumnForms of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0}; }
+  ColumnForms& operator|=(const ColumnForms& other) {
+    two |= other.two, four |= other.four;
+    return *this;
+  }
   friend bool operator==(const ColumnForms&, const ColumnForms&) = default;
 };
 

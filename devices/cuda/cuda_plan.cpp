@@ -24,6 +24,10 @@ std::vector<int> shown_ids(const PlanOptions& options) {
   return ids;
 }
 
+int id_of(const Tensor* node) {
+  return node != nullptr ? node->id : -1;
+}
+
 /// The range, when the device can run it.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
   check_supported(device, range);
@@ -38,6 +42,8 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
       gpu_(backend.cuda_device().gpu().traits.gpu),
       cuts_(options.cuts),
       shown_(shown_ids(options)),
+      before_(id_of(options.before)),
+      behind_(id_of(options.behind)),
       label_(options.label),
       topology_(checked(backend.device(), range).graph->topology()),
       memory_(range, backend.device(), options) {
@@ -64,6 +70,8 @@ void CudaPlan::compile() {
   for (Tensor* node : nodes_of(range)) {
     if (runs(*node)) running_.push_back(node);
   }
+  const auto node_at = [&](int id) { return id < 0 ? nullptr : all[static_cast<size_t>(id)]; };
+  passed_ = {};
   // A step's nodes are all of one segment.
   size_t begin = 0;
   for (int segment = 0; segment < segments(); ++segment) {
@@ -71,7 +79,9 @@ void CudaPlan::compile() {
     size_t end = begin;
     while (end < running_.size() && running_[end]->id < cut) ++end;
     begins_.push_back(steps_.size());
-    add_steps(std::span(running_).subspan(begin, end - begin), readers);
+    const Neighbours neighbours{segment == 0 ? node_at(before_) : nullptr,
+                                segment + 1 == segments() ? node_at(behind_) : nullptr};
+    add_steps(std::span(running_).subspan(begin, end - begin), readers, neighbours);
     begin = end;
   }
   begins_.push_back(steps_.size());
@@ -79,14 +89,15 @@ void CudaPlan::compile() {
   range.graph->freeze();
 }
 
-void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers) {
+void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers, const Neighbours& neighbours) {
   const GpuTraits& gpu = backend_.cuda_device().gpu().traits;
   const size_t first = steps_.size();
   while (!nodes.empty()) {
     steps_.push_back(fuse(nodes, readers, gpu));
     nodes = nodes.subspan(steps_.back().nodes.size());
   }
-  share_records(std::span(steps_).subspan(first), gpu);
+  const PassedForms passed = share_records(std::span(steps_).subspan(first), gpu, neighbours);
+  passed_.before |= passed.before, passed_.behind |= passed.behind;
 }
 
 /// Of all addresses that kernels are given.

@@ -29,6 +29,7 @@ class CudaPlan final : public GraphPlan {
   size_t allocated_bytes() const override { return memory_.bytes(); }
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
   int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
+  PassedForms passed_forms() const override { return passed_; }
 
   bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory_.can_move_to(graph); }
   /// To a graph that fits; no run may be queued. CUDA graphs stay where no address has changed, and are updated in
@@ -53,7 +54,8 @@ class CudaPlan final : public GraphPlan {
   };
 
   void compile();
-  void add_steps(std::span<Tensor* const> nodes, const Readers& readers);
+  /// Those of a segment.
+  void add_steps(std::span<Tensor* const> nodes, const Readers& readers, const Neighbours& neighbours);
   size_t fingerprint() const;
   std::span<const Step> steps(int first, int last) const;
   Captured& captured(int first, int last);
@@ -64,12 +66,14 @@ class CudaPlan final : public GraphPlan {
   CudaBackend& backend_;  ///< see has_backend()
   const int gpu_;         ///< its
   std::vector<int> cuts_, shown_;
+  int before_, behind_;  ///< ids of PlanOptions' nodes; -1: none
   std::string label_;
   std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
   std::vector<Tensor*> running_;  ///< neither views nor empty
   std::vector<Step> steps_;
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
+  PassedForms passed_;
   size_t fingerprint_ = 0;
   std::vector<Captured> captured_;  ///< launcher's thread, or while nothing is queued
   bool was_queued_ = false;

@@ -195,29 +195,53 @@ const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
   const bool can = is_norm ? rms_norm_records(result, gpu) : result.op == Op::kAttention && attention_records(result);
   return can && result.elements() <= kMostRecorded ? &result : nullptr;
 }
-/// The forms of this column that a step takes.
-ColumnForms forms_of(const Step& step, const Tensor& column, const GpuTraits& gpu) {
-  const Tensor& first = *step.nodes.front();
+/// A column with room in the record.
+bool is_short_column(const Tensor& tensor) {
+  return tensor.rows() == 1 && tensor.dtype == DType::kF32 && tensor.is_contiguous() &&
+         tensor.elements() <= kMostRecorded;
+}
+/// The forms of this column that these nodes, which run as one, take.
+ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
+  const Tensor& first = *nodes.front();
   if (first.op != Op::kMulMat && first.op != Op::kMulMatId) return {};
   const Tensor& b = *first.src[1];
-  const bool same =
-      b.storage() == &column && b.view_offset == 0 && b.rows() == 1 && b.elements() == column.elements();
-  return same ? mul_mat_forms(step.nodes, gpu) : ColumnForms{};
+  const bool same = b.storage() == &column && b.view_offset == 0 && b.rows() == 1 && b.elements() == column.elements();
+  return same ? mul_mat_forms(nodes, gpu) : ColumnForms{};
+}
+
+/// Who takes a column's record.
+struct Taken {
+  ColumnForms all, behind;
+};
+/// Has the steps and the product behind them take it, up to the first step that leaves a record of its own.
+Taken take_record(const Tensor& column, std::span<Step> steps, Tensor* behind, const GpuTraits& gpu) {
+  Taken taken;
+  for (Step& step : steps) {
+    if (recordable(step, gpu) != nullptr) return taken;
+    const ColumnForms forms = forms_of(step.nodes, column, gpu);
+    step.reads |= forms;
+    taken.all |= forms;
+  }
+  if (behind != nullptr) taken.behind = forms_of({&behind, 1}, column, gpu);
+  taken.all |= taken.behind;
+  return taken;
 }
 
 }  // namespace
 
-void share_records(std::span<Step> steps, const GpuTraits& gpu) {
+PassedForms share_records(std::span<Step> steps, const GpuTraits& gpu, const Neighbours& neighbours) {
+  PassedForms passed;
+  const auto take = [&](const Tensor& column, std::span<Step> behind) {
+    const Taken taken = take_record(column, behind, neighbours.behind, gpu);
+    passed.behind |= taken.behind.bits();
+    return taken.all;
+  };
   for (size_t i = 0; i < steps.size(); ++i) {
-    const Tensor* const column = recordable(steps[i], gpu);
-    if (column == nullptr) continue;
-    for (size_t j = i + 1; j < steps.size() && recordable(steps[j], gpu) == nullptr; ++j) {
-      const ColumnForms forms = forms_of(steps[j], *column, gpu);
-      if (!forms.any()) continue;
-      steps[j].reads = forms;
-      steps[i].writes.two |= forms.two, steps[i].writes.four |= forms.four;
-    }
+    if (const Tensor* column = recordable(steps[i], gpu)) steps[i].writes = take(*column, steps.subspan(i + 1));
   }
+  const Tensor* const before = neighbours.before;
+  if (before != nullptr && is_short_column(*before)) passed.before = take(*before, steps).bits();
+  return passed;
 }
 
 }  // namespace shoal::cuda

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 
+#include "devices/backend.h"
 #include "devices/cuda/op_kernel.h"
 #include "graph/readers.h"
 
@@ -23,8 +24,13 @@ void run_step(const LaunchContext& context, const Step& step);
 /// other in the graph, without the views and empty results between them; they run on such a GPU.
 Step fuse(std::span<Tensor* const> nodes, const Readers& readers, const GpuTraits& gpu);
 
+/// Nodes of other launches directly before and behind some steps (PlanOptions).
+struct Neighbours {
+  const Tensor* before = nullptr;
+  Tensor* behind = nullptr;
+};
 /// Of steps that run one after the other with nothing in between: has those whose results are columns of products
-/// behind them leave records.
-void share_records(std::span<Step> steps, const GpuTraits& gpu);
+/// behind them leave records. Tells which records it counts on, and leaves, for the neighbours.
+PassedForms share_records(std::span<Step> steps, const GpuTraits& gpu, const Neighbours& neighbours = {});
 
 }  // namespace shoal::cuda

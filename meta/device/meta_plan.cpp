@@ -73,6 +73,20 @@ void MetaGraphPlan::compile() {
     }
     actions_.push_back(std::move(action));
   }
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    for (size_t rank = 0; rank < actions_[i].compute.size(); ++rank) pass_forms(i, rank);
+  }
+}
+
+/// Between a plan and the calls directly before and behind it. Segments do not come between: no call is joined over
+/// their bounds.
+void MetaGraphPlan::pass_forms(size_t step, size_t rank) {
+  if (actions_[step].compute[rank] == nullptr) return;
+  const PassedForms forms = actions_[step].compute[rank]->passed_forms();
+  if (step > 0 && is_joined(plan_.steps[step - 1])) actions_[step - 1].norms[rank].normed_forms = forms.before;
+  if (step + 1 < actions_.size() && is_joined(plan_.steps[step + 1])) {
+    actions_[step + 1].norms[rank].column_forms = forms.behind;
+  }
 }
 
 std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range, size_t step) const {
@@ -83,6 +97,11 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
     if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
   }
   options.label = "step " + std::to_string(step);
+  const auto node = [&](int id) { return local.graph->nodes()[static_cast<size_t>(id)]; };
+  if (step > 0 && is_joined(plan_.steps[step - 1])) options.before = node(plan_.steps[step - 1].ranges[rank].end - 1);
+  if (step + 1 < plan_.steps.size() && is_joined(plan_.steps[step + 1])) {
+    options.behind = node(plan_.steps[step + 1].ranges[rank].begin);
+  }
   return backend_.members()[rank]->create_plan(GraphRange{local.graph.get(), range.begin, range.end}, options);
 }
 

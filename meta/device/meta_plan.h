@@ -82,6 +82,7 @@ class MetaGraphPlan final : public GraphPlan {
   static std::vector<const std::byte*> places_of(const Tensor& tensor);
   void compile();
   std::unique_ptr<GraphPlan> compile(size_t rank, const NodeRange& range, size_t step) const;
+  void pass_forms(size_t step, size_t rank);
   collectives::Call make_call(const Tensor& node, const Step& step) const;
   /// Ready to be replayed; nullptr: queue the steps. The first run of a group is never recorded.
   Recorded* recorded(int first, int last);

@@ -238,6 +238,7 @@ TEST(ColumnRecord, ExpertsTakeIt) {
 }
 
 /// Steps of a graph as a plan makes them, each as "w" with the forms that it leaves and "r" with those that it takes.
+/// Nodes %before and %behind are of other launches; what is passed between them and the steps comes last.
 std::vector<std::string> steps_of(const std::string& nodes) {
   static const char* const kLeaves =
       "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\nweight %s f32 [256]\n"
@@ -253,13 +254,20 @@ std::vector<std::string> steps_of(const std::string& nodes) {
   size_t next = kRoom;
   const auto give = [&] { return reinterpret_cast<std::byte*>(next += kRoom); };
   std::vector<Tensor*> running;
+  Neighbours neighbours;
   for (Tensor* leaf : graph.leaves()) leaf->data = give();
   for (Tensor* node : graph.nodes()) {
     if (node->is_view()) {
       node->data = node->view_base->data + node->view_offset;
     } else {
       node->data = give(), node->workspace = give();
-      running.push_back(node);
+      if (node->name == "before") {
+        neighbours.before = node;
+      } else if (node->name == "behind") {
+        neighbours.behind = node;
+      } else {
+        running.push_back(node);
+      }
     }
   }
   std::vector<Step> steps;
@@ -267,14 +275,18 @@ std::vector<std::string> steps_of(const std::string& nodes) {
   for (std::span<Tensor* const> rest = running; !rest.empty(); rest = rest.subspan(steps.back().nodes.size())) {
     steps.push_back(fuse(rest, readers, kGpu));
   }
-  share_records(steps, kGpu);
+  const PassedForms passed = share_records(steps, kGpu, neighbours);
   std::vector<std::string> told;
+  const auto tell = [&](const char* what, const ColumnForms& forms) {
+    if (forms.any()) told.back() = told.back() + " " + what + (forms.two ? "2" : "") + (forms.four ? "4" : "");
+  };
   for (const Step& step : steps) {
-    std::string& text = told.emplace_back(step.nodes.back()->name);
-    const auto tell = [&](const char* what, const ColumnForms& forms) {
-      if (forms.any()) text = text + " " + what + (forms.two ? "2" : "") + (forms.four ? "4" : "");
-    };
+    told.push_back(step.nodes.back()->name);
     tell("w", step.writes), tell("r", step.reads);
+  }
+  if (neighbours.before != nullptr || neighbours.behind != nullptr) {
+    told.emplace_back("passed");
+    tell("before", ColumnForms::of(passed.before)), tell("behind", ColumnForms::of(passed.behind));
   }
   for (Tensor* node : graph.nodes()) node->data = node->workspace = nullptr;
   for (Tensor* leaf : graph.leaves()) leaf->data = nullptr;
@@ -308,6 +320,25 @@ TEST(ColumnRecordSteps, TheLatestRecordIsThere) {
   EXPECT_THAT(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"
                                "output %x\noutput %y\n"),
               ElementsAre("m", "i w2", "x", "y r2"));
+}
+TEST(ColumnRecordSteps, NeighboursPassThem) {
+  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %before)\n"
+                       "output %x\noutput %y\n"),
+              ElementsAre("y r24", "passed before24"));
+  EXPECT_THAT(steps_of(kNorm + "%behind = mul_mat(%square, %m)\noutput %behind\n"),
+              ElementsAre("m w2", "passed behind2"));
+  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k6, %before)\n%behind = mul_mat(%square, %before)\n"
+                       "output %x\noutput %behind\n"),
+              ElementsAre("x r4", "passed before24 behind2"));
+  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n" + kNorm +
+                       "%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %m)\n"
+                       "%behind = mul_mat(%square, %before)\noutput %x\noutput %y\noutput %behind\n"),
+              ElementsAre("m w4", "x", "y r4", "passed"))
+      << "the record of %m is there";
+  EXPECT_THAT(steps_of("%before = mul(%two, %s)\n%x = mul_mat(%k4, %before)\noutput %x\n"), ElementsAre("x", "passed"));
+  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%u = unary(%before) {kind=silu}\n%behind = mul_mat(%square, %u)\n"
+                       "output %behind\n"),
+              ElementsAre("u", "passed"));
 }
 TEST(ColumnRecordSteps, OnlyWholeResultsOfOneRow) {
   EXPECT_THAT(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\noutput %x\n"),

@@ -25,6 +25,7 @@ using collectives::FusedNorm;
 /// What was queued for all ranks together.
 struct Queued {
   int calls = 0, fused = 0;
+  std::vector<std::pair<uint32_t, uint32_t>> forms;  ///< of each fused one: of its column, and of what it leaves
 };
 
 /// What the communicator says that it can do in one call.
@@ -49,6 +50,7 @@ class Counted final : public Communicator {
   }
   void enqueue_fused(int rank, const FusedNorm& norm) override {
     ++queued_.fused;
+    queued_.forms.emplace_back(norm.column_forms, norm.normed_forms);
     inner_->enqueue_fused(rank, norm);
   }
   std::string remark() const override { return inner_->remark(); }
@@ -197,6 +199,57 @@ TEST(CudaMetaFusionOnce, AProductInFrontChangesNoBit) {
       EXPECT_EQ(outputs(loaded, *all.backend, *plan, i), outputs(reference, *norms.backend, *reference_plan, i));
     }
   }
+}
+
+// Columns come and go as records, from the attention in one plan to the product in a call, and from its norm to the
+// next plan. What is in the record's memory is new in each run.
+TEST(CudaMetaFusionOnce, PassesColumnsAsRecords) {
+  const std::string text = R"(
+input %x f32 [128, 1]
+input %q f32 [32, 1, 4]
+cache %k f16 [32, 8, 4]
+cache %v f16 [32, 8, 4]
+weight %wo q8_0 [128, 128]
+weight %up q4_0 [128, 192]
+weight %down q8_0 [192, 128]
+weight %scale f32 [128]
+weight %head q8_0 [128, 40]
+%heads = attention(%q, %k, %v, _, _, _) {scale=0.2}
+%merged = reshape(%heads) {shape=[128,1,1,1]}
+%y = mul_mat(%wo, %merged)
+%r = add(%x, %y)
+%n = rms_norm(%r)
+%m = mul(%n, %scale)
+%h = mul_mat(%up, %m)
+%y2 = mul_mat(%down, %h)
+%r2 = add(%y2, %r)
+%n2 = rms_norm(%r2)
+%m2 = mul(%scale, %n2)
+%out = mul_mat(%head, %m2)
+output %out
+)";
+  const auto split = [](int axis, std::vector<int64_t> shares) {
+    return meta::Layout::split(axis, meta::Partition::from_shares(shares));
+  };
+  const test::Layouts layouts{{"k", split(2, {2, 2})},
+                              {"v", split(2, {2, 2})},
+                              {"wo", split(0, {64, 64})},
+                              {"up", split(1, {128, 64})},
+                              {"down", split(0, {128, 64})}};
+  MetaMesh all(2, layouts), norms(2, layouts, Fuse::kNorms), plain(2, layouts, Fuse::kNothing);
+  test::Loaded loaded(text, *all.device), of_norms(text, *norms.device), reference(text, *plain.device);
+  const auto plan = all.backend->create_plan(loaded.graph);
+  const auto norms_plan = norms.backend->create_plan(of_norms.graph);
+  const auto reference_plan = plain.backend->create_plan(reference.graph);
+  for (uint64_t i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
+    const auto found = outputs(loaded, *all.backend, *plan, i);
+    EXPECT_EQ(found, outputs(of_norms, *norms.backend, *norms_plan, i));
+    expect_close(found[0], outputs(reference, *plain.backend, *reference_plan, i)[0], "out");
+  }
+  using testing::Pair;
+  const auto both_ranks = [](const auto& calls) { return std::vector(calls.forms.begin(), calls.forms.begin() + 4); };
+  EXPECT_THAT(both_ranks(all.queued), testing::ElementsAre(Pair(1, 1), Pair(1, 1), Pair(0, 1), Pair(0, 1)));
+  EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
 }
 
 TEST(CudaMetaFusionOnce, ADecoderHasIt) {

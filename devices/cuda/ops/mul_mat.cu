@@ -119,10 +119,7 @@ ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu) 
             : joined_products(nodes);
   ColumnForms forms;
   if (!stream_supports(products, *first.src[1], gpu)) return forms;
-  for (const JoinedProduct& product : products) {
-    const ColumnForms form = stream_form(product.a->dtype);
-    forms.two |= form.two, forms.four |= form.four;
-  }
+  for (const JoinedProduct& product : products) forms |= stream_form(product.a->dtype);
   return forms;
 }
 

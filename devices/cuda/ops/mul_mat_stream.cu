@@ -202,11 +202,12 @@ void stream_run(const LaunchContext& context, std::span<const JoinedProduct> pro
   }
 }
 
-StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const GpuTraits& gpu) {
+StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b) {
   const std::span<const JoinedProduct> products(&product, 1);
   StreamLaunch launch{stream_of(products, b)};
+  set_records(context, launch.stream, 1);
   launch.shared_bytes = shared_bytes(launch.stream, 1, kernel_of(products));
-  deal_out(launch.stream, 1, wanted_blocks(launch.stream, gpu.processors));
+  deal_out(launch.stream, 1, wanted_blocks(launch.stream, context.gpu.processors));
   StreamPart& part = launch.stream.parts[0];
   launch.blocks = static_cast<unsigned>(set_blocks(part, 0, ceil_div(part.block_rows, 4) * 4, 0));
   launch.early = has_constant_weights(product);

@@ -83,7 +83,7 @@ struct StreamLaunch {
   size_t shared_bytes = 0;
   bool early = false;  ///< launch_early() may be used
 };
-StreamLaunch stream_launch(const JoinedProduct& product, const Tensor& b, const GpuTraits& gpu);
+StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b);
 
 /// mul_mat_id of one token, whose `experts` by slot are read on the device (-1: not here). False: not taken.
 bool stream_experts_supports(const Tensor& node, const GpuTraits& gpu);
