@@ -40,14 +40,13 @@ bool JoinedSets::add(const SetWork& work) {
 cudaError_t JoinedSets::copy(cudaStream_t stream) const {
   bool is_pinned = count_ > 1;
   for (size_t i = 0; i < count_ && is_pinned; ++i) is_pinned = !is_pageable(from_ + i * from_pitch_);
-  cudaError_t status = cudaErrorInvalidValue;
   if (is_pinned) {
-    status = cudaMemcpy2DAsync(to_, to_pitch_, from_, from_pitch_, bytes_, count_, cudaMemcpyHostToDevice, stream);
+    const cudaError_t status =
+        cudaMemcpy2DAsync(to_, to_pitch_, from_, from_pitch_, bytes_, count_, cudaMemcpyHostToDevice, stream);
+    if (status != cudaErrorInvalidValue) return status;
+    cudaGetLastError();  // they are of several allocations, which one copy cannot cross
   }
-  if (status != cudaErrorInvalidValue) return status;
-  // A little goes into the driver's queue. Pinned pieces may be of several allocations, which one copy cannot cross.
-  if (is_pinned) cudaGetLastError();
-  status = cudaSuccess;
+  cudaError_t status = cudaSuccess;  // a little goes into the driver's queue
   for (size_t i = 0; i < count_ && status == cudaSuccess; ++i) {
     status = cudaMemcpyAsync(to_ + i * to_pitch_, from_ + i * from_pitch_, bytes_, cudaMemcpyHostToDevice, stream);
   }

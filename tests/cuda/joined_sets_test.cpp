@@ -76,6 +76,22 @@ TEST_F(JoinedSetsTest, OthersAreNot) {
   EXPECT_THAT(get(3), ElementsAre(30));
 }
 
+TEST_F(JoinedSetsTest, NeitherArePiecesUnequallyFarApartOrOneOnAnother) {
+  make({2, 2, 2, 2});
+  for (int i = 0; i < 64; ++i) values_[i] = i;
+  emulator::record_calls();
+  set(0, 0, 2), set(1, 20, 2), set(3, 40, 2);  // on the GPU
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync"));
+  for (const auto& [tensor, first] : {std::pair<size_t, int>{0, 0}, {1, 20}, {3, 40}}) {
+    EXPECT_THAT(get(tensor), ElementsAre(first, first + 1));
+  }
+  emulator::record_calls();
+  set(0, 10, 2), set(1, 11, 2);
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpyAsync", "cudaMemcpyAsync"));
+  EXPECT_THAT(get(0), ElementsAre(10, 11));
+  EXPECT_THAT(get(1), ElementsAre(11, 12));
+}
+
 TEST_F(JoinedSetsTest, TheLatestValueOfAPlaceStays) {
   make({2, 1});
   for (int i = 0; i < 64; ++i) values_[i] = i;

@@ -199,6 +199,22 @@ TEST_F(WaitingTest, MemoryComesAndGoesBesideAMeshThatWaits) {
   pair.end();
 }
 
+TEST_F(WaitingTest, WhatAPoolKeepsIsNotGivenBackBesideAMeshThatWaits) {
+  BufferType& type = mesh_.devices()[2]->buffer_type();
+  Pair pair(mesh_, 0);
+  pair.begin();
+  emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
+  emulator::record_calls();
+  EXPECT_THROW(type.allocate(1000), OutOfMemory);
+  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 0u);
+  pair.end();
+  emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
+  emulator::record_calls();
+  EXPECT_NO_THROW(type.allocate(1000));
+  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 1u);
+  emulator::clear_faults();
+}
+
 TEST_F(WaitingTest, AnotherMeshComesAndGoes) {
   Pair pair(mesh_, 0);
   pair.begin();
@@ -298,13 +314,18 @@ TEST_F(WaitingTest, GraphsAreDestroyedLater) {
   for (int i = 0; i < 3; ++i) mesh_.backend(2).compute_async(*plan);
   mesh_.backend(2).synchronize();
   EXPECT_EQ(count(emulator::take_calls(), "cudaGraphInstantiate"), 1u);
+  ASSERT_TRUE(mesh_.backend(2).start_recording());
+  mesh_.backend(2).compute_async(*plan);
+  auto recording = mesh_.backend(2).stop_recording();
+  ASSERT_NE(recording, nullptr);
   Pair pair(mesh_, 0);
   pair.begin();
+  recording.reset();
   plan.reset();
   pair.end();
   emulator::record_calls();
   pair.drop_communicator();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphExecDestroy"), 1u);
+  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphExecDestroy"), 2u);
 }
 
 // Each GPU has one rank of the mesh: what waits for a GPU keeps the rank of another one from being launched.
@@ -321,6 +342,28 @@ TEST(WaitingOnTwoGpus, APlanIsNotCapturedBesideARankThatWaits) {
   const auto tell = [](void* object, const void*, bool) { *static_cast<std::atomic<bool>*>(object) = true; };
   mesh.backend(1).enqueue({tell, &done, nullptr});
   wait_until([&] { return done || calls_in_progress("cudaGraphInstantiate") > 0; });
+  pair.end();
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+}
+
+// A family that tries copies between its GPUs, streams with memory of their own, and a mesh of GPUs of which no other
+// test has tried the access.
+TEST(WaitingBesideOtherGpus, FamiliesAndMeshesComeAndGo) {
+  const Environment modes{
+      {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
+  CudaMesh mesh(9, 3);
+  ASSERT_EQ(mesh.gpu(26), 8);
+  Pair pair(mesh, 0);
+  pair.begin();
+  {
+    const CudaFamily family;
+    const auto here = family.devices()[0]->init(), there = family.devices()[26]->init();
+    EXPECT_EQ(family.problems(), "");
+  }
+  Pair other(mesh, 2, 26, 1000);
+  other.enqueue(0);
+  other.end();
+  other.drop_communicator();
   pair.end();
   EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
 }
