@@ -99,7 +99,7 @@ __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, i
   return mask;
 }
 
-/// kSlots of the thread's packets from each of kRanks ranks. What there is not counts as being there.
+/// kSlots of the thread's packets from each of kRanks ranks. Packets that do not exist count as received.
 template <int kRanks, int kSlots>
 struct Arrivals {
   uint64_t halves[kRanks][kSlots][2];

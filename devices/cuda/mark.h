@@ -33,7 +33,7 @@ class Mark {
   void pass();
   /// The stream waits, once the mark has been recorded. An error is a failure of that stream.
   cudaError_t wait(cudaStream_t stream);
-  /// The host waits. What is wrong with the GPU its streams say.
+  /// The host waits. Errors of the GPU its streams report.
   void synchronize();
 
  private:

@@ -10,7 +10,7 @@
 //                        7  %m = mul(%n, %w)                                               7  %m = mul(%n, %w)
 //                        8  %g = mul_mat(%gate, %m)                   step 2 compute       8  %g = mul_mat(...)
 //
-// The sum before the norm, if anything else reads it, and the product after it are still written; the other values
+// The sum before the norm, if anything else reads it, and the norm times its weight are still written; the other values
 // must have no other reader. Which weights the mul_mat in front may have the communicator says. Part of lowering:
 // memory is planned so that the nodes can run as one.
 #pragma once
