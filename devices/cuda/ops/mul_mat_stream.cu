@@ -127,18 +127,19 @@ int64_t wanted_blocks(const Stream& s, int64_t processors) {
   return std::min(ceil_div(items, kFewItems), processors);
 }
 
-/// Shared memory of a kernel for these parts; tells them what its steps make of rows.
+/// Shared memory of a kernel for these parts; tells them what its steps make of rows. The kernel of mixed types has
+/// steps of its own for quantised ones only.
 size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
-  const int64_t steps = ceil_div(s.k, kernel.step_elements);
   size_t column = 0;
   for (size_t i = 0; i < count; ++i) {
     StreamPart& part = s.parts[i];
     const DTypeTraits& type = traits(part.dtype);
     const StreamKernel& own = kernel_of(part.dtype);
-    const size_t step_bytes = kernel.step_elements / type.block_elems * type.block_bytes;
+    const int64_t step = type.is_quantized ? kernel.step_elements : own.step_elements, steps = ceil_div(s.k, step);
+    const size_t step_bytes = static_cast<size_t>(step) / type.block_elems * type.block_bytes;
     part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
     // Each piece of k has as many bytes in any kernel.
-    const int64_t own_steps = ceil_div(steps * kernel.step_elements, own.step_elements);
+    const int64_t own_steps = ceil_div(steps * step, own.step_elements);
     column = std::max(column, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
@@ -166,10 +167,6 @@ bool has_constant_weights(const JoinedProduct& product) {
   return is_constant(*product.a) && (!product.up || is_constant(*product.up));
 }
 
-bool is_quantized(const JoinedProduct& product) {
-  return traits(product.a->dtype).is_quantized;
-}
-
 }  // namespace
 
 bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, const GpuTraits& gpu) {
@@ -182,7 +179,6 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
   };
   if (!std::all_of(products.begin(), products.end(), fits)) return false;
   const StreamKernel& kernel = kernel_of(products);
-  if (&kernel == &kStreamMixed && !std::all_of(products.begin(), products.end(), is_quantized)) return false;
   Stream s = stream_of(products, b);
   return shared_bytes(s, products.size(), kernel) <= gpu.shared_bytes_per_block;
 }

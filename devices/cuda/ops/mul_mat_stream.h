@@ -9,7 +9,7 @@
 //   4. warps go through their rows; the ring goes on over the end of a row, sums wait in shared memory
 //   5. results are stored, with what is joined to them
 //
-// One launch takes up to three matrices of any quantised types with one column (q, k and v), or those of a token's
+// One launch takes up to three matrices of any types with one column (q, k and v), or those of a token's
 // experts. docs/cuda_kernels.md has the figures.
 #pragma once
 
@@ -70,7 +70,7 @@ struct StreamKernel {
 #include "graph/dtypes.def"
 extern const StreamKernel kStreamF32, kStreamF16, kStreamBF16, kStreamMixed;
 
-/// One column and one matrix each, at the types' alignment, in this many products; all types the same, or quantised.
+/// One column and one matrix each, at the types' alignment, in this many products.
 bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, const GpuTraits& gpu);
 /// The activation is that of the product with `up`, which is the only one then.
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu);

@@ -1,4 +1,4 @@
-// Products of matrices of several quantised types with one column.
+// Products of matrices of several types with one column.
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
 
 namespace shoal::cuda {
@@ -15,7 +15,7 @@ constexpr size_t widest_ring() {
   size_t most = 0;
 #define SHOAL_QUANTIZED(id, ...) most = ring_of<OneUnit<DType::k##id>>(most);
 #include "graph/dtypes.def"
-  return most;
+  return ring_of<StreamedFloats<float>>(most);
 }
 
 __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
@@ -29,7 +29,14 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
     stream_part<OneUnit<DType::k##id>, false>(s, part, memory); \
     break;
 #include "graph/dtypes.def"
+    case DType::kF16:
+      stream_part<StreamedFloats<__half>, false>(s, part, memory);
+      break;
+    case DType::kBF16:
+      stream_part<StreamedFloats<__nv_bfloat16>, false>(s, part, memory);
+      break;
     default:
+      stream_part<StreamedFloats<float>, false>(s, part, memory);
       break;
   }
 }
