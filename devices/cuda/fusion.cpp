@@ -122,14 +122,14 @@ void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
 /// No result lies on what another of these products reads, nor on the workspace that holds the columns.
 bool are_apart(Nodes nodes) {
   const std::vector<JoinedProduct> products = joined_products(nodes);
-  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Tensor* node) { return is_product(*node); });
+  const Tensor& last = *products.back().node;
   const Tensor& b = *nodes[0]->src[1];
   return std::all_of(products.begin(), products.end(), [&](const JoinedProduct& one) {
     const auto is_apart = [&](const JoinedProduct& other) {
       const bool addend = other.addend && &other != &one && overlap(*one.out, *other.addend);
       return !overlap(*one.out, *other.a) && !addend && (&one == &other || !overlap(*one.out, *other.out));
     };
-    const auto on_workspace = [&](const Tensor* tensor) { return tensor && is_on_workspace(*tensor, **last); };
+    const auto on_workspace = [&](const Tensor* tensor) { return tensor && is_on_workspace(*tensor, last); };
     return !overlap(*one.out, b) && std::all_of(products.begin(), products.end(), is_apart) && !on_workspace(one.out) &&
            !on_workspace(one.a) && !on_workspace(one.addend);
   });

@@ -30,6 +30,7 @@ const std::pair<const char*, const char*> kLeaves[] = {
     {"%bias", "weight %bias f32 [48]"},
     {"%wq", "weight %wq q8_0 [256, 64]"},
     {"%wk", "weight %wk q8_0 [256, 32]"},
+    {"%bk", "weight %bk f32 [32]"},
     {"%wv", "weight %wv q4_0 [256, 48]"},
     {"%w6", "weight %w6 q6_k [256, 32]"},
     {"%v6", "weight %v6 q6_k [256, 16]"},
@@ -130,6 +131,10 @@ const std::string kNorm = "%n = rms_norm(%a)\n%out = mul(%n, %scale)\noutput %ou
 const std::string kGated = "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %a)\n%out = glu(%g, %u)\noutput %out\n";
 const std::string kProjections =
     "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%wv, %a)\noutput %q\noutput %k\noutput %v\n";
+/// Of a prompt.
+const std::string kBiasedProjections =
+    "%p = mul_mat(%wv, %prompt)\n%q = add(%p, %bias)\n%r = mul_mat(%wf, %prompt)\n%s = add(%bk, %r)\n"
+    "%t = mul_mat(%wk, %prompt)\n%u = add(%t, %bk)\noutput %q\noutput %s\noutput %u\n";
 const std::string kBiased = "%p = mul_mat(%wv, %a)\n%out = add(%p, %bias)\noutput %out\n";
 
 std::vector<Case> cases() {
@@ -196,6 +201,7 @@ std::vector<Case> cases() {
        {},
        {},
        true},
+      {"biased_products_of_a_prompt", kBiasedProjections, 5, {}, {}, true},
       {"gated_of_a_prompt",
        "%g = mul_mat(%gate, %prompt)\n%u = mul_mat(%up, %prompt)\n%out = glu(%g, %u)\noutput %out\n", 3},
       {"bias_of_a_prompt", "%p = mul_mat(%wv, %prompt)\n%out = add(%p, %bias)\noutput %out\n", 1},
@@ -361,6 +367,20 @@ TEST(CudaFusionPlaces, ResultsOfProductsOfOneColumn) {
   EXPECT_EQ(count([](Placed& p) { p["q"].data = p["wk"].data; }), 1u);
   EXPECT_EQ(count([](Placed& p) { p["v"].data = p["wq"].data; }), 2u);
   EXPECT_EQ(count([](Placed& p) { p["v"].data = p["q"].data + 4; }), 2u);
+}
+
+TEST(CudaFusionPlaces, ResultsOfBiasedProductsOfAPrompt) {
+  const auto count = [](auto change) { return count_with(kBiasedProjections, change); };
+  EXPECT_EQ(count([](Placed&) {}), 6u);
+  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["p"].data, p["u"].data = p["t"].data; }), 6u) << "in place";
+  // On the workspace of the last one: it is left out. On others': they are not used.
+  for (const char* one : {"s", "bias", "wf"}) {
+    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["t"].workspace; }), 4u) << one;
+    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["p"].workspace; }), 6u) << one;
+  }
+  EXPECT_EQ(count([](Placed& p) { p["u"].data = p["t"].workspace; }), 5u) << "its sum alone is left out";
+  EXPECT_EQ(count([](Placed& p) { p["u"].data = p["bias"].data; }), 4u);
+  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["bk"].data; }), 2u);
 }
 
 }  // namespace

@@ -75,6 +75,13 @@ TEST(MulMatJoined, Sums) {
   }
 }
 
+/// Of a result like this one that lies at `data`.
+Values values_of(const Tensor& tensor, const std::byte* data) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  check_cuda(cudaMemcpy(bytes.data(), data, bytes.size(), cudaMemcpyDeviceToHost));
+  return decode(DType::kF32, bytes, tensor.elements());
+}
+
 /// Two products of one b, the second with more parts of k than the first, or the other way round.
 TEST(MulMatJoined, ColumnsConvertedOnce) {
   for (const auto& [m, other_m] : {std::pair<int64_t, int64_t>{70, 1000}, {1000, 70}, {40, 40}}) {
@@ -93,13 +100,11 @@ TEST(MulMatJoined, ColumnsConvertedOnce) {
       first->workspace = first_workspace.get();
       first->data = first_result.get();
       Tensor* const nodes[] = {first, &product};
-      cuda::mul_mat_tiles_run_many(context, nodes);
+      cuda::mul_mat_tiles_run_many(context, cuda::joined_products(nodes));
     });
     EXPECT_TRUE(both.guarded());
     EXPECT_TRUE(close_to(both.values(), reference_eval(graph, leaves).at(last), {1e-7}));
-    std::vector<std::byte> bytes(first->bytes());
-    check_cuda(cudaMemcpy(bytes.data(), first->data, bytes.size(), cudaMemcpyDeviceToHost));
-    EXPECT_EQ(decode(DType::kF32, bytes, first->elements()), expected) << "not the same bits";
+    EXPECT_EQ(values_of(*first, first->data), expected) << "not the same bits";
   }
 }
 
@@ -125,15 +130,105 @@ TEST(MulMatJoined, ProductsThatCannotShareRunInTheirOrder) {
   const TileRun all(graph, *last, *last, leaves, gpu, [&](const auto& context, Tensor&, Tensor&) {
     first->workspace = first_workspace.get(), first->data = first_result.get();
     second->workspace = first->src[0]->data, second->data = second_result.get();
-    cuda::mul_mat_tiles_run_many(context, products);
+    cuda::mul_mat_tiles_run_many(context, cuda::joined_products(products));
   });
   EXPECT_TRUE(all.guarded());
   const auto expected = reference_eval(graph, leaves);
   for (const Tensor* product : products) {
-    std::vector<std::byte> bytes(product->bytes());
-    check_cuda(cudaMemcpy(bytes.data(), product->data, bytes.size(), cudaMemcpyDeviceToHost));
-    EXPECT_TRUE(close_to(decode(DType::kF32, bytes, product->elements()), expected.at(product), {2e-7}))
-        << product->name;
+    EXPECT_TRUE(close_to(values_of(*product, product->data), expected.at(product), {2e-7})) << product->name;
+  }
+}
+
+/// Four products of one b, all but one with their sums. The memory of the last one is that of a TileRun.
+struct Projections {
+  explicit Projections(const cuda::GpuTraits& on) : gpu(on) {
+    Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
+    const auto product = [&](DType dtype, int64_t m) {
+      return mul_mat(graph, weights_.add("w" + std::to_string(graph.nodes().size()), dtype, {1088, m, 1, 1}), b);
+    };
+    residual = graph.input("residual", DType::kF32, {33, 75, 1, 1});
+    graph.output(add(graph, product(DType::kQ8_0, 70), graph.input("bias", DType::kF32, {70, 1, 1, 1})));
+    graph.output(product(DType::kF16, 40));
+    graph.output(add(graph, residual, product(DType::kQ4_0, 33)));
+    last = product(DType::kQ5_0, 70);
+    result = graph.output(add(graph, last, graph.input("other", DType::kF32, {70, 1, 1, 1})));
+    joined = cuda::joined_products(graph.nodes());
+    for (Tensor* node : graph.nodes()) {
+      if (node == last || node == result) continue;
+      node->data = memory_.emplace_back(node->bytes()).get();
+      if (node->op == Op::kMulMat) node->workspace = memory_.emplace_back(workspace_bytes(*node)).get();
+    }
+  }
+
+  /// One by one, in workspaces and with results of their own.
+  std::vector<const std::byte*> run_alone(const cuda::LaunchContext& context) {
+    std::vector<const std::byte*> results;
+    for (const cuda::JoinedProduct& one : joined) {
+      Tensor node = *one.node, out = *one.out;
+      node.workspace = memory_.emplace_back(workspace_bytes(node)).get();
+      out.data = memory_.emplace_back(out.bytes()).get();
+      cuda::mul_mat_tiles_run_joined(context, node, {.addend = one.addend}, out);
+      results.push_back(out.data);
+    }
+    return results;
+  }
+  void run_many(const std::function<void(const cuda::LaunchContext& context)>& before) {
+    leaves_ = random_leaves(graph, 11);
+    const TileRun run(graph, *last, *result, leaves_, gpu, [&](const auto& context, Tensor&, Tensor&) {
+      before(context);
+      cuda::mul_mat_tiles_run_many(context, joined);
+    });
+    EXPECT_TRUE(run.guarded());
+    const auto expected = reference_eval(graph, leaves_);
+    for (const cuda::JoinedProduct& one : joined) {
+      values.push_back(values_of(*one.out, one.out->data));
+      EXPECT_TRUE(close_to(values.back(), expected.at(one.out), {2e-7})) << one.out->name;
+    }
+  }
+  size_t workspace_bytes(const Tensor& node) const { return cuda::mul_mat_tiles_workspace(node, gpu); }
+
+  const cuda::GpuTraits gpu;
+  Graph graph;
+  Tensor *residual = nullptr, *last = nullptr, *result = nullptr;
+  std::vector<cuda::JoinedProduct> joined;
+  std::vector<Values> values;  ///< of their results
+
+ private:
+  TensorContext weights_;
+  TensorValues leaves_;
+  std::vector<CudaMemory> memory_;
+};
+
+TEST(MulMatJoined, ColumnsConvertedOnceForProductsWithSums) {
+  for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
+    Projections p(gpu);
+    ASSERT_EQ(cuda::mul_mat_tiles_choice(*p.last, gpu).parts > 1, gpu.processors > 1);
+    std::vector<const std::byte*> alone;
+    p.run_many([&](const cuda::LaunchContext& context) { alone = p.run_alone(context); });
+    for (size_t i = 0; i < p.joined.size(); ++i) {
+      const cuda::JoinedProduct& one = p.joined[i];
+      EXPECT_EQ(p.values[i], values_of(*one.out, alone[i])) << i << ": not the same bits";
+      if (one.node == p.last) continue;
+      std::vector<std::byte> unused(p.workspace_bytes(*one.node));
+      check_cuda(cudaMemcpy(unused.data(), one.node->workspace, unused.size(), cudaMemcpyDeviceToHost));
+      EXPECT_EQ(std::count(unused.begin(), unused.end(), std::byte{0xff}), std::ssize(unused)) << i;
+    }
+  }
+}
+
+/// A residual that is read no more, or the sum behind the last product, where the memory plan may put them.
+TEST(MulMatJoined, SumsWherePartsOfKWouldGo) {
+  for (Tensor* Projections::*const moved : {&Projections::residual, &Projections::result}) {
+    Projections p(hopper());
+    const size_t parts_at = cuda::mul_mat_tiles_workspace(*p.last, hopper(1));
+    Tensor& tensor = *(p.*moved);
+    constexpr size_t kFourColumns = size_t{4} * 70 * sizeof(float);
+    ASSERT_LE(parts_at + kFourColumns + tensor.bytes(), p.workspace_bytes(*p.last));
+    p.run_many([&](const cuda::LaunchContext& context) {
+      std::byte* const to = p.last->workspace + parts_at + kFourColumns;
+      check_cuda(cudaMemcpyAsync(to, tensor.data, tensor.bytes(), cudaMemcpyDeviceToDevice, context.stream));
+      tensor.data = to;
+    });
   }
 }
 

@@ -127,7 +127,7 @@ std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes) {
   std::vector<JoinedProduct> products;
   for (const Tensor* node : nodes) {
     if (node->op == Op::kMulMat) {
-      products.push_back({.a = node->src[0], .out = node});
+      products.push_back({.a = node->src[0], .out = node, .node = node});
     } else {
       JoinedProduct& last = products.back();
       last.addend = node->src[node->src[0] == last.out];
@@ -145,9 +145,7 @@ bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu)
     });
   };
   if (is_prompt(first)) {
-    const auto alone = [](const Tensor* node) { return node->op == Op::kMulMat; };
-    return std::all_of(nodes.begin(), nodes.end(), alone) &&
-           are_products([&](const Tensor& node) { return is_prompt(node) && mul_mat_tiles_same_columns(node, first); });
+    return are_products([&](const Tensor& node) { return is_prompt(node) && mul_mat_tiles_same_columns(node, first); });
   }
   if (!are_products(is_decode)) return false;
   return are_products([&](const Tensor& node) { return same_columns(*first.src[0], *node.src[0]); }) ||
@@ -155,9 +153,9 @@ bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu)
 }
 
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes) {
-  if (uses_tiles(*nodes.front())) return mul_mat_tiles_run_many(context, nodes);
-  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Tensor* n) { return n->op == Op::kMulMat; });
-  run_few_columns(context, joined_products(nodes), *nodes.front()->src[1], (*last)->workspace);
+  const std::vector<JoinedProduct> products = joined_products(nodes);
+  if (uses_tiles(*nodes.front())) return mul_mat_tiles_run_many(context, products);
+  run_few_columns(context, products, *nodes.front()->src[1], products.back().node->workspace);
 }
 
 }  // namespace shoal::cuda

@@ -17,6 +17,7 @@ struct JoinedProduct {
   const Tensor* up = nullptr;  ///< laid out as a
   const Tensor* addend = nullptr;
   const Tensor* out = nullptr;
+  const Tensor* node = nullptr;  ///< the product itself; set by joined_products
 };
 
 /// out = act(gate) * up, where gate and up are products of one b by two matrices that are laid out alike.

@@ -340,27 +340,30 @@ bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other) {
   return kernels.brain == others.brain && kernels.terms == others.terms;
 }
 
-void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* const> nodes) {
-  const Tensor& last = *nodes.back();
-  const TilePlan last_plan = plan_for({last, false, context.gpu}, *kernels_for(last));
-  const std::byte* const parts = last.workspace + last_plan.parts_at;
+void mul_mat_tiles_run_many(const LaunchContext& context, std::span<const JoinedProduct> products) {
   const auto plan_of = [&](const Tensor& node) { return plan_for({node, false, context.gpu}, *kernels_for(node)); };
+  const Tensor& last = *products.back().node;
+  const TilePlan last_plan = plan_of(last);
+  const std::byte* const parts = last.workspace + last_plan.parts_at;
   // Parts of k must have room where nothing lies that is still read, or read later.
-  const auto can_share = [&](const Tensor& node) {
-    const TilePlan plan = plan_of(node);
+  const auto can_share = [&](const JoinedProduct& one) {
+    const TilePlan plan = plan_of(*one.node);
     const std::byte* const end = last.workspace + plan.bytes;
-    return plan.bytes <= last_plan.bytes && std::none_of(nodes.begin(), nodes.end(), [&](const Tensor* any) {
-             return plan.splits > 1 && (overlaps(*any, parts, end) || overlaps(*any->src[0], parts, end));
+    const auto is_there = [&](const Tensor* tensor) { return tensor != nullptr && overlaps(*tensor, parts, end); };
+    return plan.bytes <= last_plan.bytes &&
+           std::none_of(products.begin(), products.end(), [&](const JoinedProduct& any) {
+             return plan.splits > 1 && (is_there(any.out) || is_there(any.a) || is_there(any.addend));
            });
   };
   // All or none: the workspace of a product is its own at its turn only.
-  const bool shared = std::all_of(nodes.begin(), nodes.end(), [&](const Tensor* node) { return can_share(*node); });
+  const bool shared = std::all_of(products.begin(), products.end(), can_share);
   if (shared) convert_columns(context, *last.src[1], last_plan, last.workspace, last.src[1]->rows());
-  for (const Tensor* node : nodes) {
+  for (const JoinedProduct& one : products) {
+    const TileJoin join{.addend = one.addend};
     if (shared) {
-      multiply(context, {*node, false, context.gpu}, plan_of(*node), last.workspace, {}, *node);
+      multiply(context, {*one.node, false, context.gpu}, plan_of(*one.node), last.workspace, join, *one.out);
     } else {
-      mul_mat_tiles_run_joined(context, *node, {}, *node);
+      mul_mat_tiles_run_joined(context, *one.node, join, *one.out);
     }
   }
 }

@@ -14,7 +14,7 @@
 
 #include <span>
 
-#include "devices/cuda/op_kernel.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
 
 namespace shoal::cuda {
 
@@ -35,9 +35,9 @@ void mul_mat_tiles_run_joined(const LaunchContext& context, const Tensor& node, 
                               const Tensor& out);
 /// Products of one b take its columns in the same form.
 bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
-/// Products of one b, in the same form, which is converted once, in the workspace of the last one, where each
-/// has room for its parts of k there; else one by one.
-void mul_mat_tiles_run_many(const LaunchContext& context, std::span<Tensor* const> nodes);
+/// Products of one b, with their sums, in the same form, which is converted once, in the workspace of the last one,
+/// where each has room for its parts of k there; else one by one. Needs their nodes.
+void mul_mat_tiles_run_many(const LaunchContext& context, std::span<const JoinedProduct> products);
 
 struct ColumnGroup;  // devices/cuda/kernels/tile_operands.h
 
