@@ -86,6 +86,12 @@ TEST_F(JoinedSetsTest, NeitherArePiecesUnequallyFarApartOrOneOnAnother) {
     EXPECT_THAT(get(tensor), ElementsAre(first, first + 1));
   }
   emulator::record_calls();
+  set(0, 0, 2), set(1, 20, 2), set(2, 30, 2);  // on the host
+  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync"));
+  for (const auto& [tensor, first] : {std::pair<size_t, int>{0, 0}, {1, 20}, {2, 30}}) {
+    EXPECT_THAT(get(tensor), ElementsAre(first, first + 1));
+  }
+  emulator::record_calls();
   set(0, 10, 2), set(1, 11, 2);
   EXPECT_THAT(copies(), ElementsAre("cudaMemcpyAsync", "cudaMemcpyAsync"));
   EXPECT_THAT(get(0), ElementsAre(10, 11));

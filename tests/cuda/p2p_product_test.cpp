@@ -74,11 +74,11 @@ TEST(P2pProductOnce, TheNormIsLeftAsARecord) {
     Rig rig(2, 1, options);
     auto products = products_of(rig, DType::kQ8_0, 64, row, shift);
     const auto plain = run(rig, products, joined);
-    for (const auto& product : products) product->want_records({true, row % 256 == 0});
+    for (const auto& product : products) product->want_records({row != 8192, row % 256 == 0});
     EXPECT_EQ(run(rig, products, joined), plain);
     for (const auto& product : products) {
       const auto [left, expected] = product->record(DType::kQ8_0);
-      EXPECT_TRUE(left == expected) << "two groups";
+      EXPECT_EQ(left == expected, row != 8192) << "two groups";
       if (row % 256 != 0) continue;
       const auto [left_of_four, expected_of_four] = product->record(DType::kQ6_K);
       EXPECT_TRUE(left_of_four == expected_of_four) << "four groups";
