@@ -130,7 +130,7 @@ TEST(P2pProductFailure, AMissingRankIsNamed) {
   for (const int rank : {0, 2}) products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank);
   const auto first = rig.errors();
   EXPECT_THAT(first, Each(Optional(HasSubstr("[all_reduce_norm x] rank 1 (D1) of 3 did not arrive within 2."))));
-  // What comes late, or is queued afterwards, ends at once.
+  // What comes late, or is queued afterwards, fails in the same way.
   for (int again = 0; again < 5; ++again) {
     for (int rank = 0; rank < 3; ++rank) products[static_cast<size_t>(rank)]->launch_joined(rig.communicator(), rank);
   }

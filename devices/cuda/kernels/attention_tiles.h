@@ -115,7 +115,7 @@ struct Warp {
     }
   }
 
-  /// Scores become weights, times 1024. What earlier values count from now on is put in keep[row].
+  /// Scores become weights, times exp(kLift). What earlier values count from now on is put in keep[row].
   __device__ void soft_max(float (&scores)[kKeyTiles][4], float (&keep)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
