@@ -162,6 +162,16 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     require<InvalidArgument>(inside, "{} is shown by a plan of nodes [{}, {}), but is none of them",
                              node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
   }
+  for (const Tensor* node : {options.before, static_cast<const Tensor*>(options.behind)}) {
+    if (node == nullptr) continue;
+    const auto nodes = range.graph->nodes();
+    const bool is_node = !node->is_leaf() && node->id >= 0 && static_cast<size_t>(node->id) < nodes.size() &&
+                         nodes[static_cast<size_t>(node->id)] == node;
+    const bool outside = node == options.before ? node->id < range.begin : node->id >= range.end;
+    require<InvalidArgument>(is_node && outside, "{} is no node {} a plan of nodes [{}, {}) of graph '{}'",
+                             describe(*node), node == options.before ? "before" : "behind", range.begin, range.end,
+                             range.graph->name());
+  }
   const auto inputs = range.graph->inputs();
   for (size_t i = 0; i < options.late.size(); ++i) {
     const LateInput& late = options.late[i];

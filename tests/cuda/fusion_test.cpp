@@ -56,6 +56,9 @@ std::string with_leaves(const std::string& nodes) {
   return text + nodes;
 }
 
+const std::string kThreeNodes =
+    "%s = unary(%token) {kind=silu}\n%t = unary(%s) {kind=silu}\n%u = unary(%t) {kind=silu}\noutput %u\n";
+
 struct Case {
   std::string name;
   std::string nodes;
@@ -104,6 +107,53 @@ Outcome run_alone(Case one) {
   std::vector<int> cuts(graph.nodes().size() - 1);
   std::iota(cuts.begin(), cuts.end(), 1);
   return run(one, cuts);
+}
+
+/// What passes between a plan of nodes [1, 6) with these cuts and its neighbours: forms of columns, by their bits.
+std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
+  test::CudaMesh mesh(1);
+  test::Loaded loaded(with_leaves("%before = mul(%token, %scale)\n%u = unary(%token) {kind=silu}\n"
+                                  "%x = mul_mat(%w6, %before)\n%n = rms_norm(%u)\n%m = mul(%n, %scale)\n"
+                                  "%w = unary(%x) {kind=silu}\n%behind = mul_mat(%square, %m)\noutput %w\n"
+                                  "output %behind\n"),
+                      *mesh.devices()[0]);
+  Backend& backend = mesh.backend(0);
+  const auto front = backend.create_plan(GraphRange{&loaded.graph, 0, 1}, {});
+  PlanOptions options;
+  options.cuts = std::move(cuts);
+  options.before = loaded.graph.nodes()[0], options.behind = loaded.graph.nodes()[6];
+  const auto plan = backend.create_plan(GraphRange{&loaded.graph, 1, 6}, options);
+  const PassedForms passed = plan->passed_forms();
+  return {passed.before, passed.behind};
+}
+
+// Of four groups for q6_K, of two for q5_0.
+TEST(CudaFusionOnce, ColumnsPassAtTheEndsOfAPlanOnly) {
+  const uint32_t two = 1, four = 2;
+  EXPECT_EQ(passed_with({}), std::pair(four, two));
+  EXPECT_EQ(passed_with({2}), std::pair(0u, two));
+  EXPECT_EQ(passed_with({5}), std::pair(four, 0u));
+}
+
+TEST(CudaFusionOnce, NeighboursOfAPlanAreNodesOutsideOfIt) {
+  test::CudaMesh mesh(1);
+  const test::Loaded loaded(with_leaves(kThreeNodes), *mesh.devices()[0]),
+      other(with_leaves(kThreeNodes), *mesh.devices()[0]);
+  const auto nodes = loaded.graph.nodes();
+  const auto refused = [&](const Tensor* before, Tensor* behind, const std::string& text) {
+    PlanOptions options;
+    options.before = before, options.behind = behind;
+    EXPECT_THAT(
+        [&] {
+          mesh.backend(0).create_plan(GraphRange{const_cast<Graph*>(&loaded.graph), 1, 2}, options);
+        },
+        testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(text)));
+  };
+  refused(nodes[1], nullptr, "is no node before a plan of nodes [1, 2)");
+  refused(loaded.graph.inputs()[0], nullptr, "is no node before");
+  refused(other.graph.nodes()[0], nullptr, "is no node before");
+  refused(nullptr, nodes[1], "is no node behind");
+  refused(nullptr, other.graph.nodes()[2], "is no node behind");
 }
 
 class CudaFusion : public testing::TestWithParam<Case> {};
