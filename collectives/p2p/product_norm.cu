@@ -21,7 +21,7 @@ void for_each_dtype(const Function& function) {
   }
 }
 
-/// Shared memory of the kernels besides what they are launched with, at most.
+/// Shared memory of the kernels besides what they are launched with, at most (checked by scripts/gpu/sass.py).
 constexpr size_t kStaticBytes = 256;
 
 /// Rows are whole quads, aligned to 16, and one row is all.

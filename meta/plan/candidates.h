@@ -8,7 +8,8 @@
 // Equals come out as on one device, the lower index first: stretches follow each other in the order of the row, and
 // within one top_k has put the lower index first. A rank with fewer than k elements sends all it has. Places travel as
 // f32 beside the values, so that there is one collective: rows of up to 2^24 elements, in which all of them are exact.
-// A node that looks up what was selected (get_rows of the row's elements with these ids) takes the values that came along.
+// A node that looks up what was selected (get_rows of the row's elements with these ids) takes the values that came
+// along.
 #pragma once
 
 #include <optional>
