@@ -18,11 +18,11 @@ NCCL_STANDIN = "nccl-standin"
 
 def first_targets(context) -> list[str]:
     """Built before the others: with them alone a run whose time is over learns something."""
-    return ["shoal", context.plugin_target, *([] if context.emulated else [STREAMS])]
+    return ["shoal", context.plugin_target]
 
 
 def targets(context) -> list[str]:
-    return [*first_targets(context), *TESTS, *([NCCL_STANDIN] if context.emulated else ON_GPU)]
+    return [*first_targets(context), *([] if context.emulated else [STREAMS]), *TESTS, *([NCCL_STANDIN] if context.emulated else ON_GPU)]
 
 
 def file_of(context, target: str) -> pathlib.Path:
@@ -104,6 +104,16 @@ def build_command(context, names: list[str]) -> list:
 def first_error(output: str) -> str:
     found = re.search(r"^.*(?:error|Error)\b.*$", output, re.MULTILINE)
     return found.group(0).strip()[:200] if found else "see log.txt"
+
+
+def build_streams(context, limit: float) -> Result:
+    """The step build-streams: the program that is tried before anything that takes minutes is built."""
+    if context.carried:
+        return good("not needed, the programs were carried here")
+    outcome = run(build_command(context, [STREAMS]), limit, context.log("build-streams"), context.environment())
+    if outcome.status != 0:
+        raise CheckError(f"{outcome.ending()}; {first_error(outcome.output)}")
+    return good(STREAMS)
 
 
 def build(context, limit: float) -> Result:

@@ -96,6 +96,7 @@ def version_text(number: int) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+NVCC_VERSION = r"release [\d.]+, (\S+)"
 MISSING_TOOLS = {"compiler": "no C++ compiler (c++ or g++) in PATH", "cmake": "no cmake in PATH",
                  "nvcc": "no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: install the CUDA Toolkit"}  # fmt: skip
 
@@ -104,7 +105,12 @@ def build_tools(context) -> dict:
     """By name: the program, None where it is missing, and the pattern of its version."""
     tools = {"compiler": (shutil.which("c++") or shutil.which("g++"), r"\A(.*)"),
              "cmake": (shutil.which("cmake"), r"version (\S+)")}  # fmt: skip
-    return tools if context.emulated else {**tools, "nvcc": (cuda_tool("nvcc"), r"release [\d.]+, (\S+)")}
+    return tools if context.emulated else {**tools, "nvcc": (cuda_tool("nvcc"), NVCC_VERSION)}
+
+
+def nvcc_version(limit: float, log: pathlib.Path) -> str | None:
+    file = cuda_tool("nvcc")
+    return version_line(file, limit, log, NVCC_VERSION) if file else None
 
 
 def require_build_tools(context) -> None:

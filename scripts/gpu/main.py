@@ -28,17 +28,18 @@ def all_steps(emulated: bool) -> list[Step]:
         Step("programs", programs.unpack, 30, ("environment",)),
         Step("googletest", build.build_googletest, 120, ("environment",)),
         Step("configure", build.configure, 120, ("googletest",)),
-        Step("build", build.build, long if emulated else 330, ("configure",)),
     ]
+    everything = Step("build", build.build, long if emulated else 330, ("configure",))
     if emulated:
-        return [step for step in prepare if step.name != "programs"] + tests.emulated_steps()
+        return [*(step for step in prepare if step.name != "programs"), everything, *tests.emulated_steps()]
     environment = ("environment",)
     prepare[1:1] = [
         Step("models-start", lambda context, left: bench.start_models(context, left, bench.QUANTISED), 10, environment),
         Step("models-start-f16", lambda context, left: bench.start_models(context, left, ("f16",)), 10, environment, part=2),
     ]
     registers = Step("registers", build.kernel_resources, 30, ("configure",), part=2)
-    return [*prepare, *tests.first_steps(), *bench.first_steps(), tests.text_step(), *bench.later_steps(),
+    probe = [Step("build-streams", build.build_streams, 60, ("configure",)), tests.streams_step()]
+    return [*prepare, *probe, everything, *tests.first_steps(), *bench.first_steps(), tests.text_step(), *bench.later_steps(),
             *profile.profile_steps(), *tests.later_steps(), registers]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 
 from gpu.build import build_command, configure_command, targets
+from gpu.machine import nvcc_version
 from gpu.report import Result
 from gpu.shell import CheckError, Outcome, describe, find_tool, require_success, run
 from gpu.steps import good
@@ -36,7 +37,7 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
         raise CheckError("--programs needs strip (binutils)")
     names = [name for name in targets(context) if name != context.plugin_target]
     files = [*(context.build / "bin" / name for name in names), context.plugin]
-    facts = {"commit": context.commit, "architecture": arch, "root": str(context.root),
+    facts = {"commit": context.commit, "architecture": arch, "nvcc": nvcc_version(HOUR, log), "root": str(context.root),
              "build": str(context.build.relative_to(context.root))}  # fmt: skip
     with (tempfile.TemporaryDirectory() as work, lzma.open(folder / ARCHIVE, "wb", filters=[COMPRESSION]) as file,
           tarfile.open(fileobj=file, mode="w") as archive):  # fmt: skip
@@ -81,7 +82,9 @@ def unpack(context, limit: float) -> Result:
             return unusable(context, archive, f"those carried {why}")
         write_stamp(context, archive, files=tried_files(context))
     context.carried = True
-    return good(f"of commit {facts['commit']}{', unpacked before' if in_place else ''}{stand_in}", **facts)
+    here = context.machine.get("nvcc")
+    compiler = f", nvcc {facts['nvcc']}{f', not {here} as is here' if here not in (None, facts['nvcc']) else ''}"
+    return good(f"of commit {facts['commit']}{compiler}{', unpacked before' if in_place else ''}{stand_in}", **facts)
 
 
 def why_not_working(tried: Outcome) -> str:

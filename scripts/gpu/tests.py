@@ -171,9 +171,12 @@ def of_ops(names: str) -> str:
     return ":".join(f"PluginConformance.*/{op}" for op in names.split())
 
 
+def streams_step() -> Step:
+    return Step("streams", run_streams, STREAMS_LIMIT, ("build-streams",))
+
+
 def first_steps() -> list[Step]:
     return [
-        Step("streams", run_streams, STREAMS_LIMIT, NEEDS),
         suite_step("devices", 60, Suite("test_devices", "Plugin/*"), 1),
         suite_step("ops", 110, Suite("test_ops", "PluginConformance.*"), 1),
         suite_step("kernels", 90, Suite("test_cuda_gpu", "*-NcclOneRank.*"), 1, ("streams",)),

@@ -91,6 +91,7 @@ class Carried(Folder):
         tools = self.folder / "tools"
         fake_program(tools / "cmake", "exit 0\n")
         fake_program(tools / "strip", 'cp "$3" "$2"\n')
+        fake_program(tools / "nvcc", 'echo "Cuda compilation tools, release 13.0, V13.0.88"\n')
         deps = self.folder / "deps"
         deps.mkdir()
         with mock.patch.dict(os.environ, {"PATH": f"{tools}:{os.environ['PATH']}"}):

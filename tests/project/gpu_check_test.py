@@ -180,10 +180,11 @@ class Steps(Folder):
 
         every, first, second = names(None), names(1), names(2)
         self.assertEqual(set(first) | set(second), set(every))
-        prepared = {"environment", "models-start", "programs", "googletest", "configure", "build"}
+        prepared = {"environment", "models-start", "programs", "googletest", "configure", "build-streams", "build"}
         self.assertEqual(set(first) & set(second), {*prepared, "streams", "bench-comm", "models-later"})
         for names_of_part in (first, second):  # should they fail, nothing that waits on the GPU can be believed
-            self.assertEqual(next(name for name in names_of_part if name not in {*prepared, "models-start-f16"}), "streams")
+            before = names_of_part[: names_of_part.index("streams")]
+            self.assertEqual(set(before), {*prepared, *({"models-start-f16"} & set(names_of_part))} - {"build"})
         tested = [name for name in first if name not in prepared and "bench" not in name and "models" not in name]
         self.assertEqual(tested, ["streams", "devices", "ops", "kernels", "collectives", "nccl-one-rank"])
         self.assertEqual([name for name in first if "bench" in name], ["first-bench", "bench-comm"])
@@ -523,21 +524,30 @@ class Build(Folder):
         self.assertEqual((result.result, one.broken), (FAILED, {"test_ops"}))
         self.assertIn("not built: test_ops; ops.cpp:1: error: bad", result.detail)
 
+    def test_streams_are_tried_without_a_build_of_the_rest(self):
+        cmake = fake_program(self.folder / "tools/cmake", 'case "$*" in *test_cuda_gpu*) exit 1;; esac\n')
+        one = context(self.folder / "build")
+        with mock.patch.dict(os.environ, {"PATH": f"{cmake.parent}:{os.environ['PATH']}"}):
+            self.assertEqual(build.build_streams(one, 30).result, OK)
+            fake_program(cmake, "echo 'streams_test.cpp:1: error: bad'; exit 1\n")
+            with self.assertRaisesRegex(shell.CheckError, "^exit status 1; streams_test.cpp:1: error: bad$"):
+                build.build_streams(one, 30)
+
     def test_what_is_there_when_the_time_is_over_is_used(self):
         cmake = fake_program(self.folder / "tools/cmake", f"""
 case "$*" in
 *test_ops*) touch {self.folder}/build/bin/test_devices; sleep 60;;
-*) cd {self.folder}/build; mkdir bin; touch bin/shoal bin/libshoal-cuda.so bin/test_cuda_streams;;
+*) cd {self.folder}/build; mkdir bin; touch bin/shoal bin/libshoal-cuda.so;;
 esac
 """)  # fmt: skip
         one = context(self.folder / "build")
         with mock.patch.dict(os.environ, {"PATH": f"{cmake.parent}:{os.environ['PATH']}"}):
             result = build.build(one, 4)
         self.assertEqual(result.result, FAILED)
-        made = {"shoal", "shoal_cuda", "test_cuda_streams", "test_devices"}
+        made = {"shoal", "shoal_cuda", "test_devices"}
         self.assertEqual(set(build.targets(one)) - one.broken, made)
         words = [line.split() for line in one.log("build").read_text().splitlines() if "--target" in line]
-        self.assertEqual(words[0][words[0].index("--target") + 1 :][:3], ["shoal", "shoal_cuda", "test_cuda_streams"])
+        self.assertEqual(words[0][words[0].index("--target") + 1 :][:2], ["shoal", "shoal_cuda"])
         self.assertRegex(result.detail, r"^time limit of \d+ s reached; not built: cuda_ceilings, .*test_cuda_gpu")
 
     def test_resources_of_kernels(self):
@@ -553,12 +563,19 @@ class Programs(Carried):
         one = self.other(self.packed())
         result = programs.unpack(one, 30)
         self.assertEqual(result.result, OK)
-        self.assertTrue(result.detail.startswith("of commit abc123"), result.detail)
+        self.assertTrue(result.detail.startswith("of commit abc123, nvcc V13.0.88"), result.detail)
+        self.assertNotIn("not", result.detail)
         for name in build.targets(one)[2:]:
             self.assertTrue(os.access(one.program(name), os.X_OK), name)
         self.assertTrue((one.build / "tests/models/x-q4_0.gguf").exists())
-        for step in (build.build_googletest, build.configure, build.build):
+        for step in (build.build_googletest, build.configure, build.build_streams, build.build):
             self.assertEqual(step(one, 5).result, OK)  # without cmake
+
+    def test_another_compiler_than_that_of_the_machine_is_told(self):
+        one = self.other(self.packed())
+        one.machine["nvcc"] = "V13.0.48"
+        self.assertTrue(programs.unpack(one, 30).detail.startswith("of commit abc123, nvcc V13.0.88, not V13.0.48 as is here"))
+        self.assertTrue(one.carried)
 
     def test_tests_find_their_data_where_they_were_built(self):
         deps = self.packed()
@@ -596,7 +613,7 @@ class Programs(Carried):
         mark, shoal = one.build / "bin/mark", one.build / "bin/shoal"
         mark.touch()
         again = self.other(deps)
-        self.assertTrue(programs.unpack(again, 30).detail.startswith("of commit abc123, unpacked before"))
+        self.assertTrue(programs.unpack(again, 30).detail.startswith("of commit abc123, nvcc V13.0.88, unpacked before"))
         self.assertTrue(again.carried and mark.exists())
         shoal.write_text("built here")  # and those of another archive
         for change in (lambda: None, lambda: os.utime(deps / programs.ARCHIVE, (1, 1))):
