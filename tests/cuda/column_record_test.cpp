@@ -310,6 +310,9 @@ TEST(ColumnRecordSteps, OthersInBetweenDoNotMatter) {
   EXPECT_THAT(steps_of(kNorm + "%r = mul_mat(%f, %m)\n%e = mul_mat_id(%experts, %m, %ids)\n%x = mul_mat(%k4, %m)\n"
                                "output %r\noutput %e\noutput %x\n"),
               ElementsAre("m w24", "r", "e r4", "x r2"));
+  EXPECT_THAT(steps_of(kNorm + "%g0 = mul_mat_id(%experts, %m, %ids)\n%u = mul_mat_id(%experts, %m, %ids)\n"
+                               "%o = glu(%g0, %u)\noutput %o\n"),
+              ElementsAre("m w4", "o r4"));
 }
 TEST(ColumnRecordSteps, AttentionAndItsProjection) {
   EXPECT_THAT(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"

@@ -40,6 +40,15 @@ const std::pair<const char*, const char*> kLeaves[] = {
     {"%gate", "weight %gate q4_k [256, 32]"},
     {"%up", "weight %up q4_k [256, 32]"},
     {"%square", "weight %square q5_0 [256, 256]"},
+    {"%each", "input %each f32 [256, 2]"},
+    {"%all", "input %all f32 [256, 1, 9]"},
+    {"%ids3", "input %ids3 i32 [2]"},
+    {"%more3", "input %more3 i32 [2]"},
+    {"%ids4", "input %ids4 i32 [2, 9]"},
+    {"%gates", "weight %gates q4_k [256, 48, 3]"},
+    {"%ups", "weight %ups q4_k [256, 48, 3]"},
+    {"%two_gates", "weight %two_gates q8_0 [256, 70, 2]"},
+    {"%two_ups", "weight %two_ups q8_0 [256, 70, 2]"},
 };
 
 std::string with_leaves(const std::string& nodes) {
@@ -181,6 +190,8 @@ const std::string kNorm = "%n = rms_norm(%a)\n%out = mul(%n, %scale)\noutput %ou
 const std::string kGated = "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %a)\n%out = glu(%g, %u)\noutput %out\n";
 const std::string kProjections =
     "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%wv, %a)\noutput %q\noutput %k\noutput %v\n";
+const std::string kGatedExperts =
+    "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %ids3)\n%out = glu(%g, %u)\noutput %out\n";
 /// Of a prompt.
 const std::string kBiasedProjections =
     "%p = mul_mat(%wv, %prompt)\n%q = add(%p, %bias)\n%r = mul_mat(%wf, %prompt)\n%s = add(%bk, %r)\n"
@@ -265,6 +276,31 @@ std::vector<Case> cases() {
        4},
       // Of one column, which no launch prepares.
       {"token_gated", "%g = mul_mat(%gate, %token)\n%u = mul_mat(%up, %token)\n%out = glu(%g, %u)\noutput %out\n", 2},
+      {"token_gated_experts", kGatedExperts, 3},
+      {"token_gated_experts_some_elsewhere",
+       "%g = mul_mat_id(%gates, %each, %ids3) {ranges=[0:1,5:2]}\n"
+       "%u = mul_mat_id(%ups, %each, %ids3) {ranges=[0:1,5:2]}\n%out = glu(%g, %u)\noutput %out\n",
+       3},
+      {"token_gate_of_experts_is_output", kGatedExperts + "output %g\n", 0},
+      {"token_gated_experts_by_other_ids",
+       "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %more3)\n%out = glu(%g, %u)\n"
+       "output %out\n",
+       0},
+      {"token_gated_experts_of_other_ranges",
+       "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %ids3) {ranges=[0:1,2:2]}\n"
+       "%out = glu(%g, %u)\noutput %out\n",
+       0},
+      {"token_gated_experts_the_other_way",
+       "%u = mul_mat_id(%ups, %each, %ids3)\n%g = mul_mat_id(%gates, %each, %ids3)\n%out = glu(%g, %u)\noutput %out\n",
+       0},
+      // Pairs are sorted; of two experts they go by tiles.
+      {"gated_experts_of_a_prompt",
+       "%g = mul_mat_id(%gates, %all, %ids4)\n%u = mul_mat_id(%ups, %all, %ids4)\n%out = glu(%g, %u)\noutput %out\n",
+       5},
+      {"gated_experts_of_a_prompt_by_tiles",
+       "%g = mul_mat_id(%two_gates, %all, %ids4) {ranges=[0:1,2:1]}\n"
+       "%u = mul_mat_id(%two_ups, %all, %ids4) {ranges=[0:1,2:1]}\n%out = glu(%g, %u)\noutput %out\n",
+       5},
       {"token_residual", "%p = mul_mat(%square, %token)\n%out = add(%token, %p)\noutput %out\n", 1},
       {"token_products_of_all_forms",
        "%q = mul_mat(%wq, %token)\n%k = mul_mat(%w6, %token)\n%v = mul_mat(%gate, %token)\n"
@@ -387,6 +423,17 @@ TEST(CudaFusionPlaces, ResultsOfGatedProducts) {
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["a"].data; }), 2u);
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["up"].data + 8; }), 2u);
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].workspace; }), 2u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "it is not used";
+}
+
+TEST(CudaFusionPlaces, ResultsOfGatedExperts) {
+  const auto count = [](auto change) { return count_with(kGatedExperts, change); };
+  EXPECT_EQ(count([](Placed&) {}), 3u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].data; }), 3u) << "g is not written";
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["ids3"].data; }), 3u) << "they are read before";
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["each"].data; }), 1u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["ups"].data + 8; }), 1u);
+  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].workspace; }), 1u);
   EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "it is not used";
 }
 

@@ -248,7 +248,7 @@ __device__ void store_tile(const TilePart& part, const float* sums) {
 template <int kThreads, int kColumns>
 __device__ void store_zeros(const TilePart& part) {
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * part.columns_left; i += kThreads) {
-    if (part.has_row(i % kTileRows)) part.result(i / kTileRows)[part.row + i % kTileRows] = 0;
+    if (part.has_row(i % kTileRows)) part.result(i / kTileRows)[part.index_of_row(i % kTileRows)] = 0;
   }
 }
 

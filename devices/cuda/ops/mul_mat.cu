@@ -110,13 +110,12 @@ void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const 
 
 ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu) {
   const Tensor& first = *nodes.front();
-  if (first.op == Op::kMulMatId) {
-    return stream_experts_supports(first, gpu) ? stream_form(first.src[0]->dtype) : ColumnForms{};
-  }
   const bool gated = nodes.back()->op == Op::kGlu;
-  const std::vector<JoinedProduct> products =
-      gated ? std::vector<JoinedProduct>{{.a = first.src[0], .up = nodes[1]->src[0], .out = nodes.back()}}
-            : joined_products(nodes);
+  const JoinedProduct one{.a = first.src[0], .up = gated ? nodes[1]->src[0] : nullptr, .out = nodes.back()};
+  if (first.op == Op::kMulMatId) {
+    return stream_experts_supports(one, *first.src[1], gpu) ? stream_form(one.a->dtype) : ColumnForms{};
+  }
+  const std::vector<JoinedProduct> products = gated ? std::vector{one} : joined_products(nodes);
   ColumnForms forms;
   if (!stream_supports(products, *first.src[1], gpu)) return forms;
   for (const JoinedProduct& product : products) forms |= stream_form(product.a->dtype);

@@ -24,6 +24,10 @@ struct JoinedProduct {
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
+/// The same of experts: both are mul_mat_id of one b and the same ids. Experts are found, and pairs sorted, once.
+bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
+void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
+
 /// out = product + addend: a bias [m] or a residual of the product's shape (each axis but 0 may have length 1). `out`
 /// may be the addend itself.
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
@@ -34,7 +38,7 @@ void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const 
 /// one by one. Of one column they run in one launch.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
-/// The forms of b that the kernels of these nodes take as records, which are joined products of b or a mul_mat_id.
+/// The forms of b that the kernels of these nodes take as records, which are joined products of b or of experts.
 ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 /// What these nodes are.
 std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes);

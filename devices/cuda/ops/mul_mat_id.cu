@@ -6,6 +6,7 @@
 
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/tile_operands.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/mul_mat_stream.h"
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
@@ -149,10 +150,11 @@ Group* group(const LaunchContext& context, const Tensor& node, const Memory& mem
   return groups;
 }
 
-void run_tiles(const LaunchContext& context, const Tensor& node, const Memory& memory) {
+void run_tiles(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu,
+               const Memory& memory) {
   const TileGroups tiles = mul_mat_tiles_groups(node, context.gpu);
-  auto* groups = group<ColumnGroup>(context, node, memory, tiles.columns);
-  mul_mat_tiles_run_groups(context, node, {groups, memory.group_count, memory.order}, memory.columns);
+  const SortedPairs pairs{group<ColumnGroup>(context, node, memory, tiles.columns), memory.group_count, memory.order};
+  mul_mat_tiles_run_groups(context, node, joined, glu, pairs, memory.columns);
 }
 
 /// Describes the pairs, sorted, in `product`.
@@ -166,18 +168,23 @@ void set_groups(const LaunchContext& context, const Tensor& node, const Memory& 
   product.jobs = static_cast<int>(std::min(pairs, pairs / columns + node.src[0]->shape[2] + 1));
 }
 
-void run(const LaunchContext& context, Tensor& node) {
-  const Tensor& experts = *node.src[0];
+/// The node, or what it is joined to, in its workspace.
+void run_joined(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu = {}) {
+  const Tensor& experts = *joined.a;
   const Tensor& x = *node.src[1];
   const Memory memory(node, context.gpu, node.workspace);
   const int64_t pairs = pairs_of(node);
   select(context, node, memory);
-  if (stream_experts_supports(node, context.gpu)) return stream_experts_run(context, node, memory.experts);
-  if (uses_tiles(node)) return run_tiles(context, node, memory);
+  if (stream_experts_supports(joined, x, context.gpu)) {
+    return stream_experts_run(context, joined, x, glu, memory.experts);
+  }
+  if (uses_tiles(node)) return run_tiles(context, node, joined, glu, memory);
   const PreparedColumns columns = prepare_columns(context, experts, x, memory.columns);
   const bool sorted = is_sorted(node);
-  const VecKernel kernel = vec_kernel(experts, nullptr, sorted ? kVecColumns : 1);
-  Product product = product_of(experts, node, columns);
+  const VecKernel kernel = vec_kernel(experts, joined.up, sorted ? kVecColumns : 1);
+  Product product = product_of(experts, *joined.out, columns);
+  if (joined.up) product.up = joined.up->data;
+  product.glu = glu;
   product.slots = static_cast<int>(node.shape[1]);
   product.x_slots = static_cast<int>(x.shape[1]);
   if (sorted && kernel.kernel) {
@@ -188,6 +195,10 @@ void run(const LaunchContext& context, Tensor& node) {
     product.jobs = static_cast<int>(pairs);
   }
   multiply(context, experts, product, kernel);
+}
+
+void run(const LaunchContext& context, Tensor& node) {
+  run_joined(context, node, {.a = node.src[0], .out = &node});
 }
 
 bool supports(const Tensor& node) {
@@ -201,5 +212,18 @@ size_t workspace(const Tensor& node, const GpuTraits& gpu) {
 }  // namespace
 
 const OpKernel kMulMatIdKernel{run, supports, workspace};
+
+bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out) {
+  const Tensor &a = *gate.src[0], &b = *up.src[0];
+  const bool alike = a.dtype == b.dtype && same_shape(a, b) && a.strides == b.strides;
+  const bool same_columns = gate.src[1] == up.src[1] && gate.src[2] == up.src[2] && gate.params == up.params;
+  if (!alike || !same_columns || !supports(gate) || !supports(up)) return false;
+  const bool plain = out.dtype == DType::kF32 && out.is_row_contiguous() && same_shape(out, gate);
+  return plain && uses_tiles(gate) == uses_tiles(up);
+}
+
+void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out) {
+  run_joined(context, gate, {.a = gate.src[0], .up = up.src[0], .out = &out}, kind);
+}
 
 }  // namespace shoal::cuda

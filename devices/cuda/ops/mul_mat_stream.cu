@@ -210,26 +210,27 @@ StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& pr
   return launch;
 }
 
-bool stream_experts_supports(const Tensor& node, const GpuTraits& gpu) {
-  const Tensor &a = *node.src[0], &x = *node.src[1];
-  const bool is_token = node.shape[2] * node.shape[3] == 1 && node.shape[1] <= kMostSlots;
+bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, const GpuTraits& gpu) {
+  const Tensor &a = *product.a, &out = *product.out;
+  const bool is_token = out.shape[2] * out.shape[3] == 1 && out.shape[1] <= kMostSlots;
   if (!is_token || !has_streaming_rows(a) || a.shape[3] != 1 || !has_rows_of_f32(x)) return false;
-  const JoinedProduct product{.a = &a, .out = &node};
+  if (product.up && !has_streaming_rows(*product.up)) return false;
   Stream s = stream_of({&product, 1}, x);
   return shared_bytes(s, 1, kernel_of(a.dtype)) <= gpu.shared_bytes_per_block;
 }
 
-void stream_experts_run(const LaunchContext& context, const Tensor& node, const int32_t* experts) {
-  const Tensor &a = *node.src[0], &x = *node.src[1];
-  const int64_t slots = node.shape[1];
-  const JoinedProduct product{.a = &a, .out = &node};
+void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
+                        const int32_t* experts) {
+  const Tensor &a = *product.a, &out = *product.out;
+  const int64_t slots = out.shape[1];
   const StreamKernel& kernel = kernel_of(a.dtype);
   Stream s = stream_of({&product, 1}, x);
+  s.glu = glu;
   set_records(context, s, 1);
   s.experts = experts;
   s.expert_stride = static_cast<int64_t>(a.strides[2]);
   s.x_stride = x.shape[1] == 1 ? 0 : static_cast<int64_t>(x.strides[1] / sizeof(float));
-  s.c_stride = static_cast<int64_t>(node.strides[1] / sizeof(float));
+  s.c_stride = static_cast<int64_t>(out.strides[1] / sizeof(float));
   const size_t bytes = shared_bytes(s, 1, kernel);
   const int64_t processors = std::max<int64_t>(context.gpu.processors / slots, 1);
   const dim3 blocks(deal_out(s, 1, wanted_blocks(s, processors)), static_cast<unsigned>(slots));

@@ -85,9 +85,11 @@ struct StreamLaunch {
 };
 StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b);
 
-/// mul_mat_id of one token, whose `experts` by slot are read on the device (-1: not here). False: not taken.
-bool stream_experts_supports(const Tensor& node, const GpuTraits& gpu);
-void stream_experts_run(const LaunchContext& context, const Tensor& node, const int32_t* experts);
+/// mul_mat_id of one token, by the matrices of all experts, whose `experts` by slot are read on the device (-1: not
+/// here). False: not taken.
+bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, const GpuTraits& gpu);
+void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
+                        const int32_t* experts);
 
 /// The form of a column that weights of this type take.
 ColumnForms stream_form(DType dtype);

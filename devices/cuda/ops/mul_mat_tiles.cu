@@ -377,9 +377,9 @@ TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu) {
   return {plan.kernel->columns, plan.bytes};
 }
 
-void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const SortedPairs& pairs,
-                              std::byte* workspace) {
-  const Tensor& experts = *node.src[0];
+void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const JoinedProduct& product,
+                              GluKind glu, const SortedPairs& pairs, std::byte* workspace) {
+  const Tensor &experts = *product.a, &out = *product.out;
   const TilePlan plan = group_plan(node, context.gpu);
   convert_columns(context, *node.src[1], plan, workspace, pairs_of(node),
                   {pairs.order, static_cast<int>(node.shape[1])});
@@ -387,16 +387,18 @@ void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, 
   p.a = experts.data;
   p.b = reinterpret_cast<const uint16_t*>(workspace);
   if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(workspace + plan.scales_at);
-  p.c = reinterpret_cast<float*>(node.data);
+  if (product.up) p.up = product.up->data;
+  p.glu = glu;
+  p.c = reinterpret_cast<float*>(out.data);
   for (int i = 0; i < 3; ++i) {
     p.a_strides[i] = static_cast<int64_t>(experts.strides[i + 1]);
-    p.c_strides[i] = static_cast<int64_t>(node.strides[i + 1] / sizeof(float));
+    p.c_strides[i] = static_cast<int64_t>(out.strides[i + 1] / sizeof(float));
   }
   p.m = static_cast<int>(node.shape[0]);
   p.n = static_cast<int>(pairs_of(node));
   p.k = static_cast<int>(experts.shape[0]);
   p.k_padded = static_cast<int>(plan.k_padded);
-  p.row_tiles = static_cast<int>(divided_up(node.shape[0], kTileRows));
+  p.row_tiles = static_cast<int>(divided_up(node.shape[0], product.up ? kTileRows / 2 : kTileRows));
   p.column_tiles = static_cast<int>(most_groups(node, plan.kernel->columns));
   p.steps_per_split = plan.steps_per_split;
   p.groups = pairs.groups;

@@ -53,8 +53,9 @@ struct TileGroups {
 };
 bool mul_mat_tiles_can_group(const Tensor& node);
 TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu);
-void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const SortedPairs& pairs,
-                              std::byte* workspace);
+/// `product` is that of the node; its matrices are those of all experts.
+void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const JoinedProduct& product,
+                              GluKind glu, const SortedPairs& pairs, std::byte* workspace);
 
 /// How a product is divided.
 struct TileChoice {
