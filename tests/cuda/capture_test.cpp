@@ -169,9 +169,9 @@ TEST(CudaCapture, WhatCannotBeCapturedSpoilsIt) {
 }
 
 TEST(CudaCapture, ExternalEventsAreRecordedAndWaitedForWhenTheGraphRuns) {
-  const CudaStream stream, other;
+  const CudaStream stream, other, third;
   const CudaArray<int> value(std::vector<int>{1});
-  const CudaArray<uint32_t> flags(std::vector<uint32_t>{0, 1});
+  const CudaArray<uint32_t> flags(std::vector<uint32_t>{1, 1});
   cudaEvent_t before = nullptr, after = nullptr;
   ASSERT_EQ(cudaEventCreateWithFlags(&before, cudaEventDisableTiming), cudaSuccess);
   ASSERT_EQ(cudaEventCreateWithFlags(&after, cudaEventDisableTiming), cudaSuccess);
@@ -180,15 +180,14 @@ TEST(CudaCapture, ExternalEventsAreRecordedAndWaitedForWhenTheGraphRuns) {
     launch(stream, times, dim3(1), dim3(1), 0, value.data(), 3);
     ASSERT_EQ(cudaEventRecordWithFlags(after, stream, cudaEventRecordExternal), cudaSuccess);
   }));
-  const uint32_t* const flag = flags.data();
-  launch(other, meet, dim3(1), dim3(1), 0, flags.data() + 1, flag);  // until flags[0] is 2
+  const uint32_t *const first = flags.data(), *const second = first + 1;
+  launch(other, meet, dim3(1), dim3(1), 0, flags.data() + 1, first);  // until that is 2
   launch(other, add, dim3(1), dim3(1), 0, value.data(), 4);
   ASSERT_EQ(cudaEventRecord(before, other), cudaSuccess);
   ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
   cudaGetLastError();
-  const uint32_t two = 2;
-  ASSERT_EQ(cudaMemcpy(flags.data(), &two, 4, cudaMemcpyHostToDevice), cudaSuccess);
+  launch(third, meet, dim3(1), dim3(1), 0, flags.data(), second);
   stream.synchronize();
   EXPECT_EQ(cudaEventQuery(after), cudaSuccess);
   EXPECT_EQ(value.get()[0], (1 + 4) * 3);

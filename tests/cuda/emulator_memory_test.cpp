@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <vector>
 
 #include "devices/cuda/kernels/platform.h"
@@ -146,6 +147,49 @@ TEST(WeakMemory, WordsForOneAddressStayInOrder) {
   EXPECT_GT(seen.get()[0], 1u);
   EXPECT_THAT(went_back.get(), ElementsAre(0u));
 }
+
+#ifdef __SANITIZE_THREAD__
+enum class Order { kRight, kNoRelease, kNoAcquire, kNoFenceBefore, kNoFenceBehind };
+
+/// The second block tells the first one that a word is there: by a flag, or with a counter between fences.
+__global__ void tell(Order order, bool by_counter, uint32_t* word, uint32_t* flag, uint32_t* seen) {
+  if (blockIdx.x == 1) {
+    *word = 7;
+    if (by_counter) {
+      if (order != Order::kNoFenceBefore) __threadfence();
+      atomicAdd(flag, 1u);
+    } else if (order == Order::kNoRelease) {
+      atomicExch(flag, 1u);
+    } else {
+      store_release(flag, 1);
+    }
+  } else {
+    while ((by_counter || order == Order::kNoAcquire ? atomicAdd(flag, 0u) : load_acquire(flag)) == 0) spin_pause();
+    if (by_counter && order != Order::kNoFenceBehind) __threadfence();
+    *seen = *word;
+  }
+}
+
+uint32_t told(Order order, bool by_counter) {
+  const CudaStream stream;
+  const CudaArray<uint32_t> words(std::vector<uint32_t>(12, 0));  // the sanitizer forgets accesses within eight bytes
+  launch(stream, tell, dim3(2), dim3(1), 0, order, by_counter, words.data(), words.data() + 4, words.data() + 8);
+  stream.synchronize();
+  return words.get()[8];
+}
+
+TEST(ThreadSanitizerDeathTest, SeesWhatIsNotOrderedBetweenBlocks) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const bool by_counter : {false, true}) {
+    EXPECT_EQ(told(Order::kRight, by_counter), 7u);
+    for (const Order missing : by_counter ? std::vector{Order::kNoFenceBefore, Order::kNoFenceBehind}
+                                          : std::vector{Order::kNoRelease, Order::kNoAcquire}) {
+      EXPECT_EXIT(std::exit(told(missing, by_counter) == 7 ? 0 : 1), testing::ExitedWithCode(66), "data race")
+          << static_cast<int>(missing);
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace shoal::cuda

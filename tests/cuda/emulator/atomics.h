@@ -85,16 +85,13 @@ inline uint32_t atomicInc(uint32_t* address, uint32_t limit) {
 }
 
 inline void __threadfence_block() {
-  shoal::cuda::emulator::deliver_stores();
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  shoal::cuda::emulator::deliver_stores();  // the threads of a block see all else at once
 }
 inline void __threadfence() {
-  shoal::cuda::emulator::deliver_stores();
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  shoal::cuda::emulator::fence();
 }
 inline void __threadfence_system() {
-  shoal::cuda::emulator::deliver_stores();
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  shoal::cuda::emulator::fence();
 }
 
 // Loads and stores with a hint for caches.

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstdlib>
 #include <mutex>
@@ -35,28 +34,17 @@ constexpr size_t kStackSize = 512 * 1024;  // instrumented frames are several ti
 constexpr size_t kStackSize = 128 * 1024;
 #endif
 
+/// Cut from pieces: Linux allows 65,530 mappings in a process, and the thread sanitizer adds its own to each.
 class StackPool {
  public:
   ~StackPool() {
-    for (void* stack : free_) munmap(stack, kStackSize);
+    for (std::byte* piece : pieces_) munmap(piece, kStacksOfPiece * kStackSize);
   }
   void* take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        void* const stack = free_.back();
-        free_.pop_back();
-        return stack;
-      }
-    }
-    void* const stack =
-        mmap(nullptr, kStackSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED) throw std::bad_alloc();
-    // A guard page below, which makes two mappings of one: not for all of the stacks, as Linux allows 65,530 mappings
-    // in a process, and stacks without guards are one. An overflow there is found less plainly, nothing else.
-    if (made_.fetch_add(1, std::memory_order_relaxed) < kGuarded) {
-      static_cast<void>(mprotect(stack, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE));
-    }
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) add_piece();
+    void* const stack = free_.back();
+    free_.pop_back();
     return stack;
   }
   void give(void* stack) {
@@ -68,11 +56,27 @@ class StackPool {
   }
 
  private:
-  static constexpr int kGuarded = 8192;
+  static constexpr size_t kStacksOfPiece = 256, kGuardedPieces = 32;
+
+  void add_piece() {
+    void* const piece = mmap(nullptr, kStacksOfPiece * kStackSize, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (piece == MAP_FAILED) throw std::bad_alloc();
+    pieces_.push_back(static_cast<std::byte*>(piece));
+    for (size_t i = kStacksOfPiece; i-- > 0;) {
+      std::byte* const stack = pieces_.back() + i * kStackSize;
+      // A guard page below makes two mappings of one: not for all of the stacks. An overflow is found less plainly
+      // there, nothing else.
+      if (pieces_.size() <= kGuardedPieces) {
+        static_cast<void>(mprotect(stack, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE));
+      }
+      free_.push_back(stack);
+    }
+  }
 
   std::mutex mutex_;
   std::vector<void*> free_;
-  std::atomic<int> made_{0};
+  std::vector<std::byte*> pieces_;
 };
 
 StackPool& stacks() {

@@ -53,6 +53,9 @@ void Launch::run(const std::function<void()>& all_started) {
   all_started_ = all_started;
   may_go_on_.store(true, std::memory_order_release);
   may_go_on_.notify_all();
+#ifdef __SANITIZE_THREAD__
+  start_helper();  // it sees what passes between blocks where they are on two OS threads
+#endif
   work();
   if (helpers_ != nullptr) {
     std::unique_lock lock(helpers_->mutex);

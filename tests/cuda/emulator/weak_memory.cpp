@@ -103,4 +103,14 @@ void deliver_stores() {
   if (g_runner != nullptr) g_runner->stores().deliver_all();
 }
 
+void fence() {
+  deliver_stores();
+#ifdef __SANITIZE_THREAD__
+  static uint32_t fences = 0;
+  __atomic_fetch_add(&fences, 1, __ATOMIC_ACQ_REL);
+#else
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
 }  // namespace shoal::cuda::emulator

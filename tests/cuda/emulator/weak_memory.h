@@ -9,7 +9,8 @@
 // - what is stored after a release is taken to become visible after it;
 // - a store is taken to be visible before a later load is made, without a fence.
 //
-// Plain stores are visible at once, and plain loads never stale: nothing intercepts them.
+// Plain stores are visible at once, and plain loads never stale: nothing intercepts them. What orders them between
+// blocks and streams, or fails to, the thread sanitizer sees.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,10 @@ uint32_t load_acquire(const uint32_t* address);
 void store_release(uint32_t* address, uint32_t value);
 uint64_t load_word(const uint64_t* address);
 void store_word(uint64_t* address, uint64_t value);
-/// Before fences and atomic operations.
+/// Before atomic operations.
 void deliver_stores();
+/// Of all OS threads. The thread sanitizer does not know fences: it gets an operation on a word that is theirs, which
+/// orders a fence behind all that came before it.
+void fence();
 
 }  // namespace shoal::cuda::emulator
