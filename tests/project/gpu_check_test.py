@@ -286,6 +286,16 @@ class Suites(Folder):
         self.assertEqual(one.environment(SHOAL_COMM_TIMEOUT="30")["SHOAL_COMM_TIMEOUT"], "30")
         self.assertNotIn("SHOAL_COMM_TIMEOUT", context(self.folder, True).environment())
 
+    def test_with_models_collectives_are_more_patient(self):
+        said = 'echo "$1 waits $SHOAL_COMM_TIMEOUT"; '
+        passes = said + 'echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n'
+        one = self.built(test_models=passes, test_cuda_gpu=passes, shoal=said + 'echo "{\\"tokens\\": [1]}"\n')
+        made = {step.name: step for step in main.all_steps(False)}
+        for name, expected in [("reference", "=*Reference* waits 15\n"), ("text", "run waits 15\n"),
+                               ("kernels", "=*-NcclOneRank.* waits 5\n")]:  # fmt: skip
+            self.assertEqual(made[name].work(one, 20).result, OK)
+            self.assertIn(expected, one.log(name).read_text())
+
     def test_the_emulator_has_an_nccl_of_its_own(self):
         one = context(self.folder, True)
         file = one.environment()["SHOAL_NCCL_LIBRARY"]
