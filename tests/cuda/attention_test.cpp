@@ -427,6 +427,23 @@ TEST(CudaAttention, TilesTakeBF16OfAnySize) {
   }
 }
 
+/// The first key has nearly all of the weight, and a value of zeros: what is left are sums of weights of 4e-5, of which
+/// f16 would keep ten bits.
+TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
+  const cuda::GpuTraits gpu{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
+  for (const auto& [keys, choice] :
+       {std::pair{DType::kF16, cuda::attention::Choice::kTiles}, {DType::kF32, cuda::attention::Choice::kSlices}}) {
+    Attention attention({.keys = keys, .t = 20, .kv_heads = 1});
+    EXPECT_EQ(cuda::attention::choice(*attention.node, gpu), choice);
+    Values &q = attention.leaves[attention.q], &k = attention.leaves[attention.k], &v = attention.leaves[attention.v];
+    for (size_t i = 0; i < q.size(); ++i) q[i] = i % 64 == 0 ? 1 : q[i] / 16;
+    for (size_t i = 0; i < k.size(); i += 64) k[i] = i == 0 ? 50 : 0;
+    std::fill_n(v.begin(), 64, 0);
+    attention.end_at(99);
+    attention.check();
+  }
+}
+
 /// The node must be done by slices.
 void check_slices(const Sizes& sizes, double q = 1, double k = 1, double v = 1) {
   std::ostringstream text;
