@@ -72,6 +72,19 @@ TEST(P2pFailure, AllMissingRanksAreNamed) {
   EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
 }
 
+// Packets for the rank itself have the flags of the first steps, and of no later ones.
+TEST(P2pFailure, AMissingRankIsNamedInLaterSteps) {
+  Rig rig(3, 1, {}, {.timeout = std::chrono::seconds(2)});
+  Case test = all_reduce_case(3, DType::kF32, 100);
+  test.prepare(rig);
+  for (int step = 0; step < 4; ++step) {
+    for (int rank = 0; rank < 3; ++rank) rig.communicator().launch(rank, test.call(rank));
+    rig.synchronize_and_check();
+  }
+  for (int rank : {0, 2}) rig.communicator().launch(rank, test.call(rank));
+  EXPECT_THAT(rig.errors(), Each(Optional(HasSubstr(" x] rank 1 (D1) of 3 did not arrive"))));
+}
+
 // The late rank and everything queued afterwards end soon, with the first failure's message.
 TEST(P2pFailure, StaysFailed) {
   Rig rig(3, 1, {}, kImpatient);
@@ -236,13 +249,17 @@ class P2pFlags : public testing::Test {
     std::memcpy(&result, bytes.data(), sizeof result);
     return result;
   }
+  /// One rank's side of a row, with its product in front or without.
+  void launch_row(int rank, RankProduct& own, bool joined, uint32_t signature, std::chrono::nanoseconds timeout) {
+    const Mesh mesh = this->mesh(rank, signature, timeout);
+    if (!joined) return all_reduce_norm(own.context(), mesh, own.reduction());
+    ASSERT_TRUE(product_norm(own.context(), mesh, own.reduction(), own.product()));
+  }
   /// A row of four elements by one kernel, on both ranks.
   void launch_products() {
     const auto products = products_of(rig_, DType::kF16, 64, 4);
     for (int rank = 0; rank < 2; ++rank) {
-      RankProduct& own = *products[static_cast<size_t>(rank)];
-      ASSERT_TRUE(
-          product_norm(own.context(), mesh(rank, 0xabcd, std::chrono::minutes(1)), own.reduction(), own.product()));
+      launch_row(rank, *products[static_cast<size_t>(rank)], true, 0xabcd, std::chrono::minutes(1));
     }
     rig_.synchronize();
   }
@@ -300,6 +317,50 @@ TEST_F(P2pFlags, OfARankThatHasFailedAreSentNoMore) {
   launch(0, 0x1234, std::chrono::milliseconds(1));
   rig_.synchronize();
   EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x1234u << 16)));
+  const auto products = products_of(rig_, DType::kF16, 64, 4);
+  const Stopwatch stopwatch;
+  launch_row(0, *products[0], true, 0x4321, std::chrono::minutes(1));
+  rig_.synchronize();
+  EXPECT_LT(stopwatch.elapsed(), milliseconds(30'000)) << "it waited for the other rank";
+  EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x4321u << 16)));
+}
+
+// Of a warp some threads have received all that they wait for, and others have not: none goes on to the record, in
+// which they would wait for each other. Rank 1 has a part of the row only.
+TEST_F(P2pFlags, WarpsGiveUpTogether) {
+  const auto rows = products_of(rig_, DType::kF16, 64, 64), parts = products_of(rig_, DType::kF16, 64, 4);
+  rows[0]->want_records({true, false});
+  for (const bool joined : {true, false}) {
+    SCOPED_TRACE(joined);
+    for (const DeviceBytes& memory : memory_) memory.set(Bytes(kLayout.bytes(), std::byte{0}));
+    set_steps(2);  // all packets of the first two are filled
+    *host_ = {};
+    launch_row(0, *rows[0], joined, 0xabcd, kImpatient.timeout);
+    launch_row(1, *parts[1], joined, 0xabcd, kImpatient.timeout);
+    rig_.synchronize();
+    EXPECT_EQ(host_->records[0].failure, Failure::kTimeOut);
+    EXPECT_EQ(host_->records[0].missing, 2u);
+  }
+}
+
+// The count of a rank's blocks chooses the one that receives the row, and says nothing about the others' packets: here
+// the first of eight does it.
+TEST_F(P2pFlags, OfTheOwnBlocksAreWaitedFor) {
+  const auto products = products_of(rig_, DType::kF16, 64, 128);
+  const auto results = [&](uint32_t finished) {
+    Bytes bytes(sizeof finished);
+    std::memcpy(bytes.data(), &finished, sizeof finished);
+    for (const DeviceBytes& memory : memory_) memory.set(bytes, offsetof(RankState, finished));
+    for (int rank = 0; rank < 2; ++rank) {
+      RankProduct& own = *products[static_cast<size_t>(rank)];
+      own.clear();
+      launch_row(rank, own, true, 0xabcd, std::chrono::minutes(1));
+    }
+    rig_.synchronize();
+    return std::pair(products[0]->results(), products[1]->results());
+  };
+  const auto expected = results(0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(results(7), expected);
 }
 
 TEST_F(P2pFlags, GoOnWhenNumbersWrapAround) {
