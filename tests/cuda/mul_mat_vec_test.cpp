@@ -2,6 +2,7 @@
 // columns, rows at odd addresses and of odd lengths, shared batches, sorted pairs, and the fused forms.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -290,6 +291,32 @@ TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
   }
   EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[1][0]}, kContext.gpu));
   EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}, kContext.gpu));
+}
+
+// Several steps of k, which are of as many elements as each type has, and more rows than a block has warps.
+TEST(CudaMulMatMany, OneColumnTakesMatricesOfAnyTypes) {
+  for (const auto& dtypes : {std::array{DType::kQ4_K, DType::kF16, DType::kF32},
+                             {DType::kF32, DType::kBF16, DType::kQ8_0},
+                             {DType::kBF16, DType::kQ6_K, DType::kQ4_0}}) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* b = graph.input("b", DType::kF32, {3328, 1, 1, 1});
+    std::vector<Tensor*> products;
+    for (const DType dtype : dtypes) {
+      products.push_back(
+          graph.output(mul_mat(graph, weights.add(std::string(name_of(dtype)), dtype, {3328, 70, 1, 1}), b)));
+    }
+    TensorValues leaves = random_leaves(graph, 9);
+    CudaRun cuda(graph, leaves);
+    const auto workspace = give_workspace(*products.back());
+    ASSERT_TRUE(cuda::mul_mat_many_supports(products, kContext.gpu));
+    cuda::mul_mat_many_run(kContext, products);
+    check_cuda(cudaStreamSynchronize(nullptr));
+    const TensorValues expected = reference_eval(graph, leaves);
+    for (size_t i = 0; i < dtypes.size(); ++i) {
+      EXPECT_TRUE(close_to(cuda.values(*products[i]), expected.at(products[i]), tolerance_of(dtypes[i]))) << i;
+    }
+  }
 }
 
 TEST(CudaMulMatFused, RefusesWhatItCannotJoin) {
