@@ -80,11 +80,12 @@ struct Placed {
     }
     return found;
   }
-  /// Those whose product, too.
+  /// Those whose product, too, on any rank.
   std::vector<std::string> with_product() const {
     std::vector<std::string> found;
     for (size_t step = 0; step < plan.steps.size(); ++step) {
-      if (is_joined(plan.steps[step]) && call(step, 1).product != nullptr) found.push_back(plan.steps[step].tensor);
+      if (!is_joined(plan.steps[step])) continue;
+      if (call(step, 0).product || call(step, 1).product) found.push_back(plan.steps[step].tensor);
     }
     return found;
   }
@@ -186,6 +187,34 @@ TEST(JoinedNorm, OtherProductsStayApart) {
   };
   EXPECT_EQ(with_product(with_late("%v = unary(%x) {kind=silu}\noutput %v\n")), kSecond) << "something runs in between";
   EXPECT_EQ(with_product(with_late("%v = reshape(%x) {shape=[32,2,1,1]}\n")), kBoth) << "a view does not";
+}
+
+TEST(JoinedNorm, ProductsThatOthersReadOrMakeStayApart) {
+  const auto with_product = [](const std::string& text, PlacedOptions options = {}) {
+    options.products = {DType::kF32};
+    return Placed(text, options).with_product();
+  };
+  EXPECT_EQ(with_product(test::norm_graph(1, "output %out\noutput %y")), kSecond) << "an output";
+  EXPECT_EQ(with_product(test::norm_graph(1), {.shown = "y"}), kSecond);
+  const auto product_as = [](const std::string& nodes) {
+    const std::string product = "%y = mul_mat(%down, %h)\n";
+    std::string text = test::norm_graph(1);
+    return text.replace(text.find(product), product.size(), nodes);
+  };
+  EXPECT_EQ(with_product(product_as("%d = scale(%down) {scale=2, bias=0}\n%y = mul_mat(%d, %h)\n")), kSecond)
+      << "a matrix that is computed";
+  EXPECT_EQ(with_product(product_as("%g = cast(%h) {dtype=f16}\n%y = mul_mat(%down, %g)\n")), kSecond) << "of halves";
+  // Of a rank with no part of it nothing runs in between.
+  const auto split = [](int axis, int64_t first) {
+    return Layout::split(axis, Partition::from_shares(std::vector<int64_t>{first, 96 - first}));
+  };
+  for (const int64_t first : {0, 96}) {
+    const PlacedOptions options{.layouts = {{"up", split(1, first)}, {"down", split(0, first)}}};
+    EXPECT_EQ(with_product(test::norm_graph(1), options), kBoth);
+    EXPECT_EQ(with_product(product_as("%y = mul_mat(%down, %h)\n%v = unary(%h) {kind=silu}\noutput %v\n"), options),
+              kSecond)
+        << first;
+  }
 }
 
 /// As with memory for the nodes of a call.
