@@ -246,6 +246,8 @@ std::vector<std::string> steps_of(const std::string& nodes) {
       "weight %square q8_0 [256, 256]\nweight %small q8_0 [128, 64]\nweight %experts q6_k [256, 32, 4]\nweight %halves "
       "q8_0 [128, 32, 4]\ninput %ids i32 "
       "[2]\n"
+      "weight %both q8_0 [512, 64]\ninput %l f32 [33280]\nweight %long q8_0 [33280, 16]\n"
+      "input %many f32 [64, 1, 520]\ncache %m130 f16 [64, 40, 130]\n"
       "input %q f32 [64, 1, 4]\ncache %kc f16 [64, 40, 2]\ncache %vc f16 [64, 40, 2]\n";
   TensorContext weights;
   Graph graph("steps");
@@ -318,6 +320,11 @@ TEST(ColumnRecordSteps, AttentionAndItsProjection) {
   EXPECT_THAT(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"
                        "%x = mul_mat(%square, %c)\n%o = add(%x, %a)\noutput %o\n"),
               ElementsAre("t w2", "o r2"));
+  EXPECT_THAT(
+      steps_of("%t = attention(%many, %m130, %m130, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[33280,1,1,1]}\n"
+               "%x = mul_mat(%long, %c)\noutput %x\n"),
+      ElementsAre("t", "x"))
+      << "longer than a record";
 }
 TEST(ColumnRecordSteps, TheLatestRecordIsThere) {
   EXPECT_THAT(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"
@@ -339,6 +346,12 @@ TEST(ColumnRecordSteps, NeighboursPassThem) {
               ElementsAre("m w4", "x", "y r4", "passed"))
       << "the record of %m is there";
   EXPECT_THAT(steps_of("%before = mul(%two, %s)\n%x = mul_mat(%k4, %before)\noutput %x\n"), ElementsAre("x", "passed"));
+  EXPECT_THAT(steps_of("%before = mul(%two, %s)\n%h = reshape(%before) {shape=[512,1,1,1]}\n%x = mul_mat(%both, %h)\n"
+                       "output %x\n"),
+              ElementsAre("x", "passed"))
+      << "two rows, though one column";
+  EXPECT_THAT(steps_of("%before = mul(%l, %l)\n%x = mul_mat(%long, %before)\noutput %x\n"), ElementsAre("x", "passed"))
+      << "longer than a record";
   EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%u = unary(%before) {kind=silu}\n%behind = mul_mat(%square, %u)\n"
                        "output %behind\n"),
               ElementsAre("u", "passed"));
