@@ -252,6 +252,33 @@ output %out
   EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
 }
 
+// A call that is not joined leaves no record for the product behind it, which would find that of another column.
+TEST(CudaMetaFusionOnce, PlainCallsLeaveNoRecords) {
+  const std::string text = R"(
+input %x f32 [128, 1]
+weight %up q4_0 [128, 192]
+weight %down q8_0 [192, 128]
+weight %head q8_0 [128, 40]
+%h = mul_mat(%up, %x)
+%y = mul_mat(%down, %h)
+%out = mul_mat(%head, %y)
+output %out
+)";
+  const auto split = [](int axis, std::vector<int64_t> shares) {
+    return meta::Layout::split(axis, meta::Partition::from_shares(shares));
+  };
+  const test::Layouts layouts{{"up", split(1, {128, 64})}, {"down", split(0, {128, 64})}, {"head", split(1, {24, 16})}};
+  MetaMesh two(2, layouts), one(1, test::Layouts{});
+  test::Loaded loaded(text, *two.device), reference(text, *one.device);
+  const auto plan = two.backend->create_plan(loaded.graph), reference_plan = one.backend->create_plan(reference.graph);
+  EXPECT_EQ(joined(*plan), 0);
+  const auto found = outputs(loaded, *two.backend, *plan, 1)[0];
+  const auto expected = outputs(reference, *one.backend, *reference_plan, 1)[0];
+  EXPECT_EQ(two.queued.calls, 2);
+  const float largest = *std::max_element(expected.begin(), expected.end());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // of 8 bits
+}
+
 TEST(CudaMetaFusionOnce, ADecoderHasIt) {
   MetaMesh fusing(2, test::llama_layouts({3, 1})), plain(2, test::llama_layouts({3, 1}), Fuse::kNothing);
   test::Loaded loaded(test::llama_graph(1), *fusing.device), reference(test::llama_graph(1), *plain.device);
