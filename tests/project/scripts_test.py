@@ -32,7 +32,7 @@ class ScriptsTest(unittest.TestCase):
     def test_help_is_the_head_of_the_script(self):
         result = run("scripts/test", "--help")
         self.assertEqual(result.returncode, 0)
-        self.assertIn("scripts/test [--preset release|dev|tsan]", result.stdout)
+        self.assertIn("scripts/test [--preset release|dev|tsan|tsan-cuda]", result.stdout)
 
     def test_the_model_of_the_quickstart_is_there(self):
         text = (ROOT / "scripts/quickstart").read_text()
