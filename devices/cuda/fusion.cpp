@@ -94,28 +94,19 @@ bool may_write(const Tensor& result, const Tensor& product) {
   return !overlap(result, *product.src[0]) && !overlap(result, *product.src[1]) && !is_on_workspace(result, product);
 }
 
-/// The last of these nodes is the gated unit of the two products in front, which nothing else reads.
-bool are_gated(Nodes nodes, Op op, const Readers& readers) {
-  const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
-  if (gate.op != op || up.op != op || out.op != Op::kGlu || out.src.size() < 2) return false;
-  return out.src[0] == &gate && out.src[1] == &up && readers.is_read_once(gate) && readers.is_read_once(up);
-}
+/// Of matrices, or of experts.
 bool fits_gated_products(Nodes nodes, const Readers& readers) {
   const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
-  return are_gated(nodes, Op::kMulMat, readers) && mul_mat_glu_supports(gate, up, out) && may_write(out, gate) &&
-         !overlap(out, *up.src[0]);
+  const bool of_experts = gate.op == Op::kMulMatId;
+  if (!(is_product(gate) || of_experts) || up.op != gate.op || out.op != Op::kGlu || out.src.size() < 2) return false;
+  if (out.src[0] != &gate || out.src[1] != &up || !readers.is_read_once(gate) || !readers.is_read_once(up))
+    return false;
+  const auto supports = of_experts ? mul_mat_id_glu_supports : mul_mat_glu_supports;
+  return supports(gate, up, out) && may_write(out, gate) && !overlap(out, *up.src[0]);
 }
 void run_gated_products(const LaunchContext& context, Nodes nodes) {
-  mul_mat_glu_run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
-}
-
-bool fits_gated_experts(Nodes nodes, const Readers& readers) {
-  const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
-  return are_gated(nodes, Op::kMulMatId, readers) && mul_mat_id_glu_supports(gate, up, out) && may_write(out, gate) &&
-         !overlap(out, *up.src[0]);
-}
-void run_gated_experts(const LaunchContext& context, Nodes nodes) {
-  mul_mat_id_glu_run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
+  const auto run = is_product(*nodes[0]) ? mul_mat_glu_run : mul_mat_id_glu_run;
+  run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
 }
 
 const Tensor& addend_of(const Tensor& sum, const Tensor& product) {
@@ -168,7 +159,6 @@ size_t count_products(Nodes nodes, const Readers& readers, const GpuTraits& gpu)
 constexpr std::array kPatterns = std::to_array<Pattern>({
     {3, fits_sum_and_norm, run_sum_and_norm},
     {3, fits_gated_products, run_gated_products},
-    {3, fits_gated_experts, run_gated_experts},
 });
 constexpr std::array kPairs = std::to_array<Pattern>({
     {2, fits_product_and_sum, run_product_and_sum},
