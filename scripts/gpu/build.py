@@ -12,7 +12,7 @@ from gpu.steps import good
 
 TESTS = ("test_devices", "test_ops", "test_collectives", "test_property", "test_models")
 STREAMS = "test_cuda_streams"
-ON_GPU = ("test_cuda_gpu", "cuda_ceilings")
+ON_GPU = (STREAMS, "test_cuda_gpu", "cuda_ceilings")
 NCCL_STANDIN = "nccl-standin"
 
 
@@ -22,7 +22,7 @@ def first_targets(context) -> list[str]:
 
 
 def targets(context) -> list[str]:
-    return [*first_targets(context), *([] if context.emulated else [STREAMS]), *TESTS, *([NCCL_STANDIN] if context.emulated else ON_GPU)]
+    return [*first_targets(context), *TESTS, *([NCCL_STANDIN] if context.emulated else ON_GPU)]
 
 
 def file_of(context, target: str) -> pathlib.Path:
