@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <optional>
+
 #include "devices/cuda/fusion.h"
 #include "devices/cuda/ops/attention_record.h"
 #include "devices/cuda/ops/fused_norm.h"
@@ -12,6 +14,7 @@
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
 #include "tests/support/dtypes.h"
+#include "tests/support/environment.h"
 
 namespace shoal::cuda {
 namespace {
@@ -19,44 +22,23 @@ namespace {
 constexpr GpuTraits kGpu{0, 90, 132, 227 * 1024};
 constexpr ColumnForms kBoth{true, true}, kTwo{true, false}, kFour{false, true};
 
-/// A graph with memory for every tensor, and a stream with a record.
+/// A run of a graph with a record.
 class Rig {
  public:
   template <class Build>
   explicit Rig(const Build& build) {
     build(graph_, weights_);
-    const test::TensorValues leaves = test::random_leaves(graph_, 7);
-    for (Tensor* leaf : graph_.leaves()) {
-      place(*leaf);
-      const std::vector<std::byte> bytes = test::encode(leaf->dtype, leaves.at(leaf));
-      test::check_cuda(cudaMemcpy(leaf->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-    }
-    for (Tensor* node : graph_.nodes()) {
-      if (node->is_view()) {
-        node->data = node->view_base->data + node->view_offset;
-        continue;
-      }
-      place(*node);
-      const OpKernel& kernel = kernel_for(node->op);
-      if (kernel.workspace) node->workspace = memory_.emplace_back(kernel.workspace(*node, kGpu)).get();
-    }
-    test::check_cuda(cudaStreamCreate(&context.stream));
-    context.gpu = kGpu;
-    context.counters = reinterpret_cast<uint32_t*>(zeros(kGpu.processors * sizeof(uint32_t)));
-    context.record_memory = zeros(kRecordBytes);
-  }
-  Rig(const Rig&) = delete;
-  Rig& operator=(const Rig&) = delete;
-  ~Rig() {
-    cudaStreamDestroy(context.stream);
-    for (Tensor* tensor : placed_) tensor->data = tensor->workspace = nullptr;
+    test::TensorValues leaves = test::random_leaves(graph_, 7);
+    run_.emplace(graph_, leaves);
+    for (Tensor* node : graph_.nodes()) run_->give_workspace(*node);
+    run_->context.record_memory = run_->zeros(kRecordBytes);
   }
 
+  LaunchContext& context() { return run_->context; }
   Tensor& node(size_t i) { return *graph_.nodes()[i]; }
-  Tensor& leaf(size_t i) { return *graph_.leaves()[i]; }
   void spoil(const Tensor& tensor) { test::check_cuda(cudaMemset(tensor.data, 0xff, tensor.bytes())); }
   std::vector<std::byte> bytes(const std::byte* from, size_t size) const {
-    test::check_cuda(cudaStreamSynchronize(context.stream));
+    test::check_cuda(cudaStreamSynchronize(run_->context.stream));
     test::check_cuda(cudaGetLastError());
     std::vector<std::byte> bytes(size);
     test::check_cuda(cudaMemcpy(bytes.data(), from, size, cudaMemcpyDeviceToHost));
@@ -72,45 +54,33 @@ class Rig {
     const Tensor* a = weights.add("a", dtype, {k, 1, 1, 1});
     Tensor* b = graph.input("b", DType::kF32, {k, 1, 1, 1});
     b->data = column.data;
-    if (to == nullptr) to = zeros(column_bytes(k, dtype == DType::kQ6_K ? 4 : 2));
-    prepare_columns(context, *a, *b, to);
+    if (to == nullptr) to = run_->zeros(column_bytes(k, dtype == DType::kQ6_K ? 4 : 2));
+    prepare_columns(context(), *a, *b, to);
     b->data = nullptr;
     return to;
   }
   /// Makes the record of a column in all forms.
   void record(const Tensor& column) {
-    const ColumnRecord record = context.record(kBoth);
+    const ColumnRecord record = context().record(kBoth);
     quantized(column, DType::kQ8_0, record.two);
     quantized(column, DType::kQ6_K, record.four);
   }
   void expect_record(const Tensor& column, const ColumnForms& forms) {
-    const ColumnRecord record = context.record(kBoth);
+    const ColumnRecord record = context().record(kBoth);
     for (const int groups : {2, 4}) {
       const auto size = static_cast<size_t>(column_bytes(column.elements(), groups));
       const bool is_there = groups == 2 ? forms.two : forms.four;
       const DType dtype = groups == 2 ? DType::kQ8_0 : DType::kQ6_K;
-      const std::byte* const expected = is_there ? quantized(column, dtype) : zeros(size);
+      const std::byte* const expected = is_there ? quantized(column, dtype) : run_->zeros(size);
       EXPECT_TRUE(bytes(groups == 2 ? record.two : record.four, size) == bytes(expected, size)) << groups;
     }
   }
 
-  LaunchContext context;
-
  private:
-  void place(Tensor& tensor) {
-    tensor.data = memory_.emplace_back(tensor.bytes()).get();
-    placed_.push_back(&tensor);
-  }
-  std::byte* zeros(size_t size) {
-    std::byte* const memory = memory_.emplace_back(size).get();
-    test::check_cuda(cudaMemset(memory, 0, size));
-    return memory;
-  }
-
+  test::Environment processors_{"SHOAL_EMULATED_PROCESSORS", "132"};
   TensorContext weights_;
   Graph graph_;
-  std::vector<test::CudaMemory> memory_;
-  std::vector<Tensor*> placed_;
+  std::optional<test::CudaRun> run_;
 };
 
 TEST(ColumnRecord, OfNorms) {
@@ -126,13 +96,13 @@ TEST(ColumnRecord, OfNorms) {
         });
         Tensor &y = rig.node(0), &z = rig.node(2);
         ASSERT_TRUE(rms_norm_records(z, kGpu));
-        rig.context.writes = forms;
+        rig.context().writes = forms;
         const View a = view_of(*y.src[0]), b = view_of(*y.src[1]);
         const NormWeight weight(*z.src[1]);
         if (sum) {
-          launch_add_rms_norm(rig.context, a, b, view_of(y), weight, view_of(z), 1e-5F);
+          launch_add_rms_norm(rig.context(), a, b, view_of(y), weight, view_of(z), 1e-5F);
         } else {
-          launch_rms_norm_mul(rig.context, a, weight, view_of(z), 1e-5F);
+          launch_rms_norm_mul(rig.context(), a, weight, view_of(z), 1e-5F);
         }
         rig.expect_record(z, forms);
       }
@@ -164,9 +134,9 @@ TEST(ColumnRecord, OfAttention) {
         continue;
       }
       const bool four = result.elements() % 256 == 0;
-      rig.context.writes = {true, four};
-      kernel_for(Op::kAttention).run(rig.context, result);
-      rig.expect_record(result, rig.context.writes);
+      rig.context().writes = {true, four};
+      kernel_for(Op::kAttention).run(rig.context(), result);
+      rig.expect_record(result, rig.context().writes);
     }
   }
 }
@@ -185,15 +155,15 @@ TEST(ColumnRecord, NotOfAttentionWithPiecesOfGroups) {
 /// The result of step `node` from a record while the column itself is spoilt, and from the column.
 template <class Run>
 void expect_same_bits(Rig& rig, const Tensor& column, const std::vector<const Tensor*>& results, const Run& run) {
-  run(rig.context);
+  run(rig.context());
   std::vector<std::vector<std::byte>> expected;
   for (const Tensor* result : results) expected.push_back(rig.bytes(*result));
   rig.record(column);
   rig.bytes(column);
   rig.spoil(column);
   for (const Tensor* result : results) rig.spoil(*result);
-  rig.context.reads = kBoth;
-  run(rig.context);
+  rig.context().reads = kBoth;
+  run(rig.context());
   for (size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(rig.bytes(*results[i]) == expected[i]) << i;
 }
 

@@ -9,6 +9,7 @@
 
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/support/environment.h"
 
 namespace shoal::test {
 namespace {
@@ -296,15 +297,9 @@ TEST(CudaRows, CachesOfQ8_0KeepNaNAndInfinitiesBitForBit) {
   EXPECT_EQ(differing_block(DType::kQ8_0, run.bytes(*cache), converted(DType::kQ8_0, odd)), -1);
 }
 
-/// Blocks start in the opposite order, so that rows which must come last come first (in the emulator).
-class BlocksInReverse {
- public:
-  BlocksInReverse() { setenv("SHOAL_EMULATED_BLOCKS", "reverse", 1); }
-  ~BlocksInReverse() { unsetenv("SHOAL_EMULATED_BLOCKS"); }
-};
-
 TEST(CudaRows, OfEqualIdsTheLastWins) {
-  const BlocksInReverse reverse;
+  // So that rows which must come last come first (in the emulator).
+  const Environment reverse("SHOAL_EMULATED_BLOCKS", "reverse");
   for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
     Graph graph;
     TensorContext persistent;

@@ -46,13 +46,12 @@ class CudaRun {
  public:
   /// `leaves` has values for all leaves; those of quantised ones become what is stored.
   CudaRun(Graph& graph, TensorValues& leaves) : graph_(graph) {
-    check_cuda(cudaStreamCreate(&context_.stream));
-    check_cuda(cudaDeviceGetAttribute(&context_.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
-    context_.gpu.compute_capability = 90;
-    context_.gpu.shared_bytes_per_block = 227 * 1024;
-    const size_t counters = static_cast<size_t>(context_.gpu.processors) * sizeof(uint32_t);
-    context_.counters = reinterpret_cast<uint32_t*>(memory_.emplace_back(counters).get());
-    check_cuda(cudaMemset(context_.counters, 0, counters));
+    check_cuda(cudaStreamCreate(&context.stream));
+    check_cuda(cudaDeviceGetAttribute(&context.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
+    context.gpu.compute_capability = 90;
+    context.gpu.shared_bytes_per_block = 227 * 1024;
+    const size_t counters = static_cast<size_t>(context.gpu.processors) * sizeof(uint32_t);
+    context.counters = reinterpret_cast<uint32_t*>(zeros(counters));
     for (Tensor* leaf : graph.leaves()) {
       place(*leaf, leaf->bytes());
       const std::vector<std::byte> bytes = encode(leaf->dtype, leaves.at(leaf));
@@ -71,7 +70,7 @@ class CudaRun {
   CudaRun(const CudaRun&) = delete;
   CudaRun& operator=(const CudaRun&) = delete;
   ~CudaRun() {
-    cudaStreamDestroy(context_.stream);
+    cudaStreamDestroy(context.stream);
     for (Tensor* tensor : placed_) tensor->data = tensor->workspace = nullptr;
   }
 
@@ -79,7 +78,19 @@ class CudaRun {
     for (Tensor* node : graph_.nodes()) {
       if (info(node->op).kind == OpKind::kCompute && !node->empty()) run_node(*node);
     }
-    check_cuda(cudaStreamSynchronize(context_.stream));
+    check_cuda(cudaStreamSynchronize(context.stream));
+  }
+  /// Memory that a node's kernel needs besides its operands and result.
+  void give_workspace(Tensor& node) {
+    const cuda::OpKernel& kernel = cuda::kernel_for(node.op);
+    if (!kernel.workspace) return;
+    memory_.emplace_back(kernel.workspace(node, context.gpu));
+    node.workspace = memory_.back().get();
+  }
+  std::byte* zeros(size_t bytes) {
+    std::byte* const memory = memory_.emplace_back(bytes).get();
+    check_cuda(cudaMemset(memory, 0, bytes));
+    return memory;
   }
 
   /// Stored bytes of a tensor without gaps.
@@ -89,6 +100,8 @@ class CudaRun {
     return result;
   }
   Values values(const Tensor& tensor) const { return decode(tensor.dtype, bytes(tensor), tensor.elements()); }
+
+  cuda::LaunchContext context;
 
  private:
   void place(Tensor& tensor, size_t bytes) {
@@ -100,16 +113,12 @@ class CudaRun {
   void run_node(Tensor& node) {
     const cuda::OpKernel& kernel = cuda::kernel_for(node.op);
     ASSERT_TRUE(kernel.run && kernel.supports(node)) << describe(node);
-    if (kernel.workspace) {
-      memory_.emplace_back(kernel.workspace(node, context_.gpu));
-      node.workspace = memory_.back().get();
-    }
-    kernel.run(context_, node);
+    give_workspace(node);
+    kernel.run(context, node);
     ASSERT_EQ(cudaGetLastError(), cudaSuccess) << describe(node);
   }
 
   Graph& graph_;
-  cuda::LaunchContext context_;
   std::vector<CudaMemory> memory_;
   std::vector<Tensor*> placed_;
 };

@@ -8,6 +8,7 @@
 
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/p2p_product.h"
+#include "tests/support/environment.h"
 #include "tests/support/time_outs.h"
 
 namespace shoal::collectives::p2p {
@@ -173,8 +174,7 @@ TEST(P2pPeers, APairThatLiesIsRefused) {
 #ifdef SHOAL_CUDA_EMULATED
 // Pairs that no other test uses, since answers are kept.
 TEST(P2pPeers, LiesAreFoundOut) {
-  setenv("SHOAL_EMULATED_GPUS", "24", 1);
-  setenv("SHOAL_EMULATED_LYING_PEERS", "20>21", 1);
+  test::Environment environment{{"SHOAL_EMULATED_GPUS", "24"}, {"SHOAL_EMULATED_LYING_PEERS", "20>21"}};
   const auto is_copied = [] {
     std::vector<std::unique_ptr<test::CudaArray<int>>> memory;
     for (const int gpu : {20, 21}) {
@@ -191,11 +191,10 @@ TEST(P2pPeers, LiesAreFoundOut) {
   EXPECT_TRUE(is_copied()) << "through the host now";
   EXPECT_THAT(verify_peer(20, 21), HasSubstr("GPU 20 reports peer access to GPU 21, but"));
   EXPECT_THAT(verify_peers(std::vector<int>{20, 21, 20}), testing::SizeIs(1));
-  unsetenv("SHOAL_EMULATED_LYING_PEERS");
+  environment.set("SHOAL_EMULATED_LYING_PEERS", std::nullopt);
   EXPECT_NE(verify_peer(20, 21), "") << "it is tried once";
-  setenv("SHOAL_EMULATED_PEERS", "0", 1);
+  environment.set("SHOAL_EMULATED_PEERS", "0");
   EXPECT_EQ(verify_peer(22, 23), "GPU 22 has no peer access to GPU 23");
-  unsetenv("SHOAL_EMULATED_PEERS");
 }
 #endif
 

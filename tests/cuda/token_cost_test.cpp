@@ -28,20 +28,39 @@ void* function(std::string_view name) {
   return find_in(table, name);
 }
 
+/// A model of the test files on `parts` devices of one emulated GPU.
+class Loaded {
+ public:
+  Loaded(const std::string& file, int parts)
+      : environment_{{"SHOAL_EMULATED_GPUS", "1"},
+                     {"SHOAL_EMULATED_PROCESSORS", "132"},
+                     {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(parts)}},
+        model_(models::open_model(test::model_file(file))),
+        placement_(*model_, std::vector<Device*>(family_.devices().begin(), family_.devices().end())) {
+    models::load_weights(*model_, placement_);
+  }
+  int layers() const { return static_cast<int>(model_->hparams.layers); }
+  models::Session session(int64_t candidates = 0) const {
+    models::SessionOptions options;
+    options.context = 64;
+    options.candidates = candidates;
+    return models::Session(*model_, placement_, placement_.init(), options);
+  }
+
+ private:
+  test::Environment environment_;
+  CudaFamily family_{function};
+  std::unique_ptr<models::Model> model_;
+  models::Placement placement_;
+};
+
 class TokenCost : public testing::TestWithParam<int> {
  protected:
   int ranks() const { return GetParam(); }
   /// Calls of one token, by name.
   std::map<std::string, int> cost(int64_t candidates) {
-    const CudaFamily family(function);
-    const auto devices = family.devices();
-    const auto model = models::open_model(test::model_file("tiny-kjv-5m-q8_0.gguf"));
-    const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
-    models::load_weights(*model, placement);
-    models::SessionOptions options;
-    options.context = 64;
-    options.candidates = candidates;
-    models::Session session(*model, placement, placement.init(), options);
+    const Loaded model("tiny-kjv-5m-q8_0.gguf", ranks());
+    models::Session session = model.session(candidates);
     const auto take_token = [&](int32_t token) {
       session.evaluate(std::array{token});
       candidates > 0 ? void(session.candidates()) : void(session.logits());
@@ -53,11 +72,8 @@ class TokenCost : public testing::TestWithParam<int> {
     for (const std::string& call : emulator::take_calls()) ++calls[call];
     return calls;
   }
-
- private:
-  test::Environment processors_{"SHOAL_EMULATED_PROCESSORS", "132"};
-  test::Environment parts_{"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(GetParam())};
 };
+INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
 // On each rank: the inputs in one copy, one graph, the logits in one copy; an event for the memory of the inputs, which
 // has been read long since when the host waits for it.
@@ -73,32 +89,25 @@ TEST_P(TokenCost, WithCandidates) {
   EXPECT_EQ(calls.at("cudaMemcpyAsync"), 2) << "tokens and their logits, both of one rank";
   EXPECT_EQ(calls.at("cudaStreamSynchronize"), ranks());
 }
-/// Kernels of a token, which the first run of a plan launches one by one, of all devices together; and layers.
-std::pair<int, int> kernels_and_layers(const std::string& file, int parts) {
-  const test::Environment processors("SHOAL_EMULATED_PROCESSORS", "132");
-  const test::Environment devices_of_gpu("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(parts));
-  const CudaFamily family(function);
-  const auto devices = family.devices();
-  const auto model = models::open_model(test::model_file(file));
-  const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
-  models::load_weights(*model, placement);
-  models::Session session(*model, placement, placement.init(), {.context = 64});
+
+/// Kernels of a token, which the first run of a plan launches one by one, of all devices together.
+int kernels_of_a_token(const Loaded& model) {
+  models::Session session = model.session();
   session.evaluate(std::array{1});
   session.logits();
   emulator::record_calls();
   session.evaluate(std::array{527});
   session.logits();
   const auto calls = emulator::take_calls();
-  return {static_cast<int>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel")),
-          static_cast<int>(model->hparams.layers)};
+  return static_cast<int>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
 }
 
 /// Norm; q, k and v; rope and writes to the cache; attention; output and residual; norm; gate and up; down and
 /// residual. Besides the embedding, the rows of the last token, the last norm and the head.
 TEST(TokenKernels, EightOfALayer) {
   for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
-    const auto [kernels, layers] = kernels_and_layers(file, 1);
-    EXPECT_EQ(kernels, 8 * layers + 4) << file;
+    const Loaded model(file, 1);
+    EXPECT_EQ(kernels_of_a_token(model), 8 * model.layers() + 4) << file;
   }
 }
 
@@ -107,19 +116,16 @@ TEST(TokenKernels, EightOfALayer) {
 /// rows of the last token of sum and residual, and the norm apart; and the head.
 TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
   for (const int ranks : {2, 3}) {
-    const auto [kernels, layers] = kernels_and_layers("tiny-kjv-5m-q8_0.gguf", ranks);
-    EXPECT_EQ(kernels, ranks * (6 * layers + 7)) << ranks;
+    const Loaded model("tiny-kjv-5m-q8_0.gguf", ranks);
+    EXPECT_EQ(kernels_of_a_token(model), ranks * (6 * model.layers() + 7)) << ranks;
   }
 }
+
 /// What a session fetches is the same in memory that is not pinned.
 TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
-  const CudaFamily family(function);
-  const auto devices = family.devices();
-  const auto model = models::open_model(test::model_file("tiny-kjv-5m-q8_0.gguf"));
-  const models::Placement placement(*model, std::vector<Device*>(devices.begin(), devices.end()));
-  models::load_weights(*model, placement);
+  const Loaded model("tiny-kjv-5m-q8_0.gguf", 1);
   const auto logits = [&](bool can_pin) {
-    models::Session session(*model, placement, placement.init(), {.context = 64});
+    models::Session session = model.session();
     session.evaluate(std::array{1, 527, 261});
     if (!can_pin) emulator::fail_call("cudaHostAlloc", 1, cudaErrorMemoryAllocation, 1000);
     emulator::record_calls();
@@ -131,7 +137,6 @@ TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
   };
   EXPECT_EQ(logits(false), logits(true));
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace shoal::cuda
