@@ -370,6 +370,29 @@ TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
   first.test.verify();
 }
 
+TEST_F(NcclTest, PinnedMemoryIsFreedOnceNoRankWaits) {
+  CudaMesh mesh(2);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  Partly first(mesh, all_reduce_case(2, DType::kF32, 100));
+  first.queue(*communicator, {0, 1});
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  auto pinned = mesh.devices()[0]->host_buffer_type()->allocate(11'000);
+  first.queue(*communicator, {0});
+  auto& backend = static_cast<shoal::cuda::CudaBackend&>(mesh.backend(0));
+  while (cudaStreamQuery(backend.launcher().context().stream) == cudaSuccess) std::this_thread::yield();
+  cudaGetLastError();
+  const auto frees = [](const auto& work) {
+    shoal::cuda::emulator::record_calls();
+    work();
+    const Strings calls = shoal::cuda::emulator::take_calls();
+    return std::count(calls.begin(), calls.end(), "cudaFreeHost");
+  };
+  EXPECT_EQ(frees([&] { pinned.reset(); }), 0);
+  first.queue(*communicator, {1});
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  EXPECT_EQ(frees([] { shoal::cuda::free_what_is_left(kLong); }), 1);
+}
+
 TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
   const test::TimeOuts time_outs;
   CudaMesh mesh(2);

@@ -306,6 +306,42 @@ TEST_F(WaitingTest, APlanIsNotCapturedBesideAMeshThatWaits) {
   expect_right(loaded);
 }
 
+// Or the kernel would wait for one that the call keeps from being launched.
+TEST_F(WaitingTest, NoRankIsLaunchedBesideACallThatMayWaitForTheGpu) {
+  Pair pair(mesh_, 0);
+  const auto calls_beside = [](const std::function<void()>& queue) {
+    std::vector<std::string> calls;
+    EXPECT_TRUE(run_while_none_waits(0, kTimeout, [&] {
+      emulator::record_calls();
+      queue();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      calls = emulator::take_calls();
+    }));
+    return calls;
+  };
+  EXPECT_EQ(count(calls_beside([&] { pair.enqueue(0); }), "cudaLaunchKernel"), 0u);
+  pair.end();
+  const auto start = [&] {
+    for (int rank : {0, 1}) ASSERT_TRUE(pair.backend(rank).start_recording());
+  };
+  EXPECT_EQ(count(calls_beside(start), "cudaStreamBeginCapture"), 0u);
+  std::vector<std::unique_ptr<Recording>> recordings;
+  for (int rank : {0, 1}) pair.enqueue(rank);
+  for (int rank : {0, 1}) recordings.push_back(pair.backend(rank).stop_recording());
+  ASSERT_THAT(recordings, Each(testing::NotNull()));
+  const auto replay = [&] {
+    for (int rank : {0, 1}) pair.backend(rank).replay_async(*recordings[static_cast<size_t>(rank)]);
+  };
+  EXPECT_EQ(count(calls_beside(replay), "cudaGraphLaunch"), 0u);
+  pair.expect_right();
+}
+
+TEST_F(WaitingTest, NothingThatMayWaitForTheGpuIsCalledBesideALaunch) {
+  const auto never = [] { ADD_FAILURE() << "between launches of a mesh"; };
+  const auto gate = launch_waiting_kernels();
+  EXPECT_FALSE(run_while_none_waits(0, std::chrono::milliseconds(0), never));
+}
+
 TEST_F(WaitingTest, GraphsAreDestroyedLater) {
   Loaded loaded(kText, *mesh_.devices()[2]);
   auto plan = mesh_.backend(2).create_plan(loaded.graph);
