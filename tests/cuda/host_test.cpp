@@ -337,6 +337,13 @@ TEST_F(HostTest, ProgressThatCannotBeMarkedIsAFailureOfItsStream) {
     run(loaded_, *plan_);
     expect_right(loaded_);
   }
+  ASSERT_TRUE(backend_.start_recording());
+  backend_.compute_async(*plan_);
+  const auto recording = backend_.stop_recording();
+  ASSERT_NE(recording, nullptr);
+  fail_call("cudaEventRecord", 1, cudaErrorUnknown);
+  backend_.replay_async(*recording);
+  expect_error("[CUDA0] cannot record an event: unknown error");
   backend.launcher().remove_watch(this);
 }
 
@@ -394,6 +401,7 @@ TEST_F(MetaHostTest, APlanIsOneGraphPerRankFromTheThirdRunOn) {
   EXPECT_EQ(meta.run()["cudaStreamBeginCapture"], 0u);
   const Calls recorded = meta.run();
   EXPECT_EQ(recorded["cudaStreamBeginCapture"], 2u);
+  EXPECT_EQ(recorded["cudaGraphUpload"], 2u) << "not by the first launch, beside other ranks";
   EXPECT_EQ(recorded["cudaGraphLaunch"], 2u);
   for (int i = 0; i < 3; ++i) {
     const Calls replayed = meta.run();
