@@ -24,9 +24,11 @@ TEST(DriverEnvironment, IsSetBeforeAnyCallOfCuda) {
 }
 
 TEST(DriverEnvironment, WhatIsSetStays) {
+  const test::Environment loading("CUDA_MODULE_LOADING", "LAZY");
   const std::string before = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "7", 1);
   set_driver_environment();
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "LAZY");
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "7");
   unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   set_driver_environment();

@@ -110,5 +110,14 @@ TEST(Granule, BuffersAreWholeVectors) {
   }
 }
 
+TEST(Granule, BuffersOfASecondTryAreWholeVectors) {
+  CudaMesh mesh(1);
+  emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
+  const auto buffer = mesh.devices()[0]->buffer_type().allocate(34);
+  EXPECT_EQ(cudaMemset(buffer->base(), 0, whole_granules(34)), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  emulator::clear_faults();
+}
+
 }  // namespace
 }  // namespace shoal::cuda

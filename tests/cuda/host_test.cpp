@@ -576,6 +576,8 @@ TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
   if (processors < 2 || processors > 64) GTEST_SKIP() << processors << " processors";
   EXPECT_EQ(flags_with(processors - 1, cudaDeviceScheduleAuto), unsigned{cudaDeviceScheduleAuto});
   EXPECT_EQ(flags_with(processors, cudaDeviceScheduleAuto), unsigned{cudaDeviceScheduleYield});
+  EXPECT_EQ(flags_with(processors, cudaDeviceLmemResizeToMax),
+            unsigned{cudaDeviceScheduleYield | cudaDeviceLmemResizeToMax});
   EXPECT_EQ(flags_with(processors, cudaDeviceScheduleBlockingSync | cudaDeviceLmemResizeToMax),
             unsigned{cudaDeviceScheduleBlockingSync | cudaDeviceLmemResizeToMax})
       << "another part of the process has chosen";
@@ -608,6 +610,9 @@ TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
   EXPECT_TRUE(may_use(0, 1));
   EXPECT_TRUE(may_use(1, 0));
   EXPECT_EQ(mesh.family().problems(), "");
+  cudaGetLastError();
+  EXPECT_EQ(turn_on_peer_access(0, 1), cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "would be taken for an error of the next launch";
 }
 
 TEST(CudaFamilyTest, PeersWhosePoolsCannotBeSharedAreNotConnected) {
