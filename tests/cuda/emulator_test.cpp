@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "devices/cuda/kernels/mma.h"
 #include "devices/cuda/kernels/platform.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/support/environment.h"
@@ -355,6 +356,12 @@ __global__ void lane_elsewhere(int* out) {
 __global__ void not_in_mask(int* out) {
   out[threadIdx.x] = __shfl_sync(0xffff, 1, 0);
 }
+__global__ void half_a_product(float* d) {
+  float fd[4] = {};
+  const uint32_t fa[4] = {}, fb[2] = {};
+  if (threadIdx.x < 16) mma_f16(fd, fa, fb);
+  d[threadIdx.x] = fd[0];
+}
 __global__ void misaligned(char* in) {
   __shared__ uint4 value;
   copy_async_16(&value, in + 4);
@@ -383,6 +390,8 @@ TEST(EmulatorDeathTest, LanesThatAreMissing) {
   EXPECT_DEATH(run_one(lane_missing, out), "lane 30 reads lane 31, which takes no part");
   EXPECT_DEATH(run_one(lane_elsewhere, out), "waits for ever(.|\n)*31 in __shfl_sync");
   EXPECT_DEATH(run_one(not_in_mask, out), "mask 0xffff, in which the calling lane 16 is not");
+  static float d[64];
+  EXPECT_DEATH(run_one(half_a_product, d), "only the lanes 0xffff are there");
 }
 
 TEST(EmulatorDeathTest, Misalignment) {

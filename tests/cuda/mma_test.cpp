@@ -144,24 +144,5 @@ TEST(Mma, LoadsFromColumns) {
   check(Case<uint16_t, float>(16, encode_f16), multiply_loaded<true>);
 }
 
-__global__ void multiply_alone(float* d) {
-  float fd[4] = {};
-  const uint32_t fa[4] = {}, fb[2] = {};
-  if (threadIdx.x >= 16) return;
-  mma_f16(fd, fa, fb);
-  d[threadIdx.x] = fd[0];
-}
-TEST(MmaDeathTest, AWarpMustBeWhole) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_DEATH(
-      {
-        const CudaStream stream;
-        const CudaArray<float> d(size_t{32});
-        launch(stream, multiply_alone, dim3(1), dim3(32), 0, d.data());
-        stream.synchronize();
-      },
-      "only the lanes 0xffff are there");
-}
-
 }  // namespace
 }  // namespace shoal::cuda
