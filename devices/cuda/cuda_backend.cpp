@@ -6,7 +6,9 @@
 namespace shoal::cuda {
 
 CudaBackend::CudaBackend(CudaDevice& device, bool graphs)
-    : device_(device), graphs_(graphs), launcher_(device.name(), device.gpu().traits) {}
+    : device_(device),
+      graphs_(graphs),
+      launcher_(device.name(), device.gpu().traits, [&device](cudaError_t why) { device.note_no_graph(why); }) {}
 
 void CudaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   set_2d_async(tensor, data, size, {offset, size, 1, size});

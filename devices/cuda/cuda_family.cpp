@@ -147,6 +147,12 @@ void CudaDevice::take(size_t size) {
                     name_, format_bytes(size), format_bytes(free));
 }
 
+void CudaDevice::note_no_graph(cudaError_t why) const {
+  gpu_.family->note_problem(
+      fmt::format("{} launches kernels one by one, which is slower: CUDA makes no graph of them ({})", name_,
+                  cudaGetErrorString(why)));
+}
+
 CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : functions_(std::move(functions)) {
   const int parts = devices_per_gpu();
   find_gpus();
@@ -164,6 +170,15 @@ CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : funct
 std::string CudaFamily::problems() const {
   const std::lock_guard lock(mutex_);
   return problems_;
+}
+
+void CudaFamily::note_problem(const std::string& problem) {
+  const std::lock_guard lock(mutex_);
+  if (problems_.find(problem) == std::string::npos) add_problem(problem);
+}
+
+void CudaFamily::add_problem(const std::string& problem) {
+  problems_ += (problems_.empty() ? "" : "; ") + problem;
 }
 
 CudaFamily::~CudaFamily() {
@@ -184,7 +199,7 @@ void CudaFamily::find_gpus() {
       gpus_.push_back(std::make_unique<Gpu>(describe_gpu(index)));
       gpus_.back()->family = this;
     } catch (const DeviceError& error) {  // one GPU that is broken or taken: the others are still good
-      problems_ += (problems_.empty() ? "" : "; ") + std::string(error.what());
+      add_problem(error.what());
     }
   }
   if (gpus_.empty()) reason_ = problems_;
@@ -310,8 +325,7 @@ void CudaFamily::connect(const Gpu& one, const Gpu& other) {
     if (copies_are_right(from, into)) continue;
     turn_off_peer_access(a, b);
     turn_off_peer_access(b, a);
-    problems_ += fmt::format("{}direct copies from CUDA{} to CUDA{} are wrong and not used",
-                             problems_.empty() ? "" : "; ", from, into);
+    add_problem(fmt::format("direct copies from CUDA{} to CUDA{} are wrong and not used", from, into));
     break;
   }
   cudaGetLastError();

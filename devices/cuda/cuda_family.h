@@ -56,6 +56,8 @@ class CudaDevice final : public Device {
   /// Counts an allocation. Throws OutOfMemory when it exceeds this device's share.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
+  /// Kernels are launched one by one because CUDA does not make a graph of them: a problem of the family.
+  void note_no_graph(cudaError_t why) const;
 
  private:
   BackendReg& reg_;
@@ -78,8 +80,10 @@ class CudaFamily final : public BackendReg {
   void* function(std::string_view name) const override;
   /// Why there are no devices; empty when there are some.
   const std::string& reason() const { return reason_; }
-  /// GPUs that cannot be used though they are there, and pairs whose direct copies are wrong.
+  /// GPUs that cannot be used though they are there, pairs whose direct copies are wrong, and what has been noted.
   std::string problems() const;
+  /// What works, but slower than it should. Kept once.
+  void note_problem(const std::string& problem);
   /// Makes what every use of a GPU needs, and connects it to the others that are in use: kernels and copies may then
   /// use each other's memory, where the hardware can and a copy there and back comes out right. Throws DeviceError.
   void prepare(Gpu& gpu);
@@ -88,6 +92,7 @@ class CudaFamily final : public BackendReg {
 
  private:
   void find_gpus();
+  void add_problem(const std::string& problem);
   void connect(const Gpu& one, const Gpu& other);
 
   std::function<void*(std::string_view)> functions_;

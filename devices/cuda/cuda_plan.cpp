@@ -145,8 +145,13 @@ void CudaPlan::run(const LaunchContext& context, int first, int last, bool recor
   const bool may_capture = backend_.uses_graphs() && !recording && !abort && range.size() > 1 && !part.broken;
   if (!may_capture || part.runs == 1) return launch(context, range, abort);
   if (part.exec == nullptr || part.stale) {
-    const auto attempt = [&] { part.broken = !capture(context, range, part); };
+    cudaError_t failure = cudaSuccess;
+    const auto attempt = [&] { failure = capture(context, range, part); };
     const bool tried = run_while_none_waits(context.gpu.gpu, std::chrono::milliseconds(0), attempt);
+    if (failure != cudaSuccess) {
+      part.broken = true;
+      backend_.cuda_device().note_no_graph(failure);
+    }
     if (!tried || part.broken) return launch(context, range, abort);
   }
   check(cudaGraphLaunch(part.exec, context.stream), backend_.name(), "launch a graph");
@@ -180,28 +185,29 @@ void CudaPlan::launch(const LaunchContext& context, std::span<const Step> steps,
   }
 }
 
-bool CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const {
-  if (cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
-    cudaGetLastError();  // not the failure of the node that is launched instead
-    return false;
-  }
-  for (const Step& step : steps) run_step(context, step);
+cudaError_t CudaPlan::capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const {
+  cudaError_t status = cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal);
   cudaGraph_t graph = nullptr;
-  const bool launched = cudaPeekAtLastError() == cudaSuccess;  // or the graph would lack a kernel
-  bool done = cudaStreamEndCapture(context.stream, &graph) == cudaSuccess && graph != nullptr && launched;
-  if (done && into.exec != nullptr) {
+  if (status == cudaSuccess) {
+    for (const Step& step : steps) run_step(context, step);
+    const cudaError_t launched = cudaPeekAtLastError();  // or the graph would lack a kernel
+    status = cudaStreamEndCapture(context.stream, &graph);
+    if (launched != cudaSuccess) status = launched;
+  }
+  if (status == cudaSuccess && into.exec != nullptr) {
     cudaGraphExecUpdateResultInfo info{};
     if (cudaGraphExecUpdate(into.exec, graph, &info) != cudaSuccess) {
       cudaGraphExecDestroy(into.exec);
       into.exec = nullptr;
     }
   }
-  if (done && into.exec == nullptr) done = cudaGraphInstantiate(&into.exec, graph, 0) == cudaSuccess;
-  if (done) cudaGraphUpload(into.exec, context.stream);  // now, rather than while others wait for what is launched
+  if (status == cudaSuccess && into.exec == nullptr) status = cudaGraphInstantiate(&into.exec, graph, 0);
+  // Now, rather than while others wait for what is launched.
+  if (status == cudaSuccess) cudaGraphUpload(into.exec, context.stream);
   if (graph != nullptr) cudaGraphDestroy(graph);
-  cudaGetLastError();
+  cudaGetLastError();  // not the failure of the node that is launched instead
   into.stale = false;
-  return done;
+  return status;
 }
 
 }  // namespace shoal::cuda

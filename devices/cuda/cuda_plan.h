@@ -60,8 +60,8 @@ class CudaPlan final : public GraphPlan {
   std::span<const Step> steps(int first, int last) const;
   Captured& captured(int first, int last);
   void launch(const LaunchContext& context, std::span<const Step> steps, const AbortCallback& abort) const;
-  /// While no kernel waits on the GPU for another (waiting_kernels.h). False: it cannot be captured.
-  bool capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
+  /// While no kernel waits on the GPU for another (waiting_kernels.h). Why it cannot be captured, or cudaSuccess.
+  cudaError_t capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
   CudaBackend& backend_;  ///< see has_backend()
   const int gpu_;         ///< its

@@ -72,7 +72,8 @@ CudaRecording::~CudaRecording() {
   destroy_graph(gpu_, exec_);
 }
 
-Launcher::Launcher(std::string name, const GpuTraits& gpu) : name_(std::move(name)), context_{nullptr, gpu} {
+Launcher::Launcher(std::string name, const GpuTraits& gpu, std::function<void(cudaError_t)> no_graph)
+    : name_(std::move(name)), no_graph_(std::move(no_graph)), context_{nullptr, gpu} {
   const CurrentGpu current(gpu.gpu);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "make a stream");
   const size_t counters = (static_cast<size_t>(gpu.processors) * sizeof(uint32_t) + 255) / 256 * 256;
@@ -399,8 +400,12 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
 void Launcher::start(const StartRecordingWork&) {
   const auto gate = launch_waiting_kernels();
   recording_ = true;
-  capturing_ = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-  if (!capturing_) cudaGetLastError();
+  const cudaError_t status = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal);
+  capturing_ = status == cudaSuccess;
+  if (!capturing_) {
+    cudaGetLastError();
+    no_graph_(status);
+  }
   recording_spoilt_ = !capturing_;
 }
 
@@ -410,14 +415,16 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   if (!std::exchange(capturing_, false)) return;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
-  const bool captured = cudaStreamEndCapture(context_.stream, &graph) == cudaSuccess && graph != nullptr;
-  const bool usable = captured && !recording_spoilt_ && failure_ == nullptr;
+  cudaError_t status = cudaStreamEndCapture(context_.stream, &graph);
+  const bool usable = status == cudaSuccess && !recording_spoilt_ && failure_ == nullptr;
   const auto make = [&] {
-    if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return;
+    status = cudaGraphInstantiate(&exec, graph, 0);
+    if (status != cudaSuccess) return;
     cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
     *work.result = std::make_unique<CudaRecording>(context_.gpu.gpu, exec);
   };
   if (usable) run_while_none_waits(context_.gpu.gpu, kRecordingPatience, make);
+  if (status != cudaSuccess) no_graph_(status);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
 }

@@ -129,8 +129,9 @@ class Launcher {
     std::function<void()> done;
   };
 
-  /// Throws DeviceError when no thread or stream can be made.
-  Launcher(std::string name, const GpuTraits& gpu);
+  /// `no_graph` is told why CUDA made no graph of a recording, on the launcher's thread. Throws DeviceError when no
+  /// thread or stream can be made.
+  Launcher(std::string name, const GpuTraits& gpu, std::function<void(cudaError_t why)> no_graph);
   /// Finishes the queued work first. Failures not asked for are lost.
   ~Launcher();
 
@@ -187,6 +188,7 @@ class Launcher {
   void keep_watch(uint64_t until);
 
   std::string name_;
+  std::function<void(cudaError_t)> no_graph_;
   LaunchContext context_;
   AbortCallback abort_;
   std::optional<JoinedSets> joined_;

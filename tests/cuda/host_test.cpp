@@ -159,6 +159,9 @@ TEST_F(HostTest, AMovedPlanKeepsItsGraphWhereNoAddressChanges) {
   plan_.reset();
 }
 
+constexpr const char* kNoGraph =
+    "CUDA0 launches kernels one by one, which is slower: CUDA makes no graph of them (unknown error)";
+
 TEST_F(HostTest, WhatCannotBeCapturedIsLaunched) {
   for (const char* call : {"cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaLaunchKernel"}) {
     SCOPED_TRACE(call);
@@ -167,6 +170,7 @@ TEST_F(HostTest, WhatCannotBeCapturedIsLaunched) {
     run(one, *plan);
     fail_call(call, 1, cudaErrorUnknown);
     EXPECT_GE(run(one, *plan)["cudaLaunchKernel"], kKernels);
+    EXPECT_EQ(mesh_.family().problems(), kNoGraph);
     expect_right(one);
     const Calls later = run(one, *plan);
     EXPECT_EQ(later["cudaLaunchKernel"], kKernels);
@@ -258,6 +262,7 @@ TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
     EXPECT_EQ(test::read_floats(*loaded_.graph.find("y")), before);
   }
   EXPECT_EQ(told, 0);
+  EXPECT_EQ(mesh_.family().problems(), "") << "no failure of CUDA";
   fail_call("cudaStreamBeginCapture", 1, cudaErrorUnknown);
   ASSERT_TRUE(backend_.start_recording());
   backend_.compute_async(*plan_);
@@ -265,6 +270,19 @@ TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
   EXPECT_EQ(test::read_floats(*loaded_.graph.find("y")), before);
   run(loaded_, *plan_);
   expect_right(loaded_);
+}
+
+TEST_F(HostTest, ARecordingOfWhichCudaMakesNoGraphIsAProblem) {
+  for (const char* call : {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate"}) {
+    CudaMesh mesh(1);
+    Loaded one(kText, *mesh.devices()[0]);
+    const auto plan = mesh.backend(0).create_plan(one.graph);
+    fail_call(call, 1, cudaErrorUnknown);
+    ASSERT_TRUE(mesh.backend(0).start_recording());
+    mesh.backend(0).compute_async(*plan);
+    EXPECT_EQ(mesh.backend(0).stop_recording(), nullptr);
+    EXPECT_EQ(mesh.family().problems(), kNoGraph) << call;
+  }
 }
 
 TEST_F(HostTest, EventsOrderStreams) {

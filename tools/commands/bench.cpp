@@ -169,6 +169,13 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   }
 }
 
+/// What makes devices slower than they are, as far as they have noticed.
+void warn_of_problems() {
+  for (const BackendReg* family : Registry::instance().families()) {
+    if (const std::string problems = feature_of(*family, "problems"); !problems.empty()) warn(problems);
+  }
+}
+
 /// Prints what was measured before a failure is reported.
 int bench(BenchFlags flags, Tracer* tracer) {
   const PluginReport plugins = flags.devices.plugins.load();
@@ -210,6 +217,7 @@ int bench(BenchFlags flags, Tracer* tracer) {
     error = describe_current();
   }
   report.finish();
+  warn_of_problems();
   if (stopped) return interrupt_code();
   return error.empty() ? kSuccess : tools::report(error, kFailed);
 }
