@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -134,7 +135,9 @@ def bench_model(context, kind: str, devices: str, env: dict, limit: float, step:
     rows = parse_json(outcome, f"shoal bench on {devices}")
     rates = rates_of(rows, tokens)
     context.figures[step] = {**rates, "kind": kind}
-    return good(f"prompt {rates['prompt']:.0f} tokens/s, generation {rates['generation']:.1f} tokens/s", rows=rows)
+    warnings = re.findall("^shoal: warning: (.*)$", outcome.output, re.MULTILINE)
+    speed = f"prompt {rates['prompt']:.0f} tokens/s, generation {rates['generation']:.1f} tokens/s"
+    return good("; ".join([speed, *warnings]), rows=rows)
 
 
 def rates_of(rows: list[dict], tokens: int = GENERATED) -> dict:

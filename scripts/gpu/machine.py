@@ -15,6 +15,7 @@ from gpu.steps import good
 GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.memory",
               "clocks.sm", "power.limit")  # fmt: skip
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+NSIGHT_FOLDERS = "/opt/nvidia/nsight-compute/*"
 VERSION_OF_NCCL = """
 import ctypes, sys
 number = ctypes.c_int()
@@ -26,7 +27,8 @@ NCCL_FOR_SHARED_GPUS = 23000  # from here on several ranks may be on one GPU
 
 
 def cuda_tool(name: str) -> str | None:
-    return find_tool(name, *(f"{os.environ['CUDA_PATH']}/bin",) if "CUDA_PATH" in os.environ else (), *CUDA_FOLDERS)
+    own = [f"{os.environ['CUDA_PATH']}/bin"] if "CUDA_PATH" in os.environ else []
+    return find_tool(name, *own, *CUDA_FOLDERS, *sorted(glob.glob(NSIGHT_FOLDERS), reverse=True))
 
 
 def parse_gpu(line: str) -> dict:

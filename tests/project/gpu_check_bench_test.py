@@ -85,6 +85,14 @@ class Ratios(Folder):
         with self.assertRaisesRegex(shell.Skip, "^this shoal bench-comm has no --recorded$"):
             step.work(self.built(shoal="echo Usage\n"), 20)
 
+    def test_what_shoal_bench_warns_of_is_told(self):
+        rows = json.dumps(self.ROWS)
+        one = self.built(shoal=f"echo 'shoal: warning: CUDA0 is slow' >&2\ncat <<'X'\n[\n{rows[1:]}\nX\n")
+        one.models.mkdir()
+        bench.model_path(one, "q8_0").touch()
+        detail = bench.bench_model(one, "q8_0", "CUDA0", {}, 20, "bench-q8_0", bench.GENERATED).detail
+        self.assertEqual(detail, "prompt 20000 tokens/s, generation 300.0 tokens/s; CUDA0 is slow")
+
     def test_models_that_are_late_are_asked_for_again(self):
         rows = json.dumps(self.ROWS)
         one = self.built(shoal=f"cat <<'X'\n[\n{rows[1:]}\nX\n")
