@@ -229,51 +229,49 @@ Element P2pCommunicator::element(DType dtype) const {
 
 void P2pCommunicator::launch(int rank, const Call& call) {
   require<InvalidArgument>(can(call), "[{} {}] p2p cannot run this", name_of(call.kind), call.what);
-  const cuda::CurrentGpu current(places_[rank].gpu);
   if (size() == 1) return launch_alone(call);
-  const auto gate = cuda::launch_waiting_kernels();
-  const cuda::LaunchContext& context = contexts_[rank];
-  const uint32_t signature =
-      sign(static_cast<uint32_t>(call.kind), {static_cast<int64_t>(call.dtype), call.count, call.root}, call.counts);
-  const Mesh mesh = this->mesh(rank, call.what, signature);
-  if (!info(call.kind).sums) {
-    const Routes routes = this->routes(rank, call);
-    if (routes.most_bytes > 0) move(context, mesh, call.in, call.out, routes);
-  } else if (info(call.kind).out == Extent::kMessage) {
-    all_reduce(rank, mesh, call);
-  } else {
-    Parts parts{};
-    for (int to = 0; to < size(); ++to) parts.count[to] = elements_out(call.kind, call.amounts(size()), to);
-    reduce_scatter(context, mesh, {element(call.dtype), call.in, call.out}, parts);
-  }
-  check_launch(rank, name_of(call.kind), call.what);
+  launch_kernels(rank, name_of(call.kind), call.what, [&] {
+    const cuda::LaunchContext& context = contexts_[rank];
+    const uint32_t signature =
+        sign(static_cast<uint32_t>(call.kind), {static_cast<int64_t>(call.dtype), call.count, call.root}, call.counts);
+    const Mesh mesh = this->mesh(rank, call.what, signature);
+    if (!info(call.kind).sums) {
+      const Routes routes = this->routes(rank, call);
+      if (routes.most_bytes > 0) move(context, mesh, call.in, call.out, routes);
+    } else if (info(call.kind).out == Extent::kMessage) {
+      all_reduce(rank, mesh, call);
+    } else {
+      Parts parts{};
+      for (int to = 0; to < size(); ++to) parts.count[to] = elements_out(call.kind, call.amounts(size()), to);
+      reduce_scatter(context, mesh, {element(call.dtype), call.in, call.out}, parts);
+    }
+  });
 }
 
 void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view what) {
   require<InvalidArgument>(can(reduction), "[{} {}] p2p cannot run this", kNormName, what);
   if (reduction.rows == 0) return;
-  const cuda::CurrentGpu current(places_[rank].gpu);
   reduction.element = element(DType::kF32);
-  const auto gate = cuda::launch_waiting_kernels();
-  all_reduce_norm(contexts_[rank], mesh(rank, what, reduction), reduction);
-  check_launch(rank, kNormName, what);
+  launch_kernels(rank, kNormName, what,
+                 [&] { all_reduce_norm(contexts_[rank], mesh(rank, what, reduction), reduction); });
 }
 
 void P2pCommunicator::launch(int rank, const cuda::LaunchContext& context, Tensor& product, NormReduction reduction,
                              std::string_view what) {
   require<InvalidArgument>(can(reduction) && reduction.rows == 1, "[{} {}] p2p cannot run this", kNormName, what);
-  const cuda::CurrentGpu current(places_[rank].gpu);
   reduction.element = element(DType::kF32);
-  const auto gate = cuda::launch_waiting_kernels();
-  const Mesh own = mesh(rank, what, reduction);
-  if (!product_norm(context, own, reduction, product)) {
+  launch_kernels(rank, kNormName, what, [&] {
+    const Mesh own = mesh(rank, what, reduction);
+    if (product_norm(context, own, reduction, product)) return;
     cuda::kernel_for(Op::kMulMat).run(context, product);
     all_reduce_norm(context, own, reduction);
-  }
-  check_launch(rank, kNormName, what);
+  });
 }
 
-void P2pCommunicator::check_launch(int rank, std::string_view kind, std::string_view what) const {
+void P2pCommunicator::launch_kernels(int rank, std::string_view kind, std::string_view what, const auto& launch) const {
+  const cuda::CurrentGpu current(places_[rank].gpu);
+  const auto gate = cuda::launch_waiting_kernels();
+  launch();
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) cuda::check(status, places_[rank].device_name, fmt::format("launch {} {}", kind, what));
 }
@@ -283,6 +281,7 @@ void P2pCommunicator::launch_alone(const Call& call) {
   const int64_t count = call.counts.empty() ? call.count : call.counts[0];
   if (count == 0 || call.in == call.out) return;
   const size_t bytes = bytes_for(call.dtype, count);
+  const cuda::CurrentGpu current(places_[0].gpu);
   cuda::check(cudaMemcpyAsync(call.out, call.in, bytes, cudaMemcpyDeviceToDevice, places_[0].stream),
               places_[0].device_name, "copy");
 }

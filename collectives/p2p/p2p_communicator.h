@@ -109,7 +109,8 @@ class P2pCommunicator {
   Routes routes(int rank, const Call& call) const;
   std::string failure_message() const;
   std::string describe(int rank, const FailureRecord& record) const;
-  void check_launch(int rank, std::string_view kind, std::string_view what) const;
+  /// Calls `launch`, whose kernels may wait for other ranks. Throws DeviceError when they cannot be launched.
+  void launch_kernels(int rank, std::string_view kind, std::string_view what, const auto& launch) const;
 
   const std::vector<Place> places_;
   const std::vector<cuda::LaunchContext> contexts_;  ///< of each rank

@@ -602,20 +602,22 @@ TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
   cudaSetDeviceFlags(cudaDeviceScheduleAuto);
 }
 
+cudaMemPool_t pool_of(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  EXPECT_EQ(cudaDeviceGetDefaultMemPool(&pool, gpu), cudaSuccess);
+  return pool;
+}
+/// Memory of the peer's pool.
+bool may_use(int gpu, int peer) {
+  cudaMemLocation who{cudaMemLocationTypeDevice, gpu};
+  cudaMemAccessFlags flags{};
+  EXPECT_EQ(cudaMemPoolGetAccess(&flags, pool_of(peer), &who), cudaSuccess);
+  return flags == cudaMemAccessFlagsProtReadWrite;
+}
+
 // By another library in this process, or another part of this one, which may have done nothing about pools.
 TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
   const Environment gpus("SHOAL_EMULATED_GPUS", "2");
-  const auto pool_of = [](int gpu) {
-    cudaMemPool_t pool = nullptr;
-    EXPECT_EQ(cudaDeviceGetDefaultMemPool(&pool, gpu), cudaSuccess);
-    return pool;
-  };
-  const auto may_use = [&](int gpu, int peer) {
-    cudaMemLocation who{cudaMemLocationTypeDevice, gpu};
-    cudaMemAccessFlags flags{};
-    EXPECT_EQ(cudaMemPoolGetAccess(&flags, pool_of(peer), &who), cudaSuccess);
-    return flags == cudaMemAccessFlagsProtReadWrite;
-  };
   for (const auto& [gpu, peer] : {std::pair{0, 1}, std::pair{1, 0}}) {
     const CurrentGpu current(gpu);
     const cudaMemAccessDesc none{{cudaMemLocationTypeDevice, gpu}, cudaMemAccessFlagsProtNone};
@@ -661,6 +663,7 @@ TEST(CudaFamilyTest, CopiesOfPeersThatLieGoThroughTheHost) {
       mesh.backend(from).copy_async(w, mesh.backend(to), copy);
       mesh.backend(to).synchronize();
       EXPECT_EQ(test::read_floats(copy), values) << lie << " " << from;
+      EXPECT_FALSE(may_use(from, to)) << lie << " " << from;
     }
   }
 }

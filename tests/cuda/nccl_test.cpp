@@ -393,6 +393,23 @@ TEST_F(NcclTest, PinnedMemoryIsFreedOnceNoRankWaits) {
   EXPECT_EQ(frees([] { shoal::cuda::free_what_is_left(kLong); }), 1);
 }
 
+TEST_F(NcclTest, NoRankIsLaunchedBesideACallThatMayWaitForTheGpu) {
+  CudaMesh mesh(2);
+  const auto communicator = mesh.communicator("nccl", kLong);
+  Partly first(mesh, all_reduce_case(2, DType::kF32, 100));
+  first.queue(*communicator, {0, 1});
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  const auto queue_beside = [&] {
+    const int before = control().count_calls("ncclAllReduce");
+    first.queue(*communicator, {0, 1});
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_EQ(control().count_calls("ncclAllReduce"), before);
+  };
+  EXPECT_TRUE(shoal::cuda::run_while_none_waits(0, kLong, queue_beside));
+  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  first.test.verify();
+}
+
 TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
   const test::TimeOuts time_outs;
   CudaMesh mesh(2);
