@@ -398,9 +398,11 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
 }
 
 void Launcher::start(const StartRecordingWork&) {
-  const auto gate = launch_waiting_kernels();
   recording_ = true;
-  const cudaError_t status = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal);
+  const cudaError_t status = [this] {
+    const auto gate = launch_waiting_kernels();
+    return cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal);
+  }();
   capturing_ = status == cudaSuccess;
   if (!capturing_) {
     cudaGetLastError();
