@@ -36,6 +36,8 @@ class CudaMesh {
       owned_.push_back(device->init(params));
       backends_.push_back(owned_.back().get());
     }
+    // Their threads read the environment when they begin, which tests may change from here on.
+    for (Backend* backend : backends_) backend->synchronize();
   }
   /// What is wrong with `backends` at their ends is for tests that ask.
   ~CudaMesh() { errors(); }
