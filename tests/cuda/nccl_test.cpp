@@ -100,6 +100,17 @@ struct Partly {
   std::vector<Call> calls;
 };
 
+/// Two ranks that have met once: neither waits for the other to connect any more.
+struct Connected {
+  Connected() {
+    first.queue(*communicator, {0, 1});
+    EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  }
+  CudaMesh mesh{2};
+  std::unique_ptr<Communicator> communicator = mesh.communicator("nccl", kLong);
+  Partly first{mesh, all_reduce_case(2, DType::kF32, 100)};
+};
+
 class Stopwatch {
  public:
   milliseconds elapsed() const {
@@ -347,14 +358,11 @@ TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
 
 // The launcher keeps asking whether the stream is done, and "not ready" stays as CUDA's last error.
 TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
-  CudaMesh mesh(2);
-  const auto communicator = mesh.communicator("nccl", kLong);
+  Connected ranks;
+  auto& [mesh, communicator, first] = ranks;
   test::Loaded loaded("input %x f32 [8]\n%y = add(%x, %x)\noutput %y\n", *mesh.devices()[0]);
   const auto plan = mesh.backend(0).create_plan(loaded.graph);
   loaded.fill_inputs();
-  Partly first(mesh, all_reduce_case(2, DType::kF32, 100));
-  first.queue(*communicator, {0, 1});  // connects the ranks, for which rank 0 would wait
-  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
   for (int i = 0; i < 3; ++i) {
     first.queue(*communicator, {0});
     Strings calls;
@@ -371,11 +379,8 @@ TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
 }
 
 TEST_F(NcclTest, PinnedMemoryIsFreedOnceNoRankWaits) {
-  CudaMesh mesh(2);
-  const auto communicator = mesh.communicator("nccl", kLong);
-  Partly first(mesh, all_reduce_case(2, DType::kF32, 100));
-  first.queue(*communicator, {0, 1});
-  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  Connected ranks;
+  auto& [mesh, communicator, first] = ranks;
   auto pinned = mesh.devices()[0]->host_buffer_type()->allocate(11'000);
   first.queue(*communicator, {0});
   auto& backend = static_cast<shoal::cuda::CudaBackend&>(mesh.backend(0));
@@ -394,20 +399,16 @@ TEST_F(NcclTest, PinnedMemoryIsFreedOnceNoRankWaits) {
 }
 
 TEST_F(NcclTest, NoRankIsLaunchedBesideACallThatMayWaitForTheGpu) {
-  CudaMesh mesh(2);
-  const auto communicator = mesh.communicator("nccl", kLong);
-  Partly first(mesh, all_reduce_case(2, DType::kF32, 100));
-  first.queue(*communicator, {0, 1});
-  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
+  Connected ranks;
   const auto queue_beside = [&] {
     const int before = control().count_calls("ncclAllReduce");
-    first.queue(*communicator, {0, 1});
+    ranks.first.queue(*ranks.communicator, {0, 1});
     std::this_thread::sleep_for(milliseconds(20));
     EXPECT_EQ(control().count_calls("ncclAllReduce"), before);
   };
   EXPECT_TRUE(shoal::cuda::run_while_none_waits(0, kLong, queue_beside));
-  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
-  first.test.verify();
+  EXPECT_THAT(ranks.mesh.errors(), Each(Eq(std::nullopt)));
+  ranks.first.test.verify();
 }
 
 TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {

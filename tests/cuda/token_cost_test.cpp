@@ -29,9 +29,9 @@ void* function(std::string_view name) {
 }
 
 /// A model of the test files on `parts` devices of one emulated GPU.
-class Loaded {
+class LoadedModel {
  public:
-  Loaded(const std::string& file, int parts)
+  LoadedModel(const std::string& file, int parts)
       : environment_{{"SHOAL_EMULATED_GPUS", "1"},
                      {"SHOAL_EMULATED_PROCESSORS", "132"},
                      {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(parts)}},
@@ -59,7 +59,7 @@ class TokenCost : public testing::TestWithParam<int> {
   int ranks() const { return GetParam(); }
   /// Calls of one token, by name.
   std::map<std::string, int> cost(int64_t candidates) {
-    const Loaded model("tiny-kjv-5m-q8_0.gguf", ranks());
+    const LoadedModel model("tiny-kjv-5m-q8_0.gguf", ranks());
     models::Session session = model.session(candidates);
     const auto take_token = [&](int32_t token) {
       session.evaluate(std::array{token});
@@ -91,7 +91,7 @@ TEST_P(TokenCost, WithCandidates) {
 }
 
 /// Kernels of a token, which the first run of a plan launches one by one, of all devices together.
-int kernels_of_a_token(const Loaded& model) {
+int kernels_of_a_token(const LoadedModel& model) {
   models::Session session = model.session();
   session.evaluate(std::array{1});
   session.logits();
@@ -106,7 +106,7 @@ int kernels_of_a_token(const Loaded& model) {
 /// residual. Besides the embedding, the rows of the last token, the last norm and the head.
 TEST(TokenKernels, EightOfALayer) {
   for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
-    const Loaded model(file, 1);
+    const LoadedModel model(file, 1);
     EXPECT_EQ(kernels_of_a_token(model), 8 * model.layers() + 4) << file;
   }
 }
@@ -116,14 +116,14 @@ TEST(TokenKernels, EightOfALayer) {
 /// rows of the last token of sum and residual, and the norm apart; and the head.
 TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
   for (const int ranks : {2, 3}) {
-    const Loaded model("tiny-kjv-5m-q8_0.gguf", ranks);
+    const LoadedModel model("tiny-kjv-5m-q8_0.gguf", ranks);
     EXPECT_EQ(kernels_of_a_token(model), ranks * (6 * model.layers() + 7)) << ranks;
   }
 }
 
 /// What a session fetches is the same in memory that is not pinned.
 TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
-  const Loaded model("tiny-kjv-5m-q8_0.gguf", 1);
+  const LoadedModel model("tiny-kjv-5m-q8_0.gguf", 1);
   const auto logits = [&](bool can_pin) {
     models::Session session = model.session();
     session.evaluate(std::array{1, 527, 261});

@@ -336,7 +336,7 @@ TEST_F(WaitingTest, NoRankIsLaunchedBesideACallThatMayWaitForTheGpu) {
   pair.expect_right();
 }
 
-TEST_F(WaitingTest, NothingThatMayWaitForTheGpuIsCalledBesideALaunch) {
+TEST(WaitingKernelsTest, NothingThatMayWaitForTheGpuIsCalledBesideALaunch) {
   const auto never = [] { ADD_FAILURE() << "between launches of a mesh"; };
   const auto gate = launch_waiting_kernels();
   std::thread([&] { EXPECT_FALSE(run_while_none_waits(0, std::chrono::milliseconds(0), never)); }).join();
