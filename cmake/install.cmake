@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(shoal_root ${CMAKE_CURRENT_LIST_DIR}/..)
 
 set(shoal_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-foreach(folder base graph devices collectives machine sched meta models tuning)
+foreach(folder base graph devices processes collectives machine sched meta models tuning)
   install(TARGETS shoal_${folder} EXPORT shoal-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${shoal_root}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h"
           PATTERN "*.def")
@@ -13,6 +13,9 @@ endforeach()
 install(TARGETS shoal_plugin EXPORT shoal-targets)
 if(TARGET shoal_cuda)  # OPTIONAL: where only the program was built (--target shoal) there is no plug-in to install
   install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
+endif()
+if(TARGET shoal_mpi)
+  install(TARGETS shoal_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
 endif()
 install(EXPORT shoal-targets NAMESPACE shoal:: DESTINATION ${shoal_package_dir})
 

@@ -12,7 +12,7 @@ function(shoal_library folder)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/devices/cpu/kernels/")
-  list(FILTER sources EXCLUDE REGEX "/(devices/cuda|collectives/(p2p|nccl|cuda))/")  # of the plug-in, cmake/cuda.cmake
+  list(FILTER sources EXCLUDE REGEX "/(devices/cuda|collectives/(p2p|nccl|cuda)|processes/mpi)/")  # of plug-ins: cmake/cuda.cmake, cmake/mpi.cmake
   if(NOT sources)
     return()
   endif()

@@ -1,5 +1,6 @@
 // Communicator: collectives among the ranks of a mesh, queued on the ranks' backends like any other work.
-// One Communicator serves all ranks that this process owns (on one machine: all of them). A collective
+// One Communicator serves all ranks that this process owns: enqueue() is for those, and backends of remote ranks only
+// say where these are. A collective
 // happens when every rank has queued it; all ranks must queue the same collectives in the same order.
 // Ranks are combined in rank order, so every rank gets the same bits on every run. A rank that does not
 // arrive within the time-out fails the operation on every rank with a CommError that names the missing
@@ -20,6 +21,10 @@
 #include "collectives/thresholds.h"
 #include "devices/device.h"
 #include "graph/collective.h"
+
+namespace shoal {
+class ProcessGroup;
+}
 
 namespace shoal::collectives {
 
@@ -114,6 +119,8 @@ struct Options {
   DType wire = default_wire();
   /// In place of what has been measured for the mesh.
   std::optional<Thresholds> thresholds = {};
+  /// The processes that the ranks belong to (processes/remote_device.h says which rank to which); nullptr: only this one.
+  ProcessGroup* processes = nullptr;
 };
 
 class Communicator {
@@ -196,5 +203,11 @@ CommunicatorTraits describe_host_communicator(std::span<Device* const> devices, 
 /// communicator. See docs/collectives.md.
 std::unique_ptr<Communicator> make_staged_communicator(std::span<Backend* const> ranks, const Options& options = {});
 CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices, const Options& options = {});
+
+/// Over backends of all processes of Options::processes that run host functions in stream order and compute in host
+/// memory: ranks of one node meet in memory that they share, nodes exchange messages. Conditions as for the host
+/// communicator. Making one is collective: all processes do. See docs/collectives.md.
+std::unique_ptr<Communicator> make_mpi_communicator(std::span<Backend* const> ranks, const Options& options);
+CommunicatorTraits describe_mpi_communicator(std::span<Device* const> devices, const Options& options);
 
 }  // namespace shoal::collectives

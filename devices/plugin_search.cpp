@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "devices/plugin_directories.h"
 #include "devices/plugin_file.h"
 
 namespace shoal {
@@ -28,7 +29,7 @@ fs::path real_path(const fs::path& path) {
 
 bool is_plugin_name(const fs::path& path) {
   const std::string name = path.filename().string();
-  return name.starts_with("libshoal-") && name.ends_with(".so");
+  return name.starts_with("libshoal-") && name.ends_with(".so") && name != kTransportFile;
 }
 
 /// In the order of their names. False: there is no such directory.
@@ -42,26 +43,6 @@ bool list_plugins(const fs::path& directory, std::vector<fs::path>& files) {
   std::sort(found.begin(), found.end());
   files.insert(files.end(), found.begin(), found.end());
   return true;
-}
-
-std::vector<fs::path> directories_from_environment() {
-  const char* text = std::getenv("SHOAL_PLUGIN_PATH");
-  std::vector<fs::path> directories;
-  std::string_view rest = text != nullptr ? text : "";
-  while (!rest.empty()) {
-    const size_t colon = std::min(rest.find(':'), rest.size());
-    if (colon > 0) directories.emplace_back(rest.substr(0, colon));
-    rest.remove_prefix(std::min(colon + 1, rest.size()));
-  }
-  return directories;
-}
-
-/// Beside the program, and where an installation puts them.
-std::vector<fs::path> directories_of_program() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return {};
-  return {program.parent_path(), program.parent_path().parent_path() / "lib" / "shoal"};
 }
 
 [[noreturn]] void fail_unsupported(const PluginInfo& info) {
@@ -80,6 +61,32 @@ void check_supported(const Candidate& candidate) {
 }
 
 }  // namespace
+
+std::vector<fs::path> plugin_directories_from_environment() {
+  const char* text = std::getenv("SHOAL_PLUGIN_PATH");
+  std::vector<fs::path> directories;
+  std::string_view rest = text != nullptr ? text : "";
+  while (!rest.empty()) {
+    const size_t colon = std::min(rest.find(':'), rest.size());
+    if (colon > 0) directories.emplace_back(rest.substr(0, colon));
+    rest.remove_prefix(std::min(colon + 1, rest.size()));
+  }
+  return directories;
+}
+
+std::vector<fs::path> plugin_directories_of_program() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return {};
+  return {program.parent_path(), program.parent_path().parent_path() / "lib" / "shoal"};
+}
+
+std::vector<fs::path> plugin_directories() {
+  std::vector<fs::path> all = plugin_directories_from_environment();
+  const std::vector<fs::path> own = plugin_directories_of_program();
+  all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
 
 BackendReg& Registry::load(const fs::path& path) {
   const fs::path file = real_path(path);
@@ -146,11 +153,11 @@ PluginReport Registry::load_all_from(const fs::path& directory) {
 PluginReport Registry::load_all() {
   std::vector<fs::path> files;
   PluginReport missing;
-  for (const fs::path& directory : directories_from_environment()) {
+  for (const fs::path& directory : plugin_directories_from_environment()) {
     if (list_plugins(directory, files)) continue;
     missing.skipped.push_back({directory.string(), "SHOAL_PLUGIN_PATH names it, and there is no such directory"});
   }
-  for (const fs::path& directory : directories_of_program()) list_plugins(directory, files);
+  for (const fs::path& directory : plugin_directories_of_program()) list_plugins(directory, files);
   PluginReport report = load_best(files);
   report.skipped.insert(report.skipped.begin(), missing.skipped.begin(), missing.skipped.end());
   return report;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the includes to the order of the folders: a file includes its own folder or earlier ones only.
 
-    base <- graph <- devices <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
+    base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
 
 sched knows none of collectives, machine and meta. Inside meta, models and tools the rooms have an order, too, and the
 headers of a kind of device are for that kind alone. tests, benchmarks and examples may include everything, but nothing
@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-LEVELS = ["base", "graph", "devices", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
+LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
 STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"}}
 # Rooms of a folder, in the order in which they may know each other.
 ROOMS = {

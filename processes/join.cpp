@@ -1,0 +1,58 @@
+#include "processes/join.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "devices/plugin_directories.h"
+
+namespace shoal {
+namespace {
+
+/// A number that is in the environment; 0 where there is none.
+int number_of(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : 0;
+}
+
+std::unique_ptr<Transport> open_transport(const std::filesystem::path& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  require<DeviceError>(library != nullptr, "plug-in {} cannot be loaded: {}; install the MPI that it was built with", file.string(),
+                       library == nullptr ? dlerror() : "");
+  const auto find = reinterpret_cast<const TransportPlugin* (*)()>(dlsym(library, "shoal_transport"));
+  require<DeviceError>(find != nullptr, "plug-in {} brings no way to talk to other processes", file.string());
+  const TransportPlugin& plugin = *find();
+  require<DeviceError>(plugin.class_sizes == transport_sizes(), "plug-in {}: {}", file.string(), kOtherSizes);
+  return plugin.open();
+}
+
+}  // namespace
+
+bool is_one_of_several() {
+  constexpr std::array kSizes{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+  for (const char* variable : kSizes) {
+    if (number_of(variable) > 1) return true;
+  }
+  // PMIx says only which one this is; Slurm how many there are.
+  return std::getenv("PMIX_RANK") != nullptr && number_of("SLURM_NTASKS") > 1;
+}
+
+std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) {
+  if (!is_one_of_several()) return nullptr;
+  for (const std::filesystem::path& directory : plugin_directories()) {
+    const std::filesystem::path file = directory / kTransportFile;
+    std::error_code error;
+    if (!std::filesystem::exists(file, error)) continue;
+    auto transport = open_transport(file);
+    if (transport->size() == 1) return transport->close(), nullptr;
+    return std::make_unique<ProcessGroup>(std::move(transport), silence);
+  }
+  fail<DeviceError>("this is one of several processes, but there is no {} beside the program or in SHOAL_PLUGIN_PATH; "
+                    "build shoal where MPI is (scripts/install_deps --mpi), or start one process",
+                    kTransportFile);
+}
+
+}  // namespace shoal

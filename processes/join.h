@@ -1,0 +1,19 @@
+// How a program becomes one process of several: under mpirun or srun it loads the plug-in that brings MPI.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "processes/process_group.h"
+
+namespace shoal {
+
+/// Was this process started as one of several, by mpirun (Open MPI, MPICH) or `srun --mpi=...`? By the environment alone.
+bool is_one_of_several();
+
+/// The group of all processes; nullptr where this is the only one, or was not started by MPI. Once in a process.
+/// `silence`: as in ProcessGroup. Throws DeviceError, naming the plug-in and the remedy, where that is missing or does
+/// not fit, and CommError.
+std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence);
+
+}  // namespace shoal

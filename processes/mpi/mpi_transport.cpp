@@ -1,0 +1,89 @@
+// MPI as a transport: messages are non-blocking sends and receives of bytes among all processes that mpirun or srun has
+// started. Built as libshoal-mpi.so where MPI's headers are (cmake/mpi.cmake).
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "base/error.h"
+#include "processes/transport.h"
+
+namespace shoal {
+namespace {
+
+/// Throws CommError with MPI's own words.
+void require_success(int code, std::string_view what) {
+  if (code == MPI_SUCCESS) return;
+  std::string text(MPI_MAX_ERROR_STRING, '\0');
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  text.resize(static_cast<size_t>(length));
+  fail<CommError>("MPI {} failed: {}", what, text);
+}
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() {
+    int provided = 0;
+    require_success(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "start");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    require<CommError>(provided >= MPI_THREAD_MULTIPLE,
+                       "this MPI does not let several threads use it; use one with MPI_THREAD_MULTIPLE, such as Open MPI");
+    MPI_Comm_rank(MPI_COMM_WORLD, &own_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  }
+
+  int own() const override { return own_; }
+  int size() const override { return size_; }
+
+  std::string host() const override {
+    std::string name(MPI_MAX_PROCESSOR_NAME, '\0');
+    int length = 0;
+    require_success(MPI_Get_processor_name(name.data(), &length), "name of the host");
+    name.resize(static_cast<size_t>(length));
+    return name;
+  }
+
+  void* start(const Message& message) override {
+    require<CommError>(message.size <= INT_MAX, "a message of {} bytes is too long for MPI", message.size);
+    auto request = std::make_unique<MPI_Request>();
+    const int size = static_cast<int>(message.size);
+    if (message.sends) {
+      require_success(
+          MPI_Isend(message.data, size, MPI_BYTE, message.peer, message.tag, MPI_COMM_WORLD, request.get()), "send");
+    } else {
+      require_success(
+          MPI_Irecv(message.data, size, MPI_BYTE, message.peer, message.tag, MPI_COMM_WORLD, request.get()), "receive");
+    }
+    return request.release();
+  }
+
+  bool finished(void* handle) override {
+    auto* request = static_cast<MPI_Request*>(handle);
+    int done = 0;
+    const int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || done != 0) delete request;
+    require_success(code, "transfer");
+    return done != 0;
+  }
+
+  void cancel(void* handle) override {
+    const std::unique_ptr<MPI_Request> request(static_cast<MPI_Request*>(handle));
+    MPI_Cancel(request.get());
+    MPI_Request_free(request.get());
+  }
+
+  void close() override { MPI_Finalize(); }
+
+ private:
+  int own_ = 0, size_ = 1;
+};
+
+}  // namespace
+}  // namespace shoal
+
+extern "C" __attribute__((visibility("default"))) const shoal::TransportPlugin* shoal_transport() {
+  static const shoal::TransportPlugin plugin{
+      shoal::transport_sizes(), []() -> std::unique_ptr<shoal::Transport> { return std::make_unique<shoal::MpiTransport>(); }};
+  return &plugin;
+}

@@ -1,0 +1,414 @@
+#include "processes/process_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace shoal {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// Channel 0 is the group's own.
+constexpr int kControlTag = 0, kLengthTag = 1, kTextTag = 2;
+constexpr int kPassageChannel = 1, kFirstChannel = 2;
+
+enum : uint32_t { kAlive, kFailure, kGoodbye };
+
+constexpr milliseconds kLook{10}, kSignOfLife{500}, kGoodbyes{10'000}, kLastWords{1000};
+
+/// How a thread waits for what comes from another process: it looks again and again at first, then lets others run, then
+/// sleeps, longer and longer.
+class Waiting {
+ public:
+  void step() {
+    constexpr int kLooks = 200;
+    constexpr milliseconds kYields{2}, kShortSleeps{200};
+    if (++looks_ < kLooks) return;
+    const auto waited = std::chrono::steady_clock::now() - begin_;
+    if (waited < kYields) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(waited < kShortSleeps ? 20 : 500));
+  }
+
+ private:
+  int looks_ = 0;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+/// Time that passes while this process runs: one that was stopped for an hour has not waited for an hour.
+class Patience {
+ public:
+  explicit Patience(nanoseconds left) : left_(left) {}
+  bool is_over() {
+    constexpr nanoseconds kSlice = std::chrono::seconds(1);
+    const auto now = std::chrono::steady_clock::now();
+    left_ -= std::min<nanoseconds>(now - last_, kSlice);
+    last_ = now;
+    return left_.count() <= 0;
+  }
+
+ private:
+  nanoseconds left_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+/// What listeners tell each other.
+struct ProcessGroup::Control {
+  uint32_t kind = kAlive;
+  std::array<char, 1020> text{};
+};
+
+struct ProcessGroup::Line {
+  Control heard;                    ///< the next news
+  void* hearing = nullptr;          ///< nullptr: it has said goodbye
+  std::array<Control, 3> said;      ///< the latest of each kind
+  std::array<void*, 3> saying{};    ///< on their way
+  nanoseconds silence{0};
+
+  bool is_quiet() const {
+    return hearing == nullptr && std::all_of(saying.begin(), saying.end(), [](void* one) { return one == nullptr; });
+  }
+};
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds silence)
+    : transport_(std::move(transport)),
+      silence_(silence),
+      own_(transport_->own()),
+      processes_(static_cast<size_t>(transport_->size())),
+      next_channel_(kFirstChannel),
+      passages_(processes_.size(), 0) {
+  for (int peer = 0; peer < size(); ++peer) {
+    lines_.push_back(std::make_unique<Line>());
+    Line& line = *lines_.back();
+    processes_[static_cast<size_t>(peer)].host = fmt::format("host of {}", peer);
+    if (peer == own_) continue;
+    auto* heard = reinterpret_cast<std::byte*>(&line.heard);
+    line.hearing = transport_->start({false, peer, kControlTag, heard, sizeof(line.heard)});
+  }
+  listener_ = std::thread([this] { listen(); });
+  try {
+    meet_others();
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      stops_ = true;
+    }
+    wake_.notify_all();
+    listener_.join();
+    throw;
+  }
+}
+
+ProcessGroup::~ProcessGroup() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  wake_.notify_all();
+  if (listener_.joinable()) listener_.join();
+  for (const auto& line : lines_) {
+    if (line->hearing != nullptr) transport_->cancel(line->hearing);
+  }
+}
+
+// Who is where; a process is of the node of the first one whose memory it can see.
+void ProcessGroup::meet_others() {
+  uint64_t mark = std::random_device()();
+  mark = mark << 32 | std::random_device()();
+  const SharedMemory own(sizeof(mark));
+  std::memcpy(own.data(), &mark, sizeof(mark));
+  const nlohmann::json about{{"host", transport_->host()}, {"pid", getpid()}, {"memory", own.address()}, {"mark", mark}};
+  const std::vector<std::string> texts = gather(about.dump(), "start of the processes");
+  int node = own_;
+  for (int peer = 0; peer < size(); ++peer) {
+    const nlohmann::json told = nlohmann::json::parse(texts[static_cast<size_t>(peer)]);
+    Process& process = processes_[static_cast<size_t>(peer)];
+    process.pid = told["pid"];
+    const std::string host = told["host"];
+    {
+      const std::lock_guard lock(mutex_);
+      process.host = host;
+    }
+    if (peer >= own_ || node != own_ || host != about["host"]) continue;
+    const auto seen = SharedMemory::open(told["memory"], sizeof(mark));
+    const uint64_t its_mark = told["mark"];
+    if (seen && std::memcmp(seen->data(), &its_mark, sizeof(mark)) == 0) node = peer;
+  }
+  const std::vector<std::string> nodes = gather(std::to_string(node), "start of the processes");
+  std::vector<int> first;
+  for (int peer = 0; peer < size(); ++peer) {
+    const int of = std::stoi(nodes[static_cast<size_t>(peer)]);
+    if (of == peer) first.push_back(peer);
+    const std::lock_guard lock(mutex_);
+    processes_[static_cast<size_t>(peer)].node =
+        static_cast<int>(std::find(first.begin(), first.end(), of) - first.begin());
+  }
+}
+
+std::string ProcessGroup::describe(int process) const {
+  return fmt::format("process {} ({})", process, host(process));
+}
+
+std::vector<int> ProcessGroup::processes_of(int of) const {
+  std::vector<int> found;
+  for (int process = 0; process < size(); ++process) {
+    if (node(process) == of) found.push_back(process);
+  }
+  return found;
+}
+
+int ProcessGroup::nodes() const {
+  int last = 0;
+  for (const Process& process : processes_) last = std::max(last, process.node);
+  return last + 1;
+}
+
+void ProcessGroup::exchange(std::span<const Message> messages, std::string_view what,
+                            std::optional<milliseconds> limit) {
+  throw_if_failed();
+  thread_local std::vector<void*> handles;
+  handles.clear();
+  Waiting waiting;
+  Patience patience(limit.value_or(milliseconds(0)));
+  try {
+    for (const Message& message : messages) handles.push_back(transport_->start(message));
+    for (size_t open = handles.size(); open > 0;) {
+      for (size_t i = 0; i < handles.size(); ++i) {
+        if (handles[i] != nullptr && transport_->finished(handles[i])) handles[i] = nullptr, --open;
+      }
+      if (open == 0) break;
+      throw_if_failed();
+      if (limit && patience.is_over()) {
+        const auto late = std::find_if(handles.begin(), handles.end(), [](void* handle) { return handle != nullptr; });
+        const int peer = messages[static_cast<size_t>(late - handles.begin())].peer;
+        fail(fmt::format("[{}] {} did not answer within {:.3f} s; look for what keeps it busy or stopped it, or raise the "
+                         "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+                         what, describe(peer), std::chrono::duration<double>(*limit).count()));
+      }
+      waiting.step();
+    }
+  } catch (...) {
+    for (void* handle : handles) {
+      if (handle != nullptr) transport_->cancel(handle);
+    }
+    throw;
+  }
+}
+
+void ProcessGroup::send(int peer, int tag, std::span<const std::byte> bytes, std::string_view what) {
+  exchange({{{true, peer, tag, const_cast<std::byte*>(bytes.data()), bytes.size()}}}, what);
+}
+
+void ProcessGroup::receive(int peer, int tag, std::span<std::byte> bytes, std::string_view what) {
+  exchange({{{false, peer, tag, bytes.data(), bytes.size()}}}, what);
+}
+
+std::vector<std::string> ProcessGroup::gather(std::string_view text, std::string_view what) {
+  const auto bytes_of = [](auto& value) { return reinterpret_cast<std::byte*>(&value); };
+  std::vector<uint64_t> lengths(processes_.size(), text.size());
+  uint64_t own_length = text.size();
+  std::vector<Message> messages;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == own_) continue;
+    messages.push_back({true, peer, kLengthTag, bytes_of(own_length), sizeof(own_length)});
+    messages.push_back({false, peer, kLengthTag, bytes_of(lengths[static_cast<size_t>(peer)]), sizeof(own_length)});
+  }
+  exchange(messages, what);
+  std::vector<std::string> texts(processes_.size());
+  messages.clear();
+  std::string own_text(text);
+  for (int peer = 0; peer < size(); ++peer) {
+    std::string& its = texts[static_cast<size_t>(peer)];
+    its.resize(lengths[static_cast<size_t>(peer)]);
+    if (peer == own_) {
+      its = own_text;
+      continue;
+    }
+    messages.push_back({true, peer, kTextTag, reinterpret_cast<std::byte*>(own_text.data()), own_text.size()});
+    messages.push_back({false, peer, kTextTag, reinterpret_cast<std::byte*>(its.data()), its.size()});
+  }
+  exchange(messages, what);
+  return texts;
+}
+
+std::string ProcessGroup::broadcast(std::string text, std::string_view what) {
+  return gather(own_ == 0 ? text : std::string(), what).front();
+}
+
+int ProcessGroup::passage_tag(int peer) {
+  return kPassageChannel * kTagsOfChannel + passages_[static_cast<size_t>(peer)]++ % kTagsOfChannel;
+}
+
+SharedMemory ProcessGroup::share(size_t bytes) {
+  const std::vector<int> neighbours = processes_of(node(own_));
+  SharedMemory made(own_ == neighbours.front() ? bytes : 0);
+  const std::string address = gather(made.address(), "shared memory")[static_cast<size_t>(neighbours.front())];
+  auto opened = own_ == neighbours.front() ? std::nullopt : SharedMemory::open(address, bytes);
+  const bool is_there = own_ == neighbours.front() || opened.has_value();
+  if (!is_there) fail("cannot see the memory that " + describe(neighbours.front()) + " shares");
+  gather("", "shared memory");  // it stays until all have it
+  return opened ? std::move(*opened) : std::move(made);
+}
+
+void ProcessGroup::fail(std::string_view message) {
+  take_failure(fmt::format("{}: {}", describe(own_), message), true);
+  throw_if_failed();
+}
+
+void ProcessGroup::throw_if_failed() const {
+  if (!has_failed()) return;
+  const std::lock_guard lock(mutex_);
+  throw CommError(failure_);
+}
+
+void ProcessGroup::take_failure(const std::string& message, bool tells_others) {
+  std::vector<std::function<void(const std::string&)>> callbacks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = message;
+    tells_failure_ = tells_others;
+    for (const auto& [number, callback] : callbacks_) callbacks.push_back(callback);
+    failed_.store(true, std::memory_order_release);
+  }
+  wake_.notify_all();
+  for (const auto& callback : callbacks) callback(message);
+}
+
+int ProcessGroup::on_failure(std::function<void(const std::string&)> callback) {
+  std::unique_lock lock(mutex_);
+  const int number = next_callback_++;
+  callbacks_[number] = callback;
+  const std::string message = failure_;
+  lock.unlock();
+  if (!message.empty()) callback(message);
+  return number;
+}
+
+void ProcessGroup::forget(int callback) {
+  const std::lock_guard lock(mutex_);
+  callbacks_.erase(callback);
+}
+
+// What the listener does until the group goes.
+void ProcessGroup::listen() {
+  auto last = Clock::now(), last_sign = Clock::time_point{};
+  bool told = false, said_goodbye = false;
+  std::unique_lock lock(mutex_);
+  while (!stops_) {
+    const bool tells = tells_failure_ && !told, leaves = leaves_ && !said_goodbye;
+    lock.unlock();
+    try {
+      for (int peer = 0; peer < size(); ++peer) take_news(peer);
+      const auto now = Clock::now();
+      if (tells) {
+        const std::lock_guard again(mutex_);
+        say_all(kFailure, failure_);
+        told = true;
+      } else if (leaves) {
+        say_all(kGoodbye, "");
+        said_goodbye = true;
+      } else if (now - last_sign >= kSignOfLife && !said_goodbye) {
+        say_all(kAlive, "");
+        last_sign = now;
+      }
+      for (int peer = 0; peer < size(); ++peer) look_after(peer, now - last);
+      last = now;
+      if (said_goodbye) all_gone_ = std::all_of(lines_.begin(), lines_.end(), [](const auto& line) { return line->is_quiet(); });
+    } catch (const std::exception& error) {
+      take_failure(fmt::format("{}: {}", describe(own_), error.what()), true);
+    }
+    lock.lock();
+    wake_.wait_for(lock, kLook);
+  }
+}
+
+void ProcessGroup::take_news(int peer) {
+  Line& line = *lines_[static_cast<size_t>(peer)];
+  for (size_t kind = 0; kind < line.saying.size(); ++kind) {
+    if (line.saying[kind] == nullptr || !transport_->finished(line.saying[kind])) continue;
+    line.saying[kind] = nullptr;
+    if (kind == kFailure) ++told_;
+  }
+  while (line.hearing != nullptr && transport_->finished(line.hearing)) {
+    const Control news = line.heard;
+    line.silence = nanoseconds(0);
+    line.hearing = nullptr;
+    if (news.kind != kGoodbye) {
+      auto* heard = reinterpret_cast<std::byte*>(&line.heard);
+      line.hearing = transport_->start({false, peer, kControlTag, heard, sizeof(line.heard)});
+    }
+    if (news.kind == kFailure) take_failure(std::string(news.text.data()), false);
+  }
+}
+
+void ProcessGroup::say_all(uint32_t kind, std::string_view text) {
+  for (int peer = 0; peer < size(); ++peer) {
+    Line& line = *lines_[static_cast<size_t>(peer)];
+    if (peer == own_ || line.saying[kind] != nullptr) continue;
+    Control& said = line.said[kind];
+    said.kind = kind;
+    said.text.fill('\0');
+    std::memcpy(said.text.data(), text.data(), std::min(text.size(), said.text.size() - 1));
+    line.saying[kind] = transport_->start({true, peer, kControlTag, reinterpret_cast<std::byte*>(&said), sizeof(said)});
+  }
+}
+
+void ProcessGroup::look_after(int peer, nanoseconds passed) {
+  Line& line = *lines_[static_cast<size_t>(peer)];
+  if (peer == own_ || line.hearing == nullptr || has_failed()) return;
+  const Process& process = processes_[static_cast<size_t>(peer)];
+  std::unique_lock lock(mutex_);
+  const bool is_near = process.pid != 0 && process.node == processes_[static_cast<size_t>(own_)].node;
+  const std::string name = describe(peer);
+  lock.unlock();
+  if (is_near && kill(process.pid, 0) != 0 && errno == ESRCH) {
+    take_failure(fmt::format("{} has died; look at what it said, and at what ended it (signals, memory)", name), true);
+  }
+  line.silence += std::min<nanoseconds>(passed, std::chrono::seconds(1));
+  if (line.silence < silence_) return;
+  take_failure(fmt::format("{} has not been heard of for {:.1f} s; look whether it runs and can be reached over the "
+                           "network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+                           name, std::chrono::duration<double>(silence_).count()),
+               true);
+}
+
+void ProcessGroup::leave() {
+  gather("", "end of the run");
+  {
+    const std::lock_guard lock(mutex_);
+    leaves_ = true;
+  }
+  wake_.notify_all();
+  Patience patience(kGoodbyes);
+  while (!all_gone_ && !patience.is_over()) {
+    throw_if_failed();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  wake_.notify_all();
+  listener_.join();
+  if (all_gone_) transport_->close();
+}
+
+void ProcessGroup::leave_failed() noexcept {
+  const auto end = Clock::now() + kLastWords;
+  while (tells_failure_ && told_ < size() - 1 && Clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
+}
+
+}  // namespace shoal

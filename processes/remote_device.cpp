@@ -1,0 +1,202 @@
+#include "processes/remote_device.h"
+
+#include <deque>
+#include <mutex>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "devices/node_plan.h"
+
+namespace shoal {
+namespace {
+
+class RemoteBuffer final : public Buffer {
+ public:
+  RemoteBuffer(RemoteBufferType& type, RemoteDevice& device, size_t size) : Buffer(type, size), device_(device) {
+    device_.take(size);
+  }
+  ~RemoteBuffer() override {
+    close();
+    device_.give_back(size());
+  }
+  /// Never dereferenced.
+  std::byte* base() const override { return reinterpret_cast<std::byte*>(uintptr_t{1} << 20); }
+  void clear(uint8_t) override {}
+
+ protected:
+  void do_set(Tensor&, const void*, size_t, size_t) override {}
+  void do_memset(Tensor&, uint8_t, size_t, size_t) override {}
+  void do_fill(Tensor&, size_t, size_t, const ByteReader&) override {}
+  void do_get(const Tensor& tensor, void*, size_t, size_t) override {
+    fail<InternalError>("internal error: {} lies on {}, in another process, and was read here", describe(tensor),
+                        device_.name());
+  }
+
+ private:
+  RemoteDevice& device_;
+};
+
+class RemoteEvent final : public Event {
+ public:
+  explicit RemoteEvent(RemoteDevice& device) : device_(device) {}
+  Device& device() const override { return device_; }
+  void record(Backend&) override {}
+  void wait(Backend&) override {}
+  void synchronize() override {}
+
+ private:
+  RemoteDevice& device_;
+};
+
+class RemoteBackend final : public Backend {
+ public:
+  explicit RemoteBackend(RemoteDevice& device) : device_(device) {}
+  ~RemoteBackend() override { plans().clear(); }
+  std::string name() const override { return device_.name(); }
+  Device& device() const override { return device_; }
+  std::string_view guid() const override { return "shoal-remote"; }
+  void set_async(Tensor&, const void*, size_t, size_t) override {}
+  void set_2d_async(Tensor&, const void*, size_t, const Rows&) override {}
+  void synchronize() override {}
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override {
+    check_options(range, options);
+    return std::make_unique<NodePlan>(*this, range, options);
+  }
+  void compute_async(GraphPlan&, int, int) override {}
+  bool enqueue(const HostTask&) override { return true; }
+
+ private:
+  RemoteDevice& device_;
+};
+
+class RemoteFamily final : public BackendReg {
+ public:
+  std::string name() const override { return "REMOTE"; }
+  std::span<Device* const> devices() const override { return {}; }
+  bool is_listed() const override { return false; }
+  RemoteDevice& add(RemoteSpec spec, Device* like) {
+    const std::lock_guard lock(mutex_);
+    return devices_.emplace_back(std::move(spec), like);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<RemoteDevice> devices_;
+};
+
+RemoteFamily& family() {
+  static RemoteFamily& registered = []() -> RemoteFamily& {
+    auto made = std::make_unique<RemoteFamily>();
+    RemoteFamily& family = *made;
+    Registry::instance().add(std::move(made));
+    return family;
+  }();
+  return registered;
+}
+
+nlohmann::json to_json(Device& device) {
+  const DeviceMemory memory = device.memory();
+  return {{"name", device.name()},
+          {"description", device.description()},
+          {"family", device.reg().name()},
+          {"type", static_cast<int>(device.type())},
+          {"free", memory.free},
+          {"total", memory.total},
+          {"is_host", device.buffer_type().is_host()}};
+}
+
+}  // namespace
+
+std::string RemoteBufferType::name() const {
+  return device_.name();
+}
+Device& RemoteBufferType::device() const {
+  return device_;
+}
+std::unique_ptr<Buffer> RemoteBufferType::allocate(size_t size) {
+  return std::make_unique<RemoteBuffer>(*this, device_, size);
+}
+
+RemoteDevice::RemoteDevice(RemoteSpec spec, Device* like)
+    : spec_(std::move(spec)),
+      name_(fmt::format("{}:{}", spec_.process, spec_.name)),
+      like_(like),
+      buffer_type_(*this, like != nullptr ? &like->buffer_type() : nullptr),
+      weights_type_(*this, like != nullptr ? &like->weights_type() : nullptr) {}
+
+DeviceMemory RemoteDevice::memory() const {
+  return {spec_.free - std::min(used_.load(), spec_.free), spec_.total};
+}
+
+DeviceProps RemoteDevice::props() const {
+  DeviceProps props{name(), description(), type(), memory(), "", {}};
+  props.caps.async = props.caps.events = true;
+  return props;
+}
+
+BackendReg& RemoteDevice::reg() const {
+  return family();
+}
+
+std::unique_ptr<Backend> RemoteDevice::init(std::string_view) {
+  return std::make_unique<RemoteBackend>(*this);
+}
+
+std::unique_ptr<Event> RemoteDevice::new_event() {
+  return std::make_unique<RemoteEvent>(*this);
+}
+
+std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own) {
+  nlohmann::json told = nlohmann::json::array();
+  for (Device* device : own) told.push_back(to_json(*device));
+  const std::vector<std::string> texts = group.gather(told.dump(), "devices");
+  std::vector<Device*> all;
+  for (int process = 0; process < group.size(); ++process) {
+    if (process == group.own()) {
+      all.insert(all.end(), own.begin(), own.end());
+      continue;
+    }
+    for (const nlohmann::json& entry : nlohmann::json::parse(texts[static_cast<size_t>(process)])) {
+      RemoteSpec spec{process,
+                      entry["name"],
+                      entry["description"],
+                      group.host(process),
+                      entry["family"],
+                      static_cast<DeviceType>(entry["type"].get<int>()),
+                      entry["free"],
+                      entry["total"],
+                      entry["is_host"]};
+      BackendReg* known = Registry::instance().find_family(spec.family);
+      Device* like = known == nullptr || known->devices().empty() ? nullptr : known->devices().front();
+      all.push_back(&family().add(std::move(spec), like));
+    }
+  }
+  return all;
+}
+
+bool is_remote(const Device& device) {
+  return dynamic_cast<const RemoteDevice*>(&device) != nullptr;
+}
+
+int process_of(const Device& device, int own) {
+  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
+  return remote != nullptr ? remote->spec().process : own;
+}
+
+std::string common_name(const Device& device, const ProcessGroup* group) {
+  if (group == nullptr || is_remote(device)) return device.name();
+  return fmt::format("{}:{}", group->own(), device.name());
+}
+
+std::string family_name(const Device& device) {
+  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
+  return remote != nullptr ? remote->spec().family : device.reg().name();
+}
+
+bool has_host_memory(Device& device) {
+  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
+  return remote != nullptr ? remote->spec().is_host : device.buffer_type().is_host();
+}
+
+}  // namespace shoal
