@@ -170,6 +170,12 @@ class Backend {
   // Asynchronous access; the host memory must stay valid until synchronize(). Defaults: synchronize, then block.
   virtual void set_async(Tensor& tensor, const void* data, size_t offset, size_t size);
   virtual void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
+  /// As get_async(), for what is queued on `reader` later: of several processes that run the same, all those have the
+  /// bytes in which `reader` has a device.
+  virtual void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) {
+    (void)reader;
+    get_async(tensor, data, offset, size);
+  }
   virtual void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
   virtual void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
   /// Copies src (on this backend's device) to dst (on `to`'s device) after all work queued here and on `to`; work

@@ -20,8 +20,8 @@ int number_of(const char* variable) {
 
 std::unique_ptr<Transport> open_transport(const std::filesystem::path& file) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  require<DeviceError>(library != nullptr, "plug-in {} cannot be loaded: {}; install the MPI that it was built with", file.string(),
-                       library == nullptr ? dlerror() : "");
+  require<DeviceError>(library != nullptr, "plug-in {} cannot be loaded: {}; install the MPI that it was built with",
+                       file.string(), library == nullptr ? dlerror() : "");
   const auto find = reinterpret_cast<const TransportPlugin* (*)()>(dlsym(library, "shoal_transport"));
   require<DeviceError>(find != nullptr, "plug-in {} brings no way to talk to other processes", file.string());
   const TransportPlugin& plugin = *find();
@@ -50,9 +50,10 @@ std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) 
     if (transport->size() == 1) return transport->close(), nullptr;
     return std::make_unique<ProcessGroup>(std::move(transport), silence);
   }
-  fail<DeviceError>("this is one of several processes, but there is no {} beside the program or in SHOAL_PLUGIN_PATH; "
-                    "build shoal where MPI is (scripts/install_deps --mpi), or start one process",
-                    kTransportFile);
+  fail<DeviceError>(
+      "this is one of several processes, but there is no {} beside the program or in SHOAL_PLUGIN_PATH; "
+      "build shoal where MPI is (scripts/install_deps --mpi), or start one process",
+      kTransportFile);
 }
 
 }  // namespace shoal

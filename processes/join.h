@@ -8,7 +8,8 @@
 
 namespace shoal {
 
-/// Was this process started as one of several, by mpirun (Open MPI, MPICH) or `srun --mpi=...`? By the environment alone.
+/// Was this process started as one of several, by mpirun (Open MPI, MPICH) or `srun --mpi=...`? By the environment
+/// alone.
 bool is_one_of_several();
 
 /// The group of all processes; nullptr where this is the only one, or was not started by MPI. Once in a process.

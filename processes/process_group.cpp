@@ -27,8 +27,8 @@ enum : uint32_t { kAlive, kFailure, kGoodbye };
 
 constexpr milliseconds kLook{10}, kSignOfLife{500}, kGoodbyes{10'000}, kLastWords{1000};
 
-/// How a thread waits for what comes from another process: it looks again and again at first, then lets others run, then
-/// sleeps, longer and longer.
+/// How a thread waits for what comes from another process: it looks again and again at first, then lets others run,
+/// then sleeps, longer and longer.
 class Waiting {
  public:
   void step() {
@@ -71,10 +71,10 @@ struct ProcessGroup::Control {
 };
 
 struct ProcessGroup::Line {
-  Control heard;                    ///< the next news
-  void* hearing = nullptr;          ///< nullptr: it has said goodbye
-  std::array<Control, 3> said;      ///< the latest of each kind
-  std::array<void*, 3> saying{};    ///< on their way
+  Control heard;                  ///< the next news
+  void* hearing = nullptr;        ///< nullptr: it has said goodbye
+  std::array<Control, 3> said;    ///< the latest of each kind
+  std::array<void*, 3> saying{};  ///< on their way
   nanoseconds silence{0};
 
   bool is_quiet() const {
@@ -129,7 +129,8 @@ void ProcessGroup::meet_others() {
   mark = mark << 32 | std::random_device()();
   const SharedMemory own(sizeof(mark));
   std::memcpy(own.data(), &mark, sizeof(mark));
-  const nlohmann::json about{{"host", transport_->host()}, {"pid", getpid()}, {"memory", own.address()}, {"mark", mark}};
+  const nlohmann::json about{
+      {"host", transport_->host()}, {"pid", getpid()}, {"memory", own.address()}, {"mark", mark}};
   const std::vector<std::string> texts = gather(about.dump(), "start of the processes");
   int node = own_;
   for (int peer = 0; peer < size(); ++peer) {
@@ -193,9 +194,10 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
       if (limit && patience.is_over()) {
         const auto late = std::find_if(handles.begin(), handles.end(), [](void* handle) { return handle != nullptr; });
         const int peer = messages[static_cast<size_t>(late - handles.begin())].peer;
-        fail(fmt::format("[{}] {} did not answer within {:.3f} s; look for what keeps it busy or stopped it, or raise the "
-                         "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-                         what, describe(peer), std::chrono::duration<double>(*limit).count()));
+        fail(fmt::format(
+            "[{}] {} did not answer within {:.3f} s; look for what keeps it busy or stopped it, or raise the "
+            "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+            what, describe(peer), std::chrono::duration<double>(*limit).count()));
       }
       waiting.step();
     }
@@ -326,7 +328,8 @@ void ProcessGroup::listen() {
       }
       for (int peer = 0; peer < size(); ++peer) look_after(peer, now - last);
       last = now;
-      if (said_goodbye) all_gone_ = std::all_of(lines_.begin(), lines_.end(), [](const auto& line) { return line->is_quiet(); });
+      if (said_goodbye)
+        all_gone_ = std::all_of(lines_.begin(), lines_.end(), [](const auto& line) { return line->is_quiet(); });
     } catch (const std::exception& error) {
       take_failure(fmt::format("{}: {}", describe(own_), error.what()), true);
     }

@@ -1,14 +1,14 @@
-// The processes of one run, on one host or several, and what they tell each other: bytes of host memory, texts, and that
-// one of them has failed. Each process has a number; process 0 leads.
+// The processes of one run, on one host or several, and what they tell each other: bytes of host memory, texts, and
+// that one of them has failed. Each process has a number; process 0 leads.
 //
 //   process 0 on host a, process 1 on host b:
 //   group.exchange({{.sends = true, .peer = 1, .tag = 7, .data = x, .size = 64}}, "x");    in process 0
 //   group.exchange({{.sends = false, .peer = 0, .tag = 7, .data = y, .size = 64}}, "x");   in process 1
 //
 // Failure. fail() in any process makes every call in all of them throw the same CommError, which names the process and
-// its host, and calls what on_failure() was given. So does a process that ends without leave(), is stopped, or cannot be
-// reached: a thread of the group listens to the others and says every half a second that this one lives. A failure is
-// final; the program ends.
+// its host, and calls what on_failure() was given. So does a process that ends without leave(), is stopped, or cannot
+// be reached: a thread of the group listens to the others and says every half a second that this one lives. A failure
+// is final; the program ends.
 //
 // Calls that are collective are made by all processes, in the same order.
 #pragma once

@@ -11,6 +11,10 @@
 namespace shoal {
 namespace {
 
+std::string in_process(int process, const std::string& name) {
+  return process == 0 ? name : fmt::format("{}:{}", process, name);
+}
+
 class RemoteBuffer final : public Buffer {
  public:
   RemoteBuffer(RemoteBufferType& type, RemoteDevice& device, size_t size) : Buffer(type, size), device_(device) {
@@ -120,7 +124,7 @@ std::unique_ptr<Buffer> RemoteBufferType::allocate(size_t size) {
 
 RemoteDevice::RemoteDevice(RemoteSpec spec, Device* like)
     : spec_(std::move(spec)),
-      name_(fmt::format("{}:{}", spec_.process, spec_.name)),
+      name_(in_process(spec_.process, spec_.name)),
       like_(like),
       buffer_type_(*this, like != nullptr ? &like->buffer_type() : nullptr),
       weights_type_(*this, like != nullptr ? &like->weights_type() : nullptr) {}
@@ -185,8 +189,7 @@ int process_of(const Device& device, int own) {
 }
 
 std::string common_name(const Device& device, const ProcessGroup* group) {
-  if (group == nullptr || is_remote(device)) return device.name();
-  return fmt::format("{}:{}", group->own(), device.name());
+  return group == nullptr || is_remote(device) ? device.name() : in_process(group->own(), device.name());
 }
 
 std::string family_name(const Device& device) {

@@ -1,11 +1,11 @@
-// Devices of other processes. A RemoteDevice stands for one in every process but its own: it has the name, the family and
-// the memory that its process told of it, so that placements and plans come out the same everywhere. Its memory is only
-// counted, and its backend takes everything and runs nothing: the process that it belongs to does. Reading from it is
-// refused: what is read there comes by a collective or a message.
+// Devices of other processes. A RemoteDevice stands for one in every process but its own: it has the name, the family
+// and the memory that its process told of it, so that placements and plans come out the same everywhere. Its memory is
+// only counted, and its backend takes everything and runs nothing: the process that it belongs to does. Reading from it
+// is refused: what is read there comes by a collective or a message.
 //
 //   process 0 on host a                        process 1 on host b
 //   gather_devices(group, {&cpu0})             gather_devices(group, {&cpu0})
-//     -> CPU0, 1:CPU0 (remote)                   -> 0:CPU0 (remote), CPU0
+//     -> CPU0, 1:CPU0 (remote)                   -> CPU0 (remote), CPU0, which the others call 1:CPU0
 #pragma once
 
 #include <atomic>
@@ -90,7 +90,7 @@ std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const
 /// The process that a device belongs to, seen from `own`.
 int process_of(const Device& device, int own);
 bool is_remote(const Device& device);
-/// What all processes call the device: "1:CPU0"; without a group its name.
+/// What all processes call the device: "1:CPU0"; a device of process 0, or without a group, by its name.
 std::string common_name(const Device& device, const ProcessGroup* group);
 /// The name of its family: of a remote one in its process.
 std::string family_name(const Device& device);

@@ -39,7 +39,8 @@ std::optional<SharedMemory> SharedMemory::open(const std::string& address, size_
   memory.size_ = size;
   memory.file_ = ::open(address.c_str(), O_RDWR | O_CLOEXEC);
   struct stat status {};
-  const bool is_it = memory.file_ >= 0 && fstat(memory.file_, &status) == 0 && static_cast<size_t>(status.st_size) == size;
+  const bool is_it =
+      memory.file_ >= 0 && fstat(memory.file_, &status) == 0 && static_cast<size_t>(status.st_size) == size;
   if (is_it) memory.map();
   if (memory.data_ == nullptr) return std::nullopt;
   return memory;

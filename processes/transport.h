@@ -1,5 +1,5 @@
-// Transport: what moves bytes between the processes of one run. MPI is one (processes/mpi, a plug-in), threads of a test
-// are another. It knows no time-outs and no failures of others: those are the business of ProcessGroup.
+// Transport: what moves bytes between the processes of one run. MPI is one (processes/mpi, a plug-in), threads of a
+// test are another. It knows no time-outs and no failures of others: those are the business of ProcessGroup.
 #pragma once
 
 #include <cstddef>

@@ -284,8 +284,8 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   for (const Transfer& value : action.values) set(value);
   for (const Leaf& leaf : action.leaves) {
     wait(action.read[slot].get(), backend, *leaf.home);
-    leaf.home->get_async(*leaf.transfer.source, leaf.transfer.slots + slot * leaf.transfer.stride, 0,
-                         leaf.transfer.bytes);
+    leaf.home->get_async_for(backend, *leaf.transfer.source, leaf.transfer.slots + slot * leaf.transfer.stride, 0,
+                             leaf.transfer.bytes);
     record(leaf.fetched.get(), *leaf.home);
     wait(leaf.fetched.get(), *leaf.home, backend);
     set(leaf.transfer);
@@ -347,7 +347,7 @@ void ScheduledGraph::pass_on(Action& action, size_t slot) {
     const Action& other = actions_[static_cast<size_t>(result.split)];
     if (result.split != reader) wait(other.read[slot].get(), *other.backend, *action.backend);
     reader = result.split;
-    action.backend->get_async(*result.source, result.slots + slot * result.stride, 0, result.bytes);
+    action.backend->get_async_for(*other.backend, *result.source, result.slots + slot * result.stride, 0, result.bytes);
   }
   record(action.written.get(), *action.backend);
 }

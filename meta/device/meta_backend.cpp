@@ -51,6 +51,14 @@ struct MetaBackend::PartialRead {
   std::atomic<bool> finished{false};
 };
 
+struct MetaBackend::Passage {
+  ProcessGroup& group;
+  Message message;
+  std::string what;
+  std::chrono::milliseconds timeout;
+  std::atomic<bool> finished{false};
+};
+
 MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Backend>> members,
                          collectives::CommunicatorFactory make_communicator, collectives::Options comm_options)
     : state_(std::move(state)),
@@ -58,6 +66,7 @@ MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::uniq
       make_communicator_(std::move(make_communicator)),
       comm_options_(comm_options) {
   for (const auto& member : members_) streams_.push_back(member.get());
+  for (const size_t rank : mesh().own()) own_.push_back(streams_[rank]);
 }
 
 MetaBackend::~MetaBackend() {
@@ -82,7 +91,7 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
   show_held();  // members need not be able to do this without waiting
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
-  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+  for (const size_t rank : mesh().own()) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
       streams_[rank]->set_2d_async(*shards.local[rank], bytes + r.host_offset, r.host_stride, r.local);
     }
@@ -90,16 +99,69 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
 }
 
 void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  get_async_for(*this, tensor, data, offset, size);
+  if (mesh().strangers().empty() || size == 0) return;
+  // Those without a rank have no stream that could wait.
+  const std::span bytes(static_cast<std::byte*>(data), size);
+  if (mesh().is_here() && mesh().front() == 0) {
+    for (const int stranger : mesh().strangers()) pass_async(true, stranger, tensor.name, bytes);
+  } else if (!mesh().is_here()) {
+    const int owner = mesh().process_of(0);
+    mesh().group()->receive(owner, mesh().group()->passage_tag(owner), bytes, tensor.name);
+  }
+}
+
+void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_range(tensor, offset, size);
   show_held();  // members need not be able to do this without waiting
-  if (shards.layout.is_partial()) return get_partial_async(shards, data, offset, size);
+  get_here_async(shards, data, offset, size);
+  auto* const other = dynamic_cast<MetaBackend*>(&reader);
+  if (mesh().strangers().empty() || other == nullptr || other == this || size == 0) return;
+  const std::span bytes(static_cast<std::byte*>(data), size);
+  const int owner = mesh().process_of(0);
+  for (const int stranger : mesh().strangers()) {
+    if (!other->mesh().is_in(stranger)) continue;
+    if (mesh().group()->own() == owner) pass_async(true, stranger, tensor.name, bytes);
+    if (mesh().group()->own() == stranger) other->pass_async(false, owner, tensor.name, bytes);
+  }
+}
+
+bool MetaBackend::get_here_async(const Shards& shards, void* data, size_t offset, size_t size) {
+  if (!mesh().is_here()) return false;
+  if (mesh().spans()) {
+    check(shards.layout.is_mirrored(), "{} is to be read in several processes and not whole", shards.local[0]->name);
+    streams_[mesh().front()]->get_async(*shards.local[mesh().front()], data, offset, size);
+    return true;
+  }
+  if (shards.layout.is_partial()) return get_partial_async(shards, data, offset, size), true;
   auto* bytes = static_cast<std::byte*>(data);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead)) {
       streams_[rank]->get_2d_async(*shards.local[rank], bytes + r.host_offset, r.host_stride, r.local);
     }
   }
+  return true;
+}
+
+void MetaBackend::pass_async(bool sends, int process, std::string_view what, std::span<std::byte> bytes) {
+  std::erase_if(passages_, [](const auto& earlier) { return earlier->finished.load(); });
+  ProcessGroup& group = *mesh().group();
+  const Message message{sends, process, group.passage_tag(process), bytes.data(), bytes.size()};
+  Passage& passage = *passages_.emplace_back(new Passage{group, message, std::string(what), comm_options_.timeout});
+  const auto pass = [](void* object, const void*, bool failed) {
+    auto& own = *static_cast<Passage*>(object);
+    if (TraceSpan* span = current_span()) {
+      span->describe(TraceKind::kCopy, {own.message.sends ? "send " : "receive ", own.what},
+                     static_cast<int64_t>(own.message.size));
+    }
+    if (failed && own.message.sends)
+      own.group.fail(fmt::format("{} cannot be sent: earlier work on it failed", own.what));
+    if (!failed) own.group.exchange({&own.message, 1}, own.what, own.timeout);
+    own.finished = true;
+  };
+  require<InvalidArgument>(enqueue({pass, &passage, nullptr}),
+                           "{} cannot run host functions in stream order, which sends to other processes need", name());
 }
 
 // A rectangle of the tensor may be many on a rank: row by row.
@@ -152,8 +214,8 @@ void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t off
 }
 
 bool MetaBackend::make_order() {
-  for (size_t rank = order_.size(); rank < streams_.size(); ++rank) {
-    auto event = streams_[rank]->device().new_event();
+  for (size_t rank = order_.size(); rank < own_.size(); ++rank) {
+    auto event = own_[rank]->device().new_event();
     if (event == nullptr) return false;
     order_.push_back(std::move(event));
   }
@@ -167,21 +229,23 @@ bool MetaBackend::pass_failure(size_t first, size_t last) {
     if (known && !failed) fail<CommError>("earlier work failed on another device");
   };
   for (size_t rank = first; rank < last; ++rank) {
-    if (!streams_[rank]->enqueue({pass, &stream_failed_, nullptr})) return false;
+    if (!own_[rank]->enqueue({pass, &stream_failed_, nullptr})) return false;
   }
   return true;
 }
 
 bool MetaBackend::enqueue(const HostTask& task) {
-  const size_t ranks = streams_.size();
+  const size_t ranks = own_.size();
+  check(ranks > 0, "{} has nothing in this process to queue work on", name());
+  if (ranks == 1) return own_[0]->enqueue(task);
   if (!make_order() || !pass_failure(1, ranks)) return false;
   for (size_t rank = 1; rank < ranks; ++rank) {
-    order_[rank]->record(*streams_[rank]);
-    order_[rank]->wait(*streams_[0]);
+    order_[rank]->record(*own_[rank]);
+    order_[rank]->wait(*own_[0]);
   }
-  if (!pass_failure(0, 1) || !streams_[0]->enqueue(task) || !pass_failure(0, 1)) return false;
-  order_[0]->record(*streams_[0]);
-  for (size_t rank = 1; rank < ranks; ++rank) order_[0]->wait(*streams_[rank]);
+  if (!pass_failure(0, 1) || !own_[0]->enqueue(task) || !pass_failure(0, 1)) return false;
+  order_[0]->record(*own_[0]);
+  for (size_t rank = 1; rank < ranks; ++rank) order_[0]->wait(*own_[rank]);
   return pass_failure(1, ranks);
 }
 
@@ -194,7 +258,7 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   const bool alike = other != nullptr && from != nullptr && into != nullptr && from->layout == into->layout &&
                      from->local.size() == into->local.size();
   if (!alike) return Backend::copy_async(src, to, dst);
-  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+  for (const size_t rank : mesh().own()) {
     streams_[rank]->copy_async(*from->local[rank], *other->streams_[rank], *into->local[rank]);
   }
 }
@@ -294,6 +358,7 @@ void MetaBackend::synchronize() {
     }
   }
   partial_reads_.clear();
+  passages_.clear();
   stream_failed_ = false;
   if (cause == nullptr && consequence == nullptr) return;
   drop_communicator();
@@ -335,7 +400,20 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
     context.communicator = communicator().describe();
     plan = make_plan(range, context, device.members(), options);
   }
+  if (mesh().group() != nullptr) compare(plan);
   return std::make_unique<MetaGraphPlan>(*this, std::move(claim), std::move(plan), options.arena);
+}
+
+void MetaBackend::compare(const Plan& plan) {
+  ProcessGroup& group = *mesh().group();
+  const std::vector<std::string> digests = group.gather(std::to_string(digest(plan)), "plan of " + plan.graph_name);
+  for (int process = 1; process < group.size(); ++process) {
+    if (digests[static_cast<size_t>(process)] == digests[0]) continue;
+    group.fail(
+        fmt::format("{} and {} planned {} in different ways; use the same shoal, the same options and the same "
+                    "kind of devices in all processes",
+                    group.describe(0), group.describe(process), plan.graph_name));
+  }
 }
 
 bool MetaBackend::update_plan(GraphPlan& plan, Graph& graph) {

@@ -33,6 +33,7 @@ class MetaBackend final : public Backend {
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
+  void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) override;
   /// Shard to shard where both sides lie alike.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void hold() override;
@@ -59,10 +60,13 @@ class MetaBackend final : public Backend {
   void remember(MetaGraphPlan& plan);
   void forget(MetaGraphPlan& plan) { std::erase(recorded_plans_, &plan); }
   MetaBufferType& buffer_type() const { return state_->buffer_type; }
+  const Mesh& mesh() const { return state_->mesh; }
 
  private:
   /// A sum of addends that are still on their way.
   struct PartialRead;
+  /// Bytes of host memory on their way between this process and another one.
+  struct Passage;
 
   void drop_communicator();
   bool make_order();
@@ -76,18 +80,26 @@ class MetaBackend final : public Backend {
   /// message, or "".
   std::string watch_members();
   std::string give_up_the_late(TimeoutReport& report);
+  /// What this process can read by itself. False: it has no rank.
+  bool get_here_async(const Shards& shards, void* data, size_t offset, size_t size);
+  /// Queues the sending or receiving of the bytes on this backend.
+  void pass_async(bool sends, int process, std::string_view what, std::span<std::byte> bytes);
+  /// Are the plans of all processes the same? Throws CommError.
+  void compare(const Plan& plan);
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
 
   std::shared_ptr<MetaState> state_;
   FamilyUse use_{state_->device()};
   std::vector<std::unique_ptr<Backend>> members_;
-  std::vector<Backend*> streams_;
+  std::vector<Backend*> streams_;  ///< of all ranks; those of other processes run nothing
+  std::vector<Backend*> own_;      ///< of this process
   collectives::CommunicatorFactory make_communicator_;
   collectives::Options comm_options_;
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<MetaGraphPlan*> recorded_plans_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
+  std::vector<std::unique_ptr<Passage>> passages_;           ///< likewise
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
   bool has_abort_callback_ = false;
   bool is_traced_ = false;

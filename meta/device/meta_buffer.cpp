@@ -1,6 +1,7 @@
 #include "meta/device/meta_buffer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
@@ -29,10 +30,10 @@ bool are_unplaced(const Shards& shards, const Tensor& tensor, const Layout& layo
 
 }  // namespace
 
-MetaState::MetaState(MetaDevice& device, std::string name, std::vector<Device*> members)
+MetaState::MetaState(MetaDevice& device, std::string name, Mesh mesh)
     : name(std::move(name)),
-      members(std::move(members)),
-      store(static_cast<int>(this->members.size())),
+      mesh(std::move(mesh)),
+      store(static_cast<int>(this->mesh.members().size())),
       owner(&device) {}
 
 MetaDevice& MetaState::device() const {
@@ -52,7 +53,7 @@ Device& MetaBufferType::device() const {
 
 size_t MetaBufferType::alignment() const {
   size_t alignment = 1;
-  for (Device* member : state_.members) alignment = std::max(alignment, of_member(*member).alignment());
+  for (Device* member : state_.mesh.members()) alignment = std::max(alignment, of_member(*member).alignment());
   return alignment;
 }
 
@@ -65,7 +66,7 @@ size_t MetaBufferType::max_size() const {
 std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
   const size_t free = device().memory().free;
   require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free on {} devices together", name(),
-                       format_bytes(size), format_bytes(free), state_.members.size());
+                       format_bytes(size), format_bytes(free), state_.mesh.members().size());
   return std::make_unique<MetaBuffer>(*this, size);
 }
 
@@ -76,7 +77,7 @@ std::unique_ptr<Buffer> MetaBufferType::allocate_tensors(std::span<Tensor* const
 }
 
 MetaBuffer::MetaBuffer(MetaBufferType& type, size_t size)
-    : Buffer(type, size), state_(type.state().shared_from_this()), parts_(state_->members.size()) {}
+    : Buffer(type, size), state_(type.state().shared_from_this()), parts_(state_->mesh.members().size()) {}
 
 MetaBuffer::~MetaBuffer() {
   close();
@@ -143,7 +144,7 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
     for (size_t rank = 0; rank < parts_.size(); ++rank) {
       std::vector<Tensor*> locals;
       for (const Tensor* tensor : tensors) locals.push_back(store.find(*tensor)->local[rank]);
-      made.push_back(shoal::allocate_tensors(locals, own_type.of_member(*state_->members[rank]), usage));
+      made.push_back(shoal::allocate_tensors(locals, own_type.of_member(*state_->mesh.members()[rank]), usage));
     }
     for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
   } catch (...) {
@@ -247,11 +248,11 @@ bool MetaBuffer::copy_tensor(const Tensor& src, Tensor& dst) {
   const Shards& to = shards_of(dst);
   if (const Shards* from = find_shards(src)) {
     if (from->layout != to.layout || from->local.size() != to.local.size()) return false;
-    for (size_t rank = 0; rank < to.local.size(); ++rank) tensor_copy(*from->local[rank], *to.local[rank]);
+    for (const size_t rank : state_->mesh.own()) tensor_copy(*from->local[rank], *to.local[rank]);
     return true;
   }
   if (!to.layout.is_mirrored()) return false;
-  for (Tensor* local : to.local) tensor_copy(src, *local);
+  for (const size_t rank : state_->mesh.own()) tensor_copy(src, *to.local[rank]);
   return true;
 }
 
@@ -261,15 +262,15 @@ bool MetaBuffer::copy_to(const Tensor& src, Tensor& dst) {
     do_get(src, dst.data, 0, src.bytes());
     return true;
   }
-  if (!from.layout.is_mirrored()) return false;
-  tensor_copy(*from.local[0], dst);
+  if (!from.layout.is_mirrored() || !state_->mesh.is_here()) return false;
+  tensor_copy(*from.local[state_->mesh.front()], dst);
   return true;
 }
 
 void MetaBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   const auto* bytes = static_cast<const std::byte*>(data);
-  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+  for (const size_t rank : state_->mesh.own()) {
     Tensor& local = *shards.local[rank];
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
       local.buffer->set_2d(local, bytes + r.host_offset, r.host_stride, r.local);
@@ -286,14 +287,18 @@ void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteR
   };
   std::vector<Part> parts;
   size_t sum = 0;
-  bool is_whole = shards.layout.is_split();
-  for (size_t rank = 0; is_whole && rank < shards.local.size(); ++rank) {
+  bool is_whole = shards.layout.is_split(), is_wanted = false;
+  const Mesh& mesh = state_->mesh;
+  for (size_t rank = 0; shards.layout.is_split() && rank < shards.local.size(); ++rank) {
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
       is_whole &= r.local.rows == 1;
+      is_wanted |= mesh.is_own(rank);
       parts.push_back({shards.local[rank], r.local.offset, r.local.row_bytes, offset + r.host_offset});
       sum += r.local.row_bytes;
     }
   }
+  is_wanted |= !shards.layout.is_split() && mesh.is_here();
+  if (!is_wanted) return;
   // What two ranks have is better read once, and cut up here.
   if (!is_whole || sum != size) return Buffer::do_fill(tensor, offset, size, read);
   for (const Part& part : parts) {
@@ -304,6 +309,7 @@ void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteR
 
 void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
+  if (state_->mesh.spans() || !state_->mesh.strangers().empty()) return get_everywhere(shards, data, offset, size);
   if (shards.layout.is_partial()) return read_partial(shards, data, offset, size);
   auto* bytes = static_cast<std::byte*>(data);
   for (size_t rank = 0; rank < shards.local.size(); ++rank) {
@@ -314,9 +320,56 @@ void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t 
   }
 }
 
+void MetaBuffer::get_everywhere(const Shards& shards, void* data, size_t offset, size_t size) {
+  const Mesh& mesh = state_->mesh;
+  if (shards.layout.is_mirrored() && mesh.strangers().empty()) {
+    return tensor_get(*shards.local[mesh.front()], data, offset, size);
+  }
+  if (shards.layout.is_partial()) {
+    PartialSum sum(shards, offset, size);
+    for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+      const std::span<std::byte> addend = sum.addend(static_cast<int>(rank));
+      if (mesh.is_own(rank) && !addend.empty())
+        tensor_get(*shards.local[rank], addend.data(), sum.begin(), addend.size());
+      hand_out(rank, addend);
+    }
+    return sum.finish(data);
+  }
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    const auto parts = rectangles(shards, static_cast<int>(rank), offset, size, Access::kRead);
+    size_t total = 0;
+    for (const Rectangle& r : parts) total += r.local.rows * r.local.row_bytes;
+    std::vector<std::byte> packed(total);
+    std::byte* next = packed.data();
+    for (const Rectangle& r : parts) {
+      if (mesh.is_own(rank)) shards.local[rank]->buffer->get_2d(*shards.local[rank], next, r.local.row_bytes, r.local);
+      next += r.local.rows * r.local.row_bytes;
+    }
+    hand_out(rank, packed);
+    next = packed.data();
+    for (const Rectangle& r : parts) {
+      for (size_t row = 0; row < r.local.rows; ++row, next += r.local.row_bytes) {
+        std::memcpy(static_cast<std::byte*>(data) + r.host_offset + row * r.host_stride, next, r.local.row_bytes);
+      }
+    }
+  }
+}
+
+void MetaBuffer::hand_out(size_t rank, std::span<std::byte> bytes) const {
+  const Mesh& mesh = state_->mesh;
+  ProcessGroup& group = *mesh.group();
+  const int owner = mesh.process_of(rank);
+  std::vector<Message> messages;
+  for (int process = 0; process < group.size(); ++process) {
+    if (bytes.empty() || process == group.own() || (group.own() != owner && process != owner)) continue;
+    messages.push_back({group.own() == owner, process, group.passage_tag(process), bytes.data(), bytes.size()});
+  }
+  group.exchange(messages, "reading from " + mesh.members()[rank]->name());
+}
+
 void MetaBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
-  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+  for (const size_t rank : state_->mesh.own()) {
     Tensor& local = *shards.local[rank];
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
       for (size_t row = 0; row < r.local.rows; ++row) {

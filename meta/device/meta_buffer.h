@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "meta/device/mesh.h"
 #include "meta/device/transfer.h"
 #include "meta/layout/shards.h"
 
@@ -46,12 +47,12 @@ class MetaBufferType final : public BufferType {
 
 /// What a meta device shares with its backends, buffers and events, which may outlive it.
 struct MetaState : std::enable_shared_from_this<MetaState> {
-  MetaState(MetaDevice& device, std::string name, std::vector<Device*> members);
+  MetaState(MetaDevice& device, std::string name, Mesh mesh);
   /// Throws InvalidArgument when it has been destroyed.
   MetaDevice& device() const;
 
   const std::string name;
-  const std::vector<Device*> members;
+  const Mesh mesh;
   ShardStore store;
   MetaBufferType buffer_type{*this, MetaBufferType::Of::kDefault};
   MetaBufferType weights_type{*this, MetaBufferType::Of::kWeights};
@@ -100,6 +101,10 @@ class MetaBuffer final : public Buffer {
   void do_forget(Tensor& tensor) override;
 
  private:
+  /// do_get where the ranks belong to several processes, or some process has none: each gives the others what it has.
+  void get_everywhere(const Shards& shards, void* data, size_t offset, size_t size);
+  /// Bytes of rank `rank`, from its process to all others.
+  void hand_out(size_t rank, std::span<std::byte> bytes) const;
   /// Local views of one view; a graph for each rank owns them.
   void make_view(const Tensor& view);
   void drop_shards();

@@ -29,11 +29,9 @@ class MetaDeviceImpl final : public MetaDevice {
       : members_(std::move(members)),
         callback_(std::move(callback)),
         options_(std::move(options)),
-        state_(std::make_shared<MetaState>(*this, name_of(members_), members_)) {
+        state_(std::make_shared<MetaState>(*this, name_of(members_), Mesh(members_, options_.processes))) {
     for (const Device* member : members_) uses_.emplace_back(*member);
-    std::vector<std::string> names;
-    for (const Device* member : members_) names.push_back(member->name());
-    costs_ = machine::CostModel::of(options_.machine, names);
+    costs_ = machine::CostModel::of(options_.machine, mesh().names());
     if (!options_.communicator) options_.communicator = collectives::communicator_for(members_);
   }
   ~MetaDeviceImpl() override { state_->owner = nullptr; }
@@ -89,6 +87,7 @@ class MetaDeviceImpl final : public MetaDevice {
   std::unique_ptr<Event> new_event() override { return make_event(state_); }
 
   std::span<Device* const> members() const override { return members_; }
+  const Mesh& mesh() const override { return state_->mesh; }
   const ShardStore& shards() const override { return state_->store; }
   void adopt(const Tensor& tensor, const ShardStore& store) override { state_->store.adopt(tensor, store); }
 
@@ -104,12 +103,15 @@ class MetaDeviceImpl final : public MetaDevice {
             .copied_weights = [this](const Tensor& weight) { return ask(weight); },
             .rules = options_.rules,
             .costs = costs_,
-            .communicator = options_.communicator.describe(members_, comm_options())};
+            .communicator = options_.communicator.describe(members_, comm_options()),
+            .results_are_whole = mesh().spans()};
   }
 
  private:
   collectives::Options comm_options() const {
-    return {.timeout = options_.comm_timeout, .implementation = options_.comm};
+    return {.timeout = options_.comm_timeout,
+            .implementation = options_.comm,
+            .processes = mesh().spans() ? options_.processes : nullptr};
   }
 
   std::vector<Device*> members_;

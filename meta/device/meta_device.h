@@ -7,6 +7,10 @@
 //   auto backend = meta->init();
 //   auto plan = backend->create_plan(graph);
 //   tensor_set(*tokens, ...); backend->compute_async(*plan); backend->synchronize(); tensor_get(*logits, ...);
+//
+// Over several processes (MetaOptions::processes) each does all of this with the same graphs in the same order, with
+// remote devices for the members of the others. What is set is set in every process; what is read is read in every
+// process at the same time, and all get it.
 #pragma once
 
 #include <chrono>
@@ -19,6 +23,7 @@
 #include "collectives/communicator.h"
 #include "devices/device.h"
 #include "machine/machine.h"
+#include "meta/device/mesh.h"
 #include "meta/layout/shards.h"
 #include "meta/layout/split_state.h"
 #include "meta/plan/plan.h"
@@ -38,6 +43,9 @@ struct MetaOptions {
   std::shared_ptr<const machine::MachineModel> machine = {};
   /// Collectives by which implementation, of those that `communicator` offers (collectives::check_implementation).
   std::string comm = collectives::default_implementation();
+  /// The processes that the members belong to; each makes the same device, and has the streams and the memory of its
+  /// own members only. nullptr: all are of this one.
+  ProcessGroup* processes = nullptr;
 };
 
 class MetaDevice : public Device {
@@ -47,6 +55,7 @@ class MetaDevice : public Device {
   static std::unique_ptr<MetaDevice> create(std::vector<Device*> members, SplitStateCallback callback,
                                             MetaOptions options = {});
   virtual std::span<Device* const> members() const = 0;
+  virtual const Mesh& mesh() const = 0;
   virtual const ShardStore& shards() const = 0;
   /// The tensor, which has no memory yet, gets these shards when it is placed here, provided that they lie as the
   /// callback says: a plan that was made with `store` can then run as it is (PlanOptions::prepared).

@@ -41,7 +41,7 @@ class MetaEvent final : public Event {
 
 std::unique_ptr<Event> make_event(std::shared_ptr<MetaState> state) {
   std::vector<std::unique_ptr<Event>> parts;
-  for (Device* member : state->members) {
+  for (Device* member : state->mesh.members()) {
     auto part = member->new_event();
     if (part == nullptr) return nullptr;
     parts.push_back(std::move(part));

@@ -58,6 +58,7 @@ int MetaGraphPlan::writable_from(const Tensor& input) const {
 }
 
 void MetaGraphPlan::compile() {
+  const Mesh& mesh = backend_.mesh();
   for (const Step& step : plan_.steps) {
     Action action;
     for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
@@ -68,7 +69,7 @@ void MetaGraphPlan::compile() {
         const Graph& graph = *plan_.ranks[rank].graph;
         action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
       } else {
-        action.compute.push_back(compile(rank, range, actions_.size()));
+        action.compute.push_back(mesh.is_own(rank) ? compile(rank, range, actions_.size()) : nullptr);
       }
     }
     actions_.push_back(std::move(action));
@@ -217,11 +218,10 @@ void MetaGraphPlan::queue_steps(int first, int last) {
     for (size_t rank = 0; rank < action.compute.size(); ++rank) {
       if (action.compute[rank] != nullptr) members[rank]->compute_async(*action.compute[rank]);
     }
-    for (size_t rank = 0; rank < action.calls.size(); ++rank) {
-      backend_.communicator().enqueue(static_cast<int>(rank), action.calls[rank]);
-    }
-    for (size_t rank = 0; rank < action.norms.size(); ++rank) {
-      backend_.communicator().enqueue_fused(static_cast<int>(rank), action.norms[rank]);
+    for (const size_t rank : backend_.mesh().own()) {
+      const int number = static_cast<int>(rank);
+      if (!action.calls.empty()) backend_.communicator().enqueue(number, action.calls[rank]);
+      if (!action.norms.empty()) backend_.communicator().enqueue_fused(number, action.norms[rank]);
     }
   }
 }

@@ -26,6 +26,9 @@ struct PlanContext {
   /// Of the communicator that the plan will run with: what it holds, and which nodes behind a collective it does with
   /// it. By default nothing.
   collectives::CommunicatorTraits communicator = {};
+  /// Outputs, and nodes that are shown at a cut, are made whole on every rank, as the host that reads them may have
+  /// only one of them.
+  bool results_are_whole = false;
 };
 
 }  // namespace shoal::meta

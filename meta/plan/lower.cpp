@@ -40,6 +40,7 @@ class Lowering {
     for (int i = range_.begin; i < range_.end; ++i) {
       if (cut != options_.cuts.end() && *cut == i) builder_.cut(), ++cut;
       add_node(*range_.graph->nodes()[i]);
+      if (context_.results_are_whole) make_whole(*range_.graph->nodes()[i]);
     }
     for (int i = range_.begin; i < range_.end; ++i) mark_output(*range_.graph->nodes()[i]);
     Lowered lowered;
@@ -149,6 +150,13 @@ class Lowering {
       locals.push_back(add_local(node, choice, rule, rank, std::move(local_sources)));
     }
     remember(node, choice.result, std::move(locals));
+  }
+
+  /// What a host reads.
+  void make_whole(const Tensor& node) {
+    if (!node.is_output && !shown_.contains(&node)) return;
+    if (node.storage()->is_persistent() || shards_.at(&node).layout.is_mirrored()) return;
+    shards_.at(&node) = {Layout::mirrored(), locals_of(node, Layout::mirrored())};
   }
 
   Tensor* add_local(const Tensor& node, const NodeChoice& choice, const Rule* rule, int rank,

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <unordered_set>
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "collectives/factory.h"
@@ -115,6 +117,24 @@ int64_t Plan::collective_bytes() const {
   int64_t bytes = 0;
   for (const Step& step : steps) bytes += step.bytes;
   return bytes;
+}
+
+uint64_t digest(const Plan& plan) {
+  uint64_t sum = 14695981039346656037U;
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  };
+  for (const auto& [tensor, layout] : plan.layouts) {
+    add(fmt::format("{} {} {} {};", tensor->name, name_of(tensor->dtype), fmt::join(tensor->shape, "x"),
+                    layout.to_string()));
+  }
+  for (const int segment : plan.segments) add(fmt::format("{};", segment));
+  for (const Step& step : plan.steps) {
+    add(fmt::format("{} {} {} {}", static_cast<int>(step.kind), static_cast<int>(step.collective), step.tensor,
+                    step.bytes));
+    for (const NodeRange& range : step.ranges) add(fmt::format(" {}-{}", range.begin, range.end));
+  }
+  return sum;
 }
 
 PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena) {

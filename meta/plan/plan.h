@@ -80,6 +80,10 @@ std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const
                                          std::span<Device* const> devices,
                                          BufferType& (Device::*weights_type)() = &Device::buffer_type);
 
+/// Of what the ranks run together: plans that differ in a step, a collective, or the layout of a node have different
+/// digests, but for rare accidents. Addresses, memory and names of devices do not count.
+uint64_t digest(const Plan& plan);
+
 /// For people: layouts, steps, memory.
 std::string to_string(const Plan& plan);
 /// Parts of it.

@@ -199,6 +199,23 @@ void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte
   std::copy_n(tensor.data + offset, to.size(), to.data());
 }
 
+uint64_t GgufFile::header_digest() const {
+  uint64_t sum = 14695981039346656037U;
+  const auto add = [&](const void* data, size_t size) {
+    const auto* bytes = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < size; ++i) sum = (sum ^ bytes[i]) * 1099511628211U;
+  };
+  const size_t first = tensors_.empty() ? image_.size() : tensors_.front().offset;
+  add(image_.data(), std::min(first, image_.size()));
+  for (const GgufTensor& tensor : tensors_) {
+    add(tensor.name.data(), tensor.name.size());
+    add(&tensor.dtype, sizeof(tensor.dtype));
+    add(tensor.shape.data(), sizeof(tensor.shape));
+    add(&tensor.offset, sizeof(tensor.offset));
+  }
+  return sum;
+}
+
 std::span<const std::byte> GgufFile::tensor_span() const {
   size_t begin = image_.size(), end = 0;
   for (const GgufTensor& tensor : tensors_) {

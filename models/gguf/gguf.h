@@ -93,6 +93,8 @@ class GgufFile {
   /// Bytes of all files, and of all tensors together (padding not counted).
   size_t file_bytes() const { return file_bytes_; }
   size_t tensor_bytes() const { return tensor_bytes_; }
+  /// Of all metadata, and of the names, types, shapes and places of the tensors.
+  uint64_t header_digest() const;
 
   // Metadata. T is one of uint8_t ... int64_t, float, double, bool, std::string, and must be exactly the type stored.
   /// In file order.

@@ -85,6 +85,11 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
     }
   }
   require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
+  const bool uses_host = options.device_layers >= 0 || options.cache_on_host || !options.overrides.empty();
+  require<InvalidArgument>(
+      options.processes == nullptr || !uses_host,
+      "over several processes nothing stays on the host beside the devices: no layers, no cache and "
+      "no tensors; name CPU devices among the others, or use one process");
   place_layers(model, groups, options);
   override_tensors(model, groups, options.overrides);
 }
@@ -132,14 +137,16 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
 void Placement::add_device(const Model& model, const std::vector<Device*>& group, std::span<const double> shares,
                            const PlacementOptions& options) {
   groups_.push_back(group);
-  if (group.size() == 1) {
+  // A single device of one of several processes is a meta device, which knows in which processes it is.
+  if (group.size() == 1 && options.processes == nullptr) {
     devices_.push_back(group.front());
     params_.push_back(member_params(*group.front(), options.threads));
     policies_.push_back(nullptr);
     return;
   }
   meta::MetaOptions meta_options{.machine = options.machine,
-                                 .comm = collectives::implementation_or_default(options.comm)};
+                                 .comm = collectives::implementation_or_default(options.comm),
+                                 .processes = options.processes};
   for (const Device* member : group) meta_options.member_params.push_back(member_params(*member, options.threads));
   if (options.offload_batch > 0) {
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };

@@ -53,6 +53,8 @@ struct PlacementOptions {
   std::shared_ptr<const machine::MachineModel> machine = {};
   /// Collectives of meta devices by which implementation (meta::MetaOptions::comm); empty: its default.
   std::string comm = {};
+  /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
+  ProcessGroup* processes = nullptr;
 };
 
 class Placement {

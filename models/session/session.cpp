@@ -120,6 +120,7 @@ sched::SchedulerOptions scheduler_options(const Placement& placement, const Sess
 
 Session::~Session() {
   try {
+    if (orders_ != nullptr) orders_->tell(Order::Kind::kEnd);
     scheduler_->synchronize();
   } catch (const Error&) {
     // There is no caller left to tell; the work has ended, which is what matters here.
@@ -217,6 +218,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   int64_t last = (count - 1) % size_.batch + 1;
   require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
                            last);
+  if (orders_ != nullptr) orders_->tell(Order::Kind::kEvaluate, outputs, std::as_bytes(tokens));
   const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
   // Only the last batch has more room than tokens.
   const Batch& end = batches.back();
@@ -258,6 +260,7 @@ std::span<const float> Session::logits() {
   require<InvalidArgument>(candidates_per_output_ == 0,
                            "the devices select {} candidates and give no logits; make the session without",
                            candidates_per_output_);
+  if (orders_ != nullptr) orders_->tell(Order::Kind::kLogits);
   const Tensor& logits = *latest_->graph.logits;
   const auto count = static_cast<size_t>(outputs_ * model_.hparams.vocab);
   auto* const values = reinterpret_cast<float*>(result_memory(count * sizeof(float)));
@@ -269,6 +272,7 @@ std::span<const float> Session::logits() {
 std::span<const TokenLogit> Session::candidates() {
   require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate something first");
   require<InvalidArgument>(candidates_per_output_ > 0, "the devices give logits; make the session with candidates");
+  if (orders_ != nullptr) orders_->tell(Order::Kind::kCandidates);
   const auto count = static_cast<size_t>(outputs_ * candidates_per_output_);
   std::byte* const memory = result_memory(count * (sizeof(int32_t) + sizeof(float)));
   auto* const ids = reinterpret_cast<int32_t*>(memory);
@@ -293,6 +297,7 @@ void Session::rewind(int64_t position) {
       "cannot go back to token {} of {}: layers with a window of {} keep tokens from {} on; go back "
       "to 0 and evaluate again",
       position, position_, longest_window_, oldest_);
+  if (orders_ != nullptr) orders_->tell(Order::Kind::kRewind, position);
   position_ = position;
   if (position == 0) oldest_ = 0;
 }

@@ -30,6 +30,7 @@
 #include "devices/device.h"
 #include "models/arch/model.h"
 #include "models/place/placement.h"
+#include "models/session/orders.h"
 #include "models/session/sampler.h"
 #include "sched/scheduler.h"
 
@@ -115,6 +116,12 @@ class Session {
   /// false if so. One batch can be taken back at any time, and everything.
   bool can_rewind(int64_t position) const;
 
+  /// From now on the sessions of the other processes are told what this one, of process 0, is asked to do. They
+  /// follow() meanwhile (orders.h). Collective.
+  void lead(ProcessGroup& group) { orders_ = std::make_unique<Orders>(group); }
+  /// nullptr: it leads no others.
+  Orders* orders() { return orders_.get(); }
+
   sched::Scheduler& scheduler() { return *scheduler_; }
   const sched::Scheduler& scheduler() const { return *scheduler_; }
   const Model& model() const { return model_; }
@@ -166,7 +173,8 @@ class Session {
   int64_t ring_rows_ = 0, longest_window_ = 0;         // of caches that are rings; the fewest rows; 0: there are none
   int64_t oldest_ = 0;                                 // they hold positions from this one on
   std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
-  std::unique_ptr<Buffer> results_;                    // what the devices copy to the host, latest
+  std::unique_ptr<Orders> orders_;
+  std::unique_ptr<Buffer> results_;  // what the devices copy to the host, latest
   std::vector<TokenLogit> candidates_;
 };
 

@@ -185,6 +185,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
 }  // namespace
 
 std::vector<std::byte> save_state(Session& session) {
+  if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kSave);
   session.scheduler().synchronize();
   const int64_t count = session.position();
   std::vector<std::byte> state(sizeof(Header) + bytes_of(session, count));
@@ -198,6 +199,8 @@ std::vector<std::byte> save_state(Session& session) {
 }
 
 void restore_state(Session& session, std::span<const std::byte> state) {
+  // Checking a state reads weights, in all processes.
+  if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kRestore, 0, state);
   const Header header = checked_header(session, state);
   session.scheduler().synchronize();
   session.set_position(0);  // should a device fail on the way

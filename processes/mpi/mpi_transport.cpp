@@ -27,8 +27,9 @@ class MpiTransport final : public Transport {
     int provided = 0;
     require_success(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "start");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    require<CommError>(provided >= MPI_THREAD_MULTIPLE,
-                       "this MPI does not let several threads use it; use one with MPI_THREAD_MULTIPLE, such as Open MPI");
+    require<CommError>(
+        provided >= MPI_THREAD_MULTIPLE,
+        "this MPI does not let several threads use it; use one with MPI_THREAD_MULTIPLE, such as Open MPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &own_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }
@@ -49,11 +50,11 @@ class MpiTransport final : public Transport {
     auto request = std::make_unique<MPI_Request>();
     const int size = static_cast<int>(message.size);
     if (message.sends) {
-      require_success(
-          MPI_Isend(message.data, size, MPI_BYTE, message.peer, message.tag, MPI_COMM_WORLD, request.get()), "send");
+      require_success(MPI_Isend(message.data, size, MPI_BYTE, message.peer, message.tag, MPI_COMM_WORLD, request.get()),
+                      "send");
     } else {
-      require_success(
-          MPI_Irecv(message.data, size, MPI_BYTE, message.peer, message.tag, MPI_COMM_WORLD, request.get()), "receive");
+      require_success(MPI_Irecv(message.data, size, MPI_BYTE, message.peer, message.tag, MPI_COMM_WORLD, request.get()),
+                      "receive");
     }
     return request.release();
   }
@@ -83,7 +84,8 @@ class MpiTransport final : public Transport {
 }  // namespace shoal
 
 extern "C" __attribute__((visibility("default"))) const shoal::TransportPlugin* shoal_transport() {
-  static const shoal::TransportPlugin plugin{
-      shoal::transport_sizes(), []() -> std::unique_ptr<shoal::Transport> { return std::make_unique<shoal::MpiTransport>(); }};
+  static const shoal::TransportPlugin plugin{shoal::transport_sizes(), []() -> std::unique_ptr<shoal::Transport> {
+                                               return std::make_unique<shoal::MpiTransport>();
+                                             }};
   return &plugin;
 }

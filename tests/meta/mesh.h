@@ -29,9 +29,9 @@ inline meta::SplitStateCallback callback_for(Layouts layouts) {
   };
 }
 
-class Mesh {
+class CpuMesh {
  public:
-  explicit Mesh(int ranks, Layouts layouts = {}, meta::MetaOptions options = {})
+  explicit CpuMesh(int ranks, Layouts layouts = {}, meta::MetaOptions options = {})
       : configuration_("devices=" + std::to_string(ranks + 1) + ",threads=1,memory=256M") {
     for (int i = 0; i < ranks; ++i) members.push_back(&Registry::instance().device("CPU" + std::to_string(i)));
     device = meta::MetaDevice::create(members, callback_for(std::move(layouts)), std::move(options));

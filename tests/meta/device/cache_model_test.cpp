@@ -343,7 +343,7 @@ class CacheModel {
   int ranks_;
   TensorContext context_, beside_context_;
   std::vector<One> ones_;
-  test::Mesh mesh_;
+  test::CpuMesh mesh_;
   std::unique_ptr<Buffer> memory_, beside_memory_;
   std::deque<Bytes> written_;
   std::deque<std::vector<int32_t>> ids_;

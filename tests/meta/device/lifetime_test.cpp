@@ -50,7 +50,7 @@ struct Lifetime : testing::Test {
     backend->synchronize();
     return test::read_floats(*model.graph.find("z"));
   }
-  test::Mesh mesh{2, layouts()};
+  test::CpuMesh mesh{2, layouts()};
   test::Loaded model{kMlp, *mesh.device};
   std::unique_ptr<Backend> backend = mesh.device->init();
   std::unique_ptr<GraphPlan> plan_;

@@ -53,7 +53,7 @@ struct MetaBackendTest : testing::Test {
   }
 
   const std::string text = test::llama_graph(2);
-  test::Mesh mesh{2, test::llama_layouts({3, 1}), options(20s)};
+  test::CpuMesh mesh{2, test::llama_layouts({3, 1}), options(20s)};
   Loaded loaded{text, *mesh.device};
   const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
   std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
@@ -236,7 +236,7 @@ TEST_F(MetaBackendTest, AGraphHasOnePlanAtATime) {
 }
 
 TEST(MetaBackendPartial, IsWrittenAndReadInStreamOrder) {
-  const test::Mesh mesh(3, {{"w", Layout::partial()}});
+  const test::CpuMesh mesh(3, {{"w", Layout::partial()}});
   TensorContext context;
   Tensor* w = context.add("w", DType::kF32, {9000, 1, 1, 1});
   const auto memory = allocate_tensors({&w, 1}, mesh.device->buffer_type(), Usage::kWeights);
@@ -281,7 +281,7 @@ struct Faulty {
   }
   int made_ = 0;
   FaultyCommunicator* used = nullptr;  ///< made last
-  test::Mesh mesh;
+  test::CpuMesh mesh;
   test::Loaded loaded;
 };
 
@@ -324,8 +324,8 @@ TEST(MetaBackendCommunicator, AResultThatIsWrongOnOneRankIsSeen) {
 }
 
 TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
-  const test::Mesh mesh(2, test::llama_layouts({3, 1}),
-                        {.member_params = {}, .comm_timeout = 1500ms});  // enough for the good runs
+  const test::CpuMesh mesh(2, test::llama_layouts({3, 1}),
+                           {.member_params = {}, .comm_timeout = 1500ms});  // enough for the good runs
   test::Loaded loaded(test::llama_graph(1), *mesh.device);
   const auto backend = mesh.device->init("threads=1");
   const auto plan = backend->create_plan(loaded.graph);
@@ -356,7 +356,7 @@ struct MetaBackendLateEnd : testing::Test {
   }
   std::vector<float> logits() const { return test::read_floats(*loaded.graph.find("logits")); }
 
-  const test::Mesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 2s}};
+  const test::CpuMesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 2s}};
   test::Loaded loaded{test::llama_graph(1), *mesh.device};
   const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
   const std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);

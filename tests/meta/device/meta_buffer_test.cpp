@@ -27,7 +27,7 @@ struct Copies : testing::Test {
     sharded_memory = allocate_tensors({&sharded, 1}, mesh.device->buffer_type(), Usage::kWeights);
     plain_memory = allocate_tensors({&plain, 1}, mesh.other().buffer_type(), Usage::kWeights);
   }
-  test::Mesh mesh{2, {{"sharded", split(1, 2, "2:{0} 3:{1} 1:{0}")}}};
+  test::CpuMesh mesh{2, {{"sharded", split(1, 2, "2:{0} 3:{1} 1:{0}")}}};
   TensorContext context;
   Tensor *sharded, *plain;
   std::unique_ptr<Buffer> sharded_memory, plain_memory;

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 TEST(MetaDevice, IsADevice) {
-  const test::Mesh mesh(2);
+  const test::CpuMesh mesh(2);
   Device& device = *mesh.device;
   EXPECT_EQ(device.name(), "META(CPU0,CPU1)");
   EXPECT_EQ(device.description(), "2 devices as one");
@@ -50,7 +50,7 @@ TEST(MetaDevice, IsADevice) {
 }
 
 TEST(MetaDevice, SumsTheMemoryOfItsMembers) {
-  const test::Mesh mesh(3);
+  const test::CpuMesh mesh(3);
   EXPECT_EQ(mesh.device->memory().free, 3 * mesh.members[0]->memory().free);
   EXPECT_EQ(mesh.device->memory().total, 3 * mesh.members[0]->memory().total);
   TensorContext context;
@@ -62,7 +62,7 @@ TEST(MetaDevice, SumsTheMemoryOfItsMembers) {
 }
 
 TEST(MetaDevice, RunsWhatAllMembersRun) {
-  const test::Mesh mesh(2);
+  const test::CpuMesh mesh(2);
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
   EXPECT_TRUE(mesh.device->supports_op(*scale(graph, x, {2, 0})));
@@ -71,7 +71,7 @@ TEST(MetaDevice, RunsWhatAllMembersRun) {
 }
 
 TEST(MetaDevice, WithoutEventsWhereAMemberHasNone) {
-  const test::Mesh mesh(1);
+  const test::CpuMesh mesh(1);
   const auto meta =
       MetaDevice::create({mesh.members[0], &Registry::instance().device("NULL0")}, test::callback_for({}));
   EXPECT_EQ(meta->new_event(), nullptr);
@@ -79,7 +79,7 @@ TEST(MetaDevice, WithoutEventsWhereAMemberHasNone) {
 }
 
 TEST(MetaDevice, CreateChecksItsArguments) {
-  const test::Mesh mesh(2);
+  const test::CpuMesh mesh(2);
   const auto message = [](const char* text) { return ThrowsMessage<InvalidArgument>(HasSubstr(text)); };
   const auto callback = test::callback_for({});
   Device* device = mesh.members[0];
@@ -95,7 +95,7 @@ TEST(MetaDevice, CreateChecksItsArguments) {
 }
 
 TEST(MetaDevice, IsNoMemberOfAnother) {
-  const test::Mesh mesh(3);
+  const test::CpuMesh mesh(3);
   const auto callback = test::callback_for({});
   const auto pair = MetaDevice::create({mesh.members[0], mesh.members[1]}, callback);
   const auto refused =
@@ -111,7 +111,7 @@ TEST(MetaDevice, IsNoMemberOfAnother) {
 
 /// Found by name, as one that a program has registered.
 TEST(MetaDevice, IsNoMemberOfAnotherByName) {
-  const test::Mesh mesh(2);
+  const test::CpuMesh mesh(2);
   struct Named final : Device {
     std::string name() const override { return "PAIR"; }
     std::string description() const override { return "a meta device of another kind"; }
@@ -132,7 +132,7 @@ TEST(MetaDevice, IsNoMemberOfAnotherByName) {
 
 /// The callback's first word on a tensor holds as long as the tensor is placed.
 TEST(MetaDevice, RemembersWhatTheCallbackSaid) {
-  const test::Mesh mesh(2);
+  const test::CpuMesh mesh(2);
   int asked = 0;
   const auto device = MetaDevice::create(mesh.members, [&](const Tensor&) {
     return asked++ % 2 == 0 ? SplitState::split(1, Partition::even(2, 8)) : SplitState::mirrored();
@@ -149,7 +149,7 @@ TEST(MetaDevice, RemembersWhatTheCallbackSaid) {
 }
 
 TEST(MetaDevice, AddendsOfAPartialWeightAreSetOneByOne) {
-  const test::Mesh mesh(3, {{"bias", Layout::partial()}});
+  const test::CpuMesh mesh(3, {{"bias", Layout::partial()}});
   TensorContext context;
   Tensor* bias = context.add("bias", DType::kF32, {4, 1, 1, 1});
   const auto memory = allocate_tensors(context.tensors(), mesh.device->buffer_type(), Usage::kWeights);
@@ -163,7 +163,7 @@ TEST(MetaDevice, AddendsOfAPartialWeightAreSetOneByOne) {
 
 struct MetaFamily : testing::Test {
   MetaFamily() { family(); }
-  test::Mesh mesh{2};
+  test::CpuMesh mesh{2};
 };
 
 TEST_F(MetaFamily, MakesDevicesFromText) {
@@ -217,7 +217,7 @@ struct MetaEvents : testing::Test {
   }
   void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
-  test::Mesh mesh{2, {{"w", Layout::split(1, Partition::parse(2, "2:{1}"))}}};
+  test::CpuMesh mesh{2, {{"w", Layout::split(1, Partition::parse(2, "2:{1}"))}}};
   TensorContext context;
   Tensor *w, *p;
   std::unique_ptr<Buffer> memory, other_memory;
@@ -298,7 +298,7 @@ TEST_F(MetaEvents, TheHostWaitsForAllMembers) {
 /// block.
 TEST(CacheState, IsSavedAndRestoredByRows) {
   const auto layout = Layout::split(2, Partition::parse(2, "1:{1} 1:{0} 1:{1}"));
-  const test::Mesh mesh(2, {{"k", layout}});
+  const test::CpuMesh mesh(2, {{"k", layout}});
   TensorContext context, plain;
   Tensor* k = context.add("k", DType::kF16, {4, 6, 3, 1}, Role::kCache);
   Tensor* one = plain.add("k", DType::kF16, {4, 6, 3, 1}, Role::kCache);

@@ -57,7 +57,7 @@ struct MetaPlanTest : testing::Test {
     return test::read_floats(*graph.find("logits"));
   }
 
-  test::Mesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 20s}};
+  test::CpuMesh mesh{2, test::llama_layouts({3, 1}), {.member_params = {}, .comm_timeout = 20s}};
   TensorContext context;
   std::unique_ptr<Buffer> memory;
   const std::unique_ptr<Backend> backend = mesh.device->init("threads=1");
@@ -181,7 +181,7 @@ struct MetaCopies : testing::TestWithParam<const char*> {
     y_memory = allocate_tensors({&y, 1}, second->buffer_type(), Usage::kWeights);
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   }
-  test::Mesh mesh{3};
+  test::CpuMesh mesh{3};
   std::unique_ptr<MetaDevice> first, second;
   TensorContext context;
   Tensor *x, *y;

@@ -7,12 +7,12 @@
 namespace shoal::meta {
 namespace {
 
+using test::CpuMesh;
 using test::Loaded;
-using test::Mesh;
 
 /// Results of the last node, with weights in memory of both types; ranges of the graph are planned one by one, as cut.
 void expect_same(int ranks, const std::string& text, const test::Layouts& layouts, std::vector<int> cuts = {}) {
-  Mesh mesh(ranks, layouts);
+  CpuMesh mesh(ranks, layouts);
   ASSERT_NE(&mesh.device->weights_type(), &mesh.device->buffer_type());
   std::vector<std::vector<float>> results;
   for (BufferType* type : {&mesh.device->buffer_type(), &mesh.device->weights_type()}) {

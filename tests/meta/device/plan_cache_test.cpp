@@ -16,7 +16,7 @@ struct PlanCacheTest : testing::TestWithParam<bool> {
   Device& device() { return GetParam() ? *mesh.device : mesh.other(); }
   std::unique_ptr<Backend> init() { return device().init(GetParam() ? "" : "threads=1"); }
 
-  test::Mesh mesh{2, test::llama_layouts({3, 1})};
+  test::CpuMesh mesh{2, test::llama_layouts({3, 1})};
 };
 
 /// y = factor * x on 4 elements.
@@ -195,7 +195,7 @@ class TwoContexts {
 };
 
 TEST(PlanCache, TwoContextsShareWeightsAndPlanEachGraphOnce) {
-  const test::Mesh mesh(2, test::llama_layouts({3, 1}));
+  const test::CpuMesh mesh(2, test::llama_layouts({3, 1}));
   TwoContexts sharded(*mesh.device), whole(mesh.other());
   for (uint64_t seed = 1; seed < 8; ++seed) {
     const auto got = sharded.round(seed), expected = whole.round(seed);

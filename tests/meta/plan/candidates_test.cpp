@@ -133,7 +133,7 @@ TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
         dtype, length, b, c, k, length, b, c);
     const Partition row = any_partition(random, ranks, length);
     SCOPED_TRACE(text + row.to_string());
-    const test::Mesh mesh(ranks, {{"x", Layout::split(0, row)}});
+    const test::CpuMesh mesh(ranks, {{"x", Layout::split(0, row)}});
     test::Loaded loaded(text, *mesh.device);
     const test::Values values = random_values(random, length * b * c);
     test::write_values(*loaded.weights.tensors()[0], values);

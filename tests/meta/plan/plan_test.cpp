@@ -345,7 +345,7 @@ TEST(PlanMemory, IsWhatTheDevicesGive) {
   for (uint64_t seed = 1000; seed < 1150; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     SCOPED_TRACE(seed);
-    const test::Mesh mesh(one.ranks, one.layouts);
+    const test::CpuMesh mesh(one.ranks, one.layouts);
     const auto backend = mesh.device->init();
     TensorContext weights;
     Graph graph("random");
@@ -380,8 +380,8 @@ TEST(PlanMemory, IsWhatTheDevicesGive) {
 }
 
 TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
-  const test::Mesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "24:{0} 8:{1}"))},
-                            {"k", Layout::split(0, Partition::parse(2, "16:{0} 48:{1}"))}});
+  const test::CpuMesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "24:{0} 8:{1}"))},
+                               {"k", Layout::split(0, Partition::parse(2, "16:{0} 48:{1}"))}});
   test::Loaded model(
       "weight %w f32 [64, 32]\nweight %n f32 [3]\ncache %k f32 [64, 6]\ninput %x f32 [64, 2]\ninput %i i32 [2]\n"
       "%y = mul_mat(%w, %x)\n%m = scale(%n)\n%s = set_rows(%k, %x, %i)\noutput %y\noutput %m\n",
@@ -402,7 +402,7 @@ TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
 /// A reshape that cannot keep the cut of a weight: the text says that every run gathers it.
 TEST(Plan, CollectivesOfWeightsAloneAreNamed) {
   const auto plan_with = [](const Layout& layout) {
-    const test::Mesh mesh(2, {{"w", layout}});
+    const test::CpuMesh mesh(2, {{"w", layout}});
     test::Loaded model(
         "weight %w f32 [6, 4]\nweight %v f32 [3, 8]\ninput %x f32 [8, 2]\n%r = reshape(%w) {shape=[8,3,1,1]}\n"
         "%y = mul_mat(%r, %x)\n%z = mul_mat(%v, %y)\noutput %z\n",
@@ -428,7 +428,7 @@ TEST(Plan, CollectivesOfWeightsAloneAreNamed) {
 }
 
 TEST(PlanMemory, WeightsAndCachesTogetherAreTheSameBytes) {
-  const test::Mesh mesh(3, test::llama_layouts({2, 1, 1}));
+  const test::CpuMesh mesh(3, test::llama_layouts({2, 1, 1}));
   test::Loaded loaded(test::llama_graph(2), *mesh.device);
   const auto planned = persistent_memory(loaded.weights.tensors(), mesh.device->shards(), mesh.members);
   const auto allocated = allocated_per_rank(*loaded.memory);

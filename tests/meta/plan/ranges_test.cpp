@@ -29,7 +29,7 @@ std::vector<std::unique_ptr<GraphPlan>> plan_ranges(Backend& backend, Graph& gra
 /// The outputs of all ranges equal those of the whole graph on one device, wherever it is cut.
 void check_all_cuts(const std::string& text, const test::Layouts& layouts) {
   for (int ranks : {1, 2}) {
-    test::Mesh mesh(ranks, ranks == 1 ? test::Layouts{} : layouts);
+    test::CpuMesh mesh(ranks, ranks == 1 ? test::Layouts{} : layouts);
     const auto expected = test::on_one(text, mesh.other());
     const auto backend = mesh.device->init("threads=1");
     Graph shape;
@@ -106,7 +106,7 @@ output %n
 )";
   const test::Layouts layouts{{"w", even(0, 8)}, {"k", Layout::partial()}};
   check_all_cuts(text, layouts);
-  test::Mesh mesh(2, layouts);
+  test::CpuMesh mesh(2, layouts);
   test::Loaded loaded(text, *mesh.device);
   const auto plan = mesh.device->init("threads=1")->create_plan(loaded.graph);
   EXPECT_TRUE(plan_of(*plan).layout(*loaded.graph.find("s")).is_partial());
@@ -126,7 +126,7 @@ weight %w f32 [64, 64]
 %g = add(%f, %e)
 output %g
 )";
-  test::Mesh mesh(2, {{"w", even(1, 64)}});
+  test::CpuMesh mesh(2, {{"w", even(1, 64)}});
   const auto backend = mesh.device->init("threads=1");
   test::Loaded loaded(text, *mesh.device);
   Tensor* late = loaded.graph.find("e");

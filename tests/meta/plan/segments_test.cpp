@@ -136,7 +136,7 @@ class Pieces {
 
   test::RandomCase one_;
   std::mt19937_64 rng_;
-  test::Mesh mesh_;
+  test::CpuMesh mesh_;
 };
 
 TEST(Segments, ShowWhatOneDeviceComputes) {
@@ -151,7 +151,7 @@ TEST(Segments, ShowWhatOneDeviceComputes) {
 
 /// The decoder in all ways to cut it once or twice.
 TEST(Segments, OfALlamaLayer) {
-  const test::Mesh mesh(2, test::llama_layouts({3, 1}));
+  const test::CpuMesh mesh(2, test::llama_layouts({3, 1}));
   const auto backend = mesh.device->init("threads=1");
   std::vector<float> expected;
   const int count = 31;
@@ -173,8 +173,8 @@ TEST(Segments, OfALlamaLayer) {
 }
 
 TEST(Segments, AreShownInThePlan) {
-  const test::Mesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "3:{0} 1:{1}"))},
-                            {"v", Layout::split(0, Partition::parse(2, "3:{0} 1:{1}"))}});
+  const test::CpuMesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "3:{0} 1:{1}"))},
+                               {"v", Layout::split(0, Partition::parse(2, "3:{0} 1:{1}"))}});
   test::Loaded loaded(R"(
 input %x f32 [8]
 weight %w f32 [8, 4]
@@ -206,7 +206,7 @@ output %d
 
 /// Each segment shows one value, and takes one copy: their memory is used again and again.
 TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
-  const test::Mesh mesh(2);
+  const test::CpuMesh mesh(2);
   std::string text, nodes;
   constexpr int kSteps = 16;
   for (int i = 0; i < kSteps; ++i) {
@@ -225,7 +225,7 @@ TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
 
 /// The second rank has no node in the first segment, so that both segments begin there with the same node.
 TEST(Segments, ALateInputBeforeASegmentWithoutNodes) {
-  const test::Mesh mesh(2, {{"w", Layout::partial()}});
+  const test::CpuMesh mesh(2, {{"w", Layout::partial()}});
   test::Loaded loaded(R"(
 input %x f32 [8]
 weight %w f32 [8]
@@ -243,7 +243,7 @@ output %y
 
 /// The value of an addition to a partial sum is, on all ranks but one, the sum itself, which is older.
 TEST(Segments, AShownSumOutlivesItsAddend) {
-  const test::Mesh mesh(2, {{"w", Layout::split(0, Partition::parse(2, "3:{0} 5:{1}"))}});
+  const test::CpuMesh mesh(2, {{"w", Layout::split(0, Partition::parse(2, "3:{0} 5:{1}"))}});
   // More values in the second segment than fit beside the addend in what the first one leaves behind.
   std::string text = R"(
 input %x f32 [8]
@@ -300,7 +300,7 @@ struct StreamedWeights : testing::Test {
   }
   static Layout split(int axis, std::string_view runs) { return Layout::split(axis, Partition::parse(2, runs)); }
 
-  test::Mesh mesh{2, {{"w", split(1, "8:{0} 4:{1}")}, {"experts", split(1, "2:{0} 4:{1}")}}};
+  test::CpuMesh mesh{2, {{"w", split(1, "8:{0} 4:{1}")}, {"experts", split(1, "2:{0} 4:{1}")}}};
   TensorContext context;
   Graph graph{"streamed"};
   Tensor *weight, *experts, *x, *wx, *ids, *copied_experts, *y, *z;
