@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/processes.h"
 
 namespace shoal::tools {
 namespace {
@@ -36,7 +37,7 @@ void let_stop(models::Session& session, const models::Placement& placement, cons
   const auto members = placement.members();
   const bool cpus =
       std::all_of(members.begin(), members.end(), [](Device* one) { return one->type() == DeviceType::kCpu; });
-  if (!stop || !cpus) return;
+  if (!stop || !cpus || processes() != nullptr) return;  // of several processes all are told at the same time
   for (int i = 0; i < session.scheduler().backends(); ++i) session.scheduler().backend(i).set_abort_callback(stop);
 }
 

@@ -120,11 +120,28 @@ models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode us
   return profiles.empty() ? usual : profiles.front().mode;
 }
 
+namespace {
+
+/// 1 for "1:CPU0,CPU1"; -1: it is of no process.
+int process_of_part(const std::string& part) {
+  const size_t digits = part.find_first_not_of("0123456789");
+  return digits != 0 && digits != std::string::npos && part[digits] == ':' ? std::stoi(part) : -1;
+}
+
+}  // namespace
+
 void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all) {
-  lists.devices = split_lists(lists.devices);
-  for (std::string& list : lists.devices) {
-    if (names_all(list)) list = all();
+  std::vector<std::string> found;
+  for (const std::string& part : split_lists(lists.devices)) {
+    // Of several processes a list may have a part for each.
+    if (process_of_part(part) > 0 && !found.empty() && process_of_part(found.back()) >= 0) {
+      found.back() += ";" + part;
+    } else {
+      found.push_back(names_all(part) ? all() : part);
+    }
   }
+  for (std::string& list : found) list = of_all_processes(list, all);
+  lists.devices = std::move(found);
 }
 
 void take_devices_of_profiles(BenchLists& lists) {

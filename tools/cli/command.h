@@ -13,10 +13,18 @@ namespace shoal::tools {
 /// Does the work of a parsed command; returns the exit code.
 using CommandBody = std::function<int()>;
 
+/// Where a command runs when the program is one of several processes.
+enum class Spread : uint8_t {
+  kEverywhere,  ///< all processes work together
+  kLeader,      ///< it needs no devices: process 0 alone
+  kNowhere,     ///< it is for one process
+};
+
 struct Command {
   const char* name;
   const char* help;
   CommandBody (*define)(CLI::App& app);
+  Spread spread = Spread::kLeader;
 };
 
 /// Flags that make no sense together. While a command line is parsed any InvalidArgument is one; a body throws this.

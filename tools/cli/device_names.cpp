@@ -1,10 +1,12 @@
 #include "tools/cli/device_names.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -12,7 +14,9 @@
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
+#include "processes/remote_device.h"
 #include "tools/cli/options.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/text.h"
 
@@ -155,7 +159,102 @@ std::string lack_of_devices(const BackendReg& family) {
   return "no NVIDIA driver is installed";
 }
 
+std::string of_every_process(const std::string& own) {
+  if (processes() == nullptr) return own;
+  const std::vector<std::string> lists = processes()->gather(own, "devices");
+  std::string all;
+  for (size_t process = 0; process < lists.size(); ++process) {
+    all += fmt::format("{}{}:{}", process == 0 ? "" : ";", process, lists[process]);
+  }
+  return all;
+}
+
+namespace {
+
+/// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; of process 0 as it is.
+std::string in_process(int process, const std::string& names) {
+  if (process == 0 || names.empty()) return names;
+  const std::string prefix = fmt::format("{}:", process);
+  std::string text = prefix;
+  for (const char c : names) {
+    text += c;
+    if (c == ',' || c == '+') text += prefix;
+  }
+  return text;
+}
+
+/// "@0+@1", with the lists of all processes: their devices as one group.
+std::string of_computers(const std::string& asked, const std::vector<std::string>& lists) {
+  std::string group;
+  for (const std::string& name : split_device_names(asked)) {
+    require<InvalidArgument>(name.starts_with("@"), "'{}' is no computer; name them @0, @1 and so on", name);
+    const int nodes = processes()->nodes();
+    const auto node = static_cast<int>(parse_integer("--devices", name.substr(1), 0, nodes - 1));
+    for (const int process : processes()->processes_of(node)) {
+      std::string names = in_process(process, lists[static_cast<size_t>(process)]);
+      std::replace(names.begin(), names.end(), ',', '+');
+      group += (group.empty() ? "" : "+") + names;
+    }
+  }
+  return group;
+}
+
+}  // namespace
+
+std::string of_all_processes(const std::string& list, const std::function<std::string()>& own_devices) {
+  ProcessGroup* const group = processes();
+  if (group == nullptr) return list;
+  std::vector<std::string> parts;
+  if (list.starts_with("@")) {
+    const std::vector<std::string> lists = group->gather(own_devices(), "devices");
+    for (const std::string& asked : split_list(list)) parts.push_back(of_computers(asked, lists));
+  } else if (list.find(':') == std::string::npos) {
+    for (int process = 0; process < group->size(); ++process) parts.push_back(in_process(process, list));
+  } else {
+    std::string rest = list;
+    for (int last = -1; !rest.empty();) {
+      const std::string part = rest.substr(0, rest.find(';'));
+      const size_t colon = part.find(':');
+      require<InvalidArgument>(colon != std::string::npos, "'{}' is of no process; write 0:CPU0,CPU1;1:CPU0", part);
+      const auto process = static_cast<int>(parse_integer("--devices", part.substr(0, colon), 0, group->size() - 1));
+      require<InvalidArgument>(process > last, "process {} comes behind {} in '{}'; name them in order", process, last,
+                               list);
+      parts.push_back(in_process(last = process, part.substr(colon + 1)));
+      rest.erase(0, part.size() + 1);
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+namespace {
+
+/// By the names that all processes use.
+std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std::string>& names) {
+  static std::map<std::string, Device*> known;
+  const bool is_new =
+      std::any_of(names.begin(), names.end(), [](const auto& name) { return !known.contains(upper(name)); });
+  if (is_new) {
+    std::vector<std::string> own;
+    for (const std::string& name : names) {
+      const size_t colon = name.find(':');
+      const int process = colon == std::string::npos ? 0 : std::stoi(name.substr(0, colon));
+      if (process == group.own()) own.push_back(colon == std::string::npos ? name : name.substr(colon + 1));
+    }
+    std::vector<Device*> found = find_known_devices(own);
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (found[i] == nullptr) fail_unknown(own[i], cpus_needed(own));
+    }
+    for (Device* device : gather_devices(group, found)) known.emplace(upper(common_name(*device, &group)), device);
+  }
+  std::vector<Device*> devices;
+  for (const std::string& name : names) devices.push_back(known.at(upper(name)));
+  return devices;
+}
+
+}  // namespace
+
 std::vector<Device*> find_devices(const std::vector<std::string>& names) {
+  if (ProcessGroup* group = processes()) return find_everywhere(*group, names);
   const std::vector<Device*> devices = find_known_devices(names);
   for (size_t i = 0; i < names.size(); ++i) {
     if (devices[i] == nullptr) fail_unknown(names[i], cpus_needed(names));

@@ -1,6 +1,7 @@
 // Devices by the names that users give them.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,8 +34,19 @@ std::string feature_of(const BackendReg& family, std::string_view name);
 /// Why a family has no devices, as far as it says so.
 std::string lack_of_devices(const BackendReg& family);
 
+/// The devices of all processes that a list stands for, by names that are the same everywhere. The list is for every
+/// process, or has a part for each, or names computers, whose processes use what `own_devices` gives them. As it is
+/// where there is one process. Collective where it names computers. Throws InvalidArgument.
+///   2 processes: "CPU0,CPU1" -> "CPU0,CPU1,1:CPU0,1:CPU1"    "0:CPU0,CPU1;1:CPU0" -> "CPU0,CPU1,1:CPU0"
+///                "@0,@1"     -> "CPU0,1:CPU0"
+std::string of_all_processes(const std::string& list, const std::function<std::string()>& own_devices);
+/// A list that each process has made for itself, as one with a part for each; as it is where there is one process.
+/// Collective.
+std::string of_every_process(const std::string& own);
+
 /// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
-/// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are.
+/// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are. Of
+/// several processes: collective; those of others are remote devices, the same whenever they are named.
 std::vector<Device*> find_devices(const std::vector<std::string>& names);
 /// The same with nullptr in place of a device that is not listed.
 std::vector<Device*> find_known_devices(const std::vector<std::string>& names);

@@ -11,6 +11,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/options.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/split_profile.h"
 
 namespace shoal::tools {
@@ -73,8 +74,9 @@ void LoadFlags::add_to(CLI::App& app) {
 }
 
 void DeviceFlags::take(const std::string& devices) {
-  names = split_device_names(devices);
-  group_sizes = device_group_sizes(devices);
+  const std::string all = of_all_processes(devices, [this] { return default_devices(plugins.load()); });
+  names = split_device_names(all);
+  group_sizes = device_group_sizes(all);
 }
 
 void DeviceFlags::add_to(CLI::App& app) {
@@ -153,7 +155,8 @@ models::PlacementOptions DeviceFlags::placement() const {
                                    .cache_on_host = cache_on_host,
                                    .overrides = overrides,
                                    .offload_batch = offload_batch,
-                                   .comm = comm};
+                                   .comm = comm,
+                                   .processes = processes()};
   if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
   return options;
 }
@@ -174,7 +177,8 @@ models::DeviceGroups DeviceFlags::grouped(std::span<Device* const> devices) cons
 
 void DeviceFlags::check() {
   if (names_all(list) && names.empty()) {
-    take(list = all_devices(plugins.load()));
+    list = all_devices(plugins.load());
+    take(of_every_process(list));
   }
   if (names_profile(ratio)) {
     profile = read_split_profile(ratio);
@@ -184,7 +188,7 @@ void DeviceFlags::check() {
     ratio = profile->ratio();
   }
   if (names.empty()) {
-    take(default_devices(plugins.load()));
+    take(of_every_process(default_devices(plugins.load())));
   }
   check_comm(comm, mode, devices_together(mode, group_sizes));
   if (ratio == kAutoRatio) return;

@@ -11,6 +11,8 @@
 namespace shoal::tools {
 namespace {
 
+bool is_quiet = false;
+
 [[noreturn]] void fail_output(int error) {
   if (error == EPIPE) throw OutputClosed();
   fail<OutputError>("cannot write to stdout: {}; {}", std::strerror(error),
@@ -26,13 +28,22 @@ size_t control_bytes(std::string_view text) {
 
 }  // namespace
 
+void be_quiet() {
+  is_quiet = true;
+}
+
 void write_out(std::string_view text) {
+  if (is_quiet) return;
   errno = 0;
   bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0) fail_output(errno);
 }
 
 void write_err(std::string_view text) noexcept {
+  if (!is_quiet) write_line(text);
+}
+
+void write_line(std::string_view text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }

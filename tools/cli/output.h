@@ -23,10 +23,14 @@ class OutputClosed : public OutputError {
   OutputClosed() : OutputError("stdout has no reader") {}
 };
 
+/// From now on this process writes no results and no messages, but for what write_line() is given.
+void be_quiet();
 /// Writes to stdout at once. Throws OutputError ("cannot write to stdout: No space left on device; ...").
 void write_out(std::string_view text);
 /// Writes to stderr if that is possible.
 void write_err(std::string_view text) noexcept;
+/// The same, quiet or not.
+void write_line(std::string_view text) noexcept;
 /// Throws OutputError when anything written to stdout did not get there.
 void finish_out();
 

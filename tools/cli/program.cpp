@@ -17,6 +17,7 @@
 #include "tools/cli/help.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/version.h"
@@ -25,18 +26,20 @@ namespace shoal::tools {
 namespace {
 
 constexpr std::array<Command, 12> kCommands{{
-    {"run", "Generate text", define_run},
-    {"chat", "Hold a conversation with a model", define_chat},
+    {"run", "Generate text", define_run, Spread::kEverywhere},
+    {"chat", "Hold a conversation with a model", define_chat, Spread::kEverywhere},
     {"tokenize", "Turn text into token ids", define_tokenize},
     {"detokenize", "Turn token ids into text", define_detokenize},
     {"info", "Show what a model file is, and on which devices it fits", define_info},
     {"devices", "List the devices of this machine", define_devices},
-    {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan},
-    {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare},
-    {"bench", "Measure how fast models process prompts and generate", define_bench},
-    {"probe", "Measure what the devices can do, for predictions", define_probe},
+    {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan,
+     Spread::kEverywhere},
+    {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare,
+     Spread::kNowhere},
+    {"bench", "Measure how fast models process prompts and generate", define_bench, Spread::kEverywhere},
+    {"probe", "Measure what the devices can do, for predictions", define_probe, Spread::kNowhere},
     {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
-    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm},
+    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kNowhere},
 }};
 
 const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
@@ -84,9 +87,10 @@ int run_command(const std::vector<std::string>& args) {
   app.set_help_flag("-h,--help", "Print this help");
   app.require_subcommand(1);
   CommandBody chosen;
+  Spread spread = Spread::kLeader;
   for (const Command& command : kCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.help);
-    sub->callback([body = command.define(*sub), &chosen] { chosen = body; });
+    sub->callback([body = command.define(*sub), at = command.spread, &chosen, &spread] { chosen = body, spread = at; });
   }
   std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
   try {
@@ -101,16 +105,19 @@ int run_command(const std::vector<std::string>& args) {
     throw UsageError(fmt::format("{}; see {}", error.what(), help));
   }
   warn_of_unknown_variables();
-  return chosen();
+  if (processes() != nullptr && spread == Spread::kNowhere) {
+    throw UsageError(fmt::format("shoal {} runs in one process; start it without mpirun or srun", args.front()));
+  }
+  return is_leader() || spread == Spread::kEverywhere ? chosen() : kSuccess;
 }
 
 }  // namespace
 
 int report(std::string_view message, int code) noexcept {
   try {
-    write_err(fmt::format("shoal: error: {}\n", escaped(message)));
+    write_line(fmt::format("shoal: error: {}\n", escaped(tell_failure(message))));
   } catch (const std::exception&) {
-    write_err("shoal: error: out of memory\n");
+    write_line("shoal: error: out of memory\n");
   }
   return code;
 }
@@ -149,8 +156,11 @@ int report_current(int code) noexcept {
   }
 }
 
-int run_program(const std::vector<std::string>& args) noexcept {
+namespace {
+
+int run_alone(const std::vector<std::string>& args) noexcept {
   try {
+    if (!is_leader()) be_quiet();
     const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
     int code = run_command(args);
     finish_out();
@@ -161,6 +171,16 @@ int run_program(const std::vector<std::string>& args) noexcept {
     return interrupt_code();
   } catch (const OutputClosed&) {
     return kOutputClosed;
+  } catch (...) {
+    return report_current(kFailed);
+  }
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& args) noexcept {
+  try {
+    return run_among_processes([&args] { return run_alone(args); });
   } catch (...) {
     return report_current(kFailed);
   }

@@ -8,13 +8,14 @@
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "models/session/loader.h"
+#include "processes/remote_device.h"
 
 namespace shoal::tools {
 
 int threads_needed(std::span<Device* const> devices, int threads) {
   int count = models::loading_threads(static_cast<int>(devices.size()));
   for (const Device* device : devices) {
-    if (device->type() != DeviceType::kCpu) continue;
+    if (device->type() != DeviceType::kCpu || is_remote(*device)) continue;
     count += threads > 0 ? threads : cpu::default_threads(*device);
   }
   return count;

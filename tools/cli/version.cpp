@@ -36,6 +36,10 @@ std::string cuda_text() {
   return "no, there is no plug-in libshoal-cuda.so beside the program or in SHOAL_PLUGIN_PATH";
 }
 
+std::string version_line() {
+  return fmt::format("shoal {} (commit {})", SHOAL_VERSION, build_commit());
+}
+
 std::string version_text() {
   const BackendReg* cpu = Registry::instance().find_family("CPU");
   const auto isa = [cpu](std::string_view name) { return cpu != nullptr ? feature_of(*cpu, name) : std::string(); };

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "devices/cpu/cpu_device.h"
+#include "processes/remote_device.h"
 #include "tools/bench/bench_report.h"
 #include "tools/bench/bench_sweep.h"
 #include "tools/cli/command.h"
@@ -14,6 +15,7 @@
 #include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/stuck_rank.h"
@@ -109,6 +111,7 @@ Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::
 /// Shares in place of "auto", for what most of the tests do.
 void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
   if (setup.ratio != kAutoRatio) return;
+  if (!is_leader()) return void(setup.ratio = processes()->broadcast("", "shares"));
   tuning::Workload most{0, 0, 0};
   for (const BenchTest& test : tests) {
     most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
@@ -118,13 +121,14 @@ void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<
   request.goal = {most.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt, most};
   choose_shares(request);
   setup.ratio = request.placement.ratio;
+  if (processes() != nullptr) processes()->broadcast(setup.ratio, "shares");
 }
 
 /// Families, each once: "CPU", "CUDA,CPU".
 std::string backends_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
   for (const Device* device : devices) {
-    const std::string name = device->reg().name();
+    const std::string name = family_name(*device);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return fmt::format("{}", fmt::join(names, ","));
@@ -133,7 +137,8 @@ std::string backends_of(std::span<Device* const> devices) {
 /// Threads of each CPU device: those asked for, or what the first one takes by itself; 0 where there is none.
 int threads_of(std::span<Device* const> devices, int threads) {
   for (const Device* device : devices) {
-    if (device->type() == DeviceType::kCpu) return threads > 0 ? threads : cpu::default_threads(*device);
+    if (device->type() == DeviceType::kCpu && !is_remote(*device))
+      return threads > 0 ? threads : cpu::default_threads(*device);
   }
   return 0;
 }
@@ -182,9 +187,9 @@ int bench(BenchFlags flags, Tracer* tracer) {
   if (!flags.devices_given) {
     flags.lists.devices.clear();
     take_devices_of_profiles(flags.lists);
-    if (flags.lists.devices.empty()) flags.lists.devices = {default_devices(plugins)};
+    if (flags.lists.devices.empty()) flags.lists.devices = {of_every_process(default_devices(plugins))};
   }
-  spell_out_devices(flags.lists, [&plugins] { return all_devices(plugins); });
+  spell_out_devices(flags.lists, [&plugins] { return of_every_process(all_devices(plugins)); });
   if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
   const models::SplitMode mode = flags.devices.mode;

@@ -13,6 +13,7 @@
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/stuck_rank.h"
@@ -158,6 +159,21 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
   }
 }
 
+Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
+  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
+  models::SessionOptions& session = request.session = flags.context.session();
+  session.candidates = flags.generation.sampling.candidates();
+  request.load = flags.load.load(session.op_offload);
+  request.fit = flags.fit.asked(session.context);
+  return request;
+}
+
+/// In a process that does not lead.
+int follow(const Flags& flags) {
+  follow_leader(request_of(flags, models::open_model(flags.model.path)));
+  return kSuccess;
+}
+
 int chat(Flags& flags) {
   auto model = models::open_model(flags.model.path);
   const models::Tokenizer tokenizer(model->file);
@@ -165,12 +181,7 @@ int chat(Flags& flags) {
   flags.generation.finish(model->hparams.vocab);
   ChatTemplate chat_template = flags.chat.find_template(model->file, tokenizer);
   std::ranges::copy(chat_template.stops, std::back_inserter(flags.generation.options.stops));
-  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
-  models::SessionOptions& session = request.session = flags.context.session();
-  session.candidates = flags.generation.sampling.candidates();
-  request.load = flags.load.load(session.op_offload);
-  request.fit = flags.fit.asked(session.context);
-  Deployment deployment = resolve(std::move(request));
+  Deployment deployment = resolve(request_of(flags, std::move(model)));
   load(deployment);
   start_session(deployment);
   warn_of_context(deployment.model->hparams, deployment.session->context());
@@ -199,6 +210,7 @@ CommandBody define_chat(CLI::App& app) {
   flags->fit.add_to(app);
   return [flags] {
     flags->devices.check();
+    if (!is_leader()) return follow(*flags);
     if (flags->prompt.given()) flags->first = flags->prompt.read();
     catch_interrupts();
     return chat(*flags);

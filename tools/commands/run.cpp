@@ -16,6 +16,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/stuck_rank.h"
@@ -209,6 +210,22 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
   return outcome.generation.stop == "interrupted" ? interrupt_code() : kSuccess;
 }
 
+Request request_of(const RunFlags& flags, std::unique_ptr<models::Model> model, Tracer* tracer) {
+  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
+  models::SessionOptions& session = request.session = flags.context.session();
+  session.candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
+  session.tracer = tracer;
+  request.load = flags.load.load(session.op_offload);
+  request.fit = flags.fit.asked(session.context);
+  return request;
+}
+
+/// In a process that does not lead: the prompt is another's.
+int follow(const RunFlags& flags, Tracer* tracer) {
+  follow_leader(request_of(flags, models::open_model(flags.model.path), tracer));
+  return kSuccess;
+}
+
 int run(RunFlags& flags, Tracer* tracer) {
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
@@ -223,14 +240,9 @@ int run(RunFlags& flags, Tracer* tracer) {
     outcome.answer.emplace(prompt.begins_thought, !flags.output.json());
     flags.generation.options.spelled = answer_marks(tokenizer->vocabulary());
   }
-  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
-  models::SessionOptions& session = request.session = flags.context.session();
+  Request request = request_of(flags, std::move(model), tracer);
   // A short prompt needs no memory for a full batch.
-  session.batch = std::min(session.batch, static_cast<int64_t>(outcome.prompt.size()));
-  session.candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
-  session.tracer = tracer;
-  request.load = flags.load.load(session.op_offload);
-  request.fit = flags.fit.asked(session.context);
+  request.session.batch = std::min(request.session.batch, static_cast<int64_t>(outcome.prompt.size()));
   if (request.fit) request.fit->prompt = static_cast<int64_t>(outcome.prompt.size());
   Deployment deployment = resolve(std::move(request));
   load(deployment);
@@ -272,10 +284,11 @@ CommandBody define_run(CLI::App& app) {
   flags->trace.add_to(app);
   return [flags] {
     flags->check();
-    flags->text = flags->prompt.read();
+    if (is_leader()) flags->text = flags->prompt.read();
     catch_interrupts();
-    return flags->trace.run({{"command", "shoal run"}, {"model", flags->model.path}},
-                            [&flags](Tracer* tracer) { return run(*flags, tracer); });
+    return flags->trace.run({{"command", "shoal run"}, {"model", flags->model.path}}, [&flags](Tracer* tracer) {
+      return is_leader() ? run(*flags, tracer) : follow(*flags, tracer);
+    });
   };
 }
 

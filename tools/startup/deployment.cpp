@@ -1,10 +1,17 @@
 #include "tools/startup/deployment.h"
 
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
 #include "models/session/loader.h"
+#include "models/session/orders.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
+#include "tools/cli/version.h"
 #include "tools/startup/memory_check.h"
 
 namespace shoal::tools {
@@ -17,6 +24,79 @@ void place(Deployment& deployment, const Request& request) {
   // Memory is planned for the threads there are.
   require_threads(threads_needed(deployment.placement->members(), request.placement.threads));
   deployment.backends = deployment.placement->init();
+}
+
+/// What process 0 has chosen, for the others.
+nlohmann::json choices_of(const Request& request, const models::ModelPlan& plan) {
+  const models::SessionOptions& session = request.session;
+  nlohmann::json choices{{"ratio", request.placement.ratio},
+                         {"context", session.context},
+                         {"batch", session.batch},
+                         {"candidates", session.candidates},
+                         {"repack", plan.load.repack}};
+  if (request.machine) {
+    choices["machine"] = machine::to_json(*request.machine->model);
+    choices["origin"] = request.machine->origin;
+  }
+  return choices;
+}
+
+void take_choices(const nlohmann::json& choices, Request& request) {
+  request.placement.ratio = choices["ratio"];
+  models::SessionOptions& session = request.session;
+  session.context = choices["context"];
+  session.batch = choices["batch"];
+  session.candidates = choices["candidates"];
+  request.load.repack = choices["repack"];
+  if (!choices.contains("machine")) return;
+  const std::string origin = choices["origin"];
+  request.machine = KnownMachine{
+      std::make_shared<machine::MachineModel>(machine::parse_machine(choices["machine"].get<std::string>(), origin)),
+      origin};
+  request.placement.machine = request.machine->model;
+}
+
+/// Throws CommError, everywhere, where the processes do not run the same program on the same file.
+void require_same(ProcessGroup& group, const models::GgufFile& file) {
+  const nlohmann::json own{{"version", version_line()}, {"bytes", file.file_bytes()}, {"header", file.header_digest()}};
+  const std::vector<std::string> all = group.gather(own.dump(), "program and model file");
+  const nlohmann::json first = nlohmann::json::parse(all[0]);
+  for (int process = 1; process < group.size(); ++process) {
+    const nlohmann::json its = nlohmann::json::parse(all[static_cast<size_t>(process)]);
+    if (its["version"] != first["version"]) {
+      group.fail(fmt::format("{} runs {} and {} {}; install the same on all hosts", group.describe(0),
+                             first["version"].get<std::string>(), group.describe(process),
+                             its["version"].get<std::string>()));
+    }
+    if (its["bytes"] != first["bytes"] || its["header"] != first["header"]) {
+      group.fail(
+          fmt::format("{} is another file in {} ({} bytes, header #{:08x}) than in {} ({} bytes, header #{:08x}); "
+                      "copy the same file to all hosts",
+                      file.path(), group.describe(process), its["bytes"].get<uint64_t>(),
+                      its["header"].get<uint64_t>() & 0xffffffff, group.describe(0), first["bytes"].get<uint64_t>(),
+                      first["header"].get<uint64_t>() & 0xffffffff));
+    }
+  }
+}
+
+Deployment finish(Request request, Deployment deployment, models::ModelPlan plan) {
+  deployment.model = std::move(request.model);
+  deployment.devices = std::move(request.devices);
+  deployment.machine = std::move(request.machine);
+  deployment.placement_options = std::move(request.placement);
+  deployment.session_options = request.session;
+  deployment.load_options = request.load;
+  deployment.plan = std::make_unique<models::ModelPlan>(std::move(plan));
+  return deployment;
+}
+
+/// In a process that does not lead.
+Deployment resolve_as_told(ProcessGroup& group, Request request) {
+  take_choices(nlohmann::json::parse(group.broadcast("", "choices of process 0")), request);
+  Deployment deployment;
+  place(deployment, request);
+  models::ModelPlan plan(*request.model, *deployment.placement, request.session, request.load);
+  return finish(std::move(request), std::move(deployment), std::move(plan));
 }
 
 }  // namespace
@@ -32,6 +112,9 @@ tuning::Candidate Deployment::candidate() const {
 }
 
 Deployment resolve(Request request) {
+  ProcessGroup* const group = processes();
+  if (group != nullptr) require_same(*group, request.model->file);
+  if (!is_leader()) return resolve_as_told(*group, std::move(request));
   Deployment deployment;
   const bool has_room = choose_shares(request);
   choose_machine(request);
@@ -47,14 +130,8 @@ Deployment resolve(Request request) {
   if (repacks_less && models::fits(planned->memory)) {
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
-  deployment.model = std::move(request.model);
-  deployment.devices = std::move(request.devices);
-  deployment.machine = std::move(request.machine);
-  deployment.placement_options = std::move(request.placement);
-  deployment.session_options = request.session;
-  deployment.load_options = request.load;
-  deployment.plan = std::make_unique<models::ModelPlan>(std::move(*planned));
-  return deployment;
+  if (group != nullptr) group->broadcast(choices_of(request, *planned).dump(), "choices of process 0");
+  return finish(std::move(request), std::move(deployment), std::move(*planned));
 }
 
 void load(Deployment& deployment) {
@@ -77,6 +154,14 @@ void start_session(Deployment& deployment) {
       std::make_unique<models::Session>(*deployment.model, *deployment.placement, std::move(deployment.backends),
                                         deployment.session_options, std::move(*deployment.plan));
   deployment.plan.reset();
+  if (processes() != nullptr && is_leader()) deployment.session->lead(*processes());
+}
+
+void follow_leader(Request request) {
+  Deployment deployment = resolve(std::move(request));
+  load(deployment);
+  start_session(deployment);
+  models::follow(*deployment.session, *processes());
 }
 
 }  // namespace shoal::tools

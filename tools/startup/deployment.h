@@ -40,13 +40,19 @@ struct Deployment {
 /// Finds the machine, chooses shares where the ratio is "auto", places the model, starts the devices' threads where the
 /// request says so, makes the context smaller where it asks for that, and plans. Throws DeviceError when a device
 /// cannot start its threads, and Interrupted on Ctrl-C.
+///
+/// Of several processes: collective. Process 0 chooses, the others take its choices; what cannot work together, another
+/// file or version, is refused before. Throws CommError.
 Deployment resolve(Request request);
 
 /// Loads the weights with a progress bar. Throws DeviceError before anything is loaded when a device has too little
 /// memory, and Interrupted on Ctrl-C.
 void load(Deployment& deployment);
 
-/// Makes the session of a loaded deployment, with its plan and backends.
+/// Makes the session of a loaded deployment, with its plan and backends. In process 0 of several it leads the others'.
 void start_session(Deployment& deployment);
+
+/// In every other process: resolves and loads the same, and follows the session of process 0 until that goes.
+void follow_leader(Request request);
 
 }  // namespace shoal::tools

@@ -1,0 +1,122 @@
+#include "tools/cli/processes.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "collectives/communicator.h"
+#include "processes/join.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/program.h"
+
+namespace shoal::tools {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What work needs to end by itself after a failure, and for a message of another process to come.
+constexpr milliseconds kGrace{1500}, kNews{300}, kLook{20};
+
+/// Threads that look after it may outlive the statics of the program: it stays to the end.
+ProcessGroup* group = nullptr;
+std::atomic<bool> has_reported{false}, has_left{false};
+
+/// Processes of one computer that may all use the same cores take a part of them each.
+void divide_cores() {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return;
+  std::vector<int> cores;
+  std::string text;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &usable)) continue;
+    cores.push_back(core);
+    text += fmt::format("{} ", core);
+  }
+  const std::vector<std::string> all = group->gather(text, "cores");
+  const std::vector<int> neighbours = group->processes_of(group->node(group->own()));
+  const auto same = [&](int process) { return all[static_cast<size_t>(process)] == text; };
+  if (neighbours.size() > cores.size() || !std::all_of(neighbours.begin(), neighbours.end(), same)) return;
+  const auto place =
+      static_cast<size_t>(std::find(neighbours.begin(), neighbours.end(), group->own()) - neighbours.begin());
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  for (size_t i = place * cores.size() / neighbours.size(); i < (place + 1) * cores.size() / neighbours.size(); ++i) {
+    CPU_SET(cores[i], &own);
+  }
+  sched_setaffinity(0, sizeof(own), &own);
+}
+
+/// Ends a process that does not come to its end after a failure or a signal.
+void guard() {
+  while (!group->has_failed() && !interrupted()) std::this_thread::sleep_for(kLook);
+  std::this_thread::sleep_for(kGrace);
+  if (has_left) return;
+  if (!has_reported) report("ended by a signal, as mpirun sends when another process has ended", kFailed);
+  _exit(kFailed);
+}
+
+[[noreturn]] void end(int code) {
+  group->leave_failed();
+  _exit(code);
+}
+
+}  // namespace
+
+ProcessGroup* processes() {
+  return group;
+}
+
+bool is_leader() {
+  return group == nullptr || group->own() == 0;
+}
+
+int run_among_processes(const std::function<int()>& body) {
+  if (!is_one_of_several()) return body();
+  try {
+    group = join_processes(collectives::default_timeout()).release();
+    if (group == nullptr) return body();
+    catch_interrupts();
+    std::thread(guard).detach();
+    divide_cores();
+  } catch (...) {
+    report_current(kFailed);
+    if (group != nullptr) end(kFailed);
+    return kFailed;
+  }
+  const int code = body();
+  // A signal may come from mpirun, because another process has ended: its name comes, too.
+  for (int i = 0; interrupted() && !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
+  if (group->has_failed() || (code != kSuccess && code != interrupt_code())) {
+    if (!has_reported) report("this process has failed", kFailed);
+    end(code == kSuccess ? kFailed : code);
+  }
+  try {
+    group->leave();
+  } catch (...) {
+    report_current(kFailed);
+    end(kFailed);
+  }
+  has_left = true;
+  return code;
+}
+
+std::string tell_failure(std::string_view message) noexcept {
+  try {
+    if (group == nullptr) return std::string(message);
+    has_reported = true;
+    if (!group->has_failed()) group->fail(message);
+    group->throw_if_failed();
+  } catch (const CommError& error) {
+    return error.what();
+  } catch (...) {
+  }
+  return std::string(message);
+}
+
+}  // namespace shoal::tools

@@ -1,0 +1,25 @@
+// The program as one process of several: under mpirun or srun every process runs the same command line. Process 0
+// prints; the others are quiet, but for their errors. When one fails, all say why and end.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "processes/process_group.h"
+
+namespace shoal::tools {
+
+/// nullptr: this is the only one.
+ProcessGroup* processes();
+/// Is it for this process to print? Of the only one, too.
+bool is_leader();
+
+/// Runs the program's commands among the other processes, if there are any: `body` returns the exit code. Where it
+/// fails in one of several, or they do, the process ends here.
+int run_among_processes(const std::function<int()>& body);
+
+/// The message for users of a failure here: with process and host, after all others have been told it; that of another
+/// process where that failed before.
+std::string tell_failure(std::string_view message) noexcept;
+
+}  // namespace shoal::tools
