@@ -10,10 +10,10 @@
 namespace shoal::models {
 namespace {
 
-/// On a simple device everything lies whole, and there is nothing to communicate.
+/// On a simple device, and on a meta device of one, everything lies whole, and there is nothing to communicate.
 meta::Layout layout_on(const Placement& placement, int device, const Tensor& tensor) {
   const SplitPolicy* policy = placement.policy_of(device);
-  if (policy == nullptr) return meta::Layout::mirrored();
+  if (policy == nullptr || policy->devices() == 1) return meta::Layout::mirrored();
   return meta::to_layout((*policy)(tensor), tensor, policy->devices());
 }
 
