@@ -5,30 +5,10 @@
 #include "base/error.h"
 
 namespace shoal::collectives::host {
-namespace {
-
-bool agree(const Post& a, const Post& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.root == b.root && a.count == b.count && a.digest == b.digest &&
-         a.whole == b.whole;
-}
-
-std::string describe(int rank, const Post& post) {
-  return fmt::format("rank {} {} {} x {} (root {}, counts #{:04x})", rank, name_of(post.kind), name_of(post.dtype),
-                     post.count, post.root, (post.whole != 0 ? post.whole : post.digest) & 0xffff);
-}
-
-}  // namespace
 
 Exchange::Exchange(Rendezvous& rendezvous, RankScratch& scratch, int rank, const Call& call, int parity)
     : rendezvous_(rendezvous), scratch_(scratch), rank_(rank), call_(call), parity_(parity) {
-  post(rank) = {.kind = call.kind,
-                .dtype = call.dtype,
-                .root = call.root,
-                .count = call.count,
-                .digest = call_digest(call),
-                .whole = call.whole,
-                .in = in(),
-                .out = out()};
+  post(rank) = {.mark = mark_of(call), .in = in(), .out = out()};
 }
 
 size_t Exchange::bytes(int64_t count) const {
@@ -46,11 +26,8 @@ void Exchange::meet() {
 
 void Exchange::check_agreement() const {
   for (int other = 1; other < size(); ++other) {
-    if (agree(post(0), post(other))) continue;
-    rendezvous_.fail(
-        fmt::format("[{} {}] ranks queued different collectives: {}, but {}; every rank must queue the "
-                    "same ones in the same order",
-                    name_of(call_.kind), call_.what, describe(0, post(0)), describe(other, post(other))));
+    if (post(0).mark == post(other).mark) continue;
+    rendezvous_.fail(disagreement(call_, 0, post(0).mark, other, post(other).mark));
     rendezvous_.throw_if_failed();
   }
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 
+#include "collectives/host/call_mark.h"
 #include "collectives/host/rendezvous.h"
 
 namespace shoal::collectives::host {
@@ -19,11 +20,7 @@ inline constexpr size_t kSlotBytes = 4 * 1024;
 /// What a rank tells the others about its call, to be read by them after the first meeting. The texts and counts
 /// of the call itself are not for others: a rank that failed may have gone on and dropped them.
 struct alignas(kCacheLine) Post {
-  Collective kind = Collective::kAllReduce;
-  DType dtype = DType::kF32;
-  int root = 0;
-  int64_t count = 0;
-  uint64_t digest = 0, whole = 0;
+  CallMark mark;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
 };

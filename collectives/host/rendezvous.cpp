@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "devices/cpu/futex.h"
 #include "devices/cpu/waiting.h"
 
 #if defined(__x86_64__)
@@ -36,36 +36,65 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(int ranks, const Options& options)
-    : ranks_(ranks),
-      timeout_(options.timeout),
-      spin_(spin_time(ranks, options)),
-      seats_(std::make_unique<Seat[]>(ranks)) {}
+struct Rendezvous::Own {
+  explicit Own(int ranks)
+      : seats(std::make_unique<Seat[]>(static_cast<size_t>(ranks))), size(static_cast<size_t>(ranks)) {}
+  RendezvousState state;
+  const std::unique_ptr<Seat[]> seats;
+  const size_t size;
+};
 
-void Rendezvous::meet(int rank, const Call& call) {
-  std::atomic<uint32_t>& own = seats_[rank].step;
+Rendezvous::Rendezvous(int ranks, const Options& options) : Rendezvous(std::make_unique<Own>(ranks), options) {}
+
+Rendezvous::Rendezvous(std::unique_ptr<Own> own, const Options& options)
+    : own_(std::move(own)),
+      state_(own_->state),
+      seats_(own_->seats.get(), own_->size),
+      parking_(cpu::Parking::kOwn),
+      timeout_(options.timeout),
+      spin_(spin_time(size(), options)),
+      missing_([this](std::span<const int> missing, const Call& call, std::chrono::nanoseconds waited) {
+        std::vector<std::string> names;
+        for (const int rank : missing) names.push_back(std::to_string(rank));
+        if (!names.empty()) names.front() = "rank " + names.front();
+        const std::string message = missing_message(call, names, size(), waited);
+        if (fail(message)) report_.say(message);
+      }) {}
+
+Rendezvous::Rendezvous(RendezvousState& state, std::span<Seat> seats, const Options& options, Missing missing)
+    : state_(state),
+      seats_(seats),
+      parking_(cpu::Parking::kShared),
+      timeout_(options.timeout),
+      spin_(options.spin),
+      missing_(std::move(missing)) {}
+
+Rendezvous::~Rendezvous() = default;
+
+void Rendezvous::meet(int rank, const Call& call, std::chrono::nanoseconds timeout) {
+  std::atomic<uint32_t>& own = seats_[static_cast<size_t>(rank)].step;
   const uint32_t before = own.load(std::memory_order_relaxed);
   const uint32_t step = next(before);
   throw_if_failed();
   own.store(step, std::memory_order_relaxed);
   // acq_rel: each arrival passes on what all earlier arrivals wrote, so the last one publishes the writes of all.
-  if (arrivals_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-    arrivals_.store(0, std::memory_order_relaxed);
+  if (state_.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
+    state_.arrivals.store(0, std::memory_order_relaxed);
     uint32_t expected = before;
     // An exchange, not a store: a failure that came meanwhile must stay. seq_cst pairs with park().
-    complete_.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
-    if (parked_.load(std::memory_order_seq_cst) > 0) cpu::futex_wake_all(complete_);
+    state_.complete.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
+    if (state_.parked.load(std::memory_order_seq_cst) > 0) cpu::futex_wake_all(state_.complete, parking_);
   } else if (!spin(step)) {
-    park(step);
+    park(step, timeout);
   }
-  const uint32_t complete = complete_.load(std::memory_order_acquire);
-  if (complete != step && complete != kFailed) fail_for_the_missing(step, call);
+  const uint32_t complete = state_.complete.load(std::memory_order_acquire);
+  if (complete != step && complete != kFailed) fail_for_the_missing(step, call, timeout);
   throw_if_failed();
 }
 
 bool Rendezvous::spin(uint32_t step) const {
   const auto done = [&] {
-    const uint32_t complete = complete_.load(std::memory_order_acquire);
+    const uint32_t complete = state_.complete.load(std::memory_order_acquire);
     return complete == step || complete == kFailed;
   };
   if (done()) return true;
@@ -83,49 +112,59 @@ bool Rendezvous::spin(uint32_t step) const {
 
 // In slices, of which none counts for more than its length: a process that was stopped for an hour has not waited for
 // an hour.
-void Rendezvous::park(uint32_t step) {
+void Rendezvous::park(uint32_t step, std::chrono::nanoseconds timeout) {
   constexpr std::chrono::nanoseconds kSlice = std::chrono::seconds(1);
   // Counted before the word is read again: either the last to arrive sees us, or we see its step.
-  parked_.fetch_add(1, std::memory_order_seq_cst);
-  uint32_t complete = complete_.load(std::memory_order_seq_cst);
-  std::chrono::nanoseconds left = timeout_;
+  state_.parked.fetch_add(1, std::memory_order_seq_cst);
+  uint32_t complete = state_.complete.load(std::memory_order_seq_cst);
+  std::chrono::nanoseconds left = timeout;
   while (complete != step && complete != kFailed && left.count() > 0) {
     const Clock::time_point before = Clock::now();
     const std::chrono::nanoseconds slice = std::min(kSlice, left);
-    cpu::futex_wait(complete_, complete, slice);
+    cpu::futex_wait(state_.complete, complete, slice, parking_);
     left -= std::min<std::chrono::nanoseconds>(Clock::now() - before, slice);
-    complete = complete_.load(std::memory_order_seq_cst);
+    complete = state_.complete.load(std::memory_order_seq_cst);
   }
-  parked_.fetch_sub(1, std::memory_order_relaxed);
+  state_.parked.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call) {
+void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call, std::chrono::nanoseconds timeout) {
   std::vector<int> missing;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (seats_[rank].step.load(std::memory_order_relaxed) != step) missing.push_back(rank);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (seats_[static_cast<size_t>(rank)].step.load(std::memory_order_relaxed) != step) missing.push_back(rank);
   }
-  // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
-  const std::string who = missing.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(missing, ", "));
-  const std::string message = fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind),
-                                          call.what, who, ranks_, seconds(timeout_), kTimeoutRemedy);
-  if (fail(message)) report_.say(message);
+  missing_(missing, call, timeout);
 }
 
 bool Rendezvous::fail(std::string_view message) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return false;
-    failure_ = message.empty() ? "no reason given" : message;
-    complete_.store(kFailed, std::memory_order_seq_cst);
+  if (state_.speaks.exchange(1, std::memory_order_acq_rel) == 0) {
+    publish(message);
+    return true;
   }
-  cpu::futex_wake_all(complete_);
-  return true;
+  // Whoever speaks is about to have spoken, unless its process has been killed in between.
+  constexpr int kLooks = 1000;
+  for (int i = 0; i < kLooks && !is_failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!is_failed()) publish(message);
+  return false;
 }
 
-void Rendezvous::throw_if_failed() {
-  if (!is_failed()) return;
-  std::lock_guard lock(mutex_);
-  throw CommError(failure_);
+void Rendezvous::publish(std::string_view message) {
+  const std::string_view text = message.empty() ? "no reason given" : message;
+  std::copy_n(text.begin(), std::min(text.size(), state_.failure.size() - 1), state_.failure.begin());
+  state_.complete.store(kFailed, std::memory_order_seq_cst);
+  cpu::futex_wake_all(state_.complete, parking_);
+}
+
+void Rendezvous::throw_failure() const {
+  throw CommError(state_.failure.data());
+}
+
+std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
+                            std::chrono::nanoseconds waited) {
+  // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
+  const std::string who = names.empty() ? "the last rank" : fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind), call.what, who, ranks,
+                     seconds(waited), kTimeoutRemedy);
 }
 
 }  // namespace shoal::collectives::host

@@ -12,19 +12,28 @@ namespace shoal::cpu {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 
+namespace {
+
+int operation(int which, Parking parking) {
+  return parking == Parking::kOwn ? which | FUTEX_PRIVATE_FLAG : which;
+}
+
+}  // namespace
+
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
 
-void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout) {
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout,
+                Parking parking) {
   const int64_t ns = std::max<int64_t>(timeout.count(), 0);
   const timespec relative{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
   // Every outcome (woken, changed already, timed out, interrupted) sends the caller back to look at the word.
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, &relative, nullptr, 0);
+  syscall(SYS_futex, &word, operation(FUTEX_WAIT, parking), expected, &relative, nullptr, 0);
 }
 
-void futex_wake_all(const std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+void futex_wake_all(const std::atomic<uint32_t>& word, Parking parking) {
+  syscall(SYS_futex, &word, operation(FUTEX_WAKE, parking), INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace shoal::cpu
