@@ -12,7 +12,7 @@
 namespace shoal {
 
 /// One piece of host memory on its way to or from another process. Messages of one pair of processes and one tag arrive
-/// in the order in which they were started, and are as long as what waits for them.
+/// in the order in which they were started, and are at most as long as what waits for them.
 struct Message {
   bool sends = false;  ///< otherwise it receives
   int peer = 0;        ///< the other process

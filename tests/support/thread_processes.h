@@ -1,0 +1,59 @@
+// Runs a function in several "processes", each a thread with a ProcessGroup of its own (thread_transport.h).
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "processes/process_group.h"
+#include "tests/support/thread_transport.h"
+
+namespace shoal::test {
+
+struct ProcessEnd {
+  std::exception_ptr failure = nullptr;  ///< that left the function
+  std::string what() const {
+    if (failure == nullptr) return "";
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+};
+
+/// `hosts`: one name for each process. Those whose function returned leave the group together, if all did.
+inline std::vector<ProcessEnd> in_processes(ThreadHub& hub, const std::function<void(ProcessGroup& group)>& function,
+                                            std::chrono::milliseconds silence = std::chrono::seconds(60)) {
+  std::vector<ProcessEnd> ends(static_cast<size_t>(hub.size()));
+  std::vector<std::thread> threads;
+  for (int process = 0; process < hub.size(); ++process) {
+    threads.emplace_back([&, process] {
+      try {
+        ProcessGroup group(hub.transport(process), silence);
+        try {
+          function(group);
+          if (!group.has_failed()) group.leave();
+        } catch (...) {
+          ends[static_cast<size_t>(process)].failure = std::current_exception();
+        }
+        group.leave_failed();
+      } catch (...) {
+        ends[static_cast<size_t>(process)].failure = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+inline std::vector<ProcessEnd> in_processes(const std::vector<std::string>& hosts,
+                                            const std::function<void(ProcessGroup& group)>& function) {
+  ThreadHub hub(hosts);
+  return in_processes(hub, function);
+}
+
+}  // namespace shoal::test
