@@ -27,10 +27,10 @@ std::chrono::milliseconds default_timeout() {
 }
 
 void check_implementation(std::string_view name) {
-  for (const std::string_view known : {"auto", "host", "p2p", "nccl", "staged"}) {
+  for (const std::string_view known : {"auto", "host", "mpi", "p2p", "nccl", "staged"}) {
     if (name == known) return;
   }
-  fail<InvalidArgument>("there is no implementation '{}' of collectives; use auto, host, p2p, nccl or staged", name);
+  fail<InvalidArgument>("there is no implementation '{}' of collectives; use auto, host, mpi, p2p, nccl or staged", name);
 }
 
 DType default_wire() {

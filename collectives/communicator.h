@@ -98,8 +98,8 @@ struct CommunicatorTraits {
 /// Throws InvalidArgument for another value.
 std::chrono::milliseconds default_timeout();
 
-/// Which implementation collectives use: "auto" (by size and topology), "host", "p2p", "nccl" or "staged". SHOAL_COMM,
-/// or "auto". Throws InvalidArgument for another value.
+/// Which implementation collectives use: "auto" (by size and topology), "host", "mpi", "p2p", "nccl" or "staged".
+/// SHOAL_COMM, or "auto". Throws InvalidArgument for another value.
 std::string default_implementation();
 /// The one named; default_implementation() where none is.
 std::string implementation_or_default(std::string_view name);
@@ -126,7 +126,7 @@ struct Options {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual std::string_view name() const = 0;  ///< "host", "p2p", "nccl", ...
+  virtual std::string_view name() const = 0;  ///< "host", "mpi", "p2p", "nccl", ...
   virtual int size() const = 0;
   /// Why it is slower than one might expect of these devices, for users; "" when there is nothing to say.
   virtual std::string remark() const { return {}; }

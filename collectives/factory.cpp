@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "processes/remote_device.h"
 
 namespace shoal::collectives {
 
@@ -17,32 +18,58 @@ CommunicatorFactory factory_of(const BackendReg& family) {
   return offered->make;
 }
 
+namespace {
+
+enum class Choice : uint8_t { kHost, kMpi, kStaged };
+
+/// Throws InvalidArgument that says why what was asked for cannot be used.
+Choice choose(std::span<Device* const> devices, const Options& options) {
+  const std::string& name = options.implementation;
+  const std::string first = common_name(*devices[0], options.processes);
+  const bool are_several = options.processes != nullptr;
+  require<InvalidArgument>(name != "p2p" && name != "nccl",
+                           "collectives by '{}' are for CUDA devices; use auto or staged for {} and the others", name,
+                           first);
+  require<InvalidArgument>(name != "mpi" || are_several,
+                           "collectives by 'mpi' are for devices of several processes, and this is the only one; start "
+                           "several (mpirun), or use auto or host");
+  require<InvalidArgument>(
+      name != "host" || !are_several,
+      "collectives by 'host' are for devices of one process; use auto or mpi for {} and the others", first);
+  const bool all_host = std::all_of(devices.begin(), devices.end(), [](Device* one) { return has_host_memory(*one); });
+  require<InvalidArgument>((name != "host" && name != "mpi") || all_host,
+                           "collectives by '{}' are for devices that compute in host memory; use auto or staged for "
+                           "{} and the others",
+                           name, first);
+  if (!all_host || name == "staged") return Choice::kStaged;
+  return are_several ? Choice::kMpi : Choice::kHost;
+}
+
+/// What the family of all members offers.
+CommunicatorFactory own_of(std::span<Device* const> members) {
+  const std::string family = family_name(*members.front());
+  for (Device* member : members) {
+    if (family_name(*member) != family) return {};
+  }
+  const BackendReg* known = Registry::instance().find_family(family);
+  return known != nullptr ? factory_of(*known) : CommunicatorFactory();
+}
+
+}  // namespace
+
 CommunicatorFactory communicator_for(std::span<Device* const> members) {
-  const BackendReg& family = members.front()->reg();
-  const bool alike = std::all_of(members.begin(), members.end(), [&](Device* one) { return &one->reg() == &family; });
-  if (auto own = alike ? factory_of(family) : nullptr) return own;
-  const auto stages = [](std::span<Device* const> devices, const Options& options) {
-    const std::string& name = options.implementation;
-    const std::string& first = devices[0]->name();
-    require<InvalidArgument>(name != "p2p" && name != "nccl",
-                             "collectives by '{}' are for CUDA devices; use auto or staged for {} and the others", name,
-                             first);
-    const bool all_host =
-        std::all_of(devices.begin(), devices.end(), [](Device* one) { return one->buffer_type().is_host(); });
-    require<InvalidArgument>(
-        name != "host" || all_host,
-        "collectives by 'host' are for devices that compute in host memory; use auto or staged for "
-        "{} and the others",
-        first);
-    return !all_host || name == "staged";
-  };
-  return {[stages](std::span<Backend* const> ranks, const Options& options) {
-            return stages(devices_of(ranks), options) ? make_staged_communicator(ranks, options)
-                                                      : make_host_communicator(ranks, options);
+  if (auto own = own_of(members)) return own;
+  return {[](std::span<Backend* const> ranks, const Options& options) {
+            const Choice choice = choose(devices_of(ranks), options);
+            if (choice == Choice::kMpi) return make_mpi_communicator(ranks, options);
+            return choice == Choice::kStaged ? make_staged_communicator(ranks, options)
+                                             : make_host_communicator(ranks, options);
           },
-          [stages](std::span<Device* const> devices, const Options& options) {
-            return stages(devices, options) ? describe_staged_communicator(devices, options)
-                                            : describe_host_communicator(devices, options);
+          [](std::span<Device* const> devices, const Options& options) {
+            const Choice choice = choose(devices, options);
+            if (choice == Choice::kMpi) return describe_mpi_communicator(devices, options);
+            return choice == Choice::kStaged ? describe_staged_communicator(devices, options)
+                                             : describe_host_communicator(devices, options);
           }};
 }
 

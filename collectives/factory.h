@@ -29,7 +29,8 @@ inline constexpr FunctionName<FamilyFactory*> kCommunicatorFactory{functions::kC
 CommunicatorFactory factory_of(const BackendReg& family);
 
 /// What connects the members of a meta device: their own when all are of one family that offers one; else the host
-/// communicator, or the staged one where a member has memory that the host cannot use.
+/// communicator, the mpi one where there are several processes (Options::processes), or the staged one where a member has
+/// memory that the host cannot use.
 CommunicatorFactory communicator_for(std::span<Device* const> members);
 
 }  // namespace shoal::collectives

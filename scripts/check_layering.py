@@ -21,9 +21,10 @@ ROOMS = {
 }
 # Rooms whose headers are for them alone, those that may include them besides, and headers that are for all.
 PRIVATE = {
-    "devices/cpu": {"collectives/host", "devices/cuda"},  # how to wait, and sums by the kernels
+    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # how to wait, and sums by the kernels
     "devices/cuda": {"collectives/cuda", "collectives/nccl", "collectives/p2p"},
-    "collectives/host": set(),
+    "collectives/host": {"collectives/mpi"},  # where ranks meet, and sums
+    "collectives/mpi": set(),
     "collectives/nccl": {"collectives/cuda"},
     "collectives/p2p": {"collectives/cuda"},
 }

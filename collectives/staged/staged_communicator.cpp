@@ -1,4 +1,5 @@
-// The staged communicator: ranks meet in host memory, through the host communicator. A rank whose memory is its own has
+// The staged communicator: ranks meet in host memory, through the host communicator, or the mpi one where they live in
+// several processes. A rank whose memory is its own has
 // two more streams, one that brings pieces of the message to pinned stages and one that takes results back:
 //
 //   in      read 0 | read 1 |        | read 2 ...        a stage is read into when the exchange before is done with it
@@ -27,6 +28,7 @@
 #include "collectives/communicator.h"
 #include "devices/device.h"
 #include "devices/host_buffer.h"
+#include "processes/remote_device.h"
 
 namespace shoal::collectives {
 namespace staged {
@@ -219,23 +221,39 @@ class Rank {
   std::deque<Piece> pieces_;
 };
 
+/// What a rank on the device holds. A stage has memory for both directions.
+size_t stage_bytes_of(Device& device) {
+  return (has_host_memory(device) ? 1 : 2 * kStages) * kPieceBytes;
+}
+
+std::unique_ptr<Communicator> make_inner(std::span<Backend* const> backends, const Options& options) {
+  return options.processes != nullptr ? make_mpi_communicator(backends, options)
+                                      : make_host_communicator(backends, options);
+}
+
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::span<Backend* const> backends, const Options& options)
-      : inner_(make_host_communicator(backends, options)) {
+      : inner_(make_inner(backends, options)), devices_(devices_of(backends)) {
     for (Backend* backend : backends) {
-      ranks_.push_back(std::make_unique<Rank>(*backend, static_cast<int>(ranks_.size())));
+      const auto rank = static_cast<int>(ranks_.size());
+      ranks_.push_back(is_remote(backend->device()) ? nullptr : std::make_unique<Rank>(*backend, rank));
     }
   }
   std::string_view name() const override { return "staged"; }
   int size() const override { return inner_->size(); }
   void abort(std::string_view reason) override { inner_->abort(reason); }
   size_t buffer_bytes(int rank) const override {
-    return inner_->buffer_bytes(rank) + ranks_[static_cast<size_t>(rank)]->stage_bytes();
+    const auto& own = ranks_[static_cast<size_t>(rank)];
+    const size_t stages = own != nullptr ? own->stage_bytes() : stage_bytes_of(*devices_[static_cast<size_t>(rank)]);
+    return inner_->buffer_bytes(rank) + stages;
   }
 
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
+    require<InvalidArgument>(ranks_[static_cast<size_t>(rank)] != nullptr,
+                             "[{} {}] rank {} ({}) belongs to another process", name_of(call.kind), call.what, rank,
+                             devices_[static_cast<size_t>(rank)]->name());
     Rank& own = *ranks_[static_cast<size_t>(rank)];
     own.begin();
     if (largest(call) <= most_of(call.dtype)) {
@@ -362,18 +380,18 @@ class StagedCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> inner_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  const std::vector<Device*> devices_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  ///< null where it is another process's
 };
 
 }  // namespace
 }  // namespace staged
 
 CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices, const Options& options) {
-  CommunicatorTraits traits = describe_host_communicator(devices, options);
+  CommunicatorTraits traits = options.processes != nullptr ? describe_mpi_communicator(devices, options)
+                                                           : describe_host_communicator(devices, options);
   for (size_t rank = 0; rank < devices.size(); ++rank) {
-    // A stage has memory for both directions.
-    const bool is_host = devices[rank]->buffer_type().is_host();
-    traits.buffer_bytes[rank] += (is_host ? 1 : 2 * staged::kStages) * staged::kPieceBytes;
+    traits.buffer_bytes[rank] += staged::stage_bytes_of(*devices[rank]);
   }
   return traits;
 }

@@ -58,6 +58,10 @@ ThreadCount::~ThreadCount() {
   computing_threads -= threads_;
 }
 
+int computing_thread_count() {
+  return computing_threads.load(std::memory_order_relaxed);
+}
+
 bool may_spin(Waiter waiter) {
   return computing_threads.load(std::memory_order_relaxed) + (waiter == Waiter::kHost ? 1 : 0) <= usable_cores();
 }

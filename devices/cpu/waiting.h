@@ -22,6 +22,9 @@ class ThreadCount {
   int threads_;
 };
 
+/// Of all backends of this process.
+int computing_thread_count();
+
 enum class Waiter : uint8_t { kWorker, kHost };
 
 /// May a thread spin now? A host thread is one more than those counted.

@@ -1,0 +1,100 @@
+// Round: one rank's view of one collective while it runs; what the algorithms are written against. Made on the rank's
+// thread, used there only. A call is one step or several, each with a piece of the message that fits a slot:
+//
+//   copy(x.slot(x.rank(), i), x.in() + ..., bytes);        // mine, before the meeting
+//   x.meet();                                              // throws CommError
+//   if (x.leads()) x.exchange(passages);                   // with the other nodes
+//   x.meet_after_leader();
+//   copy(x.out() + ..., x.slot(other, i), bytes);          // theirs, after it
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "collectives/host/rendezvous.h"
+#include "collectives/mpi/leaders.h"
+#include "collectives/mpi/segment.h"
+
+namespace shoal::collectives::mpi {
+
+/// What the ranks of one process have in common.
+struct Node {
+  const Seating& seating;
+  const Segment& segment;
+  host::Rendezvous& rendezvous;
+  Leaders& leaders;
+  std::chrono::nanoseconds patience;  ///< with a leader that waits for other nodes
+  Leaders::Fail fail;
+};
+
+/// What a rank keeps between calls, so that a call allocates nothing.
+struct RankScratch {
+  explicit RankScratch(const Seating& seating) : sources(static_cast<size_t>(seating.ranks())) {
+    passages.reserve(2 * sources.size() * static_cast<size_t>(seating.nodes()));
+  }
+  uint32_t steps = 0;  ///< so far; the same on every rank
+  std::vector<const std::byte*> sources;
+  std::vector<Passage> passages;
+};
+
+class Round {
+ public:
+  Round(Node& node, RankScratch& scratch, int rank, const Call& call);
+
+  int rank() const { return rank_; }
+  int ranks() const { return node_.seating.ranks(); }
+  int seat() const { return node_.seating.seat_of(rank_); }
+  int node() const { return node_.seating.own_node; }
+  int nodes() const { return node_.seating.nodes(); }
+  int node_of(int rank) const { return node_.seating.node_of(rank); }
+  /// The ranks of a node.
+  const std::vector<int>& on(int node) const { return node_.seating.on(node); }
+  int seats() const { return static_cast<int>(on(node()).size()); }
+  /// The only rank of its node: its meetings are none, and others send from and to its memory.
+  bool is_alone() const { return seats() == 1; }
+  bool leads() const { return seat() == 0; }
+
+  const Call& call() const { return call_; }
+  DType dtype() const { return call_.dtype; }
+  std::byte* in() const { return static_cast<std::byte*>(const_cast<void*>(call_.in)); }
+  std::byte* out() const { return static_cast<std::byte*>(call_.out); }
+  size_t bytes(int64_t count) const { return bytes_for(call_.dtype, count); }
+  /// Elements, of whole blocks, that fit into a slot.
+  int64_t per_slot() const;
+
+  /// Waits for all ranks of the node. The first meeting of a call also checks that they queued the same collective.
+  void meet();
+  /// The same where the leader comes from an exchange.
+  void meet_after_leader();
+  /// Of the leader. The first exchange of a call also checks that the nodes agree.
+  void exchange(std::span<const Passage> passages);
+  /// The call took so many steps.
+  void end(int64_t steps) { scratch_.steps += static_cast<uint32_t>(steps); }
+
+  // Memory of the node for step `step` of the call.
+  std::byte* slot(int rank, int64_t step) const { return node_.segment.slot(rank, number(step)); }
+  std::byte* sum_of(int node, int64_t step) const { return node_.segment.sum_of(node, number(step)); }
+  std::byte* result(int64_t step) const { return node_.segment.result(number(step)); }
+  /// Room for one pointer for each rank, and for passages, until the next call of it.
+  std::span<const std::byte*> sources(int count) { return {scratch_.sources.data(), static_cast<size_t>(count)}; }
+  std::vector<Passage>& passages() { return scratch_.passages.clear(), scratch_.passages; }
+
+ private:
+  uint32_t number(int64_t step) const { return scratch_.steps + static_cast<uint32_t>(step); }
+  void meet(std::chrono::nanoseconds patience);
+  void check_agreement();
+
+  Node& node_;
+  RankScratch& scratch_;
+  const int rank_;
+  const Call& call_;
+  bool have_met_ = false, has_exchanged_ = false;
+};
+
+/// First of `count` elements that part `part` of `parts` has, on a cache-line boundary, so that no two write to one
+/// line.
+///
+///   count 100 f32, 3 parts: 7 cache lines of 16 elements -> [0, 32), [32, 64), [64, 100)
+int64_t chunk_begin(const Round& x, int64_t count, int part, int parts);
+
+}  // namespace shoal::collectives::mpi

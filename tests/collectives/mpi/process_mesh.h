@@ -1,0 +1,207 @@
+// A mesh whose ranks live in several processes, seen from one of them: backends of its own for its ranks, stand-ins for
+// the others; and runs of one collective on the ranks of this process. For threads that act as processes and for real
+// ones.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "processes/remote_device.h"
+#include "tests/collectives/cases.h"
+#include "tests/collectives/thread_backend.h"
+
+namespace shoal::collectives {
+
+/// CPU devices of one thread, or plain threads.
+enum class Ranks : uint8_t { kThread, kCpu };
+
+class ProcessMesh {
+ public:
+  /// `process_of`: of each rank.
+  ProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, Ranks kind = Ranks::kThread) : group_(group) {
+    for (size_t rank = 0; rank < process_of.size(); ++rank) {
+      const int process = process_of[rank];
+      const std::string name = "T" + std::to_string(rank);
+      if (process == group.own()) {
+        own_.push_back(static_cast<int>(rank));
+        owned_.push_back(kind == Ranks::kThread ? std::make_unique<ThreadBackend>(name)
+                                                : Registry::instance().init("CPU0:threads=1"));
+      } else {
+        const std::string family = kind == Ranks::kThread ? "NULL" : "CPU";
+        RemoteSpec spec;
+        spec.process = process, spec.host = group.host(process);
+        spec.family = family, spec.name = family + "0", spec.is_host = true;
+        remote_.push_back(std::make_unique<RemoteDevice>(std::move(spec), nullptr));
+        owned_.push_back(remote_.back()->init());
+      }
+      backends_.push_back(owned_.back().get());
+    }
+  }
+
+  int size() const { return static_cast<int>(backends_.size()); }
+  const std::vector<int>& own() const { return own_; }
+  bool is_own(int rank) const { return std::find(own_.begin(), own_.end(), rank) != own_.end(); }
+  const std::vector<Backend*>& backends() const { return backends_; }
+  Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
+  std::unique_ptr<Communicator> communicator(Options options = {}) {
+    options.processes = &group_;
+    return make_mpi_communicator(backends_, options);
+  }
+
+  /// Synchronizes the own ranks: the message of each one's error, "" where there was none.
+  std::vector<std::string> errors() {
+    std::vector<std::string> messages;
+    for (const int rank : own_) {
+      messages.emplace_back();
+      try {
+        backend(rank).synchronize();
+      } catch (const std::exception& error) {
+        messages.back() = error.what();
+      }
+    }
+    return messages;
+  }
+  /// Synchronizes the own ranks; throws CommError for the first failure after all have ended.
+  void synchronize() {
+    for (const std::string& message : errors()) require<CommError>(message.empty(), "{}", message);
+  }
+
+ private:
+  ProcessGroup& group_;
+  std::vector<std::unique_ptr<RemoteDevice>> remote_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+  std::vector<int> own_;
+};
+
+/// A case in the memory of the own ranks of a mesh.
+class ProcessCase : public CollectiveCase {
+ public:
+  /// `in_place`: where the kind allows it.
+  explicit ProcessCase(CollectiveCase one, bool in_place = false)
+      : CollectiveCase(std::move(one)), in_place_(in_place) {
+    for (const Bytes& bytes : expected) out_.emplace_back(bytes.size(), std::byte{0x5a});
+  }
+
+  void queue(ProcessMesh& mesh, Communicator& communicator) {
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      const auto at = static_cast<size_t>(rank);
+      std::byte* source = in[at].data();
+      const InPlace place = info(kind).in_place;
+      if (in_place_ && place != InPlace::kNever && !in[at].empty()) {
+        source = out_[at].data() + (place == InPlace::kOwnPart ? bytes_for(dtype, prefix(counts, rank)) : 0);
+        std::copy(in[at].begin(), in[at].end(), source);
+      }
+      calls_.push_back({kind, dtype, source, out_[at].data(), count, counts, root, "x"});
+    }
+    for (const int rank : mesh.own()) communicator.enqueue(rank, calls_[static_cast<size_t>(rank)]);
+  }
+  /// Empty where the own ranks have what they must.
+  std::string wrong(const ProcessMesh& mesh) const {
+    for (const int rank : mesh.own()) {
+      const auto at = static_cast<size_t>(rank);
+      if (out_[at] == expected[at]) continue;
+      const auto first = std::mismatch(out_[at].begin(), out_[at].end(), expected[at].begin()).first - out_[at].begin();
+      return fmt::format("{} {} of {} (counts {}): rank {} of {} differs from byte {} of {} on", name_of(kind),
+                         name_of(dtype), count, counts.empty() ? 0 : counts[0], rank, mesh.size(), first,
+                         out_[at].size());
+    }
+    return {};
+  }
+  const Bytes& out(int rank) const { return out_[static_cast<size_t>(rank)]; }
+
+ private:
+  const bool in_place_;
+  std::vector<Bytes> out_;
+  std::vector<Call> calls_;
+};
+
+/// All kinds, dtypes, and sizes around the bounds of what goes through the slots at once.
+inline std::vector<CollectiveCase> process_cases(int ranks) {
+  const auto n = static_cast<size_t>(ranks);
+  std::vector<CollectiveCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+    for (const int64_t bytes :
+         {0, 4, 16 << 10, 32 << 10, (32 << 10) + 4, (64 << 10) - 4, 64 << 10, (64 << 10) + 4, 300004}) {
+      cases.push_back(all_reduce_case(ranks, dtype, bytes / static_cast<int64_t>(traits(dtype).block_bytes)));
+    }
+    for (const int64_t step : {0, 1, 37, 4500, 20001}) cases.push_back(reduce_scatter_case(dtype, uneven(ranks, step)));
+  }
+  std::vector<int64_t> one_part(n, 0);
+  one_part.back() = 70001;
+  cases.push_back(reduce_scatter_case(DType::kF32, one_part));
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    cases.push_back(all_gather_case(dtype, one_part));
+    cases.push_back(all_gather_case(dtype, std::vector<int64_t>(n, 0)));
+    for (const int64_t step : {0, 1, 37, 16384, 30001}) cases.push_back(all_gather_case(dtype, uneven(ranks, step)));
+    for (const int64_t step : {0, 1, 1000, 5001})
+      cases.push_back(all_to_all_case(dtype, ranks, uneven(ranks * ranks, step)));
+    cases.push_back(all_to_all_case(dtype, ranks, std::vector<int64_t>(n * n, 0)));
+    for (int root = 0; root < ranks; ++root) {
+      for (const int64_t count : {0, 1, 16384, 16385, 100003})
+        cases.push_back(broadcast_case(ranks, dtype, count, root));
+    }
+  }
+  for (const int64_t step : {64, 50016}) {
+    std::vector<int64_t> rows = uneven(ranks, step), pairs = uneven(ranks * ranks, step / 8);
+    for (int64_t& count : rows) count = count / 32 * 32;
+    for (int64_t& count : pairs) count = count / 32 * 32;
+    cases.push_back(all_gather_case(DType::kQ8_0, rows));
+    cases.push_back(all_to_all_case(DType::kQ8_0, ranks, pairs));
+    cases.push_back(broadcast_case(ranks, DType::kQ8_0, step / 32 * 32, ranks - 1));
+  }
+  return cases;
+}
+
+/// The same on all processes.
+inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
+  const int seed = static_cast<int>(up_to(1000));
+  const bool is_large = up_to(9) == 0;
+  const int64_t count = up_to(is_large ? 60000 : 200), step = up_to(is_large ? 9000 : 40);
+  switch (up_to(4)) {
+    case 0:
+      return all_reduce_case(ranks, DType::kF32, count, seed);
+    case 1:
+      return all_gather_case(DType::kF32, uneven(ranks, step), seed);
+    case 2:
+      return reduce_scatter_case(DType::kF32, uneven(ranks, step), seed);
+    case 3:
+      return all_to_all_case(DType::kF32, ranks, uneven(ranks * ranks, step / (ranks * ranks)), seed);
+    default:
+      return broadcast_case(ranks, DType::kF32, count, seed % ranks, seed);
+  }
+}
+
+/// Runs all cases, in place and not, then many in a row that nobody waits for. Throws CommError with what is wrong.
+inline void run_process_suite(ProcessMesh& mesh, Communicator& communicator) {
+  const auto check_all = [&](std::vector<ProcessCase>& cases) {
+    mesh.synchronize();
+    for (const ProcessCase& one : cases) {
+      const std::string wrong = one.wrong(mesh);
+      require<CommError>(wrong.empty(), "wrong: {}", wrong);
+    }
+    cases.clear();
+  };
+  std::vector<ProcessCase> queued;
+  for (const bool in_place : {false, true}) {
+    for (CollectiveCase& one : process_cases(mesh.size())) {
+      queued.clear();
+      queued.emplace_back(std::move(one), in_place).queue(mesh, communicator);
+      check_all(queued);
+    }
+  }
+  std::mt19937 random(7);
+  for (int batch = 0; batch < 4; ++batch) {
+    queued.clear();
+    for (int i = 0; i < 100; ++i) queued.emplace_back(random_process_case(random, mesh.size()));
+    for (ProcessCase& one : queued) one.queue(mesh, communicator);
+    check_all(queued);
+  }
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,158 @@
+// The mpi communicator among real processes: started by mpirun, each with ranks of its own.
+//
+//   mpirun -np 3 mpi_ranks suite            every collective, right on every rank
+//   mpirun -np 2 mpi_ranks late             a rank that does not come is named in every process
+//   mpirun -np 2 mpi_ranks killed           so is a process that dies
+//   mpirun -np 2 mpi_ranks bench [ranks]    microseconds of an all_reduce, with so many ranks in each process
+//   mpi_ranks bench 2                       the same of the host communicator, for comparison
+#include <fmt/core.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+#include "processes/join.h"
+#include "tests/collectives/mpi/process_mesh.h"
+#include "tests/support/thread_transport.h"
+
+namespace shoal::collectives {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void say(const ProcessGroup& group, std::string_view text) {
+  if (group.own() == 0) fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+/// As many ranks in each process.
+std::vector<int> even(const ProcessGroup& group, int each) {
+  std::vector<int> process_of;
+  for (int i = 0; i < group.size() * each; ++i) process_of.push_back(i / each);
+  return process_of;
+}
+
+void suite(ProcessGroup& group) {
+  std::vector<std::vector<int>> shapes{even(group, 1), {0}};
+  shapes.push_back(even(group, 2));
+  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // by turns, and one process has more
+  for (const std::vector<int>& shape : shapes) {
+    for (const Ranks kind : {Ranks::kThread, Ranks::kCpu}) {
+      ProcessMesh mesh(group, shape, kind);
+      const auto communicator = mesh.communicator();
+      run_process_suite(mesh, *communicator);
+      group.gather("", "end of a suite");
+    }
+  }
+  say(group, fmt::format("right in {} processes", group.size()));
+}
+
+/// Rank 1 does not come, because `instead` happens in its process; the others must hear of `why`.
+void without_rank_1(ProcessGroup& group, void (*instead)(), std::string_view why) {
+  ProcessMesh mesh(group, even(group, 1), Ranks::kCpu);
+  const auto communicator = mesh.communicator({.timeout = std::chrono::milliseconds(1500)});
+  ProcessCase first(all_reduce_case(mesh.size(), DType::kF32, 100)),
+      second(all_reduce_case(mesh.size(), DType::kF32, 100));
+  first.queue(mesh, *communicator);
+  mesh.synchronize();
+  require<CommError>(first.wrong(mesh).empty(), "{}", first.wrong(mesh));
+  const auto begin = Clock::now();
+  if (group.own() == 1) {
+    instead();
+  } else {
+    second.queue(mesh, *communicator);
+  }
+  std::string error;
+  for (const std::string& message : mesh.errors()) error = message;
+  while (!group.has_failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (error.empty()) communicator->abort("later");
+  require<InternalError>(group.own() == 1 || error.find(why) != std::string::npos, "expected '{}', got '{}'", why,
+                         error);
+  fmt::print("process {} after {:.1f} s: {}\n", group.own(),
+             std::chrono::duration<double>(Clock::now() - begin).count(), error);
+  std::fflush(stdout);
+}
+
+/// Seconds that `times` calls took, queued before the first one begins.
+double time_calls(ProcessGroup& group, ProcessMesh& mesh, Communicator& communicator, std::span<const Call> calls,
+                  int times) {
+  std::atomic<bool> gate{false};
+  const auto wait = [](void* object, const void*, bool) { static_cast<std::atomic<bool>*>(object)->wait(false); };
+  for (const int rank : mesh.own()) mesh.backend(rank).enqueue({wait, &gate, nullptr});
+  for (int i = 0; i < times; ++i) {
+    for (const int rank : mesh.own()) communicator.enqueue(rank, calls[static_cast<size_t>(rank)]);
+  }
+  group.gather("", "start of a measurement");
+  const auto begin = Clock::now();
+  gate = true;
+  gate.notify_all();
+  mesh.synchronize();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void bench(ProcessGroup& group, int each) {
+  ProcessMesh mesh(group, even(group, each), Ranks::kCpu);
+  const auto communicator = group.size() > 1 ? mesh.communicator() : make_host_communicator(mesh.backends());
+  for (const int64_t bytes : {4, 2 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20}) {
+    const auto count = bytes / static_cast<int64_t>(sizeof(float));
+    std::vector<std::vector<float>> data;
+    std::vector<Call> calls;
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      data.emplace_back(static_cast<size_t>(2 * count), 1.0f);
+      calls.push_back(
+          {Collective::kAllReduce, DType::kF32, data.back().data(), data.back().data() + count, count, {}, 0, "x"});
+    }
+    const int times = bytes <= 64 << 10 ? 1000 : bytes <= 1 << 20 ? 100 : 10;
+    double best = 1e9;
+    for (int i = 0; i < 10; ++i) best = std::min(best, time_calls(group, mesh, *communicator, calls, times) / times);
+    for (const int rank : mesh.own()) {
+      for (int64_t i = 0; i < count; ++i) {
+        const float sum = data[static_cast<size_t>(rank)][static_cast<size_t>(count + i)];
+        require<CommError>(sum == static_cast<float>(mesh.size()), "wrong at {}: {}", i, sum);
+      }
+    }
+    say(group, fmt::format("{} all_reduce f32 {:>9} bytes, {} ranks: {:9.2f} us", communicator->name(), bytes,
+                           mesh.size(), best * 1e6));
+  }
+}
+
+void stay_away() {}
+void die() {
+  std::raise(SIGKILL);
+}
+
+int run(std::string_view mode, int each) {
+  test::ThreadHub alone({"here"});
+  auto group = join_processes(std::chrono::seconds(10));
+  require<InvalidArgument>(group != nullptr || mode == "bench", "start several processes: mpirun -np 2 mpi_ranks ...");
+  if (group == nullptr) group = std::make_unique<ProcessGroup>(alone.transport(0), std::chrono::seconds(10));
+  try {
+    if (mode == "suite") suite(*group);
+    if (mode == "bench") bench(*group, each);
+    if (mode == "late") without_rank_1(*group, stay_away, "rank 1 (1:CPU0 on ");
+    if (mode == "killed") without_rank_1(*group, die, "process 1 (");
+    if (!group->has_failed()) group->leave();
+    group->leave_failed();
+  } catch (...) {
+    group->leave_failed();
+    throw;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace shoal::collectives
+
+int main(int count, char** arguments) {
+  int end = 1;
+  try {
+    end = shoal::collectives::run(count > 1 ? arguments[1] : "suite", count > 2 ? std::atoi(arguments[2]) : 1);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  std::fflush(nullptr);
+  std::_Exit(end);  // without the threads of a transport that has failed
+}
