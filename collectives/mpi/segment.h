@@ -16,8 +16,9 @@
 
 namespace shoal::collectives::mpi {
 
-/// What goes through the slots in one step; larger messages go in pieces.
-inline constexpr size_t kSlotBytes = 64 * 1024;
+/// What goes through the slots in one step; larger messages go in pieces. With smaller slots they meet more often, which
+/// costs more where other programs are at the cores; larger ones leave the caches.
+inline constexpr size_t kSlotBytes = 256 * 1024;
 
 class Segment {
  public:

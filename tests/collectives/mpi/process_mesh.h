@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/mpi/segment.h"
 #include "processes/remote_device.h"
 #include "tests/collectives/cases.h"
 #include "tests/collectives/thread_backend.h"
@@ -122,37 +123,46 @@ class ProcessCase : public CollectiveCase {
 
 /// All kinds, dtypes, and sizes around the bounds of what goes through the slots at once.
 inline std::vector<CollectiveCase> process_cases(int ranks) {
+  constexpr auto kSlot = static_cast<int64_t>(mpi::kSlotBytes), kFloats = kSlot / 4;
   const auto n = static_cast<size_t>(ranks);
+  const auto even = [n](int64_t count) { return std::vector<int64_t>(n, count); };
+  std::vector<int64_t> one_part(n, 0);
+  one_part.back() = kFloats + 4465;
   std::vector<CollectiveCase> cases;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
-    for (const int64_t bytes :
-         {0, 4, 16 << 10, 32 << 10, (32 << 10) + 4, (64 << 10) - 4, 64 << 10, (64 << 10) + 4, 300004}) {
-      cases.push_back(all_reduce_case(ranks, dtype, bytes / static_cast<int64_t>(traits(dtype).block_bytes)));
+    const auto block = static_cast<int64_t>(traits(dtype).block_bytes);
+    for (const int64_t bytes : {int64_t{0}, int64_t{4}, int64_t{16} << 10, int64_t{32} << 10, (int64_t{32} << 10) + 4,
+                                kSlot - 4, kSlot, kSlot + 4, 2 * kSlot + 20004}) {
+      cases.push_back(all_reduce_case(ranks, dtype, bytes / block));
     }
-    for (const int64_t step : {0, 1, 37, 4500, 20001}) cases.push_back(reduce_scatter_case(dtype, uneven(ranks, step)));
+    for (const int64_t step : {0, 1, 37, 4500}) cases.push_back(reduce_scatter_case(dtype, uneven(ranks, step)));
   }
-  std::vector<int64_t> one_part(n, 0);
-  one_part.back() = 70001;
   cases.push_back(reduce_scatter_case(DType::kF32, one_part));
+  cases.push_back(reduce_scatter_case(DType::kF32, even(2 * kFloats / ranks + 1)));
+  cases.push_back(all_to_all_case(DType::kF32, ranks, std::vector<int64_t>(n * n, kFloats / ranks + 3)));
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     cases.push_back(all_gather_case(dtype, one_part));
-    cases.push_back(all_gather_case(dtype, std::vector<int64_t>(n, 0)));
-    for (const int64_t step : {0, 1, 37, 16384, 30001}) cases.push_back(all_gather_case(dtype, uneven(ranks, step)));
-    for (const int64_t step : {0, 1, 1000, 5001})
+    cases.push_back(all_gather_case(dtype, even(0)));
+    for (const int64_t step : {0, 1, 37, 9001}) cases.push_back(all_gather_case(dtype, uneven(ranks, step)));
+    for (const int64_t step : {0, 1, 1000}) {
       cases.push_back(all_to_all_case(dtype, ranks, uneven(ranks * ranks, step)));
+    }
     cases.push_back(all_to_all_case(dtype, ranks, std::vector<int64_t>(n * n, 0)));
     for (int root = 0; root < ranks; ++root) {
-      for (const int64_t count : {0, 1, 16384, 16385, 100003})
-        cases.push_back(broadcast_case(ranks, dtype, count, root));
+      for (const int64_t count : {0, 1, 5000}) cases.push_back(broadcast_case(ranks, dtype, count, root));
     }
   }
-  for (const int64_t step : {64, 50016}) {
-    std::vector<int64_t> rows = uneven(ranks, step), pairs = uneven(ranks * ranks, step / 8);
+  for (const int64_t count : {kFloats, kFloats + 1}) {
+    cases.push_back(all_gather_case(DType::kF32, even(count)));
+    cases.push_back(broadcast_case(ranks, DType::kF32, count, ranks - 1));
+  }
+  for (const int64_t step : {int64_t{64}, kSlot * 3 / 5}) {
+    std::vector<int64_t> rows = uneven(ranks, step), pairs = uneven(ranks * ranks, step / 16);
     for (int64_t& count : rows) count = count / 32 * 32;
     for (int64_t& count : pairs) count = count / 32 * 32;
     cases.push_back(all_gather_case(DType::kQ8_0, rows));
     cases.push_back(all_to_all_case(DType::kQ8_0, ranks, pairs));
-    cases.push_back(broadcast_case(ranks, DType::kQ8_0, step / 32 * 32, ranks - 1));
+    cases.push_back(broadcast_case(ranks, DType::kQ8_0, 2 * step / 32 * 32, ranks - 1));
   }
   return cases;
 }
@@ -162,7 +172,7 @@ inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   const int seed = static_cast<int>(up_to(1000));
   const bool is_large = up_to(9) == 0;
-  const int64_t count = up_to(is_large ? 60000 : 200), step = up_to(is_large ? 9000 : 40);
+  const int64_t count = up_to(is_large ? 100000 : 200), step = up_to(is_large ? 9000 : 40);
   switch (up_to(4)) {
     case 0:
       return all_reduce_case(ranks, DType::kF32, count, seed);
