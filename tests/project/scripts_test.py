@@ -21,7 +21,7 @@ class ScriptsTest(unittest.TestCase):
     def test_an_unknown_argument_is_an_error(self):
         result = run("scripts/install_deps", "--everything")
         self.assertEqual(result.returncode, 2)
-        self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers)\n")
+        self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers, --mpi)\n")
 
     def test_python_is_installed_once(self):
         result = run("scripts/install_python", "--everything")
