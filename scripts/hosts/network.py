@@ -1,0 +1,235 @@
+"""Network namespaces that act as hosts, on one machine and as root: each has a name, an address, and cores of its own where
+there are enough; a cable leads from each to a switch, which is one more namespace.
+
+    with Hosts(2, rate=1e9, delay=50) as hosts:              # shoal0, shoal1: 10.77.0.1, 10.77.0.2
+        subprocess.run(hosts.mpirun(["shoal", "run", ...]), env=hosts.environment())
+        hosts.cut(1)                                             # unplugs shoal1
+
+mpirun runs on the first host and starts the others' processes through scripts/hosts/enter. The rate is that of tbf at both
+ends of every cable. The delay is what a frame takes longer from one host to another: netem's at the switch where the
+kernel has it, otherwise the switch is scripts/hosts/relay.cpp, built when it is first needed.
+"""
+import contextlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+HERE = pathlib.Path(__file__).resolve().parent
+RELAY = HERE.parents[1] / "build/hosts/relay"
+SUBNET, PORT = "10.77.0", "eth0"
+MOST = 32
+# What may pass at once: at least two frames, and what a timer that wakes late would lose. More would let messages through
+# faster than the rate. Longer queues would fill up with what TCP sends ahead.
+FRAMES, LATENESS, QUEUE = 3200, 40e-6, "20ms"
+
+
+class NetworkError(Exception):
+    """What cannot be set up, in one line with the remedy."""
+
+
+def _tried(*command: object) -> subprocess.CompletedProcess:
+    return subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False)
+
+
+def _do(*command: object) -> str:
+    result = _tried(*command)
+    if result.returncode != 0:
+        why = (result.stderr.strip() or "no message").splitlines()[-1]
+        raise NetworkError(f"{' '.join(map(str, command))} failed: {why}")
+    return result.stdout
+
+
+def microseconds(text: str) -> float:
+    """"50us" -> 50."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    if not found:
+        raise ValueError(f"{text!r}: expected a time such as 50us or 1ms")
+    return float(found[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[found[2]]
+
+
+def bits(text: str) -> float:
+    """"1gbit" -> 1e9, in a second."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])bit", text)
+    if not found:
+        raise ValueError(f"{text!r}: expected a rate such as 1gbit or 100mbit")
+    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]]
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise NetworkError("network namespaces need root; run it as root, such as with sudo")
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux"), ("taskset", "util-linux")):
+        if shutil.which(tool) is None:
+            raise NetworkError(f"there is no {tool} here; install {package}")
+
+
+def _namespaces(name: str) -> list[str]:
+    """Those of the hosts and of their switch."""
+    wanted = re.compile(re.escape(name) + r"(\d+|-switch)")
+    words = [line.split()[0] for line in _tried("ip", "netns", "list").stdout.splitlines() if line.strip()]
+    return [word for word in words if wanted.fullmatch(word)]
+
+
+def take_down(name: str = "shoal") -> int:
+    """Ends what runs on the hosts of that name and removes them; how many there were. As often as one likes."""
+    require_root()
+    spaces = _namespaces(name)
+    for space in spaces:
+        for pid in _tried("ip", "netns", "pids", space).stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    for space in spaces:
+        _tried("ip", "netns", "del", space)
+    hosts = [space for space in spaces if not space.endswith("-switch")]
+    for host in hosts:
+        shutil.rmtree(f"/tmp/ompi.{host}.{os.getuid()}", ignore_errors=True)
+    return len(hosts)
+
+
+def built_relay() -> pathlib.Path:
+    source = HERE / "relay.cpp"
+    if RELAY.is_file() and RELAY.stat().st_mtime >= source.stat().st_mtime:
+        return RELAY
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise NetworkError(f"there is no {compiler} to build {source.name} with; scripts/install_deps installs one")
+    RELAY.parent.mkdir(parents=True, exist_ok=True)
+    made = RELAY.with_name(f"relay.{os.getpid()}")
+    _do(compiler, "-std=c++20", "-O2", source, "-o", made)
+    made.rename(RELAY)
+    return RELAY
+
+
+class Hosts:
+    """`rate` in bits/s, `delay` in microseconds. The hosts are named `name` with a number, from 0 on; hosts of other
+    names may be there at the same time. Throws NetworkError."""
+
+    def __init__(self, count: int, rate: float | None = None, delay: float = 0, name: str = "shoal"):
+        if not 1 <= count <= MOST:
+            raise NetworkError(f"{count} hosts: expected 1 to {MOST}")
+        if not re.fullmatch(r"[a-z][a-z-]{0,9}", name):
+            raise NetworkError(f"{name}: a name of hosts has up to 10 small letters")
+        require_root()
+        if _namespaces(name):
+            raise NetworkError(f"there are hosts named {name} already; scripts/hosts_down --name {name} takes them down")
+        self.count, self.rate, self.delay, self.name = count, rate, delay, name
+        self.switch = f"{name}-switch"
+        self.relayed = False
+        try:
+            self._plug_together()
+        except BaseException:
+            self.down()
+            raise
+
+    def __enter__(self) -> "Hosts":
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self.down()
+
+    def down(self) -> None:
+        take_down(self.name)
+
+    def host(self, number: int) -> str:
+        return f"{self.name}{number}"
+
+    @staticmethod
+    def address(number: int) -> str:
+        return f"{SUBNET}.{number + 1}"
+
+    def cores(self) -> list[str]:
+        """Of each host, as taskset takes them; nothing where there are fewer cores than hosts."""
+        available = sorted(os.sched_getaffinity(0))
+        share = len(available) / self.count
+        if share < 1:
+            return []
+        return [",".join(str(core) for core in available[int(host * share):int((host + 1) * share)])
+                for host in range(self.count)]
+
+    def environment(self) -> dict[str, str]:
+        """For what mpirun() and entered() give."""
+        return {**os.environ, "SHOAL_HOSTS": self.name, "SHOAL_HOSTS_CORES": " ".join(self.cores())}
+
+    def entered(self, number: int, command: Sequence[object]) -> list[str]:
+        """A command that runs another one on a host."""
+        return [str(HERE / "enter"), self.address(number), shlex.join(map(str, command))]
+
+    def mpirun(self, command: Sequence[object], per_host: int = 1, extra: Sequence[object] = ()) -> list[str]:
+        """The command that runs `command` in `per_host` processes of each host; `extra` are flags for mpirun."""
+        hosts = ",".join(f"{self.address(number)}:{per_host}" for number in range(self.count))
+        flags = ["--allow-run-as-root", "--host", hosts, "-np", self.count * per_host, "--bind-to", "none",
+                 "--mca", "plm_rsh_agent", HERE / "enter", "--mca", "plm_rsh_no_tree_spawn", 1,
+                 "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24", "--mca", "oob_tcp_if_include", f"{SUBNET}.0/24"]
+        cores = self.cores()
+        if not cores or per_host > len(cores[0].split(",")):  # they wait for each other's core
+            flags += ["--mca", "mpi_yield_when_idle", 1]
+        return self.entered(0, ["mpirun", *flags, *extra, *command])
+
+    def cut(self, number: int) -> None:
+        """Unplugs a host at the switch."""
+        _do("ip", "-n", self.switch, "link", "set", self.host(number), "down")
+
+    def mend(self, number: int) -> None:
+        _do("ip", "-n", self.switch, "link", "set", self.host(number), "up")
+
+    def _plug_together(self) -> None:
+        _do("ip", "netns", "add", self.switch)
+        for number in range(self.count):
+            self._add_host(number)
+        netem = self.delay > 0 and self._has_netem()
+        self.relayed = self.delay > 0 and not netem
+        for number in range(self.count):
+            self._shape(self.host(number), PORT, 0)
+            self._shape(self.switch, self.host(number), self.delay if netem else 0)
+        if self.relayed:
+            self._start_relay()
+        else:
+            _do("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
+            _do("ip", "-n", self.switch, "link", "set", "bridge", "up")
+            for number in range(self.count):
+                _do("ip", "-n", self.switch, "link", "set", self.host(number), "master", "bridge")
+
+    def _add_host(self, number: int) -> None:
+        host = self.host(number)
+        _do("ip", "netns", "add", host)
+        for space in (host, self.switch):
+            _tried("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1",
+                   "net.ipv6.conf.default.disable_ipv6=1")
+        _do("ip", "-n", host, "link", "add", PORT, "type", "veth", "peer", "name", host, "netns", self.switch)
+        _do("ip", "-n", host, "address", "add", f"{self.address(number)}/24", "dev", PORT)
+        for space, device in ((host, "lo"), (host, PORT), (self.switch, host)):
+            _do("ip", "-n", space, "link", "set", device, "up")
+
+    def _has_netem(self) -> bool:
+        probe = ("tc", "-n", self.switch, "qdisc")
+        if _tried(*probe, "add", "dev", self.host(0), "root", "netem", "delay", "1us").returncode != 0:
+            return False
+        _do(*probe, "del", "dev", self.host(0), "root")
+        return True
+
+    def _shape(self, space: str, device: str, delay: float) -> None:
+        """What leaves a device."""
+        parent = ["root"]
+        if delay:
+            _do("tc", "-n", space, "qdisc", "add", "dev", device, "root", "handle", "1:", "netem", "delay", f"{delay:g}us",
+                "limit", 100000)
+            parent = ["parent", "1:"]
+        if self.rate:
+            _do("tc", "-n", space, "qdisc", "add", "dev", device, *parent, "tbf", "rate", f"{self.rate:.0f}bit",
+                "burst", max(FRAMES, round(self.rate / 8 * LATENESS)), "latency", QUEUE)
+
+    def _start_relay(self) -> None:
+        command = ["ip", "netns", "exec", self.switch, built_relay(), f"{self.delay:g}",
+                   *(self.host(number) for number in range(self.count))]
+        relay = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True, start_new_session=True)
+        time.sleep(0.1)
+        if relay.poll() is not None:
+            raise NetworkError(f"the relay did not start: {relay.stderr.read().strip()}")
