@@ -121,7 +121,7 @@ class Hosts:
             raise NetworkError(f"there are hosts named {name} already; scripts/hosts_down --name {name} takes them down")
         self.count, self.rate, self.delay, self.name = count, rate, delay, name
         self.switch = f"{name}-switch"
-        self.relayed = False
+        self._relay: subprocess.Popen | None = None
         try:
             self._plug_together()
         except BaseException:
@@ -136,6 +136,13 @@ class Hosts:
 
     def down(self) -> None:
         take_down(self.name)
+        if self._relay is not None:
+            self._relay.communicate()
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether the delay is that of relay.cpp."""
+        return self._relay is not None
 
     def host(self, number: int) -> str:
         return f"{self.name}{number}"
@@ -184,11 +191,10 @@ class Hosts:
         for number in range(self.count):
             self._add_host(number)
         netem = self.delay > 0 and self._has_netem()
-        self.relayed = self.delay > 0 and not netem
         for number in range(self.count):
             self._shape(self.host(number), PORT, 0)
             self._shape(self.switch, self.host(number), self.delay if netem else 0)
-        if self.relayed:
+        if self.delay > 0 and not netem:
             self._start_relay()
         else:
             _do("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
@@ -228,8 +234,8 @@ class Hosts:
     def _start_relay(self) -> None:
         command = ["ip", "netns", "exec", self.switch, built_relay(), f"{self.delay:g}",
                    *(self.host(number) for number in range(self.count))]
-        relay = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self._relay = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True, start_new_session=True)
         time.sleep(0.1)
-        if relay.poll() is not None:
-            raise NetworkError(f"the relay did not start: {relay.stderr.read().strip()}")
+        if self._relay.poll() is not None:
+            raise NetworkError(f"the relay did not start: {self._relay.stderr.read().strip()}")
