@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""What goes wrong in a run over several processes ends it, everywhere and soon, and says why.
+
+  tests/hosts/faults.py                    100 processes killed at random moments, and ten of everything else
+  tests/hosts/faults.py --runs 6           what CTest runs: 6, and one of everything else
+  tests/hosts/faults.py --hosts 2          over network namespaces (root; scripts/hosts_up)
+  tests/hosts/faults.py --only kill,cut --seed 7 --verbose
+
+Of every fault is checked: all processes end within the time-out and 5 s more; mpirun ends with another code than 0; each
+process that survived wrote one line "shoal: error: ..." that names the process that failed and its host, or itself where
+mpirun knew sooner, told it to end (SIGTERM) and names the other; no process and no file of the run is left.
+"""
+import argparse
+import collections
+import contextlib
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import mpirun  # noqa: E402
+from mpirun import ROOT, Outcome, Run, RunError, network  # noqa: E402
+from measuring import arguments as flags  # noqa: E402
+from measuring.program import Stopped, signals_stop  # noqa: E402
+
+TIMEOUT, GRACE = 2.0, 5.0
+MODELS = ROOT / "data/models"
+MODEL, OTHER_MODEL = MODELS / "tiny-kjv-5m-q8_0.gguf", MODELS / "tiny-kjv-5m-q4_k_m.gguf"
+TOKENS = 400
+NAMES_ONE = re.compile(r"process (\d+) \(([^)]+)\)")
+MPIRUN_NAMES = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on signal")
+
+
+class Skipped(Exception):
+    """Why a fault cannot be made here."""
+
+
+class Faults:
+    """The ways to fail. Each gives what was wrong with how the run ended, nothing where all was well."""
+
+    def __init__(self, options, folder: pathlib.Path, hosts: network.Hosts | None):
+        self.options, self.folder, self.hosts = options, folder, hosts
+        self.processes = options.processes
+        self.random = random.Random(options.seed)
+        self.duration = self.startup = 0.0
+        self.tokens: list[int] = []
+
+    def command(self, model: object = MODEL, tokens: int = TOKENS, extra: tuple = ()) -> list[object]:
+        return [self.options.program, "run", "-m", model, "--devices", "CPU0", "--prompt-tokens", "1,527,261",
+                "-n", tokens, "--ignore-eos", "--temp", 0, "--output", "json", *extra]
+
+    def start(self, command: list[object], hosts: network.Hosts | None = None, **more: object) -> Run:
+        environment = {"SHOAL_COMM_TIMEOUT": f"{TIMEOUT:g}", "SHOAL_CPU_THREADS": 1}
+        return Run(command, self.processes, environment, hosts or self.hosts, **more)
+
+    def measure(self) -> None:
+        """How long an undisturbed run takes, and how long of that until the model is loaded. Throws RunError."""
+        durations, startups = [], []
+        for _ in range(3):
+            with self.start(self.command()) as run:
+                outcome = run.finish(120)
+                if wrong := self.remains(outcome):
+                    raise RunError(f"a run that nothing disturbs: {wrong[0]}")
+                answer = outcome.json()
+                busy = sum(answer["timings"][name] for name in ("load_ms", "prompt_ms", "generation_ms")) / 1000
+                durations.append(outcome.seconds)
+                startups.append(max(0.0, outcome.seconds - busy))
+                self.tokens = answer["tokens"]
+        self.duration, self.startup = statistics.median(durations), statistics.median(startups)
+
+    def remains(self, outcome: Outcome) -> list[str]:
+        wrong = []
+        if outcome.running or outcome.code is None:
+            wrong.append(f"after {outcome.seconds:.1f} s these were still running: "
+                         + ", ".join("mpirun" if rank < 0 else f"rank {rank}" for rank in outcome.running or [-1]))
+        if outcome.leftovers:
+            wrong.append(f"left behind: {', '.join(outcome.leftovers)}")
+        return wrong
+
+    def ended(self, run: Run, outcome: Outcome, victim: int | None = None, early: bool = False,
+              says: str = "", mpirun_too: bool = True) -> list[str]:
+        """`victim`: the rank that cannot say anything. `early`: so soon that processes may not know each other.
+        `says`: what the line of at least one process must match. `mpirun_too`: it has as little time as the ranks."""
+        wrong = self.remains(outcome)
+        if outcome.code == 0:
+            wrong.append("mpirun ended with 0")
+        if outcome.ranks_seconds > TIMEOUT + GRACE:
+            wrong.append(f"the last rank ended after {outcome.ranks_seconds:.1f} s")
+        if mpirun_too and outcome.seconds > TIMEOUT + GRACE:
+            wrong.append(f"mpirun ended after {outcome.seconds:.1f} s")
+        by_mpirun = MPIRUN_NAMES.search(outcome.words)
+        known = by_mpirun is not None and int(by_mpirun[1]) == victim
+        survivors = [rank for rank in range(run.processes) if rank != victim]
+        for rank in survivors:
+            errors = outcome.errors(rank)
+            if len(errors) > 1:
+                wrong.append(f"rank {rank} wrote {len(errors)} lines: {errors}")
+            elif not errors and not (known and (early or self.options.silent)):
+                wrong.append(f"rank {rank} says nothing; stderr of all: {outcome.words.strip()[-300:]!r}")
+            elif errors and not (found := NAMES_ONE.search(errors[0])):
+                wrong.append(f"rank {rank} names no process and host: {errors[0]}")
+            elif errors and (int(found[1]) >= run.processes or found[2] != run.host(int(found[1]))):
+                wrong.append(f"rank {rank} names one that is not there: {errors[0]}")
+            elif errors and known and int(found[1]) == rank and "SIGTERM" in errors[0]:
+                pass
+            elif errors and victim is not None and int(found[1]) != victim:
+                wrong.append(f"rank {rank} names another one than {victim}: {errors[0]}")
+        if says and not any(re.search(says, line) for rank in survivors for line in outcome.errors(rank)):
+            wrong.append(f"nobody says {says!r}: {[outcome.errors(rank) for rank in survivors]}")
+        return wrong
+
+    def at_random(self, act: Callable[[Run, int], bool], begin: float, **more: object) -> tuple[Run, int, float, Outcome]:
+        """A run, in which something has happened to a rank at a moment between `begin` and its end. It is given more time
+        than it may take, so that what went wrong can be told."""
+        for _ in range(50):
+            moment = self.random.uniform(begin, self.duration)
+            victim = self.random.randrange(self.processes)
+            with self.start(self.command(), **more) as run:
+                run.sleep_until(moment)
+                if not act(run, victim):
+                    continue  # it has ended, or not begun; nothing of it may be counted
+                outcome = run.finish(TIMEOUT + 3 * GRACE)
+                if outcome.code == 0 and not outcome.running:
+                    continue  # it was done, but had not left
+                if self.options.verbose:
+                    print(f"  {moment:.2f} s, rank {victim}: code {outcome.code}, {outcome.seconds:.1f} s;",
+                          outcome.words.strip().splitlines()[:1], flush=True)
+                return run, victim, moment, outcome
+        raise RunError("none of 50 runs could be disturbed")
+
+    def kill(self) -> list[str]:
+        run, victim, moment, outcome = self.at_random(lambda run, rank: run.kill(rank, signal.SIGKILL), 0)
+        return [f"rank {victim} killed after {moment:.2f} s: {text}"
+                for text in self.ended(run, outcome, victim, moment < self.startup)]
+
+    def stop(self) -> list[str]:
+        run, victim, moment, outcome = self.at_random(lambda run, rank: run.kill(rank, signal.SIGSTOP), self.startup)
+        return [f"rank {victim} stopped after {moment:.2f} s: {text}" for text in self.ended(run, outcome, victim)]
+
+    def pause(self) -> list[str]:
+        """Stopped for less than the time-out: nothing may come of it."""
+        for _ in range(20):
+            with self.start(self.command()) as run:
+                run.sleep_until(self.random.uniform(self.startup, self.duration))
+                victim = self.random.randrange(self.processes)
+                if not run.kill(victim, signal.SIGSTOP):
+                    continue
+                time.sleep(TIMEOUT / 4)
+                run.kill(victim, signal.SIGCONT)
+                outcome = run.finish(60)
+                wrong = self.remains(outcome)
+                try:
+                    if outcome.json()["tokens"] != self.tokens:
+                        wrong.append("other tokens")
+                except RunError as error:
+                    wrong.append(str(error))
+                return [f"rank {victim} stopped for {TIMEOUT / 4:g} s: {text}" for text in wrong]
+        raise RunError("none of 20 runs could be paused")
+
+    def cut(self) -> list[str]:
+        """The cable of a host. What is left of mpirun there has to notice, too, by TCP: soon, in these namespaces."""
+        with contextlib.ExitStack() as stack:
+            hosts = self.hosts
+            if hosts is None:
+                if os.geteuid() != 0:
+                    raise Skipped("network namespaces need root")
+                if self.processes % 2:
+                    raise Skipped("an odd number of processes on two hosts")
+                hosts = stack.enter_context(network.Hosts(2, name="cut"))
+            for number in range(hosts.count):
+                subprocess.run(["ip", "netns", "exec", hosts.host(number), "sysctl", "-qw", "net.ipv4.tcp_retries2=3"],
+                               check=True)
+            number = self.random.randrange(1, hosts.count)
+
+            def act(run: Run, _rank: int) -> bool:
+                hosts.cut(number)
+                return len(run.ranks()) == self.processes
+
+            try:
+                # Between hosts a run takes longer: any moment of a run on one is early enough.
+                run, _, moment, outcome = self.at_random(act, max(self.startup, 0.9 * self.duration), hosts=hosts)
+            finally:
+                hosts.mend(number)
+            return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
+                    for text in self.ended(run, outcome, mpirun_too=False)]
+
+    def refused(self, command: list[object], what: str, says: str, wrapper: str) -> list[str]:
+        """A run that must not begin."""
+        with self.start(command, wrapper=wrapper) as run:
+            outcome = run.finish(self.duration + TIMEOUT + GRACE)
+            wrong = self.ended(run, outcome, says=says)
+            if outcome.stdout.strip():
+                wrong.append(f"it wrote {outcome.stdout.strip()[:60]!r}")
+            if self.options.verbose:
+                print(f"  {what}: code {outcome.code};", [outcome.errors(rank) for rank in range(run.processes)])
+        return [f"{what}: {text}" for text in wrong]
+
+    def in_folders(self, change: Callable[[pathlib.Path], None], victim: int) -> str:
+        """The model in a folder for each rank, that of `victim` changed; what makes a process work there."""
+        place = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        for rank in range(self.processes):
+            (place / str(rank)).mkdir()
+            shutil.copy(MODEL, place / str(rank) / "model.gguf")
+        change(place / str(victim) / "model.gguf")
+        return f"cd {place}/$OMPI_COMM_WORLD_RANK"
+
+    def file(self) -> list[str]:
+        """Another file under the same name: another model, one byte of the header, one that ends too soon, none."""
+        def one_byte(path: pathlib.Path) -> None:
+            content = path.read_bytes()
+            at = content.index(b"general.architecture") + len("general.")  # a key that readers look for
+            at = content.index(b"general.name") + len("general.name") + 12 if b"general.name" in content else at
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1:])
+
+        wrong = []
+        victim = self.random.randrange(self.processes)
+        for what, change in (("another model", lambda path: shutil.copy(OTHER_MODEL, path)),
+                             ("another byte in the header", one_byte),
+                             ("half of the file", lambda path: os.truncate(path, path.stat().st_size // 2)),
+                             ("no file", pathlib.Path.unlink)):
+            wrong += self.refused(self.command("model.gguf"), f"{what} in rank {victim}", f"process {victim} |model.gguf",
+                                  self.in_folders(change, victim))
+        return wrong
+
+    def version(self) -> list[str]:
+        if not self.options.other_program:
+            raise Skipped("--other-program names no program of another version")
+        victim = self.random.randrange(self.processes)
+        other = pathlib.Path(self.options.other_program).resolve()
+        wrapper = f'[ "$OMPI_COMM_WORLD_RANK" != {victim} ] || {{ shift; set -- {other} "$@"; }}'
+        return self.refused(self.command(), f"another version in rank {victim}", "version", wrapper)
+
+    def disk(self) -> list[str]:
+        """A trace on a full disk."""
+        if os.geteuid() != 0:
+            raise Skipped("a full disk needs root")
+        place = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, check=False)
+        if mounted.returncode != 0:
+            raise Skipped(f"mount: {mounted.stderr.decode().strip()}")
+        try:
+            with self.start(self.command(extra=("--trace", place / "trace.json"))) as run:
+                outcome = run.finish(self.duration * 2 + TIMEOUT + GRACE)
+                wrong = self.remains(outcome)
+                if outcome.code == 0:
+                    wrong.append("mpirun ended with 0")
+                lines = [line for rank in range(run.processes) for line in outcome.errors(rank)]
+                if not any("trace.json" in line for line in lines):
+                    wrong.append(f"no line names the file: {lines}")
+                if any(len(outcome.errors(rank)) > 1 for rank in range(run.processes)):
+                    wrong.append(f"more than one line: {lines}")
+                return [f"trace on a full disk: {text}" for text in wrong]
+        finally:
+            subprocess.run(["umount", place], check=False)
+
+
+SCENARIOS = ("kill", "stop", "pause", "cut", "file", "version", "disk")
+
+
+def report(faults: Faults, options) -> int:
+    """Runs everything; how much went wrong."""
+    faults.measure()
+    print(f"{options.processes} processes: a run takes {faults.duration:.2f} s, {faults.startup:.2f} s of them to start and "
+          f"end; seed {options.seed}", flush=True)
+    bad = 0
+    for name in options.only:
+        found, begin = collections.Counter(), time.monotonic()
+        for _ in range(options.runs if name == "kill" else max(1, options.runs // 10)):
+            try:
+                wrong = getattr(faults, name)()
+            except Skipped as why:
+                print(f"{name}: skipped: {why}", flush=True)
+                break
+            found["wrong" if wrong else "well"] += 1
+            for line in wrong:
+                print(f"{name}: {line}", flush=True)
+        else:
+            print(f"{name}: {found['well']} of {found.total()} ended as they should, {time.monotonic() - begin:.0f} s",
+                  flush=True)
+        bad += found["wrong"]
+    return bad
+
+
+def parsed() -> argparse.Namespace:
+    parser = flags.Parser(description=__doc__)
+    parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path, help="default: $SHOAL_PROGRAM or the build's")
+    parser.add_argument("--other-program", help="of another version")
+    parser.add_argument("--runs", type=int, default=100, help="processes to kill (default: 100)")
+    parser.add_argument("--processes", type=int, default=2, help="of a run (default: 2)")
+    parser.add_argument("--hosts", type=int, default=0, help="network namespaces to run on (default: none)")
+    parser.add_argument("--only", default=",".join(SCENARIOS), help=f"some of {', '.join(SCENARIOS)}")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--silent", action="store_true", help="who was told to end by mpirun need not say anything")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    for name in options.only:
+        if name not in SCENARIOS:
+            parser.error(f"--only: there is no {name}; there are {', '.join(SCENARIOS)}")
+    if options.processes < 2 or options.runs < 1:
+        parser.error("expected 2 processes or more, and 1 run or more")
+    return options
+
+
+def main() -> int:
+    options = parsed()
+    if not options.program.is_file():
+        print(f"faults.py: error: there is no program {options.program}", file=sys.stderr)
+        return 2
+    options.program = options.program.resolve()
+    try:
+        with signals_stop(), tempfile.TemporaryDirectory(prefix="shoal-faults-") as folder, contextlib.ExitStack() as stack:
+            hosts = stack.enter_context(network.Hosts(options.hosts, name="faults")) if options.hosts else None
+            bad = report(Faults(options, pathlib.Path(folder), hosts), options)
+    except (RunError, network.NetworkError) as error:
+        print(f"faults.py: error: {error}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        return stopped.code
+    print(f"{bad} ended otherwise" if bad else "all ended as they should")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

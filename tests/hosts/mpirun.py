@@ -1,0 +1,244 @@
+"""Runs of a program under mpirun: what each process writes, who is still there, and what is left when all have ended.
+
+    with Run([program, "run", ...], processes=3) as run:
+        run.kill(1, signal.SIGKILL)                    # the process of rank 1
+        outcome = run.finish(limit=7)                  # exit code of mpirun, stdout, stderr of every process
+    outcome.leftovers                                  # []: nothing is left of it
+
+Every process of a run, mpirun's own among them, has a mark in its environment; by it they are found and, whatever
+happened, ended. Over `hosts` (scripts/hosts) the processes are on several.
+"""
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from hosts import network  # noqa: E402
+from measuring.program import _die_with_parent  # noqa: E402
+
+PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM") or ROOT / "build/release/bin/shoal")
+MARK = "SHOAL_TEST_RUN"
+# Connections between mpirun and its daemons that are cut end soon, not after five minutes.
+NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
+           for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
+SHARED = pathlib.Path("/dev/shm")
+
+
+class RunError(Exception):
+    """A run that did not do what a test needs of it, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    pid: int
+    rank: int  # -1: mpirun or one of its daemons
+
+
+@dataclasses.dataclass
+class Outcome:
+    code: int | None           # of mpirun; None: it had not ended within the limit
+    seconds: float             # that finish() has waited until no process was left, or the limit
+    ranks_seconds: float       # the same, until no rank was left: mpirun and its daemons may be slower
+    stdout: str
+    words: str                 # stderr of mpirun: its own words and those of all processes
+    stderr: dict[int, str]     # of each rank
+    running: list[int]         # ranks that had not ended within the limit, -1 of mpirun's daemons
+    leftovers: list[str]       # files that nobody uses
+
+    def errors(self, rank: int) -> list[str]:
+        """The lines with which that process ended."""
+        return [line for line in self.stderr.get(rank, "").splitlines() if line.startswith("shoal: error: ")]
+
+    def json(self) -> dict:
+        """What process 0 wrote, once. Throws RunError."""
+        if self.code != 0:
+            lines = [line.strip() for line in self.words.splitlines() if line.startswith("shoal: ")]
+            lines = lines or [line.strip() for line in self.words.splitlines() if line.strip(" -")] or ["no message"]
+            raise RunError(f"mpirun ended with {self.code}: {lines[0]}")
+        try:
+            return json.loads(self.stdout)
+        except json.JSONDecodeError as error:
+            raise RunError(f"stdout is no JSON object ({error}): {self.stdout[:80]!r}") from None
+
+
+def _environment(pid: int) -> dict[bytes, bytes]:
+    with contextlib.suppress(OSError):
+        words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return dict(word.split(b"=", 1) for word in words if b"=" in word)
+    return {}
+
+
+def _is_zombie(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    return True
+
+
+def _files() -> set[str]:
+    """In which processes of one computer meet: shared memory and the folders of Open MPI's sessions."""
+    found = {str(path) for path in SHARED.iterdir()}
+    for session in pathlib.Path(tempfile.gettempdir()).glob("ompi.*"):
+        found |= {str(path) for path in session.iterdir()} if session.is_dir() else set()
+    return found
+
+
+def _used() -> str:
+    """All files that processes have mapped or opened, and the processes."""
+    words = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        words.append(f"pid.{folder.name}\n")
+        with contextlib.suppress(OSError):
+            words.append((folder / "maps").read_text(errors="replace"))
+    return "".join(words)
+
+
+class Run:
+    """Started at once; mpirun's processes are ended at the end of the `with` statement. `wrapper`: lines of bash before
+    `exec`, run by each process, such as a `cd` by its rank. `flags` are for mpirun. Throws RunError."""
+
+    def __init__(self, command: Sequence[object], processes: int, environment: Mapping[str, object] | None = None,
+                 hosts: network.Hosts | None = None, wrapper: str = "", flags: Sequence[object] = ()):
+        self.processes, self.hosts = processes, hosts
+        self.mark = uuid.uuid4().hex
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-run-"))
+        self.before = _files()
+        words = [str(word) for word in command]
+        self.program = pathlib.Path(words[0]).name
+        if wrapper:
+            words = ["bash", "-c", f'{wrapper}\nexec "$@"', "bash", *words]
+        # Copies of what all write come through mpirun, too, which is how users see it.
+        flags = ["--output-filename", self.folder / "out", *flags]
+        values = {**os.environ, **{name: str(value) for name, value in (environment or {}).items()}, MARK: self.mark}
+        if hosts is None:
+            flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", processes, *flags]
+            line = ["mpirun", *map(str, flags), *words]
+        else:
+            if processes % hosts.count != 0:
+                raise RunError(f"{processes} processes on {hosts.count} hosts")
+            line = hosts.mpirun(words, processes // hosts.count, [*NOTICES, *flags])
+            values = {**hosts.environment(), **values}
+            values.update({name: hosts.environment()[name] for name in ("SHOAL_HOSTS", "SHOAL_HOSTS_CORES")})
+        if shutil.which(line[0]) is None:
+            raise RunError(f"there is no {line[0]}; scripts/install_deps --mpi installs it")
+        with open(self.folder / "stdout", "wb") as stdout, open(self.folder / "stderr", "wb") as stderr:
+            self.began = time.monotonic()
+            self.child = subprocess.Popen(line, env=values, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                                          start_new_session=True, preexec_fn=_die_with_parent)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def all(self) -> Iterator[Process]:
+        """All that live, mpirun's own with rank -1."""
+        mark = self.mark.encode()
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            pid = int(folder.name)
+            environment = _environment(pid)
+            if environment.get(MARK.encode()) != mark or _is_zombie(pid):
+                continue
+            yield Process(pid, int(environment.get(b"OMPI_COMM_WORLD_RANK", b"-1")))
+
+    def ranks(self) -> dict[int, int]:
+        """pid of each rank that runs the program by now."""
+        found = {}
+        for process in self.all():
+            with contextlib.suppress(OSError):
+                if process.rank >= 0 and pathlib.Path(os.readlink(f"/proc/{process.pid}/exe")).name == self.program:
+                    found[process.rank] = process.pid
+        return found
+
+    def host(self, rank: int) -> str:
+        if self.hosts is None:
+            return socket.gethostname()
+        return self.hosts.host(rank * self.hosts.count // self.processes)
+
+    def wait_for(self, ranks: int, limit: float = 20) -> None:
+        """Until so many ranks have begun. Throws RunError."""
+        deadline = time.monotonic() + limit
+        while len(self.ranks()) < ranks:
+            if self.child.poll() is not None or time.monotonic() > deadline:
+                raise RunError(f"{len(self.ranks())} of {ranks} processes have begun: {self._text('stderr').strip()[-200:]}")
+            time.sleep(0.01)
+
+    def sleep_until(self, seconds: float) -> None:
+        """Since mpirun was started."""
+        time.sleep(max(0.0, self.began + seconds - time.monotonic()))
+
+    def kill(self, rank: int, number: signal.Signals) -> bool:
+        """False: it does not run (yet, or any more)."""
+        pid = self.ranks().get(rank)
+        if pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            return True
+        return False
+
+    def finish(self, limit: float) -> Outcome:
+        """Waits until mpirun and every process have ended, at most so many seconds, then ends them."""
+        start = time.monotonic()
+        code, ranks_seconds = None, 0.0
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self.child.wait(0.04)
+            seconds = time.monotonic() - start
+            running = sorted({process.rank for process in self.all()})
+            if any(rank >= 0 for rank in running):
+                ranks_seconds = seconds
+            if (code is not None and not running) or seconds > limit:
+                break
+            time.sleep(0.02)
+        stderr = {}
+        for path in (self.folder / "out").glob("*/rank.*/stderr"):
+            stderr[int(path.parent.name.removeprefix("rank."))] = path.read_text(errors="replace")
+        self.end()
+        return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, self._leftovers())
+
+    def end(self) -> None:
+        for _ in range(50):  # a daemon may start one more meanwhile
+            left = list(self.all())
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(0.02)
+            if not left:
+                return
+
+    def _text(self, name: str) -> str:
+        return (self.folder / name).read_text(errors="replace")
+
+    def _leftovers(self) -> list[str]:
+        """Files that were made since the run began and that no process uses: those of others run on."""
+        made = _files() - self.before
+        if not made:
+            return []
+        used = _used()
+        return sorted(path for path in made if path not in used and f"{pathlib.Path(path).name}\n" not in used
+                      and pathlib.Path(path).exists())
+
+
+def run(command: Sequence[object], processes: int, limit: float = 120, **options: object) -> Outcome:
+    """To its end. Throws RunError where it does not end."""
+    with Run(command, processes, **options) as one:
+        outcome = one.finish(limit)
+    if outcome.code is None:
+        raise RunError(f"it did not end within {limit:g} s; ranks {outcome.running} were running")
+    return outcome
