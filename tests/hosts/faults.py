@@ -108,14 +108,16 @@ class Faults:
                 wrong.append(f"rank {rank} wrote {len(errors)} lines: {errors}")
             elif not errors and not (known and (early or self.options.silent)):
                 wrong.append(f"rank {rank} says nothing; stderr of all: {outcome.words.strip()[-300:]!r}")
-            elif errors and not (found := NAMES_ONE.search(errors[0])):
-                wrong.append(f"rank {rank} names no process and host: {errors[0]}")
-            elif errors and (int(found[1]) >= run.processes or found[2] != run.host(int(found[1]))):
-                wrong.append(f"rank {rank} names one that is not there: {errors[0]}")
-            elif errors and known and int(found[1]) == rank and "SIGTERM" in errors[0]:
-                pass
-            elif errors and victim is not None and int(found[1]) != victim:
-                wrong.append(f"rank {rank} names another one than {victim}: {errors[0]}")
+            elif errors:
+                named = {int(number): host for number, host in NAMES_ONE.findall(errors[0])}
+                strangers = [number for number, host in named.items() if number >= run.processes or host != run.host(number)]
+                told = known and rank in named and "SIGTERM" in errors[0]
+                if not named:
+                    wrong.append(f"rank {rank} names no process and host: {errors[0]}")
+                elif strangers:
+                    wrong.append(f"rank {rank} names one that is not there: {errors[0]}")
+                elif victim is not None and victim not in named and not told:
+                    wrong.append(f"rank {rank} does not name {victim}: {errors[0]}")
         if says and not any(re.search(says, line) for rank in survivors for line in outcome.errors(rank)):
             wrong.append(f"nobody says {says!r}: {[outcome.errors(rank) for rank in survivors]}")
         return wrong
