@@ -202,7 +202,7 @@ class Faults:
         with self.start(command, wrapper=wrapper) as run:
             outcome = run.finish(self.duration + TIMEOUT + GRACE)
             wrong = self.ended(run, outcome, says=says)
-            if outcome.stdout.strip():
+            if outcome.stdout.strip() and '"error"' not in outcome.stdout:
                 wrong.append(f"it wrote {outcome.stdout.strip()[:60]!r}")
             if self.options.verbose:
                 print(f"  {what}: code {outcome.code};", [outcome.errors(rank) for rank in range(run.processes)])

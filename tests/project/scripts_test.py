@@ -4,7 +4,7 @@ import subprocess
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPTS = ["scripts/install_deps", "scripts/install_python", "scripts/quickstart", "scripts/test", ".ci/run"]
+SCRIPTS = ["scripts/install_deps", "scripts/install_python", "scripts/quickstart", "scripts/test", "scripts/hosts/enter", ".ci/run"]
 
 
 def run(*command):
