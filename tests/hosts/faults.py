@@ -235,12 +235,24 @@ class Faults:
                                   self.in_folders(change, victim))
         return wrong
 
+    def other_program(self) -> pathlib.Path:
+        """The same one, but for the number of its version."""
+        said = subprocess.run([self.options.program, "--version"], capture_output=True, text=True, check=True).stdout
+        number = said.split()[1].encode()  # "shoal 0.1.0"
+        other = number[:-1] + (b"8" if number.endswith(b"9") else b"9")
+        content = self.options.program.read_bytes()
+        if number + b"\0" not in content:
+            raise Skipped(f"{self.options.program} has no version {number.decode()} in it; name another with --other-program")
+        path = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / self.options.program.name
+        path.write_bytes(content.replace(number + b"\0", other + b"\0"))
+        path.chmod(0o755)
+        return path
+
     def version(self) -> list[str]:
-        if not self.options.other_program:
-            raise Skipped("--other-program names no program of another version")
+        other = pathlib.Path(self.options.other_program or self.other_program()).resolve()
         victim = self.random.randrange(self.processes)
-        other = pathlib.Path(self.options.other_program).resolve()
-        wrapper = f'[ "$OMPI_COMM_WORLD_RANK" != {victim} ] || {{ shift; set -- {other} "$@"; }}'
+        wrapper = (f'[ "$OMPI_COMM_WORLD_RANK" != {victim} ] || '
+                   f"{{ shift; set -- {other} \"$@\"; export SHOAL_PLUGIN_PATH={self.options.program.parent}; }}")
         return self.refused(self.command(), f"another version in rank {victim}", "version", wrapper)
 
     def disk(self) -> list[str]:
@@ -299,7 +311,7 @@ def report(faults: Faults, options) -> int:
 def parsed() -> argparse.Namespace:
     parser = flags.Parser(description=__doc__)
     parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path, help="default: $SHOAL_PROGRAM or the build's")
-    parser.add_argument("--other-program", help="of another version")
+    parser.add_argument("--other-program", help="of another version (default: a copy with another number)")
     parser.add_argument("--runs", type=int, default=100, help="processes to kill (default: 100)")
     parser.add_argument("--processes", type=int, default=2, help="of a run (default: 2)")
     parser.add_argument("--hosts", type=int, default=0, help="network namespaces to run on (default: none)")
