@@ -253,7 +253,7 @@ class Faults:
         victim = self.random.randrange(self.processes)
         wrapper = (f'[ "$OMPI_COMM_WORLD_RANK" != {victim} ] || '
                    f"{{ shift; set -- {other} \"$@\"; export SHOAL_PLUGIN_PATH={self.options.program.parent}; }}")
-        return self.refused(self.command(), f"another version in rank {victim}", "version", wrapper)
+        return self.refused(self.command(), f"another version in rank {victim}", "install the same", wrapper)
 
     def disk(self) -> list[str]:
         """A trace on a full disk."""

@@ -40,7 +40,7 @@ class Mesh:
     processes: int
     devices: str            # as --devices takes them
     flags: tuple = ()
-    cpu_devices: int = 8    # that each process has
+    hosts: int = 0          # that it is for; 0: any number, and one computer
 
 
 def cpus(count: int) -> str:
@@ -51,8 +51,8 @@ def meshes() -> list[Mesh]:
     found = [Mesh(f"{processes}x{each}", processes, cpus(each))
              for processes, each in ((1, 1), (1, 3), (1, 8), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1), (4, 2))]
 
-    def add(name: str, processes: int, devices: str, *more: str, cpu_devices: int = 8) -> None:
-        found.append(Mesh(name, processes, devices, more, cpu_devices))
+    def add(name: str, processes: int, devices: str, *more: str, hosts: int = 0) -> None:
+        found.append(Mesh(name, processes, devices, more, hosts))
 
     add("2x1_uneven", 2, cpus(1), "-ts", "3,1")
     add("2x1_nothing", 2, cpus(1), "-ts", "0,1")
@@ -64,11 +64,16 @@ def meshes() -> list[Mesh]:
     add("5_mixed_uneven", 3, "0:CPU0,CPU1;1:CPU0;2:CPU0,CPU1", "-ts", "0,1,0,0,3")
     add("7_mixed", 4, "0:CPU0;1:CPU0,CPU1;2:CPU0,CPU1,CPU2;3:CPU0")
     for processes in (2, 3, 4):
-        groups = ",".join(f"@{number}" for number in range(processes))
-        add(f"layers_{processes}", processes, groups, "-sm", "layer", cpu_devices=1)
-        add(f"layers_{processes}x2", processes, groups, "-sm", "layer", cpu_devices=2)
-    add("layers_2_uneven", 2, "@0,@1", "-sm", "layer", "-ts", "3,1", cpu_devices=2)
-    add("layers_3_nothing", 3, "@0,@1,@2", "-sm", "layer", "-ts", "1,0,2", cpu_devices=1)
+        add(f"layers_{processes}", processes, "CPU0", "-sm", "layer")
+        add(f"layers_{processes}x2", processes, "CPU0+CPU1", "-sm", "layer")
+    add("layers_2_uneven", 2, "CPU0+CPU1", "-sm", "layer", "-ts", "3,1")
+    add("layers_3_nothing", 3, "CPU0", "-sm", "layer", "-ts", "1,0,2")
+    add("layers_mixed", 3, "0:CPU0;1:CPU0+CPU1,CPU2;2:CPU0", "-sm", "layer")
+    add("one_computer", 3, "@0")
+    # Over --hosts 2 only: the processes of a host are a group.
+    add("computers_2", 2, "@0,@1", "-sm", "layer", hosts=2)
+    add("computers_2x2", 4, "@0,@1", "-sm", "layer", hosts=2)
+    add("computers_2x2_uneven", 4, "@1,@0", "-sm", "layer", "-ts", "1,3", hosts=2)
     return found
 
 
@@ -150,8 +155,8 @@ def reference_questions(name: str, build: pathlib.Path, shoal: Shoal) -> list[Qu
 
 def answer(question: Question, mesh: Mesh, program: pathlib.Path, hosts: network.Hosts | None) -> dict:
     command = [program, *question.ask(), "--devices", mesh.devices, *mesh.flags]
-    environment = {"SHOAL_CPU_DEVICES": mesh.cpu_devices, "SHOAL_CPU_THREADS": 1, "SHOAL_COMM_TIMEOUT": 20}
-    if hosts is not None and mesh.processes % hosts.count == 0 and mesh.processes >= hosts.count:
+    environment = {"SHOAL_CPU_DEVICES": 8, "SHOAL_CPU_THREADS": 1, "SHOAL_COMM_TIMEOUT": 20}
+    if hosts is not None and mesh.processes % hosts.count == 0:
         return mpirun.run(command, mesh.processes, environment=environment, hosts=hosts).json()
     return mpirun.run(command, mesh.processes, environment=environment).json()
 
@@ -206,7 +211,8 @@ def parsed() -> argparse.Namespace:
         sys.exit(0)
     all_models, all_meshes = (QUICK_MODELS, QUICK_MESHES) if options.quick else (models, known)
     options.models = chosen(parser, "--models", options.models or ",".join(all_models), models)
-    options.meshes = [known[name] for name in chosen(parser, "--meshes", options.meshes or ",".join(all_meshes), list(known))]
+    options.meshes = [known[name] for name in chosen(parser, "--meshes", options.meshes or ",".join(all_meshes), list(known))
+                      if known[name].hosts in (0, options.hosts) and not (name == "one_computer" and options.hosts)]
     return options
 
 
