@@ -58,7 +58,7 @@ class Faults:
 
     def command(self, model: object = MODEL, tokens: int = TOKENS, extra: tuple = ()) -> list[object]:
         return [self.options.program, "run", "-m", model, "--devices", "CPU0", "--prompt-tokens", "1,527,261",
-                "-n", tokens, "--ignore-eos", "--temp", 0, "--output", "json", *extra]
+                "-n", tokens, "--ignore-eos", "--temp", 0, "--output", "json", "-sm", self.options.split_mode, *extra]
 
     def start(self, command: list[object], hosts: network.Hosts | None = None, **more: object) -> Run:
         environment = {"SHOAL_COMM_TIMEOUT": f"{TIMEOUT:g}", "SHOAL_CPU_THREADS": 1}
@@ -314,6 +314,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--other-program", help="of another version (default: a copy with another number)")
     parser.add_argument("--runs", type=int, default=100, help="processes to kill (default: 100)")
     parser.add_argument("--processes", type=int, default=2, help="of a run (default: 2)")
+    parser.add_argument("-sm", "--split-mode", default="tensor", choices=("tensor", "layer"), help="of the model")
     parser.add_argument("--hosts", type=int, default=0, help="network namespaces to run on (default: none)")
     parser.add_argument("--only", default=",".join(SCENARIOS), help=f"some of {', '.join(SCENARIOS)}")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
