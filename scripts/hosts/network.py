@@ -162,7 +162,7 @@ class Hosts:
 
     def environment(self) -> dict[str, str]:
         """For what mpirun() and entered() give."""
-        return {**os.environ, "SHOAL_HOSTS": self.name, "SHOAL_HOSTS_CORES": " ".join(self.cores())}
+        return {**os.environ, "HOSTS_UP_NAME": self.name, "HOSTS_UP_CORES": " ".join(self.cores())}
 
     def entered(self, number: int, command: Sequence[object]) -> list[str]:
         """A command that runs another one on a host."""

@@ -135,6 +135,8 @@ class Faults:
                 outcome = run.finish(TIMEOUT + 3 * GRACE)
                 if outcome.code == 0 and not outcome.running:
                     continue  # it was done, but had not left
+                if set(outcome.running) <= {victim, -1} and outcome.code is None and "shoal: error" not in outcome.words:
+                    continue  # stopped when all others had ended well: nobody is there to notice
                 if self.options.verbose:
                     print(f"  {moment:.2f} s, rank {victim}: code {outcome.code}, {outcome.seconds:.1f} s;",
                           outcome.words.strip().splitlines()[:1], flush=True)

@@ -30,7 +30,7 @@ from hosts import network  # noqa: E402
 from measuring.program import _die_with_parent  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM") or ROOT / "build/release/bin/shoal")
-MARK = "SHOAL_TEST_RUN"
+MARK = "HOSTS_TEST_RUN"
 # Connections between mpirun and its daemons that are cut end soon, not after five minutes.
 NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
            for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
@@ -65,7 +65,7 @@ class Outcome:
     def json(self) -> dict:
         """What process 0 wrote, once. Throws RunError."""
         if self.code != 0:
-            lines = [line.strip() for line in self.words.splitlines() if line.startswith("shoal: ")]
+            lines = [line.strip() for line in self.words.splitlines() if line.startswith("shoal: error: ")]
             lines = lines or [line.strip() for line in self.words.splitlines() if line.strip(" -")] or ["no message"]
             raise RunError(f"mpirun ended with {self.code}: {lines[0]}")
         try:
@@ -130,7 +130,7 @@ class Run:
                 raise RunError(f"{processes} processes on {hosts.count} hosts")
             line = hosts.mpirun(words, processes // hosts.count, [*NOTICES, *flags])
             values = {**hosts.environment(), **values}
-            values.update({name: hosts.environment()[name] for name in ("SHOAL_HOSTS", "SHOAL_HOSTS_CORES")})
+            values.update({name: hosts.environment()[name] for name in ("HOSTS_UP_NAME", "HOSTS_UP_CORES")})
         if shutil.which(line[0]) is None:
             raise RunError(f"there is no {line[0]}; scripts/install_deps --mpi installs it")
         with open(self.folder / "stdout", "wb") as stdout, open(self.folder / "stderr", "wb") as stderr:
