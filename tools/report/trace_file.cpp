@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 
 namespace shoal::tools {
@@ -211,9 +213,67 @@ void TraceFlag::add_to(CLI::App& app) {
   add_trace(app, path, "Write a trace of every step, collective and copy, for https://ui.perfetto.dev");
 }
 
+namespace {
+
+/// What the clock of process 0 is ahead of that of `process`, ns: by the quickest of several answers. Collective of the
+/// two.
+int64_t clock_difference(ProcessGroup& group, int process) {
+  constexpr int kQuestions = 32;
+  const bool asks = group.own() == 0;
+  const int peer = asks ? process : 0;
+  int64_t quickest = std::numeric_limits<int64_t>::max(), difference = 0;
+  for (int i = 0; i < kQuestions; ++i) {
+    int64_t time = trace_clock();
+    const int64_t asked = time;
+    const std::span bytes(reinterpret_cast<std::byte*>(&time), sizeof(time));
+    if (asks) group.send(peer, group.passage_tag(peer), bytes, "clocks");
+    group.receive(peer, group.passage_tag(peer), bytes, "clocks");
+    if (!asks) {
+      time = trace_clock();
+      group.send(peer, group.passage_tag(peer), bytes, "clocks");
+    }
+    const int64_t now = trace_clock();
+    if (asks && now - asked < quickest) quickest = now - asked, difference = asked + (now - asked) / 2 - time;
+  }
+  return difference;
+}
+
+/// The spans of all processes in process 0, on its clock and with rows named as their devices are there. `origin`: when
+/// the tracer was made. Collective.
+std::vector<TraceEvent> of_all_processes(std::vector<TraceEvent> events, int64_t origin) {
+  ProcessGroup* const group = processes();
+  if (group == nullptr) return events;
+  nlohmann::json own = nlohmann::json::array();
+  for (const TraceEvent& event : events) {
+    if (is_leader()) break;
+    own.push_back({event.row, static_cast<int>(event.kind), event.name, event.begin_ns + origin, event.end_ns + origin,
+                   event.bytes, event.waiting_ns});
+  }
+  int64_t difference = 0;
+  std::vector<int64_t> differences(static_cast<size_t>(group->size()), 0);
+  for (int process = 1; process < group->size(); ++process) {
+    if (!is_leader() && process != group->own()) continue;
+    difference = clock_difference(*group, process);
+    differences[static_cast<size_t>(process)] = difference;
+  }
+  const std::vector<std::string> all = group->gather(own.dump(), "traces");
+  for (int process = 1; is_leader() && process < group->size(); ++process) {
+    const int64_t shift = differences[static_cast<size_t>(process)] - origin;
+    for (const nlohmann::json& one : nlohmann::json::parse(all[static_cast<size_t>(process)])) {
+      events.push_back({fmt::format("{}:{}", process, one[0].get<std::string>()),
+                        static_cast<TraceKind>(one[1].get<int>()), one[2], one[3].get<int64_t>() + shift,
+                        one[4].get<int64_t>() + shift, one[5], one[6]});
+    }
+  }
+  return events;
+}
+
+}  // namespace
+
 int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const {
   if (path.empty()) return body(nullptr);
-  require_writable(path);
+  if (is_leader()) require_writable(path);
+  const int64_t origin = trace_clock();
   Tracer tracer;
   const auto write = [&](const std::vector<TraceEvent>& events) {
     if (tracer.lost() > 0) {
@@ -229,14 +289,15 @@ int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* trace
   } catch (...) {
     try {
       const std::vector<TraceEvent> events = tracer.events();
-      if (!events.empty()) write(events);
+      if (!events.empty() && is_leader()) write(events);
     } catch (const Interrupted&) {  // a pipe without a reader is not waited for any longer
     } catch (const std::exception& error) {
       warn(error.what());
     }
     throw;
   }
-  write(tracer.events());
+  const std::vector<TraceEvent> events = of_all_processes(tracer.events(), origin);
+  if (is_leader()) write(events);
   return code;
 }
 
