@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -49,7 +49,10 @@ void divide_cores() {
   for (size_t i = place * cores.size() / neighbours.size(); i < (place + 1) * cores.size() / neighbours.size(); ++i) {
     CPU_SET(cores[i], &own);
   }
-  sched_setaffinity(0, sizeof(own), &own);
+  // All threads, those of MPI too: what the process may use is what any of them may.
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    sched_setaffinity(std::stoi(entry.path().filename().string()), sizeof(own), &own);
+  }
 }
 
 /// Ends a process that does not come to its end after a failure or a signal.
