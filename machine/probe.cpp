@@ -18,6 +18,7 @@
 #include "machine/probe_interference.h"
 #include "machine/probe_links.h"
 #include "machine/probe_trial.h"
+#include "processes/remote_device.h"
 
 namespace shoal::machine {
 namespace {
@@ -28,11 +29,13 @@ constexpr int kTries = 2, kMostAgain = 8;
 constexpr int kTwinRounds = 3;
 
 bool is_cpu(const Device& device) {
-  return device.type() == DeviceType::kCpu && device.reg().name() == "CPU";
+  return device.type() == DeviceType::kCpu && family_name(device) == "CPU";
 }
 
 int threads_of(const Device& device, int threads) {
-  return threads > 0 ? threads : cpu::default_threads(device);
+  if (threads > 0) return threads;
+  const RemoteSpec* remote = remote_spec(device);
+  return remote != nullptr ? remote->threads : cpu::default_threads(device);
 }
 
 std::string names_of(std::span<Device* const> devices) {
@@ -411,8 +414,10 @@ std::string probe_identity(const Device& device, int threads) {
   // Parts of one GPU are alike.
   if (const size_t part = text.rfind(", part "); part != std::string::npos) text.resize(part);
   // Devices that share a processor are other cores of it when there are more of them.
-  if (is_cpu(device)) text += fmt::format("; one of {}", device.reg().devices().size());
+  const RemoteSpec* remote = remote_spec(device);
+  if (is_cpu(device)) text += fmt::format("; one of {}", remote ? remote->siblings : device.reg().devices().size());
   if (const std::string params = probe_params(device, threads); !params.empty()) text += "; " + params;
+  if (remote != nullptr) return remote->isa.empty() ? text : text + "; isa=" + remote->isa;
   if (const auto features = find_function(device.reg(), functions::kFeatures)) {
     for (const functions::Feature& feature : features()) {
       if (feature.name == "isa") text += "; isa=" + feature.value;
@@ -422,7 +427,8 @@ std::string probe_identity(const Device& device, int threads) {
 }
 
 std::string probe_place(const Device& device) {
-  return is_cpu(device) ? fmt::format("cores {}", fmt::join(cpu::cores_of(device), ",")) : device.props().device_id;
+  const RemoteSpec* remote = remote_spec(device);
+  return remote != nullptr ? remote->place : place_of(device);
 }
 
 std::vector<DType> probe_dtypes() {

@@ -13,6 +13,7 @@
 #include "devices/allocate.h"
 #include "graph/ops/ops.h"
 #include "machine/sets.h"
+#include "processes/remote_device.h"
 
 namespace shoal::machine {
 namespace {
@@ -54,14 +55,15 @@ struct RankMemory {
 
 class Collectives {
  public:
-  Collectives(std::span<Backend* const> backends, size_t largest, const std::string& comm) : backends_(backends) {
+  Collectives(std::span<Backend* const> backends, size_t largest, const std::string& comm, ProcessGroup* group)
+      : backends_(backends), group_(group) {
     std::vector<Device*> devices;
     for (Backend* backend : backends) devices.push_back(&backend->device());
     for (Device* device : devices) {
       memory_.push_back(std::make_unique<RankMemory>(*device, static_cast<int64_t>(largest / sizeof(float))));
     }
     communicator_ = collectives::communicator_for(devices)(
-        backends, {.implementation = collectives::implementation_or_default(comm)});
+        backends, {.implementation = collectives::implementation_or_default(comm), .processes = group});
   }
   ~Collectives() {
     try {
@@ -76,7 +78,7 @@ class Collectives {
   /// Until the devices' threads have found their places.
   void settle() {
     prepare(Collective::kAllReduce, 1);
-    for (double spent = 0; spent < kSettle;) spent += seconds_of([&] { series(16); });
+    for (double spent = 0; agreed(spent < kSettle);) spent += seconds_of([&] { series(16); });
   }
 
   /// Seconds of one with a message of this many elements.
@@ -84,11 +86,22 @@ class Collectives {
     prepare(kind, elements);
     series(2);
     int times = 4;
-    for (double one = series(times); one * times < kSeries && times < 1024;) one = series(times *= 2);
-    return repeat_for(budget, [&] { return series(times); });
+    for (double one = series(times); agreed(one * times < kSeries && times < 1024);) one = series(times *= 2);
+    if (group_ == nullptr) return repeat_for(budget, [&] { return series(times); });
+    std::vector<double> seconds;
+    for (int i = 0; i < kSamples; ++i) seconds.push_back(series(times));
+    return median(seconds);
   }
 
  private:
+  /// Of several processes: they do the same, as often.
+  static constexpr int kSamples = 5;
+
+  /// What process 0 has found.
+  bool agreed(bool own) const {
+    return group_ == nullptr ? own : group_->broadcast(own ? "yes" : "no", "probe") == "yes";
+  }
+
   void prepare(Collective kind, int64_t elements) {
     const auto ranks = static_cast<int64_t>(memory_.size());
     counts_.clear();
@@ -112,6 +125,7 @@ class Collectives {
              for (Backend* backend : backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
              for (int i = 0; i < times; ++i) {
                for (size_t rank = 0; rank < calls_.size(); ++rank) {
+                 if (is_remote(backends_[rank]->device())) continue;
                  communicator_->enqueue(static_cast<int>(rank), calls_[rank]);
                }
              }
@@ -122,6 +136,7 @@ class Collectives {
   }
 
   std::span<Backend* const> backends_;
+  ProcessGroup* group_;
   std::vector<std::unique_ptr<RankMemory>> memory_;
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<int64_t> counts_;
@@ -276,9 +291,9 @@ double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* co
 }
 
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
-                                                 const std::string& comm) {
+                                                 const std::string& comm, ProcessGroup* group) {
   const std::vector kinds{Collective::kAllReduce, Collective::kAllGather};
-  Collectives collectives(backends, largest, comm);
+  Collectives collectives(backends, largest, comm, group);
   collectives.settle();
   std::map<std::pair<Collective, size_t>, std::vector<double>> seconds;
   for (int round = 0; round < kRounds; ++round) {
@@ -293,7 +308,7 @@ std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backe
   for (const Collective kind : kinds) {
     CollectiveTable& table = tables.emplace_back();
     table.kind = kind;
-    for (const Backend* backend : backends) table.members.push_back(backend->device().name());
+    for (const Backend* backend : backends) table.members.push_back(common_name(backend->device(), group));
     for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
       table.points.push_back({static_cast<double>(bytes), median(seconds.at({kind, bytes}))});
     }

@@ -9,6 +9,7 @@
 
 #include "machine/machine.h"
 #include "machine/probe_device.h"
+#include "processes/process_group.h"
 
 namespace shoal::machine {
 
@@ -37,9 +38,10 @@ struct SharedReads {
 double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices);
 
 /// The collectives that plans use most, on backends made for them; messages up to `largest` bytes, by
-/// the implementation `comm` (ProbeOptions).
+/// the implementation `comm` (ProbeOptions). `group`: the processes that the backends belong to; collective then, and
+/// what process 0 has measured is what counts.
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
-                                                 const std::string& comm);
+                                                 const std::string& comm, ProcessGroup* group = nullptr);
 /// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
 RunCost measure_run(std::span<Backend* const> backends, double budget);
 /// For members that have not been measured together: what the tables have in common, of those with the same kinds of

@@ -5,7 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/functions.h"
 #include "devices/node_plan.h"
 
 namespace shoal {
@@ -77,16 +81,25 @@ class RemoteBackend final : public Backend {
 class RemoteFamily final : public BackendReg {
  public:
   std::string name() const override { return "REMOTE"; }
-  std::span<Device* const> devices() const override { return {}; }
+  std::span<Device* const> devices() const override {
+    const std::lock_guard lock(mutex_);
+    return lists_.back();
+  }
   bool is_listed() const override { return false; }
   RemoteDevice& add(RemoteSpec spec, Device* like) {
     const std::lock_guard lock(mutex_);
-    return devices_.emplace_back(std::move(spec), like);
+    RemoteDevice& device = devices_.emplace_back(std::move(spec), like);
+    std::vector<Device*> list = lists_.back();
+    std::erase_if(list, [&](const Device* known) { return known->name() == device.name(); });
+    list.push_back(&device);
+    lists_.push_back(std::move(list));
+    return device;
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<RemoteDevice> devices_;
+  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest last; earlier ones may be in use
 };
 
 RemoteFamily& family() {
@@ -99,6 +112,19 @@ RemoteFamily& family() {
   return registered;
 }
 
+bool is_cpu(const Device& device) {
+  return device.reg().name() == "CPU";
+}
+
+std::string isa_of(const Device& device) {
+  const auto features = find_function(device.reg(), functions::kFeatures);
+  if (features == nullptr) return {};
+  for (const functions::Feature& feature : features()) {
+    if (feature.name == "isa") return feature.value;
+  }
+  return {};
+}
+
 nlohmann::json to_json(Device& device) {
   const DeviceMemory memory = device.memory();
   return {{"name", device.name()},
@@ -107,7 +133,11 @@ nlohmann::json to_json(Device& device) {
           {"type", static_cast<int>(device.type())},
           {"free", memory.free},
           {"total", memory.total},
-          {"is_host", device.buffer_type().is_host()}};
+          {"is_host", device.buffer_type().is_host()},
+          {"siblings", device.reg().devices().size()},
+          {"threads", is_cpu(device) ? cpu::default_threads(device) : 0},
+          {"isa", isa_of(device)},
+          {"place", place_of(device)}};
 }
 
 }  // namespace
@@ -170,7 +200,11 @@ std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const
                       static_cast<DeviceType>(entry["type"].get<int>()),
                       entry["free"],
                       entry["total"],
-                      entry["is_host"]};
+                      entry["is_host"],
+                      entry["siblings"],
+                      entry["threads"],
+                      entry["isa"],
+                      fmt::format("host {} {}", group.host(process), entry["place"].get<std::string>())};
       BackendReg* known = Registry::instance().find_family(spec.family);
       Device* like = known == nullptr || known->devices().empty() ? nullptr : known->devices().front();
       all.push_back(&family().add(std::move(spec), like));
@@ -179,13 +213,22 @@ std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const
   return all;
 }
 
+std::string place_of(const Device& device) {
+  return is_cpu(device) ? fmt::format("cores {}", fmt::join(cpu::cores_of(device), ",")) : device.props().device_id;
+}
+
+const RemoteSpec* remote_spec(const Device& device) {
+  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
+  return remote != nullptr ? &remote->spec() : nullptr;
+}
+
 bool is_remote(const Device& device) {
-  return dynamic_cast<const RemoteDevice*>(&device) != nullptr;
+  return remote_spec(device) != nullptr;
 }
 
 int process_of(const Device& device, int own) {
-  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
-  return remote != nullptr ? remote->spec().process : own;
+  const RemoteSpec* remote = remote_spec(device);
+  return remote != nullptr ? remote->process : own;
 }
 
 std::string common_name(const Device& device, const ProcessGroup* group) {
@@ -193,13 +236,13 @@ std::string common_name(const Device& device, const ProcessGroup* group) {
 }
 
 std::string family_name(const Device& device) {
-  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
-  return remote != nullptr ? remote->spec().family : device.reg().name();
+  const RemoteSpec* remote = remote_spec(device);
+  return remote != nullptr ? remote->family : device.reg().name();
 }
 
 bool has_host_memory(Device& device) {
-  const auto* remote = dynamic_cast<const RemoteDevice*>(&device);
-  return remote != nullptr ? remote->spec().is_host : device.buffer_type().is_host();
+  const RemoteSpec* remote = remote_spec(device);
+  return remote != nullptr ? remote->is_host : device.buffer_type().is_host();
 }
 
 }  // namespace shoal

@@ -27,7 +27,14 @@ struct RemoteSpec {
   DeviceType type = DeviceType::kCpu;
   size_t free = 0, total = 0;  ///< bytes
   bool is_host = false;        ///< its memory is that of its host
+  int siblings = 1;            ///< devices that its family has there
+  int threads = 0;             ///< of a CPU device: its default
+  std::string isa;             ///< instructions that its family uses
+  std::string place;           ///< which one of those alike it is: "host node7 cores 0,1"
 };
+
+/// Which one of those alike a device of this process is: its PCI address, or the numbers of a CPU device's cores.
+std::string place_of(const Device& device);
 
 class RemoteDevice;
 
@@ -82,6 +89,9 @@ class RemoteDevice final : public Device {
   std::atomic<size_t> used_{0};
   RemoteBufferType buffer_type_, weights_type_;
 };
+
+/// The same device in every process; nullptr for one of this process.
+const RemoteSpec* remote_spec(const Device& device);
 
 /// The devices of all processes, those of process 0 first: `own`, and remote ones, which live as long as the program.
 /// Collective.

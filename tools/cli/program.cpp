@@ -37,7 +37,7 @@ constexpr std::array<Command, 12> kCommands{{
     {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare,
      Spread::kNowhere},
     {"bench", "Measure how fast models process prompts and generate", define_bench, Spread::kEverywhere},
-    {"probe", "Measure what the devices can do, for predictions", define_probe, Spread::kNowhere},
+    {"probe", "Measure what the devices can do, for predictions", define_probe, Spread::kEverywhere},
     {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
     {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kNowhere},
 }};

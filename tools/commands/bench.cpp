@@ -111,6 +111,8 @@ Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::
 /// Shares in place of "auto", for what most of the tests do.
 void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
   if (setup.ratio != kAutoRatio) return;
+  const Request measured = request_of(flags, setup, tests);
+  measure_for_processes({*measured.model, measured.devices, measured.placement});
   if (!is_leader()) return void(setup.ratio = processes()->broadcast("", "shares"));
   tuning::Workload most{0, 0, 0};
   for (const BenchTest& test : tests) {

@@ -14,6 +14,7 @@
 #include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
@@ -310,7 +311,10 @@ Request request_of(const PlanFlags& flags) {
   request.goal = goal_of(flags, request);
   // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
   request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
-  if (flags.recommend) choose_machine(request, true);
+  if (flags.recommend) {
+    measure_for_processes({*request.model, request.devices, request.placement, request.goal.machine});
+    if (is_leader()) choose_machine(request, true);
+  }
   return request;
 }
 
@@ -319,6 +323,7 @@ int plan_model(PlanFlags& flags) {
   flags.check();
   catch_interrupts();
   const Deployment planned = resolve(request_of(flags));
+  if (!is_leader()) return kSuccess;
   const models::ModelPlan& plan = *planned.plan;
   warn_of_context(planned.model->hparams, plan.size.context);
   const Outlook outlook = look_ahead(planned, flags);

@@ -17,6 +17,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
@@ -137,6 +138,18 @@ void show(const machine::MeasuredMachine& found, bool kept, double seconds, cons
 
 /// Those named, or all that do not stand for others.
 std::vector<Device*> devices_of(const ProbeFlags& flags) {
+  const auto all = [] {
+    std::string names;
+    for (const Device* device : Registry::instance().devices()) {
+      if (device->type() != DeviceType::kMeta) names += (names.empty() ? "" : ",") + device->name();
+    }
+    return names;
+  };
+  if (processes() != nullptr) {
+    const std::string list =
+        flags.names.empty() ? of_every_process(all()) : fmt::format("{}", fmt::join(flags.names, ","));
+    return find_devices(split_device_names(of_all_processes(list, all)));
+  }
   if (!flags.names.empty()) return find_devices(flags.names);
   std::vector<Device*> devices;
   for (Device* device : Registry::instance().devices()) {
@@ -185,7 +198,11 @@ int probe(const ProbeFlags& flags) {
   const std::vector<Device*> devices = devices_of(flags);
   const int threads = flags.options.threads;
   if (!flags.force) {
-    if (const auto found = machine::find_measured(devices, threads, wanted_dtypes(flags, devices))) {
+    auto found = is_leader() ? machine::find_measured(devices, threads, wanted_dtypes(flags, devices)) : std::nullopt;
+    const bool is_known =
+        processes() != nullptr && processes()->broadcast(found ? "yes" : "no", "figures of the devices") == "yes";
+    if (is_known && !is_leader()) return kSuccess;
+    if (found) {
       show(*found, true, 0, flags);
       warn_of_disturbance(found->machine, kRemedy);
       return kSuccess;
@@ -199,6 +216,7 @@ int probe(const ProbeFlags& flags) {
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  if (!is_leader()) return kSuccess;
   save_and_show(machine, time.count(), flags);
   warn_of_disturbance(machine, kRemedy);
   return kSuccess;
@@ -224,7 +242,10 @@ CommandBody define_probe(CLI::App& app) {
   const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; name single devices", flag,
                              text);
-    flags->names = names_all(text) ? std::vector<std::string>() : split_device_names(text);
+    const bool is_alone = processes() == nullptr;
+    flags->names = names_all(text) ? std::vector<std::string>()
+                   : is_alone      ? split_device_names(text)
+                                   : split_list(text);
   };
   add_parsed(app, "--devices", "NAMES", read_names, "Devices, such as CPU0,CPU1")->default_str("all");
   add_integer(app, "-t,--threads", flags->options.threads, 0, cpu::kMaxThreads,

@@ -114,6 +114,9 @@ tuning::Candidate Deployment::candidate() const {
 Deployment resolve(Request request) {
   ProcessGroup* const group = processes();
   if (group != nullptr) require_same(*group, request.model->file);
+  if (request.placement.ratio == kAutoRatio) {
+    measure_for_processes({*request.model, request.devices, request.placement, request.goal.machine});
+  }
   if (!is_leader()) return resolve_as_told(*group, std::move(request));
   Deployment deployment;
   const bool has_room = choose_shares(request);

@@ -10,9 +10,11 @@
 #include "machine/catalogue.h"
 #include "machine/file.h"
 #include "machine/probe.h"
+#include "machine/probe_processes.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
@@ -103,10 +105,48 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
 
 machine::MachineModel probe_devices(std::span<Device* const> devices, const machine::ProbeOptions& options) {
   try {
+    if (ProcessGroup* const group = processes()) return machine::probe_everywhere(*group, devices, options);
     return machine::probe(devices, options);
   } catch (const OutOfMemory& error) {
     fail<OutOfMemory>("{} (--devices)", error.what());
   }
+}
+
+namespace {
+
+/// Progress is shown by the bar.
+machine::ProbeOptions quick_probe(const MachineQuestion& question, ProgressBar& bar) {
+  machine::ProbeOptions options;
+  options.threads = question.threads;
+  options.dtypes = dtypes_of(question.model);
+  options.comm = question.comm;
+  options.quick = true;
+  options.poll = [] {
+    if (interrupted()) throw Interrupted();
+  };
+  options.progress = [&bar](int done, int total, const std::string& what) {
+    if (interrupted()) throw Interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
+  };
+  return options;
+}
+
+void tell_of_probe(const MachineQuestion& question) {
+  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
+                        probe_command(question)));
+}
+
+}  // namespace
+
+void measure_for_processes(const MachineQuestion& question) {
+  ProcessGroup* const group = processes();
+  if (group == nullptr || !question.machine.empty()) return;
+  const std::string is_known = is_leader() && find_machine(question) ? "yes" : "no";
+  if (group->broadcast(is_known, "figures of the devices") == "yes") return;
+  tell_of_probe(question);
+  ProgressBar bar("probing");
+  const machine::MachineModel machine = probe_devices(question.devices, quick_probe(question, bar));
+  if (is_leader()) machine::save_machine(machine, question.comm);
 }
 
 KnownMachine require_machine(const MachineQuestion& question) {
@@ -115,23 +155,11 @@ KnownMachine require_machine(const MachineQuestion& question) {
     require<InvalidArgument>(lack.empty(), "{}", lack);
     return *std::move(known);
   }
-  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
-                        probe_command(question)));
+  check(processes() == nullptr, "devices of several processes must have been measured");
+  tell_of_probe(question);
   require_threads(threads_needed(question.devices, question.threads));
-  machine::ProbeOptions options;
-  options.threads = question.threads;
-  options.dtypes = dtypes_of(question.model);
-  options.comm = question.comm;
-  options.quick = true;
   ProgressBar bar("probing");
-  options.poll = [] {
-    if (interrupted()) throw Interrupted();
-  };
-  options.progress = [&bar](int done, int total, const std::string& what) {
-    if (interrupted()) throw Interrupted();
-    bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
-  };
-  machine::MachineModel machine = probe_devices(question.devices, options);
+  machine::MachineModel machine = probe_devices(question.devices, quick_probe(question, bar));
   try {
     machine::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {

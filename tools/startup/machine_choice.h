@@ -41,10 +41,14 @@ struct MachineQuestion {
 /// The machine named; where none is, what is kept of a probe, with a warning where that was disturbed. nullopt where
 /// there is none. Throws what machine::find_machine throws.
 std::optional<KnownMachine> find_machine(const MachineQuestion& question);
+/// Of several processes: measures quickly what find_machine() would not find, so that process 0 finds it. Collective;
+/// does nothing in a single process.
+void measure_for_processes(const MachineQuestion& question);
 /// The same; where there is none, the devices are probed quickly and the figures kept, which a line on stderr says.
 /// Throws InvalidArgument with lack_of() of a machine that is named.
 KnownMachine require_machine(const MachineQuestion& question);
-/// machine::probe; where a device has too little memory for it, the error names the flag that leaves it out.
+/// machine::probe, or of several processes probe_everywhere; where a device has too little memory for it, the error
+/// names the flag that leaves it out.
 machine::MachineModel probe_devices(std::span<Device* const> devices, const machine::ProbeOptions& options);
 /// Why a machine that was named is of no use for the question: it lacks the host that the options of the placement ask
 /// for. Empty where it has all devices.
