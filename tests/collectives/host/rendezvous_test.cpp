@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "processes/shared_memory.h"
 
 namespace shoal::collectives::host {
 namespace {
@@ -71,6 +72,50 @@ TEST(Rendezvous, TimeOutSaysHowLongAndForWhom) {
   EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>(testing::AllOf(testing::HasSubstr(
                                                       "[all_reduce test] rank 0, 2 of 3 did not arrive within 0.0"))));
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(50));
+}
+
+/// A rendezvous of two in shared memory, as one of several processes sees it.
+class SharedRendezvous {
+ public:
+  explicit SharedRendezvous(SharedMemory memory) : memory_(std::move(memory)) {}
+  static constexpr size_t kSize = sizeof(RendezvousState) + 2 * sizeof(Seat);
+  Rendezvous& operator*() { return rendezvous_; }
+
+ private:
+  SharedMemory memory_;
+  Rendezvous rendezvous_{*reinterpret_cast<RendezvousState*>(memory_.data()),
+                         {reinterpret_cast<Seat*>(memory_.data() + sizeof(RendezvousState)), 2},
+                         {.timeout = milliseconds(20000), .spin = microseconds(0)},
+                         [](std::span<const int>, const Call&, std::chrono::nanoseconds) {}};
+};
+
+// The same memory at two addresses. Parked ranks look by themselves, too, but only after a second.
+TEST(Rendezvous, InSharedMemoryWakesRanksThatParkedElsewhere) {
+  SharedMemory memory(SharedRendezvous::kSize);
+  auto opened = SharedMemory::open(memory.address(), SharedRendezvous::kSize);
+  ASSERT_TRUE(opened);
+  SharedRendezvous here(std::move(memory)), there(std::move(*opened));
+  std::string message;
+  std::chrono::nanoseconds met{}, failed{};
+  std::thread waiting([&] {
+    const auto start = std::chrono::steady_clock::now();
+    (*there).meet(1, kCall);
+    met = std::chrono::steady_clock::now() - start;
+    try {
+      (*there).meet(1, kCall);
+    } catch (const CommError& error) {
+      message = error.what();
+    }
+    failed = std::chrono::steady_clock::now() - start - met;
+  });
+  std::this_thread::sleep_for(milliseconds(50));
+  (*here).meet(0, kCall);
+  std::this_thread::sleep_for(milliseconds(50));
+  (*here).fail(std::string(5000, 'x'));
+  waiting.join();
+  EXPECT_LT(met, milliseconds(900));
+  EXPECT_LT(failed, milliseconds(900));
+  EXPECT_EQ(message, std::string(sizeof(RendezvousState::failure) - 1, 'x')) << "as much as there is room for";
 }
 
 TEST(Rendezvous, AFailureWithoutAReasonIsAFailureToo) {
