@@ -136,10 +136,10 @@ void ProcessGroup::meet_others() {
   for (int peer = 0; peer < size(); ++peer) {
     const nlohmann::json told = nlohmann::json::parse(texts[static_cast<size_t>(peer)]);
     Process& process = processes_[static_cast<size_t>(peer)];
-    process.pid = told["pid"];
     const std::string host = told["host"];
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);  // the listener looks after them already
+      process.pid = told["pid"];
       process.host = host;
     }
     if (peer >= own_ || node != own_ || host != about["host"]) continue;
