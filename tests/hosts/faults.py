@@ -122,7 +122,8 @@ class Faults:
             wrong.append(f"nobody says {says!r}: {[outcome.errors(rank) for rank in survivors]}")
         return wrong
 
-    def at_random(self, act: Callable[[Run, int], bool], begin: float, **more: object) -> tuple[Run, int, float, Outcome]:
+    def at_random(self, act: Callable[[Run, int], bool], begin: float, undo: Callable[[], None] = lambda: None,
+                  limit: float = TIMEOUT + GRACE + 2, **more: object) -> tuple[Run, int, float, Outcome]:
         """A run, in which something has happened to a rank at a moment between `begin` and its end. It is given more time
         than it may take, so that what went wrong can be told."""
         for _ in range(50):
@@ -132,7 +133,10 @@ class Faults:
                 run.sleep_until(moment)
                 if not act(run, victim):
                     continue  # it has ended, or not begun; nothing of it may be counted
-                outcome = run.finish(TIMEOUT + 3 * GRACE)
+                try:
+                    outcome = run.finish(limit)
+                finally:
+                    undo()
                 if outcome.code == 0 and not outcome.running:
                     continue  # it was done, but had not left
                 if set(outcome.running) <= {victim, -1} and outcome.code is None and "shoal: error" not in outcome.words:
@@ -188,14 +192,14 @@ class Faults:
             number = self.random.randrange(1, hosts.count)
 
             def act(run: Run, _rank: int) -> bool:
+                if len(run.ranks()) < self.processes:
+                    return False
                 hosts.cut(number)
-                return len(run.ranks()) == self.processes
+                return True
 
-            try:
-                # Between hosts a run takes longer: any moment of a run on one is early enough.
-                run, _, moment, outcome = self.at_random(act, max(self.startup, 0.9 * self.duration), hosts=hosts)
-            finally:
-                hosts.mend(number)
+            # Between hosts a run takes longer: the end of a run on one is early enough.
+            run, _, moment, outcome = self.at_random(act, max(self.startup, 0.9 * self.duration),
+                                                     lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
             return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
                     for text in self.ended(run, outcome, mpirun_too=False)]
 
