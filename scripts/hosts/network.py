@@ -90,6 +90,8 @@ def take_down(name: str = "shoal") -> int:
     hosts = [space for space in spaces if not space.endswith("-switch")]
     for host in hosts:
         shutil.rmtree(f"/tmp/ompi.{host}.{os.getuid()}", ignore_errors=True)
+        for segment in pathlib.Path("/dev/shm").glob(f"vader_segment.{host}.*"):
+            segment.unlink(missing_ok=True)
     return len(hosts)
 
 

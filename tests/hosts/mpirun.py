@@ -209,7 +209,11 @@ class Run:
         for path in (self.folder / "out").glob("*/rank.*/stderr"):
             stderr[int(path.parent.name.removeprefix("rank."))] = path.read_text(errors="replace")
         self.end()
-        return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, self._leftovers())
+        leftovers = self._leftovers()
+        for path in leftovers:
+            if pathlib.Path(path).name.startswith("vader_segment"):  # Open MPI's, of processes that were ended just now
+                pathlib.Path(path).unlink(missing_ok=True)
+        return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, leftovers)
 
     def end(self) -> None:
         for _ in range(50):  # a daemon may start one more meanwhile
