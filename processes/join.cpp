@@ -47,7 +47,11 @@ std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) 
     std::error_code error;
     if (!std::filesystem::exists(file, error)) continue;
     auto transport = open_transport(file);
-    if (transport->size() == 1) return transport->close(), nullptr;
+    require<DeviceError>(
+        transport->size() > 1,
+        "this is one of several processes, and {} sees only this one; start them with the mpirun of the "
+        "MPI that it was built with, or srun with a --mpi that this one knows (srun --mpi=list)",
+        file.string());
     return std::make_unique<ProcessGroup>(std::move(transport), silence);
   }
   fail<DeviceError>(

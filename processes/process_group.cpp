@@ -25,7 +25,7 @@ constexpr int kPassageChannel = 1, kFirstChannel = 2;
 
 enum : uint32_t { kAlive, kFailure, kGoodbye };
 
-constexpr milliseconds kLook{10}, kSignOfLife{500}, kGoodbyes{10'000}, kLastWords{1000};
+constexpr milliseconds kLook{10}, kSignOfLife{500}, kLastWords{1000};
 
 /// How a thread waits for what comes from another process: it looks again and again at first, then lets others run,
 /// then sleeps, longer and longer.
@@ -395,18 +395,33 @@ void ProcessGroup::leave() {
     leaves_ = true;
   }
   wake_.notify_all();
-  Patience patience(kGoodbyes);
-  while (!all_gone_ && !patience.is_over()) {
-    throw_if_failed();
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  const auto wait_until = [&](const auto& is_done) {
+    for (Patience patience(silence_); !is_done();) {
+      throw_if_failed();
+      if (patience.is_over()) {
+        fail(fmt::format(
+            "another process did not come to its end within {:.3f} s; look for what stopped it, or raise the "
+            "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+            std::chrono::duration<double>(silence_).count()));
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  };
+  wait_until([&] { return all_gone_.load(); });
   {
     const std::lock_guard lock(mutex_);
     stops_ = true;
   }
   wake_.notify_all();
   listener_.join();
-  if (all_gone_) transport_->close();
+  // The transport waits for all others once more, and knows no time-out. It stays until it has ended, or the program
+  // has.
+  std::shared_ptr<std::atomic<bool>> is_closed = std::make_shared<std::atomic<bool>>(false);
+  std::thread([transport = transport_, is_closed] {
+    transport->close();
+    *is_closed = true;
+  }).detach();
+  wait_until([&] { return is_closed->load(); });
 }
 
 void ProcessGroup::leave_failed() noexcept {

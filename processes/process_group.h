@@ -104,7 +104,7 @@ class ProcessGroup {
   void look_after(int peer, std::chrono::nanoseconds passed);
   void take_failure(const std::string& message, bool tells_others);
 
-  const std::unique_ptr<Transport> transport_;
+  const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds silence_;
   const int own_;
   std::vector<Process> processes_;

@@ -1,10 +1,12 @@
 #include "tools/cli/processes.h"
 
+#include <fmt/core.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 #include <vector>
@@ -20,8 +22,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What work needs to end by itself after a failure, and for a message of another process to come.
-constexpr milliseconds kGrace{1500}, kNews{300}, kLook{20};
+/// What a message of another process needs to come, and work to end by itself after a failure. A second after a signal
+/// mpirun sends one that cannot be caught.
+constexpr milliseconds kNews{300}, kGrace{400}, kLook{20};
 
 /// Threads that look after it may outlive the statics of the program: it stays to the end.
 ProcessGroup* group = nullptr;
@@ -58,9 +61,13 @@ void divide_cores() {
 /// Ends a process that does not come to its end after a failure or a signal.
 void guard() {
   while (!group->has_failed() && !interrupted()) std::this_thread::sleep_for(kLook);
+  for (int i = 0; !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   std::this_thread::sleep_for(kGrace);
   if (has_left) return;
-  if (!has_reported) report("ended by a signal, as mpirun sends when another process has ended", kFailed);
+  if (!has_reported)
+    report(fmt::format("ended by {}, which mpirun sends when another process has ended",
+                       interrupt_code() == 128 + SIGTERM ? "SIGTERM" : "SIGINT"),
+           kFailed);
   _exit(kFailed);
 }
 
