@@ -8,6 +8,7 @@
 
 #include "meta/device/meta_buffer.h"
 #include "meta/device/meta_device.h"
+#include "processes/remote_device.h"
 #include "tests/support/random_leaves.h"
 #include "tests/support/shard_math.h"
 
@@ -18,6 +19,11 @@ namespace {
 double distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : INFINITY;
+}
+
+/// Of a device of this process.
+bool is_here(const Tensor& local) {
+  return local.buffer == nullptr || !is_remote(local.buffer->type().device());
 }
 
 /// Rank's addend of a value: asymmetric shares, so that a sum with one addend missing or counted twice shows.
@@ -37,12 +43,16 @@ int ranks_of(const Tensor& tensor) {
 }
 
 std::string disagreement_of_copies(const Tensor& tensor) {
-  const auto first = bytes_of(meta::shard(tensor, 0));
-  for (int rank = 1; rank < ranks_of(tensor); ++rank) {
+  int known = -1;
+  std::vector<std::byte> first;
+  for (int rank = 0; rank < ranks_of(tensor); ++rank) {
+    if (!is_here(meta::shard(tensor, rank))) continue;
     const auto mine = bytes_of(meta::shard(tensor, rank));
+    if (known < 0) known = rank, first = mine;
     const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
     if (a == first.end() && b == mine.end()) continue;
-    return fmt::format("%{}, mirrored: rank {} differs from rank 0 at byte {}", tensor.name, rank, a - first.begin());
+    return fmt::format("%{}, mirrored: rank {} differs from rank {} at byte {}", tensor.name, rank, known,
+                       a - first.begin());
   }
   return {};
 }
@@ -53,6 +63,7 @@ std::string disagreement_of_owners(const Tensor& tensor, const meta::Layout& lay
   std::vector<int> holder(known.size(), -1);
   double largest = 0;
   for (int rank = 0; rank < ranks_of(tensor); ++rank) {
+    if (!is_here(meta::shard(tensor, rank))) continue;
     const Values mine = read_values(meta::shard(tensor, rank));
     const auto elements = shard_elements(tensor.shape, layout, rank);
     for (size_t i = 0; i < mine.size(); ++i) {

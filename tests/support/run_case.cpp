@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 
 #include "base/error.h"
 #include "devices/allocate.h"
 #include "graph/text.h"
+#include "processes/remote_device.h"
 #include "tests/support/poison.h"
+#include "tests/support/thread_processes.h"
 
 namespace shoal::test {
 namespace {
@@ -105,6 +108,30 @@ std::unique_ptr<meta::MetaDevice> meta_device(const RandomCase& one, std::span<D
   options.member_params.assign(members.size(), on_cpu ? "threads=1" : "");
   return meta::MetaDevice::create(
       {members.begin(), members.end()}, [&one](const Tensor& tensor) { return state_of(one, tensor); }, options);
+}
+
+Results run_on_processes(const RandomCase& one, std::span<Device* const> devices, std::span<const int> ranks,
+                         const std::vector<std::string>& hosts) {
+  std::vector<Results> results(hosts.size());
+  const auto run_one = [&](ProcessGroup& group) {
+    const auto process = static_cast<size_t>(group.own());
+    const auto begin = static_cast<size_t>(std::accumulate(ranks.begin(), ranks.begin() + group.own(), 0));
+    std::vector<Device*> members = gather_devices(group, devices.subspan(begin, static_cast<size_t>(ranks[process])));
+    members.resize(static_cast<size_t>(one.ranks));
+    meta::MetaOptions options{.member_params = std::vector<std::string>(members.size(), "threads=1"),
+                              .processes = &group};
+    const auto device = meta::MetaDevice::create(
+        std::move(members), [&one](const Tensor& tensor) { return state_of(one, tensor); }, std::move(options));
+    results[process] = run(one, *device, 2);
+  };
+  for (const ProcessEnd& end : in_processes(hosts, run_one)) {
+    if (end.failure) std::rethrow_exception(end.failure);
+  }
+  for (size_t process = 1; process < results.size(); ++process) {
+    const std::string other = difference(results[0], results[process], 0.0);
+    if (!other.empty()) throw std::runtime_error(fmt::format("process {} differs from process 0: {}", process, other));
+  }
+  return results[0];
 }
 
 Results run_on_meta(const RandomCase& one, std::span<Device* const> devices, const meta::RuleLookup& rules) {

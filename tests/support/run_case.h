@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "meta/device/meta_device.h"
 #include "tests/support/case_leaves.h"
@@ -20,6 +21,12 @@ Results run_on_one(const RandomCase& one, Device& device);
 /// bit, or when ranks disagree about an output or a cache.
 Results run_on_meta(const RandomCase& one, std::span<Device* const> devices,
                     const meta::RuleLookup& rules = meta::rule_for);
+
+/// The same in each of several processes (thread_processes.h), of which the first has the first `ranks[0]` devices, and
+/// so on; a case with fewer ranks leaves some without. `hosts`: where the processes are. Throws when the processes do
+/// not all get the same bits.
+Results run_on_processes(const RandomCase& one, std::span<Device* const> devices, std::span<const int> ranks,
+                         const std::vector<std::string>& hosts);
 
 /// Runs both and compares; an exception counts as a difference.
 std::string check_case(const RandomCase& one, std::span<Device* const> devices,
