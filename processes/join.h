@@ -12,8 +12,9 @@ namespace shoal {
 /// alone.
 bool is_one_of_several();
 
-/// The group of all processes; nullptr where this is not one of several. Once in a process. `silence`: as in ProcessGroup.
-/// Throws DeviceError, naming the plug-in and the remedy, where that is missing or does not fit, and CommError.
+/// The group of all processes; nullptr where this is not one of several. Once in a process. `silence`: as in
+/// ProcessGroup. Throws DeviceError, naming the plug-in and the remedy, where that is missing or does not fit, and
+/// CommError.
 std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence);
 
 }  // namespace shoal

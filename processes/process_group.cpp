@@ -6,6 +6,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <random>
 
 #include <nlohmann/json.hpp>
@@ -87,6 +88,7 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds si
       silence_(silence),
       own_(transport_->own()),
       processes_(static_cast<size_t>(transport_->size())),
+      has_gone_(processes_.size()),
       next_channel_(kFirstChannel),
       passages_(processes_.size(), 0) {
   for (int peer = 0; peer < size(); ++peer) {
@@ -349,6 +351,7 @@ void ProcessGroup::take_news(int peer) {
     const Control news = line.heard;
     line.silence = nanoseconds(0);
     line.hearing = nullptr;
+    has_gone_[static_cast<size_t>(peer)] = news.kind == kGoodbye;
     if (news.kind != kGoodbye) {
       auto* heard = reinterpret_cast<std::byte*>(&line.heard);
       line.hearing = transport_->start({false, peer, kControlTag, heard, sizeof(line.heard)});
@@ -388,6 +391,21 @@ void ProcessGroup::look_after(int peer, nanoseconds passed) {
                true);
 }
 
+// Who has not said goodbye; of those that have, one that has been stopped on this computer.
+std::string ProcessGroup::late_one() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != own_ && !has_gone_[static_cast<size_t>(peer)]) return describe(peer);
+  }
+  for (const int peer : processes_of(node(own_))) {
+    std::ifstream file(fmt::format("/proc/{}/stat", processes_[static_cast<size_t>(peer)].pid));
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(") ");
+    if (name_end != std::string::npos && text[name_end + 2] == 'T') return describe(peer);
+  }
+  return "another process";
+}
+
 void ProcessGroup::leave() {
   gather("", "end of the run");
   {
@@ -399,10 +417,10 @@ void ProcessGroup::leave() {
     for (Patience patience(silence_); !is_done();) {
       throw_if_failed();
       if (patience.is_over()) {
-        fail(fmt::format(
-            "another process did not come to its end within {:.3f} s; look for what stopped it, or raise the "
-            "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-            std::chrono::duration<double>(silence_).count()));
+        fail(
+            fmt::format("{} did not come to the end within {:.3f} s; look for what stopped it, or raise the time-out "
+                        "(SHOAL_COMM_TIMEOUT, in seconds)",
+                        late_one(), std::chrono::duration<double>(silence_).count()));
       }
       std::this_thread::sleep_for(milliseconds(1));
     }

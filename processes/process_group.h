@@ -103,12 +103,14 @@ class ProcessGroup {
   void say_all(uint32_t kind, std::string_view text);
   void look_after(int peer, std::chrono::nanoseconds passed);
   void take_failure(const std::string& message, bool tells_others);
+  std::string late_one() const;
 
   const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds silence_;
   const int own_;
   std::vector<Process> processes_;
   std::vector<std::unique_ptr<Line>> lines_;  ///< of the listener, but for what their mutexes guard
+  std::vector<std::atomic<bool>> has_gone_;   ///< it has said goodbye
   std::atomic<int> next_channel_;
   std::vector<int> passages_;  ///< so far, with each process
 
