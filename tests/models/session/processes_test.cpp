@@ -1,0 +1,159 @@
+// The small model over several processes: a session that leads, and others that follow. The processes are threads with
+// groups of their own; real ones: tests/hosts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "models/session/orders.h"
+#include "models/session/sampler.h"
+#include "models/session/session_state.h"
+#include "processes/remote_device.h"
+#include "tests/models/tiny_model.h"
+#include "tests/support/thread_processes.h"
+
+namespace shoal::models {
+namespace {
+
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+
+/// Devices of each process, in groups by process where layers are divided.
+struct Processes {
+  std::vector<int> devices;
+  std::vector<std::string> hosts;
+  SplitMode mode = SplitMode::kTensor;
+  std::string ratio = {};
+  int64_t candidates = 0;
+};
+
+/// Does `lead` with the session of process 0, the others follow. What each process ended with.
+std::vector<test::ProcessEnd> run(const Processes& where, const std::function<void(Session&)>& lead) {
+  if (test::plugin_is_named()) return {};
+  cpu_devices(8);
+  return test::in_processes(where.hosts, [&](ProcessGroup& group) {
+    int first = 0;
+    for (int process = 0; process < group.own(); ++process) first += where.devices[static_cast<size_t>(process)];
+    const std::vector<Device*> eight = cpu_devices(8);
+    const auto own = std::span(eight).subspan(static_cast<size_t>(first),
+                                              static_cast<size_t>(where.devices[static_cast<size_t>(group.own())]));
+    const std::vector<Device*> all = gather_devices(group, own);
+    DeviceGroups groups;
+    auto next = all.begin();
+    for (const int count : where.devices) groups.emplace_back(next, next + count), next += count;
+    std::erase_if(groups, [](const auto& one) { return one.empty(); });
+    LoadedModel loaded(tiny_model_path("q8_0"), groups,
+                       {.ratio = where.ratio, .threads = 1, .mode = where.mode, .processes = &group},
+                       {.context = 128, .batch = 16, .candidates = where.candidates});
+    if (group.own() > 0) return follow(*loaded.session, group);
+    loaded.session->lead(group);
+    try {
+      lead(*loaded.session);
+    } catch (const Error& error) {
+      group.fail(error.what());
+    }
+  });
+}
+
+int32_t best(Session& session) {
+  return session.selects() ? session.candidates()[0].id : top_logits(session.logits(), 1)[0].id;
+}
+
+std::vector<int32_t> generate(Session& session, size_t count) {
+  std::vector<int32_t> tokens;
+  session.evaluate(kPrompt);
+  for (;;) {
+    tokens.push_back(best(session));
+    if (tokens.size() == count) return tokens;
+    session.evaluate({&tokens.back(), 1});
+  }
+}
+
+std::vector<int32_t> expected(size_t count) {
+  LoadedModel alone(tiny_model_path("q8_0"), 1, {}, {.context = 128, .batch = 16});
+  return generate(*alone.session, count);
+}
+
+void expect_ended(const std::vector<test::ProcessEnd>& ends) {
+  for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
+}
+
+class SessionOverProcesses : public testing::TestWithParam<Processes> {
+ protected:
+  void SetUp() override {
+    if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  }
+};
+
+TEST_P(SessionOverProcesses, GivesTheTokensOfOneDevice) {
+  std::vector<int32_t> tokens;
+  expect_ended(run(GetParam(), [&](Session& session) { tokens = generate(session, 12); }));
+  EXPECT_THAT(tokens, ElementsAreArray(expected(12)));
+}
+
+TEST_P(SessionOverProcesses, GoesBackAndKeepsStates) {
+  std::vector<int32_t> first, again, restored;
+  expect_ended(run(GetParam(), [&](Session& session) {
+    first = generate(session, 6);
+    session.rewind(0);
+    again = generate(session, 3);
+    const std::vector<std::byte> state = save_state(session);
+    session.evaluate({&again.back(), 1});
+    std::vector<std::byte> damaged = state;
+    damaged.back() ^= std::byte{1};
+    EXPECT_THROW(restore_state(session, damaged), InvalidArgument);
+    restore_state(session, state);
+    for (int32_t token = again.back(); restored.size() < 3; restored.push_back(token)) {
+      session.evaluate({&token, 1});
+      token = best(session);
+    }
+  }));
+  EXPECT_THAT(first, ElementsAreArray(expected(6)));
+  EXPECT_THAT(again, ElementsAreArray(std::span(first).first(3)));
+  EXPECT_THAT(restored, ElementsAreArray(std::span(first).subspan(3)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, SessionOverProcesses,
+                         testing::Values(Processes{{1, 1}, {"a", "a"}}, Processes{{1, 1}, {"a", "b"}},
+                                         Processes{{2, 1, 3}, {"a", "b", "b"}, SplitMode::kTensor, "1,2,3,0,1,1"},
+                                         Processes{{1, 1}, {"a", "b"}, SplitMode::kTensor, {}, 4},
+                                         Processes{{1, 1}, {"a", "a"}, SplitMode::kLayer},
+                                         Processes{{1, 1}, {"a", "b"}, SplitMode::kLayer, {}, 4},
+                                         Processes{{2, 1, 2}, {"a", "b", "c"}, SplitMode::kLayer, "1,1,2"},
+                                         Processes{{2, 0, 1}, {"a", "b", "c"}, SplitMode::kTensor, "1,3,2"}),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST(SessionFollowers, EndWithWhatEndsTheOneThatLeads) {
+  if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  const auto ends = run({{1, 1, 1}, {"a", "a", "b"}}, [](Session& session) {
+    session.evaluate(kPrompt);
+    session.evaluate(std::array{int32_t{1 << 30}});  // no such token
+  });
+  for (const test::ProcessEnd& end : ends) {
+    EXPECT_THAT(end.what(), HasSubstr("process 0 (a): token 1073741824 is not in the vocabulary"));
+  }
+}
+
+/// Weights are only where their ranks are.
+TEST(WeightsOverProcesses, AreHeldByTheirProcessAlone) {
+  if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  cpu_devices(2);
+  std::vector<size_t> held(2);
+  expect_ended(test::in_processes({"a", "b"}, [&](ProcessGroup& group) {
+    Device* own[] = {cpu_devices(2)[static_cast<size_t>(group.own())]};
+    const size_t before = own[0]->memory().free;
+    LoadedModel loaded(tiny_model_path("q8_0"), {gather_devices(group, own)}, {.ratio = {}, .threads = 1, .processes = &group},
+                       {.context = 128, .batch = 16});
+    group.gather("", "weights");
+    const std::vector<size_t> bytes = meta::allocated_per_rank(*loaded.model->buffers.front());
+    held[static_cast<size_t>(group.own())] = bytes[static_cast<size_t>(group.own())];
+    EXPECT_GT(before, own[0]->memory().free);
+    group.gather("", "weights");
+  }));
+  const size_t whole = open_model(tiny_model_path("q8_0"))->file.tensor_bytes();
+  EXPECT_LT(held[0], whole);
+  EXPECT_GT(held[0] + held[1], whole * 9 / 10);
+}
+
+}  // namespace
+}  // namespace shoal::models
