@@ -24,7 +24,7 @@ void add(MachineModel& all, MachineModel own, int process, const std::string& ho
   };
   const int before = static_cast<int>(all.domains.size());
   for (Domain& domain : own.domains) {
-    domain.name = fmt::format("{} of process {} on {}", domain.name, process, host);
+    domain.name = fmt::format("{}/{}/{}", host, process, domain.name);
     all.domains.push_back(std::move(domain));
   }
   for (DeviceModel& device : own.devices) {

@@ -85,7 +85,8 @@ void DeviceFlags::add_to(CLI::App& app) {
     if (!names_all(text)) take(text);
   };
   add_parsed(app, "--devices", "NAMES", read,
-             "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; see -sm")
+             "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; see -sm. Of "
+             "several processes: of each, or 0:CPU0,CPU1;1:CPU0, or @0,@1 for all of each host")
       ->default_str("all GPUs, or CPU0");
   app.add_option("--tensor-split", ratio,
                  "Share of each device (with -sm layer: of each group), such as 3,1; auto: those predicted to be "
@@ -110,7 +111,7 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
   };
-  add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, p2p, nccl or staged")
+  add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, mpi, p2p, nccl or staged")
       ->default_str("SHOAL_COMM, or auto");
   add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
               "Put the last N layers on the devices and the rest on the host's CPU; -1: everything");
