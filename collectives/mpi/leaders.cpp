@@ -36,6 +36,8 @@ Leaders::Leaders(const Seating& seating, ProcessGroup& group, std::chrono::milli
   messages_.reserve(2 * nodes * static_cast<size_t>(seating.ranks()));
 }
 
+Leaders::~Leaders() = default;
+
 void Leaders::exchange(std::span<const Passage> passages, const Call& call, bool is_first) {
   messages_.clear();
   if (is_first) return exchange_first(passages, call);

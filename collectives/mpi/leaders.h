@@ -29,6 +29,7 @@ class Leaders {
 
   /// `limit`: for the answer of another node. `fail`: what to do with calls that differ. Collective.
   Leaders(const Seating& seating, ProcessGroup& group, std::chrono::milliseconds limit, Fail fail);
+  ~Leaders();
 
   /// To and from each node in the same order as there. `is_first` of the call: between all nodes, also where nothing
   /// passes. Throws CommError.
