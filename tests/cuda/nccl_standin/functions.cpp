@@ -106,12 +106,7 @@ bool is_shared(const std::vector<int>& gpus) {
 }
 
 Result connect(const std::shared_ptr<Comm>& rank, int gpu) {
-  if (Faults::instance().connects(rank->rank)) {
-    const std::lock_guard lock(rank->world->mutex);
-    rank->world->gpus[static_cast<size_t>(rank->rank)] = gpu;
-  }
-  rank->world->changed.notify_all();
-  const Result result = rank->meet_all();
+  const Result result = rank->meet_all(gpu);
   return result == Result::kSuccess && is_shared(rank->world->gpus) ? Result::kInvalidUsage : result;
 }
 
@@ -123,7 +118,7 @@ std::shared_ptr<World> world_of(const std::string& id, int ranks) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   auto world = all.worlds[id].lock();
-  if (world == nullptr) all.worlds[id] = world = std::make_shared<World>(ranks);
+  if (world == nullptr) all.worlds[id] = world = std::make_shared<World>(id, ranks);
   return world;
 }
 
@@ -161,7 +156,7 @@ SHOAL_NCCL Result ncclGetUniqueId(UniqueId* id) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   *id = {};
-  const std::string text = "mesh " + std::to_string(++all.ids);
+  const std::string text = own_address() + " " + std::to_string(++all.ids);
   std::memcpy(id->bytes, text.data(), text.size());
   return Result::kSuccess;
 }
@@ -176,13 +171,23 @@ SHOAL_NCCL Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, in
   }
   int gpu = -1;
   if (cuda->get_device(&gpu) != cudaSuccess) return Result::kUnhandledCudaError;
-  const auto rank = std::make_shared<Comm>(world_of(std::string(id.bytes, sizeof(id.bytes)), ranks), number, *cuda);
+  const auto rank = std::make_shared<Comm>(world_of(std::string(id.bytes, strnlen(id.bytes, sizeof(id.bytes))), ranks),
+                                           number, *cuda);
   {
     const std::lock_guard lock(registry().mutex);
     registry().ranks[rank.get()] = rank;
   }
   *comm = rank.get();
   rank->start([rank = rank.get(), gpu] { return connect(rank->shared_from_this(), gpu); });
+  return Result::kInProgress;
+}
+
+SHOAL_NCCL Result ncclCommFinalize(Comm* comm) {
+  const auto rank = find(comm, "ncclCommFinalize");
+  if (rank == nullptr) return Result::kInvalidArgument;
+  const Result asked = Faults::instance().begin("ncclCommFinalize", rank->rank);
+  if (asked != Result::kSuccess) return asked;
+  rank->start([rank = rank.get()] { return rank->finalize(); });
   return Result::kInProgress;
 }
 
@@ -203,6 +208,7 @@ SHOAL_NCCL Result ncclCommGetAsyncError(Comm* comm, Result* state) {
   const Result asked = Faults::instance().begin("ncclCommGetAsyncError", rank->rank);
   if (asked != Result::kSuccess) return asked;
   *state = Faults::instance().async_error(rank->rank);
+  if (*state == Result::kSuccess && rank->world->is_lost) *state = Result::kRemoteError;
   if (*state == Result::kSuccess) *state = rank->in_progress ? Result::kInProgress : rank->error.load();
   return Result::kSuccess;
 }

@@ -1,7 +1,10 @@
 // A stand-in for NCCL: a library with its functions (those of collectives/nccl/nccl_api.h), which exchanges the bytes
-// of ranks of one process in the order of the streams of the emulated CUDA runtime. As NCCL does, it waits for ever for
-// a rank that does not come, works on a call after it has returned ncclInProgress, refuses two ranks on one GPU before
-// 2.30, keeps captured calls in the graphs, and does not end a rank while a graph refers to it.
+// of ranks of one process, or of several on one computer, in the order of the streams of the emulated CUDA runtime. As
+// NCCL does, it waits for ever for a rank that does not come, says when a process has gone, loses what an aborted rank
+// has on its way to other processes, works on a call after it has returned ncclInProgress, refuses two ranks on one GPU
+// before 2.30, keeps captured calls in the graphs, and does not end a rank while a graph refers to it.
+//
+// SHOAL_NCCL_STANDIN_DELAY: milliseconds that what ranks of other processes are sent is on its way.
 //
 // Tests make faults and look at what was called through Control, which they find by name in the loaded library.
 // Thread-safe.

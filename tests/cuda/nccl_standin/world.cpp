@@ -71,17 +71,93 @@ Bytes sum(const std::vector<Bytes>& parts, DataType type) {
   }
 }
 
+void World::add(const std::shared_ptr<Line>& line) {
+  const std::lock_guard lock(mutex);
+  lines.push_back(line);
+  for (size_t rank = 0; rank < size(); ++rank) {
+    const auto number = static_cast<int32_t>(rank);
+    if (gpus[rank] >= 0) line->outbox.push_back({.what = Parcel::kHello, .rank = number, .root = gpus[rank]});
+    if (gone[rank]) line->outbox.push_back({.what = Parcel::kFinal, .rank = number});
+  }
+}
+
+void World::give(Parcel parcel) {
+  for (const auto& line : lines) line->outbox.push_back(parcel);
+  apply(std::move(parcel));
+}
+
+void World::take(Parcel parcel, const Line* from) {
+  const std::lock_guard lock(mutex);
+  for (const auto& line : lines) {
+    if (line.get() != from) line->outbox.push_back(parcel);
+  }
+  apply(std::move(parcel));
+}
+
+// Ranks of the process that has gone, or that are behind it.
+void World::lose(const Line& line) {
+  const std::lock_guard lock(mutex);
+  std::erase_if(lines, [&](const auto& one) { return one.get() == &line; });
+  for (size_t rank = 0; rank < size(); ++rank) {
+    if (!own[rank] && !gone[rank]) is_lost = true;
+  }
+  changed.notify_all();
+}
+
+void World::forget(uint64_t number) {
+  const auto here = static_cast<size_t>(std::count(own.begin(), own.end(), true));
+  const Meeting& meeting = meetings[number];
+  if (meeting.arrived == size() && meeting.done == here) meetings.erase(number);
+}
+
+bool World::is_quiet() const {
+  return std::all_of(lines.begin(), lines.end(),
+                     [](const auto& line) { return line->outbox.empty() && !line->is_sending; });
+}
+
+void World::apply(Parcel parcel) {
+  const auto rank = static_cast<size_t>(parcel.rank);
+  if (parcel.what == Parcel::kHello) gpus[rank] = parcel.root;
+  if (parcel.what == Parcel::kFinal) gone[rank] = true;
+  if (parcel.what == Parcel::kLetter && own[static_cast<size_t>(parcel.root)]) {
+    letters[{parcel.rank, parcel.root}].push_back(std::move(parcel.data));
+  }
+  if (parcel.what == Parcel::kPart) apply_part(std::move(parcel));
+  changed.notify_all();
+}
+
+void World::apply_part(Parcel parcel) {
+  const Operation operation{.kind = static_cast<Kind>(parcel.kind),
+                            .count = parcel.count,
+                            .type = static_cast<DataType>(parcel.type),
+                            .root = parcel.root};
+  Meeting& meeting = meetings[parcel.number];
+  if (meeting.arrived == 0) {
+    meeting.parts.resize(size());
+    meeting.here.resize(size());
+    meeting.like = operation;
+  } else if (!agree(meeting.like, operation)) {
+    Faults::instance().report("rank " + std::to_string(parcel.rank) + " has another collective number " +
+                              std::to_string(parcel.number) + " than the others");
+    return;  // it never takes place
+  }
+  meeting.parts[static_cast<size_t>(parcel.rank)] = std::move(parcel.data);
+  meeting.here[static_cast<size_t>(parcel.rank)] = true;
+  ++meeting.arrived;
+  forget(parcel.number);
+}
+
 }  // namespace shoal::nccl_standin
 
 namespace shoal::collectives::nccl {
 
-using nccl_standin::agree;
 using nccl_standin::Bytes;
 using nccl_standin::bytes_of;
 using nccl_standin::Faults;
 using nccl_standin::is_letter;
 using nccl_standin::Kind;
 using nccl_standin::Operation;
+using nccl_standin::Parcel;
 using nccl_standin::sum;
 
 void Comm::start(std::function<Result()> work) {
@@ -101,18 +177,45 @@ Result Comm::queue(cudaStream_t stream, std::vector<Operation> operations) {
   return cuda.enqueue(stream, work) == cudaSuccess ? Result::kSuccess : Result::kUnhandledCudaError;
 }
 
-Result Comm::meet_all() {
+Result Comm::meet_all(int gpu) {
   std::unique_lock lock(world->mutex);
+  std::shared_ptr<nccl_standin::Line> line;
+  if (!nccl_standin::is_own(world->id) && !std::exchange(world->has_joined, true)) {
+    line = nccl_standin::join(world->id, world->size());
+    if (line == nullptr) return Result::kRemoteError;
+  }
+  world->own[static_cast<size_t>(rank)] = true;
+  if (line != nullptr) {
+    lock.unlock();
+    world->add(line);
+    line->start(world);
+    lock.lock();
+  }
+  if (Faults::instance().connects(rank)) world->give({.what = Parcel::kHello, .rank = rank, .root = gpu});
   world->changed.wait(lock, [this] {
-    return ended || std::all_of(world->gpus.begin(), world->gpus.end(), [](int gpu) { return gpu >= 0; });
+    return ended || std::all_of(world->gpus.begin(), world->gpus.end(), [](int one) { return one >= 0; });
   });
   return ended ? Result::kInternalError : Result::kSuccess;
+}
+
+Result Comm::finalize() {
+  std::unique_lock lock(world->mutex);
+  world->give({.what = Parcel::kFinal, .rank = rank});
+  is_final = true;
+  world->changed.wait(lock, [this] {
+    const bool are_all = std::all_of(world->gone.begin(), world->gone.end(), [](bool gone) { return gone; });
+    return ended || world->is_lost || (are_all && world->is_quiet());
+  });
+  return Result::kSuccess;
 }
 
 void Comm::end() {
   {
     const std::lock_guard lock(world->mutex);
     ended = true;
+    for (const auto& line : world->lines) {
+      if (!is_final) std::erase_if(line->outbox, [this](const Parcel& parcel) { return parcel.rank == rank; });
+    }
   }
   world->changed.notify_all();
   if (worker_.joinable()) worker_.join();
@@ -136,25 +239,16 @@ uint64_t Comm::send(const Operation& operation) {
   const size_t bytes = operation.count * bytes_of(operation.type);
   const bool sends = operation.kind != Kind::kRecv && (operation.kind != Kind::kBroadcast || operation.root == rank);
   const size_t parts = operation.kind == Kind::kReduceScatter ? world->size() : 1;
-  Bytes sent = sends ? Bytes(in, in + bytes * parts) : Bytes();
-  if (is_letter(operation)) {
-    if (sends) world->letters[{rank, operation.root}].push_back(std::move(sent));
-    return 0;
-  }
-  const uint64_t number = ++meetings_;
-  Meeting& meeting = world->meetings[number];
-  if (meeting.arrived == 0) {
-    meeting.parts.resize(world->size());
-    meeting.here.resize(world->size());
-    meeting.like = operation;
-  } else if (!agree(meeting.like, operation)) {
-    Faults::instance().report("rank " + std::to_string(rank) + " has another collective number " +
-                              std::to_string(number) + " than the others");
-    return number;  // it never takes place
-  }
-  meeting.parts[static_cast<size_t>(rank)] = std::move(sent);
-  meeting.here[static_cast<size_t>(rank)] = true;
-  ++meeting.arrived;
+  Parcel parcel{.what = is_letter(operation) ? Parcel::kLetter : Parcel::kPart,
+                .rank = rank,
+                .kind = static_cast<int32_t>(operation.kind),
+                .type = static_cast<int32_t>(operation.type),
+                .root = operation.root,
+                .count = operation.count,
+                .data = sends ? Bytes(in, in + bytes * parts) : Bytes()};
+  if (!is_letter(operation)) parcel.number = ++meetings_;
+  const uint64_t number = parcel.number;
+  if (sends || !is_letter(operation)) world->give(std::move(parcel));
   return number;
 }
 
@@ -174,10 +268,13 @@ bool Comm::receive(const Operation& operation, uint64_t number, std::unique_lock
     return true;
   }
   Meeting& meeting = world->meetings[number];
-  world->changed.wait(lock, [&] { return ended || meeting.arrived == world->size(); });
+  // Who only sends is done before the others have it, as with NCCL.
+  const bool waits = operation.kind != Kind::kBroadcast || operation.root != rank;
+  world->changed.wait(lock, [&] { return ended || !waits || meeting.arrived == world->size(); });
   if (ended) return false;
   take_result(operation, meeting);
-  if (++meeting.done == world->size()) world->meetings.erase(number);
+  ++meeting.done;
+  world->forget(number);
   return true;
 }
 
