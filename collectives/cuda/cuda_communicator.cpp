@@ -9,6 +9,7 @@
 #include "collectives/p2p/p2p_communicator.h"
 #include "collectives/thresholds.h"
 #include "devices/cuda/cuda_backend.h"
+#include "processes/remote_device.h"
 
 namespace shoal::collectives::cuda {
 namespace {
@@ -17,10 +18,15 @@ using shoal::cuda::ColumnForms;
 using shoal::cuda::CudaBackend;
 using shoal::cuda::LaunchContext;
 
-void refuse_host(std::string_view implementation) {
-  require<InvalidArgument>(implementation != "host",
-                           "[cuda communicator] 'host' needs memory that the host can use; use auto, p2p, nccl or "
-                           "staged");
+void refuse_others(const Options& options) {
+  const std::string& wanted = options.implementation;
+  require<InvalidArgument>(wanted != "host" && wanted != "mpi",
+                           "[cuda communicator] '{}' needs memory that the host can use; use auto, p2p, nccl or "
+                           "staged",
+                           wanted);
+  require<InvalidArgument>(wanted != "p2p" || options.processes == nullptr,
+                           "[cuda communicator] 'p2p' needs all ranks in one process, and these are in several; use "
+                           "auto, nccl or staged");
 }
 
 p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured) {
@@ -119,6 +125,7 @@ class PeerCommunicator final : public Communicator {
 
 class CudaCommunicator final : public Communicator {
  public:
+  /// Over several processes: collective, and all of them come to the same.
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options),
         backends_(backends.begin(), backends.end()),
@@ -126,12 +133,13 @@ class CudaCommunicator final : public Communicator {
         nccl_from_bytes_(measured_.nccl_from_bytes.value_or(kNcclFromBytes)) {
     std::vector<CudaBackend*> cuda;
     for (Backend* backend : backends) {
+      if (is_remote(backend->device())) continue;
       cuda.push_back(dynamic_cast<CudaBackend*>(backend));
       require<InvalidArgument>(cuda.back() != nullptr, "[cuda communicator] {} is no CUDA device", backend->name());
     }
     const std::string& wanted = options.implementation;
-    refuse_host(wanted);
-    if (wanted == "auto" || wanted == "p2p") connect_peers(cuda);
+    refuse_others(options);
+    if (options.processes == nullptr && (wanted == "auto" || wanted == "p2p")) connect_peers(cuda);
     if (wanted == "auto" || wanted == "nccl") connect_nccl();
     const bool is_needed = wanted == "auto" && peers_ == nullptr && nccl_ == nullptr;
     if (wanted == "staged" || is_needed) staged_ = make_staged_communicator(backends, options);
@@ -149,6 +157,7 @@ class CudaCommunicator final : public Communicator {
     return bytes;
   }
   std::string remark() const override {
+    if (options_.processes != nullptr) return no_nccl_;
     if (no_peers_.empty()) return {};
     return no_nccl_.empty() ? no_peers_ : fmt::format("{}; {}", no_peers_, no_nccl_);
   }
@@ -212,10 +221,50 @@ class CudaCommunicator final : public Communicator {
   std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
 };
 
-/// The GPU of each rank. Throws InvalidArgument for devices of other families.
+/// Stands for the communicator of ranks that are all in one other process, in this one.
+class AbsentCommunicator final : public Communicator {
+ public:
+  AbsentCommunicator(std::span<Backend* const> backends, const Options& options)
+      : traits_(describe_cuda_communicator(devices_of(backends), options)) {}
+  std::string_view name() const override { return "absent"; }
+  int size() const override { return static_cast<int>(traits_.buffer_bytes.size()); }
+  size_t buffer_bytes(int rank) const override { return traits_.buffer_bytes[static_cast<size_t>(rank)]; }
+  FusedLimits fused_limits() const override { return traits_.fused; }
+  void abort(std::string_view) override {}
+  void enqueue(int rank, const Call& call) override {
+    fail<InvalidArgument>("[{} {}] rank {} belongs to another process", name_of(call.kind), call.what, rank);
+  }
+
+ private:
+  const CommunicatorTraits traits_;
+};
+
+bool is_absent(std::span<Device* const> devices, const Options& options) {
+  return options.processes == nullptr &&
+         std::all_of(devices.begin(), devices.end(), [](Device* device) { return is_remote(*device); });
+}
+
+/// Of ranks that are all in one other process: the devices of the same names here, which hosts that are alike have.
+/// Empty: there are none.
+std::vector<Device*> likes_of(std::span<Device* const> devices) {
+  std::vector<Device*> likes;
+  for (Device* device : devices) {
+    const RemoteSpec& spec = static_cast<RemoteDevice*>(device)->spec();
+    BackendReg* const family = Registry::instance().find_family(spec.family);
+    if (family == nullptr) return {};
+    const auto known = family->devices();
+    const auto like = std::find_if(known.begin(), known.end(), [&](Device* one) { return one->name() == spec.name; });
+    if (like == known.end()) return {};
+    likes.push_back(*like);
+  }
+  return likes;
+}
+
+/// The GPU of each rank of this process. Throws InvalidArgument for devices of other families.
 std::vector<int> gpus_of(std::span<Device* const> devices) {
   std::vector<int> gpus;
   for (Device* device : devices) {
+    if (is_remote(*device)) continue;
     const auto* cuda = dynamic_cast<shoal::cuda::CudaDevice*>(device);
     require<InvalidArgument>(cuda != nullptr, "[cuda communicator] {} is no CUDA device", device->name());
     gpus.push_back(cuda->gpu().traits.gpu);
@@ -227,13 +276,18 @@ std::vector<int> gpus_of(std::span<Device* const> devices) {
 
 CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, const Options& options) {
   const std::string& wanted = options.implementation;
-  refuse_host(wanted);
+  refuse_others(options);
+  if (is_absent(devices, options)) {
+    const std::vector<Device*> likes = likes_of(devices);
+    if (!likes.empty()) return describe_cuda_communicator(likes, options);
+    return {std::vector<size_t>(devices.size(), 0), {}};
+  }
   if (wanted == "staged") return describe_staged_communicator(devices, options);
   const std::vector<int> gpus = gpus_of(devices);
   std::string no_nccl = wanted == "p2p" ? "not asked for" : nccl::why_not(devices);
   if (wanted == "nccl" && !no_nccl.empty()) throw DeviceError(no_nccl);
   const bool has_nccl = no_nccl.empty();
-  if (wanted != "nccl") {
+  if (wanted != "nccl" && options.processes == nullptr) {
     try {
       const Thresholds measured = thresholds_or_found(options.thresholds, devices);
       CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options, measured));
@@ -249,6 +303,7 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
 
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options) {
   require<InvalidArgument>(!ranks.empty(), "[cuda communicator] needs at least one rank");
+  if (is_absent(devices_of(ranks), options)) return std::make_unique<AbsentCommunicator>(ranks, options);
   return std::make_unique<CudaCommunicator>(ranks, options);
 }
 

@@ -1,6 +1,7 @@
 // The communicator of CUDA devices: chooses for each call between kernels over peer memory (collectives/p2p), NCCL, and
 // staging through the host, by size and by what the devices can do; or uses the one that Options::implementation names.
-// Every rank chooses the same, because only the call's kind, size and the mesh decide.
+// Every rank chooses the same, because only the call's kind, size and the mesh decide. Ranks of several processes
+// (Options::processes) have NCCL, where all of these have it, or staging: peer memory is of one process.
 #pragma once
 
 #include <memory>
@@ -17,9 +18,11 @@ namespace shoal::collectives::cuda {
 inline constexpr size_t kNcclFromBytes = size_t{1} << 20;
 
 /// Over backends of CUDA devices. Throws DeviceError when the implementation that was asked for cannot be used (saying
-/// why), InvalidArgument for backends of other devices. Synchronizes the backends.
+/// why), InvalidArgument for backends of other devices. Synchronizes the backends. Over several processes it is
+/// collective.
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options = {});
-/// What it will be like; throws the same.
+/// What it will be like; throws the same. Of other processes nothing is asked: where NCCL is missing in one of them,
+/// the communicator itself is another one than this says.
 CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, const Options& options = {});
 
 }  // namespace shoal::collectives::cuda

@@ -5,15 +5,12 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "base/error.h"
 
 namespace shoal::collectives::nccl {
 namespace {
-
-std::string version_text(int version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
 
 template <class F>
 void find(void* library, const std::string& file, const char* name, F& into) {
@@ -38,6 +35,7 @@ Api load(const std::string& file) {
   find(library, api.file, "ncclGetErrorString", api.get_error_string);
   find(library, api.file, "ncclGetUniqueId", api.get_unique_id);
   find(library, api.file, "ncclCommInitRankConfig", api.comm_init_rank_config);
+  find(library, api.file, "ncclCommFinalize", api.comm_finalize);
   find(library, api.file, "ncclCommAbort", api.comm_abort);
   find(library, api.file, "ncclCommGetAsyncError", api.comm_get_async_error);
   find(library, api.file, "ncclAllReduce", api.all_reduce);
@@ -53,6 +51,15 @@ Api load(const std::string& file) {
 }
 
 }  // namespace
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+bool may_share_gpus() {
+  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return api().version >= kMultiRankVersion && enabled != nullptr && std::string_view(enabled) == "1";
+}
 
 const Api& api() {
   static std::mutex mutex;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace shoal::collectives::nccl {
 
@@ -52,6 +53,7 @@ struct Api {
   const char* (*get_error_string)(Result) = nullptr;
   Result (*get_unique_id)(UniqueId*) = nullptr;
   Result (*comm_init_rank_config)(Comm**, int, UniqueId, int, Config*) = nullptr;
+  Result (*comm_finalize)(Comm*) = nullptr;
   Result (*comm_abort)(Comm*) = nullptr;
   Result (*comm_get_async_error)(Comm*, Result*) = nullptr;
   Result (*all_reduce)(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t) = nullptr;
@@ -68,5 +70,12 @@ struct Api {
 /// Each file is loaded once: SHOAL_NCCL_LIBRARY, or libnccl.so.2 where the system finds it. Throws DeviceError that
 /// says what is missing or too old, and the remedy. Thread-safe.
 const Api& api();
+
+/// "2.28.9"
+std::string version_text(int version);
+/// May several ranks be on one GPU? Throws as api().
+bool may_share_gpus();
+/// What they need.
+inline constexpr std::string_view kSharing = "which needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1";
 
 }  // namespace shoal::collectives::nccl

@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "collectives/nccl/arrivals.h"
+#include "collectives/nccl/failure.h"
+#include "collectives/nccl/meeting.h"
 #include "collectives/nccl/nccl_api.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/waiting_kernels.h"
-#include "devices/timeouts.h"
+#include "processes/remote_device.h"
 
 namespace shoal::collectives::nccl {
 namespace {
@@ -23,7 +26,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 /// More than NCCL needs to end a rank that no CUDA graph refers to.
 constexpr auto kEndTime = std::chrono::seconds(1);
+/// For ranks of other processes to come to their ends.
+constexpr auto kFinalTime = std::chrono::seconds(2);
 using cuda::CudaBackend;
+
+std::vector<Backend*> own_of(std::span<Backend* const> backends) {
+  std::vector<Backend*> own;
+  for (Backend* backend : backends) {
+    if (!is_remote(backend->device())) own.push_back(backend);
+  }
+  return own;
+}
 
 /// Elements as NCCL counts them: of a type that it knows, or bytes.
 struct Elements {
@@ -46,30 +59,6 @@ Elements elements_of(DType dtype) {
   }
 }
 
-/// The first failure, for all ranks.
-class Failure {
- public:
-  /// False: there has been another one.
-  bool set(const std::string& message) {
-    const std::lock_guard lock(mutex_);
-    const bool first = message_.empty();
-    if (first) message_ = message;
-    failed_ = true;
-    return first;
-  }
-  bool is_set() const { return failed_; }
-  void throw_if_set() const {
-    if (!failed_) return;
-    const std::lock_guard lock(mutex_);
-    throw CommError(message_);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string message_;
-  std::atomic<bool> failed_{false};
-};
-
 class NcclCommunicator;
 
 /// What messages say of a call, which may be gone by then.
@@ -78,40 +67,52 @@ struct Name {
   std::string what;
 };
 
-/// A rank's side; all but `arrived` belongs to the launcher's thread.
+/// The side of a rank of this process; all but `arrived` belongs to the launcher's thread.
 struct Rank {
   static constexpr uint64_t kNames = 64;
 
   NcclCommunicator& owner;
   const int rank;
   CudaBackend& backend;
+  std::atomic<uint64_t>& arrived;  ///< calls so far
   Comm* comm = nullptr;
   std::thread aborting = {};            ///< NCCL's end of `comm`, after a failure
   std::atomic<bool> ended{false};       ///< and its end has come
-  std::atomic<uint64_t> arrived{0};     ///< calls so far
   std::array<Name, kNames> names = {};  ///< of the latest ones, by their number
   const Name& name(uint64_t number) const { return names[number % kNames]; }
 };
 
 class NcclCommunicator final : public Communicator {
  public:
+  /// Within this process.
   NcclCommunicator(std::span<Backend* const> backends, const Options& options)
-      : waiting_(cuda::places_of(backends)), api_(api()), timeout_(options.timeout) {
-    for (Backend* backend : backends) {
-      ranks_.emplace_back(new Rank{*this, static_cast<int>(ranks_.size()), dynamic_cast<CudaBackend&>(*backend)});
-    }
-    for (const auto& rank : ranks_) {
-      rank->backend.launcher().add_watch(
-          this, {[this, own = rank.get()](std::chrono::nanoseconds stuck) { poll(*own, stuck, "finish"); },
-                 [this] { failure_.throw_if_set(); }});
-    }
+      : waiting_(cuda::places_of(backends)),
+        api_(api()),
+        timeout_(options.timeout),
+        names_(names_of(devices_of(backends), nullptr)),
+        arrivals_(std::make_unique<Arrivals>(static_cast<int>(backends.size()))),
+        failure_(std::make_unique<Failure>()) {
+    take_in(backends);
+  }
+  /// Over several processes. Collective.
+  NcclCommunicator(std::span<Backend* const> backends, const Options& options, ProcessGroup& group, const UniqueId& id)
+      : waiting_(cuda::places_of(own_of(backends))),
+        api_(api()),
+        timeout_(options.timeout),
+        spans_(true),
+        names_(names_of(devices_of(backends), &group)),
+        id_(id),
+        arrivals_(std::make_unique<Arrivals>(devices_of(backends), group)),
+        failure_(std::make_unique<Failure>(group, arrivals_->speaks())) {
+    take_in(backends);
   }
   ~NcclCommunicator() override {
-    for (const auto& rank : ranks_) rank->backend.launcher().remove_watch(this);
+    for (Rank* rank : own_) rank->backend.launcher().remove_watch(this);
     cuda::free_what_is_left(kEndTime);
+    if (spans_ && !failure_->is_set()) finish_sending();
     // Destroying one waits for its peers, aborting does not; nothing is queued any more.
-    for (const auto& rank : ranks_) abandon(*rank);
-    for (const auto& rank : ranks_) {
+    for (Rank* rank : own_) abandon(*rank);
+    for (Rank* rank : own_) {
       if (!rank->aborting.joinable()) continue;
       while (!rank->ended) {
         cuda::free_what_is_left(std::chrono::milliseconds(0));  // graphs of the rank
@@ -126,7 +127,9 @@ class NcclCommunicator final : public Communicator {
   bool can_be_recorded() const override { return true; }
   /// NCCL keeps to itself what it needs.
   size_t buffer_bytes(int) const override { return 0; }
-  void abort(std::string_view reason) override { failure_.set(fmt::format("[nccl communicator] aborted: {}", reason)); }
+  void abort(std::string_view reason) override {
+    failure_->set(fmt::format("[nccl communicator] aborted: {}", reason));
+  }
 
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
@@ -136,21 +139,48 @@ class NcclCommunicator final : public Communicator {
       describe_span(queued);
       own.owner.run(own, queued, context, failed);
     };
-    ranks_[static_cast<size_t>(rank)]->backend.push_launch({run, ranks_[static_cast<size_t>(rank)].get(), &call});
+    Rank* const own = ranks_[static_cast<size_t>(rank)].get();
+    require<InvalidArgument>(own != nullptr, "[{}] {} belongs to another process", text_of(call.kind, call.what),
+                             text_of(rank));
+    own->backend.push_launch({run, own, &call});
   }
 
  private:
   static std::string text_of(Collective kind, std::string_view what) {
     return fmt::format("{} {}", name_of(kind), what);
   }
-  static std::string text_of(const Rank& rank) { return fmt::format("rank {} ({})", rank.rank, rank.backend.name()); }
+  std::string text_of(int rank) const { return fmt::format("rank {} ({})", rank, names_[static_cast<size_t>(rank)]); }
+  std::string text_of(const Rank& rank) const { return text_of(rank.rank); }
+  /// "rank 1 (CUDA1), 3 (CUDA3)"
+  std::string text_of(std::span<const int> ranks) const {
+    std::string text;
+    for (const int rank : ranks) {
+      text += fmt::format("{}{} ({})", text.empty() ? "rank " : ", ", rank, names_[static_cast<size_t>(rank)]);
+    }
+    return text;
+  }
+
+  void take_in(std::span<Backend* const> backends) {
+    for (Backend* backend : backends) {
+      const auto number = static_cast<int>(ranks_.size());
+      ranks_.emplace_back();
+      if (is_remote(backend->device())) continue;
+      ranks_.back().reset(new Rank{*this, number, dynamic_cast<CudaBackend&>(*backend), arrivals_->of(number)});
+      own_.push_back(ranks_.back().get());
+    }
+    for (Rank* rank : own_) {
+      rank->backend.launcher().add_watch(
+          this, {[this, rank](std::chrono::nanoseconds stuck) { poll(*rank, stuck, "finish"); },
+                 [this] { failure_->throw_if_set(); }});
+    }
+  }
 
   void run(Rank& rank, const Call& call, const cuda::LaunchContext& context, bool failed) {
     if (failed) {
       // The stream keeps its own, earlier error; here only the peers need to hear of it.
       return leave(rank, call, "earlier work on it failed");
     }
-    failure_.throw_if_set();
+    failure_->throw_if_set();
     const uint64_t number = rank.arrived;
     rank.names[number % Rank::kNames] = {call.kind, call.what};
     rank.arrived = number + 1;
@@ -169,7 +199,7 @@ class NcclCommunicator final : public Communicator {
 
   /// The peers need not wait for this rank.
   void leave(Rank& rank, const Call& call, std::string_view why) {
-    failure_.set(fmt::format("[{}] {} cannot take part: {}", text_of(call.kind, call.what), text_of(rank), why));
+    failure_->set(fmt::format("[{}] {} cannot take part: {}", text_of(call.kind, call.what), text_of(rank), why));
     abandon(rank);
   }
 
@@ -188,7 +218,7 @@ class NcclCommunicator final : public Communicator {
     settle(rank, "connect to the others");
   }
 
-  /// Made by the first rank that needs it.
+  /// Within one process it is made by the first rank that needs it.
   const UniqueId& mesh_id() {
     const std::lock_guard lock(id_mutex_);
     if (!id_) {
@@ -214,48 +244,67 @@ class NcclCommunicator final : public Communicator {
   /// Something may be wrong: with NCCL, with another rank, or nothing has happened for too long.
   void poll(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     if (rank.comm == nullptr) return;  // nothing of it is in the stream; what failed was said, or its next call says it
-    if (failure_.is_set()) stop(rank);
+    if (failure_->is_set()) stop(rank);
     Result state = Result::kSuccess;
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {
+      if (state == Result::kRemoteError) failure_->let_others_tell();
       const Name& latest = rank.name(rank.arrived - 1);
-      failure_.set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
-                               api_.get_error_string(state)));
+      failure_->set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
+                                api_.get_error_string(state)));
       stop(rank);
     }
-    if (stuck > timeout_) {
-      const std::string message = describe_missing(rank, std::chrono::duration<double>(stuck).count(), what);
-      if (failure_.set(message)) report_.say(message);
-      stop(rank);
-    }
+    if (stuck > timeout_) look_for_missing(rank, stuck, what);
+  }
+
+  /// Who waits names the ranks that are missing, where it can. Those on other computers it does not see; they may
+  /// see each other, and are given the time to say so.
+  void look_for_missing(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
+    const std::vector<int> far = arrivals_->far();
+    const bool is_sure = far.empty() || !arrivals_->behind(rank.arrived).empty();
+    if (!is_sure && stuck < timeout_ + timeout_ / 2 + std::chrono::seconds(1)) return;
+    failure_->set_late(describe_missing(rank, std::chrono::duration<double>(stuck).count(), what, far));
+    stop(rank);
   }
 
   /// The ranks that have arrived at fewer calls than this one, at the first that they have not come to. A replayed
   /// recording is no call: then no rank can be named.
-  std::string describe_missing(const Rank& rank, double waited, std::string_view what) const {
+  std::string describe_missing(const Rank& rank, double waited, std::string_view what, std::span<const int> far) const {
     const uint64_t own = rank.arrived;
-    uint64_t first = own;
-    for (const auto& peer : ranks_) first = std::min(first, peer->arrived.load());
-    if (first == own || own - first > Rank::kNames) {
+    const std::vector<int> behind = arrivals_->behind(own);
+    const uint64_t first = behind.empty() ? own : arrivals_->of(behind[0]).load();
+    if (first >= own || own - first > Rank::kNames) {
       const Name& latest = rank.name(own - 1);
-      return fmt::format(
-          "[{}] {} could not {} this, or one before it, within {:.1f} s, because another rank did not; {}",
-          text_of(latest.kind, latest.what), text_of(rank), what, waited, kTimeoutRemedy);
-    }
-    std::string who;
-    for (const auto& peer : ranks_) {
-      if (peer->arrived == first)
-        who += fmt::format("{}{} ({})", who.empty() ? "" : ", ", peer->rank, peer->backend.name());
+      const std::string who = far.empty() ? "another rank" : "another one, such as " + text_of(far) + ",";
+      return fmt::format("[{}] {} could not {} this, or one before it, within {:.1f} s, because {} did not; {}",
+                         text_of(latest.kind, latest.what), text_of(rank), what, waited, who, kTimeoutRemedy);
     }
     const Name& missed = rank.name(first);
-    return fmt::format("[{}] rank {} of {} did not arrive within {:.1f} s, says {}; {}",
-                       text_of(missed.kind, missed.what), who, size(), waited, text_of(rank), kTimeoutRemedy);
+    return fmt::format("[{}] {} of {} did not arrive within {:.1f} s, says {}; {}", text_of(missed.kind, missed.what),
+                       text_of(behind), size(), waited, text_of(rank), kTimeoutRemedy);
+  }
+
+  /// Ranks of other processes may still be at the last call, with data of these on the way: NCCL sends what it has to,
+  /// and says when all have ended. One that is late is not waited for long.
+  void finish_sending() {
+    for (Rank* rank : own_) {
+      if (rank->comm != nullptr) api_.comm_finalize(rank->comm);
+    }
+    const Clock::time_point begin = Clock::now();
+    for (Rank* rank : own_) {
+      Result state = rank->comm != nullptr ? Result::kInProgress : Result::kSuccess;
+      while (state == Result::kInProgress && !failure_->is_set() && Clock::now() - begin < kFinalTime) {
+        cuda::free_what_is_left(std::chrono::milliseconds(0));
+        if (api_.comm_get_async_error(rank->comm, &state) != Result::kSuccess) break;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    }
   }
 
   /// Ends what this rank has on its GPU.
   [[noreturn]] void stop(Rank& rank) {
     abandon(rank);
-    failure_.throw_if_set();
+    failure_->throw_if_set();
     fail<InternalError>("internal error: stopped without a failure");
   }
 
@@ -382,35 +431,48 @@ class NcclCommunicator final : public Communicator {
   const cuda::WaitingKernels waiting_;
   const Api& api_;
   const std::chrono::milliseconds timeout_;
+  const bool spans_ = false;              ///< several processes
+  const std::vector<std::string> names_;  ///< of all ranks
   std::mutex id_mutex_;
   std::optional<UniqueId> id_;
-  Failure failure_;
-  TimeoutReport report_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  const std::unique_ptr<Arrivals> arrivals_;
+  const std::unique_ptr<Failure> failure_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  ///< null where it is another process's
+  std::vector<Rank*> own_;
 };
 
 }  // namespace
 
 std::string why_not(std::span<Device* const> ranks) {
   std::set<int> gpus;
+  size_t own = 0;
   for (Device* rank : ranks) {
+    if (is_remote(*rank)) continue;
     const auto* device = dynamic_cast<cuda::CudaDevice*>(rank);
     if (device == nullptr) return fmt::format("[nccl] {} is no CUDA device", rank->name());
     gpus.insert(device->gpu().traits.gpu);
+    ++own;
   }
-  int version = 0;
+  if (own == 0) return "";
   try {
-    version = api().version;
+    const bool may_share = may_share_gpus();
+    if (gpus.size() == own || may_share) return "";
   } catch (const DeviceError& error) {
     return error.what();
   }
-  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  const bool may_share = version >= kMultiRankVersion && enabled != nullptr && std::string_view(enabled) == "1";
-  if (gpus.size() == ranks.size() || may_share) return "";
-  return "[nccl] several ranks share a GPU, which needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1";
+  return fmt::format("[nccl] several ranks share a GPU, {}", kSharing);
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options) {
+  if (options.processes != nullptr) {
+    const UniqueId id = meet(devices_of(ranks), *options.processes);
+    try {
+      return std::make_unique<NcclCommunicator>(ranks, options, *options.processes, id);
+    } catch (const DeviceError& error) {  // of this process alone: the others go on
+      options.processes->fail(error.what());
+      throw;
+    }
+  }
   if (const std::string reason = why_not(devices_of(ranks)); !reason.empty()) throw DeviceError(reason);
   return std::make_unique<NcclCommunicator>(ranks, options);
 }

@@ -4,8 +4,8 @@
 //
 // NCCL itself waits for ever for a rank that does not come. Communicators are therefore non-blocking; a thread that
 // waits for a stream looks at the time and at NCCL's asynchronous error (Launcher::Watch), and on trouble all ranks
-// abort theirs. NCCL ends a rank only when no CUDA graph refers to it: recordings must be gone before the communicator
-// is destroyed.
+// abort theirs. Over several processes each calls for its own ranks; what it finds wrong ends those of all. NCCL ends a
+// rank only when no CUDA graph refers to it: recordings must be gone before the communicator is destroyed.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,12 @@
 namespace shoal::collectives::nccl {
 
 /// Over backends of CUDA devices. Throws DeviceError without a usable NCCL, or when several ranks share a GPU and it is
-/// too old for that.
+/// too old for that. Over several processes (Options::processes) it is collective and throws the same everywhere; and
+/// CommError where they have different versions.
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
 
-/// Why these devices cannot use NCCL; empty when they can.
+/// Why these devices cannot use NCCL, as far as this process knows; empty when they can. Of devices of other processes
+/// nothing is known.
 std::string why_not(std::span<Device* const> ranks);
 
 }  // namespace shoal::collectives::nccl

@@ -1,0 +1,150 @@
+// A mesh of CUDA devices that live in several processes, seen from one of them, and runs of collectives on the ranks of
+// this process. For threads that act as processes (tests/support/thread_processes.h) and for real ones.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "collectives/communicator.h"
+#include "processes/remote_device.h"
+#include "tests/collectives/cases.h"
+
+namespace shoal::test {
+
+class CudaProcessMesh {
+ public:
+  /// `process_of`: of each rank. Rank r has device r of its process.
+  CudaProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, std::span<Device* const> devices)
+      : group_(group) {
+    for (size_t rank = 0; rank < process_of.size(); ++rank) {
+      Device& own = *devices[rank];
+      const int process = process_of[rank];
+      if (process == group.own()) {
+        own_.push_back(static_cast<int>(rank));
+        owned_.push_back(own.init());
+      } else {
+        RemoteSpec spec;
+        spec.process = process, spec.name = own.name(), spec.host = group.host(process);
+        spec.family = own.reg().name(), spec.type = own.type();
+        spec.free = spec.total = size_t{1} << 30;
+        remote_.push_back(std::make_unique<RemoteDevice>(std::move(spec), &own));
+        owned_.push_back(remote_.back()->init());
+      }
+      backends_.push_back(owned_.back().get());
+    }
+  }
+
+  int size() const { return static_cast<int>(backends_.size()); }
+  const std::vector<int>& own() const { return own_; }
+  const std::vector<Backend*>& backends() const { return backends_; }
+  Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
+  std::vector<Device*> devices() const { return collectives::devices_of(backends_); }
+  collectives::Options options(const std::string& implementation,
+                               std::chrono::milliseconds timeout = std::chrono::minutes(5)) const {
+    collectives::Options options;
+    options.timeout = timeout;
+    options.implementation = implementation;
+    options.processes = &group_;
+    return options;
+  }
+
+  /// Synchronizes the own ranks: the message of each one's error, "" where there was none.
+  std::vector<std::string> errors() {
+    std::vector<std::string> messages;
+    for (const int rank : own_) {
+      messages.emplace_back();
+      try {
+        backend(rank).synchronize();
+      } catch (const std::exception& error) {
+        messages.back() = error.what();
+      }
+    }
+    return messages;
+  }
+  /// Synchronizes the own ranks; throws CommError for the first failure after all have ended.
+  void synchronize() {
+    for (const std::string& message : errors()) require<CommError>(message.empty(), "{}", message);
+  }
+
+ private:
+  ProcessGroup& group_;
+  std::vector<std::unique_ptr<RemoteDevice>> remote_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<Backend*> backends_;
+  std::vector<int> own_;
+};
+
+/// A case in the memory of the own ranks of a mesh, which must outlive it.
+class CudaProcessCase : public collectives::CollectiveCase {
+ public:
+  CudaProcessCase(CudaProcessMesh& mesh, CollectiveCase one, std::string name = "x")
+      : CollectiveCase(std::move(one)), mesh_(mesh), name_(std::move(name)) {
+    for (const int rank : mesh.own()) {
+      const auto at = static_cast<size_t>(rank);
+      BufferType& type = mesh.backend(rank).device().buffer_type();
+      Memory& memory = memory_.emplace_back();
+      memory.in = type.allocate(std::max<size_t>(in[at].size(), 1));
+      memory.out = type.allocate(std::max<size_t>(expected[at].size(), 1));
+      memory.result.assign(expected[at].size(), std::byte{0x5a});
+      mesh.backend(rank).write_bytes_async(memory.in->base(), in[at].data(), in[at].size());
+      mesh.backend(rank).write_bytes_async(memory.out->base(), memory.result.data(), memory.result.size());
+      memory.call = {kind, dtype, memory.in->base(), memory.out->base(), count, counts, root, name_.c_str()};
+    }
+    mesh.synchronize();
+  }
+
+  void queue(collectives::Communicator& communicator) {
+    for (size_t i = 0; i < memory_.size(); ++i) communicator.enqueue(mesh_.own()[i], memory_[i].call);
+  }
+  /// Empty where the own ranks, which are synchronized, have what they must.
+  std::string wrong() {
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      Memory& memory = memory_[i];
+      const int rank = mesh_.own()[i];
+      mesh_.backend(rank).read_bytes_async(memory.out->base(), memory.result.data(), memory.result.size());
+      mesh_.backend(rank).synchronize();
+      if (memory.result == expected[static_cast<size_t>(rank)]) continue;
+      return fmt::format("{} {} of {}: rank {} of {} is wrong", name_of(kind), name_of(dtype), count, rank,
+                         mesh_.size());
+    }
+    return {};
+  }
+
+ private:
+  struct Memory {
+    std::unique_ptr<Buffer> in, out;
+    collectives::Bytes result;
+    collectives::Call call;
+  };
+
+  CudaProcessMesh& mesh_;
+  const std::string name_;
+  std::vector<Memory> memory_;  ///< of own ranks
+};
+
+/// All kinds, with parts that are even, uneven and empty, and messages of several pieces where there are pieces.
+inline std::vector<collectives::CollectiveCase> cuda_process_cases(int ranks) {
+  using namespace collectives;  // NOLINT: the cases
+  const auto n = static_cast<size_t>(ranks);
+  std::vector<CollectiveCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+    cases.push_back(all_reduce_case(ranks, dtype, 1013));
+    cases.push_back(reduce_scatter_case(dtype, uneven(ranks, 37)));
+    cases.push_back(reduce_scatter_case(dtype, std::vector<int64_t>(n, 41)));
+  }
+  for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
+    cases.push_back(all_gather_case(dtype, std::vector<int64_t>(n, 64)));
+    for (int root = 0; root < ranks; ++root) cases.push_back(broadcast_case(ranks, dtype, 96, root));
+  }
+  for (const int64_t count : {0, 1, 300'001}) cases.push_back(all_reduce_case(ranks, DType::kF32, count));
+  cases.push_back(all_gather_case(DType::kF32, uneven(ranks, 9001)));
+  cases.push_back(all_to_all_case(DType::kF16, ranks, uneven(ranks * ranks, 11)));
+  cases.push_back(all_to_all_case(DType::kF32, ranks, std::vector<int64_t>(n * n, 0)));
+  return cases;
+}
+
+}  // namespace shoal::test

@@ -1,0 +1,197 @@
+// CUDA devices of several processes: started by mpirun, each loads the plug-in (SHOAL_TEST_PLUGIN), on one machine with
+// as many emulated GPUs as ranks.
+//
+//   mpirun -np 3 cuda_ranks suite nccl      every collective, right on every rank; auto and staged, too
+//   mpirun -np 2 cuda_ranks late nccl       a rank that does not come is named in every process
+//   mpirun -np 2 cuda_ranks killed nccl     so is a process that dies, between two collectives
+//   mpirun -np 2 cuda_ranks early nccl      one that is done first leaves nothing behind that others wait for
+//   mpirun -np 2 cuda_ranks one auto        a mesh that is all in one process is foreseen in the others
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+#include "collectives/factory.h"
+#include "processes/join.h"
+#include "tests/cuda/process_mesh.h"
+#include "tests/support/plugin.h"
+
+namespace shoal::test {
+namespace {
+
+using collectives::Communicator;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+std::unique_ptr<Communicator> make(const CudaProcessMesh& mesh, const collectives::Options& options) {
+  return collectives::communicator_for(mesh.devices())(mesh.backends(), options);
+}
+
+/// A rank in each process.
+std::vector<int> one_each(const ProcessGroup& group) {
+  std::vector<int> process_of;
+  for (int process = 0; process < group.size(); ++process) process_of.push_back(process);
+  return process_of;
+}
+
+std::string text_of(const collectives::CommunicatorTraits& traits) {
+  return fmt::format("{} {} {}", fmt::join(traits.buffer_bytes, ","), traits.fused.row, traits.fused.elements);
+}
+
+/// It is what was foreseen, in every process.
+void check_traits(ProcessGroup& group, const CudaProcessMesh& mesh, const Communicator& communicator,
+                  const collectives::Options& options) {
+  const auto foreseen = collectives::communicator_for(mesh.devices()).describe(mesh.devices(), options);
+  require<InternalError>(communicator.describe() == foreseen, "{} was foreseen and {} is there", text_of(foreseen),
+                         text_of(communicator.describe()));
+  for (const std::string& text : group.gather(text_of(foreseen), "traits")) {
+    require<InternalError>(text == text_of(foreseen), "{} here, {} elsewhere", text_of(foreseen), text);
+  }
+}
+
+/// Three times as it was recorded, if it can be.
+void check_recorded(CudaProcessMesh& mesh, Communicator& communicator) {
+  if (!communicator.can_be_recorded()) return;
+  CudaProcessCase one(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 5000));
+  for (const int rank : mesh.own()) {
+    require<InternalError>(mesh.backend(rank).start_recording(), "rank {} cannot record", rank);
+  }
+  one.queue(communicator);
+  std::vector<std::unique_ptr<Recording>> recordings;
+  for (const int rank : mesh.own()) recordings.push_back(mesh.backend(rank).stop_recording());
+  for (int i = 0; i < 3; ++i) {
+    for (size_t own = 0; own < recordings.size(); ++own) {
+      mesh.backend(mesh.own()[own]).replay_async(*recordings[own]);
+    }
+  }
+  mesh.synchronize();
+  require<CommError>(one.wrong().empty(), "recorded: {}", one.wrong());
+}
+
+void suite(ProcessGroup& group, const std::string& implementation) {
+  std::vector<std::vector<int>> shapes{one_each(group), one_each(group)};
+  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // not in the order of processes
+  if (group.size() > 2) shapes.push_back({1, 2});                 // and not in all
+  for (const std::vector<int>& shape : shapes) {
+    CudaProcessMesh mesh(group, shape, plugin_devices());
+    const auto options = mesh.options(implementation);
+    const auto communicator = make(mesh, options);
+    check_traits(group, mesh, *communicator, options);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::unique_ptr<CudaProcessCase>> all;
+      for (const auto& one : cuda_process_cases(mesh.size())) {
+        all.push_back(std::make_unique<CudaProcessCase>(mesh, one));
+        all.back()->queue(*communicator);
+        if (round == 0) mesh.synchronize();  // otherwise all are queued at once
+      }
+      mesh.synchronize();
+      for (const auto& one : all) require<CommError>(one->wrong().empty(), "wrong: {}", one->wrong());
+    }
+    check_recorded(mesh, *communicator);
+  }
+  group.gather("", "end of the suite");
+  if (group.own() == 0) fmt::print("{} is right in {} processes\n", implementation, group.size());
+}
+
+/// Rank 1 does not come, because `instead` happens in its process; the others must hear of `why`.
+void without_rank_1(ProcessGroup& group, const std::string& implementation, void (*instead)(), std::string_view why) {
+  CudaProcessMesh mesh(group, one_each(group), plugin_devices());
+  const auto communicator = make(mesh, mesh.options(implementation, milliseconds(1500)));
+  CudaProcessCase first(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 100), "first"),
+      second(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 100), "second");
+  first.queue(*communicator);
+  mesh.synchronize();
+  require<CommError>(first.wrong().empty(), "{}", first.wrong());
+  group.gather("", "first call");
+  const auto begin = Clock::now();
+  group.own() == 1 ? instead() : second.queue(*communicator);
+  std::string error;
+  for (const std::string& message : mesh.errors()) error = message;
+  while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
+  require<InternalError>(group.own() == 1 || error.find(why) != std::string::npos, "expected '{}', got '{}'", why,
+                         error);
+  std::string heard;
+  try {
+    group.throw_if_failed();
+  } catch (const CommError& failure) {
+    heard = failure.what();
+  }
+  require<InternalError>(group.own() == 1 || error == heard, "'{}' of the rank, '{}' of the group", error, heard);
+  fmt::print("process {} after {:.1f} s: {}\n", group.own(),
+             std::chrono::duration<double>(Clock::now() - begin).count(), heard);
+}
+
+void stay_away() {}
+void die() {
+  std::raise(SIGKILL);
+}
+
+/// Process 0 is done with its communicator while what it has sent is still on its way.
+void early(ProcessGroup& group, const std::string& implementation) {
+  CudaProcessMesh mesh(group, one_each(group), plugin_devices());
+  auto communicator = make(mesh, mesh.options(implementation, milliseconds(4000)));
+  for (const bool last : {false, true}) {
+    CudaProcessCase one(mesh, collectives::broadcast_case(mesh.size(), DType::kF32, 1000, 0));
+    one.queue(*communicator);
+    mesh.synchronize();
+    require<CommError>(one.wrong().empty(), "wrong: {}", one.wrong());
+    if (last && group.own() == 0) communicator.reset();
+  }
+  communicator.reset();
+  group.gather("", "end of the run");
+  if (group.own() == 0) fmt::print("{} leaves nothing behind\n", implementation);
+}
+
+void in_one(ProcessGroup& group, const std::string& implementation) {
+  CudaProcessMesh mesh(group, {1, 1}, plugin_devices());
+  auto options = mesh.options(implementation);
+  options.processes = nullptr;
+  const auto communicator = make(mesh, options);
+  const std::string own = text_of(communicator->describe());
+  for (const std::string& text : group.gather(own, "traits")) {
+    require<InternalError>(text == own, "{} here, {} elsewhere", own, text);
+  }
+  if (group.own() == 1) {
+    CudaProcessCase one(mesh, collectives::all_reduce_case(2, DType::kF32, 100));
+    one.queue(*communicator);
+    mesh.synchronize();
+    require<CommError>(one.wrong().empty(), "wrong: {}", one.wrong());
+  }
+  group.gather("", "end of the run");
+  if (group.own() == 0) fmt::print("{} is foreseen: {}\n", implementation, own);
+}
+
+int run(std::string_view mode, const std::string& implementation) {
+  const auto group = join_processes(std::chrono::seconds(10));
+  require<InvalidArgument>(group != nullptr, "start several processes: mpirun -np 2 cuda_ranks ...");
+  try {
+    if (mode == "suite") suite(*group, implementation);
+    if (mode == "late") without_rank_1(*group, implementation, stay_away, "rank 1 (1:CUDA1 on ");
+    if (mode == "killed") without_rank_1(*group, implementation, die, "process 1 (");
+    if (mode == "early") early(*group, implementation);
+    if (mode == "one") in_one(*group, implementation);
+    if (!group->has_failed()) group->leave();
+    group->leave_failed();
+  } catch (...) {
+    group->leave_failed();
+    throw;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace shoal::test
+
+int main(int count, char** arguments) {
+  int end = 1;
+  try {
+    end = shoal::test::run(count > 1 ? arguments[1] : "suite", count > 2 ? arguments[2] : "nccl");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  std::fflush(nullptr);
+  std::_Exit(end);  // without the threads of a transport that has failed
+}
