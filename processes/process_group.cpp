@@ -122,6 +122,9 @@ ProcessGroup::~ProcessGroup() {
   if (listener_.joinable()) listener_.join();
   for (const auto& line : lines_) {
     if (line->hearing != nullptr) transport_->cancel(line->hearing);
+    for (void* saying : line->saying) {
+      if (saying != nullptr) transport_->cancel(saying);
+    }
   }
 }
 
