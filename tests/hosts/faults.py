@@ -39,6 +39,7 @@ MODELS = ROOT / "data/models"
 MODEL, OTHER_MODEL = MODELS / "tiny-kjv-5m-q8_0.gguf", MODELS / "tiny-kjv-5m-q4_k_m.gguf"
 TOKENS = 400
 NAMES_ONE = re.compile(r"process (\d+) \(([^)]+)\)")
+MPIRUN_ABORTS = "the job has been aborted"
 MPIRUN_NAMES = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on signal")
 
 
@@ -106,7 +107,8 @@ class Faults:
             errors = outcome.errors(rank)
             if len(errors) > 1:
                 wrong.append(f"rank {rank} wrote {len(errors)} lines: {errors}")
-            elif not errors and not (known and (early or self.options.silent)):
+            # One that had not begun when mpirun ended it says nothing, and mpirun does not always name the other.
+            elif not errors and not (early and (known or MPIRUN_ABORTS in outcome.words)) and not (known and self.options.silent):
                 wrong.append(f"rank {rank} says nothing; stderr of all: {outcome.words.strip()[-300:]!r}")
             elif errors:
                 named = {int(number): host for number, host in NAMES_ONE.findall(errors[0])}

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 #include <vector>
@@ -27,11 +29,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kNews{300}, kGrace{400}, kLook{20};
 
 /// Threads that look after it may outlive the statics of the program: it stays to the end.
-ProcessGroup* group = nullptr;
+std::atomic<ProcessGroup*> joined{nullptr};
 std::atomic<bool> has_reported{false}, has_left{false};
 
 /// Processes of one computer that may all use the same cores take a part of them each.
-void divide_cores() {
+void divide_cores(ProcessGroup* group) {
   cpu_set_t usable;
   if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return;
   std::vector<int> cores;
@@ -58,10 +60,15 @@ void divide_cores() {
   }
 }
 
+bool have_failed() {
+  const ProcessGroup* group = joined;
+  return group != nullptr && group->has_failed();
+}
+
 /// Ends a process that does not come to its end after a failure or a signal.
 void guard() {
-  while (!group->has_failed() && !interrupted()) std::this_thread::sleep_for(kLook);
-  for (int i = 0; !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
+  while (!have_failed() && !interrupted()) std::this_thread::sleep_for(kLook);
+  for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   std::this_thread::sleep_for(kGrace);
   if (has_left) return;
   if (!has_reported)
@@ -72,32 +79,43 @@ void guard() {
 }
 
 [[noreturn]] void end(int code) {
-  group->leave_failed();
+  if (ProcessGroup* group = joined) group->leave_failed();
   _exit(code);
+}
+
+/// What this process is called before it knows the others.
+std::string own_name() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (const char* rank = std::getenv(variable)) return fmt::format("process {} ({})", rank, host.data());
+  }
+  return fmt::format("a process ({})", host.data());
 }
 
 }  // namespace
 
 ProcessGroup* processes() {
-  return group;
+  return joined;
 }
 
 bool is_leader() {
+  const ProcessGroup* group = joined;
   return group == nullptr || group->own() == 0;
 }
 
 int run_among_processes(const std::function<int()>& body) {
   if (!is_one_of_several()) return body();
+  ProcessGroup* group = nullptr;
   try {
-    group = join_processes(collectives::default_timeout()).release();
-    if (group == nullptr) return body();
     catch_interrupts();
     std::thread(guard).detach();
-    divide_cores();
+    group = join_processes(collectives::default_timeout()).release();
+    joined = group;
+    divide_cores(group);
   } catch (...) {
     report_current(kFailed);
-    if (group != nullptr) end(kFailed);
-    return kFailed;
+    end(kFailed);
   }
   const int code = body();
   // A signal may come from mpirun, because another process has ended: its name comes, too.
@@ -118,7 +136,9 @@ int run_among_processes(const std::function<int()>& body) {
 
 std::string tell_failure(std::string_view message) noexcept {
   try {
-    if (group == nullptr) return std::string(message);
+    ProcessGroup* const group = joined;
+    if (group == nullptr)
+      return is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message);
     has_reported = true;
     if (!group->has_failed()) group->fail(message);
     group->throw_if_failed();

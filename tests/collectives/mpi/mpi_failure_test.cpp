@@ -85,8 +85,10 @@ TEST(MpiFailure, ARankThatDoesNotComeIsNamedInEveryProcess) {
         if (rank != late) side.queue(rank);
       }
     });
-    const std::string name = fmt::format("rank {} ({}:NULL0 on {}) of 4 did not arrive within 0.300 s", late,
-                                         kRanks[static_cast<size_t>(late)], late < 2 ? "a" : "b");
+    const int process = kRanks[static_cast<size_t>(late)];
+    const std::string device = process == 0 ? "NULL0" : fmt::format("{}:NULL0", process);
+    const std::string name =
+        fmt::format("rank {} ({} on {}) of 4 did not arrive within 0.300 s", late, device, late < 2 ? "a" : "b");
     std::set<std::string> different;
     int without = 0;
     for (const std::string& error : errors) error.empty() ? ++without : (different.insert(error), 0);
