@@ -47,12 +47,16 @@ Choice choose(std::span<Device* const> devices, const Options& options) {
 
 /// What the family of all members offers.
 CommunicatorFactory own_of(std::span<Device* const> members) {
-  const std::string family = family_name(*members.front());
+  const std::string name = family_name(*members.front());
+  const BackendReg* family = nullptr;  // of those of this process; where none is, the one that is here
   for (Device* member : members) {
-    if (family_name(*member) != family) return {};
+    if (family_name(*member) != name) return {};
+    if (is_remote(*member)) continue;
+    if (family != nullptr && family != &member->reg()) return {};
+    family = &member->reg();
   }
-  const BackendReg* known = Registry::instance().find_family(family);
-  return known != nullptr ? factory_of(*known) : CommunicatorFactory();
+  if (family == nullptr) family = Registry::instance().find_family(name);
+  return family != nullptr ? factory_of(*family) : CommunicatorFactory();
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ using std::chrono::nanoseconds;
 
 // Channel 0 is the group's own.
 constexpr int kControlTag = 0, kLengthTag = 1, kTextTag = 2;
-constexpr int kPassageChannel = 1, kFirstChannel = 2;
+constexpr int kFirstChannel = 1, kPassages = 1 << 20, kMostPassages = 1 << 16;
 
 enum : uint32_t { kAlive, kFailure, kGoodbye };
 
@@ -138,14 +138,14 @@ void ProcessGroup::meet_others() {
       {"host", transport_->host()}, {"pid", getpid()}, {"memory", own.address()}, {"mark", mark}};
   const std::vector<std::string> texts = gather(about.dump(), "start of the processes");
   int node = own_;
+  std::vector<int> pids;
   for (int peer = 0; peer < size(); ++peer) {
     const nlohmann::json told = nlohmann::json::parse(texts[static_cast<size_t>(peer)]);
-    Process& process = processes_[static_cast<size_t>(peer)];
     const std::string host = told["host"];
+    pids.push_back(told["pid"]);
     {
-      const std::lock_guard lock(mutex_);  // the listener looks after them already
-      process.pid = told["pid"];
-      process.host = host;
+      const std::lock_guard lock(mutex_);  // the listener names them already
+      processes_[static_cast<size_t>(peer)].host = host;
     }
     if (peer >= own_ || node != own_ || host != about["host"]) continue;
     const auto seen = SharedMemory::open(told["memory"], sizeof(mark));
@@ -154,12 +154,13 @@ void ProcessGroup::meet_others() {
   }
   const std::vector<std::string> nodes = gather(std::to_string(node), "start of the processes");
   std::vector<int> first;
+  const std::lock_guard lock(mutex_);  // it looks after processes of this node once it knows their numbers
   for (int peer = 0; peer < size(); ++peer) {
     const int of = std::stoi(nodes[static_cast<size_t>(peer)]);
     if (of == peer) first.push_back(peer);
-    const std::lock_guard lock(mutex_);
-    processes_[static_cast<size_t>(peer)].node =
-        static_cast<int>(std::find(first.begin(), first.end(), of) - first.begin());
+    Process& process = processes_[static_cast<size_t>(peer)];
+    process.node = static_cast<int>(std::find(first.begin(), first.end(), of) - first.begin());
+    process.pid = pids[static_cast<size_t>(peer)];
   }
 }
 
@@ -223,22 +224,34 @@ void ProcessGroup::receive(int peer, int tag, std::span<std::byte> bytes, std::s
 }
 
 std::vector<std::string> ProcessGroup::gather(std::string_view text, std::string_view what) {
-  const auto bytes_of = [](auto& value) { return reinterpret_cast<std::byte*>(&value); };
-  std::vector<uint64_t> lengths(processes_.size(), text.size());
-  uint64_t own_length = text.size();
+  /// Of a text: how long it is, and which call it is for, as processes that are at different ones must not go on.
+  struct Announced {
+    uint64_t length = 0;
+    std::array<char, 56> call{};
+  };
+  Announced own_announced{text.size(), {}};
+  std::copy_n(what.begin(), std::min(what.size(), own_announced.call.size() - 1), own_announced.call.begin());
+  const auto bytes_of = [](Announced& one) { return reinterpret_cast<std::byte*>(&one); };
+  std::vector<Announced> announced(processes_.size(), own_announced);
   std::vector<Message> messages;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == own_) continue;
-    messages.push_back({true, peer, kLengthTag, bytes_of(own_length), sizeof(own_length)});
-    messages.push_back({false, peer, kLengthTag, bytes_of(lengths[static_cast<size_t>(peer)]), sizeof(own_length)});
+    messages.push_back({true, peer, kLengthTag, bytes_of(own_announced), sizeof(Announced)});
+    messages.push_back({false, peer, kLengthTag, bytes_of(announced[static_cast<size_t>(peer)]), sizeof(Announced)});
   }
   exchange(messages, what);
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto& call = announced[static_cast<size_t>(peer)].call;
+    if (call == own_announced.call) continue;
+    fail(fmt::format("is at \"{}\" while {} is at \"{}\"; use the same command line and the same shoal everywhere",
+                     what, describe(peer), call.data()));
+  }
   std::vector<std::string> texts(processes_.size());
   messages.clear();
   std::string own_text(text);
   for (int peer = 0; peer < size(); ++peer) {
     std::string& its = texts[static_cast<size_t>(peer)];
-    its.resize(lengths[static_cast<size_t>(peer)]);
+    its.resize(announced[static_cast<size_t>(peer)].length);
     if (peer == own_) {
       its = own_text;
       continue;
@@ -255,7 +268,7 @@ std::string ProcessGroup::broadcast(std::string text, std::string_view what) {
 }
 
 int ProcessGroup::passage_tag(int peer) {
-  return kPassageChannel * kTagsOfChannel + passages_[static_cast<size_t>(peer)]++ % kTagsOfChannel;
+  return kPassages + static_cast<int>(passages_[static_cast<size_t>(peer)]++ % kMostPassages);
 }
 
 SharedMemory ProcessGroup::share(size_t bytes) {

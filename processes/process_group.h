@@ -63,7 +63,7 @@ class ProcessGroup {
   std::string broadcast(std::string text, std::string_view what);
 
   /// Tags of one's own, kTagsOfChannel from the one returned on. Collective.
-  static constexpr int kTagsOfChannel = 1 << 16;
+  static constexpr int kTagsOfChannel = 16;
   int open_channel() { return next_channel_++ * kTagsOfChannel; }
   /// A tag for one message between this process and `peer`, in either direction: the same in both where both take one
   /// for the same message in the same order.
@@ -112,12 +112,12 @@ class ProcessGroup {
   std::vector<std::unique_ptr<Line>> lines_;  ///< of the listener, but for what their mutexes guard
   std::vector<std::atomic<bool>> has_gone_;   ///< it has said goodbye
   std::atomic<int> next_channel_;
-  std::vector<int> passages_;  ///< so far, with each process
+  std::vector<uint32_t> passages_;  ///< so far, with each process
 
   mutable std::mutex mutex_;
   std::atomic<bool> failed_{false};
   std::string failure_;  ///< guarded by mutex_
-  bool tells_failure_ = false;
+  std::atomic<bool> tells_failure_{false};
   std::map<int, std::function<void(const std::string&)>> callbacks_;
   int next_callback_ = 1;
   bool leaves_ = false, stops_ = false;  ///< guarded by mutex_

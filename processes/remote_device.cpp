@@ -113,7 +113,7 @@ RemoteFamily& family() {
 }
 
 bool is_cpu(const Device& device) {
-  return device.reg().name() == "CPU";
+  return device.type() == DeviceType::kCpu && device.reg().name() == "CPU";
 }
 
 std::string isa_of(const Device& device) {

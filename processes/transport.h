@@ -31,7 +31,8 @@ class Transport {
   /// Starts a message, whose memory must stay until it is finished or cancelled. Any thread; does not wait. Throws
   /// CommError.
   virtual void* start(const Message& message) = 0;
-  /// True: it has ended, and the handle is gone. Any thread. Throws CommError.
+  /// True: it has ended, and the handle is gone. Any thread. Throws CommError; the handle is there then, to be
+  /// cancelled.
   virtual bool finished(void* handle) = 0;
   /// Of a message that nothing will come of. The memory of one that sends may still be read.
   virtual void cancel(void* handle) = 0;

@@ -55,7 +55,6 @@ struct MetaBackend::Passage {
   ProcessGroup& group;
   Message message;
   std::string what;
-  std::chrono::milliseconds timeout;
   std::atomic<bool> finished{false};
 };
 
@@ -148,7 +147,7 @@ void MetaBackend::pass_async(bool sends, int process, std::string_view what, std
   std::erase_if(passages_, [](const auto& earlier) { return earlier->finished.load(); });
   ProcessGroup& group = *mesh().group();
   const Message message{sends, process, group.passage_tag(process), bytes.data(), bytes.size()};
-  Passage& passage = *passages_.emplace_back(new Passage{group, message, std::string(what), comm_options_.timeout});
+  Passage& passage = *passages_.emplace_back(new Passage{group, message, std::string(what)});
   const auto pass = [](void* object, const void*, bool failed) {
     auto& own = *static_cast<Passage*>(object);
     if (TraceSpan* span = current_span()) {
@@ -157,7 +156,8 @@ void MetaBackend::pass_async(bool sends, int process, std::string_view what, std
     }
     if (failed && own.message.sends)
       own.group.fail(fmt::format("{} cannot be sent: earlier work on it failed", own.what));
-    if (!failed) own.group.exchange({&own.message, 1}, own.what, own.timeout);
+    // However long what comes before takes on the other side: one that has died or is stopped is noticed by the group.
+    if (!failed) own.group.exchange({&own.message, 1}, own.what);
     own.finished = true;
   };
   require<InvalidArgument>(enqueue({pass, &passage, nullptr}),
@@ -258,6 +258,9 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   const bool alike = other != nullptr && from != nullptr && into != nullptr && from->layout == into->layout &&
                      from->local.size() == into->local.size();
   if (!alike) return Backend::copy_async(src, to, dst);
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    check(mesh().process_of(rank) == other->mesh().process_of(rank), "{} is to be copied between processes", src.name);
+  }
   for (const size_t rank : mesh().own()) {
     streams_[rank]->copy_async(*from->local[rank], *other->streams_[rank], *into->local[rank]);
   }
@@ -406,7 +409,7 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
 
 void MetaBackend::compare(const Plan& plan) {
   ProcessGroup& group = *mesh().group();
-  const std::vector<std::string> digests = group.gather(std::to_string(digest(plan)), "plan of " + plan.graph_name);
+  const std::vector<std::string> digests = group.gather(std::to_string(digest(plan)), "a plan");
   for (int process = 1; process < group.size(); ++process) {
     if (digests[static_cast<size_t>(process)] == digests[0]) continue;
     group.fail(

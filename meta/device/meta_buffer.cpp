@@ -262,7 +262,7 @@ bool MetaBuffer::copy_to(const Tensor& src, Tensor& dst) {
     do_get(src, dst.data, 0, src.bytes());
     return true;
   }
-  if (!from.layout.is_mirrored() || !state_->mesh.is_here()) return false;
+  if (!from.layout.is_mirrored() || !state_->mesh.strangers().empty()) return false;
   tensor_copy(*from.local[state_->mesh.front()], dst);
   return true;
 }

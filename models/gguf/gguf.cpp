@@ -205,8 +205,9 @@ uint64_t GgufFile::header_digest() const {
     const auto* bytes = static_cast<const unsigned char*>(data);
     for (size_t i = 0; i < size; ++i) sum = (sum ^ bytes[i]) * 1099511628211U;
   };
-  const size_t first = tensors_.empty() ? image_.size() : tensors_.front().offset;
-  add(image_.data(), std::min(first, image_.size()));
+  size_t first = image_.size();
+  for (const GgufTensor& tensor : tensors_) first = std::min(first, tensor.offset);
+  add(image_.data(), first);
   for (const GgufTensor& tensor : tensors_) {
     add(tensor.name.data(), tensor.name.size());
     add(&tensor.dtype, sizeof(tensor.dtype));

@@ -6,6 +6,7 @@
 
 #include "devices/allocate.h"
 #include "models/place/weights_placement.h"
+#include "processes/remote_device.h"
 
 namespace shoal::models {
 namespace {
@@ -118,7 +119,7 @@ std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, con
                               const Placement& placement, std::span<const WeightsPlacement> homes) {
   std::vector<DeviceUse> uses;
   for (Device* member : placement.members()) {
-    uses.push_back({member->name(), {}, member->memory(), 0, member->reg().name() == "CPU"});
+    uses.push_back({member->name(), {}, member->memory(), 0, family_name(*member) == "CPU"});
   }
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     const auto members = placement.members_of(static_cast<int>(d));

@@ -63,8 +63,8 @@ class MpiTransport final : public Transport {
     auto* request = static_cast<MPI_Request*>(handle);
     int done = 0;
     const int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS || done != 0) delete request;
     require_success(code, "transfer");
+    if (done != 0) delete request;
     return done != 0;
   }
 

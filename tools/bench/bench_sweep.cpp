@@ -130,7 +130,8 @@ int process_of_part(const std::string& part) {
 
 }  // namespace
 
-void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all) {
+void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all,
+                       const std::function<std::string()>& own) {
   std::vector<std::string> found;
   for (const std::string& part : split_lists(lists.devices)) {
     // Of several processes a list may have a part for each.
@@ -140,7 +141,7 @@ void spell_out_devices(BenchLists& lists, const std::function<std::string()>& al
       found.push_back(names_all(part) ? all() : part);
     }
   }
-  for (std::string& list : found) list = of_all_processes(list, all);
+  for (std::string& list : found) list = of_all_processes(list, own);
   lists.devices = std::move(found);
 }
 

@@ -38,8 +38,10 @@ std::vector<SplitProfile> profiles_of(const BenchLists& lists);
 /// How the profiles say that models are split; `usual` where there are none. Throws UsageError where they differ.
 models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual);
 
-/// Puts what `all` gives in place of each list that is "all".
-void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all);
+/// Puts what `all` gives in place of each list that is "all"; of several processes lists are spelt out for all of them
+/// (of_all_processes), with the devices that `own` gives.
+void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all,
+                       const std::function<std::string()>& own = {});
 /// Puts the devices of the profiles among the ratios ("@profile.json") in place of the lists of devices.
 void take_devices_of_profiles(BenchLists& lists);
 

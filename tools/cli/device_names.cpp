@@ -237,7 +237,11 @@ std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std:
     std::vector<std::string> own;
     for (const std::string& name : names) {
       const size_t colon = name.find(':');
-      const int process = colon == std::string::npos ? 0 : std::stoi(name.substr(0, colon));
+      const bool is_named = colon != std::string::npos && colon < 6 && name.find_first_not_of("0123456789") == colon;
+      const int process = is_named ? std::stoi(name) : 0;
+      require<InvalidArgument>(colon == std::string::npos || (is_named && process < group.size()),
+                               "'{}' is of no process: there are 0 to {}; write 0:CPU0,CPU1;1:CPU0", name,
+                               group.size() - 1);
       if (process == group.own()) own.push_back(colon == std::string::npos ? name : name.substr(colon + 1));
     }
     std::vector<Device*> found = find_known_devices(own);

@@ -18,6 +18,7 @@
 #include "processes/join.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/program.h"
+#include "tools/cli/version.h"
 
 namespace shoal::tools {
 namespace {
@@ -72,8 +73,8 @@ void guard() {
   std::this_thread::sleep_for(kGrace);
   if (has_left) return;
   if (!has_reported)
-    report(fmt::format("ended by {}, which mpirun sends when another process has ended",
-                       interrupt_code() == 128 + SIGTERM ? "SIGTERM" : "SIGINT"),
+    report(interrupt_code() == 128 + SIGTERM ? "ended by SIGTERM, which mpirun sends when another process has ended"
+                                             : "ended by SIGINT",
            kFailed);
   _exit(kFailed);
 }
@@ -112,6 +113,12 @@ int run_among_processes(const std::function<int()>& body) {
     std::thread(guard).detach();
     group = join_processes(collectives::default_timeout()).release();
     joined = group;
+    const std::vector<std::string> versions = group->gather(version_line(), "version");
+    for (int process = 1; process < group->size(); ++process) {
+      if (versions[static_cast<size_t>(process)] == versions[0]) continue;
+      group->fail(fmt::format("{} runs {} and {} {}; install the same on all hosts", group->describe(0), versions[0],
+                              group->describe(process), versions[static_cast<size_t>(process)]));
+    }
     divide_cores(group);
   } catch (...) {
     report_current(kFailed);
@@ -121,7 +128,7 @@ int run_among_processes(const std::function<int()>& body) {
   // A signal may come from mpirun, because another process has ended: its name comes, too.
   for (int i = 0; interrupted() && !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   if (group->has_failed() || (code != kSuccess && code != interrupt_code())) {
-    if (!has_reported) report("this process has failed", kFailed);
+    if (!has_reported) report(code == kOutputClosed ? "the reader of the output has gone" : "it has failed", kFailed);
     end(code == kSuccess ? kFailed : code);
   }
   try {
@@ -140,10 +147,17 @@ std::string tell_failure(std::string_view message) noexcept {
     if (group == nullptr)
       return is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message);
     has_reported = true;
-    if (!group->has_failed()) group->fail(message);
-    group->throw_if_failed();
-  } catch (const CommError& error) {
-    return error.what();
+    const bool came_first = !group->has_failed();
+    try {
+      if (came_first) group->fail(message);
+      group->throw_if_failed();
+    } catch (const CommError& error) {
+      const std::string told = error.what();
+      // What failed here may be why the others failed.
+      if (came_first || told.find(message) != std::string::npos || message.find(told) != std::string_view::npos)
+        return told;
+      return fmt::format("{}; in {}: {}", told, group->describe(group->own()), message);
+    }
   } catch (...) {
   }
   return std::string(message);

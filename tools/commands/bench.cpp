@@ -191,7 +191,9 @@ int bench(BenchFlags flags, Tracer* tracer) {
     take_devices_of_profiles(flags.lists);
     if (flags.lists.devices.empty()) flags.lists.devices = {of_every_process(default_devices(plugins))};
   }
-  spell_out_devices(flags.lists, [&plugins] { return of_every_process(all_devices(plugins)); });
+  spell_out_devices(
+      flags.lists, [&plugins] { return of_every_process(all_devices(plugins)); },
+      [&plugins] { return default_devices(plugins); });
   if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
   const models::SplitMode mode = flags.devices.mode;

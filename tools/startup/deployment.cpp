@@ -11,7 +11,6 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
-#include "tools/cli/version.h"
 #include "tools/startup/memory_check.h"
 
 namespace shoal::tools {
@@ -56,18 +55,13 @@ void take_choices(const nlohmann::json& choices, Request& request) {
   request.placement.machine = request.machine->model;
 }
 
-/// Throws CommError, everywhere, where the processes do not run the same program on the same file.
+/// Throws CommError, everywhere, where the processes do not have the same file.
 void require_same(ProcessGroup& group, const models::GgufFile& file) {
-  const nlohmann::json own{{"version", version_line()}, {"bytes", file.file_bytes()}, {"header", file.header_digest()}};
-  const std::vector<std::string> all = group.gather(own.dump(), "program and model file");
+  const nlohmann::json own{{"bytes", file.file_bytes()}, {"header", file.header_digest()}};
+  const std::vector<std::string> all = group.gather(own.dump(), "model file");
   const nlohmann::json first = nlohmann::json::parse(all[0]);
   for (int process = 1; process < group.size(); ++process) {
     const nlohmann::json its = nlohmann::json::parse(all[static_cast<size_t>(process)]);
-    if (its["version"] != first["version"]) {
-      group.fail(fmt::format("{} runs {} and {} {}; install the same on all hosts", group.describe(0),
-                             first["version"].get<std::string>(), group.describe(process),
-                             its["version"].get<std::string>()));
-    }
     if (its["bytes"] != first["bytes"] || its["header"] != first["header"]) {
       group.fail(
           fmt::format("{} is another file in {} ({} bytes, header #{:08x}) than in {} ({} bytes, header #{:08x}); "
