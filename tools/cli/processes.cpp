@@ -31,7 +31,7 @@ constexpr milliseconds kNews{300}, kGrace{400}, kLook{20};
 
 /// Threads that look after it may outlive the statics of the program: it stays to the end.
 std::atomic<ProcessGroup*> joined{nullptr};
-std::atomic<bool> has_reported{false}, has_left{false};
+std::atomic<bool> has_reported{false}, has_left{false}, is_alone{false};
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
@@ -97,7 +97,11 @@ std::string own_name() {
 }  // namespace
 
 ProcessGroup* processes() {
-  return joined;
+  return is_alone ? nullptr : joined.load();
+}
+
+void work_alone() {
+  is_alone = true;
 }
 
 bool is_leader() {

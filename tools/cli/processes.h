@@ -9,8 +9,10 @@
 
 namespace shoal::tools {
 
-/// nullptr: this is the only one.
+/// nullptr: this is the only one, or works as if it were.
 ProcessGroup* processes();
+/// From now on processes() has nothing to say: for commands that process 0 does alone.
+void work_alone();
 /// Is it for this process to print? Of the only one, too.
 bool is_leader();
 

@@ -89,6 +89,7 @@ int run_command(const std::vector<std::string>& args) {
   CommandBody chosen;
   Spread spread = Spread::kLeader;
   for (const Command& command : kCommands) {
+    if (args.front() == command.name && command.spread == Spread::kLeader) work_alone();
     CLI::App* sub = app.add_subcommand(command.name, command.help);
     sub->callback([body = command.define(*sub), at = command.spread, &chosen, &spread] { chosen = body, spread = at; });
   }
