@@ -28,12 +28,12 @@ enum : uint32_t { kAlive, kFailure, kGoodbye };
 
 constexpr milliseconds kLook{10}, kSignOfLife{500}, kLastWords{1000};
 
-/// How a thread waits for what comes from another process: it looks again and again at first, then lets others run,
-/// then sleeps, longer and longer.
+/// How a thread waits for what comes from another process: it looks a few times, then lets others run between its looks,
+/// as they may be what the other process waits for, then sleeps, longer and longer.
 class Waiting {
  public:
   void step() {
-    constexpr int kLooks = 200;
+    constexpr int kLooks = 4;
     constexpr milliseconds kYields{2}, kShortSleeps{200};
     if (++looks_ < kLooks) return;
     const auto waited = std::chrono::steady_clock::now() - begin_;

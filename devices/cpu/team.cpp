@@ -153,7 +153,7 @@ void Team::wait(uint64_t open, uint64_t last, uint64_t& naps) const {
     steps = uint64_t{1} << naps;
     if (steps < kLongestNap) ++naps;
   }
-  open_.park(opened(std::min(number + steps, last), 0), Waiter::kWorker);
+  open_.park(opened(std::min(number + steps, last), 0));
 }
 
 }  // namespace shoal::cpu

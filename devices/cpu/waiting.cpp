@@ -16,9 +16,6 @@ namespace {
 constexpr int kSpinsPerLook = 16;
 
 std::atomic<int> computing_threads{0};
-/// A host thread has been woken and does not run yet. Where every core has a thread that computes, it only runs when
-/// one of these lets it: those that spin would keep it waiting until they park. A hint, of no harm where it is late.
-std::atomic<bool> host_called{false};
 
 using Clock = std::chrono::steady_clock;
 
@@ -26,8 +23,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kSlice{500};
 constexpr std::chrono::milliseconds kShortestRefusal{20}, kLongestRefusal{1000};
 
-/// Lets the host have this core. Where another program had it instead, that costs a whole time slice: it is not done
-/// again for some time, and for longer where it soon happens again.
+/// Lets a host thread have this core: where every core has a thread that computes, one that is not asleep only runs when
+/// one of these lets it, and may be what the others wait for. Where another program had the core instead, that costs a
+/// whole time slice: it is not done again for some time, and for longer where it soon happens again.
 void give_way() {
   thread_local Clock::time_point refused_until;
   thread_local std::chrono::milliseconds refusal = kShortestRefusal;
@@ -70,20 +68,19 @@ void Counter::advance_to(uint64_t value) {
   value_.store(value);
   if (value < wanted_.load()) return;
   wanted_.store(kNone);  // those who wait for more say so again
-  if (hosts_.load() > 0 && !may_spin(Waiter::kHost)) host_called = true;
   calls_.fetch_add(1);
   futex_wake_all(calls_);
 }
 
 void Counter::wait_for(uint64_t target, Waiter waiter) const {
-  if (!spin_for(target, waiter, kSpinTime)) park(target, waiter);
+  if (!spin_for(target, waiter, kSpinTime)) park(target);
 }
 
 bool Counter::wait_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const {
   if (time <= time.zero()) return value() >= target;
   const auto deadline = Clock::now() + time;
   if (!spin_for(target, waiter, std::min<std::chrono::nanoseconds>(time, kSpinTime))) {
-    park_until(target, waiter, deadline);
+    park_until(target, deadline);
   }
   return value() >= target;
 }
@@ -97,12 +94,12 @@ bool Counter::spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds 
       pause();
       if (value() >= target) return true;
     }
-    if (host_called.load(std::memory_order_relaxed)) give_way();
+    if (!may_spin(Waiter::kHost)) give_way();
   } while (Clock::now() < deadline);
   return false;
 }
 
-void Counter::park_until(uint64_t target, Waiter waiter, TimePoint deadline) const {
+void Counter::park_until(uint64_t target, TimePoint deadline) const {
   for (;;) {
     const uint32_t calls = calls_.load();
     uint64_t wanted = wanted_.load();
@@ -112,9 +109,7 @@ void Counter::park_until(uint64_t target, Waiter waiter, TimePoint deadline) con
     const bool ends = deadline != TimePoint::max();
     const auto left = ends ? deadline - Clock::now() : std::chrono::nanoseconds(0);
     if (ends && left <= left.zero()) return;
-    if (waiter == Waiter::kHost) ++hosts_;
     ends ? futex_wait(calls_, calls, left) : futex_wait(calls_, calls);
-    if (waiter == Waiter::kHost) --hosts_, host_called = false;
   }
 }
 

@@ -52,12 +52,12 @@ class Counter {
   bool wait_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
   /// Its two halves. True: value() >= target; false at once where threads may not spin.
   bool spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
-  void park(uint64_t target, Waiter waiter) const { park_until(target, waiter, TimePoint::max()); }
+  void park(uint64_t target) const { park_until(target, TimePoint::max()); }
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  void park_until(uint64_t target, Waiter waiter, TimePoint deadline) const;
+  void park_until(uint64_t target, TimePoint deadline) const;
 
   // Store value / load wanted on one side, lower wanted / load value on the other: both need sequential consistency,
   // or a thread could park after the last call.
@@ -65,7 +65,6 @@ class Counter {
   std::atomic<uint64_t> value_{0};
   mutable std::atomic<uint64_t> wanted_{kNone};  ///< least value that a parked thread waits for
   std::atomic<uint32_t> calls_{0};               ///< the word that they sleep on; moves on whenever they are called
-  mutable std::atomic<int> hosts_{0};            ///< host threads that sleep
 };
 
 }  // namespace shoal::cpu
