@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "processes/remote_device.h"
 #include "tuning/estimate.h"
 
 namespace shoal::tuning {
@@ -30,11 +31,12 @@ double output_seconds(const machine::MachineModel& machine, const models::Placem
   const auto is_host = [&](const Device* member) {
     return machine.devices[static_cast<size_t>(machine.index(member->name()))].type == DeviceType::kCpu;
   };
-  if (std::all_of(members.begin(), members.end(), is_host)) return 0;
+  const bool is_elsewhere = std::all_of(members.begin(), members.end(), [](const Device* d) { return is_remote(*d); });
+  if (!is_elsewhere && std::all_of(members.begin(), members.end(), is_host)) return 0;
   const models::DecoderGraph& graph = planned.graph;
   const size_t bytes = graph.candidate_ids == nullptr ? graph.logits->bytes()
                                                       : graph.candidate_ids->bytes() + graph.candidate_logits->bytes();
-  return static_cast<double>(bytes) / machine.copy_bandwidth;
+  return (is_elsewhere ? machine.copy_latency : 0) + static_cast<double>(bytes) / machine.copy_bandwidth;
 }
 
 }  // namespace shoal::tuning

@@ -14,7 +14,7 @@ double host_seconds(const machine::MachineModel& machine, const models::Placemen
 /// part of host_seconds().
 double copy_seconds(const machine::MachineModel& machine, const sched::Copy& copy);
 
-/// Bringing the results to the host from devices that have other memory.
+/// Bringing the results to the host from devices that have other memory, or belong to another process.
 double output_seconds(const machine::MachineModel& machine, const models::Placement& placement,
                       const models::PlannedGraph& planned);
 
