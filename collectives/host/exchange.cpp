@@ -1,5 +1,6 @@
 #include "collectives/host/exchange.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -47,8 +48,14 @@ std::span<std::byte* const> Exchange::outs() {
   return scratch_.targets;
 }
 
+// Longer copies of the C library, and those of a known size that GCC puts in place of memcpy, are one instruction of
+// the processor (rep movs). On AMD it is eight times slower where `to` lies up to 63 bytes behind `from`, by their
+// places in a page.
 void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
-  if (size > 0 && to != from) std::memcpy(to, from, size);
+  constexpr size_t kPiece = 1024;
+  if (to == from) return;
+  for (size_t done = 0; done < size; done += kPiece)
+    std::memmove(to + done, from + done, std::min(kPiece, size - done));
 }
 
 }  // namespace shoal::collectives::host
