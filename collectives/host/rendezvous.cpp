@@ -141,7 +141,7 @@ bool Rendezvous::fail(std::string_view message) {
     publish(message);
     return true;
   }
-  // Whoever speaks is about to have spoken, unless its process has been killed in between.
+  // The rank that speaks is about to have spoken, unless its process has been killed in between.
   constexpr int kLooks = 1000;
   for (int i = 0; i < kLooks && !is_failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!is_failed()) publish(message);

@@ -37,7 +37,7 @@ struct RendezvousState {
   /// Latest complete step, or kFailed for good. The word on which waiting ranks park.
   alignas(kCacheLine) std::atomic<uint32_t> complete{0};
   std::atomic<int> parked{0};
-  alignas(kCacheLine) std::atomic<uint32_t> speaks{0};  ///< somebody writes, or has written, why it failed
+  alignas(kCacheLine) std::atomic<uint32_t> speaks{0};  ///< a rank writes, or has written, why it failed
   std::array<char, 2000> failure{};                     ///< written before `complete` becomes kFailed
 };
 

@@ -68,7 +68,7 @@ class Round {
   void meet_after_leader();
   /// Of the leader. The first exchange of a call also checks that the nodes agree.
   void exchange(std::span<const Passage> passages);
-  /// The call took so many steps.
+  /// The number of steps that the call took.
   void end(int64_t steps) { scratch_.steps += static_cast<uint32_t>(steps); }
 
   // Memory of the node for step `step` of the call.
@@ -81,7 +81,6 @@ class Round {
 
  private:
   uint32_t number(int64_t step) const { return scratch_.steps + static_cast<uint32_t>(step); }
-  void meet(std::chrono::nanoseconds patience);
   void check_agreement();
 
   Node& node_;

@@ -16,15 +16,15 @@
 
 namespace shoal::collectives::mpi {
 
-/// What goes through the slots in one step; larger messages go in pieces. With smaller slots they meet more often, which
-/// costs more where other programs are at the cores; larger ones leave the caches.
+/// What goes through the slots in one step; larger messages go in pieces. With smaller slots they meet more often,
+/// which costs more where other programs are at the cores; larger ones leave the caches.
 inline constexpr size_t kSlotBytes = 256 * 1024;
 
 class Segment {
  public:
   struct Head {
     host::RendezvousState meeting;
-    /// Somebody has found why it fails and tells all processes.
+    /// A rank has found why it fails, and tells all processes.
     alignas(host::kCacheLine) std::atomic<uint32_t> speaks{0};
   };
 

@@ -45,7 +45,7 @@ class Line : public std::enable_shared_from_this<Line> {
 
 /// The beginning of ids that this process makes; others find it by them.
 const std::string& own_address();
-/// To the process that made the id, with a world of so many ranks; nullptr: it has gone.
+/// To the process that made the id, with a world of `ranks` ranks; nullptr: it has gone.
 std::shared_ptr<Line> join(const std::string& id, size_t ranks);
 /// Did this process make it?
 bool is_own(const std::string& id);
