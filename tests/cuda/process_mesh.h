@@ -1,48 +1,37 @@
-// A mesh of CUDA devices that live in several processes, seen from one of them, and runs of collectives on the ranks of
-// this process. For threads that act as processes (tests/support/thread_processes.h) and for real ones.
+// A mesh of CUDA devices that live in several processes, and runs of collectives on the ranks of this process.
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "collectives/communicator.h"
-#include "processes/remote_device.h"
 #include "tests/collectives/cases.h"
+#include "tests/support/process_ranks.h"
 
 namespace shoal::test {
 
-class CudaProcessMesh {
+class CudaProcessMesh : public ProcessRanks {
  public:
   /// `process_of`: of each rank. Rank r has device r of its process.
   CudaProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, std::span<Device* const> devices)
-      : group_(group) {
-    for (size_t rank = 0; rank < process_of.size(); ++rank) {
-      Device& own = *devices[rank];
-      const int process = process_of[rank];
+      : ProcessRanks(group) {
+    for (const int process : process_of) {
+      Device& own = *devices[static_cast<size_t>(size())];
       if (process == group.own()) {
-        own_.push_back(static_cast<int>(rank));
-        owned_.push_back(own.init());
-      } else {
-        RemoteSpec spec;
-        spec.process = process, spec.name = own.name(), spec.host = group.host(process);
-        spec.family = own.reg().name(), spec.type = own.type();
-        spec.free = spec.total = size_t{1} << 30;
-        remote_.push_back(std::make_unique<RemoteDevice>(std::move(spec), &own));
-        owned_.push_back(remote_.back()->init());
+        add_own(own.init());
+        continue;
       }
-      backends_.push_back(owned_.back().get());
+      RemoteSpec spec;
+      spec.process = process, spec.name = own.name();
+      spec.family = own.reg().name(), spec.type = own.type();
+      spec.free = spec.total = size_t{1} << 30;
+      add_remote(std::move(spec), &own);
     }
   }
 
-  int size() const { return static_cast<int>(backends_.size()); }
-  const std::vector<int>& own() const { return own_; }
-  const std::vector<Backend*>& backends() const { return backends_; }
-  Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
-  std::vector<Device*> devices() const { return collectives::devices_of(backends_); }
+  std::vector<Device*> devices() const { return collectives::devices_of(backends()); }
   collectives::Options options(const std::string& implementation,
                                std::chrono::milliseconds timeout = std::chrono::minutes(5)) const {
     collectives::Options options;
@@ -51,31 +40,6 @@ class CudaProcessMesh {
     options.processes = &group_;
     return options;
   }
-
-  /// Synchronizes the own ranks: the message of each one's error, "" where there was none.
-  std::vector<std::string> errors() {
-    std::vector<std::string> messages;
-    for (const int rank : own_) {
-      messages.emplace_back();
-      try {
-        backend(rank).synchronize();
-      } catch (const std::exception& error) {
-        messages.back() = error.what();
-      }
-    }
-    return messages;
-  }
-  /// Synchronizes the own ranks; throws CommError for the first failure after all have ended.
-  void synchronize() {
-    for (const std::string& message : errors()) require<CommError>(message.empty(), "{}", message);
-  }
-
- private:
-  ProcessGroup& group_;
-  std::vector<std::unique_ptr<RemoteDevice>> remote_;
-  std::vector<std::unique_ptr<Backend>> owned_;
-  std::vector<Backend*> backends_;
-  std::vector<int> own_;
 };
 
 /// A case in the memory of the own ranks of a mesh, which must outlive it.

@@ -1,6 +1,4 @@
-// A mesh whose ranks live in several processes, seen from one of them: backends of its own for its ranks, stand-ins for
-// the others; and runs of one collective on the ranks of this process. For threads that act as processes and for real
-// ones.
+// A mesh of host ranks that live in several processes, and runs of one collective on the ranks of this process.
 #pragma once
 
 #include <memory>
@@ -11,72 +9,41 @@
 
 #include "collectives/communicator.h"
 #include "collectives/mpi/segment.h"
-#include "processes/remote_device.h"
 #include "tests/collectives/cases.h"
 #include "tests/collectives/thread_backend.h"
+#include "tests/support/process_ranks.h"
 
 namespace shoal::collectives {
 
 /// CPU devices of one thread, or plain threads.
 enum class Ranks : uint8_t { kThread, kCpu };
 
-class ProcessMesh {
+class ProcessMesh : public test::ProcessRanks {
  public:
   /// `process_of`: of each rank.
-  ProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, Ranks kind = Ranks::kThread) : group_(group) {
-    for (size_t rank = 0; rank < process_of.size(); ++rank) {
-      const int process = process_of[rank];
-      const std::string name = "T" + std::to_string(rank);
+  ProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, Ranks kind = Ranks::kThread)
+      : ProcessRanks(group) {
+    const bool are_threads = kind == Ranks::kThread;
+    const auto own_backend = [&]() -> std::unique_ptr<Backend> {
+      if (are_threads) return std::make_unique<ThreadBackend>("T" + std::to_string(size()));
+      return Registry::instance().init("CPU0:threads=1");
+    };
+    for (const int process : process_of) {
       if (process == group.own()) {
-        own_.push_back(static_cast<int>(rank));
-        owned_.push_back(kind == Ranks::kThread ? std::make_unique<ThreadBackend>(name)
-                                                : Registry::instance().init("CPU0:threads=1"));
-      } else {
-        const std::string family = kind == Ranks::kThread ? "NULL" : "CPU";
-        RemoteSpec spec;
-        spec.process = process, spec.host = group.host(process);
-        spec.family = family, spec.name = family + "0", spec.is_host = true;
-        remote_.push_back(std::make_unique<RemoteDevice>(std::move(spec), nullptr));
-        owned_.push_back(remote_.back()->init());
+        add_own(own_backend());
+        continue;
       }
-      backends_.push_back(owned_.back().get());
+      RemoteSpec spec;
+      spec.process = process, spec.is_host = true;
+      spec.family = are_threads ? "NULL" : "CPU", spec.name = spec.family + "0";
+      add_remote(std::move(spec), nullptr);
     }
   }
 
-  int size() const { return static_cast<int>(backends_.size()); }
-  const std::vector<int>& own() const { return own_; }
-  bool is_own(int rank) const { return std::find(own_.begin(), own_.end(), rank) != own_.end(); }
-  const std::vector<Backend*>& backends() const { return backends_; }
-  Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
   std::unique_ptr<Communicator> communicator(Options options = {}) {
     options.processes = &group_;
-    return make_mpi_communicator(backends_, options);
+    return make_mpi_communicator(backends(), options);
   }
-
-  /// Synchronizes the own ranks: the message of each one's error, "" where there was none.
-  std::vector<std::string> errors() {
-    std::vector<std::string> messages;
-    for (const int rank : own_) {
-      messages.emplace_back();
-      try {
-        backend(rank).synchronize();
-      } catch (const std::exception& error) {
-        messages.back() = error.what();
-      }
-    }
-    return messages;
-  }
-  /// Synchronizes the own ranks; throws CommError for the first failure after all have ended.
-  void synchronize() {
-    for (const std::string& message : errors()) require<CommError>(message.empty(), "{}", message);
-  }
-
- private:
-  ProcessGroup& group_;
-  std::vector<std::unique_ptr<RemoteDevice>> remote_;
-  std::vector<std::unique_ptr<Backend>> owned_;
-  std::vector<Backend*> backends_;
-  std::vector<int> own_;
 };
 
 /// A case in the memory of the own ranks of a mesh.
@@ -187,7 +154,7 @@ inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   }
 }
 
-/// Runs all cases, in place and not, then many in a row that nobody waits for. Throws CommError with what is wrong.
+/// Runs all cases, in place and not, then many in a row without waiting for any. Throws CommError with what is wrong.
 inline void run_process_suite(ProcessMesh& mesh, Communicator& communicator) {
   const auto check_all = [&](std::vector<ProcessCase>& cases) {
     mesh.synchronize();

@@ -3,7 +3,7 @@
 //   mpirun -np 3 mpi_ranks suite            every collective, right on every rank
 //   mpirun -np 2 mpi_ranks late             a rank that does not come is named in every process
 //   mpirun -np 2 mpi_ranks killed           so is a process that dies
-//   mpirun -np 2 mpi_ranks bench [ranks]    microseconds of an all_reduce, with so many ranks in each process
+//   mpirun -np 2 mpi_ranks bench [ranks]    microseconds of an all_reduce, with this many ranks in each process
 //   mpi_ranks bench 2                       the same of the host communicator, for comparison
 #include <fmt/core.h>
 
@@ -12,11 +12,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
 
 #include "processes/join.h"
 #include "tests/collectives/mpi/process_mesh.h"
+#include "tests/support/process_program.h"
 #include "tests/support/thread_transport.h"
 
 namespace shoal::collectives {
@@ -128,35 +130,23 @@ void die() {
   std::raise(SIGKILL);
 }
 
-int run(std::string_view mode, int each) {
+void run(std::string_view mode, int each) {
   test::ThreadHub alone({"here"});
   auto group = join_processes(std::chrono::seconds(10));
   require<InvalidArgument>(group != nullptr || mode == "bench", "start several processes: mpirun -np 2 mpi_ranks ...");
   if (group == nullptr) group = std::make_unique<ProcessGroup>(alone.transport(0), std::chrono::seconds(10));
-  try {
+  test::run_in(*group, [&] {
     if (mode == "suite") suite(*group);
     if (mode == "bench") bench(*group, each);
     if (mode == "late") without_rank_1(*group, stay_away, "rank 1 (1:CPU0 on ");
     if (mode == "killed") without_rank_1(*group, die, "process 1 (");
-    if (!group->has_failed()) group->leave();
-    group->leave_failed();
-  } catch (...) {
-    group->leave_failed();
-    throw;
-  }
-  return 0;
+  });
 }
 
 }  // namespace
 }  // namespace shoal::collectives
 
 int main(int count, char** arguments) {
-  int end = 1;
-  try {
-    end = shoal::collectives::run(count > 1 ? arguments[1] : "suite", count > 2 ? std::atoi(arguments[2]) : 1);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-  }
-  std::fflush(nullptr);
-  std::_Exit(end);  // without the threads of a transport that has failed
+  shoal::test::end_with(
+      [&] { shoal::collectives::run(count > 1 ? arguments[1] : "suite", count > 2 ? std::atoi(arguments[2]) : 1); });
 }

@@ -18,6 +18,7 @@
 #include "processes/join.h"
 #include "tests/cuda/process_mesh.h"
 #include "tests/support/plugin.h"
+#include "tests/support/process_program.h"
 
 namespace shoal::test {
 namespace {
@@ -164,34 +165,22 @@ void in_one(ProcessGroup& group, const std::string& implementation) {
   if (group.own() == 0) fmt::print("{} is foreseen: {}\n", implementation, own);
 }
 
-int run(std::string_view mode, const std::string& implementation) {
+void run(std::string_view mode, const std::string& implementation) {
   const auto group = join_processes(std::chrono::seconds(10));
   require<InvalidArgument>(group != nullptr, "start several processes: mpirun -np 2 cuda_ranks ...");
-  try {
+  run_in(*group, [&] {
     if (mode == "suite") suite(*group, implementation);
     if (mode == "late") without_rank_1(*group, implementation, stay_away, "rank 1 (1:CUDA1 on ");
     if (mode == "killed") without_rank_1(*group, implementation, die, "process 1 (");
     if (mode == "early") early(*group, implementation);
     if (mode == "one") in_one(*group, implementation);
-    if (!group->has_failed()) group->leave();
-    group->leave_failed();
-  } catch (...) {
-    group->leave_failed();
-    throw;
-  }
-  return 0;
+  });
 }
 
 }  // namespace
 }  // namespace shoal::test
 
 int main(int count, char** arguments) {
-  int end = 1;
-  try {
-    end = shoal::test::run(count > 1 ? arguments[1] : "suite", count > 2 ? arguments[2] : "nccl");
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-  }
-  std::fflush(nullptr);
-  std::_Exit(end);  // without the threads of a transport that has failed
+  shoal::test::end_with(
+      [&] { shoal::test::run(count > 1 ? arguments[1] : "suite", count > 2 ? arguments[2] : "nccl"); });
 }
