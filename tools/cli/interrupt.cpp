@@ -9,8 +9,14 @@ namespace {
 std::atomic<int> caught{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait for a lock");
 
+/// A SIGTERM is not forgotten because of a Ctrl-C behind it.
 void on_signal(int number) {
-  caught = number;
+  int none = 0;
+  if (number == SIGTERM) {
+    caught = number;
+  } else {
+    caught.compare_exchange_strong(none, number);
+  }
 }
 
 void catch_signal(int number) {
@@ -30,8 +36,18 @@ void catch_interrupts() {
   catch_signal(SIGTERM);
 }
 
+void leave_interrupts_to_others() {
+  std::signal(SIGINT, SIG_IGN);
+  int expected = SIGINT;
+  caught.compare_exchange_strong(expected, 0);
+}
+
 bool interrupted() {
   return caught != 0;
+}
+
+bool terminated() {
+  return caught == SIGTERM;
 }
 
 void forget_interrupt() {

@@ -8,8 +8,12 @@ namespace shoal::tools {
 /// From now on the first SIGINT and the first SIGTERM only leave a note. Writes that wait for a slow reader go on. A
 /// signal that the program was started to ignore, as scripts do for jobs in the background, stays ignored.
 void catch_interrupts();
+/// From now on a SIGINT does nothing here, nor one that came before: another process acts on it.
+void leave_interrupts_to_others();
 /// Has one of them come? Any thread.
 bool interrupted();
+/// Was it SIGTERM? Any thread.
+bool terminated();
 /// Forgets the Ctrl-C that came, so that the next one is the first again. A SIGTERM stays.
 void forget_interrupt();
 /// The exit code that shells report for the one that came: 130 for Ctrl-C, 143 for SIGTERM.

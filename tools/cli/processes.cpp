@@ -66,17 +66,26 @@ bool have_failed() {
   return group != nullptr && group->has_failed();
 }
 
+std::string ended_by_signal() {
+  return terminated() ? "ended by SIGTERM, which mpirun sends on Ctrl-C and when another process has ended"
+                      : "ended by SIGINT (Ctrl-C)";
+}
+
+/// Is this process to end soon, without being asked again? Among the others Ctrl-C is for process 0 to act on, as if it
+/// were the only one; before it has met them nothing else would end it.
+bool must_end() {
+  return have_failed() || terminated() || (joined == nullptr && interrupted());
+}
+
 /// Ends a process that does not come to its end after a failure or a signal.
 void guard() {
-  while (!have_failed() && !interrupted()) std::this_thread::sleep_for(kLook);
+  while (!must_end()) std::this_thread::sleep_for(kLook);
   for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   std::this_thread::sleep_for(kGrace);
   if (has_left) return;
-  if (!has_reported)
-    report(interrupt_code() == 128 + SIGTERM ? "ended by SIGTERM, which mpirun sends when another process has ended"
-                                             : "ended by SIGINT",
-           kFailed);
-  _exit(kFailed);
+  const bool by_sigint = !have_failed() && !terminated();
+  if (!has_reported) report(ended_by_signal(), kFailed);
+  _exit(by_sigint ? interrupt_code() : kFailed);
 }
 
 [[noreturn]] void end(int code) {
@@ -117,6 +126,7 @@ int run_among_processes(const std::function<int()>& body) {
     std::thread(guard).detach();
     group = join_processes(collectives::default_timeout()).release();
     joined = group;
+    if (!is_leader()) leave_interrupts_to_others();
     const std::vector<std::string> versions = group->gather(version_line(), "version");
     for (int process = 1; process < group->size(); ++process) {
       if (versions[static_cast<size_t>(process)] == versions[0]) continue;
@@ -128,11 +138,23 @@ int run_among_processes(const std::function<int()>& body) {
     report_current(kFailed);
     end(kFailed);
   }
-  const int code = body();
+  int code = kSuccess;
+  bool is_cut_off = false;  // what the others were doing with it, too
+  try {
+    code = body();
+  } catch (const Interrupted&) {
+    is_cut_off = true;
+    code = terminated() ? kFailed : interrupt_code();
+  }
   // A signal may come from mpirun, because another process has ended: its name comes, too.
   for (int i = 0; interrupted() && !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
-  if (group->has_failed() || (code != kSuccess && code != interrupt_code())) {
-    if (!has_reported) report(code == kOutputClosed ? "the reader of the output has gone" : "it has failed", kFailed);
+  if (group->has_failed() || is_cut_off || (code != kSuccess && code != interrupt_code())) {
+    if (!has_reported) {
+      report(is_cut_off              ? ended_by_signal()
+             : code == kOutputClosed ? "the reader of the output has gone"
+                                     : "it has failed",
+             kFailed);
+    }
     end(code == kSuccess ? kFailed : code);
   }
   try {

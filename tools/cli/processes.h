@@ -17,7 +17,8 @@ void work_alone();
 bool is_leader();
 
 /// Runs the program's commands among the other processes, if there are any: `body` returns the exit code. Where it
-/// fails in one of several, or they do, the process ends here.
+/// fails in one of several, or they do, the process ends here. Throws Interrupted where this is the only one and `body`
+/// does; of several, Ctrl-C is for process 0, and the others pass over it.
 int run_among_processes(const std::function<int()>& body);
 
 /// The message for users of a failure here: with process and host, after all others have been told it; that of another

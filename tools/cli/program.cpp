@@ -159,7 +159,8 @@ int report_current(int code) noexcept {
 
 namespace {
 
-int run_alone(const std::vector<std::string>& args) noexcept {
+/// Throws Interrupted alone.
+int run_alone(const std::vector<std::string>& args) {
   try {
     if (!is_leader()) be_quiet();
     const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
@@ -169,7 +170,7 @@ int run_alone(const std::vector<std::string>& args) noexcept {
   } catch (const UsageError&) {
     return report_current(kUsage);
   } catch (const Interrupted&) {
-    return interrupt_code();
+    throw;
   } catch (const OutputClosed&) {
     return kOutputClosed;
   } catch (...) {
@@ -182,6 +183,8 @@ int run_alone(const std::vector<std::string>& args) noexcept {
 int run_program(const std::vector<std::string>& args) noexcept {
   try {
     return run_among_processes([&args] { return run_alone(args); });
+  } catch (const Interrupted&) {
+    return interrupt_code();
   } catch (...) {
     return report_current(kFailed);
   }

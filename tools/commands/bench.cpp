@@ -227,7 +227,7 @@ int bench(BenchFlags flags, Tracer* tracer) {
   }
   report.finish();
   warn_of_problems();
-  if (stopped) return interrupt_code();
+  if (stopped) throw Interrupted();
   return error.empty() ? kSuccess : tools::report(error, kFailed);
 }
 

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Ctrl-C over several processes is for process 0, as if it were the only one: where only that one gets it (`srun --pty`),
+and where all do (`srun`). mpirun itself ends the run instead, by SIGTERM."""
+import json
+import os
+import pathlib
+import pty
+import select
+import signal
+import sys
+import time
+import unittest
+from collections.abc import Callable
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve()
+sys.path.insert(0, str(HERE.parent))
+
+from mpirun import PROGRAM, ROOT, Outcome, Run  # noqa: E402
+
+MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
+LIMIT = 30.0
+
+
+def in_terminal(command: list[str]) -> int:
+    """Asks twice in a terminal of its own, and presses Ctrl-C in both answers; tells what came after which key."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp(command[0], command)
+    seen = [""]
+
+    def wait_for(is_there: Callable[[str], bool]) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not is_there(seen[-1]):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"only {seen!r}")
+            if select.select([terminal], [], [], 1)[0]:
+                seen[-1] += os.read(terminal, 4096).decode(errors="replace")
+
+    def press(keys: bytes) -> None:
+        seen.append("")
+        os.write(terminal, keys)
+
+    wait_for(lambda text: text.endswith("> "))
+    for question in (b"But the LORD\n", b"And God said\n"):
+        press(question)
+        wait_for(lambda text: len(text) > 200)  # the answer has begun
+        press(b"\x03")
+        time.sleep(1)
+        wait_for(lambda text: text.endswith("> "))
+    press(b"/exit\n")
+    _, status = os.waitpid(pid, 0)
+    print(json.dumps({"seen": seen, "code": os.waitstatus_to_exitcode(status)}))
+    return 0
+
+
+class Interrupts(unittest.TestCase):
+    def start(self, command: str, *flags: object, environment: dict | None = None, **more: object) -> Run:
+        return Run([PROGRAM, command, "-m", MODEL, "--devices", "CPU0", *flags], 2, environment or {}, **more)
+
+    def begun(self, run: Run) -> Run:
+        """Process 0 has written something."""
+        deadline = time.monotonic() + LIMIT
+        while not (run.folder / "stdout").stat().st_size:
+            self.assertLess(time.monotonic(), deadline)
+            self.assertIsNone(run.child.poll(), (run.folder / "stderr").read_text())
+            time.sleep(0.02)
+        return run
+
+    def interrupted(self, ranks: tuple) -> Outcome:
+        endless = ("-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos")
+        with self.begun(self.start("run", *endless)) as run:
+            for rank in ranks:
+                self.assertTrue(run.kill(rank, signal.SIGINT))
+            if 0 not in ranks:
+                time.sleep(2)
+                self.assertEqual(sorted(run.ranks()), [0, 1])
+                run.kill(0, signal.SIGINT)
+            return run.finish(LIMIT)
+
+    def test_a_chat_goes_on(self):
+        wrapper = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || set -- {sys.executable} {HERE} --terminal "$@"'
+        slow = {"SHOAL_CPU_SLOWDOWN": 50}  # tokens that take longer than looking for signals
+        with self.start("chat", "-n", -1, "-c", 50_000, "--ignore-eos", wrapper=wrapper, environment=slow) as run:
+            outcome = run.finish(2 * LIMIT)
+        self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (0, [], []), outcome)
+        self.assertEqual(outcome.json()["code"], 0)
+
+    def test_of_process_0_ends_the_run_in_order(self):
+        outcome = self.interrupted((0,))
+        self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
+
+    def test_of_all_is_that_of_process_0(self):
+        outcome = self.interrupted((1, 0))
+        self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
+
+    def test_of_another_process_is_passed_over(self):
+        outcome = self.interrupted((1,))
+        self.assertEqual((outcome.code, outcome.errors(1)), (130, []), outcome)
+
+    def test_what_cannot_end_in_order_says_so_everywhere(self):
+        with self.start("bench", "-p", 0, "-n", "8,50000", "-r", 1, "-o", "jsonl") as run:
+            self.begun(run).kill(0, signal.SIGINT)
+            outcome = run.finish(LIMIT)
+        line = f"shoal: error: process 0 ({run.host(0)}): ended by SIGINT (Ctrl-C)"
+        self.assertEqual((outcome.errors(0), outcome.errors(1)), ([line], [line]), outcome)
+        self.assertNotEqual(outcome.code, 0)
+
+    def test_mpirun_ends_all(self):
+        with self.begun(self.start("run", "-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos")) as run:
+            os.kill(run.child.pid, signal.SIGINT)
+            outcome = run.finish(LIMIT)
+        self.assertEqual(outcome.running, [])
+        self.assertNotEqual(outcome.code, 0)
+        for line in outcome.errors(0) + outcome.errors(1):
+            self.assertIn("SIGTERM", line)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--terminal"]:
+        sys.exit(in_terminal(sys.argv[2:]))
+    unittest.main()
