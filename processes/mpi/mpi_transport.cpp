@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <climits>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "base/error.h"
 #include "processes/transport.h"
@@ -21,11 +24,38 @@ void require_success(int code, std::string_view what) {
   fail<CommError>("MPI {} failed: {}", what, text);
 }
 
+/// MPI's main thread: MPI is to be ended by the thread that has started it, and ending waits for all other processes,
+/// which no thread of the program may have to. It waits to the end of the program where MPI is never ended.
+class MainThread {
+ public:
+  /// Returns when MPI has started, with the threads that it can serve. Throws CommError.
+  static std::shared_ptr<MainThread> start(int& provided) {
+    auto started = std::make_shared<MainThread>();
+    std::promise<int> result;
+    std::future<int> code = result.get_future();
+    std::thread([started, &result, &provided] {
+      result.set_value(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+      started->ends_.get_future().wait();
+      MPI_Finalize();
+      started->ended_.set_value();
+    }).detach();
+    require_success(code.get(), "start");
+    return started;
+  }
+  void end() {
+    ends_.set_value();
+    ended_.get_future().wait();
+  }
+
+ private:
+  std::promise<void> ends_, ended_;
+};
+
 class MpiTransport final : public Transport {
  public:
   MpiTransport() {
     int provided = 0;
-    require_success(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "start");
+    main_ = MainThread::start(provided);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     require<CommError>(
         provided >= MPI_THREAD_MULTIPLE,
@@ -74,9 +104,10 @@ class MpiTransport final : public Transport {
     MPI_Request_free(request.get());
   }
 
-  void close() override { MPI_Finalize(); }
+  void close() override { main_->end(); }
 
  private:
+  std::shared_ptr<MainThread> main_;
   int own_ = 0, size_ = 1;
 };
 
