@@ -83,9 +83,10 @@ struct ProcessGroup::Line {
   }
 };
 
-ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds silence)
+ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds silence, size_t longest_piece)
     : transport_(std::move(transport)),
       silence_(silence),
+      longest_piece_(longest_piece),
       own_(transport_->own()),
       processes_(static_cast<size_t>(transport_->size())),
       has_gone_(processes_.size()),
@@ -185,31 +186,43 @@ int ProcessGroup::nodes() const {
 void ProcessGroup::exchange(std::span<const Message> messages, std::string_view what,
                             std::optional<milliseconds> limit) {
   throw_if_failed();
-  thread_local std::vector<void*> handles;
-  handles.clear();
+  struct Piece {
+    void* handle;
+    int peer;
+  };
+  thread_local std::vector<Piece> pieces;
+  pieces.clear();
   Waiting waiting;
   Patience patience(limit.value_or(milliseconds(0)));
   try {
-    for (const Message& message : messages) handles.push_back(transport_->start(message));
-    for (size_t open = handles.size(); open > 0;) {
-      for (size_t i = 0; i < handles.size(); ++i) {
-        if (handles[i] != nullptr && transport_->finished(handles[i])) handles[i] = nullptr, --open;
+    for (const Message& message : messages) {
+      size_t done = 0;
+      do {  // an empty message is one piece
+        Message piece = message;
+        piece.data += done;
+        piece.size = std::min(message.size - done, longest_piece_);
+        pieces.push_back({transport_->start(piece), message.peer});
+        done += piece.size;
+      } while (done < message.size);
+    }
+    for (size_t open = pieces.size(); open > 0;) {
+      for (Piece& piece : pieces) {
+        if (piece.handle != nullptr && transport_->finished(piece.handle)) piece.handle = nullptr, --open;
       }
       if (open == 0) break;
       throw_if_failed();
       if (limit && patience.is_over()) {
-        const auto late = std::find_if(handles.begin(), handles.end(), [](void* handle) { return handle != nullptr; });
-        const int peer = messages[static_cast<size_t>(late - handles.begin())].peer;
+        const auto late = std::find_if(pieces.begin(), pieces.end(), [](const Piece& one) { return one.handle != nullptr; });
         fail(fmt::format(
             "[{}] {} did not answer within {:.3f} s; look for what keeps it busy or stopped it, or raise the "
             "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-            what, describe(peer), std::chrono::duration<double>(*limit).count()));
+            what, describe(late->peer), std::chrono::duration<double>(*limit).count()));
       }
       waiting.step();
     }
   } catch (...) {
-    for (void* handle : handles) {
-      if (handle != nullptr) transport_->cancel(handle);
+    for (const Piece& piece : pieces) {
+      if (piece.handle != nullptr) transport_->cancel(piece.handle);
     }
     throw;
   }

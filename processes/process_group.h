@@ -34,8 +34,13 @@ namespace shoal {
 
 class ProcessGroup {
  public:
-  /// `silence`: after how long without a sign of life a process counts as lost. Collective. Throws CommError.
-  ProcessGroup(std::unique_ptr<Transport> transport, std::chrono::milliseconds silence);
+  /// What is longer goes in pieces of this size: MPI counts bytes with an int.
+  static constexpr size_t kLongestPiece = size_t{1} << 30;
+
+  /// `silence`: after how long without a sign of life a process counts as lost. `longest_piece`: bytes, the same in all
+  /// processes. Collective. Throws CommError.
+  ProcessGroup(std::unique_ptr<Transport> transport, std::chrono::milliseconds silence,
+               size_t longest_piece = kLongestPiece);
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -52,7 +57,8 @@ class ProcessGroup {
   int nodes() const;
 
   /// Starts all messages and waits for them; what others do not answer within `limit` (nullopt: as long as they live)
-  /// fails the group. `what`: for that message. Any thread, several at a time. Throws CommError.
+  /// fails the group. `what`: for that message. Any thread, several at a time. The receiver of a message longer than
+  /// kLongestPiece says its very size. Throws CommError.
   void exchange(std::span<const Message> messages, std::string_view what,
                 std::optional<std::chrono::milliseconds> limit = std::nullopt);
   void send(int peer, int tag, std::span<const std::byte> bytes, std::string_view what);
@@ -107,6 +113,7 @@ class ProcessGroup {
 
   const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds silence_;
+  const size_t longest_piece_;
   const int own_;
   std::vector<Process> processes_;
   std::vector<std::unique_ptr<Line>> lines_;  ///< of the listener, but for what their mutexes guard

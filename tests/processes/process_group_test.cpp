@@ -88,6 +88,40 @@ TEST(ProcessGroup, ExchangesMessages) {
   EXPECT_EQ(hub.left_over(), 0U);
 }
 
+// Whole pieces and not, in the order of their messages, over a transport that takes no longer ones.
+TEST(ProcessGroup, LongMessagesGoInPieces) {
+  constexpr size_t kPiece = 1024;
+  test::ThreadHub hub({"a", "b"}, kPiece);
+  std::vector<std::thread> processes;
+  for (int own = 0; own < 2; ++own) {
+    processes.emplace_back([&hub, own] {
+      ProcessGroup group(hub.transport(own), std::chrono::seconds(60), kPiece);
+      const int tag = group.open_channel();
+      std::vector<std::vector<int>> sent, received, expected;
+      std::vector<Message> messages;
+      for (const size_t bytes : {0, 1020, 1024, 1028, 2048, 9500}) {
+        const auto from = [&](int process) {
+          std::vector<int> values(bytes / sizeof(int));
+          std::iota(values.begin(), values.end(), static_cast<int>(bytes) + 100'000 * process);
+          return values;
+        };
+        sent.push_back(from(own)), expected.push_back(from(1 - own));
+        received.emplace_back(bytes / sizeof(int));
+      }
+      const auto add = [&](bool sends, std::vector<int>& data) {
+        messages.push_back({sends, 1 - own, tag, reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(int)});
+      };
+      for (auto& data : sent) add(true, data);
+      for (auto& data : received) add(false, data);
+      group.exchange(messages, "test");
+      EXPECT_EQ(received, expected);
+      group.leave();
+    });
+  }
+  for (std::thread& process : processes) process.join();
+  EXPECT_EQ(hub.left_over(), 0U);
+}
+
 TEST(ProcessGroup, ChannelsAndPassagesHaveTagsOfTheirOwn) {
   expect_no_failure(test::in_processes({"a", "b", "c"}, [](ProcessGroup& group) {
     const int first = group.open_channel(), second = group.open_channel();

@@ -5,6 +5,7 @@
 //   threads of processes 0 to 2: ProcessGroup group(hub.transport(process), 10s);
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -23,7 +24,9 @@ namespace shoal::test {
 
 class ThreadHub {
  public:
-  explicit ThreadHub(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {}
+  /// `longest`: bytes of the longest message that it takes.
+  explicit ThreadHub(std::vector<std::string> hosts, size_t longest = SIZE_MAX)
+      : hosts_(std::move(hosts)), longest_(longest) {}
   ThreadHub(const ThreadHub&) = delete;
   ThreadHub& operator=(const ThreadHub&) = delete;
 
@@ -72,6 +75,7 @@ class ThreadHub {
 
   Handle* start(int own, const Message& message) {
     const std::lock_guard lock(mutex_);
+    require<CommError>(message.size <= longest_, "a message of {} bytes is too long", message.size);
     const int from = message.sends ? own : message.peer, to = message.sends ? message.peer : own;
     auto handle = std::make_unique<Handle>(Handle{message, {from, to, message.tag}});
     if (cut_off_.contains(from) || cut_off_.contains(to)) return handle.release();
@@ -107,6 +111,7 @@ class ThreadHub {
   }
 
   const std::vector<std::string> hosts_;
+  const size_t longest_;
   mutable std::mutex mutex_;
   std::map<std::tuple<int, int, int>, Box> boxes_;  ///< by sender, receiver and tag
   std::set<int> cut_off_;
