@@ -307,17 +307,25 @@ void ProcessGroup::throw_if_failed() const {
 }
 
 void ProcessGroup::take_failure(const std::string& message, bool tells_others) {
-  std::vector<std::function<void(const std::string&)>> callbacks;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return;
-    failure_ = message;
-    tells_failure_ = tells_others;
-    for (const auto& [number, callback] : callbacks_) callbacks.push_back(callback);
-    failed_.store(true, std::memory_order_release);
+  std::unique_lock lock(mutex_);
+  if (!failure_.empty()) return;
+  failure_ = message;
+  tells_failure_ = tells_others;
+  failed_.store(true, std::memory_order_release);
+  caller_ = std::this_thread::get_id();
+  const int end = next_callback_;  // from there on on_failure() calls them
+  for (auto next = callbacks_.begin(); next != callbacks_.end() && next->first < end;) {
+    called_ = next->first;
+    const auto callback = next->second;
+    lock.unlock();
+    wake_.notify_all();
+    callback(message);
+    lock.lock();
+    next = callbacks_.upper_bound(called_);
   }
+  called_ = 0;
+  lock.unlock();
   wake_.notify_all();
-  for (const auto& callback : callbacks) callback(message);
 }
 
 int ProcessGroup::on_failure(std::function<void(const std::string&)> callback) {
@@ -331,8 +339,9 @@ int ProcessGroup::on_failure(std::function<void(const std::string&)> callback) {
 }
 
 void ProcessGroup::forget(int callback) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   callbacks_.erase(callback);
+  if (caller_ != std::this_thread::get_id()) wake_.wait(lock, [&] { return called_ != callback; });
 }
 
 // What the listener does until the group goes.

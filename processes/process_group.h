@@ -86,6 +86,7 @@ class ProcessGroup {
   /// What is called, on any thread, with the message of a failure; at once, if there has been one. Must not wait. 0 is
   /// never returned.
   int on_failure(std::function<void(const std::string&)> callback);
+  /// It is not called any more; waits while it is being called by another thread.
   void forget(int callback);
 
   /// The end of a run that went well. Collective; throws CommError.
@@ -127,6 +128,8 @@ class ProcessGroup {
   std::atomic<bool> tells_failure_{false};
   std::map<int, std::function<void(const std::string&)>> callbacks_;
   int next_callback_ = 1;
+  int called_ = 0;          ///< the callback that caller_ is in; 0: none
+  std::thread::id caller_;  ///< of the callbacks that were there at the failure
   bool leaves_ = false, stops_ = false;  ///< guarded by mutex_
   std::atomic<int> told_{0};             ///< processes that the failure has reached, as far as is known
   std::atomic<bool> all_gone_{false};    ///< all have said goodbye, and know it of this one

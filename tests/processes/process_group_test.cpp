@@ -171,6 +171,27 @@ TEST(ProcessGroup, AFailureReachesAllWithOneMessage) {
   EXPECT_EQ(heard, 4);
 }
 
+// What the callback uses may go when forget() has returned.
+TEST(ProcessGroup, ForgettingWaitsForACallThatIsOnItsWay) {
+  test::in_processes({"a", "b"}, [](ProcessGroup& group) {
+    std::atomic<bool> began{false}, ended{false};
+    const int callback = group.on_failure([&](const std::string&) {
+      began = true;
+      std::this_thread::sleep_for(milliseconds(50));
+      ended = true;
+    });
+    int own = 0;
+    own = group.on_failure([&](const std::string&) { group.forget(own); });
+    std::thread failing;
+    if (group.own() == 0) failing = std::thread([&] { EXPECT_THROW(group.fail("no"), CommError); });
+    while (!began) std::this_thread::yield();
+    group.forget(callback);
+    EXPECT_TRUE(ended);
+    group.forget(own);
+    if (failing.joinable()) failing.join();
+  });
+}
+
 TEST(ProcessGroup, TheFirstFailureStays) {
   test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     while (group.own() == 1 && !group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
