@@ -1,5 +1,6 @@
 #include "processes/remote_device.h"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 
@@ -140,6 +141,16 @@ nlohmann::json to_json(Device& device) {
           {"place", place_of(device)}};
 }
 
+/// Processes of this node that run on its CPU devices have a part of its memory each.
+void divide_memory(ProcessGroup& group, std::span<Device* const> own) {
+  const bool has_cpu = std::any_of(own.begin(), own.end(), [](const Device* device) { return is_cpu(*device); });
+  const std::vector<std::string> all = group.gather(has_cpu ? "has" : "", "CPU devices");
+  const std::vector<int> near = group.processes_of(group.node(group.own()));
+  const auto sharers =
+      std::count_if(near.begin(), near.end(), [&](int process) { return !all[static_cast<size_t>(process)].empty(); });
+  cpu::share_memory(static_cast<int>(sharers));
+}
+
 }  // namespace
 
 std::string RemoteBufferType::name() const {
@@ -182,6 +193,7 @@ std::unique_ptr<Event> RemoteDevice::new_event() {
 }
 
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own) {
+  divide_memory(group, own);
   nlohmann::json told = nlohmann::json::array();
   for (Device* device : own) told.push_back(to_json(*device));
   const std::vector<std::string> texts = group.gather(told.dump(), "devices");

@@ -94,7 +94,8 @@ class RemoteDevice final : public Device {
 const RemoteSpec* remote_spec(const Device& device);
 
 /// The devices of all processes, those of process 0 first: `own`, and remote ones, which live as long as the program.
-/// Collective.
+/// From then on CPU devices report the part of their computer's memory that their process has, where several processes
+/// of one node bring some. Collective.
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own);
 
 /// The process that a device belongs to, seen from `own`.

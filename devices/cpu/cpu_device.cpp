@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -21,7 +22,15 @@ int threads_for(const CoreSet& cores) {
   return std::max(1, static_cast<int>(cores.cores.size() * static_cast<size_t>(usable_cores()) / all));
 }
 
+std::atomic<int> sharing_processes{1};
+
 }  // namespace
+
+void share_memory(int processes) {
+  int most = sharing_processes;
+  while (most < processes && !sharing_processes.compare_exchange_weak(most, processes)) {
+  }
+}
 
 CpuDevice::CpuDevice(BackendReg& reg, std::string name, Share share)
     : reg_(reg), name_(std::move(name)), share_(std::move(share)) {
@@ -43,7 +52,7 @@ DeviceMemory CpuDevice::memory() const {
   const std::optional<size_t>& limit = share_.limits.memory;
   if (limit) return {*limit - std::min(used_.load(), *limit), *limit};
   const DeviceMemory all = node_memory(node());
-  const auto parts = static_cast<size_t>(share_.sharers);
+  const auto parts = static_cast<size_t>(share_.sharers) * static_cast<size_t>(sharing_processes);
   return {all.free / parts, all.total / parts};
 }
 

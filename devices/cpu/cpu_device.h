@@ -31,6 +31,10 @@ int default_threads(const Device& device);
 /// Numbers of the cores that a device has, one hardware thread of each.
 std::vector<int> cores_of(const Device& device);
 
+/// Processes of this computer that run on its CPU devices, this one among them: each has an equal part of its memory,
+/// which is what its devices report from now on. The largest number of all calls counts.
+void share_memory(int processes);
+
 /// The family; made by the registry at first use.
 std::unique_ptr<BackendReg> make_family();
 

@@ -1,0 +1,37 @@
+// Devices of other processes, of which each process is told: here of "processes" that are threads and have the same
+// CPU devices.
+#include "processes/remote_device.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "tests/support/thread_processes.h"
+
+namespace shoal {
+namespace {
+
+/// What each process is told of the memory of CPU0 of process 1, and of its own.
+std::vector<std::array<size_t, 2>> total_memory(const std::vector<std::string>& hosts) {
+  Device* const device = Registry::instance().find_device("CPU0");
+  std::vector<std::array<size_t, 2>> totals(hosts.size());
+  for (const test::ProcessEnd& end : test::in_processes(hosts, [&](ProcessGroup& group) {
+         const std::vector<Device*> all = gather_devices(group, {&device, 1});
+         ASSERT_EQ(all.size(), hosts.size());
+         group.gather("", "test");  // all have been told
+         totals[static_cast<size_t>(group.own())] = {all[1]->memory().total,
+                                                     all[static_cast<size_t>(group.own())]->memory().total};
+       })) {
+    EXPECT_EQ(end.what(), "");
+  }
+  return totals;
+}
+
+TEST(RemoteDevices, ProcessesOfANodeShareItsMemory) {
+  const size_t whole = Registry::instance().find_device("CPU0")->memory().total;
+  for (const auto& totals : total_memory({"a", "b"})) EXPECT_EQ(totals, (std::array{whole, whole}));
+  for (const auto& totals : total_memory({"a", "a", "a"})) EXPECT_EQ(totals, (std::array{whole / 3, whole / 3}));
+}
+
+}  // namespace
+}  // namespace shoal
