@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "collectives/communicator.h"
+#include "processes/core_shares.h"
 #include "processes/join.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/program.h"
@@ -35,26 +36,19 @@ std::atomic<bool> has_reported{false}, has_left{false}, is_alone{false};
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
-  cpu_set_t usable;
-  if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return;
-  std::vector<int> cores;
+  const std::vector<HardwareThread> usable = usable_threads();
   std::string text;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &usable)) continue;
-    cores.push_back(core);
-    text += fmt::format("{} ", core);
-  }
+  for (const HardwareThread& thread : usable) text += fmt::format("{} ", thread.number);
   const std::vector<std::string> all = group->gather(text, "cores");
   const std::vector<int> neighbours = group->processes_of(group->node(group->own()));
   const auto same = [&](int process) { return all[static_cast<size_t>(process)] == text; };
-  if (neighbours.size() > cores.size() || !std::all_of(neighbours.begin(), neighbours.end(), same)) return;
-  const auto place =
-      static_cast<size_t>(std::find(neighbours.begin(), neighbours.end(), group->own()) - neighbours.begin());
+  if (!std::all_of(neighbours.begin(), neighbours.end(), same)) return;
+  const auto shares = divide_threads(usable, neighbours.size());
+  if (shares.empty()) return;
+  const auto place = std::find(neighbours.begin(), neighbours.end(), group->own()) - neighbours.begin();
   cpu_set_t own;
   CPU_ZERO(&own);
-  for (size_t i = place * cores.size() / neighbours.size(); i < (place + 1) * cores.size() / neighbours.size(); ++i) {
-    CPU_SET(cores[i], &own);
-  }
+  for (const int number : shares[static_cast<size_t>(place)]) CPU_SET(number, &own);
   // All threads, those of MPI too: what the process may use is what any of them may.
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     sched_setaffinity(std::stoi(entry.path().filename().string()), sizeof(own), &own);
