@@ -51,7 +51,7 @@ struct MetaBackend::PartialRead {
   std::atomic<bool> finished{false};
 };
 
-struct MetaBackend::Passage {
+struct MetaBackend::Crossing {
   ProcessGroup& group;
   Message message;
   std::string what;
@@ -98,6 +98,7 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
 }
 
 void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  if (reads_at_once(tensor, data, offset, size)) return;
   get_async_for(*this, tensor, data, offset, size);
   if (mesh().strangers().empty() || size == 0) return;
   // Those without a rank have no stream that could wait.
@@ -111,12 +112,17 @@ void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, siz
 }
 
 void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) {
+  if (reads_at_once(tensor, data, offset, size)) return;
   const Shards& shards = shards_of(tensor);
   check_range(tensor, offset, size);
+  auto* const other = dynamic_cast<MetaBackend*>(&reader);
+  require<InvalidArgument>(other != nullptr || mesh().strangers().empty(),
+                           "{} of {} is for {}, which is no meta device: it may be of another process; over several "
+                           "processes make a meta device of each",
+                           describe(tensor), name(), reader.name());
   show_held();  // members need not be able to do this without waiting
   get_here_async(shards, data, offset, size);
-  auto* const other = dynamic_cast<MetaBackend*>(&reader);
-  if (mesh().strangers().empty() || other == nullptr || other == this || size == 0) return;
+  if (mesh().strangers().empty() || other == this || size == 0) return;
   const std::span bytes(static_cast<std::byte*>(data), size);
   const int owner = mesh().process_of(0);
   for (const int stranger : mesh().strangers()) {
@@ -126,10 +132,17 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   }
 }
 
+// Views of caches that are divided between processes: plans make everything else whole where it is read.
+bool MetaBackend::reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  if (!mesh().spans() || shards_of(tensor).layout.is_mirrored()) return false;
+  synchronize();
+  tensor_get(tensor, data, offset, size);
+  return true;
+}
+
 bool MetaBackend::get_here_async(const Shards& shards, void* data, size_t offset, size_t size) {
   if (!mesh().is_here()) return false;
   if (mesh().spans()) {
-    check(shards.layout.is_mirrored(), "{} is to be read in several processes and not whole", shards.local[0]->name);
     streams_[mesh().front()]->get_async(*shards.local[mesh().front()], data, offset, size);
     return true;
   }
@@ -144,12 +157,12 @@ bool MetaBackend::get_here_async(const Shards& shards, void* data, size_t offset
 }
 
 void MetaBackend::pass_async(bool sends, int process, std::string_view what, std::span<std::byte> bytes) {
-  std::erase_if(passages_, [](const auto& earlier) { return earlier->finished.load(); });
+  std::erase_if(crossings_, [](const auto& earlier) { return earlier->finished.load(); });
   ProcessGroup& group = *mesh().group();
   const Message message{sends, process, group.passage_tag(process), bytes.data(), bytes.size()};
-  Passage& passage = *passages_.emplace_back(new Passage{group, message, std::string(what)});
+  Crossing& crossing = *crossings_.emplace_back(new Crossing{group, message, std::string(what)});
   const auto pass = [](void* object, const void*, bool failed) {
-    auto& own = *static_cast<Passage*>(object);
+    auto& own = *static_cast<Crossing*>(object);
     if (TraceSpan* span = current_span()) {
       span->describe(TraceKind::kCopy, {own.message.sends ? "send " : "receive ", own.what},
                      static_cast<int64_t>(own.message.size));
@@ -160,7 +173,7 @@ void MetaBackend::pass_async(bool sends, int process, std::string_view what, std
     if (!failed) own.group.exchange({&own.message, 1}, own.what);
     own.finished = true;
   };
-  require<InvalidArgument>(enqueue({pass, &passage, nullptr}),
+  require<InvalidArgument>(enqueue({pass, &crossing, nullptr}),
                            "{} cannot run host functions in stream order, which sends to other processes need", name());
 }
 
@@ -361,7 +374,7 @@ void MetaBackend::synchronize() {
     }
   }
   partial_reads_.clear();
-  passages_.clear();
+  crossings_.clear();
   stream_failed_ = false;
   if (cause == nullptr && consequence == nullptr) return;
   drop_communicator();

@@ -66,7 +66,7 @@ class MetaBackend final : public Backend {
   /// A sum of addends that are still on their way.
   struct PartialRead;
   /// Bytes of host memory on their way between this process and another one.
-  struct Passage;
+  struct Crossing;
 
   void drop_communicator();
   bool make_order();
@@ -80,6 +80,8 @@ class MetaBackend final : public Backend {
   /// message, or "".
   std::string watch_members();
   std::string give_up_the_late(TimeoutReport& report);
+  /// Waits and reads, in all processes together, what no process can read by itself. False: each can.
+  bool reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size);
   /// What this process can read by itself. False: it has no rank.
   bool get_here_async(const Shards& shards, void* data, size_t offset, size_t size);
   /// Queues the sending or receiving of the bytes on this backend.
@@ -99,7 +101,7 @@ class MetaBackend final : public Backend {
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<MetaGraphPlan*> recorded_plans_;
   std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
-  std::vector<std::unique_ptr<Passage>> passages_;           ///< likewise
+  std::vector<std::unique_ptr<Crossing>> crossings_;         ///< likewise
   std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
   bool has_abort_callback_ = false;
   bool is_traced_ = false;
