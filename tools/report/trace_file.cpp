@@ -16,6 +16,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 #include <unordered_map>
 
@@ -238,11 +239,18 @@ int64_t clock_difference(ProcessGroup& group, int process) {
   return difference;
 }
 
-/// The spans of all processes in process 0, on its clock and with rows named as their devices are there. `origin`: when
-/// the tracer was made. Collective.
-std::vector<TraceEvent> of_all_processes(std::vector<TraceEvent> events, int64_t origin) {
+/// What the tracers of all processes have.
+struct Spans {
+  std::vector<TraceEvent> events;
+  std::vector<int64_t> lost;  ///< of each process
+};
+
+/// In process 0 those of all processes, on its clock and with rows named as their devices are there. `origin`: when the
+/// tracer was made. Collective.
+Spans of_every_tracer(const Tracer& tracer, int64_t origin) {
+  std::vector<TraceEvent> events = tracer.events();
   ProcessGroup* const group = processes();
-  if (group == nullptr) return events;
+  if (group == nullptr) return {std::move(events), {tracer.lost()}};
   nlohmann::json own = nlohmann::json::array();
   for (const TraceEvent& event : events) {
     if (is_leader()) break;
@@ -256,48 +264,63 @@ std::vector<TraceEvent> of_all_processes(std::vector<TraceEvent> events, int64_t
     difference = clock_difference(*group, process);
     differences[static_cast<size_t>(process)] = difference;
   }
-  const std::vector<std::string> all = group->gather(own.dump(), "traces");
+  const nlohmann::json told{{"spans", std::move(own)}, {"lost", tracer.lost()}};
+  const std::vector<std::string> all = group->gather(told.dump(), "traces");
+  std::vector<int64_t> lost{tracer.lost()};
   for (int process = 1; is_leader() && process < group->size(); ++process) {
     const int64_t shift = differences[static_cast<size_t>(process)] - origin;
-    for (const nlohmann::json& one : nlohmann::json::parse(all[static_cast<size_t>(process)])) {
+    const nlohmann::json its = nlohmann::json::parse(all[static_cast<size_t>(process)]);
+    lost.push_back(its["lost"]);
+    for (const nlohmann::json& one : its["spans"]) {
       events.push_back({fmt::format("{}:{}", process, one[0].get<std::string>()),
                         static_cast<TraceKind>(one[1].get<int>()), one[2], one[3].get<int64_t>() + shift,
                         one[4].get<int64_t>() + shift, one[5], one[6]});
     }
   }
-  return events;
+  return {std::move(events), std::move(lost)};
 }
 
 }  // namespace
+
+std::string describe_lost(const std::string& path, std::span<const int64_t> lost) {
+  std::string text;
+  for (size_t process = 0; process < lost.size(); ++process) {
+    if (lost[process] == 0) continue;
+    const std::string of = lost.size() == 1 ? "" : fmt::format(" of process {}", process);
+    text += fmt::format("{} the first {} spans{} only, with no room for {} more",
+                        text.empty() ? path + " has" : ", and", Tracer::kMostSpans, of, lost[process]);
+  }
+  return text;
+}
 
 int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const {
   if (path.empty()) return body(nullptr);
   if (is_leader()) require_writable(path);
   const int64_t origin = trace_clock();
   Tracer tracer;
-  const auto write = [&](const std::vector<TraceEvent>& events) {
-    if (tracer.lost() > 0) {
-      metadata.emplace_back("spans_lost", std::to_string(tracer.lost()));
-      warn(fmt::format("{} has the first {} spans only; there was no room for {} more", path, Tracer::kMostSpans,
-                       tracer.lost()));
+  const auto write = [&](const Spans& spans) {
+    if (const std::string text = describe_lost(path, spans.lost); !text.empty()) {
+      const int64_t all = std::accumulate(spans.lost.begin(), spans.lost.end(), int64_t{0});
+      metadata.emplace_back("spans_lost", std::to_string(all));
+      warn(text);
     }
-    write_trace(path, events, metadata);
+    write_trace(path, spans.events, metadata);
   };
   int code = kSuccess;
   try {
     code = body(&tracer);
   } catch (...) {
     try {
-      const std::vector<TraceEvent> events = tracer.events();
-      if (!events.empty() && is_leader()) write(events);
+      const Spans own{tracer.events(), {tracer.lost()}};
+      if (!own.events.empty() && is_leader()) write(own);
     } catch (const Interrupted&) {  // a pipe without a reader is not waited for any longer
     } catch (const std::exception& error) {
       warn(error.what());
     }
     throw;
   }
-  const std::vector<TraceEvent> events = of_all_processes(tracer.events(), origin);
-  if (is_leader()) write(events);
+  const Spans spans = of_every_tracer(tracer, origin);
+  if (is_leader()) write(spans);
   return code;
 }
 

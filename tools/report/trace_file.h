@@ -28,6 +28,9 @@ void require_writable(const std::string& path);
 /// waited for, which throws Interrupted after catch_interrupts().
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
 
+/// The line on spans that tracers had no room for, "" where there are none. `lost`: of each process.
+std::string describe_lost(const std::string& path, std::span<const int64_t> lost);
+
 /// A flag --trace that takes the name of a file; an empty one is refused.
 void add_trace(CLI::App& app, std::string& path, const std::string& help);
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -66,6 +67,16 @@ void expect_in_order(const std::string& row, const std::vector<Span>& spans) {
 
 int64_t count(const std::vector<Span>& spans, const std::string& begin) {
   return std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.name.starts_with(begin); });
+}
+
+TEST(TraceFile, LostSpansOfEveryProcessAreTold) {
+  EXPECT_EQ(describe_lost("t.json", std::array<int64_t, 2>{}), "");
+  EXPECT_EQ(describe_lost("t.json", std::array<int64_t, 1>{7}),
+            "t.json has the first 1048576 spans only, with no room for 7 more");
+  EXPECT_EQ(
+      describe_lost("t.json", std::array<int64_t, 3>{7, 0, 9}),
+      "t.json has the first 1048576 spans of process 0 only, with no room for 7 more, and the first 1048576 spans of "
+      "process 2 only, with no room for 9 more");
 }
 
 TEST(WriteTrace, RowsSpansAndMetadata) {
