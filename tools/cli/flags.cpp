@@ -82,7 +82,8 @@ void DeviceFlags::take(const std::string& devices) {
 void DeviceFlags::add_to(CLI::App& app) {
   auto read = [this](const std::string&, const std::string& text) {
     list = text;
-    if (!names_all(text)) take(text);
+    // What these names stand for may be of a plug-in whose flag comes behind them.
+    if (!names_all(text) && !text.starts_with("@")) take(text);
   };
   add_parsed(app, "--devices", "NAMES", read,
              "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; see -sm. Of "
@@ -181,6 +182,7 @@ void DeviceFlags::check() {
     list = all_devices(plugins.load());
     take(of_every_process(list));
   }
+  if (list.starts_with("@") && names.empty()) take(list);
   if (names_profile(ratio)) {
     profile = read_split_profile(ratio);
     if (list.empty()) take(profile->device_list());
