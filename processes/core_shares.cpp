@@ -81,8 +81,9 @@ std::vector<std::vector<int>> divide_threads(std::vector<HardwareThread> threads
   std::vector<std::vector<int>> shares(processes);
   size_t next = 0;
   for (size_t i = 0; i < processes; ++i) {
-    const size_t end = i + 1 == processes ? units.size()
-                                          : begin_near(units, (i + 1) * units.size() / processes, units.size() / processes);
+    const size_t end = i + 1 == processes
+                           ? units.size()
+                           : begin_near(units, (i + 1) * units.size() / processes, units.size() / processes);
     for (; next < end; ++next) {
       shares[i].insert(shares[i].end(), units[next].threads.begin(), units[next].threads.end());
     }

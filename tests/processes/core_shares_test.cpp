@@ -21,7 +21,8 @@ std::vector<HardwareThread> machine(const std::vector<int>& nodes, int per_core)
   for (int round = 0; round < per_core; ++round) {
     int core = 0;
     for (size_t node = 0; node < nodes.size(); ++node) {
-      for (int i = 0; i < nodes[node]; ++i, ++core) threads.push_back({round * cores + core, core, static_cast<int>(node)});
+      for (int i = 0; i < nodes[node]; ++i, ++core)
+        threads.push_back({round * cores + core, core, static_cast<int>(node)});
     }
   }
   return threads;
