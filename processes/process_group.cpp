@@ -72,7 +72,7 @@ struct ProcessGroup::Control {
 };
 
 struct ProcessGroup::Line {
-  Control heard;                  ///< the next news
+  Control news;                   ///< the next one that comes
   void* hearing = nullptr;        ///< nullptr: it has said goodbye
   std::array<Control, 3> said;    ///< the latest of each kind
   std::array<void*, 3> saying{};  ///< on their way
@@ -97,8 +97,8 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds si
     Line& line = *lines_.back();
     processes_[static_cast<size_t>(peer)].host = fmt::format("host of {}", peer);
     if (peer == own_) continue;
-    auto* heard = reinterpret_cast<std::byte*>(&line.heard);
-    line.hearing = transport_->start({false, peer, kControlTag, heard, sizeof(line.heard)});
+    auto* next = reinterpret_cast<std::byte*>(&line.news);
+    line.hearing = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
   }
   listener_ = std::thread([this] { listen(); });
   try {
@@ -212,7 +212,8 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
       if (open == 0) break;
       throw_if_failed();
       if (limit && patience.is_over()) {
-        const auto late = std::find_if(pieces.begin(), pieces.end(), [](const Piece& one) { return one.handle != nullptr; });
+        const auto late =
+            std::find_if(pieces.begin(), pieces.end(), [](const Piece& one) { return one.handle != nullptr; });
         fail(fmt::format(
             "[{}] {} did not answer within {:.3f} s; look for what keeps it busy or stopped it, or raise the "
             "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
@@ -386,13 +387,13 @@ void ProcessGroup::take_news(int peer) {
     if (kind == kFailure) ++told_;
   }
   while (line.hearing != nullptr && transport_->finished(line.hearing)) {
-    const Control news = line.heard;
+    const Control news = line.news;
     line.silence = nanoseconds(0);
     line.hearing = nullptr;
     has_gone_[static_cast<size_t>(peer)] = news.kind == kGoodbye;
     if (news.kind != kGoodbye) {
-      auto* heard = reinterpret_cast<std::byte*>(&line.heard);
-      line.hearing = transport_->start({false, peer, kControlTag, heard, sizeof(line.heard)});
+      auto* next = reinterpret_cast<std::byte*>(&line.news);
+      line.hearing = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
     }
     if (news.kind == kFailure) take_failure(std::string(news.text.data()), false);
   }
@@ -423,7 +424,7 @@ void ProcessGroup::look_after(int peer, nanoseconds passed) {
   }
   line.silence += std::min<nanoseconds>(passed, std::chrono::seconds(1));
   if (line.silence < silence_) return;
-  take_failure(fmt::format("{} has not been heard of for {:.1f} s; look whether it runs and can be reached over the "
+  take_failure(fmt::format("{} has been silent for {:.1f} s; look whether it runs and can be reached over the "
                            "network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                            name, std::chrono::duration<double>(silence_).count()),
                true);

@@ -128,8 +128,8 @@ class ProcessGroup {
   std::atomic<bool> tells_failure_{false};
   std::map<int, std::function<void(const std::string&)>> callbacks_;
   int next_callback_ = 1;
-  int called_ = 0;          ///< the callback that caller_ is in; 0: none
-  std::thread::id caller_;  ///< of the callbacks that were there at the failure
+  int called_ = 0;                       ///< the callback that caller_ is in; 0: none
+  std::thread::id caller_;               ///< of the callbacks that were there at the failure
   bool leaves_ = false, stops_ = false;  ///< guarded by mutex_
   std::atomic<int> told_{0};             ///< processes that the failure has reached, as far as is known
   std::atomic<bool> all_gone_{false};    ///< all have said goodbye, and know it of this one

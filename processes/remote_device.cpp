@@ -16,10 +16,6 @@
 namespace shoal {
 namespace {
 
-std::string in_process(int process, const std::string& name) {
-  return process == 0 ? name : fmt::format("{}:{}", process, name);
-}
-
 class RemoteBuffer final : public Buffer {
  public:
   RemoteBuffer(RemoteBufferType& type, RemoteDevice& device, size_t size) : Buffer(type, size), device_(device) {
@@ -165,7 +161,7 @@ std::unique_ptr<Buffer> RemoteBufferType::allocate(size_t size) {
 
 RemoteDevice::RemoteDevice(RemoteSpec spec, Device* like)
     : spec_(std::move(spec)),
-      name_(in_process(spec_.process, spec_.name)),
+      name_(name_in_process(spec_.process, spec_.name)),
       like_(like),
       buffer_type_(*this, like != nullptr ? &like->buffer_type() : nullptr),
       weights_type_(*this, like != nullptr ? &like->weights_type() : nullptr) {}
@@ -243,8 +239,12 @@ int process_of(const Device& device, int own) {
   return remote != nullptr ? remote->process : own;
 }
 
+std::string name_in_process(int process, std::string_view name) {
+  return process == 0 ? std::string(name) : fmt::format("{}:{}", process, name);
+}
+
 std::string common_name(const Device& device, const ProcessGroup* group) {
-  return group == nullptr || is_remote(device) ? device.name() : in_process(group->own(), device.name());
+  return group == nullptr || is_remote(device) ? device.name() : name_in_process(group->own(), device.name());
 }
 
 std::string family_name(const Device& device) {

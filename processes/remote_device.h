@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "devices/device.h"
@@ -101,7 +102,9 @@ std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const
 /// The process that a device belongs to, seen from `own`.
 int process_of(const Device& device, int own);
 bool is_remote(const Device& device);
-/// What all processes call the device: "1:CPU0"; a device of process 0, or without a group, by its name.
+/// What all processes call a device that is `name` in its own: "1:CPU0"; of process 0 by its name.
+std::string name_in_process(int process, std::string_view name);
+/// The same of a device of this process or another, and its name where there is no group.
 std::string common_name(const Device& device, const ProcessGroup* group);
 /// The name of its family: of a remote one in its process.
 std::string family_name(const Device& device);

@@ -1,5 +1,5 @@
-// Memory that several processes of one computer see. It has no name in the file system: whoever maps it finds it by the
-// process that made it, and it goes when the last one does, however that ends.
+// Memory that several processes of one computer see. It has no name in the file system: others find it by the process
+// that made it, and it goes when the last one does, however that ends.
 #pragma once
 
 #include <cstddef>

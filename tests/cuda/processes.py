@@ -119,7 +119,7 @@ class Ends(unittest.TestCase):
             self.disturbed(processes, signal.SIGKILL, r"process 1 \(.*\) has died|told to end \(SIGTERM\)", victim=1)
 
     def test_stopped(self):
-        self.disturbed(2, signal.SIGSTOP, r"process 1 \(.*\) has not been heard of for 2", victim=1)
+        self.disturbed(2, signal.SIGSTOP, r"process 1 \(.*\) has been silent for 2", victim=1)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Faults:
                 elif victim is not None and victim not in named and not told:
                     wrong.append(f"rank {rank} does not name {victim}: {errors[0]}")
         if says and not any(re.search(says, line) for rank in survivors for line in outcome.errors(rank)):
-            wrong.append(f"nobody says {says!r}: {[outcome.errors(rank) for rank in survivors]}")
+            wrong.append(f"no rank says {says!r}: {[outcome.errors(rank) for rank in survivors]}")
         return wrong
 
     def at_random(self, act: Callable[[Run, int], bool], begin: float, undo: Callable[[], None] = lambda: None,
@@ -142,7 +142,7 @@ class Faults:
                 if outcome.code == 0 and not outcome.running:
                     continue  # it was done, but had not left
                 if set(outcome.running) <= {victim, -1} and outcome.code is None and "shoal: error" not in outcome.words:
-                    continue  # stopped when all others had ended well: nobody is there to notice
+                    continue  # stopped when all others had ended well: none is there to notice
                 if self.options.verbose:
                     print(f"  {moment:.2f} s, rank {victim}: code {outcome.code}, {outcome.seconds:.1f} s;",
                           outcome.words.strip().splitlines()[:1], flush=True)

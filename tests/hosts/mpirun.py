@@ -56,7 +56,7 @@ class Outcome:
     words: str                 # stderr of mpirun: its own words and those of all processes
     stderr: dict[int, str]     # of each rank
     running: list[int]         # ranks that had not ended within the limit, -1 of mpirun's daemons
-    leftovers: list[str]       # files that nobody uses
+    leftovers: list[str]       # files that no process uses
 
     def errors(self, rank: int) -> list[str]:
         """The lines with which that process ended."""
@@ -170,7 +170,7 @@ class Run:
         return self.hosts.host(rank * self.hosts.count // self.processes)
 
     def wait_for(self, ranks: int, limit: float = 20) -> None:
-        """Until so many ranks have begun. Throws RunError."""
+        """Until that number of ranks has begun. Throws RunError."""
         deadline = time.monotonic() + limit
         while len(self.ranks()) < ranks:
             if self.child.poll() is not None or time.monotonic() > deadline:
@@ -192,7 +192,7 @@ class Run:
         return False
 
     def finish(self, limit: float) -> Outcome:
-        """Waits until mpirun and every process have ended, at most so many seconds, then ends them."""
+        """Waits until mpirun and every process have ended, or `limit` seconds, then ends them."""
         start = time.monotonic()
         code, ranks_seconds = None, 0.0
         while True:

@@ -158,17 +158,17 @@ TEST(ProcessGroup, ProcessesOfANodeShareMemory) {
 }
 
 TEST(ProcessGroup, AFailureReachesAllWithOneMessage) {
-  std::atomic<int> heard{0};
+  std::atomic<int> told{0};
   const auto ends = test::in_processes(kHosts, [&](ProcessGroup& group) {
     const int forgotten = group.on_failure([](const std::string&) { ADD_FAILURE() << "forgotten"; });
     group.forget(forgotten);
-    group.on_failure([&](const std::string& message) { heard += message == "process 2 (a): out of order" ? 1 : 100; });
+    group.on_failure([&](const std::string& message) { told += message == "process 2 (a): out of order" ? 1 : 100; });
     if (group.own() == 2) group.fail("out of order");
     std::byte nothing{};
-    group.receive((group.own() + 1) % 4, group.open_channel(), {&nothing, 1}, "test");  // which nobody sends
+    group.receive((group.own() + 1) % 4, group.open_channel(), {&nothing, 1}, "test");  // which no process sends
   });
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "process 2 (a): out of order");
-  EXPECT_EQ(heard, 4);
+  EXPECT_EQ(told, 4);
 }
 
 // What the callback uses may go when forget() has returned.
@@ -232,9 +232,9 @@ TEST(ProcessGroup, NamesWhoFallsSilent) {
       },
       milliseconds(1200));
   for (const int process : {0, 2}) {
-    EXPECT_THAT(ends[static_cast<size_t>(process)].what(), HasSubstr("process 1 (b) has not been heard of for 1.2 s"));
+    EXPECT_THAT(ends[static_cast<size_t>(process)].what(), HasSubstr("process 1 (b) has been silent for 1.2 s"));
   }
-  EXPECT_THAT(ends[1].what(), HasSubstr("has not been heard of for 1.2 s")) << "from there the others are silent";
+  EXPECT_THAT(ends[1].what(), HasSubstr("has been silent for 1.2 s")) << "from there the others are silent";
 }
 
 TEST(ProcessGroup, QuietProcessesThatLiveAreNotSilent) {

@@ -173,12 +173,11 @@ namespace {
 
 /// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; of process 0 as it is.
 std::string in_process(int process, const std::string& names) {
-  if (process == 0 || names.empty()) return names;
-  const std::string prefix = fmt::format("{}:", process);
-  std::string text = prefix;
-  for (const char c : names) {
-    text += c;
-    if (c == ',' || c == '+') text += prefix;
+  std::string text;
+  for (size_t begin = 0; begin < names.size();) {
+    const size_t end = std::min(names.find_first_of(",+", begin), names.size());
+    text += name_in_process(process, std::string_view(names).substr(begin, end - begin)) + names.substr(end, 1);
+    begin = end + 1;
   }
   return text;
 }

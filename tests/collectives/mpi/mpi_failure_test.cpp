@@ -226,7 +226,7 @@ TEST(MpiFailure, AProcessThatFallsSilentEndsTheMeeting) {
         }
         side.queue_all();
         for (const std::string& error : side.mesh.errors()) {
-          EXPECT_THAT(error, HasSubstr("has not been heard of for 1.5 s"));
+          EXPECT_THAT(error, HasSubstr("has been silent for 1.5 s"));
         }
         if (++told == 2) all_have_ended.set_value();
       },
