@@ -13,14 +13,10 @@
 namespace shoal::machine {
 namespace {
 
-std::string renamed(const std::string& name, int process) {
-  return process == 0 ? name : fmt::format("{}:{}", process, name);
-}
-
 /// Adds what a process has measured, under the names that all use.
 void add(MachineModel& all, MachineModel own, int process, const std::string& host) {
   const auto rename = [&](std::vector<std::string>& members) {
-    for (std::string& member : members) member = renamed(member, process);
+    for (std::string& member : members) member = name_in_process(process, member);
   };
   const int before = static_cast<int>(all.domains.size());
   for (Domain& domain : own.domains) {
@@ -28,7 +24,7 @@ void add(MachineModel& all, MachineModel own, int process, const std::string& ho
     all.domains.push_back(std::move(domain));
   }
   for (DeviceModel& device : own.devices) {
-    device.name = renamed(device.name, process);
+    device.name = name_in_process(process, device.name);
     device.domain += before;
     all.devices.push_back(std::move(device));
   }
