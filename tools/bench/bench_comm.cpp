@@ -10,6 +10,7 @@
 #include "collectives/factory.h"
 #include "devices/allocate.h"
 #include "graph/graph.h"
+#include "processes/remote_device.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
 
@@ -39,7 +40,9 @@ class CommBench::Run {
  public:
   Run(CommBench& bench, collectives::Communicator& communicator, const CommCase& c)
       : bench_(bench), communicator_(communicator), case_(c) {
-    for (Device* device : bench.devices_) data_.push_back(std::make_unique<RankData>(*device, c));
+    for (Device* device : bench.devices_) {
+      data_.push_back(is_remote(*device) ? nullptr : std::make_unique<RankData>(*device, c));
+    }
     counts_.assign(info(c.kind).counts(c.ranks), c.part);
   }
 
@@ -53,12 +56,13 @@ class CommBench::Run {
     run(options.warmup);
     if (options.recorded > 0) record(options.recorded);
     go_on();
+    bench_.gather("");  // all begin together
     const auto start = std::chrono::steady_clock::now();
     const int done = options.recorded > 0 ? replay(options) : run(options.iterations);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     recordings_.clear();
     CommTiming timing;
-    timing.us = time.count() * 1e6 / done;
+    timing.us = bench_.largest(time.count() * 1e6 / done);
     timing.algbw = static_cast<double>(case_.size()) / 1e3 / timing.us;
     timing.busbw = timing.algbw * bus_factor(case_.kind, case_.ranks);
     if (options.check) timing.wrong = check(in_place, go_on);
@@ -66,6 +70,8 @@ class CommBench::Run {
   }
 
  private:
+  /// Does the rank belong to this process?
+  bool is_own(int rank) const { return data_[static_cast<size_t>(rank)] != nullptr; }
   /// Where a rank's own part of an output in place begins, bytes.
   size_t own_offset(int rank) const {
     return info(case_.kind).in_place == InPlace::kOwnPart ? case_.bytes(rank * case_.part) : 0;
@@ -74,6 +80,10 @@ class CommBench::Run {
   void set_calls(bool in_place) {
     calls_.clear();
     for (int rank = 0; rank < case_.ranks; ++rank) {
+      if (!is_own(rank)) {
+        calls_.emplace_back();
+        continue;
+      }
       const RankData& data = *data_[static_cast<size_t>(rank)];
       const std::byte* in = in_place ? data.out->data + own_offset(rank) : data.in->data;
       calls_.push_back({case_.kind, case_.dtype, in, data.out->data, counts_.empty() ? case_.part : 0, counts_,
@@ -85,6 +95,7 @@ class CommBench::Run {
   void fill(bool in_place) {
     std::vector<std::byte> values(case_.bytes(case_.elements_in()));
     for (int rank = 0; rank < case_.ranks; ++rank) {
+      if (!is_own(rank)) continue;
       RankData& data = *data_[static_cast<size_t>(rank)];
       fill_values(case_.dtype, rank, 0, values);
       tensor_set(*data.in, values.data(), 0, values.size());
@@ -96,7 +107,9 @@ class CommBench::Run {
 
   void enqueue(int times) {
     for (int i = 0; i < times; ++i) {
-      for (int rank = 0; rank < case_.ranks; ++rank) communicator_.enqueue(rank, calls_[static_cast<size_t>(rank)]);
+      for (int rank = 0; rank < case_.ranks; ++rank) {
+        if (is_own(rank)) communicator_.enqueue(rank, calls_[static_cast<size_t>(rank)]);
+      }
     }
   }
 
@@ -112,7 +125,11 @@ class CommBench::Run {
 
   /// Makes a recording of this many on every rank, and runs it once.
   void record(int times) {
-    const auto& ranks = bench_.backends_;
+    std::vector<Backend*> ranks;
+    for (size_t rank = 0; rank < data_.size(); ++rank) {
+      if (data_[rank] != nullptr) ranks.push_back(bench_.backends_[rank]);
+    }
+    recorded_ = ranks;
     size_t started = 0;
     if (communicator_.can_be_recorded()) {
       run(1);  // what is made at the first call is there
@@ -131,7 +148,7 @@ class CommBench::Run {
     stop();
     for (const auto& recording : recordings_) complete &= recording != nullptr;
     require<InvalidArgument>(complete, "--recorded: calls of '{}' cannot be recorded on {}; leave it out",
-                             communicator_.name(), ranks.front()->name());
+                             communicator_.name(), bench_.devices_.front()->name());
     replay({.iterations = 1, .recorded = times});
   }
 
@@ -139,9 +156,7 @@ class CommBench::Run {
   int replay(const CommBenchOptions& options) {
     const int times = (options.iterations + options.recorded - 1) / options.recorded;
     for (int i = 0; i < times; ++i) {
-      for (size_t rank = 0; rank < recordings_.size(); ++rank) {
-        bench_.backends_[rank]->replay_async(*recordings_[rank]);
-      }
+      for (size_t i = 0; i < recordings_.size(); ++i) recorded_[i]->replay_async(*recordings_[i]);
     }
     bench_.synchronize();
     return times * options.recorded;
@@ -155,19 +170,21 @@ class CommBench::Run {
     int64_t wrong = 0;
     for (int rank = 0; rank < case_.ranks; ++rank) {
       go_on();
+      if (!is_own(rank)) continue;
       tensor_get(*data_[static_cast<size_t>(rank)]->out, out.data(), 0, out.size());
       wrong += count_wrong(case_, rank, out, allowed_error(communicator_.name(), case_));
     }
-    return wrong;
+    return bench_.sum(wrong);
   }
 
   CommBench& bench_;
   collectives::Communicator& communicator_;
   const CommCase case_;
-  std::vector<std::unique_ptr<RankData>> data_;
+  std::vector<std::unique_ptr<RankData>> data_;  ///< nullptr: of a rank of another process
   std::vector<int64_t> counts_;
   std::vector<Call> calls_;
-  std::vector<std::unique_ptr<Recording>> recordings_;  ///< of each rank
+  std::vector<Backend*> recorded_;  ///< those of this process
+  std::vector<std::unique_ptr<Recording>> recordings_;
 };
 
 int64_t CommResult::wrong() const {
@@ -175,11 +192,11 @@ int64_t CommResult::wrong() const {
 }
 
 std::vector<std::string> known_implementations() {
-  return {"auto", "host", "p2p", "nccl", "staged"};
+  return {"auto", "host", "mpi", "p2p", "nccl", "staged"};
 }
 
-CommBench::CommBench(const std::vector<Device*>& devices)
-    : devices_(devices), factory_(collectives::communicator_for(devices)) {
+CommBench::CommBench(const std::vector<Device*>& devices, ProcessGroup* group)
+    : devices_(devices), group_(group), factory_(collectives::communicator_for(devices)) {
   for (Device* device : devices_) {
     owned_.push_back(device->init());
     backends_.push_back(owned_.back().get());
@@ -232,7 +249,7 @@ CommImplementation CommBench::implementation(const std::string& name) {
 collectives::Communicator& CommBench::communicator(const CommImplementation& implementation) {
   if (communicator_ == nullptr || current_ != implementation.name) {
     drop_communicator();
-    communicator_ = implementation.make(backends_, collectives::Options());
+    communicator_ = implementation.make(backends_, {.processes = group_});
     current_ = implementation.name;
   }
   return *communicator_;
@@ -254,6 +271,22 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
   result.out_of_place = run.measure(false, options, stop);
   if (info(which.kind).in_place != InPlace::kNever) result.in_place = run.measure(true, options, stop);
   return result;
+}
+
+std::vector<std::string> CommBench::gather(const std::string& own) const {
+  return group_ == nullptr ? std::vector{own} : group_->gather(own, "bench-comm");
+}
+
+double CommBench::largest(double own) const {
+  double most = own;
+  for (const std::string& text : gather(fmt::format("{}", own))) most = std::max(most, std::stod(text));
+  return most;
+}
+
+int64_t CommBench::sum(int64_t own) const {
+  int64_t all = 0;
+  for (const std::string& text : gather(fmt::format("{}", own))) all += std::stoll(text);
+  return all;
 }
 
 void CommBench::synchronize() {

@@ -1,5 +1,6 @@
 // Measures collectives among devices: what `shoal bench-comm` runs. Works through Device, Buffer and Communicator only,
-// so any devices will do. One thread; blocking.
+// so any devices will do. One thread; blocking. Devices may belong to several processes: all of them do the same then,
+// and get the same results.
 //
 //   CommBench bench(devices);
 //   const CommResult result = bench.measure(bench.implementation("auto"), case_of_size(...), {});
@@ -15,6 +16,7 @@
 #include "collectives/communicator.h"
 #include "collectives/thresholds.h"
 #include "devices/device.h"
+#include "processes/process_group.h"
 #include "tools/bench/bench_comm_check.h"
 
 namespace shoal::tools {
@@ -30,7 +32,7 @@ struct CommBenchOptions {
 
 /// One way of doing a collective, measured.
 struct CommTiming {
-  double us = 0.0;                  ///< of one collective
+  double us = 0.0;                  ///< of one collective, in the process that took longest
   double algbw = 0.0, busbw = 0.0;  ///< 1e9 bytes per second: of the message, and of each rank's bus
   std::optional<int64_t> wrong;     ///< elements, of all ranks; nullopt: not checked
 };
@@ -56,8 +58,9 @@ std::vector<std::string> known_implementations();
 
 class CommBench {
  public:
-  /// A rank on each device. Throws what making a backend throws.
-  explicit CommBench(const std::vector<Device*>& devices);
+  /// A rank on each device. `group`: the processes that they belong to; nullptr: only this one. Throws what making a
+  /// backend throws.
+  explicit CommBench(const std::vector<Device*>& devices, ProcessGroup* group = nullptr);
   ~CommBench();
 
   int ranks() const { return static_cast<int>(backends_.size()); }
@@ -82,6 +85,10 @@ class CommBench {
 
   std::set<std::string> remarks_;  ///< made so far
 
+  /// Of what each process has found: the largest, and the sum.
+  double largest(double own) const;
+  int64_t sum(int64_t own) const;
+  std::vector<std::string> gather(const std::string& own) const;
   /// Waits for all ranks; throws the first failure after all have ended.
   void synchronize();
   collectives::Communicator& communicator(const CommImplementation& implementation);
@@ -90,6 +97,7 @@ class CommBench {
   void drop_communicator();
 
   std::vector<Device*> devices_;
+  ProcessGroup* group_;
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
   collectives::CommunicatorFactory factory_;

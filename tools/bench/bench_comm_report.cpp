@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "processes/remote_device.h"
 #include "tools/cli/output.h"
 #include "tools/cli/text.h"
 
@@ -86,11 +87,13 @@ std::string to_row(const CommResult& result) {
                      to_cells(result.out_of_place), to_cells(result.in_place));
 }
 
-CommReport::CommReport(CommFormat format, std::span<Device* const> devices, const CommBenchOptions& options)
+CommReport::CommReport(CommFormat format, std::span<Device* const> devices, const CommBenchOptions& options,
+                       const ProcessGroup* group)
     : format_(format), options_(options) {
   for (const Device* device : devices) {
-    devices_.push_back(device->name());
+    devices_.push_back(common_name(*device, group));
     descriptions_.push_back(device->description());
+    if (group != nullptr) hosts_.push_back(group->host(process_of(*device, group->own())));
   }
 }
 
@@ -102,7 +105,8 @@ void CommReport::begin() {
                                  options_.recorded > 0 ? fmt::format(" in recordings of {}", options_.recorded) : "",
                                  options_.warmup, options_.check ? "on" : "off");
   for (size_t rank = 0; rank < devices_.size(); ++rank) {
-    text += fmt::format("#  rank {:>2}  {}  {}\n", rank, devices_[rank], escaped(descriptions_[rank]));
+    text += fmt::format("#  rank {:>2}  {}{}  {}\n", rank, devices_[rank],
+                        hosts_.empty() ? "" : fmt::format("  {}", hosts_[rank]), escaped(descriptions_[rank]));
   }
   write_out(text);
 }
@@ -130,6 +134,7 @@ void CommReport::finish(const std::string& error) {
   Json devices = Json::array();
   for (size_t rank = 0; rank < devices_.size(); ++rank) {
     devices.push_back({{"rank", rank}, {"name", devices_[rank]}, {"description", descriptions_[rank]}});
+    if (!hosts_.empty()) devices.back()["host"] = hosts_[rank];
   }
   Json json{{"version", SHOAL_VERSION},
             {"build_commit", build_commit()},

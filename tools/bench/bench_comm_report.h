@@ -15,7 +15,9 @@ enum class CommFormat : uint8_t { kText, kCsv, kJson };
 
 class CommReport {
  public:
-  CommReport(CommFormat format, std::span<Device* const> devices, const CommBenchOptions& options);
+  /// `group`: the processes that the devices belong to; nullptr: only this one.
+  CommReport(CommFormat format, std::span<Device* const> devices, const CommBenchOptions& options,
+             const ProcessGroup* group = nullptr);
 
   void begin();
   void add(const CommResult& result);
@@ -31,7 +33,8 @@ class CommReport {
   const CommFormat format_;
   const CommBenchOptions options_;
   std::vector<std::string> devices_, descriptions_;
-  std::string section_;  ///< of the table: collective and communicator
+  std::vector<std::string> hosts_;  ///< of each device, where there are several processes
+  std::string section_;             ///< of the table: collective and communicator
   int64_t wrong_ = 0;
   std::vector<double> busbw_;
   nlohmann::ordered_json results_ = nlohmann::ordered_json::array();

@@ -39,7 +39,7 @@ constexpr std::array<Command, 12> kCommands{{
     {"bench", "Measure how fast models process prompts and generate", define_bench, Spread::kEverywhere},
     {"probe", "Measure what the devices can do, for predictions", define_probe, Spread::kEverywhere},
     {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
-    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kNowhere},
+    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kEverywhere},
 }};
 
 const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
@@ -107,7 +107,10 @@ int run_command(const std::vector<std::string>& args) {
   }
   warn_of_unknown_variables();
   if (processes() != nullptr && spread == Spread::kNowhere) {
-    throw UsageError(fmt::format("shoal {} runs in one process; start it without mpirun or srun", args.front()));
+    throw UsageError(
+        fmt::format("shoal {} reads every value of all devices, which one process must have; start it "
+                    "without mpirun or srun",
+                    args.front()));
   }
   return is_leader() || spread == Spread::kEverywhere ? chosen() : kSuccess;
 }

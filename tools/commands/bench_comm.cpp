@@ -13,6 +13,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/threads.h"
 
@@ -32,8 +33,12 @@ struct BenchCommFlags {
   bool calibrate = false;
 
   void check() const {
-    if (min_bytes <= max_bytes) return;
-    throw UsageError(fmt::format("--min-bytes {} is more than --max-bytes {}", min_bytes, max_bytes));
+    if (min_bytes > max_bytes) {
+      throw UsageError(fmt::format("--min-bytes {} is more than --max-bytes {}", min_bytes, max_bytes));
+    }
+    if (calibrate && processes() != nullptr) {
+      throw UsageError("--calibrate is for devices of one process; start it without mpirun or srun");
+    }
   }
 };
 
@@ -130,17 +135,22 @@ int calibrate(CommBench& bench, const BenchCommFlags& flags) {
   return kSuccess;
 }
 
+/// The devices of all processes.
+std::string devices_of(const BenchCommFlags& flags, const PluginReport& plugins) {
+  const auto own = [&plugins] { return all_devices(plugins); };
+  return of_all_processes(names_all(flags.devices) ? of_every_process(own()) : flags.devices, own);
+}
+
 /// Prints what was measured before a failure is reported.
 int bench_comm(const BenchCommFlags& flags) {
   flags.check();
   catch_interrupts();
   const PluginReport plugins = flags.plugins.load();
-  const bool all = names_all(flags.devices);
-  const std::vector<Device*> devices = find_devices(split_device_names(all ? all_devices(plugins) : flags.devices));
+  const std::vector<Device*> devices = find_devices(split_device_names(devices_of(flags, plugins)));
   require_threads(threads_needed(devices, 0));
-  CommBench bench(devices);
+  CommBench bench(devices, processes());
   if (flags.calibrate) return calibrate(bench, flags);
-  CommReport report(flags.format, devices, flags.options);
+  CommReport report(flags.format, devices, flags.options, processes());
   std::string error;
   bool stopped = false;
   const std::vector<CommImplementation> implementations = chosen_implementations(bench, flags);
@@ -183,7 +193,7 @@ void add_choices(CLI::App& app, BenchCommFlags& flags) {
   };
   add_parsed(
       app, "--comm", "NAMES", read_comms,
-      "Communicators: auto (what a meta device would take), host, p2p, nccl, staged, several with commas, or all "
+      "Communicators: auto (what a meta device would take), host, mpi, p2p, nccl, staged, several with commas, or all "
       "that there are")
       ->default_str("auto");
   const auto read_format = [&flags](const std::string& flag, const std::string& text) {
@@ -211,11 +221,12 @@ CommandBody define_bench_comm(CLI::App& app) {
   const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; each device is a rank", flag,
                              text);
-    split_device_names(text);  // refuses what is no list
+    if (processes() == nullptr) split_device_names(text);  // refuses what is no list
     flags->devices = text;
   };
   add_parsed(app, "--devices", "NAMES", read_names,
-             "Devices, each of them a rank, such as CPU0,CPU1, or all: every GPU, without one every CPU device")
+             "Devices, each of them a rank, such as CPU0,CPU1, or all: every GPU, without one every CPU device. Of "
+             "several processes as for run")
       ->required();
   add_sizes(app, *flags);
   add_choices(app, *flags);

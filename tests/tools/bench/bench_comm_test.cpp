@@ -12,7 +12,9 @@
 
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
+#include "processes/remote_device.h"
 #include "tests/support/faulty_communicator.h"
+#include "tests/support/thread_processes.h"
 #include "tests/tools/child.h"
 #include "tools/bench/bench_comm.h"
 #include "tools/cli/device_names.h"
@@ -211,6 +213,54 @@ TEST(BenchComm, FindsAResultWithOneWrongBit) {
   EXPECT_THAT(wrong(2), ElementsAre(0, 0, 0));  // what is checked are fresh data
 }
 
+/// What each of three processes gives, of which the first has two ranks.
+std::vector<CommResult> in_processes(const Fault& fault = {}, Collective kind = Collective::kAllReduce) {
+  const std::vector<Device*> devices = cpus(2);
+  std::vector<CommResult> results(3);
+  const auto ends = test::in_processes({"a", "a", "b"}, [&](ProcessGroup& group) {
+    const auto own = std::span(devices).first(group.own() == 0 ? 2 : 1);
+    CommBench bench(gather_devices(group, own), &group);
+    const auto make = [&fault](std::span<Backend* const> ranks, const collectives::Options& with) {
+      return std::make_unique<FaultyCommunicator>(collectives::make_mpi_communicator(ranks, with), ranks, fault);
+    };
+    const CommCase c = case_of_size(kind, DType::kF32, bench.ranks(), 8000);
+    results[static_cast<size_t>(group.own())] = bench.measure(
+        fault.kind == Fault::kNone ? bench.implementation("auto") : CommImplementation{"faulty", make}, c, kFew);
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.what(), "");
+  return results;
+}
+
+TEST(BenchCommProcesses, AllGetTheSame) {
+  const std::vector<CommResult> results = in_processes();
+  for (const CommResult& result : results) {
+    EXPECT_EQ(result.communicator, "mpi");
+    EXPECT_EQ(result.which.ranks, 4);
+    EXPECT_EQ(result.out_of_place.wrong, 0);
+    EXPECT_EQ(result.in_place->wrong, 0);
+    EXPECT_GT(result.out_of_place.us, 0.0);
+    EXPECT_EQ(result.out_of_place.us, results[0].out_of_place.us);
+    EXPECT_EQ(result.in_place->us, results[0].in_place->us);
+  }
+}
+
+TEST(BenchCommProcesses, WrongElementsOfEveryProcessCount) {
+  for (const int rank : {0, 1, 2, 3}) {
+    for (const CommResult& result : in_processes({Fault::kCorrupt, rank, 5})) {
+      EXPECT_EQ(result.out_of_place.wrong, 1) << rank;
+      EXPECT_EQ(result.in_place->wrong, 0) << rank;
+    }
+  }
+}
+
+TEST(BenchCommProcesses, TheSlowestProcessCounts) {
+  // The others do not wait until the last rank has the last message.
+  const Fault late{Fault::kStall, 3, 4, std::chrono::milliseconds(60)};
+  for (const CommResult& result : in_processes(late, Collective::kBroadcast)) {
+    EXPECT_GT(result.out_of_place.us, 18000.0);
+  }
+}
+
 TEST(BenchComm, WithoutTheCheckNothingIsKnown) {
   CommBench bench(cpus(2));
   CommBenchOptions options = kFew;
@@ -357,7 +407,7 @@ TEST(BenchCommProgram, EveryBadInputIsOneLine) {
     expect(fmt::format("-dev CPU0,CPU1 --comm {}", comm), 1,
            fmt::format("--comm {0}: collectives by '{0}' are for CUDA devices", comm));
   }
-  expect("-dev CPU0,CPU1 --comm mpi", 2, "--comm must be of all, auto, host, p2p, nccl, staged; got 'mpi'");
+  expect("-dev CPU0,CPU1 --comm tcp", 2, "--comm must be of all, auto, host, mpi, p2p, nccl, staged; got 'tcp'");
   expect("-dev CPU0,CPU1 --op reduce", 2,
          "--op must be of all, all_reduce, all_gather, reduce_scatter, all_to_all, "
          "broadcast; got 'reduce'");

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Commands of the program over processes of this computer: what they print, and what they refuse."""
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import mpirun  # noqa: E402
+from mpirun import PROGRAM, ROOT, Outcome, Run  # noqa: E402
+
+MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
+ONE_THREAD = {"SHOAL_CPU_THREADS": 1, "SHOAL_COMM_TIMEOUT": 5}
+
+
+def run(*words: object, processes: int = 2) -> Outcome:
+    return mpirun.run([PROGRAM, *words], processes, environment=ONE_THREAD)
+
+
+class BenchComm(unittest.TestCase):
+    def test_ranks_of_all_processes(self):
+        found = run("bench-comm", "--devices", "0:CPU0,CPU1;1:CPU0", "-b", "64", "-e", "256K", "-f", "4096", "-n", 5,
+                    "--op", "all", "--dtype", "f32,bf16", "--comm", "all", "-o", "json", processes=3).json()
+        self.assertEqual([device["name"] for device in found["devices"]], ["CPU0", "CPU1", "1:CPU0"])
+        self.assertEqual({device["host"] for device in found["devices"]}, {os.uname().nodename})
+        results = found["results"]
+        self.assertEqual(len(results), 5 * 3 * 2 * 2)  # collectives, communicators, types, sizes
+        self.assertEqual({(one["comm"], one["communicator"]) for one in results},
+                         {("auto", "mpi"), ("mpi", "mpi"), ("staged", "staged")})
+        self.assertEqual({one["ranks"] for one in results}, {3})
+        self.assertEqual(found["wrong"], 0)
+        self.assertTrue(all(one["out_of_place"]["time_us"] > 0 for one in results))
+
+    def test_the_table_comes_once(self):
+        text = run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, "-n", 5).stdout
+        self.assertEqual(text.count("\n          64 "), 1)
+        self.assertRegex(text, rf"#  rank  1  1:CPU0  {os.uname().nodename}  ")
+        self.assertIn("# all_reduce by auto (the mpi communicator)\n", text)
+
+    def test_a_process_that_dies_ends_it(self):
+        command = [PROGRAM, "bench-comm", "--devices", "CPU0", "-n", 1000000, "-b", 1024]
+        with Run(command, 3, ONE_THREAD) as one:
+            one.wait_for(3)
+            time.sleep(0.7)
+            self.assertTrue(one.kill(1, signal.SIGKILL))
+            found = one.finish(10)
+        self.assertEqual(found.running, [])
+        self.assertNotIn(found.code, (0, None))
+        for rank in (0, 2):
+            self.assertEqual(len(found.errors(rank)), 1, found.stderr)
+        self.assertIn("process 1", found.words)
+
+    def test_what_it_refuses(self):
+        for words, says in ((("--calibrate",), "--calibrate is for devices of one process; start it without mpirun"),
+                            (("--comm", "host"), "--comm host: collectives by 'host' are for devices of one process; use "
+                             "auto or mpi for CPU0 and the others; there are: auto, mpi, staged"),
+                            (("--recorded", 5), "calls of 'mpi' cannot be recorded on CPU0; leave it out")):
+            with self.subTest(words):
+                check_refused(self, run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, *words), says)
+
+
+class Refused(unittest.TestCase):
+    def test_compare(self):
+        check_refused(self, run("compare", "-m", MODEL, "--devices", "CPU0"), "start it without mpirun or srun")
+
+
+def check_refused(test: unittest.TestCase, found: Outcome, says: str) -> None:
+    test.assertNotIn(found.code, (0, None))
+    for rank, text in found.stderr.items():
+        errors = found.errors(rank)
+        test.assertLessEqual(len(errors), 1, text)  # a rank that mpirun has ended may not come to say it
+        test.assertTrue(all(says in line for line in errors), text)
+    test.assertTrue(any(found.errors(rank) for rank in found.stderr), found.words)
+
+
+if __name__ == "__main__":
+    unittest.main()
