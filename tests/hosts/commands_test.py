@@ -64,6 +64,15 @@ class BenchComm(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
+    def test_what_would_lie_on_the_host(self):
+        remedy = "leave it out and name CPU devices among the others"
+        for command, words, flag in (("run", ("-p", "a", "-ngl", 4), "-ngl 4"), ("bench", ("-nkvo",), "-nkvo"),
+                                     ("plan", ("-ot", "ffn_up=CPU"), "-ot ffn_up=CPU"), ("run", ("-p", "a", "-cmoe"), "-cmoe")):
+            with self.subTest(flag):
+                found = run(command, "-m", MODEL, "--devices", "CPU0", *words)
+                check_refused(self, found, f": {flag}: over several processes everything lies on their devices")
+                self.assertIn(remedy, found.words)
+
     def test_compare(self):
         check_refused(self, run("compare", "-m", MODEL, "--devices", "CPU0"), "start it without mpirun or srun")
 

@@ -149,7 +149,28 @@ void check_comm(const std::string& comm, models::SplitMode mode, int together) {
                   comm, mode == models::SplitMode::kLayer ? "a group such as CPU0+CPU1" : "several"));
 }
 
+namespace {
+
+/// Throws UsageError where something is to stay on the host: several processes have none that all of them see.
+void check_for_processes(const DeviceFlags& flags) {
+  if (processes() == nullptr) return;
+  const std::string flag = flags.device_layers >= 0 ? fmt::format("-ngl {}", flags.device_layers)
+                           : flags.cache_on_host    ? "-nkvo"
+                           : flags.experts_on_host  ? "-cmoe"
+                           : flags.overrides.empty()
+                               ? ""
+                               : fmt::format("-ot {}={}", flags.overrides[0].pattern, flags.overrides[0].device);
+  if (flag.empty()) return;
+  throw UsageError(
+      fmt::format("{}: over several processes everything lies on their devices, and nothing on a host beside them; "
+                  "leave it out and name CPU devices among the others (--devices), or start one process",
+                  flag));
+}
+
+}  // namespace
+
 models::PlacementOptions DeviceFlags::placement() const {
+  check_for_processes(*this);
   models::PlacementOptions options{.ratio = ratio,
                                    .threads = threads,
                                    .mode = mode,
