@@ -6,6 +6,7 @@ speed-ups, efficiency, where the time goes, memory, and all that beside the pred
   scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --folder build/scaling
   scripts/bench_scaling.py -m model.gguf --counts 1,2,4,8 --family CUDA
   scripts/bench_scaling.py -m model.gguf --devices "CPU0;CPU1;CPU0,CPU1" --tensor-split "1,1;3,1"
+  scripts/bench_scaling.py -m model.gguf --devices CUDA0,CUDA1 --processes 1,2,4 --mpirun "mpirun --hostfile hosts"
 
 Writes a report with charts (README.md), scaling.csv and scaling.json. Every finished run is kept in journal.jsonl:
 after Ctrl-C, or whatever else ends it, the same command goes on where it was. docs/benchmarks.md says more.
@@ -77,7 +78,9 @@ def parser_of() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-m", dest="models", action="append", required=True, metavar="FILE", help="a GGUF file; may be given again")
     lists = parser.add_mutually_exclusive_group()
-    lists.add_argument("--counts", type=numbers(1), default=[1, 2], metavar="INTS", help="numbers of devices (1,2)")
+    lists.add_argument(
+        "--counts", type=numbers(1), metavar="INTS", help="numbers of devices (1,2; of each of several processes 1)"
+    )
     lists.add_argument(
         "--devices", action="append", metavar="LISTS", help='lists of them: "CPU0;CPU0,CPU1"; or repeated'
     )
@@ -89,6 +92,19 @@ def parser_of() -> argparse.ArgumentParser:
         help="into how many devices the CPU is divided, in all runs; by default as many as are named",
     )
     add("-t", "--threads", type=positive, metavar="INT", help="threads of each CPU device; by default its cores")
+    add(
+        "--processes",
+        type=numbers(1),
+        metavar="INTS",
+        help="numbers of processes, as many as there are hosts for instance; each has the devices named",
+    )
+    add(
+        "--mpirun",
+        type=flags.words,
+        metavar="COMMAND",
+        help='what starts them, given -n: "mpirun --hostfile hosts --map-by node" or "srun --mpi=pmix --ntasks-per-node=1" '
+        '("mpirun --bind-to none")',
+    )
     add("--whole-machine", action="store_true", help="measure the CPU as one device with all cores, too")
     add("--split-mode", "-sm", default="tensor", metavar="MODES", help="tensor, layer, or both with a comma (tensor)")
     add(
@@ -155,12 +171,30 @@ def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
     if not re.fullmatch(r"[A-Za-z_]+", arguments.family):
         raise ConfigurationError(f"--family {arguments.family!r}: expected a name such as CPU or CUDA")
     lists = split_lists(arguments.devices) if arguments.devices else []
-    lists = lists or configurations.lists_of_counts(sorted(set(arguments.counts)), arguments.family)
+    processes = processes_of(arguments, lists)
+    counts = arguments.counts or ([1] if arguments.processes else [1, 2])
+    lists = lists or configurations.lists_of_counts(sorted(set(counts)), arguments.family)
     shares = split_lists(arguments.tensor_split)
-    found = configurations.configurations_of(lists, arguments.split_mode.split(","), shares)
+    found = configurations.configurations_of(lists, arguments.split_mode.split(","), shares, processes)
     if arguments.whole_machine:
         found.append(Configuration((("CPU0",),), machine=True))
     return found
+
+
+def processes_of(arguments: argparse.Namespace, lists: list[str]) -> tuple[int, ...]:
+    """Numbers of them; 0: no launcher."""
+    if not arguments.processes:
+        if arguments.mpirun is not None:
+            raise ConfigurationError("--mpirun starts several processes; say how many with --processes, such as 1,2")
+        return (0,)
+    if arguments.whole_machine:
+        raise ConfigurationError("--whole-machine measures one process; leave it out, or --processes")
+    if named := next((text for text in lists if "@" in text or ":" in text), None):
+        raise ConfigurationError(
+            f"--devices {named!r}: with --processes name those that each has, such as CUDA0,CUDA1; in a layer split "
+            "CUDA0+CUDA1 makes a group of each"
+        )
+    return tuple(sorted(set(arguments.processes)))
 
 
 def cpu_devices_of(arguments: argparse.Namespace, needed: int) -> tuple[int, str]:
@@ -192,7 +226,10 @@ def setup_of(arguments: argparse.Namespace, shoal: Shoal) -> tuple[runs.Setup, d
     found = configurations_of(arguments)
     environment = environment_of(arguments, found)
     models = models_of(arguments.models)
-    there = devices.Devices.read(shoal, environment, arguments.threads)
+    launcher = tuple(arguments.mpirun or ["mpirun", "--bind-to", "none"]) if arguments.processes else ()
+    most = max(arguments.processes or [0])
+    first = shoal.started_by([*launcher, "-n", 1]) if launcher else shoal
+    there = devices.Devices.read(first, environment, arguments.threads, most)
     found += devices.to_measure_alone(found, there)
     kept = arguments.folder / "traces" if arguments.keep_traces else None
     if kept:
@@ -210,6 +247,7 @@ def setup_of(arguments: argparse.Namespace, shoal: Shoal) -> tuple[runs.Setup, d
         runs.version_of(shoal),
         runs.build_of(shoal),
         arguments.quick,
+        launcher,
     )
     return setup, there
 

@@ -8,6 +8,7 @@ A child runs in a session of its own, so that Ctrl-C reaches this process alone;
 signal, the death of this process) ends the child and its children. For the main thread only.
 """
 import contextlib
+import copy
 import ctypes
 import json
 import math
@@ -99,8 +100,11 @@ def _end(child: subprocess.Popen) -> None:
             continue
 
 
-def _why(name: str, code: int, stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+def _why(name: str, code: int, stderr: str, is_launched: bool = False) -> str:
+    """Of several processes each may have told why, and their launcher says more, between lines of dashes."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip(" -*\n")]
+    if is_launched:
+        lines = ([line for line in lines if line.startswith("shoal: error: ")] or lines)[:1]
     if code < 0:
         died = f"{name} was ended by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
@@ -122,15 +126,23 @@ class Shoal:
         self.path = pathlib.Path(given or ROOT / "build/release/bin/shoal").resolve()
         self.environment = dict(environment or {})
         self.timeout = timeout
+        self.launcher: list[str] = []
         if not (self.path.is_file() and os.access(self.path, os.X_OK)):
             remedy = f"check {flag}" if given else f"build it with scripts/quickstart, or name it with {flag}"
             raise ProgramError(f"there is no program {self.path}; {remedy}")
 
+    def started_by(self, launcher: Sequence[object]) -> "Shoal":
+        """The same program as several processes, started by another one: ["mpirun", "-n", "2"]. What is in the environment
+        of a call, and this process' own variables of shoal and OpenMP, go to all of them."""
+        several = copy.copy(self)
+        several.launcher = [str(word) for word in launcher]
+        return several
+
     def run(self, arguments: Sequence[object], environment: Mapping[str, object] | None = None,
             timeout: float | None = None) -> str:
         """What it writes to stdout. Throws ProgramError."""
-        command = [str(self.path), *map(str, arguments)]
         added = {**self.environment, **(environment or {})}
+        command = [*self._start(added), str(self.path), *map(str, arguments)]
         values = {**os.environ, **{name: str(value) for name, value in added.items()}}
         limit = timeout if timeout is not None else self.timeout
         try:
@@ -138,7 +150,7 @@ class Shoal:
                                      stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
                                      start_new_session=True, preexec_fn=_die_with_parent)
         except OSError as error:
-            raise ProgramError(f"{self.path} does not start: {error.strerror}", command) from None
+            raise ProgramError(f"{command[0]} does not start: {error.strerror}", command) from None
         try:
             stdout, stderr = _finish(child, limit)
         except subprocess.TimeoutExpired:
@@ -148,8 +160,17 @@ class Shoal:
             _end(child)
             raise
         if child.returncode != 0:
-            raise ProgramError(_why(self.path.name, child.returncode, stderr), command, child.returncode)
+            why = _why(self.path.name, child.returncode, stderr, bool(self.launcher))
+            raise ProgramError(why, command, child.returncode)
         return stdout
+
+    def _start(self, added: Mapping[str, object]) -> list[str]:
+        """What comes before the program: launchers do not all pass variables on, and each in its own way."""
+        if not self.launcher:
+            return []
+        own = {name: value for name, value in os.environ.items()
+               if name.startswith(("SHOAL_", "OMP_")) and name != "SHOAL_PROGRAM"}
+        return [*self.launcher, "env", *(f"{name}={value}" for name, value in {**own, **added}.items())]
 
     def json(self, arguments: Sequence[object], **options) -> dict:
         """Of a command that writes one JSON object."""

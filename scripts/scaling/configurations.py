@@ -5,7 +5,7 @@ import dataclasses
 import json
 import re
 
-CPU_DEVICE = re.compile(r"CPU(\d+)$")
+CPU_DEVICE = re.compile(r"(?:\d+:)?CPU(\d+)$")
 MODES = ("tensor", "layer")
 
 
@@ -42,7 +42,8 @@ class Test:
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """A way to use devices. groups: those that act as one, `((CPU0, CPU1),)`; so is each stage of a layer split."""
+    """A way to use devices. groups: those that act as one, `((CPU0, CPU1),)`; so is each stage of a layer split. Those of
+    several processes have the names that all of these use: `((CPU0, 1:CPU0),)`."""
 
     groups: tuple[tuple[str, ...], ...]
     mode: str = "tensor"
@@ -50,6 +51,7 @@ class Configuration:
     machine: bool = False  # the whole machine as one CPU device: what the split itself costs
     profile: str = ""  # what is in the file that `shares` names
     reference: bool = False  # one device alone that was not asked for, but that the ideal of others is made of
+    processes: int = 0  # that a launcher starts; 0: the program is started by itself
 
     @property
     def devices(self) -> list[str]:
@@ -65,22 +67,38 @@ class Configuration:
 
     @property
     def names(self) -> str:
-        """As --devices takes it."""
-        if self.mode == "tensor":
-            return ",".join(self.devices)
-        return ",".join("+".join(group) for group in self.groups)
+        """As --devices takes it: of several processes those of each."""
+        own = [[device for device in group if ":" not in device] for group in self.groups]
+        return ",".join(("," if self.mode == "tensor" else "+").join(group) for group in own if group)
 
     @property
     def series(self) -> str:
         """What a curve over the numbers of devices has in common."""
         words = [self.mode if self.mode != "tensor" else "", self.shares]
+        if self.processes and len(re.split("[,+]", self.names)) > 1:
+            words.append(f"{self.names} each")
         return " ".join(word for word in words if word)
 
     @property
     def name(self) -> str:
         if self.machine:
             return "all cores as one device"
-        return f"{self.names} {self.series}".strip()
+        if not self.processes or self.count == 1:  # one alone is found by its name
+            return f"{self.names} {self.series}".strip()
+        words = [self.names, f"in {self.processes} process{'es' if self.processes > 1 else ''}"]
+        words += [self.mode] if self.mode != "tensor" else []
+        return " ".join(words + ([self.shares] if self.shares else []))
+
+    def in_processes(self, count: int) -> "Configuration":
+        """The same devices in each of so many."""
+
+        def named(group: tuple[str, ...], process: int) -> tuple[str, ...]:
+            return tuple(f"{process}:{name}" if process else name for name in group)
+
+        groups = tuple(named(group, process) for process in range(max(count, 1)) for group in self.groups)
+        if self.mode == "tensor":
+            groups = (tuple(device for group in groups for device in group),)
+        return dataclasses.replace(self, groups=groups, processes=count)
 
     def flags(self) -> list[str]:
         flags = ["--devices", self.names]
@@ -166,8 +184,11 @@ def profile_of(path: str) -> tuple[str, str, str]:
     return ",".join(devices), str(mode), content
 
 
-def configurations_of(lists: list[str], modes: list[str], shares: list[str]) -> list[Configuration]:
-    """Of each list of devices, each mode and all shares that are for these devices; even, where none are."""
+def configurations_of(
+    lists: list[str], modes: list[str], shares: list[str], processes: tuple[int, ...] = (0,)
+) -> list[Configuration]:
+    """Of each list of devices, each mode, each number of processes and all shares that are for these devices; even, where
+    none are."""
     known = [Shares.of(text) for text in shares]
     found = []
     for text in lists:
@@ -176,12 +197,13 @@ def configurations_of(lists: list[str], modes: list[str], shares: list[str]) -> 
                 raise ConfigurationError(f"--split-mode {mode}: known are {', '.join(MODES)}")
             if mode == "tensor" and "+" in text and "layer" in modes:
                 continue
-            even = Configuration(groups_of(text, mode), mode)
-            if even.count == 1:
-                found.append(Configuration(even.groups))
-                continue
-            fitting = [one for one in known if one.fit(even)] or [Shares("")]
-            found += [dataclasses.replace(even, shares=one.text, profile=one.content) for one in fitting]
+            for count in processes:
+                even = Configuration(groups_of(text, mode), mode).in_processes(count)
+                if even.count == 1:
+                    found.append(dataclasses.replace(even, mode="tensor"))
+                    continue
+                fitting = [one for one in known if one.fit(even)] or [Shares("")]
+                found += [dataclasses.replace(even, shares=one.text, profile=one.content) for one in fitting]
     for one in known:
         if one.text and all(one.text != configuration.shares for configuration in found):
             raise ConfigurationError(f"--tensor-split {one.text}: {one.why_unused()}")

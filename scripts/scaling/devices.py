@@ -45,7 +45,8 @@ class Devices:
     cores: int = 0  # of the machine, that CPU devices share
 
     @staticmethod
-    def read(shoal: Shoal, environment: dict[str, str], threads: int | None) -> "Devices":
+    def read(shoal: Shoal, environment: dict[str, str], threads: int | None, processes: int = 0) -> "Devices":
+        """Those of each of several processes are taken to be alike; whether these share cores is not known."""
         told = shoal.json(["devices", "--output", "json"], environment=environment)
         try:
             found = {one["name"]: Device.of(one, threads) for one in told["devices"]}
@@ -53,7 +54,10 @@ class Devices:
             cores = str(features[0].get("cores", "")) if features else ""
         except (KeyError, TypeError, AttributeError, ValueError):
             raise ProgramError("shoal devices wrote JSON that lacks something; use a newer build") from None
-        return Devices(found, int(cores) if cores.isdigit() else 0)
+        for process in range(1, processes):
+            others = {f"{process}:{name}": device for name, device in found.items() if ":" not in name}
+            found |= {name: dataclasses.replace(device, name=name) for name, device in others.items()}
+        return Devices(found, int(cores) if cores.isdigit() and processes < 2 else 0)
 
     def alike(self, one: str, other: str) -> bool:
         known = one in self.found and other in self.found
@@ -89,7 +93,8 @@ def to_measure_alone(configurations: list[Configuration], devices: Devices) -> l
     for name in together:
         if devices.stand_in(name, alone + found) is None:
             found.append(name)
-    return [Configuration(((name,),), reference=True) for name in found]
+    processes = 1 if any(one.processes for one in configurations) else 0
+    return [Configuration(((name,),), reference=True, processes=processes) for name in found]
 
 
 def listed(names: list[str]) -> str:

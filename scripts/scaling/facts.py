@@ -38,14 +38,15 @@ def devices_line(setup: runs.Setup, study: Study, environment: dict[str, str]) -
     threads = {name: found.threads(name) for name in base.devices}
     if not all(threads.values()):
         return []
-    count, in_all = environment["SHOAL_CPU_DEVICES"], topology.counted(found.devices.cores, "core")
+    count, cores = environment["SHOAL_CPU_DEVICES"], found.devices.cores
+    whose = f"The CPU's {topology.counted(cores, 'core')}" if cores else "The cores of each process"
     count_text = topology.counted(sum(threads.values()), "thread")
     what = f"{base.name} computes with {count_text} ({why_so_many(setup, environment)})"
     slowed = [found.devices.found[name].slowdown for name in base.devices if name in found.devices.found]
     if any(one > 1 for one in slowed):
         what += f", slowed {' and '.join(f'{one:g}' for one in slowed)} times,"
     return [
-        f"The CPU's {in_all} {'is' if found.devices.cores == 1 else 'are'} divided among "
+        f"{whose} {'is' if cores == 1 else 'are'} divided among "
         f"{topology.counted(int(count), 'device')} in all runs (`SHOAL_CPU_DEVICES={count}`), so that {what} whether "
         "or not the others work."
     ]
@@ -101,6 +102,7 @@ def notes_of(setup: runs.Setup, study: Study, versions: dict[str, str]) -> list[
     environment = runs.settings_of_shoal(setup.environment)
     variables = ", ".join(f"`{name}={shlex.quote(value)}`" for name, value in environment.items())
     return [
+        *([f"Processes are started by `{shlex.join(setup.launcher)} -n N`."] if setup.launcher else []),
         f"{setup.version}{commit}{when}; Python {versions['python']}, matplotlib {versions['matplotlib']}.",
         f"Environment: {variables or 'no variable that changes something'}.",
         f"{setup.rounds} rounds; a round runs every configuration once, each in a process of its own, and each round "

@@ -37,6 +37,7 @@ class Setup:
     version: str
     build: str
     quick: bool = False  # the probe
+    launcher: tuple[str, ...] = ()  # of several processes
 
 
 @dataclasses.dataclass
@@ -101,11 +102,17 @@ def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
+def started(shoal: Shoal, setup: Setup, processes: int) -> Shoal:
+    """The program as it is started for so many; mpirun and srun both know -n."""
+    return shoal.started_by([*setup.launcher, "-n", processes]) if processes else shoal
+
+
 def needs_of(setup: Setup, model: Model, configuration: Configuration, *more: object) -> tuple:
     environment = settings_of_shoal(environment_of(setup, configuration))
     common = (setup.build, model.path, model.bytes, configuration.flags(), setup.threads, setup.extra, environment)
     profile = (configuration.profile,) if configuration.profile else ()
-    return (*common, *profile, *more)
+    launched = (setup.launcher, configuration.processes) if configuration.processes else ()
+    return (*common, *profile, *launched, *more)
 
 
 def thread_flags(setup: Setup, configuration: Configuration) -> list[str]:
@@ -129,7 +136,7 @@ def bench_flags(setup: Setup, model: Model, configuration: Configuration, tests:
 def measure(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration) -> dict:
     """Tokens/s of each test: the median of the repetitions in the process."""
     flags = bench_flags(setup, model, configuration, setup.tests, setup.inside)
-    rows = shoal.rows(flags, environment=environment_of(setup, configuration))
+    rows = started(shoal, setup, configuration.processes).rows(flags, environment=environment_of(setup, configuration))
     try:
         rates = {
             Test(row["n_prompt"], row["n_gen"], row["n_depth"]).name: statistics.median(row["samples_ts"])
@@ -155,7 +162,7 @@ def record_trace(shoal: Shoal, setup: Setup, model: Model, configuration: Config
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(setup.kept_traces or folder) / name
         flags = [*bench_flags(setup, model, configuration, [short], 1), "--trace", str(path)]
-        shoal.run(flags, environment_of(setup, configuration))
+        started(shoal, setup, configuration.processes).run(flags, environment_of(setup, configuration))
         try:
             times = trace.read(path, [list(group) for group in configuration.groups])
         except trace.TraceError as error:
@@ -173,7 +180,8 @@ def plan(shoal: Shoal, setup: Setup, model: Model, configuration: Configuration,
     flags += ["-c", str(test.context), "--output", "json", *setup.extra]
     if predicted:
         flags += ["-p", str(test.prompt), "-n", str(test.generate), "-d", str(test.depth)]
-    found = shoal.json(flags, environment=environment_of(setup, configuration))
+    several = started(shoal, setup, configuration.processes)
+    found = several.json(flags, environment=environment_of(setup, configuration))
     kept = ("device", "weights", "mapped", "kv", "compute", "communication", "total", "free")
     memory = [{key: device.get(key, 0) for key in kept} for device in found.get("memory", [])]
     if not memory:
@@ -210,10 +218,10 @@ def predicted_collectives(phase: dict, configuration: Configuration, test: Test,
     return min(1.0, max(0.0, inside / whole))
 
 
-def probe(shoal: Shoal, setup: Setup, devices: list[str]) -> dict:
+def probe(shoal: Shoal, setup: Setup, devices: list[str], processes: int) -> dict:
     threads = [] if setup.threads is None else ["-t", str(setup.threads)]
     quick = ["--quick"] if setup.quick else []
-    found = shoal.json(
+    found = started(shoal, setup, processes).json(
         ["probe", "--devices", ",".join(devices), *threads, *quick, "--output", "json"], environment=setup.environment
     ).get("machine")
     if not isinstance(found, dict) or not isinstance(found.get("devices"), list):
@@ -291,14 +299,29 @@ def jobs_of(setup: Setup, able: Abilities) -> list[Job]:
     """In the order in which they are done: what is measured comes before what explains it, model by model."""
     found = []
     if able.probe:
-        devices = sorted({device for one in setup.configurations for device in one.devices})
+        devices = sorted({device for one in setup.configurations for device in one.devices if ":" not in device})
         needs = (setup.build, devices, setup.threads, settings_of_shoal(setup.environment))
         needs = (*needs, "quick") if setup.quick else needs
         stage = f"measuring the devices (shoal probe), about {20 if setup.quick else 40} s on an idle machine"
-        found.append(Job("probe", {}, needs, "shoal probe", stage, lambda shoal: probe(shoal, setup, devices)))
+        # The most processes last: what they measured has the devices of all.
+        for count in sorted({one.processes for one in setup.configurations}):
+            found.append(
+                Job(
+                    "probe",
+                    {},
+                    (*needs, setup.launcher, count) if count else needs,
+                    f"shoal probe{f' in {counted_processes(count)}' if count else ''}",
+                    stage,
+                    lambda shoal, processes=count: probe(shoal, setup, devices, processes),
+                )
+            )
     for model in setup.models:
         found += bench_jobs(setup, model) + other_jobs(setup, model, able)
     return found
+
+
+def counted_processes(count: int) -> str:
+    return f"{count} process{'' if count == 1 else 'es'}"
 
 
 def version_of(shoal: Shoal) -> str:

@@ -363,6 +363,21 @@ class ConfigurationTest(unittest.TestCase):
         )
         self.assertEqual(configurations.cpu_devices([grouped]), 3)
 
+    def test_processes(self):
+        tensor, layers = configurations.configurations_of(["CPU0,CPU1"], ["tensor", "layer"], [], (2,))
+        self.assertEqual(tensor.groups, (("CPU0", "CPU1", "1:CPU0", "1:CPU1"),))
+        self.assertEqual(layers.groups, (("CPU0",), ("CPU1",), ("1:CPU0",), ("1:CPU1",)))
+        self.assertEqual((tensor.name, tensor.count), ("CPU0,CPU1 in 2 processes", 4))
+        self.assertEqual(tensor.flags(), ["--devices", "CPU0,CPU1"])
+        self.assertEqual(layers.flags(), ["--devices", "CPU0,CPU1", "--split-mode", "layer"])
+        hosts = configurations.configurations_of(["CPU0+CPU1"], ["layer"], ["3,1"], (1, 2))
+        self.assertEqual([one.name for one in hosts], ["CPU0+CPU1 in 1 process layer", "CPU0+CPU1 in 2 processes layer 3,1"])
+        self.assertEqual(hosts[1].groups, (("CPU0", "CPU1"), ("1:CPU0", "1:CPU1")))
+        self.assertEqual(configurations.cpu_devices(hosts), 2)
+        one, two = configurations.configurations_of(["CPU0"], ["layer"], [], (1, 2))
+        self.assertEqual((one.name, one.flags(), two.name), ("CPU0", ["--devices", "CPU0"], "CPU0 in 2 processes layer"))
+        self.assertNotEqual(two.series, layers.series, "other curves")
+
     def test_auto_and_profiles(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "a.json"

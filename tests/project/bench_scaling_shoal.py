@@ -3,6 +3,9 @@
 nothing. FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
 FAKE_HANG: such calls never end. FAKE_LESS=1: a build without --trace, probe and predictions.
 
+Called by itself as another program, `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS`, it is
+an mpirun: the other program gets the variables and FAKE_PROCESSES=2, and has the devices of so many processes.
+
 n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed. A
 device alone is as fast as SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN say."""
 
@@ -26,14 +29,18 @@ def of_each(variable, index):
     return found[index if len(found) > 1 else 0]
 
 
+def number(name):
+    return int(name.partition("CPU")[2])
+
+
 def threads_of(name):
-    return int(flag("-t", "0")) or int(of_each("SHOAL_CPU_THREADS", int(name[3:])))
+    return int(flag("-t", "0")) or int(of_each("SHOAL_CPU_THREADS", number(name)))
 
 
 def speed(names):
     if len(names) > 1:
         return FACTORS[len(names)]
-    return threads_of(names[0]) / of_each("SHOAL_CPU_SLOWDOWN", int(names[0][3:]))
+    return threads_of(names[0]) / of_each("SHOAL_CPU_SLOWDOWN", number(names[0]))
 
 
 def counts(name):
@@ -41,7 +48,9 @@ def counts(name):
 
 
 def devices():
-    return flag("--devices").replace("+", ",").split(",")
+    own = flag("--devices").replace("+", ",").split(",")
+    others = range(1, int(os.environ.get("FAKE_PROCESSES", "1")))
+    return own + [f"{process}:{name}" for process in others for name in own]
 
 
 def earlier_calls():
@@ -49,6 +58,7 @@ def earlier_calls():
     path = pathlib.Path(os.environ["FAKE_CALLS"])
     lines = path.read_text().splitlines() if path.exists() else []
     mine = ["bench", flag("-m"), flag("--devices"), os.environ.get("SHOAL_CPU_DEVICES", "")]
+    mine += [os.environ["FAKE_PROCESSES"]] if "FAKE_PROCESSES" in os.environ else []
     return sum(json.loads(line) == mine for line in lines), mine
 
 
@@ -168,8 +178,16 @@ def list_devices():
     print(json.dumps({"devices": found, "families": [{"name": "CPU", "features": {"cores": "3"}}]}))
 
 
+def launch(count, words):
+    os.environ["FAKE_PROCESSES"] = count
+    kept = ("FAKE_", "PATH", "HOME")  # what a launcher passes on by itself
+    os.execvpe(words[0], words, {name: value for name, value in os.environ.items() if name.startswith(kept)})
+
+
 def main():
     command = sys.argv[1]
+    if command == "-n":
+        launch(sys.argv[2], sys.argv[3:])
     if command == "--version":
         print("shoal 9.9")
     elif command == "--help":
@@ -183,6 +201,8 @@ def main():
             time.sleep(1000)
         if what == os.environ.get("FAKE_FAIL"):
             print("shoal: error: CPU1 has not enough memory; use fewer layers", file=sys.stderr)
+            if "FAKE_PROCESSES" in os.environ:
+                print("-" * 70, "mpirun detected that one or more processes exited", "-" * 70, sep="\n", file=sys.stderr)
             return 1
         {"bench": bench, "plan": plan, "probe": probe, "devices": list_devices}[command]()
     return 0

@@ -163,6 +163,30 @@ class ScriptTest(unittest.TestCase):
             self.assertAlmostEqual(float(rows["tg128", name]["collective_share"]), measured, places=4)
             self.assertAlmostEqual(float(rows["tg128", name]["predicted_collective_share"]), predicted, places=4)
 
+    def test_processes(self):
+        launched = ("--processes", "2,1,2", "--mpirun", f"{sys.executable} {FAKE}", "-r", "2")
+        done = self.run_script(*launched, "--output", "json", SHOAL_CPU_THREADS="2")
+        self.assertEqual(self.benches()[:3], [["CPU0", "1", "1"], ["CPU0", "1", "2"], ["CPU0", "1", "2"]])
+        rows = self.rows()
+        names = ["CPU0", "CPU0 in 2 processes"]
+        self.assertEqual([name for test, name in rows if test == "pp512"], names)
+        two = rows["tg128", names[1]]
+        self.assertEqual((two["devices"], two["n_devices"]), ("CPU0", "2"))
+        for name, value in (("speedup_median", 0.9), ("ideal_speedup", 2), ("efficiency_median", 0.45)):
+            self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)  # one alone has two threads
+        times = {row["configuration"]: row["times"] for row in json.loads(done.stdout)["results"]}
+        self.assertEqual([time["device"] for time in times[names[1]]], ["CPU0", "1:CPU0"])
+        self.assertEqual(len(self.probes()), 2)
+        text = (self.output / "README.md").read_text()
+        self.assertIn(f"Processes are started by `{sys.executable} {FAKE} -n N`.", text)
+        self.assertIn("The cores of each process are divided among 1 device", text)
+
+    def test_a_process_that_fails(self):
+        launched = ("--processes", "1", "--counts", "1,2", "--mpirun", f"{sys.executable} {FAKE}", "-r", "1")
+        self.run_script(*launched, FAKE_FAIL="bench CPU0,CPU1")
+        failure = self.rows()["tg128", "CPU0,CPU1 in 1 process"]["failure"]
+        self.assertEqual(failure, "CPU1 has not enough memory; use fewer layers")
+
     def test_rounds_alternate(self):
         self.run_script("--counts", "1,2", "-r", "3", "--whole-machine")
         lists, whole = ["CPU0", "2"], ["CPU0", "1"]
@@ -359,6 +383,10 @@ class ScriptTest(unittest.TestCase):
             (["--output", self.folder / "x"], "is neither text nor json; the folder is named with --folder"),
             (["--output-format", "json"], "unrecognized arguments"),
             (["--nonsense"], "unrecognized arguments: --nonsense"),
+            (["--mpirun", "mpirun"], "--mpirun starts several processes; say how many with --processes"),
+            (["--processes", "0"], "--processes: 0: 0 is less than 1"),
+            (["--processes", "1,2", "--whole-machine"], "--whole-machine measures one process"),
+            (["--processes", "1,2", "--devices", "@0,@1"], "'@0,@1': with --processes name those that each has"),
         ]
         outside = [
             (["-m", self.folder / "none"], "No such file", {}),

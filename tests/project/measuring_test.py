@@ -98,6 +98,24 @@ class ProgramTest(InFolder):
         self.assertIn("wrote no JSON object but: nothing", str(self.fails(lambda: shoal.plan("nothing", "CPU0"))))
         self.assertIn("check --shoal", str(self.fails(lambda: Shoal(self.folder / "none"))))
 
+    def test_a_launcher_gets_everything(self):
+        path = self.program("""
+            if sys.argv[1] == "-n":
+                own = {name: os.environ[name] for name in ("PATH",)}
+                os.execvpe(sys.argv[3], sys.argv[3:], own)
+            if sys.argv[1] == "fails":
+                sys.exit("shoal: error: process 1 (b): no\\nshoal: error: process 1 (b): no\\n-----\\nmpirun: it failed\\n-----")
+            if sys.argv[1] == "lacks": sys.exit("-----\\nThere are not enough slots\\nSee the manual\\n-----")
+            print(json.dumps({"arguments": sys.argv[1:], **{name: os.environ.get(name) for name in ("A", "B", "SHOAL_C", "D")}}))
+        """)
+        shoal = Shoal(path, {"A": 1}).started_by([path, "-n", 2])
+        with unittest.mock.patch.dict(os.environ, {"SHOAL_C": "3", "D": "4"}):
+            found = shoal.json(["x"], environment={"B": "2"})
+        self.assertEqual(found, {"arguments": ["x"], "A": "1", "B": "2", "SHOAL_C": "3", "D": None})
+        self.assertEqual(str(self.fails(lambda: shoal.run(["fails"]))), "process 1 (b): no")
+        self.assertEqual(str(self.fails(lambda: shoal.run(["lacks"]))), "There are not enough slots")
+        self.assertEqual(Shoal(path).launcher, [])
+
     def test_a_time_out_ends_the_program(self):
         path = self.program("""
             open(sys.argv[2], "w").write(str(os.getpid()))
