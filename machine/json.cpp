@@ -110,13 +110,14 @@ double not_negative_or(const JsonValue& value, std::string_view key, double othe
 }
 
 DeviceModel read_device(const JsonValue& value) {
-  value.object({"name", "count", "identity", "type", "domain", "memory", "cores", "bandwidth", "efficiency",
+  value.object({"name", "count", "identity", "type", "domain", "host", "memory", "cores", "bandwidth", "efficiency",
                 "cache_bytes", "activation_bandwidth", "attention_rate", "attention_bandwidth", "op_seconds",
                 "step_seconds", "run_seconds", "products", "rates"});
   DeviceModel device;
   device.name = value.at("name").device_name();
   if (const auto identity = value.find("identity")) device.identity = identity->text();
   if (const auto type = value.find("type")) device.type = device_type(*type);
+  if (const auto host = value.find("host")) device.host = static_cast<int>(host->whole(0, kMostDevices));
   device.memory = static_cast<size_t>(value.at("memory").whole(1, int64_t{1} << 60));
   device.cores = positive_or(value, "cores", 1);
   device.bandwidth = value.at("bandwidth").positive();
@@ -251,7 +252,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const nlohmann::ordered_json text = parse_named_json(json, origin);
   const JsonValue value(text, origin);
   value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
-                "copy_latency", "copy_bandwidth"});
+                "copy_latency", "copy_bandwidth", "network"});
   if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
@@ -269,6 +270,14 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   }
   machine.copy_latency = not_negative_or(value, "copy_latency", machine.copy_latency);
   machine.copy_bandwidth = positive_or(value, "copy_bandwidth", machine.copy_bandwidth);
+  if (const auto network = value.find("network")) {
+    network->object({"latency", "bandwidth"});
+    machine.network = Network{network->at("latency").not_negative(), network->at("bandwidth").positive()};
+  }
+  const bool are_apart = std::any_of(machine.devices.begin(), machine.devices.end(), [&](const DeviceModel& device) {
+    return device.host != machine.devices.front().host;
+  });
+  if (are_apart && !machine.network) value.refuse("a \"network\", as devices are on several hosts", "none");
   return machine;
 }
 

@@ -1,5 +1,7 @@
 #include "machine/machine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -42,11 +44,10 @@ bool has_members(std::span<const std::string> names, std::span<const int> member
 
 }  // namespace
 
-double rough_collective_seconds(Collective kind, int ranks, double bytes) {
-  constexpr double kLatency = 10e-6, kLinkBandwidth = 10e9;
-  const double in_phases = info(kind).phases * kLatency + traffic_of(kind, ranks) * bytes / kLinkBandwidth;
+double rough_collective_seconds(Collective kind, int ranks, double bytes, const Network& links) {
+  const double in_phases = info(kind).phases * links.latency + traffic_of(kind, ranks) * bytes / links.bandwidth;
   // Small messages go at once: each rank reads those of all others.
-  return std::min(in_phases, kLatency + (ranks - 1) * bytes / kLinkBandwidth);
+  return std::min(in_phases, links.latency + (ranks - 1) * bytes / links.bandwidth);
 }
 
 ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype) {
@@ -91,8 +92,28 @@ int MachineModel::index(std::string_view device) const {
   fail<InvalidArgument>("machine {} has no device '{}'; it has {}", name, device, known.empty() ? "none" : known);
 }
 
+std::vector<std::vector<int>> MachineModel::by_host(std::span<const int> members) const {
+  if (!network) return {{members.begin(), members.end()}};
+  const auto host_of = [&](int member) { return devices[static_cast<size_t>(member)].host; };
+  std::vector<std::vector<int>> hosts;
+  for (const int member : members) {
+    const auto known = std::find_if(hosts.begin(), hosts.end(),
+                                    [&](const auto& host) { return host_of(host.front()) == host_of(member); });
+    if (known != hosts.end()) {
+      known->push_back(member);
+    } else {
+      hosts.push_back({member});
+    }
+  }
+  return hosts;
+}
+
 double MachineModel::run_seconds(std::span<const int> members) const {
   double seconds = 0;
+  if (const auto hosts = by_host(members); hosts.size() > 1) {
+    for (const auto& host : hosts) seconds = std::max(seconds, run_seconds(host));
+    return seconds + network->latency;
+  }
   for (const int member : members) seconds = std::max(seconds, devices[static_cast<size_t>(member)].run_seconds);
   if (members.size() < 2) return seconds;
   MeasuredSets sets(DeviceSet(*this, members));
@@ -107,6 +128,11 @@ double MachineModel::run_seconds(std::span<const int> members) const {
 double MachineModel::collective_seconds(Collective kind, std::span<const int> members, double bytes) const {
   const int ranks = static_cast<int>(members.size());
   if (ranks <= 1) return 0;
+  if (const auto hosts = by_host(members); hosts.size() > 1) {
+    double inside = 0;
+    for (const auto& host : hosts) inside = std::max(inside, collective_seconds(kind, host, bytes));
+    return inside + rough_collective_seconds(kind, static_cast<int>(hosts.size()), bytes, *network);
+  }
   MeasuredSets same(DeviceSet(*this, members)), other = same;
   for (const CollectiveTable& table : collectives) {
     if (table.points.empty()) continue;
@@ -125,6 +151,32 @@ double MachineModel::collective_seconds(Collective kind, std::span<const int> me
   }
   if (!algorithms.empty()) return best;
   return other.seconds().value_or(rough_collective_seconds(kind, ranks, bytes));
+}
+
+MachineModel several_hosts(const MachineModel& one, int hosts, const Network& network) {
+  MachineModel all = one;
+  all.network = network;
+  for (int host = 1; host < hosts; ++host) {
+    const auto renamed = [host](const std::string& name) { return fmt::format("{}:{}", host, name); };
+    const auto with_members = [&](auto entry) {
+      for (std::string& member : entry.members) member = renamed(member);
+      return entry;
+    };
+    const int domains = static_cast<int>(all.domains.size());
+    for (Domain domain : one.domains) {
+      domain.name = renamed(domain.name);
+      all.domains.push_back(std::move(domain));
+    }
+    for (DeviceModel device : one.devices) {
+      device.name = renamed(device.name);
+      device.domain += domains;
+      device.host = host;
+      all.devices.push_back(std::move(device));
+    }
+    for (const RunCost& run : one.runs) all.runs.push_back(with_members(run));
+    for (const CollectiveTable& table : one.collectives) all.collectives.push_back(with_members(table));
+  }
+  return all;
 }
 
 }  // namespace shoal::machine

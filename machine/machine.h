@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,7 @@ struct DeviceModel {
   std::string identity;  ///< what must be the same for measured figures to hold: description, threads, options
   DeviceType type = DeviceType::kCpu;
   int domain = 0;                   ///< index into MachineModel::domains
+  int host = 0;                     ///< hosts are joined by MachineModel::network
   size_t memory = 0;                ///< bytes in all
   double cores = 1;                 ///< of the domain, that it keeps busy
   double bandwidth = 0;             ///< bytes/s of plain reads of memory
@@ -104,6 +106,13 @@ struct CollectiveAlgorithm {
   bool operator==(const CollectiveAlgorithm&) const = default;
 };
 
+/// What passes between hosts.
+struct Network {
+  double latency = 0;    ///< seconds of a short message from one host to another
+  double bandwidth = 1;  ///< bytes/s that a host sends while it receives as many
+  bool operator==(const Network&) const = default;
+};
+
 struct MachineModel {
   std::string name;
   std::string disturbance;  ///< what went on while it was measured and may have spoilt the figures; mostly empty
@@ -112,26 +121,35 @@ struct MachineModel {
   std::vector<RunCost> runs;                    ///< measured
   std::vector<CollectiveTable> collectives;     ///< measured
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
-  double copy_latency = 20e-6;  ///< seconds of passing a value from one device to another, as schedulers do
-  double copy_bandwidth = 5e9;  ///< bytes/s
+  double copy_latency = 20e-6;     ///< seconds of passing a value from one device to another, as schedulers do
+  double copy_bandwidth = 5e9;     ///< bytes/s
+  std::optional<Network> network;  ///< of devices on several hosts, where they have not been measured together
 
+  /// Devices (indices) by host, in the order of their first ones; all together where there is no network.
+  std::vector<std::vector<int>> by_host(std::span<const int> members) const;
   /// Index of a device, by name. Throws InvalidArgument that lists the devices.
   int index(std::string_view device) const;
   /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
   /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
   /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
   /// the tables of sets like theirs (machine/sets.h). Otherwise of the fastest algorithm; where there is none,
-  /// from tables of another kind in proportion to the traffic; and without those rough_collective_seconds().
+  /// from tables of another kind in proportion to the traffic; and without those rough_collective_seconds(). Over a
+  /// network: within the hosts, where that takes longest, and between them.
   double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
   /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
-  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has.
+  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has. Over a network the
+  /// other hosts are told first what to do.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
 
 /// Where nothing was measured or said: 10 us a phase and 10 GB/s between ranks. An all_reduce has two phases, or one in
 /// which each rank reads all messages, whichever is faster.
-double rough_collective_seconds(Collective kind, int ranks, double bytes);
+double rough_collective_seconds(Collective kind, int ranks, double bytes, const Network& links = {10e-6, 10e9});
+
+/// A machine so many times, joined by a network. The devices of its host 1 are called "1:H200.0", as those of
+/// process 1.
+MachineModel several_hosts(const MachineModel& one, int hosts, const Network& network);
 
 /// Reads weights as fast as memory gives, multiplies as fast as the device can, whichever takes longer: for each
 /// element max(bytes / bytes_per_second, 2 * columns / rate) seconds, exact at whole numbers of columns.
@@ -164,6 +182,7 @@ void add_products(DeviceModel& device, double rate, double bytes_per_second);
 ///   step_seconds          0
 ///   run_seconds           20e-6
 ///   copy_latency, copy_bandwidth   20e-6, 5e9
+///   host, network         0, and none, which devices of several hosts need: {"latency": 20e-6, "bandwidth": 12.5e9}
 /// A dtype in another case ("Q4_k") is understood.
 MachineModel parse_machine(std::string_view json, std::string_view origin);
 /// Everything spelt out; parse_machine() of it gives the same machine.

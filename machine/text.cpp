@@ -56,21 +56,23 @@ Json products(const DeviceModel& device) {
 }
 
 Json device_json(const DeviceModel& device, const std::vector<Domain>& domains) {
-  return {{"name", device.name},
-          {"identity", device.identity},
-          {"type", name_of(device.type)},
-          {"domain", domains.at(static_cast<size_t>(device.domain)).name},
-          {"memory", device.memory},
-          {"cores", device.cores},
-          {"bandwidth", device.bandwidth},
-          {"cache_bytes", device.cache_bytes},
-          {"activation_bandwidth", device.activation_bandwidth},
-          {"attention_rate", device.attention_rate},
-          {"attention_bandwidth", device.attention_bandwidth},
-          {"op_seconds", device.op_seconds},
-          {"step_seconds", device.step_seconds},
-          {"run_seconds", device.run_seconds},
-          {"products", products(device)}};
+  Json json{{"name", device.name},
+            {"identity", device.identity},
+            {"type", name_of(device.type)},
+            {"domain", domains.at(static_cast<size_t>(device.domain)).name},
+            {"memory", device.memory},
+            {"cores", device.cores},
+            {"bandwidth", device.bandwidth},
+            {"cache_bytes", device.cache_bytes},
+            {"activation_bandwidth", device.activation_bandwidth},
+            {"attention_rate", device.attention_rate},
+            {"attention_bandwidth", device.attention_bandwidth},
+            {"op_seconds", device.op_seconds},
+            {"step_seconds", device.step_seconds},
+            {"run_seconds", device.run_seconds},
+            {"products", products(device)}};
+  if (device.host != 0) json["host"] = device.host;
+  return json;
 }
 
 Json table_json(const CollectiveTable& table) {
@@ -99,6 +101,9 @@ std::string to_json(const MachineModel& machine) {
   }
   json["copy_latency"] = machine.copy_latency;
   json["copy_bandwidth"] = machine.copy_bandwidth;
+  if (machine.network) {
+    json["network"] = {{"latency", machine.network->latency}, {"bandwidth", machine.network->bandwidth}};
+  }
   std::string out;
   write(out, json, 0);
   return out + '\n';

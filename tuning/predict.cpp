@@ -161,7 +161,9 @@ class Predictor {
       }
       const int segment = planned.local.splits[s].segment;
       Stage stage{split.backend, 0, estimators[backend]->segments(segment, segment + 1)};
-      for (const sched::Copy& copy : split.copies) stage.copies += copy_seconds(machine_, copy);
+      for (size_t copy = 0; copy < split.copies.size(); ++copy) {
+        stage.copies += copy_seconds(machine_, placement_, split, copy);
+      }
       out.push_back(std::move(stage));
     }
     return out;

@@ -18,25 +18,56 @@ double host_seconds(const machine::MachineModel& machine, const models::Placemen
   return machine.run_seconds(all);
 }
 
-double copy_seconds(const machine::MachineModel& machine, const sched::Copy& copy) {
+namespace {
+
+/// Of the first of them: groups that lie on several hosts have what they make on each.
+int host_of(const machine::MachineModel& machine, std::span<Device* const> members) {
+  return machine.devices[static_cast<size_t>(machine.index(members.front()->name()))].host;
+}
+
+/// Is what one backend has on a host on which the other one is not?
+bool are_apart(const machine::MachineModel& machine, const models::Placement& placement, int from, int to) {
+  return machine.network && from >= 0 &&
+         host_of(machine, placement.members_of(from)) != host_of(machine, placement.members_of(to));
+}
+
+}  // namespace
+
+double copy_seconds(const machine::MachineModel& machine, const models::Placement& placement, const sched::Split& split,
+                    size_t number) {
+  const sched::Copy& copy = split.copies[number];
   if (copy.from_split < 0 && copy.from_backend < 0 && !copy.streamed) return 0;
   const double part = copy.ids == nullptr ? 1 : machine::used_experts(*copy.tensor, *copy.ids);
-  return machine.copy_latency + part * static_cast<double>(copy.bytes) / machine.copy_bandwidth;
+  const double bytes = part * static_cast<double>(copy.bytes);
+  const double seconds = machine.copy_latency + bytes / machine.copy_bandwidth;
+  const auto is_far = [&](const sched::Copy& one) {
+    return are_apart(machine, placement, one.from_backend, split.backend);
+  };
+  if (!is_far(copy)) return seconds;
+  const bool follows =
+      std::any_of(split.copies.begin(), split.copies.begin() + static_cast<std::ptrdiff_t>(number), is_far);
+  return seconds + (follows ? 0 : machine.network->latency) + bytes / machine.network->bandwidth;
 }
 
 double output_seconds(const machine::MachineModel& machine, const models::Placement& placement,
                       const models::PlannedGraph& planned) {
   if (planned.schedule.splits.empty()) return 0;
-  const auto members = placement.members_of(planned.schedule.splits.back().backend);
+  const int last = planned.schedule.splits.back().backend;
+  const auto members = placement.members_of(last);
   const auto is_host = [&](const Device* member) {
     return machine.devices[static_cast<size_t>(machine.index(member->name()))].type == DeviceType::kCpu;
   };
-  const bool is_elsewhere = std::all_of(members.begin(), members.end(), [](const Device* d) { return is_remote(*d); });
-  if (!is_elsewhere && std::all_of(members.begin(), members.end(), is_host)) return 0;
+  const bool is_far = are_apart(machine, placement, last, 0);
+  const bool needs_copy = !std::all_of(members.begin(), members.end(), is_host);
+  const bool is_elsewhere =
+      !is_far && std::all_of(members.begin(), members.end(), [](const Device* member) { return is_remote(*member); });
+  if (!needs_copy && !is_far && !is_elsewhere) return 0;
   const models::DecoderGraph& graph = planned.graph;
   const size_t bytes = graph.candidate_ids == nullptr ? graph.logits->bytes()
                                                       : graph.candidate_ids->bytes() + graph.candidate_logits->bytes();
-  return (is_elsewhere ? machine.copy_latency : 0) + static_cast<double>(bytes) / machine.copy_bandwidth;
+  const auto size = static_cast<double>(bytes);
+  return (is_elsewhere ? machine.copy_latency : 0) + (needs_copy || is_elsewhere ? size / machine.copy_bandwidth : 0) +
+         (is_far ? machine.network->latency + size / machine.network->bandwidth : 0);
 }
 
 }  // namespace shoal::tuning

@@ -70,6 +70,25 @@ TEST(MachineJson, EverythingIsRead) {
                                               CollectiveAlgorithm{"direct", true, 0, 0, 1e10}));
   EXPECT_EQ(machine.copy_latency, 1e-5);
   EXPECT_EQ(machine.copy_bandwidth, 1e10);
+  EXPECT_EQ(machine.network, std::nullopt);
+}
+
+constexpr const char* kHosts = R"({
+  "version": 1,
+  "devices": [{"name": "A", "memory": 1e9, "bandwidth": 1e9, "rates": {"default": 1e9}},
+              {"name": "B", "host": 3, "memory": 1e9, "bandwidth": 1e9, "rates": {"default": 1e9}}],
+  "network": {"latency": 2e-5, "bandwidth": 1.25e9}
+})";
+
+TEST(MachineJson, Hosts) {
+  const MachineModel machine = parse_machine(kHosts, "x");
+  EXPECT_EQ(machine.devices[0].host, 0);
+  EXPECT_EQ(machine.devices[1].host, 3);
+  EXPECT_EQ(machine.network, (Network{2e-5, 1.25e9}));
+  std::string apart(kHosts);
+  apart.erase(apart.find(",\n  \"network\""), apart.rfind('}') - apart.find(",\n  \"network\""));
+  EXPECT_THAT([&] { parse_machine(apart, "x"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected a \"network\", as devices are on several hosts")));
 }
 
 TEST(MachineJson, WhatIsLeftOut) {
@@ -130,7 +149,7 @@ TEST(MachineJson, RatesArePrecisely) {
 }
 
 TEST(MachineJson, GoesThereAndBack) {
-  for (const char* text : {kLeast, kWhole}) {
+  for (const char* text : {kLeast, kWhole, kHosts}) {
     const MachineModel machine = parse_machine(text, "origin");
     const std::string spelt = to_json(machine);
     EXPECT_EQ(parse_machine(spelt, "other"), machine) << spelt;

@@ -238,5 +238,50 @@ TEST(Machine, WithoutAnyFiguresCollectivesTakeRoughlyWhatTheyDo) {
   EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllToAll, kAll, 1e6), 10e-6 + 0.75e6 / 4 / 10e9);
 }
 
+/// Two hosts of a and b, which are joined by 10 us and 1e9 bytes/s, and between themselves by 1 us and 1e10.
+MachineModel two_hosts() {
+  MachineModel one = four();
+  one.devices.resize(2);
+  one.domains.resize(2);
+  for (DeviceModel& device : one.devices) device.run_seconds = 5e-6;
+  one.algorithms = {{"ring", false, 1e-6, 0, 1e10}};
+  one.collectives = {{{"b", "a"}, Collective::kAllGather, {{0, 7e-6}}}};
+  one.runs = {{{"a", "b"}, 6e-6}};
+  return several_hosts(one, 2, {10e-6, 1e9});
+}
+
+TEST(SeveralHosts, HaveTheNamesOfProcesses) {
+  const MachineModel machine = two_hosts();
+  ASSERT_EQ(machine.devices.size(), 4u);
+  EXPECT_EQ(machine.index("1:b"), 3);
+  EXPECT_EQ(machine.devices[3].host, 1);
+  EXPECT_EQ(machine.domains[static_cast<size_t>(machine.devices[3].domain)].name, "1:b");
+  EXPECT_EQ(machine.collectives[1].members, (std::vector<std::string>{"1:b", "1:a"}));
+  EXPECT_EQ(machine.by_host(std::vector<int>{2, 0, 3}), (std::vector<std::vector<int>>{{2, 3}, {0}}));
+  EXPECT_EQ(four().by_host(kAll), (std::vector<std::vector<int>>{{0, 1, 2, 3}}));
+}
+
+TEST(SeveralHosts, CollectivesWithinThemAndBetweenThem) {
+  const MachineModel machine = two_hosts();
+  const auto seconds = [&](Collective kind, const std::vector<int>& members, double bytes) {
+    return machine.collective_seconds(kind, members, bytes);
+  };
+  const double inside = 1e-6 + 1e4 / 1e10;
+  EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, kAB, 1e4), inside);
+  EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {2, 3}, 1e4), inside);
+  // One message from host to host; of many devices the slower way within a host.
+  EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {0, 2}, 1e4), 10e-6 + 1e4 / 1e9);
+  EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {0, 2, 3}, 1e4), inside + 10e-6 + 1e4 / 1e9);
+  EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, kAll, 1e4), inside + 10e-6 + 1e4 / 1e9);
+  EXPECT_DOUBLE_EQ(seconds(Collective::kAllGather, kAll, 1e4), 7e-6 + 10e-6 + 1e4 / 2 / 1e9);
+}
+
+TEST(SeveralHosts, TheOthersAreToldWhatToRun) {
+  const MachineModel machine = two_hosts();
+  EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2}), 5e-6);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2, 3}), 6e-6);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 16e-6);
+}
+
 }  // namespace
 }  // namespace shoal::machine

@@ -33,7 +33,7 @@ const std::vector<FlagGroup>& groups() {
         "quick",     "force",       "recommend", "objective",    "schedule",  "rank",      "threshold"}},
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v"}},
-      {"Devices", {"devices", "device-counts", "machine", "threads", "comm", "plugin"}},
+      {"Devices", {"devices", "device-counts", "machine", "hosts", "network", "threads", "comm", "plugin"}},
       {"Placement",
        {"tensor-split", "split-mode", "gpu-layers", "no-kv-offload", "cpu-moe", "override-tensor", "offload-batch",
         "no-op-offload", "repack", "mmap"}},

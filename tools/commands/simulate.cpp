@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "machine/catalogue.h"
 #include "tools/bench/bench_report.h"
 #include "tools/bench/bench_sweep.h"
 #include "tools/cli/command.h"
@@ -22,6 +21,7 @@
 #include "tools/cli/prompt.h"
 #include "tools/cli/remedies_text.h"
 #include "tools/cli/text.h"
+#include "tools/commands/simulated_machine.h"
 #include "tools/report/simulated_trace.h"
 #include "tools/report/trace_file.h"
 #include "tools/startup/machine_choice.h"
@@ -34,6 +34,8 @@ namespace {
 
 struct SimulateFlags {
   std::string machine;
+  int64_t hosts = 1;
+  std::optional<machine::Network> network;
   BenchLists lists;
   std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
   models::SplitMode mode = models::SplitMode::kTensor;
@@ -41,39 +43,6 @@ struct SimulateFlags {
   ContextFlags context;
   BenchFormat format = BenchFormat::kMarkdown;
   std::string trace;
-};
-
-/// A machine's devices, so that placements and plans can be made for them.
-class SimulatedMachine {
- public:
-  explicit SimulatedMachine(machine::MachineModel model) : model_(std::move(model)) {
-    for (const machine::DeviceModel& device : model_.devices) devices_.push_back(&simulated_device(device));
-  }
-  const machine::MachineModel& model() const { return model_; }
-  std::span<Device* const> devices() const { return devices_; }
-  bool has(const std::string& name) const {
-    return std::any_of(model_.devices.begin(), model_.devices.end(),
-                       [&](const machine::DeviceModel& device) { return device.name == name; });
-  }
-  /// "H200.0,H200.1": the first of them.
-  std::string first(int64_t count) const {
-    std::vector<std::string> names;
-    for (int64_t i = 0; i < count; ++i) names.push_back(model_.devices[static_cast<size_t>(i)].name);
-    return fmt::format("{}", fmt::join(names, ","));
-  }
-  models::DeviceGroups groups(const DeviceList& list) const {
-    models::DeviceGroups groups;
-    auto name = list.names.begin();
-    for (const int size : list.group_sizes) {
-      groups.emplace_back();
-      for (int i = 0; i < size; ++i) groups.back().push_back(devices_[static_cast<size_t>(model_.index(*name++))]);
-    }
-    return groups;
-  }
-
- private:
-  machine::MachineModel model_;
-  std::vector<Device*> devices_;
 };
 
 /// 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
@@ -91,6 +60,7 @@ void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
     throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
   }
   spell_out_devices(flags.lists, [&] { return machine.first(most); });
+  for (std::string& list : flags.lists.devices) list = machine.spell_out_hosts(list);
   if (!flags.lists.devices.empty()) return;
   for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
     if (count > most) {
@@ -122,21 +92,9 @@ size_t widest(const std::vector<BenchSetup>& setups, const std::function<std::st
   return width;
 }
 
-/// "H200.0-7" for H200.0,H200.1,...,H200.7; other lists as they are.
-std::string short_devices(const DeviceList& list) {
-  const std::string& first = list.names.front();
-  const size_t dot = first.rfind('.');
-  if (list.names.size() < 3 || dot == std::string::npos || list.group_sizes.size() != list.names.size()) {
-    return list.text();
-  }
-  for (size_t i = 0; i < list.names.size(); ++i) {
-    if (list.names[i] != fmt::format("{}.{}", first.substr(0, dot), i)) return list.text();
-  }
-  return fmt::format("{}-{}", first, list.names.size() - 1);
-}
-
-BenchColumns columns_of(const SimulateFlags& flags, const std::vector<BenchSetup>& setups,
-                        const std::vector<BenchTest>& tests, std::span<const std::unique_ptr<models::Model>> opened) {
+BenchColumns columns_of(const SimulateFlags& flags, const SimulatedMachine& machine,
+                        const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests,
+                        std::span<const std::unique_ptr<models::Model>> opened) {
   BenchColumns columns;
   for (const auto& model : opened) columns.model_width = std::max(columns.model_width, describe_model(*model).size());
   const BenchOptions usual;
@@ -144,7 +102,7 @@ BenchColumns columns_of(const SimulateFlags& flags, const std::vector<BenchSetup
   columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
   columns.cache_types = flags.context.dtype_k != usual.dtype_k || flags.context.dtype_v != usual.dtype_v;
   columns.split_mode = flags.mode != models::SplitMode::kTensor;
-  columns.devices_width = widest(setups, [](const BenchSetup& setup) { return short_devices(setup.devices); });
+  columns.devices_width = widest(setups, [&](const BenchSetup& setup) { return machine.short_text(setup.devices); });
   columns.ratio_width = width_of_shares(setups);
   columns.test_width = width_of_tests(tests);
   columns.shares_follow =
@@ -202,7 +160,7 @@ class Simulation {
       const models::Hparams& hparams = models_.back()->hparams;
       warn_of_context(hparams, models::session_size(hparams, session_of(deepest)).context);
     }
-    report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, setups, tests, models_));
+    report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, machine, setups, tests, models_));
   }
 
   /// Of all setups. What was simulated before a failure is printed.
@@ -328,7 +286,7 @@ class Simulation {
     result.repack = false;
     result.simulated = machine_.model().name;
     if (flags_.format == BenchFormat::kMarkdown) {
-      result.setup.devices = {{short_devices(setup.devices)}, {1}};
+      result.setup.devices = {{machine_.short_text(setup.devices)}, {1}};
       if (result.setup.ratio.empty() && setup.devices.names.size() > 1) result.setup.ratio = "even";
     }
     add_more(result, setup, phase, prediction);
@@ -385,7 +343,7 @@ class Simulation {
       remedies.context.reset();
     }
     if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
-    remarks_ += fmt::format("{} on {} does not fit: {}{}{}\n", test.name(), short_devices(setup.devices),
+    remarks_ += fmt::format("{} on {} does not fit: {}{}{}\n", test.name(), machine_.short_text(setup.devices),
                             remedies_text(remedies), fewer, shares_remedy(setup, prediction));
   }
 
@@ -408,7 +366,7 @@ class Simulation {
 
 int simulate(SimulateFlags flags) {
   if (!flags.trace.empty()) require_writable(flags.trace);
-  const SimulatedMachine machine(machine::find_machine(flags.machine));
+  const SimulatedMachine machine(simulated_machine(flags.machine, flags.hosts, flags.network));
   take_profiles(flags, machine);
   choose_devices(flags, machine);
   const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.mode);
@@ -432,12 +390,21 @@ void add_machine(CLI::App& app, SimulateFlags& flags) {
                  "Such as H200x8-nvlink or RTX4090x2-pcie, or the path of a JSON file (docs/simulation.md)")
       ->type_name("NAME")
       ->required();
+  add_integer(app, "--hosts", flags.hosts, 1, kMostHosts,
+              "So many of the machine, with devices named as those of several processes: 1:H200.0");
+  const auto read_network = [&flags](const std::string& flag, const std::string& text) {
+    flags.network = parse_network(flag, text);
+  };
+  add_parsed(
+      app, "--network", "RATE,DELAY", read_network,
+      "Between hosts: what each sends while it receives as much, and what a short message takes from one to another, "
+      "such as 100gbit,20us");
   add_counts(app, "--device-counts", flags.device_counts, 1, 64,
              "How many of the machine's devices act as one; several with commas")
       ->default_str("1,2,4,... and all");
   app.add_option("--devices", flags.lists.devices,
-                 "Instead of counts: devices of the machine by name, such as H200.0,H200.1, or all; several lists with "
-                 "semicolons, or repeated")
+                 "Instead of counts: devices of the machine by name, such as H200.0,H200.1, or all, or @0,@1 for those "
+                 "of each host as a group; several lists with semicolons, or repeated")
       ->type_name("NAMES")
       ->allow_extra_args(false);
   app.add_option("--tensor-split", flags.lists.ratios,

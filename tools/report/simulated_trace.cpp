@@ -28,8 +28,9 @@ class Timeline {
     for (size_t s = 0; s < planned.schedule.splits.size(); ++s) {
       const sched::Split& split = planned.schedule.splits[s];
       const auto members = placement_.members_of(split.backend);
-      for (const sched::Copy& copy : split.copies) {
-        const double seconds = tuning::copy_seconds(machine_, copy);
+      for (size_t number = 0; number < split.copies.size(); ++number) {
+        const sched::Copy& copy = split.copies[number];
+        const double seconds = tuning::copy_seconds(machine_, placement_, split, number);
         if (seconds == 0) continue;
         add(members.front()->name(), TraceKind::kCopy, "copy " + copy.tensor->name, seconds, copy.bytes);
       }

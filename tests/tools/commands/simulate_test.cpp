@@ -284,5 +284,44 @@ TEST_F(Simulate, RefusesWhatMakesNoSense) {
   refuses({"-m", "/nowhere.gguf", "--machine", "H200x2"}, HasSubstr("/nowhere.gguf"));
 }
 
+TEST_F(Simulate, HostsThatANetworkJoins) {
+  const auto of = [](const std::string& devices, const std::string& mode, const std::string& network) {
+    return rows({"-m", large_, "--machine", "H100x4", "--hosts", "2", "--network", network, "-p", "0", "-sm", mode,
+                 "--devices", devices})[0];
+  };
+  const auto rate = [](const json& row) { return row["avg_ts"].get<double>(); };
+  const json fast = of("all", "tensor", "400gbit,2us"), slow = of("all", "tensor", "1gbit,100us");
+  EXPECT_EQ(slow["simulated"], "2 x H100x4-nvlink4 (1 Gbit/s, 100 us)");
+  EXPECT_EQ(slow["memory"].size(), 8u);
+  EXPECT_EQ(slow["memory"][7]["device"], "1:H100.3");
+  const json one = of("H100.0,H100.1,H100.2,H100.3", "tensor", "1gbit,100us");
+  EXPECT_GT(rate(fast), rate(one));
+  EXPECT_LT(rate(slow), rate(one) / 4) << "160 collectives of 100 us and more";
+  // Layers go to the other host once: what each token takes is the 100 us there, and the way back.
+  const json layers = of("@0,@1", "layer", "1gbit,100us"), near = of("@0,@1", "layer", "1gbit,0.001us");
+  EXPECT_GT(rate(layers), 0.9 * rate(one));
+  const double more = 1e6 / rate(layers) - 1e6 / rate(near);
+  EXPECT_NEAR(more, 300, 10) << "microseconds: the others are told, the layers' copy, the result";
+  const json inside = of("H100.0,H100.1", "layer", "1gbit,100us");
+  EXPECT_EQ(rate(inside), rate(of("H100.0,H100.1", "layer", "1gbit,0.001us")));
+  const Finished table = run({"simulate", "-m", small_, "--machine", "H100x4", "--hosts", "2", "--network",
+                              "100gbit,20us", "-sm", "layer", "--devices", "@0,@1;all"});
+  EXPECT_THAT(table.out, AllOf(HasSubstr("| @0,@1 "), HasSubstr("| H100.0-3,1:H100.0-3 |")));
+}
+
+TEST_F(Simulate, RefusesHostsWithoutANetwork) {
+  const std::vector<std::string> machine{"-m", small_, "--machine", "H100x2"};
+  const auto with = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), machine.begin(), machine.end());
+    return args;
+  };
+  refuses(with({"--hosts", "2"}), HasSubstr("--hosts needs the --network between them, such as 100gbit,20us"));
+  refuses(with({"--network", "1gbit,1us"}), HasSubstr("--network is between hosts; say how many there are"));
+  for (const char* bad : {"1gbit", "1gb,1us", "1gbit,1", "x,1us", "1gbit,1us,1us"}) {
+    refuses(with({"--hosts", "2", "--network", bad}), HasSubstr("--network"));
+  }
+  refuses(with({"--devices", "@1"}), HasSubstr("--devices @1: H100x2-nvlink4 has no host 1; --hosts says how many"));
+}
+
 }  // namespace
 }  // namespace shoal::tools
