@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Each process holds its shards and no more: what it has in memory of its own is what the plan says, within 5 %.
+
+  tests/hosts/memory.py                    a model of 310 million weights, made for it: what CTest runs
+  tests/hosts/memory.py MODEL.gguf         another one, of 100 MB or more
+
+The plan's total of a process is compared with the most that it has of anonymous and shared memory (RssAnon, RssShmem in
+/proc) while it generates, less what the same command has beyond its plan with the small model: code, MPI, tokenizer.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import mpirun  # noqa: E402
+from mpirun import ROOT, Run, RunError  # noqa: E402
+from measuring import arguments as flags  # noqa: E402
+from measuring.program import Stopped, signals_stop  # noqa: E402
+
+ALLOWED = 0.05
+SMALL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
+MEBI = 2**20
+CASES = ((2, "CPU0", ()), (2, "CPU0", ("-ts", "3,1")), (2, "CPU0", ("-sm", "layer")), (2, "0:CPU0,CPU1;1:CPU0", ()))
+SIZE = ("-t", 1, "-c", 512, "-ub", 128)
+
+
+def made_model(folder: pathlib.Path) -> pathlib.Path:
+    model = folder / "model.gguf"
+    command = [str(ROOT / "scripts/make_model.py"), "--preset", "llama-3.2-1b", "--layers", "4", "--vocab", "32000", str(model)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise RunError(f"no model: {(result.stderr.strip() or 'make_model.py failed').splitlines()[-1]}")
+    return model
+
+
+def resident(pid: int) -> int:
+    """Bytes that are no pages of files."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return sum(int(size) * 1024 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE))
+
+
+def planned(model: pathlib.Path, processes: int, arguments: list[object]) -> list[int]:
+    command = [mpirun.PROGRAM, "plan", "-m", model, *arguments, "-p", 128, "-n", 8, "--output", "json"]
+    plan = mpirun.run(command, processes, environment={"SHOAL_CPU_DEVICES": 2}).json()
+    totals = [plan["host_bytes"]] * processes  # what devices pass to each other, in every process
+    for device in plan["memory"]:
+        process, colon, _ = device["device"].rpartition(":")
+        totals[int(process) if colon else 0] += device["total"]
+    return totals
+
+
+def measured(model: pathlib.Path, processes: int, arguments: list[object]) -> list[int]:
+    """The most of each process."""
+    tokens = ",".join(str(token) for token in range(100, 228))  # a whole batch
+    command = [mpirun.PROGRAM, "run", "-m", model, *arguments, "--prompt-tokens", tokens, "-n", 32, "--ignore-eos"]
+    most = [0] * processes
+    with Run(command, processes, environment={"SHOAL_CPU_DEVICES": 2}) as run:
+        pids = {}
+        while run.child.poll() is None:
+            if len(pids) < processes:
+                pids = run.ranks()
+            for rank, pid in pids.items():
+                most[rank] = max(most[rank], resident(pid))
+            time.sleep(0.01)
+        if run.finish(10).code != 0:
+            raise RunError(f"{command} failed")
+    return most
+
+
+def main() -> int:
+    parser = flags.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", type=pathlib.Path, help="a GGUF file")
+    options = parser.parse_args()
+    is_wrong = False
+    with tempfile.TemporaryDirectory(prefix="shoal-memory-") as folder:
+        model = options.model or made_model(pathlib.Path(folder))
+        for processes, devices, more in CASES:
+            arguments = ["--devices", devices, *SIZE, *more]
+            plan = planned(model, processes, arguments)
+            found = measured(model, processes, arguments)
+            least = planned(SMALL, processes, arguments)
+            beside = [size - total for size, total in zip(measured(SMALL, processes, arguments), least)]
+            for process, (expected, size) in enumerate(zip(plan, (a - b for a, b in zip(found, beside)))):
+                error = size / expected - 1
+                is_wrong |= abs(error) > ALLOWED
+                print(f"{devices:20} {' '.join(more):10} process {process}: planned {expected / MEBI:7.1f} MiB, "
+                      f"measured {size / MEBI:7.1f} MiB "
+                      f"({beside[process] / MEBI:.1f} MiB beside), {100 * error:+.1f} %")
+    return int(is_wrong)
+
+
+if __name__ == "__main__":
+    try:
+        with signals_stop():
+            sys.exit(main())
+    except (RunError, Stopped) as error:
+        sys.exit(f"memory: error: {error}")
