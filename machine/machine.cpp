@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "machine/sets.h"
+#include "processes/remote_device.h"
 
 namespace shoal::machine {
 namespace {
@@ -157,7 +158,7 @@ MachineModel several_hosts(const MachineModel& one, int hosts, const Network& ne
   MachineModel all = one;
   all.network = network;
   for (int host = 1; host < hosts; ++host) {
-    const auto renamed = [host](const std::string& name) { return fmt::format("{}:{}", host, name); };
+    const auto renamed = [host](const std::string& name) { return name_in_process(host, name); };
     const auto with_members = [&](auto entry) {
       for (std::string& member : entry.members) member = renamed(member);
       return entry;

@@ -94,7 +94,7 @@ class Collectives {
   /// Until the devices' threads have found their places.
   void settle() {
     prepare(Collective::kAllReduce, 1);
-    for (double spent = 0; agreed(spent < kSettle);) spent += seconds_of([&] { series(16); });
+    for (double spent = 0; spent < kSettle;) spent += slowest(seconds_of([&] { series(16); }));
   }
 
   /// Seconds of one with a message of this many elements.
@@ -102,12 +102,12 @@ class Collectives {
     prepare(kind, elements);
     series(2);
     int times = 4;
-    for (double one = series(times); agreed(one * times < kSeries && times < 1024);) one = series(times *= 2);
+    for (double one = slowest(series(times)); one * times < kSeries && times < 1024;) one = slowest(series(times *= 2));
     if (group_ == nullptr) return repeat_for(budget, [&] { return series(times); });
     // What comes over a network finds threads, caches and sockets that have been at other work.
     std::vector<double> seconds;
     for (int i = 0; i < kSamples; ++i) {
-      const double both = series(times, kSteps | kCollectives), steps = series(times, kSteps);
+      const double both = slowest(series(times, kSteps | kCollectives)), steps = slowest(series(times, kSteps));
       seconds.push_back(std::max(both - steps, both / 10));
     }
     return median(seconds);
@@ -117,9 +117,12 @@ class Collectives {
   /// Of several processes: they do the same, as often.
   static constexpr int kSamples = 5;
 
-  /// What process 0 has found.
-  bool agreed(bool own) const {
-    return group_ == nullptr ? own : group_->broadcast(own ? "yes" : "no", "probe") == "yes";
+  /// The longest time of all processes, which go on together.
+  double slowest(double own) const {
+    if (group_ == nullptr) return own;
+    for (const std::string& told : group_->gather(fmt::format("{}", own), "probe"))
+      own = std::max(own, std::stod(told));
+    return own;
   }
 
   void prepare(Collective kind, int64_t elements) {

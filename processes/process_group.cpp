@@ -28,8 +28,8 @@ enum : uint32_t { kAlive, kFailure, kGoodbye };
 
 constexpr milliseconds kLook{10}, kSignOfLife{500}, kLastWords{1000};
 
-/// How a thread waits for what comes from another process: it looks a few times, then lets others run between its looks,
-/// as they may be what the other process waits for, then sleeps, longer and longer.
+/// How a thread waits for what comes from another process: it looks a few times, then lets others run between its
+/// looks, as they may be what the other process waits for, then sleeps, longer and longer.
 class Waiting {
  public:
   void step() {
@@ -342,7 +342,7 @@ int ProcessGroup::on_failure(std::function<void(const std::string&)> callback) {
 void ProcessGroup::forget(int callback) {
   std::unique_lock lock(mutex_);
   callbacks_.erase(callback);
-  if (caller_ != std::this_thread::get_id()) wake_.wait(lock, [&] { return called_ != callback; });
+  if (caller_ != std::this_thread::get_id()) wake_.wait(lock, [&] { return called_ != callback || callback == 0; });
 }
 
 // What the listener does until the group goes.

@@ -58,7 +58,7 @@ class ProcessGroup {
 
   /// Starts all messages and waits for them; what others do not answer within `limit` (nullopt: as long as they live)
   /// fails the group. `what`: for that message. Any thread, several at a time. The receiver of a message longer than
-  /// kLongestPiece says its very size. Throws CommError.
+  /// a piece says its very size. Throws CommError.
   void exchange(std::span<const Message> messages, std::string_view what,
                 std::optional<std::chrono::milliseconds> limit = std::nullopt);
   void send(int peer, int tag, std::span<const std::byte> bytes, std::string_view what);

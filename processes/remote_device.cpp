@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/cpu/topology.h"
 #include "devices/functions.h"
 #include "devices/node_plan.h"
 
@@ -137,14 +139,22 @@ nlohmann::json to_json(Device& device) {
           {"place", place_of(device)}};
 }
 
-/// Processes of this node that run on its CPU devices have a part of its memory each.
+/// Processes of one computer that run on its CPU devices have a part each of the memory that they share: all of it, or
+/// where a process has several NUMA nodes, whose devices count the memory of theirs, that of nodes of both.
 void divide_memory(ProcessGroup& group, std::span<Device* const> own) {
-  const bool has_cpu = std::any_of(own.begin(), own.end(), [](const Device* device) { return is_cpu(*device); });
-  const std::vector<std::string> all = group.gather(has_cpu ? "has" : "", "CPU devices");
-  const std::vector<int> near = group.processes_of(group.node(group.own()));
-  const auto sharers =
-      std::count_if(near.begin(), near.end(), [&](int process) { return !all[static_cast<size_t>(process)].empty(); });
-  cpu::share_memory(static_cast<int>(sharers));
+  std::set<int> nodes;
+  for (const Device* device : own) {
+    if (is_cpu(*device)) nodes.insert(cpu::machine_nodes().size() == 1 ? -1 : cpu::node_of(*device));
+  }
+  const std::vector<std::string> all = group.gather(nlohmann::json(nodes).dump(), "CPU devices");
+  int sharers = 0;
+  for (const int process : group.processes_of(group.node(group.own()))) {
+    const auto its = nlohmann::json::parse(all[static_cast<size_t>(process)]).get<std::set<int>>();
+    const bool counts_all = nodes.contains(-1) || its.contains(-1);
+    sharers += !its.empty() &&
+               (counts_all || std::any_of(its.begin(), its.end(), [&](int node) { return nodes.contains(node); }));
+  }
+  cpu::share_memory(sharers);
 }
 
 }  // namespace

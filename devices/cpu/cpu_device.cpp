@@ -164,6 +164,10 @@ std::vector<int> cores_of(const Device& device) {
   return cpu_device(device).cores().cores;
 }
 
+int node_of(const Device& device) {
+  return cpu_device(device).node();
+}
+
 std::unique_ptr<BackendReg> make_family() {
   return std::make_unique<CpuFamily>();
 }

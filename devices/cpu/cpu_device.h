@@ -31,6 +31,9 @@ int default_threads(const Device& device);
 /// Numbers of the cores that a device has, one hardware thread of each.
 std::vector<int> cores_of(const Device& device);
 
+/// The NUMA node that they belong to; -1: not known.
+int node_of(const Device& device);
+
 /// Processes of this computer that run on its CPU devices, this one among them: each has an equal part of its memory,
 /// which is what its devices report from now on. The largest number of all calls counts.
 void share_memory(int processes);

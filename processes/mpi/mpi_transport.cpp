@@ -31,15 +31,13 @@ class MainThread {
   /// Returns when MPI has started, with the threads that it can serve. Throws CommError.
   static std::shared_ptr<MainThread> start(int& provided) {
     auto started = std::make_shared<MainThread>();
-    std::promise<int> result;
-    std::future<int> code = result.get_future();
-    std::thread([started, &result, &provided] {
-      result.set_value(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    std::thread([started, &provided] {
+      started->started_.set_value(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
       started->ends_.get_future().wait();
       MPI_Finalize();
       started->ended_.set_value();
     }).detach();
-    require_success(code.get(), "start");
+    require_success(started->started_.get_future().get(), "start");
     return started;
   }
   void end() {
@@ -48,6 +46,7 @@ class MainThread {
   }
 
  private:
+  std::promise<int> started_;
   std::promise<void> ends_, ended_;
 };
 

@@ -153,7 +153,7 @@ class Shares:
 
     def fit(self, configuration: Configuration) -> bool:
         if self.names:
-            return (self.names, self.mode) == (configuration.names, configuration.mode)
+            return configuration.processes < 2 and (self.names, self.mode) == (configuration.names, configuration.mode)
         entries = len(configuration.groups) if configuration.mode == "layer" else configuration.count
         return self.text in ("", "auto") or self.count == entries
 

@@ -56,7 +56,8 @@ def in_terminal(command: list[str]) -> int:
 
 class Interrupts(unittest.TestCase):
     def start(self, command: str, *flags: object, environment: dict | None = None, **more: object) -> Run:
-        return Run([PROGRAM, command, "-m", MODEL, "--devices", "CPU0", *flags], 2, environment or {}, **more)
+        model = () if command == "bench-comm" else ("-m", MODEL)
+        return Run([PROGRAM, command, *model, "--devices", "CPU0", *flags], 2, environment or {}, **more)
 
     def begun(self, run: Run) -> Run:
         """Process 0 has written something."""
@@ -99,12 +100,14 @@ class Interrupts(unittest.TestCase):
         self.assertEqual((outcome.code, outcome.errors(1)), (130, []), outcome)
 
     def test_what_cannot_end_in_order_says_so_everywhere(self):
-        with self.start("bench", "-p", 0, "-n", "8,50000", "-r", 1, "-o", "jsonl") as run:
-            self.begun(run).kill(0, signal.SIGINT)
-            outcome = run.finish(LIMIT)
-        line = f"shoal: error: process 0 ({run.host(0)}): ended by SIGINT (Ctrl-C)"
-        self.assertEqual((outcome.errors(0), outcome.errors(1)), ([line], [line]), outcome)
-        self.assertNotEqual(outcome.code, 0)
+        for command in (("bench", "-p", 0, "-n", "8,50000", "-r", 1, "-o", "jsonl"),
+                        ("bench-comm", "-b", 4, "-e", "256M", "-n", 1000)):
+            with self.subTest(command[0]), self.start(*command) as run:
+                self.begun(run).kill(0, signal.SIGINT)
+                outcome = run.finish(LIMIT)
+                line = f"shoal: error: process 0 ({run.host(0)}): ended by SIGINT (Ctrl-C)"
+                self.assertEqual((outcome.errors(0), outcome.errors(1)), ([line], [line]), outcome)
+                self.assertNotEqual(outcome.code, 0)
 
     def test_mpirun_ends_all(self):
         with self.begun(self.start("run", "-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos")) as run:
@@ -112,7 +115,9 @@ class Interrupts(unittest.TestCase):
             outcome = run.finish(LIMIT)
         self.assertEqual(outcome.running, [])
         self.assertNotEqual(outcome.code, 0)
-        for line in outcome.errors(0) + outcome.errors(1):
+        lines = outcome.errors(0) + outcome.errors(1)
+        self.assertTrue(lines)
+        for line in lines:
             self.assertIn("SIGTERM", line)
 
 

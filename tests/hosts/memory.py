@@ -24,6 +24,7 @@ from measuring import arguments as flags  # noqa: E402
 from measuring.program import Stopped, signals_stop  # noqa: E402
 
 ALLOWED = 0.05
+LIMIT = 100  # seconds of a run
 SMALL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 MEBI = 2**20
 CASES = ((2, "CPU0", ()), (2, "CPU0", ("-ts", "3,1")), (2, "CPU0", ("-sm", "layer")), (2, "0:CPU0,CPU1;1:CPU0", ()))
@@ -65,7 +66,10 @@ def measured(model: pathlib.Path, processes: int, arguments: list[object]) -> li
     most = [0] * processes
     with Run(command, processes, environment={"SHOAL_CPU_DEVICES": 2}) as run:
         pids = {}
+        deadline = time.monotonic() + LIMIT
         while run.child.poll() is None:
+            if time.monotonic() > deadline:
+                raise RunError(f"it did not end within {LIMIT} s")
             if len(pids) < processes:
                 pids = run.ranks()
             for rank, pid in pids.items():

@@ -180,8 +180,9 @@ TEST(ProcessGroup, ForgettingWaitsForACallThatIsOnItsWay) {
       std::this_thread::sleep_for(milliseconds(50));
       ended = true;
     });
-    int own = 0;
+    std::atomic<int> own{0};
     own = group.on_failure([&](const std::string&) { group.forget(own); });
+    group.gather("", "ready");
     std::thread failing;
     if (group.own() == 0) failing = std::thread([&] { EXPECT_THROW(group.fail("no"), CommError); });
     while (!began) std::this_thread::yield();

@@ -156,7 +156,7 @@ class CommBench::Run {
   int replay(const CommBenchOptions& options) {
     const int times = (options.iterations + options.recorded - 1) / options.recorded;
     for (int i = 0; i < times; ++i) {
-      for (size_t i = 0; i < recordings_.size(); ++i) recorded_[i]->replay_async(*recordings_[i]);
+      for (size_t rank = 0; rank < recordings_.size(); ++rank) recorded_[rank]->replay_async(*recordings_[rank]);
     }
     bench_.synchronize();
     return times * options.recorded;

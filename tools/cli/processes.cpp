@@ -40,9 +40,8 @@ void divide_cores(ProcessGroup* group) {
   std::string text;
   for (const HardwareThread& thread : usable) text += fmt::format("{} ", thread.number);
   const std::vector<std::string> all = group->gather(text, "cores");
-  const std::vector<int> neighbours = group->processes_of(group->node(group->own()));
-  const auto same = [&](int process) { return all[static_cast<size_t>(process)] == text; };
-  if (!std::all_of(neighbours.begin(), neighbours.end(), same)) return;
+  std::vector<int> neighbours = group->processes_of(group->node(group->own()));
+  std::erase_if(neighbours, [&](int process) { return all[static_cast<size_t>(process)] != text; });
   const auto shares = divide_threads(usable, neighbours.size());
   if (shares.empty()) return;
   const auto place = std::find(neighbours.begin(), neighbours.end(), group->own()) - neighbours.begin();
@@ -75,6 +74,7 @@ bool must_end() {
 void guard() {
   while (!must_end()) std::this_thread::sleep_for(kLook);
   for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
+  if (!must_end()) return guard();  // a SIGINT that is for process 0, which this one has joined meanwhile
   std::this_thread::sleep_for(kGrace);
   if (has_left) return;
   const bool by_sigint = !have_failed() && !terminated();

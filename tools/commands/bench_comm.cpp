@@ -164,7 +164,7 @@ int bench_comm(const BenchCommFlags& flags) {
     error = describe_current();
   }
   report.finish(stopped ? "interrupted" : error);
-  if (stopped) return interrupt_code();
+  if (stopped) throw Interrupted();
   if (!error.empty()) return tools::report(error, kFailed);
   if (report.wrong() == 0) return kSuccess;
   return tools::report(fmt::format("{} elements are not what they should be: do not use this communicator on these "
