@@ -200,8 +200,8 @@ class Faults:
                 return True
 
             # Between hosts a run takes longer: the end of a run on one is early enough.
-            run, _, moment, outcome = self.at_random(act, max(self.startup, 0.9 * self.duration),
-                                                     lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
+            begin = self.startup if self.hosts is not None else max(self.startup, 0.9 * self.duration)
+            run, _, moment, outcome = self.at_random(act, begin, lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
             return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
                     for text in self.ended(run, outcome, mpirun_too=False)]
 
