@@ -246,13 +246,23 @@ CollectiveAlgorithm read_algorithm(const JsonValue& value) {
           value.at("bandwidth").positive()};
 }
 
+HostLink read_link(const JsonValue& value) {
+  value.object({"from", "to", "from_interfaces", "to_interfaces", "latency", "bandwidth"});
+  const auto interfaces = [&](const char* side) { return value.has(side) ? value.at(side).text() : ""; };
+  return {value.at("from").text(),
+          value.at("to").text(),
+          interfaces("from_interfaces"),
+          interfaces("to_interfaces"),
+          {value.at("latency").not_negative(), value.at("bandwidth").positive()}};
+}
+
 }  // namespace
 
 MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const nlohmann::ordered_json text = parse_named_json(json, origin);
   const JsonValue value(text, origin);
   value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
-                "copy_latency", "copy_bandwidth", "network"});
+                "copy_latency", "copy_bandwidth", "network", "links"});
   if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
@@ -273,6 +283,9 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   if (const auto network = value.find("network")) {
     network->object({"latency", "bandwidth"});
     machine.network = Network{network->at("latency").not_negative(), network->at("bandwidth").positive()};
+  }
+  if (const auto links = value.find("links")) {
+    for (const JsonValue& item : links->list("a list of links")) machine.links.push_back(read_link(item));
   }
   const bool are_apart = std::any_of(machine.devices.begin(), machine.devices.end(), [&](const DeviceModel& device) {
     return device.host != machine.devices.front().host;

@@ -111,6 +111,9 @@ std::vector<std::vector<int>> MachineModel::by_host(std::span<const int> members
 
 double MachineModel::run_seconds(std::span<const int> members) const {
   double seconds = 0;
+  for (const RunCost& run : runs) {
+    if (members.size() > 1 && has_members(run.members, members, devices)) return run.seconds;
+  }
   if (const auto hosts = by_host(members); hosts.size() > 1) {
     for (const auto& host : hosts) seconds = std::max(seconds, run_seconds(host));
     return seconds + network->latency;
@@ -119,8 +122,8 @@ double MachineModel::run_seconds(std::span<const int> members) const {
   if (members.size() < 2) return seconds;
   MeasuredSets sets(DeviceSet(*this, members));
   for (const RunCost& run : runs) {
-    if (has_members(run.members, members, devices)) return run.seconds;
-    if (const auto set = DeviceSet::of(*this, run.members)) sets.add(*set, run.seconds);
+    const auto set = DeviceSet::of(*this, run.members);
+    if (set && by_host(set->members()).size() == 1) sets.add(*set, run.seconds);
   }
   if (const auto measured = sets.seconds()) return *measured;
   return sets.seconds_of_any().value_or(seconds);
@@ -129,6 +132,10 @@ double MachineModel::run_seconds(std::span<const int> members) const {
 double MachineModel::collective_seconds(Collective kind, std::span<const int> members, double bytes) const {
   const int ranks = static_cast<int>(members.size());
   if (ranks <= 1) return 0;
+  for (const CollectiveTable& table : collectives) {
+    const bool is_it = !table.points.empty() && table.kind == kind && has_members(table.members, members, devices);
+    if (is_it) return table_seconds(table, bytes);
+  }
   if (const auto hosts = by_host(members); hosts.size() > 1) {
     double inside = 0;
     for (const auto& host : hosts) inside = std::max(inside, collective_seconds(kind, host, bytes));
@@ -138,9 +145,8 @@ double MachineModel::collective_seconds(Collective kind, std::span<const int> me
   for (const CollectiveTable& table : collectives) {
     if (table.points.empty()) continue;
     const double seconds = table_seconds(table, bytes);
-    if (table.kind == kind && has_members(table.members, members, devices)) return seconds;
     const auto set = DeviceSet::of(*this, table.members);
-    if (!set) continue;
+    if (!set || by_host(set->members()).size() > 1) continue;
     const int others = static_cast<int>(set->size());
     if (table.kind == kind) same.add(*set, seconds);
     if (table.kind != kind) other.add(*set, seconds * traffic_of(kind, others) / traffic_of(table.kind, others));

@@ -113,6 +113,15 @@ struct Network {
   bool operator==(const Network&) const = default;
 };
 
+/// What passes between processes of two hosts, or of one host (`from` and `to` are the same then), as measured.
+struct HostLink {
+  std::string from, to;         ///< names of hosts
+  std::string from_interfaces;  ///< through which it goes, by what these count: "eth0", "mlx5_0"; "" within a host
+  std::string to_interfaces;
+  Network speed;
+  bool operator==(const HostLink&) const = default;
+};
+
 struct MachineModel {
   std::string name;
   std::string disturbance;  ///< what went on while it was measured and may have spoilt the figures; mostly empty
@@ -123,7 +132,8 @@ struct MachineModel {
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
   double copy_latency = 20e-6;     ///< seconds of passing a value from one device to another, as schedulers do
   double copy_bandwidth = 5e9;     ///< bytes/s
-  std::optional<Network> network;  ///< of devices on several hosts, where they have not been measured together
+  std::optional<Network> network;  ///< what copies between hosts take besides, and collectives not measured there
+  std::vector<HostLink> links;     ///< measured; network is the slowest of those between hosts
 
   /// Devices (indices) by host, in the order of their first ones; all together where there is no network.
   std::vector<std::vector<int>> by_host(std::span<const int> members) const;
@@ -134,11 +144,11 @@ struct MachineModel {
   /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
   /// the tables of sets like theirs (machine/sets.h). Otherwise of the fastest algorithm; where there is none,
   /// from tables of another kind in proportion to the traffic; and without those rough_collective_seconds(). Over a
-  /// network: within the hosts, where that takes longest, and between them.
+  /// network, where these members were not measured: within the hosts, where that takes longest, and between them.
   double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
   /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
-  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has. Over a network the
-  /// other hosts are told first what to do.
+  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has. Over a network,
+  /// where these were not measured, the other hosts are told first what to do.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
@@ -183,6 +193,7 @@ void add_products(DeviceModel& device, double rate, double bytes_per_second);
 ///   run_seconds           20e-6
 ///   copy_latency, copy_bandwidth   20e-6, 5e9
 ///   host, network         0, and none, which devices of several hosts need: {"latency": 20e-6, "bandwidth": 12.5e9}
+///   links                 none; for display only
 /// A dtype in another case ("Q4_k") is understood.
 MachineModel parse_machine(std::string_view json, std::string_view origin);
 /// Everything spelt out; parse_machine() of it gives the same machine.

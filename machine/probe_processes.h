@@ -11,12 +11,4 @@ namespace shoal::machine {
 /// its own. Collective; every process gets the same. Throws what probe() throws, and CommError.
 MachineModel probe_everywhere(ProcessGroup& group, std::span<Device* const> devices, const ProbeOptions& options);
 
-/// Time of a message from one process to another and back, by halves.
-struct Passage {
-  double latency = 0;    ///< seconds
-  double bandwidth = 0;  ///< bytes/s
-};
-/// Between process 0 and the one to which that takes longest. Collective.
-Passage measure_passages(ProcessGroup& group);
-
 }  // namespace shoal::machine

@@ -24,6 +24,8 @@ class DeviceSet {
   static std::optional<DeviceSet> of(const MachineModel& machine, std::span<const std::string> names);
 
   size_t size() const { return members_.size(); }
+  /// Indices, ascending.
+  const std::vector<int>& members() const { return members_; }
   /// Of each device it is known what it is like.
   bool is_measured() const { return is_measured_; }
   bool is_same(const DeviceSet& other) const { return members_ == other.members_; }

@@ -104,6 +104,14 @@ std::string to_json(const MachineModel& machine) {
   if (machine.network) {
     json["network"] = {{"latency", machine.network->latency}, {"bandwidth", machine.network->bandwidth}};
   }
+  for (const HostLink& link : machine.links) {
+    json["links"].push_back({{"from", link.from},
+                             {"to", link.to},
+                             {"from_interfaces", link.from_interfaces},
+                             {"to_interfaces", link.to_interfaces},
+                             {"latency", link.speed.latency},
+                             {"bandwidth", link.speed.bandwidth}});
+  }
   std::string out;
   write(out, json, 0);
   return out + '\n';

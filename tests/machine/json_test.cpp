@@ -77,7 +77,8 @@ constexpr const char* kHosts = R"({
   "version": 1,
   "devices": [{"name": "A", "memory": 1e9, "bandwidth": 1e9, "rates": {"default": 1e9}},
               {"name": "B", "host": 3, "memory": 1e9, "bandwidth": 1e9, "rates": {"default": 1e9}}],
-  "network": {"latency": 2e-5, "bandwidth": 1.25e9}
+  "network": {"latency": 2e-5, "bandwidth": 1.25e9},
+  "links": [{"from": "a", "to": "b", "from_interfaces": "eth0", "latency": 2e-5, "bandwidth": 1.25e9}]
 })";
 
 TEST(MachineJson, Hosts) {
@@ -85,6 +86,8 @@ TEST(MachineJson, Hosts) {
   EXPECT_EQ(machine.devices[0].host, 0);
   EXPECT_EQ(machine.devices[1].host, 3);
   EXPECT_EQ(machine.network, (Network{2e-5, 1.25e9}));
+  EXPECT_THAT(machine.links, ElementsAre(HostLink{"a", "b", "eth0", "", {2e-5, 1.25e9}}));
+  EXPECT_EQ(parse_machine(to_json(machine), "y"), machine);
   std::string apart(kHosts);
   apart.erase(apart.find(",\n  \"network\""), apart.rfind('}') - apart.find(",\n  \"network\""));
   EXPECT_THAT([&] { parse_machine(apart, "x"); },

@@ -283,5 +283,24 @@ TEST(SeveralHosts, TheOthersAreToldWhatToRun) {
   EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 16e-6);
 }
 
+TEST(SeveralHosts, WhatWasMeasuredBetweenThemComesFirst) {
+  MachineModel machine = two_hosts();
+  machine.collectives.push_back({{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-6}}});
+  machine.runs.push_back({{"a", "1:a"}, 8e-6});
+  const std::vector<int> measured{0, 2};
+  EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, measured, 1e4), 3e-6);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(measured), 8e-6);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 16e-6) << "of others it says nothing";
+}
+
+TEST(SeveralHosts, WhatWasMeasuredBetweenThemSaysNothingOfOneHost) {
+  MachineModel machine = two_hosts();
+  for (DeviceModel& device : machine.devices) device.identity = "one kind";
+  machine.collectives = {{{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-3}}}};
+  machine.runs = {{{"a", "1:a"}, 8e-3}};
+  EXPECT_LT(machine.collective_seconds(Collective::kAllReduce, kAB, 1e4), 1e-3);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(kAB), 5e-6);
+}
+
 }  // namespace
 }  // namespace shoal::machine

@@ -114,6 +114,20 @@ std::string collectives_text(const MachineModel& machine) {
   return "\n" + format_table(rows);
 }
 
+std::string links_text(const MachineModel& machine) {
+  if (machine.links.empty()) return "";
+  Rows rows{{"from", "to", "latency us", "GB/s", "through"}};
+  for (const machine::HostLink& link : machine.links) {
+    const auto shown = [](const std::string& interfaces) { return interfaces.empty() ? "?" : interfaces; };
+    rows.push_back({link.from, link.to, micro(link.speed.latency), fmt::format("{:.2f}", link.speed.bandwidth / 1e9),
+                    link.from == link.to ? "within the host"
+                    : link.from_interfaces == link.to_interfaces
+                        ? shown(link.from_interfaces)
+                        : shown(link.from_interfaces) + " - " + shown(link.to_interfaces)});
+  }
+  return "\n" + format_table(rows);
+}
+
 void show(const machine::MeasuredMachine& found, bool kept, double seconds, const ProbeFlags& flags) {
   const std::string file = machine::machine_file().string();
   if (flags.output.json()) {
@@ -126,7 +140,7 @@ void show(const machine::MeasuredMachine& found, bool kept, double seconds, cons
     return;
   }
   std::string text = devices_text(found.machine) + "\n" + domains_text(found.machine) + "\n" +
-                     products_text(found.machine) + collectives_text(found.machine) + "\n";
+                     products_text(found.machine) + collectives_text(found.machine) + links_text(found.machine) + "\n";
   if (kept) {
     text += fmt::format("measured {}, kept in {}; --force measures again\n", found.measured, escaped(file));
   } else {
