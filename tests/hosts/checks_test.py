@@ -25,9 +25,9 @@ SAYS = "shoal: error: process 1 (here) is gone"
 
 
 def outcome(code: int | None = 1, stderr: dict | None = None, words: str = "", running: tuple = (), leftovers: tuple = (),
-            ranks_seconds: float = 1, seconds: float = 1) -> Outcome:
+            ranks_seconds: float = 1, seconds: float = 1, codes: dict | None = None) -> Outcome:
     return Outcome(code, seconds, ranks_seconds, "", words, stderr if stderr is not None else {0: SAYS, 2: SAYS}, list(running),
-                   list(leftovers))
+                   list(leftovers), codes or {})
 
 
 class Ended(unittest.TestCase):
@@ -44,6 +44,7 @@ class Ended(unittest.TestCase):
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), silent=True), [])
         told = {0: "shoal: error: process 0 (here) was told to end (SIGTERM)", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=told, words=KILLED)), [])
+        self.assertEqual(self.wrong(outcome(stderr={0: SAYS}, codes={2: 0})), [])
         tells = {0: "shoal: error: process 0 (here): [sum] process 1 (here) did not answer", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=tells)), [])
 
@@ -55,7 +56,7 @@ class Ended(unittest.TestCase):
             "left behind: /dev/shm/a": outcome(leftovers=("/dev/shm/a",)),
             "the last rank ended after 8.0 s": outcome(ranks_seconds=8),
             "mpirun ended after 8.0 s": outcome(seconds=8),
-            "rank 2 says nothing": outcome(stderr={0: SAYS}, words=KILLED),
+            "rank 2 says nothing": outcome(stderr={0: SAYS}, words=KILLED, codes={2: 1}),
             "rank 0 wrote 2 lines": outcome(stderr={0: f"{SAYS}\n{SAYS}", 2: SAYS}),
             "rank 2 names no process": outcome(stderr={0: SAYS, 2: "shoal: error: it failed"}),
             "rank 2 names one that is not there": outcome(stderr={0: SAYS, 2: "shoal: error: process 1 (there) is gone"}),
@@ -102,6 +103,20 @@ class Runs(unittest.TestCase):
             self.assertTrue(run.kill(1, signal.SIGKILL))
             found = run.finish(20)
         self.assertEqual((found.code, found.running), (137, []))
+        self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
+
+    def test_watched_ones(self):
+        """Exit codes, and how mpirun ends one that does not say anything after another was killed."""
+        with self.start("print('shoal: error: I am', rank, sys.argv[1], file=sys.stderr)\nsys.exit(3 * (1 - int(rank)))",
+                        watched=True, wrapper="set -- \"$@\" more") as run:
+            found = run.finish(20)
+        self.assertEqual((found.codes[0], found.errors(0), found.code), (3, ["shoal: error: I am 0 more"], 3))
+        with self.start("signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); time.sleep(60)", watched=True) as run:
+            run.wait_for(2)
+            time.sleep(0.5)
+            self.assertTrue(run.kill(1, signal.SIGKILL))
+            found = run.finish(20)
+        self.assertEqual((found.code, found.codes), (137, {0: 9, 1: 137}))
         self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
 
     def test_who_does_not_end_is_found_and_ended(self):

@@ -63,7 +63,8 @@ class Faults:
 
     def start(self, command: list[object], hosts: network.Hosts | None = None, **more: object) -> Run:
         environment = {"SHOAL_COMM_TIMEOUT": f"{TIMEOUT:g}", "SHOAL_CPU_THREADS": 1}
-        return Run(command, self.processes, environment, hosts or self.hosts, **more)
+        hosts = hosts or self.hosts
+        return Run(command, self.processes, environment, hosts, watched=hosts is not None, **more)
 
     def measure(self) -> None:
         """How long an undisturbed run takes, and how long of that until the model is loaded. Throws RunError."""
@@ -107,6 +108,8 @@ class Faults:
             errors = outcome.errors(rank)
             if len(errors) > 1:
                 wrong.append(f"rank {rank} wrote {len(errors)} lines: {errors}")
+            elif not errors and victim is not None and outcome.codes.get(rank) == 0:
+                continue  # it had done all that it had to
             # One that had not begun when mpirun ended it says nothing, and mpirun does not always name the other.
             elif not errors and not (early and (known or MPIRUN_ABORTS in outcome.words)) and not (known and self.options.silent):
                 wrong.append(f"rank {rank} says nothing; stderr of all: {outcome.words.strip()[-300:]!r}")

@@ -31,6 +31,14 @@ from measuring.program import _die_with_parent  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM") or ROOT / "build/release/bin/shoal")
 MARK = "HOSTS_TEST_RUN"
+# Instead of its program each process runs this, which ends as the program does.
+WATCH = """trap : TERM
+"$@" 2>"{folder}/stderr.$OMPI_COMM_WORLD_RANK"
+code=$?
+echo $code >"{folder}/code.$OMPI_COMM_WORLD_RANK"
+cat "{folder}/stderr.$OMPI_COMM_WORLD_RANK" >&2
+[ $code != 137 ] || kill -KILL $$
+exit $code"""
 # Connections between mpirun and its daemons that are cut end soon, not after five minutes.
 NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
            for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
@@ -57,6 +65,7 @@ class Outcome:
     stderr: dict[int, str]     # of each rank
     running: list[int]         # ranks that had not ended within the limit, -1 of mpirun's daemons
     leftovers: list[str]       # files that no process uses
+    codes: dict[int, int] = dataclasses.field(default_factory=dict)  # of ranks that ended while they were watched
 
     def errors(self, rank: int) -> list[str]:
         """The lines with which that process ended."""
@@ -107,16 +116,21 @@ def _used() -> str:
 
 class Run:
     """Started at once; mpirun's processes are ended at the end of the `with` statement. `wrapper`: lines of bash before
-    `exec`, run by each process, such as a `cd` by its rank. `flags` are for mpirun. Throws RunError."""
+    `exec`, run by each process, such as a `cd` by its rank. `watched`: exit codes and stderr of the ranks are known, those
+    too that mpirun loses with a host; stderr comes to mpirun when a process has ended. `flags` are for mpirun. Throws
+    RunError."""
 
     def __init__(self, command: Sequence[object], processes: int, environment: Mapping[str, object] | None = None,
-                 hosts: network.Hosts | None = None, wrapper: str = "", flags: Sequence[object] = ()):
+                 hosts: network.Hosts | None = None, wrapper: str = "", watched: bool = False,
+                 flags: Sequence[object] = ()):
         self.processes, self.hosts = processes, hosts
         self.mark = uuid.uuid4().hex
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-run-"))
         self.before = _files()
         words = [str(word) for word in command]
         self.program = pathlib.Path(words[0]).name
+        if watched:
+            wrapper += "\n" + WATCH.format(folder=self.folder)
         if wrapper:
             words = ["bash", "-c", f'{wrapper}\nexec "$@"', "bash", *words]
         # Copies of what all write come through mpirun, too, which is how users see it.
@@ -208,12 +222,16 @@ class Run:
         stderr = {}
         for path in (self.folder / "out").glob("*/rank.*/stderr"):
             stderr[int(path.parent.name.removeprefix("rank."))] = path.read_text(errors="replace")
+        for path in self.folder.glob("stderr.*"):
+            stderr[int(path.suffix[1:])] = path.read_text(errors="replace")
+        codes = {int(path.suffix[1:]): int(text) for path in self.folder.glob("code.*") if (text := path.read_text())}
         self.end()
         leftovers = self._leftovers()
         for path in leftovers:
             if pathlib.Path(path).name.startswith("vader_segment"):  # Open MPI's, of processes that were ended just now
                 pathlib.Path(path).unlink(missing_ok=True)
-        return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, leftovers)
+        return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, leftovers,
+                       codes)
 
     def end(self) -> None:
         for _ in range(50):  # a daemon may start one more meanwhile
