@@ -92,10 +92,11 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds si
       has_gone_(processes_.size()),
       next_channel_(kFirstChannel),
       passages_(processes_.size(), 0) {
+  const std::string own_host = transport_->host();
   for (int peer = 0; peer < size(); ++peer) {
     lines_.push_back(std::make_unique<Line>());
     Line& line = *lines_.back();
-    processes_[static_cast<size_t>(peer)].host = fmt::format("host of {}", peer);
+    processes_[static_cast<size_t>(peer)].host = peer == own_ ? own_host : "unknown host";  // until it says
     if (peer == own_) continue;
     auto* next = reinterpret_cast<std::byte*>(&line.news);
     line.hearing = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});

@@ -45,6 +45,8 @@ class Ended(unittest.TestCase):
         told = {0: "shoal: error: process 0 (here) was told to end (SIGTERM)", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=told, words=KILLED)), [])
         self.assertEqual(self.wrong(outcome(stderr={0: SAYS}, codes={2: 0})), [])
+        unknown = {0: "shoal: error: process 1 (unknown host) has been silent", 2: SAYS}
+        self.assertEqual(self.wrong(outcome(stderr=unknown, words=KILLED)), [])
         tells = {0: "shoal: error: process 0 (here): [sum] process 1 (here) did not answer", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=tells)), [])
 
@@ -60,6 +62,7 @@ class Ended(unittest.TestCase):
             "rank 0 wrote 2 lines": outcome(stderr={0: f"{SAYS}\n{SAYS}", 2: SAYS}),
             "rank 2 names no process": outcome(stderr={0: SAYS, 2: "shoal: error: it failed"}),
             "rank 2 names one that is not there": outcome(stderr={0: SAYS, 2: "shoal: error: process 1 (there) is gone"}),
+            "rank 0 names one that is not there": outcome(stderr={0: "shoal: error: process 1 (unknown host) is gone", 2: SAYS}),
             "rank 2 does not name 1": outcome(stderr={0: SAYS, 2: "shoal: error: process 0 (here) is gone"}),
         }.items():
             with self.subTest(what):

@@ -7,8 +7,9 @@
   tests/hosts/faults.py --only kill,cut --seed 7 --verbose
 
 Of every fault is checked: all processes end within the time-out and 5 s more; mpirun ends with another code than 0; each
-process that survived wrote one line "shoal: error: ..." that names the process that failed and its host, or itself where
-mpirun knew sooner, told it to end (SIGTERM) and names the other; no process and no file of the run is left.
+process that survived wrote one line "shoal: error: ..." that names the process that failed and its host (unless that died
+before it had said where it was, and mpirun names it), or itself where mpirun knew sooner, told it to end (SIGTERM) and
+names the other; no process and no file of the run is left.
 """
 import argparse
 import collections
@@ -115,7 +116,8 @@ class Faults:
                 wrong.append(f"rank {rank} says nothing; stderr of all: {outcome.words.strip()[-300:]!r}")
             elif errors:
                 named = {int(number): host for number, host in NAMES_ONE.findall(errors[0])}
-                strangers = [number for number, host in named.items() if number >= run.processes or host != run.host(number)]
+                strangers = [number for number, host in named.items() if number >= run.processes
+                             or host not in (run.host(number), "unknown host" if known and number == victim else None)]
                 told = known and rank in named and "SIGTERM" in errors[0]
                 if not named:
                     wrong.append(f"rank {rank} names no process and host: {errors[0]}")
