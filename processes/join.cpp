@@ -37,7 +37,12 @@ bool is_one_of_several() {
     if (number_of(variable) > 1) return true;
   }
   // PMIx says only which one this is; Slurm how many there are.
-  return std::getenv("PMIX_RANK") != nullptr && number_of("SLURM_NTASKS") > 1;
+  return std::getenv("PMIX_RANK") != nullptr && number_of("SLURM_STEP_NUM_TASKS") > 1;
+}
+
+int unconnected_tasks() {
+  const int tasks = number_of("SLURM_STEP_NUM_TASKS");
+  return tasks > 1 && !is_one_of_several() ? tasks : 0;
 }
 
 std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) {

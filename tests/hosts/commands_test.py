@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Commands of the program over processes of this computer: what they print, and what they refuse."""
+import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -14,7 +16,7 @@ import mpirun  # noqa: E402
 from mpirun import PROGRAM, ROOT, Outcome, Run  # noqa: E402
 
 MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
-ONE_THREAD = {"SHOAL_CPU_THREADS": 1, "SHOAL_COMM_TIMEOUT": 5}
+ONE_THREAD = {"SHOAL_CPU_THREADS": 1, "SHOAL_COMM_TIMEOUT": 30}
 
 
 def run(*words: object, processes: int = 2) -> Outcome:
@@ -61,6 +63,50 @@ class BenchComm(unittest.TestCase):
                             (("--recorded", 5), "calls of 'mpi' cannot be recorded on CPU0; leave it out")):
             with self.subTest(words):
                 check_refused(self, run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, *words), says)
+
+
+class Devices(unittest.TestCase):
+    """Lists of --devices."""
+
+    def ranks(self, devices: str, processes: int = 2) -> list[str]:
+        found = run("bench-comm", "--devices", devices, "-b", 64, "-e", 64, "-n", 1, "-o", "json", processes=processes)
+        return [device["name"] for device in found.json()["devices"]]
+
+    def test_ranks_by_the_names_that_are_shown(self):
+        self.assertEqual(self.ranks("CPU0,CPU1,1:CPU0"), ["CPU0", "CPU1", "1:CPU0"])
+        self.assertEqual(self.ranks("0:CPU1,2:CPU0", 3), ["CPU1", "2:CPU0"])
+
+    def test_ranks_of_one_process(self):
+        for devices, ranks in (("1:CPU0,CPU1", ["1:CPU0", "1:CPU1"]), ("1:CPU0", ["1:CPU0"]), ("0:CPU0,CPU1", ["CPU0", "CPU1"])):
+            with self.subTest(devices):
+                self.assertEqual(self.ranks(devices), ranks)
+
+    def test_lists_of_ranks_beside_lists_for_processes(self):
+        found = run("bench", "-m", MODEL, "--devices", "CPU0,1:CPU0;0:CPU1;1:CPU1;1:CPU0,1:CPU1", "-p", 0, "-n", 4, "-r", 1,
+                    "-o", "jsonl")
+        self.assertEqual([json.loads(line)["devices"] for line in found.stdout.splitlines()],
+                         ["CPU0,1:CPU0", "CPU1,1:CPU1", "1:CPU0,1:CPU1"])
+
+    def test_what_is_refused(self):
+        for devices, says in (("1:CPU0,0:CPU0", "process 0 comes behind 1 in '1:CPU0,0:CPU0'; name them in order"),
+                              ("CPU0,2:CPU0", "'2:CPU0' is of no process: there are 0 to 1"),
+                              ("CPU0,x:CPU0", "'x:CPU0' is of no process"), ("CPU0,:CPU0", "':CPU0' is of no process"),
+                              ("CPU0,99999999999:CPU0", "'99999999999:CPU0' is of no process"),
+                              ("CPU0,1:", "'1:' names no device"), ("CPU0,0:1:CPU0", "'0:1:CPU0' names no device"),
+                              ("0:1:CPU0;1:CPU1", "'0:1:CPU0' names no device")):
+            with self.subTest(devices):
+                check_refused(self, run("bench-comm", "--devices", devices, "-b", 64, "-e", 64), says)
+
+
+class Slurm(unittest.TestCase):
+    def test_tasks_that_do_not_know_each_other(self):
+        says = "shoal: warning: srun has started 2 of this program that do not know each other; --mpi=pmix makes them one"
+        for more, warns in (({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, True),
+                            ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, False),
+                            ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, False)):
+            with self.subTest(more):
+                found = subprocess.run([PROGRAM, "devices"], env=os.environ | more, capture_output=True, text=True, check=True)
+                self.assertEqual(says in found.stderr, warns, found.stderr)
 
 
 class Refused(unittest.TestCase):

@@ -122,10 +122,11 @@ models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode us
 
 namespace {
 
-/// 1 for "1:CPU0,CPU1"; -1: it is of no process.
-int process_of_part(const std::string& part) {
+/// Of which process "1:CPU0,CPU1" is: "1"; "" of none, and for a list of ranks.
+std::string_view process_of_part(std::string_view part) {
   const size_t digits = part.find_first_not_of("0123456789");
-  return digits != 0 && digits != std::string::npos && part[digits] == ':' ? std::stoi(part) : -1;
+  const bool is_of_one = digits != 0 && digits != std::string_view::npos && part[digits] == ':' && !names_ranks(part);
+  return is_of_one ? part.substr(0, digits) : std::string_view();
 }
 
 }  // namespace
@@ -135,7 +136,8 @@ void spell_out_devices(BenchLists& lists, const std::function<std::string()>& al
   std::vector<std::string> found;
   for (const std::string& part : split_lists(lists.devices)) {
     // Of several processes a list may have a part for each.
-    if (process_of_part(part) > 0 && !found.empty() && process_of_part(found.back()) >= 0) {
+    const std::string_view process = process_of_part(part);
+    if (!process.empty() && process != "0" && !found.empty() && !process_of_part(found.back()).empty()) {
       found.back() += ";" + part;
     } else {
       found.push_back(names_all(part) ? all() : part);

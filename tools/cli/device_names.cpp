@@ -126,6 +126,12 @@ std::vector<int> device_group_sizes(std::string_view text) {
   return sizes;
 }
 
+bool names_ranks(std::string_view list) {
+  const size_t second = list.find_first_of(",+");
+  return second != std::string_view::npos && list.find(':', second) != std::string_view::npos &&
+         list.find(';') == std::string_view::npos;
+}
+
 bool names_all(std::string_view text) {
   return upper(text) == "ALL";
 }
@@ -182,6 +188,41 @@ std::string in_process(int process, const std::string& names) {
   return text;
 }
 
+/// "1:CPU0" in two; a name without a process is of process 0.
+struct RankName {
+  int process = 0;
+  std::string device;
+};
+
+RankName parse_rank(const std::string& name, int processes) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return {0, name};
+  RankName rank{-1, name.substr(colon + 1)};
+  const auto [end, error] = std::from_chars(name.data(), name.data() + colon, rank.process);
+  const bool is_number = error == std::errc() && end == name.data() + colon;
+  require<InvalidArgument>(is_number && rank.process >= 0 && rank.process < processes,
+                           "'{}' is of no process: there are 0 to {}; write 0:CPU0,CPU1;1:CPU0", name, processes - 1);
+  require<InvalidArgument>(!rank.device.empty() && rank.device.find(':') == std::string::npos,
+                           "'{}' names no device of a process; write 0:CPU0,CPU1;1:CPU0", name);
+  return rank;
+}
+
+/// "0:CPU0,1:CPU0" -> "CPU0,1:CPU0"
+std::string normalized_ranks(const std::string& list, int processes) {
+  std::string text;
+  for (size_t begin = 0, last = 0; begin < list.size();) {
+    const size_t end = std::min(list.find_first_of(",+", begin), list.size());
+    const RankName rank = parse_rank(list.substr(begin, end - begin), processes);
+    const auto process = static_cast<size_t>(rank.process);
+    require<InvalidArgument>(process >= last, "process {} comes behind {} in '{}'; name them in order", process, last,
+                             list);
+    last = process;
+    text += name_in_process(rank.process, rank.device) + list.substr(end, 1);
+    begin = end + 1;
+  }
+  return text;
+}
+
 /// "@0+@1", with the lists of all processes: their devices as one group.
 std::string of_computers(const std::string& asked, const std::vector<std::string>& lists) {
   std::string group;
@@ -207,6 +248,8 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
   if (list.starts_with("@")) {
     const std::vector<std::string> lists = group->gather(own_devices(), "devices");
     for (const std::string& asked : split_list(list)) parts.push_back(of_computers(asked, lists));
+  } else if (names_ranks(list)) {
+    parts.push_back(normalized_ranks(list, group->size()));
   } else if (list.find(':') == std::string::npos) {
     for (int process = 0; process < group->size(); ++process) parts.push_back(in_process(process, list));
   } else {
@@ -215,6 +258,8 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
       const std::string part = rest.substr(0, rest.find(';'));
       const size_t colon = part.find(':');
       require<InvalidArgument>(colon != std::string::npos, "'{}' is of no process; write 0:CPU0,CPU1;1:CPU0", part);
+      require<InvalidArgument>(part.find(':', colon + 1) == std::string::npos,
+                               "'{}' names no device of a process; write 0:CPU0,CPU1;1:CPU0", part);
       const auto process = static_cast<int>(parse_integer("--devices", part.substr(0, colon), 0, group->size() - 1));
       require<InvalidArgument>(process > last, "process {} comes behind {} in '{}'; name them in order", process, last,
                                list);
@@ -235,13 +280,8 @@ std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std:
   if (is_new) {
     std::vector<std::string> own;
     for (const std::string& name : names) {
-      const size_t colon = name.find(':');
-      const bool is_named = colon != std::string::npos && colon < 6 && name.find_first_not_of("0123456789") == colon;
-      const int process = is_named ? std::stoi(name) : 0;
-      require<InvalidArgument>(colon == std::string::npos || (is_named && process < group.size()),
-                               "'{}' is of no process: there are 0 to {}; write 0:CPU0,CPU1;1:CPU0", name,
-                               group.size() - 1);
-      if (process == group.own()) own.push_back(colon == std::string::npos ? name : name.substr(colon + 1));
+      const RankName rank = parse_rank(name, group.size());
+      if (rank.process == group.own()) own.push_back(rank.device);
     }
     std::vector<Device*> found = find_known_devices(own);
     for (size_t i = 0; i < own.size(); ++i) {
@@ -250,7 +290,10 @@ std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std:
     for (Device* device : gather_devices(group, found)) known.emplace(upper(common_name(*device, &group)), device);
   }
   std::vector<Device*> devices;
-  for (const std::string& name : names) devices.push_back(known.at(upper(name)));
+  for (const std::string& name : names) {
+    const RankName rank = parse_rank(name, group.size());
+    devices.push_back(known.at(upper(name_in_process(rank.process, rank.device))));
+  }
   return devices;
 }
 

@@ -113,7 +113,14 @@ bool is_leader() {
 }
 
 int run_among_processes(const std::function<int()>& body) {
-  if (!is_one_of_several()) return body();
+  if (!is_one_of_several()) {
+    const char* task = std::getenv("SLURM_PROCID");
+    if (const int tasks = unconnected_tasks(); tasks > 0 && task != nullptr && std::string_view(task) == "0") {
+      warn(fmt::format("srun has started {} of this program that do not know each other; --mpi=pmix makes them one",
+                       tasks));
+    }
+    return body();
+  }
   ProcessGroup* group = nullptr;
   try {
     catch_interrupts();
