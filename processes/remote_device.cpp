@@ -139,22 +139,20 @@ nlohmann::json to_json(Device& device) {
           {"place", place_of(device)}};
 }
 
-/// Processes of one computer that run on its CPU devices have a part each of the memory that they share: all of it, or
-/// where a process has several NUMA nodes, whose devices count the memory of theirs, that of nodes of both.
+/// Processes of one computer that run on its CPU devices have a part each of the memory that they share.
 void divide_memory(ProcessGroup& group, std::span<Device* const> own) {
   std::set<int> nodes;
   for (const Device* device : own) {
     if (is_cpu(*device)) nodes.insert(cpu::machine_nodes().size() == 1 ? -1 : cpu::node_of(*device));
   }
   const std::vector<std::string> all = group.gather(nlohmann::json(nodes).dump(), "CPU devices");
-  int sharers = 0;
+  std::vector<std::set<int>> neighbours;
+  size_t index = 0;
   for (const int process : group.processes_of(group.node(group.own()))) {
-    const auto its = nlohmann::json::parse(all[static_cast<size_t>(process)]).get<std::set<int>>();
-    const bool counts_all = nodes.contains(-1) || its.contains(-1);
-    sharers += !its.empty() &&
-               (counts_all || std::any_of(its.begin(), its.end(), [&](int node) { return nodes.contains(node); }));
+    if (process == group.own()) index = neighbours.size();
+    neighbours.push_back(nlohmann::json::parse(all[static_cast<size_t>(process)]).get<std::set<int>>());
   }
-  cpu::share_memory(sharers);
+  cpu::share_memory(memory_sharers(neighbours, index));
 }
 
 }  // namespace
@@ -196,6 +194,15 @@ std::unique_ptr<Backend> RemoteDevice::init(std::string_view) {
 
 std::unique_ptr<Event> RemoteDevice::new_event() {
   return std::make_unique<RemoteEvent>(*this);
+}
+
+int memory_sharers(std::span<const std::set<int>> nodes, size_t own) {
+  const std::set<int>& mine = nodes[own];
+  return static_cast<int>(std::count_if(nodes.begin(), nodes.end(), [&](const std::set<int>& its) {
+    if (its.empty() || mine.empty()) return false;
+    if (its.contains(-1) || mine.contains(-1)) return true;
+    return std::any_of(its.begin(), its.end(), [&](int node) { return mine.contains(node); });
+  }));
 }
 
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own) {

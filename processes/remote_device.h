@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,10 @@ const RemoteSpec* remote_spec(const Device& device);
 /// From then on CPU devices report the part of their computer's memory that their process has, where several processes
 /// of one node bring some. Collective.
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own);
+
+/// How many processes of one computer count memory as theirs that `own`, an index, counts, itself among them. Of each:
+/// the NUMA nodes of its CPU devices, whose memory they count; -1: that of all nodes.
+int memory_sharers(std::span<const std::set<int>> nodes, size_t own);
 
 /// The process that a device belongs to, seen from `own`.
 int process_of(const Device& device, int own);

@@ -33,5 +33,19 @@ TEST(RemoteDevices, ProcessesOfANodeShareItsMemory) {
   for (const auto& totals : total_memory({"a", "a", "a"})) EXPECT_EQ(totals, (std::array{whole / 3, whole / 3}));
 }
 
+TEST(RemoteDevices, MemoryIsSharedByNodes) {
+  const auto sharers = [](const std::vector<std::set<int>>& nodes) {
+    std::vector<int> of_each;
+    for (size_t own = 0; own < nodes.size(); ++own) of_each.push_back(memory_sharers(nodes, own));
+    return of_each;
+  };
+  EXPECT_EQ(sharers({{0}, {1}}), (std::vector{1, 1}));
+  EXPECT_EQ(sharers({{0}, {1}, {0}, {1}}), (std::vector{2, 2, 2, 2}));
+  EXPECT_EQ(sharers({{0}, {1}, {0, 1}}), (std::vector{2, 2, 3}));
+  EXPECT_EQ(sharers({{-1}, {-1}}), (std::vector{2, 2})) << "a machine of one node";
+  EXPECT_EQ(sharers({{0}, {1}, {-1}}), (std::vector{2, 2, 3})) << "a device on cores of several nodes counts all";
+  EXPECT_EQ(sharers({{0}, {}}), (std::vector{1, 0})) << "GPUs only";
+}
+
 }  // namespace
 }  // namespace shoal

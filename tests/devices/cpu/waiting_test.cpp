@@ -1,8 +1,10 @@
 #include "devices/cpu/waiting.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -49,6 +51,40 @@ TEST(Counter, EveryWaiterSeesItsValue) {
     for (std::thread& waiter : waiters) waiter.join();
     EXPECT_EQ(counter.value(), kSteps);
   }
+}
+
+/// How often a thread that only lets others run is let run itself while another one of the same core spins for 20 ms.
+int turns_beside_a_spinning_thread() {
+  cpu_set_t core;
+  CPU_ZERO(&core);
+  CPU_SET(sched_getcpu(), &core);
+  std::atomic<bool> done{false};
+  std::atomic<int> turns{0};
+  int while_spinning = 0;
+  std::thread host([&] {
+    sched_setaffinity(0, sizeof(core), &core);
+    for (; !done; ++turns) std::this_thread::yield();
+  });
+  std::thread([&] {  // a new one each time: it remembers what other programs took from it
+    sched_setaffinity(0, sizeof(core), &core);
+    while (turns == 0) std::this_thread::yield();
+    const Counter never;
+    const int before = turns;
+    EXPECT_FALSE(never.spin_for(1, Waiter::kWorker, std::chrono::milliseconds(20)));
+    while_spinning = turns - before;
+  })
+      .join();
+  done = true;
+  host.join();
+  return while_spinning;
+}
+
+TEST(Counter, SpinningThreadsOfAllCoresLetHostThreadsRun) {
+  constexpr int kMany = 200, kTries = 200;
+  const ThreadCount all(usable_cores());
+  int most = 0;  // other programs may have the core instead
+  for (int i = 0; i < kTries && most < kMany; ++i) most = std::max(most, turns_beside_a_spinning_thread());
+  EXPECT_GE(most, kMany);
 }
 
 TEST(Counter, AParkedThreadSleepsUntilItsValue) {
