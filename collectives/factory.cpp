@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "collectives/absent_communicator.h"
 #include "processes/remote_device.h"
 
 namespace shoal::collectives {
@@ -59,9 +60,8 @@ CommunicatorFactory own_of(std::span<Device* const> members) {
   return family != nullptr ? factory_of(*family) : CommunicatorFactory();
 }
 
-}  // namespace
-
-CommunicatorFactory communicator_for(std::span<Device* const> members) {
+/// For members of this process, and for those that several processes have.
+CommunicatorFactory factory_here(std::span<Device* const> members) {
   if (auto own = own_of(members)) return own;
   return {[](std::span<Backend* const> ranks, const Options& options) {
             const Choice choice = choose(devices_of(ranks), options);
@@ -75,6 +75,12 @@ CommunicatorFactory communicator_for(std::span<Device* const> members) {
             return choice == Choice::kStaged ? describe_staged_communicator(devices, options)
                                              : describe_host_communicator(devices, options);
           }};
+}
+
+}  // namespace
+
+CommunicatorFactory communicator_for(std::span<Device* const> members) {
+  return are_absent(members) ? absent_factory(factory_here(members)) : factory_here(members);
 }
 
 }  // namespace shoal::collectives

@@ -30,7 +30,8 @@ CommunicatorFactory factory_of(const BackendReg& family);
 
 /// What connects the members of a meta device: their own when all are of one family that offers one; else the host
 /// communicator, the mpi one where there are several processes (Options::processes), or the staged one where a member has
-/// memory that the host cannot use.
+/// memory that the host cannot use. Of members that are all in one other process, which works at them alone: what stands
+/// for theirs (absent_communicator.h).
 CommunicatorFactory communicator_for(std::span<Device* const> members);
 
 }  // namespace shoal::collectives

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "collectives/absent_communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/p2p/p2p_communicator.h"
 #include "collectives/thresholds.h"
@@ -221,29 +222,6 @@ class CudaCommunicator final : public Communicator {
   std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
 };
 
-/// Stands for the communicator of ranks that are all in one other process, in this one.
-class AbsentCommunicator final : public Communicator {
- public:
-  AbsentCommunicator(std::span<Backend* const> backends, const Options& options)
-      : traits_(describe_cuda_communicator(devices_of(backends), options)) {}
-  std::string_view name() const override { return "absent"; }
-  int size() const override { return static_cast<int>(traits_.buffer_bytes.size()); }
-  size_t buffer_bytes(int rank) const override { return traits_.buffer_bytes[static_cast<size_t>(rank)]; }
-  FusedLimits fused_limits() const override { return traits_.fused; }
-  void abort(std::string_view) override {}
-  void enqueue(int rank, const Call& call) override {
-    fail<InvalidArgument>("[{} {}] rank {} belongs to another process", name_of(call.kind), call.what, rank);
-  }
-
- private:
-  const CommunicatorTraits traits_;
-};
-
-bool is_absent(std::span<Device* const> devices, const Options& options) {
-  return options.processes == nullptr &&
-         std::all_of(devices.begin(), devices.end(), [](Device* device) { return is_remote(*device); });
-}
-
 /// Of ranks that are all in one other process: the devices of the same names here, which hosts that are alike have.
 /// Empty: there are none.
 std::vector<Device*> likes_of(std::span<Device* const> devices) {
@@ -277,7 +255,7 @@ std::vector<int> gpus_of(std::span<Device* const> devices) {
 CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, const Options& options) {
   const std::string& wanted = options.implementation;
   refuse_others(options);
-  if (is_absent(devices, options)) {
+  if (options.processes == nullptr && are_absent(devices)) {
     const std::vector<Device*> likes = likes_of(devices);
     if (!likes.empty()) return describe_cuda_communicator(likes, options);
     return {std::vector<size_t>(devices.size(), 0), {}};
@@ -303,7 +281,6 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
 
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options) {
   require<InvalidArgument>(!ranks.empty(), "[cuda communicator] needs at least one rank");
-  if (is_absent(devices_of(ranks), options)) return std::make_unique<AbsentCommunicator>(ranks, options);
   return std::make_unique<CudaCommunicator>(ranks, options);
 }
 

@@ -23,13 +23,6 @@ DeviceGroups groups_of(std::vector<Device*> devices, SplitMode mode) {
   return groups;
 }
 
-/// All devices in one group: they act as one.
-DeviceGroups joined(const DeviceGroups& groups) {
-  std::vector<Device*> all;
-  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
-  return {all};
-}
-
 /// The group of each of `count` layers: layer i belongs where the middle of it falls when the ratio divides all of
 /// them.
 ///   8 layers, shares 3/4 and 1/4 -> 0 0 0 0 0 0 1 1
@@ -65,6 +58,12 @@ std::regex regex_of(const std::string& pattern) {
 }
 
 }  // namespace
+
+DeviceGroups joined(const DeviceGroups& groups) {
+  std::vector<Device*> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return {all};
+}
 
 void check_pattern(const std::string& pattern) {
   regex_of(pattern);

@@ -25,6 +25,8 @@ namespace shoal::models {
 
 /// Devices in groups: those of a group act as one.
 using DeviceGroups = std::vector<std::vector<Device*>>;
+/// All devices in one group.
+DeviceGroups joined(const DeviceGroups& groups);
 
 enum class SplitMode : uint8_t {
   kTensor,  ///< all devices act as one, whatever their groups

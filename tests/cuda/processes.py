@@ -68,6 +68,13 @@ class Tokens(unittest.TestCase):
         self.same(2, "CUDA0", "-sm", "layer")
         self.same(2, "CUDA0+CUDA1", "-sm", "layer")
 
+    def test_layers_over_hosts_that_are_not_alike(self):
+        """Three GPUs that process 0 does not have exchange by p2p and fuse all_reduces with norms."""
+        few = only_in(0, "SHOAL_EMULATED_GPUS", 1)
+        self.same(2, "0:CUDA0;1:CUDA0+CUDA1+CUDA2", "-sm", "layer", wrapper=few)
+        self.same(2, "0:CPU0;1:CUDA0+CUDA1", "-sm", "layer", wrapper=few)
+        self.same(2, "1:CUDA0,CUDA1,CUDA2", wrapper=few)
+
     def test_beside_a_cpu(self):
         self.same(2, "0:CPU0;1:CUDA0")
 

@@ -112,6 +112,7 @@ Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::
 void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
   if (setup.ratio != kAutoRatio) return;
   const Request measured = request_of(flags, setup, tests);
+  share_traits(measured);
   measure_for_processes({*measured.model, measured.devices, measured.placement});
   if (!is_leader()) return void(setup.ratio = processes()->broadcast("", "shares"));
   tuning::Workload most{0, 0, 0};

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "collectives/absent_communicator.h"
 #include "models/session/loader.h"
 #include "models/session/orders.h"
 #include "tools/cli/interrupt.h"
@@ -105,9 +106,19 @@ tuning::Candidate Deployment::candidate() const {
   return candidate;
 }
 
+void share_traits(const Request& request) {
+  if (processes() == nullptr) return;
+  const bool by_tensor = request.placement.mode == models::SplitMode::kTensor;
+  collectives::share_traits(*processes(), by_tensor ? models::joined(request.devices) : request.devices,
+                            {.implementation = collectives::implementation_or_default(request.placement.comm)});
+}
+
 Deployment resolve(Request request) {
   ProcessGroup* const group = processes();
-  if (group != nullptr) require_same(*group, request.model->file);
+  if (group != nullptr) {
+    require_same(*group, request.model->file);
+    share_traits(request);
+  }
   if (request.placement.ratio == kAutoRatio) {
     measure_for_processes({*request.model, request.devices, request.placement, request.goal.machine});
   }

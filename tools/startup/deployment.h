@@ -37,6 +37,10 @@ struct Deployment {
   tuning::Candidate candidate() const;
 };
 
+/// Of several processes: what planning for meshes that are wholly in one of them depends on, which may have other GPUs
+/// than the others, is known in all then. Collective; resolve() does it, too. Throws CommError.
+void share_traits(const Request& request);
+
 /// Finds the machine, chooses shares where the ratio is "auto", places the model, starts the devices' threads where the
 /// request says so, makes the context smaller where it asks for that, and plans. Throws DeviceError when a device
 /// cannot start its threads, and Interrupted on Ctrl-C.
