@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -46,8 +45,7 @@ class BenchComm(unittest.TestCase):
     def test_a_process_that_dies_ends_it(self):
         command = [PROGRAM, "bench-comm", "--devices", "CPU0", "-n", 1000000, "-b", 1024]
         with Run(command, 3, ONE_THREAD) as one:
-            one.wait_for(3)
-            time.sleep(0.7)
+            one.wait_for_output()
             self.assertTrue(one.kill(1, signal.SIGKILL))
             found = one.finish(10)
         self.assertEqual(found.running, [])

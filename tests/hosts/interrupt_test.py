@@ -59,18 +59,10 @@ class Interrupts(unittest.TestCase):
         model = () if command == "bench-comm" else ("-m", MODEL)
         return Run([PROGRAM, command, *model, "--devices", "CPU0", *flags], 2, environment or {}, **more)
 
-    def begun(self, run: Run) -> Run:
-        """Process 0 has written something."""
-        deadline = time.monotonic() + LIMIT
-        while not (run.folder / "stdout").stat().st_size:
-            self.assertLess(time.monotonic(), deadline)
-            self.assertIsNone(run.child.poll(), (run.folder / "stderr").read_text())
-            time.sleep(0.02)
-        return run
-
     def interrupted(self, ranks: tuple) -> Outcome:
         endless = ("-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos")
-        with self.begun(self.start("run", *endless)) as run:
+        with self.start("run", *endless) as run:
+            run.wait_for_output()
             for rank in ranks:
                 self.assertTrue(run.kill(rank, signal.SIGINT))
             if 0 not in ranks:
@@ -103,14 +95,16 @@ class Interrupts(unittest.TestCase):
         for command in (("bench", "-p", 0, "-n", "8,50000", "-r", 1, "-o", "jsonl"),
                         ("bench-comm", "-b", 4, "-e", "256M", "-n", 1000)):
             with self.subTest(command[0]), self.start(*command) as run:
-                self.begun(run).kill(0, signal.SIGINT)
+                run.wait_for_output()
+                run.kill(0, signal.SIGINT)
                 outcome = run.finish(LIMIT)
                 line = f"shoal: error: process 0 ({run.host(0)}): ended by SIGINT (Ctrl-C)"
                 self.assertEqual((outcome.errors(0), outcome.errors(1)), ([line], [line]), outcome)
                 self.assertNotEqual(outcome.code, 0)
 
     def test_mpirun_ends_all(self):
-        with self.begun(self.start("run", "-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos")) as run:
+        with self.start("run", "-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos") as run:
+            run.wait_for_output()
             os.kill(run.child.pid, signal.SIGINT)
             outcome = run.finish(LIMIT)
         self.assertEqual(outcome.running, [])

@@ -191,6 +191,14 @@ class Run:
                 raise RunError(f"{len(self.ranks())} of {ranks} processes have begun: {self._text('stderr').strip()[-200:]}")
             time.sleep(0.01)
 
+    def wait_for_output(self, limit: float = 30) -> None:
+        """Until process 0 has written something. Throws RunError."""
+        deadline = time.monotonic() + limit
+        while not (self.folder / "stdout").stat().st_size:
+            if self.child.poll() is not None or time.monotonic() > deadline:
+                raise RunError(f"process 0 has written nothing: {self._text('stderr').strip()[-200:]}")
+            time.sleep(0.02)
+
     def sleep_until(self, seconds: float) -> None:
         """Since mpirun was started."""
         time.sleep(max(0.0, self.began + seconds - time.monotonic()))
