@@ -42,6 +42,7 @@ class Ended(unittest.TestCase):
         self.assertEqual(self.wrong(outcome()), [])
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), early=True), [])
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), silent=True), [])
+        self.assertEqual(self.wrong(outcome(leftovers=("/dev/shm/vader_segment.here.d1.1",)), early=True), [])
         told = {0: "shoal: error: process 0 (here) was told to end (SIGTERM)", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=told, words=KILLED)), [])
         self.assertEqual(self.wrong(outcome(stderr={0: SAYS}, codes={2: 0})), [])
@@ -56,6 +57,7 @@ class Ended(unittest.TestCase):
             "still running: mpirun": outcome(code=None),
             "still running: rank 2": outcome(running=(2,)),
             "left behind: /dev/shm/a": outcome(leftovers=("/dev/shm/a",)),
+            "left behind: /dev/shm/vader": outcome(leftovers=("/dev/shm/vader_segment.here.d1.1",)),
             "the last rank ended after 8.0 s": outcome(ranks_seconds=8),
             "mpirun ended after 8.0 s": outcome(seconds=8),
             "rank 2 says nothing": outcome(stderr={0: SAYS}, words=KILLED, codes={2: 1}),
