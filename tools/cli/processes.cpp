@@ -78,7 +78,7 @@ void guard() {
   std::this_thread::sleep_for(kGrace);
   if (has_left) return;
   const bool by_sigint = !have_failed() && !terminated();
-  if (!has_reported) report(ended_by_signal(), kFailed);
+  report(ended_by_signal(), kFailed);
   _exit(by_sigint ? interrupt_code() : kFailed);
 }
 
@@ -150,12 +150,10 @@ int run_among_processes(const std::function<int()>& body) {
   // A signal may come from mpirun, because another process has ended: its name comes, too.
   for (int i = 0; interrupted() && !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   if (group->has_failed() || is_cut_off || (code != kSuccess && code != interrupt_code())) {
-    if (!has_reported) {
-      report(is_cut_off              ? ended_by_signal()
-             : code == kOutputClosed ? "the reader of the output has gone"
-                                     : "it has failed",
-             kFailed);
-    }
+    report(is_cut_off              ? ended_by_signal()
+           : code == kOutputClosed ? "the reader of the output has gone"
+                                   : "it has failed",
+           kFailed);
     end(code == kSuccess ? kFailed : code);
   }
   try {
@@ -168,12 +166,12 @@ int run_among_processes(const std::function<int()>& body) {
   return code;
 }
 
-std::string tell_failure(std::string_view message) noexcept {
+std::optional<std::string> tell_failure(std::string_view message) noexcept {
   try {
     ProcessGroup* const group = joined;
     if (group == nullptr)
       return is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message);
-    has_reported = true;
+    if (has_reported.exchange(true)) return std::nullopt;
     const bool came_first = !group->has_failed();
     try {
       if (came_first) group->fail(message);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "processes/process_group.h"
@@ -22,7 +24,7 @@ bool is_leader();
 int run_among_processes(const std::function<int()>& body);
 
 /// The message for users of a failure here: with process and host, after all others have been told it; that of another
-/// process where that failed before.
-std::string tell_failure(std::string_view message) noexcept;
+/// process where that failed before. nullopt where this one of several has told why it ends already.
+std::optional<std::string> tell_failure(std::string_view message) noexcept;
 
 }  // namespace shoal::tools
