@@ -100,12 +100,7 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
 std::optional<MeasuredMachine> read_entry(const Json& entry) {
   if (text_of(entry, "program") != SHOAL_VERSION || !entry.contains("machine")) return std::nullopt;
   try {
-    MachineModel machine = parse_machine(entry["machine"].dump(), machine_file().string());
-    const bool spans_processes = std::any_of(machine.devices.begin(), machine.devices.end(), [](const auto& device) {
-      return device.name.find(':') != std::string::npos;
-    });
-    if (spans_processes && machine.links.empty()) return std::nullopt;  // of a version that did not measure them
-    return MeasuredMachine{std::move(machine), text_of(entry, "measured")};
+    return MeasuredMachine{parse_machine(entry["machine"].dump(), machine_file().string()), text_of(entry, "measured")};
   } catch (const std::exception&) {
     return std::nullopt;
   }
