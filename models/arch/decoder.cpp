@@ -164,8 +164,8 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
     Tensor* rows = ring != nullptr ? ring->cache_rows : d_.out_.cache_rows;
     return set_rows(g_, cache, by_tokens(heads), rows, {}, name(result));
   };
-  Tensor* keys = store(d_.cache_.k[layer], k, "keys");
-  Tensor* values = store(d_.cache_.v[layer], v, "values");
+  Tensor* keys = store(d_.cache_.layers[layer].k, k, "keys");
+  Tensor* values = store(d_.cache_.layers[layer].v, v, "values");
   AttentionParams params = h_.attention;
   if (ring != nullptr) params.window = 0;  // the mask has it
   Tensor* heads =

@@ -17,6 +17,20 @@
 
 namespace shoal::models {
 
+/// Of a layer that keeps a state of fixed size in place of keys and values: a causal depthwise convolution, and behind
+/// it the gated delta rule (ops.h) where there are value heads.
+struct RecurrentHparams {
+  int64_t taps = 0;  ///< of the convolution, the token's own among them; 0: the layer attends
+  int64_t k_heads = 0, v_heads = 0, head_dim = 0;
+  bool tiled = false;  ///< value head h has the key of h % k_heads; else of h / (v_heads / k_heads)
+
+  /// That the convolution goes over: queries, keys and values, or `k_heads` of one element.
+  int64_t channels() const { return v_heads == 0 ? k_heads : (2 * k_heads + v_heads) * head_dim; }
+  /// Value heads that share a key head.
+  int64_t group() const { return v_heads / k_heads; }
+  bool operator==(const RecurrentHparams&) const = default;
+};
+
 /// What layers may differ in.
 struct LayerHparams {
   int64_t ff = 0;         ///< of the feed-forward block, of one expert where there are experts
@@ -28,7 +42,11 @@ struct LayerHparams {
   int64_t head_dim_v = 0;
   RopeParams rope;  ///< dims 0: positions turn nothing
   AttentionParams attention{.causal = true};
+  bool values_in_keys = false;  ///< values are the first head_dim_v elements of the keys, and not kept apart
+  int64_t kv_layer = -1;        ///< the layer whose keys and values it reads; -1: its own
+  RecurrentHparams recurrent;
 
+  bool attends() const { return recurrent.taps == 0; }
   /// Query heads that share a KV head.
   int64_t group() const { return heads / kv_heads; }
   bool operator==(const LayerHparams&) const = default;

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -28,34 +29,81 @@ int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
   return std::min(options.rows, (needed + kRowUnit - 1) / kRowUnit * kRowUnit);
 }
 
+/// Queries, keys and values of a delta rule; or the channels of a convolution alone.
+Cut by_channels(const RecurrentHparams& r) {
+  if (r.v_heads == 0) return {CutGroup::kStateHeads, 0, 1};
+  const CutSegment values{CutGroup::kStateHeads, r.tiled ? r.head_dim : r.head_dim * r.group(),
+                          r.tiled ? r.group() : 1};
+  return {CutGroup::kStateHeads, 0, r.head_dim, {{{CutGroup::kStateHeads, r.head_dim}, values}}};
+}
+
+class Lister {
+ public:
+  explicit Lister(const KvCacheOptions& options) : options_(options) {}
+
+  void add_attention(int index, const LayerHparams& layer) {
+    constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
+    const int64_t rows = rows_of(layer, options_);
+    check_dtype("keys", options_.dtype_k, layer.head_dim_k);
+    add("cache_k", {layer.head_dim_k, rows, layer.kv_heads, 1}, index, kByHeads, CachePart::kKeys, options_.dtype_k);
+    if (layer.values_in_keys) return;
+    check_dtype("values", options_.dtype_v, layer.head_dim_v);
+    add("cache_v", {layer.head_dim_v, rows, layer.kv_heads, 1}, index, kByHeads, CachePart::kValues, options_.dtype_v);
+  }
+
+  void add_recurrent(int index, const RecurrentHparams& r) {
+    add("cache_conv", {r.channels(), r.taps - 1, 1, 1}, index, by_channels(r), CachePart::kConv, DType::kF32);
+    if (r.v_heads == 0) return;
+    const Cut by_heads{CutGroup::kStateHeads, 2, r.tiled ? 1 : r.group(), {}, r.tiled ? r.group() : 1};
+    add("cache_state", {r.head_dim, r.head_dim, r.v_heads, 1}, index, by_heads, CachePart::kState, DType::kF32);
+  }
+
+  std::vector<CacheTensor> take() { return std::move(out_); }
+
+ private:
+  void add(std::string_view name, Shape shape, int layer, const Cut& cut, CachePart part, DType dtype) {
+    CacheTensor tensor;
+    tensor.name = fmt::format("{}.{}", name, layer);
+    tensor.shape = shape, tensor.layer = layer, tensor.cut = cut;
+    tensor.role = TensorRole::kCache, tensor.part = part, tensor.dtype = dtype;
+    out_.push_back(std::move(tensor));
+  }
+
+  const KvCacheOptions& options_;
+  std::vector<CacheTensor> out_;
+};
+
+/// By CachePart.
+constexpr std::array<Tensor * LayerCache::*, 4> kPlaces{&LayerCache::k, &LayerCache::v, &LayerCache::conv,
+                                                        &LayerCache::state};
+
 }  // namespace
 
-std::vector<TensorSpec> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
-  constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
-  std::vector<TensorSpec> specs;
+std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
+  Lister lister(options);
   for (int i = 0; i < h.layers; ++i) {
     const LayerHparams& layer = h.layer(i);
-    const int64_t rows = rows_of(layer, options);
-    for (const auto& [name, dim] : {std::pair{"cache_k", layer.head_dim_k}, {"cache_v", layer.head_dim_v}}) {
-      specs.push_back({fmt::format("{}.{}", name, i), {dim, rows, layer.kv_heads, 1}, i, kByHeads});
-      specs.back().role = TensorRole::kCache;
-    }
+    if (!layer.attends()) lister.add_recurrent(i, layer.recurrent);
+    if (layer.attends() && layer.kv_layer < 0) lister.add_attention(i, layer);
   }
-  return specs;
+  return lister.take();
 }
 
 void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& options) {
-  check_dtype("keys", options.dtype_k, h.head_dim_k);
-  check_dtype("values", options.dtype_v, h.head_dim_v);
   // Positions and cache rows are i32.
   require<InvalidArgument>(options.rows > 0 && options.rows <= std::numeric_limits<int32_t>::max(),
                            "a context of {} tokens is not possible; use 1 to {}", options.rows,
                            std::numeric_limits<int32_t>::max());
   cache.rows = options.rows;
-  for (const TensorSpec& spec : cache_tensors(h, options)) {
-    const bool keys = cache.k.size() == cache.v.size();
-    const DType dtype = keys ? options.dtype_k : options.dtype_v;
-    (keys ? cache.k : cache.v).push_back(cache.context.add(spec.name, dtype, spec.shape, Role::kCache));
+  cache.specs = cache_tensors(h, options);
+  cache.layers.resize(static_cast<size_t>(h.layers));
+  for (const CacheTensor& spec : cache.specs) {
+    cache.layers[static_cast<size_t>(spec.layer)].*kPlaces[static_cast<size_t>(spec.part)] =
+        cache.context.add(spec.name, spec.dtype, spec.shape, Role::kCache);
+  }
+  for (int i = 0; i < h.layers; ++i) {
+    const int64_t shared = h.layer(i).kv_layer;
+    if (shared >= 0) cache.layers[static_cast<size_t>(i)] = cache.layers[static_cast<size_t>(shared)];
   }
 }
 

@@ -1,6 +1,8 @@
-// The KV cache of one text: for each layer the keys [head_dim, rows, kv_heads] and values of the tokens seen, as f16
-// (default), f32 or q8_0. Declaring makes unplaced tensors; the owner of the cache allocates them on its device.
-// The tensors belong to `context` and live as long as the cache.
+// What a model keeps of one text. A layer that attends has keys [head_dim, rows, kv_heads] and values of the tokens
+// seen, as f16 (default), f32 or q8_0; or reads those of an earlier layer. A recurrent layer has a state of fixed size,
+// in f32: the latest inputs of its convolution, [channels, taps - 1], and the matrix of each value head, [head_dim,
+// head_dim, v_heads]. Declaring makes unplaced tensors; the owner of the cache allocates them on its device. The
+// tensors belong to `context` and live as long as the cache.
 //
 // A layer with a window keeps only what a batch can see, if that is less than the whole context: rows for the window
 // and for a batch. Position p is then in row p % rows:
@@ -9,7 +11,6 @@
 //   of which 1025 on are seen; the batch overwrites 512 to 1023
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "graph/graph.h"
@@ -25,20 +26,34 @@ struct KvCacheOptions {
   int64_t batch = 0;  ///< most tokens written at a time; 0: any number, so that all layers keep all rows
 };
 
-struct KvCache {
-  TensorContext context;
-  std::vector<Tensor*> k, v;  ///< one for each layer
-  int64_t rows = 0;           ///< of the whole context
+enum class CachePart : uint8_t { kKeys, kValues, kConv, kState };
 
-  int64_t rows_of(size_t layer) const { return k[layer]->shape[1]; }
-  /// Does a layer keep its window only?
-  bool is_ring(size_t layer) const { return rows_of(layer) < rows; }
+struct CacheTensor : TensorSpec {
+  CachePart part = CachePart::kKeys;
+  DType dtype = DType::kF32;
 };
 
-/// Its tensors: of each layer keys, then values.
-std::vector<TensorSpec> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
+/// What one layer keeps; nullptr: nothing of that kind. Layers that share keys and values have the same tensors.
+struct LayerCache {
+  Tensor *k = nullptr, *v = nullptr, *conv = nullptr, *state = nullptr;
+};
 
-/// Throws InvalidArgument for a dtype that a cache cannot have, one whose blocks do not fill a head, or no rows.
+struct KvCache {
+  TensorContext context;
+  std::vector<CacheTensor> specs;  ///< of each of the context's tensors
+  std::vector<LayerCache> layers;
+  int64_t rows = 0;  ///< of the whole context
+
+  int64_t rows_of(size_t layer) const { return layers[layer].k->shape[1]; }
+  /// Does a layer keep its window only?
+  bool is_ring(size_t layer) const { return layers[layer].k != nullptr && rows_of(layer) < rows; }
+};
+
+/// Its tensors, layer by layer. Throws InvalidArgument for a dtype that a cache cannot have, or one whose blocks do not
+/// fill a head.
+std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
+
+/// Throws InvalidArgument as cache_tensors does, and for no rows.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);
 
 }  // namespace shoal::models

@@ -9,8 +9,11 @@
 //   attn_q      [256, 256]: axis 1 counts query heads, 32 rows each     {kQueryHeads, 1, 32}
 //   attn_k      [256, 128]: axis 1 counts KV heads, 32 rows each        {kKvHeads, 1, 32}
 //   attn_output [256, 256]: axis 0 counts query heads, 32 columns each  {kQueryHeads, 0, 32}
-//   attn_qkv    [256, 512]: query heads, then KV heads, twice           {kQueryHeads, 1, 32, {{{kKvHeads, 32},
-//   {kKvHeads, 32}}}} cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
+//   cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
+//   attn_qkv    [256, 512]: query heads, then KV heads, twice
+//               {kQueryHeads, 1, 32, {{{kKvHeads, 32}, {kKvHeads, 32}}}}
+//   ssm_a       [6]: value heads of 2 key heads in tiled order, 0 1 0 1 0 1: each third is cut alike
+//               {kStateHeads, 0, 1, {}, 3}
 #pragma once
 
 #include <array>
@@ -21,19 +24,22 @@
 
 namespace shoal::models {
 
-enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kFeedForward, kSharedExpert, kVocabulary };
+/// kStateHeads: the key heads of a layer that keeps a state instead of keys and values.
+enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kStateHeads, kFeedForward, kSharedExpert, kVocabulary };
 
 struct CutSegment {
   CutGroup group = CutGroup::kNone;  ///< kNone: there is no such segment
   int64_t scale = 1;
+  int64_t repeat = 1;  ///< this number of segments alike, one after the other
 };
 
 struct Cut {
   CutGroup group = CutGroup::kNone;  ///< kNone: every device has all of it
   int axis = 0;
-  int64_t scale = 1;  ///< axis length = group length * scale
+  int64_t scale = 1;  ///< axis length = group length * scale, in each of the segments alike
   /// Of a fused tensor: what follows on the axis.
   std::array<CutSegment, 2> more = {};
+  int64_t repeat = 1;  ///< as CutSegment::repeat, of the first segment
 };
 
 /// What placement, loading and predictions want to know of a tensor; names are for files and messages.

@@ -36,7 +36,10 @@ Needs collect_needs(std::span<const ModelTensor> tensors) {
     group.bytes += static_cast<double>(bytes_for(tensor.dtype, elements));
     if (spec.cut.axis != 0) continue;
     int64_t block = traits(tensor.dtype).block_elems;
-    group.block_unit = std::lcm(group.block_unit, std::lcm(block, spec.cut.scale) / spec.cut.scale);
+    // Segments that do not begin with a block are not cut.
+    const int64_t segment = spec.shape[0] / spec.cut.repeat;
+    const int64_t least = segment % block == 0 ? block : segment;
+    group.block_unit = std::lcm(group.block_unit, std::lcm(least, spec.cut.scale) / spec.cut.scale);
   }
   return needs;
 }
@@ -81,6 +84,11 @@ meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t
                                              : divide_units(ledger, wanted, h.heads, whole);
   enter(ledger, counts, h.heads, bytes);
   return meta::Partition::from_shares(counts);
+}
+
+/// Key heads; or channels, as vectors and cache lines have them.
+int64_t state_unit(const RecurrentHparams& r) {
+  return r.v_heads == 0 ? kFeedForwardUnit : 1;
 }
 
 /// One KV head that all devices share.
@@ -138,6 +146,9 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
     const CutGroup group = key.second;
     const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
     if (group == CutGroup::kQueryHeads) add(group, layer.heads, std::lcm(needs.block_unit, layer.group()));
+    if (group == CutGroup::kStateHeads) {
+      add(group, layer.recurrent.k_heads, plain_unit(needs, layer.recurrent.k_heads, state_unit(layer.recurrent)));
+    }
     if (group == CutGroup::kFeedForward) add(group, layer.ff, plain_unit(needs, layer.ff, kFeedForwardUnit));
     if (group == CutGroup::kSharedExpert)
       add(group, layer.shared_ff, plain_unit(needs, layer.shared_ff, kFeedForwardUnit));
@@ -151,13 +162,18 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
   ShareLedger attention(shares), feed_forward(shares), whole(shares);
   Needs needs = collect_needs(tensors);
   for (int layer = 0; layer < h.layers; ++layer) {
-    const GroupNeeds &q = needs[{layer, CutGroup::kQueryHeads}], &kv = needs[{layer, CutGroup::kKvHeads}];
     const LayerHparams& own = h.layer(layer);
-    meta::Partition heads = divide_heads(attention, own, q.block_unit, q.bytes + kv.bytes);
-    std::optional<meta::Partition> kv_heads = heads.group(own.group());
-    check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), own.group());
-    partitions_[{layer, CutGroup::kQueryHeads}] = std::move(heads);
-    partitions_[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
+    if (own.attends()) {
+      const GroupNeeds &q = needs[{layer, CutGroup::kQueryHeads}], &kv = needs[{layer, CutGroup::kKvHeads}];
+      meta::Partition heads = divide_heads(attention, own, q.block_unit, q.bytes + kv.bytes);
+      std::optional<meta::Partition> kv_heads = heads.group(own.group());
+      check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), own.group());
+      partitions_[{layer, CutGroup::kQueryHeads}] = std::move(heads);
+      partitions_[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
+    } else {
+      partitions_[{layer, CutGroup::kStateHeads}] = divide_plain(attention, needs[{layer, CutGroup::kStateHeads}],
+                                                                 own.recurrent.k_heads, state_unit(own.recurrent));
+    }
     partitions_[{layer, CutGroup::kFeedForward}] =
         divide_plain(feed_forward, needs[{layer, CutGroup::kFeedForward}], own.ff, kFeedForwardUnit);
     if (own.shared_ff == 0) continue;
@@ -187,9 +203,13 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   const bool is_mirrored = cut.group == CutGroup::kNone ||
                            (cut.more[0].group == CutGroup::kNone && is_everywhere(partition(layer, cut.group)));
   if (is_mirrored) return meta::SplitState::mirrored();
-  std::vector<meta::Partition> segments{partition(layer, cut.group).scale_up(cut.scale)};
+  std::vector<meta::Partition> segments;
+  const auto append = [&](CutGroup group, int64_t scale, int64_t repeat) {
+    segments.insert(segments.end(), static_cast<size_t>(repeat), partition(layer, group).scale_up(scale));
+  };
+  append(cut.group, cut.scale, cut.repeat);
   for (const CutSegment& next : cut.more) {
-    if (next.group != CutGroup::kNone) segments.push_back(partition(layer, next.group).scale_up(next.scale));
+    if (next.group != CutGroup::kNone) append(next.group, next.scale, next.repeat);
   }
   return meta::SplitState::split(cut.axis, segments.size() == 1 ? segments[0] : meta::Partition::concat(segments));
 }

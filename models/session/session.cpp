@@ -98,7 +98,7 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
   if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options));
   allocate_cache(placement);
-  for (size_t layer = 0; layer < cache_.k.size(); ++layer) {
+  for (size_t layer = 0; layer < cache_.layers.size(); ++layer) {
     if (!cache_.is_ring(layer)) continue;
     const int64_t rows = cache_.rows_of(layer);
     ring_rows_ = ring_rows_ == 0 ? rows : std::min(ring_rows_, rows);

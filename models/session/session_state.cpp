@@ -57,6 +57,9 @@ void add_hparams(Hash& hash, const Hparams& h) {
   RopeParams::fields(h.rope, [&](std::string_view, const auto& value) { hash.add_value(value); });
   for (const LayerHparams& layer : h.per_layer) {
     for (int64_t value : {layer.ff, layer.heads, layer.kv_heads, layer.attention.window}) hash.add_value(value);
+    const RecurrentHparams& r = layer.recurrent;
+    if (r.taps == 0) continue;
+    for (int64_t value : {r.taps, r.k_heads, r.v_heads, r.head_dim, int64_t{r.tiled}}) hash.add_value(value);
   }
 }
 
@@ -91,10 +94,17 @@ bool uses_long_factors(const Session& session) {
   return has_both && is_long(model.hparams, session.context());
 }
 
+/// 0 where a model has no such caches.
+uint32_t type_of(const KvCache& cache, CachePart part) {
+  const auto found =
+      std::find_if(cache.specs.begin(), cache.specs.end(), [&](const CacheTensor& spec) { return spec.part == part; });
+  return found == cache.specs.end() ? 0 : traits(found->dtype).gguf_type;
+}
+
 Header header_for(const Session& session, int64_t rows) {
   Header header;
-  header.dtype_k = traits(session.cache().k.front()->dtype).gguf_type;
-  header.dtype_v = traits(session.cache().v.front()->dtype).gguf_type;
+  header.dtype_k = type_of(session.cache(), CachePart::kKeys);
+  header.dtype_v = type_of(session.cache(), CachePart::kValues);
   header.model = fingerprint(session.model());
   header.long_factors = uses_long_factors(session) ? 1 : 0;
   header.rows = static_cast<uint64_t>(rows);
@@ -108,9 +118,10 @@ struct Stretch {
   size_t pitch = 0;  ///< from head to head
 };
 
-/// The positions of a text of `count` tokens that a layer may still need. They do not depend on how many its cache
-/// keeps.
-int64_t kept_positions(const LayerHparams& layer, int64_t count) {
+/// The rows of a cache tensor that are still needed after a text of `count` tokens: all of a recurrent layer's state;
+/// else those of the positions that its layer may see. They do not depend on how many the cache keeps.
+int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t count) {
+  if (!layer.attends()) return spec.shape[1];
   return layer.attention.window == 0 ? count : std::min(count, layer.attention.window);
 }
 
@@ -122,10 +133,12 @@ size_t for_each_stretch(const Session& session, int64_t count, Use&& use) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = *tensors[i];
     const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
-    const int64_t kept = kept_positions(session.model().hparams.layer(static_cast<int64_t>(i / 2)), count);
+    const CacheTensor& spec = session.cache().specs[i];
+    const LayerHparams& layer = session.model().hparams.layer(spec.layer);
+    const int64_t kept = kept_rows(spec, layer, count), end = layer.attends() ? count : kept;
     const size_t pitch = static_cast<size_t>(kept) * row;
     for (int64_t done = 0; done < kept;) {
-      const int64_t first = (count - kept + done) % tensor.shape[1];
+      const int64_t first = (end - kept + done) % tensor.shape[1];
       const int64_t length = std::min(kept - done, tensor.shape[1] - first);
       const Rows rows{static_cast<size_t>(first) * row, static_cast<size_t>(length) * row,
                       static_cast<size_t>(tensor.shape[2]), static_cast<size_t>(tensor.shape[1]) * row};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -237,13 +238,14 @@ void add_recommendation(Json& json, const tuning::Recommendation& recommendation
   if (recommendation.remedies) json["remedies"] = to_json(*recommendation.remedies);
 }
 
+/// By CutGroup.
+constexpr std::array kGroupNames{"none",         "query_heads",   "kv_heads",  "state_heads",
+                                 "feed_forward", "shared_expert", "vocabulary"};
+
 Json units_json(const models::Model& model) {
   Json json = Json::object();
   for (const auto& [group, units] : models::split_units(model.hparams, model.split_tensors())) {
-    const char* name = group == models::CutGroup::kQueryHeads    ? "query_heads"
-                       : group == models::CutGroup::kFeedForward ? "feed_forward"
-                                                                 : "vocabulary";
-    json[name] = units;
+    json[kGroupNames.at(static_cast<size_t>(group))] = units;
   }
   return json;
 }

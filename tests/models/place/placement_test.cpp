@@ -83,11 +83,11 @@ TEST(Placement, CachesFollowTheirLayersOrStayOnTheHost) {
   KvCache cache;
   declare_cache(cache, model->hparams, {16});
   PlacementOptions options{{}, 1, SplitMode::kLayer};
-  EXPECT_EQ(Placement(*model, cpu_devices(2), options).device_of(*cache.k[5]), 1);
+  EXPECT_EQ(Placement(*model, cpu_devices(2), options).device_of(*cache.layers[5].k), 1);
   options.cache_on_host = true;
   const Placement host(*model, cpu_devices(2), options);
-  EXPECT_EQ(host.device_of(*cache.k[0]), 2);
-  EXPECT_EQ(host.device_of(*cache.v[5]), 2);
+  EXPECT_EQ(host.device_of(*cache.layers[0].k), 2);
+  EXPECT_EQ(host.device_of(*cache.layers[5].v), 2);
 }
 
 TEST(Placement, OverridesMoveTensors) {

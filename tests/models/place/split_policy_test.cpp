@@ -115,7 +115,8 @@ TEST(SplitPolicy, DividesTheTinyModelByHeadsColumnsAndRows) {
   EXPECT_EQ(layout("blk.5.ffn_down.weight"), "split 0 [576:{0} 192:{1}]");
   EXPECT_EQ(layout("token_embd.weight"), "mirrored");
   EXPECT_EQ(layout("blk.3.attn_norm.weight"), "mirrored");
-  EXPECT_EQ(meta::to_layout(policy(*model.cache.k[2]), *model.cache.k[2], 2).to_string(), "split 2 [3:{0} 1:{1}]");
+  EXPECT_EQ(meta::to_layout(policy(*model.cache.layers[2].k), *model.cache.layers[2].k, 2).to_string(),
+            "split 2 [3:{0} 1:{1}]");
 }
 
 TEST(SplitPolicy, SharesKvHeadsAmongMoreDevicesThanThereAre) {

@@ -41,8 +41,8 @@ TEST(Window, CachesHoldWindowAndBatch) {
   const LoadedModel loaded(kWindowed, 1, "", with_batch(16));
   const KvCache& cache = loaded.session->cache();
   for (size_t layer = 0; layer < 7; ++layer) {
-    EXPECT_EQ(cache.k[layer]->shape[1], layer == 5 ? kContext : 64) << layer;  // 29 + 16, in units of 32
-    EXPECT_EQ(cache.v[layer]->shape[1], cache.k[layer]->shape[1]) << layer;
+    EXPECT_EQ(cache.layers[layer].k->shape[1], layer == 5 ? kContext : 64) << layer;  // 29 + 16, in units of 32
+    EXPECT_EQ(cache.layers[layer].v->shape[1], cache.layers[layer].k->shape[1]) << layer;
   }
   const LoadedModel whole(kWindowed, 1, "", with_batch(kContext));
   EXPECT_FALSE(whole.session->cache().is_ring(0));
