@@ -28,11 +28,12 @@ using std::chrono::milliseconds;
 
 /// What a message of another process needs to come, and work to end by itself after a failure. A second after a signal
 /// mpirun sends one that cannot be caught.
-constexpr milliseconds kNews{300}, kGrace{400}, kLook{20};
+constexpr milliseconds kNews{300}, kGrace{400}, kTold{100}, kLook{20};
 
 /// Threads that look after it may outlive the statics of the program: it stays to the end.
 std::atomic<ProcessGroup*> joined{nullptr};
-std::atomic<bool> has_reported{false}, has_left{false}, is_alone{false};
+std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // each process of several, once
+std::atomic<bool> has_left{false}, is_alone{false};
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
@@ -76,9 +77,13 @@ void guard() {
   for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   if (!must_end()) return guard();  // a SIGINT that is for process 0, which this one has joined meanwhile
   std::this_thread::sleep_for(kGrace);
-  if (has_left) return;
+  if (has_left) std::this_thread::sleep_for(kTold);  // it only has to end
   const bool by_sigint = !have_failed() && !terminated();
-  report(ended_by_signal(), kFailed);
+  const auto say = [] { report(ended_by_signal(), kFailed); };
+  // What tells the others may be stuck: this thread waits for it as for any other, and not for long.
+  std::thread(say).detach();
+  std::this_thread::sleep_for(kLook);
+  say();
   _exit(by_sigint ? interrupt_code() : kFailed);
 }
 
@@ -95,6 +100,23 @@ std::string own_name() {
     if (const char* rank = std::getenv(variable)) return fmt::format("process {} ({})", rank, host.data());
   }
   return fmt::format("a process ({})", host.data());
+}
+
+/// Ends the other processes with the message. What users read: it with process and host, or why another process had
+/// failed before.
+std::string tell_all(ProcessGroup& group, std::string_view message) {
+  const bool came_first = !group.has_failed();
+  try {
+    if (came_first) group.fail(message);
+    group.throw_if_failed();
+  } catch (const CommError& error) {
+    const std::string told = error.what();
+    // What failed here may be why the others failed.
+    if (came_first || told.find(message) != std::string::npos || message.find(told) != std::string_view::npos)
+      return told;
+    return fmt::format("{}; in {}: {}", told, group.describe(group.own()), message);
+  }
+  return std::string(message);
 }
 
 }  // namespace
@@ -166,26 +188,30 @@ int run_among_processes(const std::function<int()>& body) {
   return code;
 }
 
-std::optional<std::string> tell_failure(std::string_view message) noexcept {
+void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept {
+  thread_local bool tells = false;
+  if (tells) return;  // what is told to other processes came back
   try {
     ProcessGroup* const group = joined;
-    if (group == nullptr)
-      return is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message);
-    if (has_reported.exchange(true)) return std::nullopt;
-    const bool came_first = !group->has_failed();
-    try {
-      if (came_first) group->fail(message);
-      group->throw_if_failed();
-    } catch (const CommError& error) {
-      const std::string told = error.what();
-      // What failed here may be why the others failed.
-      if (came_first || told.find(message) != std::string::npos || message.find(told) != std::string_view::npos)
-        return told;
-      return fmt::format("{}; in {}: {}", told, group->describe(group->own()), message);
+    if (group == nullptr) {
+      return write(is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message));
     }
+    std::string text;
+    if (!has_reported.exchange(true)) {
+      tells = true;
+      text = tell_all(*group, message);
+      tells = false;
+    } else {
+      // Another thread tells it. It may be stuck.
+      for (int i = 0; !has_written && i < kTold / kLook; ++i) std::this_thread::sleep_for(kLook);
+      text = fmt::format("{}: {}", group->describe(group->own()), message);
+    }
+    if (takes_line.exchange(true)) return;
+    write(text);
+    has_written = true;
   } catch (...) {
+    write("out of memory");
   }
-  return std::string(message);
 }
 
 }  // namespace shoal::tools

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "processes/process_group.h"
@@ -23,8 +21,9 @@ bool is_leader();
 /// does; of several, Ctrl-C is for process 0, and the others pass over it.
 int run_among_processes(const std::function<int()>& body);
 
-/// The message for users of a failure here: with process and host, after all others have been told it; that of another
-/// process where that failed before. nullopt where this one of several has told why it ends already.
-std::optional<std::string> tell_failure(std::string_view message) noexcept;
+/// Gives `write` the message for users of a failure here. In one of several processes: with process and host, after all
+/// others have been told it, or that of another process where that failed before; and once, whichever of its threads
+/// end it: the others wait for that, though not for one that is stuck.
+void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept;
 
 }  // namespace shoal::tools

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -119,15 +118,7 @@ int run_command(const std::vector<std::string>& args) {
 }  // namespace
 
 int report(std::string_view message, int code) noexcept {
-  // Threads that end the process in turn: the second one waits until the first one has written. What is told to other
-  // processes may come back here.
-  static std::recursive_mutex writes;
-  const std::lock_guard lock(writes);
-  try {
-    if (const auto text = tell_failure(message)) write_line(fmt::format("shoal: error: {}\n", escaped(*text)));
-  } catch (const std::exception&) {
-    write_line("shoal: error: out of memory\n");
-  }
+  report_failure(message, [](std::string_view text) { write_line(fmt::format("shoal: error: {}\n", escaped(text))); });
   return code;
 }
 
