@@ -48,8 +48,11 @@ void follow(Session& session, ProcessGroup& group) {
       case Order::Kind::kCandidates:
         session.candidates();
         break;
+      case Order::Kind::kCheckpoint:
+        session.checkpoint();
+        break;
       case Order::Kind::kRewind:
-        session.rewind(order.value);
+        session.rewind(order.value, order.data);
         break;
       case Order::Kind::kSave:
         save_state(session);

@@ -19,10 +19,10 @@ namespace shoal::models {
 class Session;
 
 struct Order {
-  enum class Kind : uint32_t { kEvaluate, kLogits, kCandidates, kRewind, kSave, kRestore, kEnd };
+  enum class Kind : uint32_t { kEvaluate, kLogits, kCandidates, kCheckpoint, kRewind, kSave, kRestore, kEnd };
   Kind kind = Kind::kEnd;
   int64_t value = 0;                 ///< outputs of kEvaluate, position of kRewind
-  std::vector<std::byte> data = {};  ///< tokens of kEvaluate, the state of kRestore
+  std::vector<std::byte> data = {};  ///< tokens of kEvaluate, the checkpoint of kRewind, the state of kRestore
 };
 
 /// One end of the line between sessions.

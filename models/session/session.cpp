@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
 #include <string>
 
 #include "base/error.h"
 #include "devices/allocate.h"
+#include "models/session/cache_rows.h"
 #include "models/session/inputs.h"
 #include "models/session/model_plan.h"
 
@@ -92,13 +94,16 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
       trace_(options.tracer != nullptr ? options.tracer->row("host") : nullptr),
       plan_(std::move(plan)),
       cache_(plan_ != nullptr ? plan_->cache : own_cache_),
-      backends_(std::move(backends)) {
+      backends_(std::move(backends)),
+      most_checkpoints_(options.checkpoints),
+      checkpoint_every_(options.checkpoint_every) {
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
   if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options));
   allocate_cache(placement);
   for (size_t layer = 0; layer < cache_.layers.size(); ++layer) {
+    if (!model.hparams.layer(static_cast<int64_t>(layer)).attends()) recurrent_ = true;
     if (!cache_.is_ring(layer)) continue;
     const int64_t rows = cache_.rows_of(layer);
     ring_rows_ = ring_rows_ == 0 ? rows : std::min(ring_rows_, rows);
@@ -238,9 +243,11 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   for (const Batch& batch : batches) {
     run_batch(compiled(batch.shape), begin, out_ids_.data() + (&batch == &end ? 1 : 0));
     begin += batch.tokens;
+    position_ += batch.tokens;
+    if (ring_rows_ > 0) oldest_ = std::max(oldest_, position_ - ring_rows_);
+    const int64_t last = checkpoints_.empty() ? 0 : checkpoints_.rbegin()->first;
+    if (checkpoint_every_ > 0 && position_ - last >= checkpoint_every_) make_checkpoint();
   }
-  position_ += count;
-  if (ring_rows_ > 0) oldest_ = std::max(oldest_, position_ - ring_rows_);
 }
 
 void Session::wait_for(std::string_view what) {
@@ -285,21 +292,80 @@ std::span<const TokenLogit> Session::candidates() {
   return candidates_;
 }
 
+bool Session::keeps(int64_t position) const {
+  if (position == 0 || position == position_) return true;
+  return !recurrent_ && oldest_ <= std::max<int64_t>(0, position - longest_window_ + 1);
+}
+
 bool Session::can_rewind(int64_t position) const {
-  return position == 0 || oldest_ <= std::max<int64_t>(0, position - longest_window_ + 1);
+  return keeps(position) || checkpoints_.contains(position);
+}
+
+int64_t Session::rewindable(int64_t position) const {
+  if (can_rewind(position)) return position;
+  const auto after = checkpoints_.upper_bound(position);
+  return after == checkpoints_.begin() ? 0 : std::prev(after)->first;
+}
+
+void Session::checkpoint() {
+  if (orders_ != nullptr) orders_->tell(Order::Kind::kCheckpoint);
+  make_checkpoint();
+}
+
+void Session::make_checkpoint() {
+  if (!forgets() || position_ == 0 || most_checkpoints_ == 0 || checkpoints_.contains(position_)) return;
+  wait_for("a checkpoint");
+  std::vector<std::byte> bytes(checkpoint_bytes(position_));
+  read_cache(cache_, model_.hparams, position_, CacheScope::kOverwritten, bytes.data());
+  checkpoints_.emplace(position_, std::move(bytes));
+  if (static_cast<int64_t>(checkpoints_.size()) <= most_checkpoints_) return;
+  // The one that leaves the smallest gap goes; the new one stays.
+  auto closest = checkpoints_.begin();
+  int64_t gap = std::numeric_limits<int64_t>::max(), before = 0;
+  for (auto at = checkpoints_.begin(); std::next(at) != checkpoints_.end(); before = at->first, ++at) {
+    if (std::next(at)->first - before >= gap) continue;
+    gap = std::next(at)->first - before;
+    closest = at;
+  }
+  checkpoints_.erase(closest);
+}
+
+size_t Session::checkpoint_bytes(int64_t tokens) const {
+  return forgets() ? cache_bytes(cache_, model_.hparams, tokens, CacheScope::kOverwritten) : 0;
 }
 
 void Session::rewind(int64_t position) {
   require<InvalidArgument>(position >= 0 && position <= position_, "cannot go back to token {} of {}", position,
                            position_);
-  require<InvalidArgument>(
-      can_rewind(position),
-      "cannot go back to token {} of {}: layers with a window of {} keep tokens from {} on; go back "
-      "to 0 and evaluate again",
-      position, position_, longest_window_, oldest_);
-  if (orders_ != nullptr) orders_->tell(Order::Kind::kRewind, position);
+  if (!can_rewind(position)) {
+    const std::string kept =
+        recurrent_ ? "recurrent layers keep the latest state only"
+                   : fmt::format("layers with a window of {} keep tokens from {} on", longest_window_, oldest_);
+    fail<InvalidArgument>(
+        "cannot go back to token {} of {}: {}, and there is no checkpoint; go back to {} and evaluate again", position,
+        position_, kept, rewindable(position));
+  }
+  const auto found = checkpoints_.find(position);
+  const bool is_needed = !keeps(position) && found != checkpoints_.end();
+  const std::span<const std::byte> bytes =
+      is_needed ? std::span<const std::byte>(found->second) : std::span<const std::byte>();
+  if (orders_ != nullptr) orders_->tell(Order::Kind::kRewind, position, bytes);
+  rewind(position, bytes);
+}
+
+void Session::rewind(int64_t position, std::span<const std::byte> checkpoint) {
+  if (!checkpoint.empty()) {
+    wait_for("going back");
+    write_cache(cache_, model_.hparams, position, CacheScope::kOverwritten, checkpoint.data());
+    oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
+  }
   position_ = position;
   if (position == 0) oldest_ = 0;
+  drop_checkpoints_after(position);
+}
+
+void Session::drop_checkpoints_after(int64_t position) {
+  checkpoints_.erase(checkpoints_.upper_bound(position), checkpoints_.end());
 }
 
 void Session::set_position(int64_t position) {
@@ -308,6 +374,7 @@ void Session::set_position(int64_t position) {
   position_ = position;
   oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   latest_ = nullptr;
+  checkpoints_.clear();
 }
 
 }  // namespace shoal::models

@@ -18,10 +18,18 @@
 //
 //   for (...) session.evaluate(std::array{sampler.sample_best(session.candidates())});
 //
+// Recurrent layers and those with a window forget. Checkpoints, host memory with what they will overwrite, let a
+// session go back to where they were made:
+//
+//   session.evaluate(system_prompt); session.checkpoint();
+//   session.evaluate(question);  ...
+//   session.rewind(session.rewindable(common_prefix));        // the largest place before it that is still known
+//
 // evaluate() queues work and returns; logits() and candidates() wait for it and throw what failed.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -45,6 +53,9 @@ struct SessionOptions {
   /// The devices select this number of tokens for each output, and only these come to the host: candidates() instead of
   /// logits(). 0: logits().
   int64_t candidates = 0;
+  int64_t checkpoints = 8;  ///< kept at most; those go first that are close to others
+  int64_t checkpoint_every =
+      0;  ///< made by itself after a batch from that number of tokens on; 0: at the caller's word
   /// Gets a row for each stream, and one called "host"; must outlive the session. nullptr: nothing is recorded.
   Tracer* tracer = nullptr;
 };
@@ -112,9 +123,19 @@ class Session {
   std::span<const TokenLogit> candidates();
   /// Forgets all tokens from `position` on. Throws InvalidArgument where can_rewind() is false.
   void rewind(int64_t position);
-  /// Caches of layers with a window have forgotten tokens, so that there may be too few of those before `position`:
-  /// false if so. One batch can be taken back at any time, and everything.
+  /// Are there layers that forget?
+  bool forgets() const { return recurrent_ || ring_rows_ > 0; }
+  /// Those with a window forget tokens before it, recurrent ones all that was, so that there may be too little
+  /// of what was before `position`, and no checkpoint: false if so. Everything can be taken back at any time, and in
+  /// models without recurrent layers one batch.
   bool can_rewind(int64_t position) const;
+  /// The largest position up to `position` that can be gone back to.
+  int64_t rewindable(int64_t position) const;
+  /// Remembers this place, so that can_rewind() is true for it as long as the text before it stays. Waits for queued
+  /// work. Nothing in models that forget nothing.
+  void checkpoint();
+  /// Host memory of a checkpoint after that many tokens.
+  size_t checkpoint_bytes(int64_t tokens) const;
 
   /// From now on the sessions of the other processes are told what this one, of process 0, is asked to do. They
   /// follow() meanwhile (orders.h). Collective.
@@ -129,6 +150,8 @@ class Session {
   const KvCache& cache() const { return cache_; }
   /// Rows [0, position) of the cache have been written. There are no logits then.
   void set_position(int64_t position);
+  /// rewind(), with what the checkpoint there has; of another process, empty where none is needed.
+  void rewind(int64_t position, std::span<const std::byte> checkpoint);
   /// The cache's memory, one buffer for each of the placement's devices; nullptr where it has none of it.
   std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }
   /// How many graphs are at hand.
@@ -153,6 +176,10 @@ class Session {
   Compiled& compiled(BatchShape shape);
   /// Drops the shape used longest ago where one more would be too many.
   void make_room();
+  /// Is everything that is needed at `position` still in the caches?
+  bool keeps(int64_t position) const;
+  void make_checkpoint();
+  void drop_checkpoints_after(int64_t position);
   void run_batch(Compiled& compiled, int64_t begin, const int32_t* out_ids);
 
   const Model& model_;
@@ -170,9 +197,12 @@ class Session {
   Compiled* latest_ = nullptr;
   int64_t outputs_ = 0;  // of latest_ that were asked for
   int64_t position_ = 0;
-  int64_t ring_rows_ = 0, longest_window_ = 0;         // of caches that are rings; the fewest rows; 0: there are none
-  int64_t oldest_ = 0;                                 // they hold positions from this one on
-  std::vector<int32_t> tokens_, positions_, out_ids_;  // inputs of the batches of an evaluate
+  int64_t ring_rows_ = 0, longest_window_ = 0;  // of caches that are rings; the fewest rows; 0: there are none
+  int64_t oldest_ = 0;                          // they hold positions from this one on
+  bool recurrent_ = false;                      // some layer keeps a state
+  int64_t most_checkpoints_ = 0, checkpoint_every_ = 0;
+  std::map<int64_t, std::vector<std::byte>> checkpoints_;  // by position
+  std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the batches of an evaluate
   std::unique_ptr<Orders> orders_;
   std::unique_ptr<Buffer> results_;  // what the devices copy to the host, latest
   std::vector<TokenLogit> candidates_;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "models/session/cache_rows.h"
 
 namespace shoal::models {
 namespace {
@@ -111,49 +112,6 @@ Header header_for(const Session& session, int64_t rows) {
   return header;
 }
 
-/// Rows of a cache tensor, and where they are in a state that has each head's rows in order of position.
-struct Stretch {
-  Rows rows;
-  size_t at = 0;     ///< of the first head
-  size_t pitch = 0;  ///< from head to head
-};
-
-/// The rows of a cache tensor that are still needed after a text of `count` tokens: all of a recurrent layer's state;
-/// else those of the positions that its layer may see. They do not depend on how many the cache keeps.
-int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t count) {
-  if (!layer.attends()) return spec.shape[1];
-  return layer.attention.window == 0 ? count : std::min(count, layer.attention.window);
-}
-
-/// Calls use(tensor, stretch) for all cache tensors: one stretch, or two where the cache is a ring.
-template <class Use>
-size_t for_each_stretch(const Session& session, int64_t count, Use&& use) {
-  size_t at = 0;
-  const std::span<Tensor* const> tensors = session.cache().context.tensors();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& tensor = *tensors[i];
-    const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
-    const CacheTensor& spec = session.cache().specs[i];
-    const LayerHparams& layer = session.model().hparams.layer(spec.layer);
-    const int64_t kept = kept_rows(spec, layer, count), end = layer.attends() ? count : kept;
-    const size_t pitch = static_cast<size_t>(kept) * row;
-    for (int64_t done = 0; done < kept;) {
-      const int64_t first = (end - kept + done) % tensor.shape[1];
-      const int64_t length = std::min(kept - done, tensor.shape[1] - first);
-      const Rows rows{static_cast<size_t>(first) * row, static_cast<size_t>(length) * row,
-                      static_cast<size_t>(tensor.shape[2]), static_cast<size_t>(tensor.shape[1]) * row};
-      use(*tensors[i], Stretch{rows, at + static_cast<size_t>(done) * row, pitch});
-      done += length;
-    }
-    at += pitch * static_cast<size_t>(tensor.shape[2]);
-  }
-  return at;
-}
-
-size_t bytes_of(const Session& session, int64_t count) {
-  return for_each_stretch(session, count, [](Tensor&, const Stretch&) {});
-}
-
 std::string type_name(uint32_t gguf_type) {
   const auto dtype = dtype_from_gguf(gguf_type);
   return dtype ? std::string(name_of(*dtype)) : fmt::format("type {}", gguf_type);
@@ -186,7 +144,8 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
   require<InvalidArgument>(header.rows <= static_cast<uint64_t>(session.context()),
                            "the state has {} tokens, the context {}; use a larger context", header.rows,
                            session.context());
-  const size_t expected = sizeof header + bytes_of(session, static_cast<int64_t>(header.rows));
+  const size_t expected = sizeof header + cache_bytes(session.cache(), session.model().hparams,
+                                                      static_cast<int64_t>(header.rows), CacheScope::kAll);
   require<InvalidArgument>(state.size() == expected,
                            "the state of {} tokens should have {} bytes, it has {}; save it again", header.rows,
                            expected, state.size());
@@ -201,10 +160,9 @@ std::vector<std::byte> save_state(Session& session) {
   if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kSave);
   session.scheduler().synchronize();
   const int64_t count = session.position();
-  std::vector<std::byte> state(sizeof(Header) + bytes_of(session, count));
-  for_each_stretch(session, count, [&](Tensor& tensor, const Stretch& stretch) {
-    tensor.buffer->get_2d(tensor, state.data() + sizeof(Header) + stretch.at, stretch.pitch, stretch.rows);
-  });
+  const Hparams& h = session.model().hparams;
+  std::vector<std::byte> state(sizeof(Header) + cache_bytes(session.cache(), h, count, CacheScope::kAll));
+  read_cache(session.cache(), h, count, CacheScope::kAll, state.data() + sizeof(Header));
   Header header = header_for(session, count);
   header.checksum = checksum(header, std::span(state).subspan(sizeof header));
   std::memcpy(state.data(), &header, sizeof header);
@@ -218,9 +176,7 @@ void restore_state(Session& session, std::span<const std::byte> state) {
   session.scheduler().synchronize();
   session.set_position(0);  // should a device fail on the way
   const auto count = static_cast<int64_t>(header.rows);
-  for_each_stretch(session, count, [&](Tensor& tensor, const Stretch& stretch) {
-    tensor.buffer->set_2d(tensor, state.data() + sizeof header + stretch.at, stretch.pitch, stretch.rows);
-  });
+  write_cache(session.cache(), session.model().hparams, count, CacheScope::kAll, state.data() + sizeof header);
   session.set_position(count);
 }
 

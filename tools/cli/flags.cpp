@@ -247,6 +247,13 @@ void ContextFlags::add_batches_to(CLI::App& app) {
   add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Maximum tokens per batch");
 }
 
+void ContextFlags::add_checkpoints_to(CLI::App& app) {
+  add_integer(app, "--ctx-checkpoints", checkpoints, 0, kMostTokens,
+              "Checkpoints kept in host memory, of models whose layers forget (windows, recurrent states)");
+  add_integer(app, "--checkpoint-every-n-tokens", checkpoint_every, 0, kMostTokens,
+              "Make a checkpoint whenever that many tokens have come; 0: before each question's end only");
+}
+
 void FitFlags::add_to(CLI::App& app) {
   const auto read = [this](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "on" || text == "off", "{} must be on or off, got '{}'", flag, text);

@@ -89,7 +89,8 @@ struct LoadFlags {
   }
 };
 
-/// -c -ctk -ctv, and -b -ub where the user has a say in batches
+/// -c -ctk -ctv, and -b -ub where the user has a say in batches, --ctx-checkpoints --checkpoint-every-n-tokens where
+/// texts go back
 struct ContextFlags {
   int64_t context = 0;
   int64_t batch = 2048;
@@ -97,9 +98,12 @@ struct ContextFlags {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   bool op_offload = true;
+  int64_t checkpoints = 8;
+  int64_t checkpoint_every = 8192;
   void add_to(CLI::App& app);
   void add_types_to(CLI::App& app);
   void add_batches_to(CLI::App& app);
+  void add_checkpoints_to(CLI::App& app);
   models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v, op_offload}; }
 };
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 
+#include "base/text.h"
 #include "tools/chat/answer.h"
 #include "tools/chat/conversation.h"
 #include "tools/chat/line_editor.h"
@@ -24,6 +25,8 @@ namespace shoal::tools {
 namespace {
 
 constexpr const char* kSpace = " \t\r\n";
+// Of a prompt's end: templates may show the beginning of an answer in another way once it is part of the history.
+constexpr size_t kApart = 16;
 
 struct Flags {
   ModelFlags model;
@@ -46,6 +49,7 @@ class Chat {
         tokenizer_(tokenizer),
         conversation_(flags.chat, std::move(chat_template), tokenizer) {
     options_.spelled = answer_marks(tokenizer.vocabulary());
+    options_.apart = kApart;
   }
 
   /// Prints the answer as it comes. A question that fails or is not answered is taken back: templates may refuse an
@@ -113,7 +117,7 @@ class Chat {
     const auto differ =
         std::mismatch(cached_.begin(), cached_.begin() + static_cast<std::ptrdiff_t>(most), prompt.begin());
     auto common = static_cast<int64_t>(differ.first - cached_.begin());
-    if (!session_.can_rewind(common)) common = 0;
+    common = session_.rewindable(common);
     session_.rewind(common);
     return static_cast<size_t>(common);
   }
@@ -163,6 +167,8 @@ Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
   Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
   models::SessionOptions& session = request.session = flags.context.session();
   session.candidates = flags.generation.sampling.candidates();
+  session.checkpoints = flags.context.checkpoints;
+  session.checkpoint_every = flags.context.checkpoint_every;
   request.load = flags.load.load(session.op_offload);
   request.fit = flags.fit.asked(session.context);
   return request;
@@ -172,6 +178,12 @@ Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
 int follow(const Flags& flags) {
   follow_leader(request_of(flags, models::open_model(flags.model.path)));
   return kSuccess;
+}
+
+void tell_checkpoints(const LineEditor& editor, const models::Session& session, int64_t most) {
+  if (!editor.is_terminal() || !session.forgets()) return;
+  write_err(fmt::format("The model forgets: up to {} checkpoints of {} each are kept (--ctx-checkpoints).\n", most,
+                        format_bytes(session.checkpoint_bytes(session.context()))));
 }
 
 int chat(Flags& flags) {
@@ -189,6 +201,7 @@ int chat(Flags& flags) {
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
   LineEditor editor;
   if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /clear begins another.\n");
+  tell_checkpoints(editor, *deployment.session, flags.context.checkpoints);
   converse(conversation, editor, flags.first);
   return interrupted() ? interrupt_code() : kSuccess;
 }
@@ -204,6 +217,7 @@ CommandBody define_chat(CLI::App& app) {
   flags->generation.add_to(app);
   flags->context.add_to(app);
   flags->context.add_batches_to(app);
+  flags->context.add_checkpoints_to(app);
   flags->devices.add_to(app);
   flags->devices.add_layers_to(app);
   flags->load.add_to(app);

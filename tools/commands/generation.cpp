@@ -53,9 +53,16 @@ class Generator {
   }
 
  private:
-  /// Leaves no logits when it was interrupted between two batches.
   void evaluate_prompt(std::span<const int32_t> prompt) {
     Stopwatch watch(out_.prompt_ms);
+    const size_t apart = session_.forgets() ? std::min(options_.apart, prompt.size()) : 0;
+    evaluate_batches(prompt.first(prompt.size() - apart));
+    if (apart > 0 && !interrupted()) session_.checkpoint();
+    evaluate_batches(prompt.last(apart));
+  }
+
+  /// Leaves no logits when it was interrupted between two batches.
+  void evaluate_batches(std::span<const int32_t> prompt) {
     size_t batch = session_.batch();
     for (size_t begin = 0; begin < prompt.size(); begin += batch) {
       forget();

@@ -24,6 +24,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;  ///< strings that end the text, and are not part of it
   std::vector<int32_t> spelled;    ///< control tokens that count as text
   size_t evaluated = 0;            ///< tokens of the prompt that the session has already
+  size_t apart = 0;                ///< at the prompt's end, evaluated after a checkpoint of what is before them
 };
 
 /// What `run` and `chat` have in common: sampling, -n --stop --ignore-eos

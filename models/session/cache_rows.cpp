@@ -1,0 +1,71 @@
+#include "models/session/cache_rows.h"
+
+#include <algorithm>
+
+#include "devices/buffer.h"
+
+namespace shoal::models {
+namespace {
+
+/// Rows of a cache tensor, and where they are in bytes that have each head's rows in order of position.
+struct Stretch {
+  Rows rows;
+  size_t at = 0;     ///< of the first head
+  size_t pitch = 0;  ///< from head to head
+};
+
+/// The rows that are still needed: all of a recurrent layer's state; else those of the positions that the layer may
+/// see. They do not depend on how many the cache keeps.
+int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t tokens) {
+  if (!layer.attends()) return tokens > 0 ? spec.shape[1] : 0;
+  return layer.attention.window == 0 ? tokens : std::min(tokens, layer.attention.window);
+}
+
+/// Calls use(tensor, stretch) for the tensors: one stretch, or two where the cache is a ring. Returns all bytes.
+template <class Use>
+size_t for_each_stretch(const KvCache& cache, const Hparams& h, int64_t tokens, CacheScope scope, Use&& use) {
+  size_t at = 0;
+  const std::span<Tensor* const> tensors = cache.context.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Tensor& tensor = *tensors[i];
+    const CacheTensor& spec = cache.specs[i];
+    const LayerHparams& layer = h.layer(spec.layer);
+    if (scope == CacheScope::kOverwritten && layer.attends() && !cache.is_ring(static_cast<size_t>(spec.layer))) {
+      continue;
+    }
+    const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
+    const int64_t kept = kept_rows(spec, layer, tokens), end = layer.attends() ? tokens : kept;
+    const size_t pitch = static_cast<size_t>(kept) * row;
+    for (int64_t done = 0; done < kept;) {
+      const int64_t first = (end - kept + done) % tensor.shape[1];
+      const int64_t length = std::min(kept - done, tensor.shape[1] - first);
+      const Rows rows{static_cast<size_t>(first) * row, static_cast<size_t>(length) * row,
+                      static_cast<size_t>(tensor.shape[2]), static_cast<size_t>(tensor.shape[1]) * row};
+      use(tensor, Stretch{rows, at + static_cast<size_t>(done) * row, pitch});
+      done += length;
+    }
+    at += pitch * static_cast<size_t>(tensor.shape[2]);
+  }
+  return at;
+}
+
+}  // namespace
+
+size_t cache_bytes(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope) {
+  return for_each_stretch(cache, hparams, tokens, scope, [](Tensor&, const Stretch&) {});
+}
+
+void read_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope, std::byte* to) {
+  for_each_stretch(cache, hparams, tokens, scope, [&](Tensor& tensor, const Stretch& stretch) {
+    tensor.buffer->get_2d(tensor, to + stretch.at, stretch.pitch, stretch.rows);
+  });
+}
+
+void write_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope,
+                 const std::byte* from) {
+  for_each_stretch(cache, hparams, tokens, scope, [&](Tensor& tensor, const Stretch& stretch) {
+    tensor.buffer->set_2d(tensor, from + stretch.at, stretch.pitch, stretch.rows);
+  });
+}
+
+}  // namespace shoal::models

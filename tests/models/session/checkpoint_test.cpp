@@ -1,0 +1,139 @@
+// Going back in texts of models that forget: by checkpoints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "models/session/session_state.h"
+#include "tests/models/checks.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Layers with a window of 29 tokens; gated delta rules with their convolutions; gated convolutions.
+const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
+const std::string kDelta = SHOAL_REFERENCE_MODELS "/qwen35.gguf";
+const std::string kConvolutions = SHOAL_REFERENCE_MODELS "/lfm2.gguf";
+
+SessionOptions options(int64_t every = 0, int64_t checkpoints = 8) {
+  SessionOptions options;
+  options.context = 320;
+  options.batch = 16;
+  options.dtype_k = options.dtype_v = DType::kF32;
+  options.checkpoint_every = every;
+  options.checkpoints = checkpoints;
+  return options;
+}
+
+std::vector<int32_t> text(uint32_t seed, size_t length) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(length);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 100);
+  return tokens;
+}
+
+std::vector<float> logits_after(Session& session, const std::vector<int32_t>& tokens) {
+  session.evaluate(tokens);
+  const std::span<const float> logits = session.logits();
+  return {logits.begin(), logits.end()};
+}
+
+class Checkpoints : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Checkpoints, GoBackToWhereTheyWereMade) {
+  const auto first = text(1, 50), second = text(2, 70), other = text(3, 9);
+  for (const int devices : {1, 2, 5}) {
+    SCOPED_TRACE(devices);
+    LoadedModel loaded(GetParam(), devices, "", options()), plain(GetParam(), devices, "", options());
+    Session& session = *loaded.session;
+    session.evaluate(first);
+    session.checkpoint();
+    const std::vector<float> once = logits_after(session, second);
+    EXPECT_FALSE(session.can_rewind(60));
+    EXPECT_EQ(session.rewindable(60), 50);
+    EXPECT_EQ(session.rewindable(49), 0);
+    session.rewind(50);
+    EXPECT_EQ(session.position(), 50);
+    EXPECT_EQ(logits_after(session, second), once);
+    session.rewind(50);
+    plain.session->evaluate(first);
+    EXPECT_EQ(logits_after(session, other), logits_after(*plain.session, other));
+  }
+}
+
+TEST_P(Checkpoints, WithoutOneAnErrorSaysWhereOneCanGo) {
+  LoadedModel loaded(GetParam(), 2, "", options());
+  Session& session = *loaded.session;
+  session.evaluate(text(1, 40));
+  session.checkpoint();
+  session.evaluate(text(2, 160));
+  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("cannot go back to token 60 of 200"));
+  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("no checkpoint; go back to 40 and evaluate again"));
+  EXPECT_EQ(session.position(), 200);
+  session.rewind(0);
+  EXPECT_EQ(session.rewindable(40), 0) << "the text that it was made of is gone";
+}
+
+TEST_P(Checkpoints, AreMadeEverySoManyTokensAndStayFarApart) {
+  LoadedModel loaded(GetParam(), 1, "", options(32, 3));
+  Session& session = *loaded.session;
+  const auto places = [&] {
+    std::vector<int64_t> found;
+    for (int64_t at = session.position() - 1; (at = session.rewindable(at)) > 0; --at) found.push_back(at);
+    std::erase_if(found, [&](int64_t at) { return at > session.position() - 64; });  // rings still have these
+    return found;
+  };
+  session.evaluate(text(1, 96));
+  session.evaluate(text(2, 200));
+  EXPECT_THAT(places(), ::testing::SizeIs(::testing::Le(3)));
+  EXPECT_EQ(session.rewindable(230), 224) << "the latest before it";
+  EXPECT_GT(session.rewindable(150), 0) << "not all are late";
+}
+
+TEST_P(Checkpoints, AStateReplacesThem) {
+  LoadedModel loaded(GetParam(), 1, "", options());
+  Session& session = *loaded.session;
+  session.evaluate(text(1, 40));
+  session.checkpoint();
+  session.evaluate(text(2, 100));
+  const std::vector<std::byte> state = save_state(session);
+  restore_state(session, state);
+  EXPECT_EQ(session.rewindable(60), 0);
+  EXPECT_GT(session.checkpoint_bytes(100), 0u);
+  EXPECT_LT(session.checkpoint_bytes(100), state.size());
+}
+
+TEST_P(Checkpoints, SaveAndRestoreGoOnAnywhere) {
+  const auto first = text(1, 50), second = text(2, 20);
+  LoadedModel from(GetParam(), 3, "5,1,2", options());
+  from.session->evaluate(first);
+  const std::vector<std::byte> state = save_state(*from.session);
+  const std::vector<float> expected = logits_after(*from.session, second);
+  for (const int devices : {1, 2, 4}) {
+    LoadedModel to(GetParam(), devices, "", options());
+    to.session->evaluate(text(4, 30));
+    restore_state(*to.session, state);
+    EXPECT_EQ(save_state(*to.session), state);
+    const std::vector<float> found = logits_after(*to.session, second);
+    for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Checkpoints, ::testing::Values(kWindowed, kDelta, kConvolutions),
+                         [](const auto& info) {
+                           return std::array{"windows", "delta", "convolutions"}[info.index];
+                         });
+
+TEST(ModelsThatForgetNothing, NeedNoCheckpoints) {
+  LoadedModel loaded(tiny_model_path("q8_0"), 1, "", {.context = 64});
+  loaded.session->evaluate(kPrompt);
+  loaded.session->checkpoint();
+  EXPECT_FALSE(loaded.session->forgets());
+  EXPECT_EQ(loaded.session->checkpoint_bytes(10), 0u);
+}
+
+}  // namespace
+}  // namespace shoal::models
