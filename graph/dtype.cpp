@@ -62,14 +62,19 @@ void to_integers(const float* src, void* dst, int64_t n) {
 namespace q = quants;
 
 constexpr std::array kDTypes = std::to_array<DTypeTraits>({
-    {DType::kF32, "f32", 0, 1, 4, false, true, copy_f32, store_f32},
-    {DType::kF16, "f16", 1, 1, 2, false, true, from_16_bits<f16_to_f32>, to_16_bits<f32_to_f16>},
-    {DType::kBF16, "bf16", 30, 1, 2, false, true, from_16_bits<bf16_to_f32>, to_16_bits<f32_to_bf16>},
-    {DType::kI32, "i32", 26, 1, 4, false, false, from_integers<int32_t>, to_integers<int32_t>},
-    {DType::kI64, "i64", 27, 1, 8, false, false, from_integers<int64_t>, to_integers<int64_t>},
-#define SHOAL_QUANTIZED(id, name, number)                                                \
-  {DType::k##id, #name, number,           q::Block##id::kElements, sizeof(q::Block##id), \
-   true,         false, q::name##_to_f32, q::name##_from_f32},
+    {DType::kF32, "f32", 0, 1, 4, false, true, false, copy_f32, store_f32},
+    {DType::kF16, "f16", 1, 1, 2, false, true, false, from_16_bits<f16_to_f32>, to_16_bits<f32_to_f16>},
+    {DType::kBF16, "bf16", 30, 1, 2, false, true, false, from_16_bits<bf16_to_f32>, to_16_bits<f32_to_bf16>},
+    {DType::kI32, "i32", 26, 1, 4, false, false, false, from_integers<int32_t>, to_integers<int32_t>},
+    {DType::kI64, "i64", 27, 1, 8, false, false, false, from_integers<int64_t>, to_integers<int64_t>},
+#define SHOAL_QUANTIZED_TRAITS(id, name, number, is_coded)                  \
+  {DType::k##id,       #name,                                               \
+   number,             q::Block##id::kElements,                             \
+   sizeof(q::Block##id), true,                                              \
+   false,              is_coded,                                            \
+   q::name##_to_f32,   q::name##_from_f32},
+#define SHOAL_QUANTIZED(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, false)
+#define SHOAL_QUANTIZED_CODED(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, true)
 #include "graph/dtypes.def"
 });
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "devices/cpu/kernels/coded_vbmi.h"
 
 namespace shoal::cpu {
 
@@ -26,7 +27,7 @@ namespace {
 
 struct Level {
   std::string_view name;
-  const Kernels* kernels;
+  const Kernels& (*kernels)();
   bool (*usable)();
 };
 
@@ -46,13 +47,32 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+/// The kernels of avx512 and, where the processor has what it takes, packed rows of more types.
+const Kernels& avx512_kernels() {
+  static const Kernels kernels = [] {
+    Kernels all = avx512::kKernels;
+    if (!__builtin_cpu_supports("avx512vbmi")) return all;
+    for (const CodedPacked& one : avx512vbmi::kCodedPacked) {
+      WeightKernels& weights = all.weights[static_cast<size_t>(one.dtype)];
+      weights.packed = one.packed;
+      weights.panels.from_packed = one.panel_from_packed;
+    }
+    return all;
+  }();
+  return kernels;
+}
 #endif
 
+template <const Kernels& kKernels>
+const Kernels& kernels_at() {
+  return kKernels;
+}
+
 constexpr std::array kLevels = std::to_array<Level>({
-    {"baseline", &baseline::kKernels, always},
+    {"baseline", kernels_at<baseline::kKernels>, always},
 #ifdef SHOAL_X86
-    {"avx2", &avx2::kKernels, has_avx2},
-    {"avx512", &avx512::kKernels, has_avx512},
+    {"avx2", kernels_at<avx2::kKernels>, has_avx2},
+    {"avx512", avx512_kernels, has_avx512},
 #endif
 });
 
@@ -61,7 +81,7 @@ constexpr std::array kLevels = std::to_array<Level>({
 std::string_view level_in_use() {
   const Kernels* chosen = &kernels();
   for (const Level& level : kLevels) {
-    if (level.kernels == chosen) return level.name;
+    if (level.usable() && &level.kernels() == chosen) return level.name;
   }
   check(false, "the kernels in use are of no level");
   return "";
@@ -84,7 +104,7 @@ std::vector<std::string_view> usable_levels() {
 const Kernels& kernels_of(std::string_view name) {
   const Kernels* best = nullptr;
   for (const Level& level : kLevels) {
-    if ((name.empty() || name == level.name) && level.usable()) best = level.kernels;
+    if ((name.empty() || name == level.name) && level.usable()) best = &level.kernels();
   }
   require<InvalidArgument>(best, "[SHOAL_CPU_ISA] expected one of {}, got '{}'; unset it to get the best",
                            fmt::join(usable_levels(), ", "), name);

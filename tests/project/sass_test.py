@@ -101,7 +101,7 @@ class Code(unittest.TestCase):
 
     def test_kernels_of_a_file(self):
         types = sass_code.element_types(ROOT)
-        self.assertEqual(types[:2] + [types[5], types[-1]], ["f32", "f16", "q4_0", "mxfp4"])
+        self.assertEqual(types[:2] + [types[5], types[17], types[-1]], ["f32", "f16", "q4_0", "mxfp4", "q2_0"])
         (found,) = sass_code.parse_kernels(RESOURCES, types)
         self.assertEqual([found.registers, found.stack, found.shared], [54, 8, 1040])
         code = f"\tcode for sm_90\n\t\tFunction : {NAME}\n\t.headerflags\t@\"EF\"\n{assembled('EXIT')}"

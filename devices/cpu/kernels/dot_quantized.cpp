@@ -73,12 +73,20 @@ RowChunk<Format> row_chunk(const typename Format::Block* blocks, int64_t n) {
   if constexpr (Format::kParts == 1) {
     chunk.scales.v[0] = collect(blocks, n, &Block::scale);
     if constexpr (Format::kAdds) chunk.adds.v[0] = collect(blocks, n, &Block::min);
-  } else {
+  } else if constexpr (Format::kParts == kChunk) {
     const auto scales = Format::scales(*blocks);
     for (int i = 0; i < Format::kGroups; ++i) {
       chunk.scales.v[i] = load<F32x8>(scales.scale + 8 * i);
       if constexpr (Format::kAdds) chunk.adds.v[i] = load<F32x8>(scales.add + 8 * i);
     }
+  } else {
+    constexpr int kNumbers = Format::kParts * Format::kGroups;  // of a block, none of which has addends
+    float numbers[kChunk * Format::kGroups] = {};
+    for (int i = 0; i * Format::kParts < n && i < kChunk / Format::kParts; ++i) {
+      const auto scales = Format::scales(blocks[i]);
+      __builtin_memcpy(numbers + i * kNumbers, scales.scale, sizeof scales.scale);
+    }
+    for (int i = 0; i < Format::kGroups; ++i) chunk.scales.v[i] = load<F32x8>(numbers + 8 * i);
   }
   return chunk;
 }
@@ -120,7 +128,7 @@ struct Elements {
   }
 };
 
-/// Walks one chunk; parts of blocks of 256 elements one by one, blocks of 32 elements, and parts that lie as these do,
+/// Walks one chunk; parts of larger blocks one by one, blocks of 32 elements, and parts that lie as these do,
 /// two by two.
 template <class Format, int R, int C>
 struct Walk {
@@ -162,23 +170,24 @@ struct Walk {
     }
   }
 
-  /// Scaled sums of one part of a 256-element block.
-  static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t block, int part,
+  /// Scaled sums of one part of larger blocks.
+  static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part, int in_chunk,
                    F32x8 (&sums)[R][C]) {
+    const int64_t block = part / Format::kParts;
+    const int in_block = Format::kParts == kChunk ? in_chunk : static_cast<int>(part % Format::kParts);
     Elements<Format> x[C];
     Products starts[C];
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) {
-      const int64_t at = 256 * block + 32 * part;
-      x[c] = {load<I8x32>(b[c].values + at), load<I8x32>(b[c].fine + at)};
+      x[c] = {load<I8x32>(b[c].values + 32 * part), load<I8x32>(b[c].fine + 32 * part)};
       starts[c] = x[c].start();
     }
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
-      const I8x32 w = Format::raw(a[r][block], part);
+      const I8x32 w = Format::raw(a[r][block], in_block);
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
-        const float* of = scales[r][c] + Format::kGroups * part;
+        const float* of = scales[r][c] + Format::kGroups * in_chunk;
         const F32x8 scale = Format::kGroups == 2 ? splat_two(of) : splat_float<F32x8>(*of);
         sums[r][c] = multiply_add(x[c].step(starts[c], w).total(), scale, sums[r][c]);
       }
@@ -190,9 +199,11 @@ struct Walk {
                     F32x8 (&sums)[R][C]) {
     if constexpr (Format::kParts == 1 || kPairs) {
       for (int i = 0; i < n; i += 2) pair(a, b, scales, first + i, i, first + (i + 1 < n ? i + 1 : i), sums);
-    } else {
+    } else if constexpr (Format::kParts == kChunk) {
       SHOAL_UNROLL
-      for (int i = 0; i < kChunk; ++i) part(a, b, scales, first / kChunk, i, sums);
+      for (int i = 0; i < kChunk; ++i) part(a, b, scales, first + i, i, sums);
+    } else {
+      for (int i = 0; i < n; ++i) part(a, b, scales, first + i, i, sums);
     }
   }
 };

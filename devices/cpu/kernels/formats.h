@@ -9,6 +9,7 @@
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"
+#include "devices/cpu/kernels/formats_coded.h"
 #include "devices/cpu/kernels/formats_k.h"
 
 namespace shoal::cpu::SHOAL_ISA {

@@ -154,6 +154,7 @@ void packed_dot_rows(const PackedArgs& args) {
 }
 
 #define SHOAL_QUANTIZED(id, ...) template void packed_dot<id>(const PackedArgs&);
+#define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
 SHOAL_FOR_ROWS(template void packed_dot_rows, (const PackedArgs&))
 

@@ -67,7 +67,7 @@ inline uint32_t fifth_bits_of_bytes(uint32_t bytes) {
 /// Word i of a block of every row, as a group keeps it.
 template <class Format>
 inline I32 stored_word(I32 word, int i) {
-  if constexpr (Format::Block::kBits == 8) {
+  if constexpr (Format::kParts == 1 && Format::Block::kBits == 8) {
     if constexpr (kWeightBias != 0) return word ^ static_cast<int32_t>(0x80808080u);
   }
   if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_to_bytes(word) : word;
@@ -76,7 +76,7 @@ inline I32 stored_word(I32 word, int i) {
 /// The word of one row again.
 template <class Format>
 inline uint32_t restored_word(uint32_t word, int i) {
-  if constexpr (Format::Block::kBits == 8) {
+  if constexpr (Format::kParts == 1 && Format::Block::kBits == 8) {
     if constexpr (kWeightBias != 0) return word ^ 0x80808080u;
   }
   if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_of_bytes(word) : word;

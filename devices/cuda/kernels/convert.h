@@ -186,5 +186,19 @@ bool with_quantized(DType dtype, F&& f) {
       return false;
   }
 }
+/// The same for those that kernels convert to.
+template <class F>
+bool with_quantized_target(DType dtype, F&& f) {
+  switch (dtype) {
+#define SHOAL_QUANTIZED(id, ...)                      \
+  case DType::k##id:                                  \
+    f(std::integral_constant<DType, DType::k##id>{}); \
+    return true;
+#define SHOAL_QUANTIZED_CODED(...)
+#include "graph/dtypes.def"
+    default:
+      return false;
+  }
+}
 
 }  // namespace shoal::cuda

@@ -13,6 +13,7 @@
 
 #include <bit>
 
+#include "devices/cuda/kernels/codes.h"
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/kernels/memory.h"
 #include "graph/dtype.h"
@@ -35,10 +36,6 @@ __device__ inline float scale_to_float(uint8_t power) {
   return power_to_float(power);
 }
 
-/// Eight codes as signed bytes, the first in the lowest byte of `low`.
-struct Codes {
-  uint32_t low, high;
-};
 /// Of one group of elements.
 struct Scaling {
   float scale;
@@ -237,6 +234,27 @@ struct Quantized<DType::kIQ4_XS> : formats::Of256<quants::BlockIQ4_XS> {
     return levels_of<Block>(bits_of(eight_bytes<Block>(block.nibbles + i / 32 * 16 + i % 16), i / 16 % 2 * 4, 4));
   }
 };
+
+namespace formats {
+
+/// Of graph/quants/codes.inc.
+template <class B>
+struct Coded : Common<B> {
+  template <class From>
+  static __device__ float scale_at(const From& from, int i) {
+    const CodeScale scale = CodesOf<B>::scale(from, i / B::kGroup);
+    return half_bits_to_float(static_cast<uint16_t>(scale.half)) * (static_cast<float>(scale.factor) * B::kUnit);
+  }
+  static __device__ Scaling scaling(const B& block, int i) { return {scale_at(BlockBytes(&block), i), 0}; }
+  static __device__ Codes codes(const B& block, int i) { return CodesOf<B>::codes(BlockBytes(&block), i); }
+};
+
+}  // namespace formats
+
+#define SHOAL_QUANTIZED_CODED(id, ...) \
+  template <>                          \
+  struct Quantized<DType::k##id> : formats::Coded<quants::Block##id> {};
+#include "graph/dtypes.def"
 
 /// scale * code + add, rounded as in graph/quants.
 template <class Format>

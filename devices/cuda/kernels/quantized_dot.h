@@ -416,10 +416,58 @@ struct FormatIQ4XS {
   }
 };
 
+/// Of graph/quants/codes.inc. Blocks have an alignment of two bytes or one; their bytes are read where they are.
+template <class B>
+struct FormatCoded {
+  using Block = B;
+  static constexpr int kGroups = B::kGroup == 16 ? 4 : 2;
+  static constexpr int kSpan = B::kElements > 128 ? 256 : kGroups == 4 ? 128 : B::kElements;  ///< elements of whole units
+  static constexpr bool kWide = true;
+  static constexpr int kOffset = 0;
+  static constexpr bool kHasSum = false;
+  static constexpr int kBlockBytes = sizeof(Block);
+  static constexpr int kUnitBytes = kSpan / B::kElements * kBlockBytes, kUnitsOfBlock = kSpan / kUnitElements;
+  static constexpr int kStepBytes = kStepElements / B::kElements * kBlockBytes;
+  static constexpr int kAlignment = 2;
+  static constexpr bool kHasShifted = false;
+  static constexpr bool kUnsigned = false;
+
+  static constexpr int log2_of(int) { return 0; }
+
+  /// The first element of a chunk.
+  static __device__ int element_of(unsigned quarter, int chunk) {
+    const int q = static_cast<int>(quarter);
+    return kGroups == 4 ? q / 2 * 128 + 32 * chunk + q % 2 * 16 : q * 64 + 16 * chunk;
+  }
+
+  template <bool kShifted>
+  static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<kGroups>& unit) {
+    const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(step.words) + step.offset + at.block;
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+      const int element = element_of(at.quarter, chunk), i = element % B::kElements;
+      const BlockBytes from(bytes + element / B::kElements * kBlockBytes);
+      if (kGroups == 4 || chunk % 2 == 0) unit.d[kGroups == 4 ? chunk : chunk / 2] = formats::Coded<B>::scale_at(from, i);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Codes codes = CodesOf<B>::codes(from, i + 8 * half);
+        unit.q[4 * chunk + 2 * half] = codes.low;
+        unit.q[4 * chunk + 2 * half + 1] = codes.high;
+      }
+    }
+  }
+};
+
 template <DType kType>
 struct DotFormatOf {
   using Format = Format32<kType>;
 };
+#define SHOAL_QUANTIZED_CODED(id, ...)            \
+  template <>                                     \
+  struct DotFormatOf<DType::k##id> {              \
+    using Format = FormatCoded<quants::Block##id>; \
+  };
+#include "graph/dtypes.def"
 template <>
 struct DotFormatOf<DType::kQ2_K> {
   using Format = FormatQ2K;

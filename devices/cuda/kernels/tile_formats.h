@@ -287,5 +287,42 @@ struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
   }
 };
 
+/// Of graph/quants/codes.inc; codes have 128 added.
+template <class B>
+struct Coded {
+  using Block = B;
+  static constexpr bool kBrain = false, kAdds = false;
+  static constexpr int kOffset = 128;
+  static constexpr int kBlocksPerGroup = B::kElements < 128 ? 128 / B::kElements : 1;
+  static constexpr int kUnitsPerBlock = B::kElements / 32;
+
+  /// A block of a row.
+  struct Staged {
+    const StagedRow& row;
+    int begin;
+    __device__ uint32_t byte(int i) const { return *row.at(begin + i); }
+    __device__ uint32_t half(int i) const { return row.two_bytes(begin + i); }
+  };
+
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+    const Staged from{row, begin};
+    const int first = static_cast<int>(j) * 32;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unit.scale[i] = i == 1 && B::kGroup == 32 ? unit.scale[0] : formats::Coded<B>::scale_at(from, first + 16 * i);
+      unit.add[i] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Codes codes = CodesOf<B>::codes(from, first + 8 * i);
+      unit.codes[2 * i] = codes.low ^ 0x80808080;
+      unit.codes[2 * i + 1] = codes.high ^ 0x80808080;
+    }
+  }
+};
+
+#define SHOAL_QUANTIZED_CODED(id, ...) using id = Coded<quants::Block##id>;
+#include "graph/dtypes.def"
+
 }  // namespace tile_formats
 }  // namespace shoal::cuda

@@ -166,7 +166,7 @@ void cast_to_blocks(const LaunchContext& context, const Tensor& x, const Tensor&
   const QuantizeRows rows{operand_of(node), operand_of(x), x.dtype, traits(x.dtype).is_quantized, walk_shape(shape)};
   const int64_t needed = (rows.blocks.n0 * rows.blocks.rows + kWarps - 1) / kWarps;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(needed, std::max(context.gpu.processors, 1) * 64));
-  with_quantized(node.dtype, [&](auto type) {
+  with_quantized_target(node.dtype, [&](auto type) {
     launch(context.stream, quantize_kernel<decltype(type)::value>, dim3(grid), dim3(32, kWarps), 0, rows);
   });
 }
@@ -245,7 +245,7 @@ void run_cast(const LaunchContext& context, Tensor& node) {
 }
 
 bool supports_cast(const Tensor& node) {
-  return is_readable(node.src[0]) && node.is_contiguous();
+  return is_readable(node.src[0]) && node.is_contiguous() && !traits(node.dtype).is_coded;
 }
 
 }  // namespace

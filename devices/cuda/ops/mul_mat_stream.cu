@@ -38,7 +38,7 @@ const StreamKernel& kernel_of(DType dtype) {
 int64_t unit_of(DType dtype) {
   const DTypeTraits& type = traits(dtype);
   if (!type.is_quantized) return 16 / static_cast<int64_t>(type.block_bytes);
-  return std::max<int64_t>(type.block_elems, 64);
+  return std::max<int64_t>(type.block_elems, type.is_coded ? 128 : 64);
 }
 
 /// Its rows are what the kernels take. It may have any number of matrices.

@@ -104,7 +104,14 @@ constexpr std::array kKernels = std::to_array<const VecKernels*>({
 static_assert(kKernels.size() == kDTypeCount, "one entry per dtype, in the order of the enumeration");
 
 int groups_of(DType dtype) {
-  return dtype == DType::kQ2_K || dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 4 : 2;
+  switch (dtype) {
+#define SHOAL_QUANTIZED(id, ...) \
+  case DType::k##id:             \
+    return DotFormat<DType::k##id>::kGroups;
+#include "graph/dtypes.def"
+    default:
+      return 2;
+  }
 }
 int64_t steps_of(int64_t k) {
   return (k + kStepElements - 1) / kStepElements;

@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   if (job.matrix < 0) return store_zeros(p, at, job);
 
   std::byte* const ring = rings + at.warp * Slots::kBytes;
-  const int units = (p.k + kUnitElements - 1) / kUnitElements;
+  // Where a scale is that of 16, two units have elements of the same 128.
+  constexpr int kTogether = kGroups == 4 ? 2 : 1;
+  const int units = (p.k + kTogether * kUnitElements - 1) / (kTogether * kUnitElements) * kTogether;
   const int steps = (p.k + kStepElements - 1) / kStepElements;
   const int64_t row_bytes = static_cast<int64_t>(p.k / Quantized<kType>::kElements) * Format::kBlockBytes;
   const std::byte* rows[kRows];

@@ -124,7 +124,7 @@ bool takes_eight(const Tensor& cache, const Tensor& rows) {
 }
 
 void run_selection(const LaunchContext& context, const Tensor& cache, const Tensor& rows, RowsToSet set) {
-  with_quantized(cache.dtype, [&](auto type) {
+  with_quantized_target(cache.dtype, [&](auto type) {
     set.items /= traits(cache.dtype).block_elems;
     const dim3 grid(static_cast<unsigned>(set.count), chunks_of(context, set, kWarps));
     launch_early(context, set_blocks_kernel<decltype(type)::value>, grid, dim3(32, kWarps), 0, set);
@@ -157,7 +157,7 @@ void run(const LaunchContext& context, Tensor& node) {
 bool supports(const Tensor& node) {
   const Tensor& cache = *node.src[0];
   const DType ids = node.src[2]->dtype;
-  return cache.is_row_contiguous() && is_float(node.src[1]) && (ids == DType::kI32 || ids == DType::kI64) &&
+  return cache.is_row_contiguous() && !traits(cache.dtype).is_coded && is_float(node.src[1]) && (ids == DType::kI32 || ids == DType::kI64) &&
          can_select(std::get<SelectParams>(node.params));
 }
 

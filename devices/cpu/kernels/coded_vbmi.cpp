@@ -1,0 +1,397 @@
+// Packed groups of the types with codebooks. A vector has four numbers of entries of each of 16 rows, a lane a row. Byte e
+// of all 64 entries is looked up in a table of byte e of the codebook ("plane" e), so that the bytes of a lane are
+// elements as far apart as entries are long; columns are brought into the same order. Weights have 128 added, as quad_dot
+// takes them: their negative is 256 minus them.
+#include "devices/cpu/kernels/coded_vbmi.h"
+
+#include "devices/cpu/kernels/column.h"
+#include "devices/cpu/kernels/dot_tiles.h"
+#include "devices/cpu/kernels/packed_blocks.h"
+#include "devices/cpu/kernels/panel_layout.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+namespace {
+
+static_assert(kLanes == 16 && kWeightBias == 128);
+
+constexpr size_t kAhead = 8192;  // as in packed_dot.cpp
+
+/// kCount bytes for each of kPlanes planes.
+template <int kPlanes, int kCount>
+struct Planes {
+  alignas(64) uint8_t bytes[kPlanes][kCount];
+};
+/// Bytes of entries, biased.
+template <class Word, int kCount>
+constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount>& grid) {
+  Planes<sizeof(Word), kCount> planes{};
+  for (int i = 0; i < kCount; ++i) {
+    for (size_t e = 0; e < sizeof(Word); ++e) {
+      planes.bytes[e][i] = static_cast<uint8_t>((grid.entries[i] >> 8 * e & 255) + kWeightBias);
+    }
+  }
+  return planes;
+}
+/// The numbers of levels, two bits each, of the first and the last four elements.
+template <size_t kCount>
+constexpr Planes<2, kCount> crumbs_of(const uint16_t (&numbers)[kCount]) {
+  Planes<2, kCount> planes{};
+  for (size_t i = 0; i < kCount; ++i) {
+    planes.bytes[0][i] = static_cast<uint8_t>(numbers[i]);
+    planes.bytes[1][i] = static_cast<uint8_t>(numbers[i] >> 8);
+  }
+  return planes;
+}
+/// Of seven signs all eight.
+constexpr Planes<1, 128> even_sign_table() {
+  Planes<1, 128> table{};
+  for (int i = 0; i < 128; ++i) table.bytes[0][i] = static_cast<uint8_t>(i | __builtin_parity(i) << 7);
+  return table;
+}
+
+namespace g = quants::grids;
+constexpr auto kPlanesIQ2_XXS = planes_of(g::expand<uint64_t>(g::kIQ2_XXSNumbers, g::kIQ2Levels));
+constexpr auto kPlanesIQ3_XXS = planes_of(g::expand<uint32_t>(g::kIQ3_XXSNumbers, g::kIQ3XXSLevels));
+constexpr auto kPlanesIQ3_S = planes_of(g::expand<uint32_t>(g::kIQ3_SNumbers, g::kIQ3SLevels));
+constexpr auto kCrumbsIQ2_XS = crumbs_of(g::kIQ2_XSNumbers);
+constexpr auto kCrumbsIQ2_S = crumbs_of(g::kIQ2_SNumbers);
+constexpr auto kEvenSigns = even_sign_table();
+
+__m512i load_64(const void* from) {
+  return _mm512_loadu_si512(from);
+}
+/// Four bytes in every lane, the first in the lowest byte.
+__m512i four_bytes(int a, int b, int c, int d) {
+  return _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b) << 8 |
+                                            static_cast<uint32_t>(c) << 16 | static_cast<uint32_t>(d) << 24));
+}
+/// For every lane four of its own bytes.
+__m512i choose(__m512i v, int a, int b, int c, int d) {
+  const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+  return _mm512_shuffle_epi8(v, _mm512_add_epi8(four_bytes(a, b, c, d), lanes));
+}
+
+/// table[i] of 128, 256, 512 or 1024 bytes: bits 0..7 of i in the bytes of `low`, those above in masks.
+__m512i look_up_128(const uint8_t* table, __m512i low) {
+  return _mm512_permutex2var_epi8(load_64(table), low, load_64(table + 64));
+}
+__m512i look_up_256(const uint8_t* table, __m512i low, __mmask64 bit7) {
+  return _mm512_mask_blend_epi8(bit7, look_up_128(table, low), look_up_128(table + 128, low));
+}
+__m512i look_up_512(const uint8_t* table, __m512i low, __mmask64 bit7, __mmask64 bit8) {
+  return _mm512_mask_blend_epi8(bit8, look_up_256(table, low, bit7), look_up_256(table + 256, low, bit7));
+}
+__m512i look_up_1024(const uint8_t* table, __m512i low, __mmask64 bit7, __mmask64 bit8, __mmask64 bit9) {
+  return _mm512_mask_blend_epi8(bit9, look_up_512(table, low, bit7, bit8), look_up_512(table + 512, low, bit7, bit8));
+}
+
+Bytes negated(__m512i weights, __mmask64 negative) {
+  return (Bytes)_mm512_mask_sub_epi8(weights, negative, _mm512_setzero_si512(), weights);
+}
+/// Four times seven bits of each lane as bytes of eight signs.
+__m512i even_signs(__m512i sevens) {
+  const __m512i places = _mm512_set1_epi64(0x352e2720150e0700);  // of the first bit of each byte
+  return look_up_128(kEvenSigns.bytes[0], _mm512_multishift_epi64_epi8(places, sevens));
+}
+
+/// A unit of a format: 256 elements of 16 rows.
+template <class Format>
+struct CodedUnit : PackedLayout<Format> {
+  using Layout = PackedLayout<Format>;
+  static constexpr int kGroups = Format::kGroups;
+  const std::byte* at;
+  F32 factor;
+
+  explicit CodedUnit(const std::byte* unit)
+      : at(unit),
+        factor(load_half(reinterpret_cast<const uint16_t*>(unit + Layout::number_at(0, 0))) *
+               splat(Format::Block::kUnit)) {}
+  __m512i word(int i) const { return load_64(at + Layout::word_at(0, i)); }
+  /// Of four bits s of each lane.
+  F32 odd(__m512i s) const {
+    const __m512i odd = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
+    return to_float((I32)odd) * factor;
+  }
+  F32 odd_of_nibble(__m512i words, int nibble) const {
+    return odd(_mm512_and_si512(_mm512_srli_epi32(words, static_cast<unsigned>(4 * nibble)), _mm512_set1_epi32(15)));
+  }
+};
+
+/// For each format: kSpan, the elements of an entry; planes() of part p, eight vectors: vector kSpan w + e has elements
+/// 4 kSpan w + e + kSpan j as byte j of each lane (CodedReader::kOrder says where which element is); scales().
+template <class Format>
+struct CodedReader;
+
+template <>
+struct CodedReader<IQ3_XXS> : CodedUnit<IQ3_XXS> {
+  using CodedUnit::CodedUnit;
+  static constexpr int kSpan = 4;
+  void planes(int part, Bytes (&to)[8]) const {
+    const __m512i signs = even_signs(word(16 + part));
+    SHOAL_UNROLL
+    for (int w = 0; w < 2; ++w) {
+      const __m512i low = word(2 * part + w), eight = choose(signs, 2 * w, 2 * w, 2 * w + 1, 2 * w + 1);
+      const __mmask64 bit7 = _mm512_movepi8_mask(low);
+      SHOAL_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const __mmask64 negative = _mm512_test_epi8_mask(eight, four_bytes(1 << e, 16 << e, 1 << e, 16 << e));
+        to[4 * w + e] = negated(look_up_256(kPlanesIQ3_XXS.bytes[e], low, bit7), negative);
+      }
+    }
+  }
+  void scales(int part, F32 (&to)[1]) const { to[0] = odd_of_nibble(word(16 + part), 7); }
+};
+
+template <>
+struct CodedReader<IQ3_S> : CodedUnit<IQ3_S> {
+  using CodedUnit::CodedUnit;
+  static constexpr int kSpan = 4;
+  void planes(int part, Bytes (&to)[8]) const {
+    const __m512i signs = word(18 + part), words = word(16 + part / 4);
+    const int byte = part % 4;
+    const __m512i high = choose(words, byte, byte, byte, byte);
+    SHOAL_UNROLL
+    for (int w = 0; w < 2; ++w) {
+      const __m512i low = word(2 * part + w), eight = choose(signs, 2 * w, 2 * w, 2 * w + 1, 2 * w + 1);
+      const int first = 1 << (4 * w);
+      const __mmask64 bit7 = _mm512_movepi8_mask(low);
+      const __mmask64 bit8 = _mm512_test_epi8_mask(high, four_bytes(first, 2 * first, 4 * first, 8 * first));
+      SHOAL_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const __mmask64 negative = _mm512_test_epi8_mask(eight, four_bytes(1 << e, 16 << e, 1 << e, 16 << e));
+        to[4 * w + e] = negated(look_up_512(kPlanesIQ3_S.bytes[e], low, bit7, bit8), negative);
+      }
+    }
+  }
+  void scales(int part, F32 (&to)[1]) const { to[0] = odd_of_nibble(word(26), part); }
+};
+
+template <>
+struct CodedReader<IQ2_XXS> : CodedUnit<IQ2_XXS> {
+  using CodedUnit::CodedUnit;
+  static constexpr int kSpan = 8;
+  void planes(int part, Bytes (&to)[8]) const {
+    const __m512i low = word(2 * part), signs = even_signs(word(2 * part + 1));
+    const __mmask64 bit7 = _mm512_movepi8_mask(low);
+    SHOAL_UNROLL
+    for (int e = 0; e < 8; ++e) {
+      const __mmask64 negative = _mm512_test_epi8_mask(signs, _mm512_set1_epi8(static_cast<char>(1 << e)));
+      to[e] = negated(look_up_256(kPlanesIQ2_XXS.bytes[e], low, bit7), negative);
+    }
+  }
+  void scales(int part, F32 (&to)[1]) const { to[0] = odd_of_nibble(word(2 * part + 1), 7); }
+};
+
+/// Of two bits in each byte, from bit 2 i on: the levels of IQ2, biased.
+__m512i levels_of(__m512i crumbs, int i) {
+  const __m512i bits = _mm512_and_si512(_mm512_srli_epi16(crumbs, static_cast<unsigned>(2 * i)), _mm512_set1_epi8(3));
+  return _mm512_shuffle_epi8(four_bytes(8 + 128, 25 + 128, 43 + 128, 0), bits);
+}
+/// The same as planes in pairs, because 16 elements have a scale of their own: vector i has bytes 0 and 1 of planes 2 i
+/// and 2 i + 1, vector 4 + i their bytes 2 and 3.
+void in_halves(const Bytes (&planes)[8], Bytes (&to)[8]) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  SHOAL_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const auto a = (__m512i)planes[2 * i], b = (__m512i)planes[2 * i + 1];
+    // Bits of the second where `upper` is set, else of the first.
+    to[i] = (Bytes)_mm512_ternarylogic_epi32(upper, _mm512_slli_epi32(b, 16), a, 0xca);
+    to[4 + i] = (Bytes)_mm512_ternarylogic_epi32(upper, b, _mm512_srli_epi32(a, 16), 0xca);
+  }
+}
+/// The planes from crumbs of four elements each.
+void crumbs_to_halves(__m512i first, __m512i second, __m512i signs, Bytes (&to)[8]) {
+  Bytes planes[8];
+  SHOAL_UNROLL
+  for (int e = 0; e < 8; ++e) {
+    const __mmask64 negative = _mm512_test_epi8_mask(signs, _mm512_set1_epi8(static_cast<char>(1 << e)));
+    planes[e] = negated(levels_of(e < 4 ? first : second, e % 4), negative);
+  }
+  in_halves(planes, to);
+}
+
+template <>
+struct CodedReader<IQ2_XS> : CodedUnit<IQ2_XS> {
+  using CodedUnit::CodedUnit;
+  static constexpr int kSpan = 8;
+  void planes(int part, Bytes (&to)[8]) const {
+    // Of two words the bytes 0 and 2, and 1 and 3, of each lane.
+    const __m512i a = word(2 * part), b = word(2 * part + 1), even = _mm512_set1_epi32(0x00ff00ff);
+    const __m512i low_a = choose(_mm512_and_si512(a, even), 0, 2, 1, 1), low_b = choose(_mm512_and_si512(b, even), 1, 1, 0, 2);
+    const __m512i low = _mm512_or_si512(low_a, low_b);
+    const __m512i odd_a = _mm512_andnot_si512(even, a), odd_b = _mm512_andnot_si512(even, b);
+    const __m512i high = _mm512_or_si512(choose(odd_a, 1, 3, 0, 0), choose(odd_b, 0, 0, 1, 3));
+    const __mmask64 bit7 = _mm512_movepi8_mask(low), bit8 = _mm512_test_epi8_mask(high, _mm512_set1_epi8(1));
+    const __m512i sevens = _mm512_and_si512(_mm512_srli_epi16(high, 1), _mm512_set1_epi8(127));
+    const __m512i signs = look_up_128(kEvenSigns.bytes[0], sevens);
+    crumbs_to_halves(look_up_512(kCrumbsIQ2_XS.bytes[0], low, bit7, bit8),
+                     look_up_512(kCrumbsIQ2_XS.bytes[1], low, bit7, bit8), signs, to);
+  }
+  void scales(int part, F32 (&to)[2]) const {
+    for (int i = 0; i < 2; ++i) to[i] = odd_of_nibble(word(16 + part / 4), part % 4 * 2 + i);
+  }
+};
+
+template <>
+struct CodedReader<IQ2_S> : CodedUnit<IQ2_S> {
+  using CodedUnit::CodedUnit;
+  static constexpr int kSpan = 8;
+  void planes(int part, Bytes (&to)[8]) const {
+    const __m512i low = word(part), signs = word(8 + part), words = word(16 + part / 4);
+    const int byte = part % 4;
+    const __m512i high = choose(words, byte, byte, byte, byte);
+    const __mmask64 bit7 = _mm512_movepi8_mask(low);
+    const __mmask64 bit8 = _mm512_test_epi8_mask(high, four_bytes(1, 4, 16, 64));
+    const __mmask64 bit9 = _mm512_test_epi8_mask(high, four_bytes(2, 8, 32, 128));
+    crumbs_to_halves(look_up_1024(kCrumbsIQ2_S.bytes[0], low, bit7, bit8, bit9),
+                     look_up_1024(kCrumbsIQ2_S.bytes[1], low, bit7, bit8, bit9), signs, to);
+  }
+  void scales(int part, F32 (&to)[2]) const {
+    for (int i = 0; i < 2; ++i) to[i] = odd_of_nibble(word(18 + part / 4), part % 4 * 2 + i);
+  }
+};
+
+/// Which of 32 elements byte 4 v + j of vector v's lanes is.
+struct Order {
+  alignas(32) uint8_t element[32], place[32];  ///< and the other way round
+};
+template <class Format>
+constexpr Order order_of() {
+  constexpr int kSpan = CodedReader<Format>::kSpan;
+  Order order{};
+  for (int v = 0; v < 8; ++v) {
+    for (int j = 0; j < 4; ++j) {
+      int element = kSpan == 4 ? v / 4 * 16 + v % 4 + 4 * j : v + 8 * j;
+      if (Format::kGroups == 2) element = v % 4 * 2 + j / 2 + (j % 2 + v / 4 * 2) * 8;
+      order.element[4 * v + j] = static_cast<uint8_t>(element);
+      order.place[element] = static_cast<uint8_t>(4 * v + j);
+    }
+  }
+  return order;
+}
+template <class Format>
+inline constexpr Order kOrder = order_of<Format>();
+
+/// 32 bytes of a column in the order of the planes.
+template <class Format>
+void put_in_order(const int8_t* from, int8_t (&to)[32]) {
+  const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kOrder<Format>.element));
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_permutexvar_epi8(order, bytes));
+}
+
+/// 256 times the products of one group with a column's 16-bit numbers.
+template <class Format>
+I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const int8_t (&fine)[32], const Column& b,
+             int64_t part, int group) {
+  constexpr int kQuads = 8 / Format::kGroups;
+  I32 coarse = {};
+  I32 all = splat(-kWeightBias * (Format::kGroups == 2 ? b.half_totals[2 * part + group] : b.totals[part]));
+  SHOAL_UNROLL
+  for (int i = group * kQuads; i < (group + 1) * kQuads; ++i) {
+    coarse = quad_dot(coarse, weights[i], splat_quad(values + 4 * i));
+    all = quad_dot(all, weights[i], splat_quad(fine + 4 * i));
+  }
+  return (coarse << 8) + all;
+}
+
+template <class Format, int C>
+void dot_group(const PackedArgs& args, const std::byte* unit, int64_t row, int64_t column) {
+  constexpr int kGroups = Format::kGroups;
+  using Layout = PackedLayout<Format>;
+  Column b[C];
+  for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k);
+  F32 sums[C] = {};
+  for (int64_t first = 0; first < args.k / 32; first += 8, unit += Layout::kBytes) {
+    const CodedReader<Format> reader(unit);
+    SHOAL_NO_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      constexpr size_t kLines = (Layout::kBytes + 511) / 512;
+      prefetch(unit + static_cast<size_t>(i) * kLines * 64, kLines * 64, kAhead);
+      const int64_t part = first + i;
+      Bytes weights[8];
+      F32 scales[kGroups];
+      reader.planes(i, weights);
+      reader.scales(i, scales);
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        alignas(32) int8_t values[32], fine[32];
+        put_in_order<Format>(b[c].values + 32 * part, values);
+        put_in_order<Format>(b[c].fine + 32 * part, fine);
+        F32 scaled = to_float(products<Format>(weights, values, fine, b[c], part, 0)) * scales[0];
+        if constexpr (kGroups == 2) {
+          scaled = multiply_add(to_float(products<Format>(weights, values, fine, b[c], part, 1)), scales[1], scaled);
+        }
+        sums[c] = multiply_add(scaled, splat(b[c].scales[part]), sums[c]);
+      }
+    }
+  }
+  const int64_t rows = args.rows - row;
+  for (int c = 0; c < C; ++c) {
+    const F32 result = sums[c] * splat(1.0f / 256.0f);
+    float* to = args.c[column + c] + args.c_row + row;
+    if (rows >= kLanes) {
+      store(to, result);
+    } else {
+      store_first(to, result, rows);
+    }
+  }
+}
+
+template <class Format>
+void dot_packed(const PackedArgs& args) {
+  const std::byte* group = args.groups;
+  const size_t bytes = packed_bytes<Format>(args.k);
+  for (int64_t row = 0; row < args.rows; row += kLanes, group += bytes) {
+    int64_t column = 0;
+    for (; column + 2 <= args.columns; column += 2) dot_group<Format, 2>(args, group, row, column);
+    if (column < args.columns) dot_group<Format, 1>(args, group, row, column);
+  }
+}
+
+/// Four neighbouring elements of all rows.
+template <class Format>
+__m512i neighbours(const Bytes (&planes)[8], int quad) {
+  __m512i v = _mm512_setzero_si512();
+  SHOAL_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int place = kOrder<Format>.place[4 * quad + i], byte = place % 4;
+    const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    const __m512i from = _mm512_add_epi8(_mm512_set1_epi8(static_cast<char>(byte)), lanes);
+    v = _mm512_mask_shuffle_epi8(v, 0x1111111111111111u << i, (__m512i)planes[place / 4], from);
+  }
+  return v;
+}
+
+template <class Format>
+void to_panel(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
+  using Packed = PackedLayout<Format>;
+  using Layout = PanelLayout<Format::kGroups, false>;
+  const std::byte* unit = group + k_begin / 256 * static_cast<int64_t>(Packed::kBytes);
+  for (int64_t left = k; left > 0; left -= 256, unit += Packed::kBytes) {
+    const CodedReader<Format> reader(unit);
+    SHOAL_NO_UNROLL
+    for (int part = 0; part < 8; ++part, panel += Layout::kBytes) {
+      F32 scales[Format::kGroups];
+      reader.scales(part, scales);
+      for (int i = 0; i < Format::kGroups; ++i) store(panel + Layout::kScales + i * sizeof(F32), scales[i]);
+      Bytes planes[8];
+      reader.planes(part, planes);
+      SHOAL_UNROLL
+      for (int i = 0; i < 8; ++i) store(panel + Layout::kValues + i * sizeof(Bytes), neighbours<Format>(planes, i));
+    }
+  }
+}
+
+template <class Format>
+constexpr CodedPacked coded_packed(DType dtype) {
+  return {dtype, {packed_bytes<Format>, pack<Format>, unpack<Format>, dot_packed<Format>}, to_panel<Format>};
+}
+
+}  // namespace
+
+constinit const CodedPacked kCodedPacked[kCodedPackedCount] = {
+    coded_packed<IQ2_XXS>(DType::kIQ2_XXS), coded_packed<IQ2_XS>(DType::kIQ2_XS), coded_packed<IQ2_S>(DType::kIQ2_S),
+    coded_packed<IQ3_XXS>(DType::kIQ3_XXS), coded_packed<IQ3_S>(DType::kIQ3_S)};
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,20 @@
+// Packed rows of the types with codebooks, for processors that look up 128 bytes at once (AVX-512 VBMI). The levels have
+// none of them: elsewhere such rows stay as they are.
+#pragma once
+
+#include "devices/cpu/kernels/kernels.h"
+
+namespace shoal::cpu {
+
+struct CodedPacked {
+  DType dtype;
+  PackedKernels packed;
+  void (*panel_from_packed)(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
+};
+
+namespace avx512vbmi {
+inline constexpr int kCodedPackedCount = 5;
+extern const CodedPacked kCodedPacked[kCodedPackedCount];
+}  // namespace avx512vbmi
+
+}  // namespace shoal::cpu

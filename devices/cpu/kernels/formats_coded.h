@@ -1,0 +1,117 @@
+// The coded formats (graph/quants/codes.inc); see formats.h.
+#pragma once
+
+#include "devices/cpu/kernels/format_bits.h"
+#include "graph/quants/grids.h"
+
+namespace shoal::cpu::SHOAL_ISA {
+
+using quants::kGridIQ1_S, quants::kGridIQ2_S, quants::kGridIQ2_XS, quants::kGridIQ2_XXS, quants::kGridIQ3_S,
+    quants::kGridIQ3_XXS;
+#define SHOAL_CODES
+#include "graph/quants/codes.inc"
+#undef SHOAL_CODES
+
+/// The bytes of a block in memory.
+struct BlockBytes {
+  const uint8_t* at;
+
+  explicit BlockBytes(const void* block) : at(static_cast<const uint8_t*>(block)) {}
+  uint32_t byte(int i) const { return at[i]; }
+  uint32_t half(int i) const { return load<uint16_t>(at + i); }
+};
+
+/// Bytes 1..127, those negative whose bits are set, the first in bit 0.
+inline I8x32 with_signs(I8x32 bytes, uint32_t bits) {
+  const I8x32 negative = fifth_bits(bits) == 16;
+  return (bytes ^ negative) - negative;
+}
+/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even number.
+inline uint32_t even_signs_of_32(uint32_t sevens) {
+  const uint32_t signs =
+      (sevens & 0x7fu) | (sevens << 1 & 0x7f00u) | (sevens << 2 & 0x7f0000u) | (sevens << 3 & 0x7f000000u);
+  uint32_t parity = signs ^ signs >> 4;  // of the lowest bit of each byte
+  parity ^= parity >> 2;
+  return signs | ((parity ^ parity >> 1) & 0x01010101u) << 7;
+}
+
+/// 32 codes of the types with codebooks, as codes.inc has them eight by eight.
+inline I8x32 codes_of(const quants::BlockIQ2_XXS& block, int part) {
+  const uint8_t* at = block.codes + 8 * part;
+  const auto& grid = kGridIQ2_XXS.entries;
+  const Vec<uint64_t, 4> entries{grid[at[0]], grid[at[1]], grid[at[2]], grid[at[3]]};
+  return with_signs(bits_as<I8x32>(entries), even_signs_of_32(load<uint32_t>(at + 4)));
+}
+inline I8x32 codes_of(const quants::BlockIQ2_XS& block, int part) {
+  const auto codes = load<uint64_t>(block.codes + 4 * part);
+  const auto code = [&](int j) { return static_cast<uint32_t>(codes >> 16 * j & 0xffff); };
+  const auto& grid = kGridIQ2_XS.entries;
+  const Vec<uint64_t, 4> entries{grid[code(0) & 511], grid[code(1) & 511], grid[code(2) & 511], grid[code(3) & 511]};
+  const uint32_t sevens = code(0) >> 9 | code(1) >> 9 << 7 | code(2) >> 9 << 14 | code(3) >> 9 << 21;
+  return with_signs(bits_as<I8x32>(entries), even_signs_of_32(sevens));
+}
+inline I8x32 codes_of(const quants::BlockIQ2_S& block, int part) {
+  const uint8_t* low = block.low + 4 * part;
+  const uint32_t high = block.high[part];
+  const auto& grid = kGridIQ2_S.entries;
+  const Vec<uint64_t, 4> entries{grid[low[0] | (high & 3) << 8], grid[low[1] | (high & 12) << 6],
+                                 grid[low[2] | (high & 48) << 4], grid[low[3] | (high & 192) << 2]};
+  return with_signs(bits_as<I8x32>(entries), load<uint32_t>(block.signs + 4 * part));
+}
+inline I8x32 codes_of(const quants::BlockIQ3_XXS& block, int part) {
+  const uint8_t* at = block.codes + 8 * part;
+  const auto& grid = kGridIQ3_XXS.entries;
+  const Vec<uint32_t, 8> entries{grid[at[0]], grid[at[1]], grid[at[2]], grid[at[3]],
+                                 grid[at[4]], grid[at[5]], grid[at[6]], grid[at[7]]};
+  return with_signs(bits_as<I8x32>(entries), even_signs_of_32(load<uint32_t>(block.signs + 4 * part)));
+}
+inline I8x32 codes_of(const quants::BlockIQ3_S& block, int part) {
+  const uint8_t* low = block.low + 8 * part;
+  const uint32_t high = block.high[part];
+  const auto entry = [&](int j) { return kGridIQ3_S.entries[low[j] | (high << (8 - j) & 256)]; };
+  const Vec<uint32_t, 8> entries{entry(0), entry(1), entry(2), entry(3), entry(4), entry(5), entry(6), entry(7)};
+  return with_signs(bits_as<I8x32>(entries), load<uint32_t>(block.signs + 4 * part));
+}
+/// 2 bits each, minus one.
+inline I8x32 codes_of(const quants::BlockTQ2_0& block, int part) {
+  return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3) - 1;
+}
+
+template <class B>
+struct Coded {
+  using Block = B;
+  static constexpr int kParts = B::kElements / 32, kGroups = 32 / B::kGroup, kOffset = kSigned, kBits = 8;
+  static constexpr bool kAdds = false;
+
+  static BlockScales<kParts * kGroups> scales(const Block& block) {
+    BlockScales<kParts * kGroups> s;
+    SHOAL_UNROLL
+    for (int i = 0; i < kParts * kGroups; ++i) {
+      const CodeScale scale = CodesOf<B>::scale(BlockBytes(&block), i);
+      s.scale[i] = half_to_float(static_cast<uint16_t>(scale.half)) * (static_cast<float>(scale.factor) * B::kUnit);
+    }
+    return s;
+  }
+  static I8x32 raw(const Block& block, int part) {
+    if constexpr (requires { codes_of(block, part); }) return codes_of(block, part);
+    uint32_t words[8];
+    SHOAL_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const Codes codes = CodesOf<B>::codes(BlockBytes(&block), 32 * part + 8 * i);
+      words[2 * i] = codes.low;
+      words[2 * i + 1] = codes.high;
+    }
+    return load<I8x32>(words);
+  }
+};
+
+#define SHOAL_QUANTIZED_CODED(id, ...) using id = Coded<quants::Block##id>;
+#include "graph/dtypes.def"
+
+/// Whether rows of a format can be packed (packed_layout.h) by every processor of a level.
+template <class Format>
+inline constexpr bool kIsPackable = true;
+template <class B>
+inline constexpr bool kIsPackable<Coded<B>> = false;
+
+}  // namespace shoal::cpu::SHOAL_ISA

@@ -1,0 +1,57 @@
+// The codebooks of the IQ types as tables of bytes: an entry is a word of four or eight of them, the first in its lowest
+// byte. They are data, and functions that the compiler alone runs: files compiled for one instruction set may include
+// this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shoal::quants {
+
+template <class Word, int kCount_>
+struct Grid {
+  static constexpr int kCount = kCount_, kElements = sizeof(Word);
+  Word entries[kCount];
+};
+
+namespace grids {
+
+/// What the elements of an entry may be: magnitudes; of iq1_s 8 g + 8, g in -1 .. 1.
+inline constexpr uint8_t kIQ2Levels[] = {8, 25, 43};
+inline constexpr uint8_t kIQ3XXSLevels[] = {4, 12, 20, 28, 36, 44, 52, 62};
+inline constexpr uint8_t kIQ3SLevels[] = {1, 3, 5, 7, 9, 11, 13, 15};
+inline constexpr uint8_t kIQ1Levels[] = {0, 8, 16};
+
+#define SHOAL_GRID(id, ...) inline constexpr uint16_t k##id##Numbers[] = {__VA_ARGS__};
+#include "graph/quants/grids.def"
+
+template <class Word, size_t kCount, size_t kLevels>
+constexpr Grid<Word, static_cast<int>(kCount)> expand(const uint16_t (&numbers)[kCount],
+                                                      const uint8_t (&levels)[kLevels]) {
+  constexpr int kBits = kLevels == 3 ? 2 : 3;
+  Grid<Word, static_cast<int>(kCount)> grid{};
+  for (size_t i = 0; i < kCount; ++i) {
+    for (size_t j = 0; j < sizeof(Word); ++j) {
+      grid.entries[i] |= static_cast<Word>(levels[numbers[i] >> (kBits * j) & ((1 << kBits) - 1)]) << (8 * j);
+    }
+  }
+  return grid;
+}
+
+}  // namespace grids
+
+/// id, the word of an entry, the number of entries, the levels. iq1_m has the grid of iq1_s.
+#define SHOAL_FOR_GRIDS(grid)                     \
+  grid(IQ2_XXS, uint64_t, 256, kIQ2Levels);       \
+  grid(IQ2_XS, uint64_t, 512, kIQ2Levels);        \
+  grid(IQ2_S, uint64_t, 1024, kIQ2Levels);        \
+  grid(IQ3_XXS, uint32_t, 256, kIQ3XXSLevels);    \
+  grid(IQ3_S, uint32_t, 512, kIQ3SLevels);        \
+  grid(IQ1_S, uint64_t, 2048, kIQ1Levels)
+
+/// In the host's memory (grids.cpp).
+#define SHOAL_DECLARE_GRID(id, Word, count, levels) extern const Grid<Word, count> kGrid##id
+SHOAL_FOR_GRIDS(SHOAL_DECLARE_GRID);
+#undef SHOAL_DECLARE_GRID
+
+}  // namespace shoal::quants
