@@ -92,7 +92,7 @@ struct Loaded {
     double bytes = 0;
     for (const ModelTensor& tensor : model->split_tensors()) {
       const TensorRole role = tensor.spec->role;
-      if (role == TensorRole::kEmbedding && !model->is_tied()) continue;
+      if (role == TensorRole::kLookup || (role == TensorRole::kEmbedding && !model->is_tied())) continue;
       const double used = role == TensorRole::kExperts
                               ? static_cast<double>(hparams.experts_used) / static_cast<double>(tensor.spec->shape[2])
                               : 1;

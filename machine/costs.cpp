@@ -30,12 +30,28 @@ Product product_of(const Tensor& node) {
   return {as_double(weight.elements()), as_double(x.rows()) / std::max(sheets, 1.0)};
 }
 
-Product expert_product_of(const Tensor& node) {
+/// Of tokens that choose among `all` experts, some of which are here.
+Product expert_product_of(const Tensor& node, int64_t all, double tokens) {
   const Tensor &experts = *node.src[0], &ids = *node.src[2];
-  const double all = as_double(experts.shape[2]), taken = std::min(as_double(ids.shape[0]), all);
-  const double share = used_experts(experts, ids);
+  const double taken = as_double(std::min(ids.shape[0], all));
+  const double share = all == 0 ? 0 : 1 - std::pow(1 - taken / as_double(all), tokens);
   if (share == 0) return {};
-  return {as_double(experts.elements()) * share, taken * as_double(ids.shape[1]) / (all * share)};
+  return {as_double(experts.elements()) * share, taken * tokens / (as_double(all) * share)};
+}
+
+/// 0: those that are here.
+int64_t all_experts(const Tensor& node, int64_t experts) {
+  return experts > 0 ? experts : node.src[0]->shape[2];
+}
+
+const ProductModel& product_model(const DeviceModel& device, const ProductTable& products, const Tensor& node) {
+  const DType dtype = node.src[0]->dtype;
+  const ProductModel* model = products.by_dtype[static_cast<size_t>(dtype)];
+  require<InvalidArgument>(model != nullptr,
+                           "device {} of the machine has no \"products\" with {} weights, which {} needs: measure it "
+                           "again, or give a \"default\" in its \"rates\"",
+                           device.name, name_of(dtype), node.name);
+  return *model;
 }
 
 /// Rows of keys and values that a query sees.
@@ -50,7 +66,11 @@ double visible_rows(const Tensor& node, double kv_rows) {
 double kv_bytes(const Tensor& node, double rows) {
   const Tensor &keys = *node.src[1], &values = *node.src[2];
   const double all = as_double(keys.shape[1]);
-  return all == 0 ? 0 : (bytes_of(keys) + bytes_of(values)) * rows / all;
+  if (all == 0) return 0;
+  // Values may be the first elements of the keys' rows.
+  const bool within = keys.storage() == values.storage() && keys.view_offset == values.view_offset;
+  const double bytes = within ? std::max(bytes_of(keys), bytes_of(values)) : bytes_of(keys) + bytes_of(values);
+  return bytes * rows / all;
 }
 
 /// A value that the device does not have makes no time.
@@ -66,6 +86,12 @@ NodeCost attention_cost(const DeviceModel& device, const Tensor& node, double kv
   const double operations = 2 * depth * rows * as_double(q.rows());
   const double seconds = std::max(ratio(bytes, device.attention_bandwidth), ratio(operations, device.attention_rate));
   return {seconds, in_cache ? 0 : bytes};
+}
+
+/// Multiplications and additions of a token: the state times k, the change of the state, the state times q.
+double delta_operations(const Tensor& node) {
+  const Tensor& state = *node.src[5];
+  return 6 * as_double(state.elements()) * as_double(node.src[0]->shape[2]);
 }
 
 /// Bytes that an op without weights reads and writes.
@@ -106,24 +132,25 @@ ProductTable::ProductTable(const DeviceModel& device) {
 }
 
 NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
-                   bool in_cache) {
+                   bool in_cache, int64_t experts) {
   if (!is_executed(node)) return {};
   NodeCost cost;
   if (node.op == Op::kMulMat || node.op == Op::kMulMatId) {
-    const Tensor& weight = *node.src[0];
-    const Product product = node.op == Op::kMulMat ? product_of(node) : expert_product_of(node);
-    const ProductModel* model = products.by_dtype[static_cast<size_t>(weight.dtype)];
-    require<InvalidArgument>(model != nullptr,
-                             "device {} of the machine has no \"products\" with {} weights, which {} needs: measure it "
-                             "again, or give a \"default\" in its \"rates\"",
-                             device.name, name_of(weight.dtype), node.name);
-    cost.seconds = product.elements * model->seconds(product.columns, in_cache);
-    cost.seconds += as_double(node.src[1]->elements()) * model->conversion;
-    cost.bytes = in_cache ? 0 : product.elements * element_bytes(weight.dtype) * model->contention;
+    const Product product = node.op == Op::kMulMat
+                                ? product_of(node)
+                                : expert_product_of(node, all_experts(node, experts), as_double(node.src[2]->shape[1]));
+    const ProductModel& model = product_model(device, products, node);
+    cost.seconds = product.elements * model.seconds(product.columns, in_cache);
+    cost.seconds += as_double(node.src[1]->elements()) * model.conversion;
+    cost.bytes = in_cache ? 0 : product.elements * element_bytes(node.src[0]->dtype) * model.contention;
   } else if (node.op == Op::kAttention) {
     cost = attention_cost(device, node, kv_rows, in_cache);
   } else {
     cost.seconds = ratio(activation_bytes(node), device.activation_bandwidth);
+    // As fast as attention where there are more tokens than the state takes to read.
+    if (node.op == Op::kGatedDelta) {
+      cost.seconds = std::max(cost.seconds, ratio(delta_operations(node), device.attention_rate));
+    }
   }
   cost.seconds += device.op_seconds;
   return cost;
@@ -131,6 +158,24 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
 
 NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache) {
   return node_cost(device, ProductTable(device), node, kv_rows, in_cache);
+}
+
+double pair_seconds(const DeviceModel& device, const ProductTable& products, const Tensor& node, bool in_cache,
+                    int64_t experts) {
+  if (!is_executed(node) || experts == 0) return 0;
+  const Tensor &weights = *node.src[0], &ids = *node.src[2];
+  const ProductModel& model = product_model(device, products, node);
+  const auto seconds = [&](double tokens) {
+    const Product product = expert_product_of(node, experts, tokens);
+    return product.elements > 0 ? product.elements * model.seconds(product.columns, in_cache) : 0.0;
+  };
+  const double tokens = as_double(ids.shape[1]);
+  const double of_a_token =
+      as_double(std::min(ids.shape[0], experts)) * as_double(weights.shape[2]) / as_double(experts);
+  if (of_a_token == 0) return 0;
+  // The experts of one token are all different, so that each pair takes as long.
+  const double more = tokens <= 1 ? seconds(1) : seconds(tokens + 1) - seconds(tokens);
+  return std::max(0.0, more) / of_a_token;
 }
 
 double working_set(const Graph& graph, double kv_rows) {

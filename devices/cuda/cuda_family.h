@@ -13,6 +13,7 @@
 #include "devices/cuda/cuda_buffer.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/device.h"
+#include "devices/offload.h"
 
 namespace shoal::cuda {
 
@@ -49,6 +50,7 @@ class CudaDevice final : public Device {
   BufferType& buffer_type() override { return type_; }
   BufferType* host_buffer_type() override { return &pinned_; }
   bool supports_op(const Tensor& node) const override;
+  bool offload_op(const Tensor& node) const override { return is_worth_bringing(node); }
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 

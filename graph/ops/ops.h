@@ -63,6 +63,22 @@ Tensor* argsort(Graph& g, Tensor* x, bool descending, std::string name = {});
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name = {});
 
+/// Ops with a state go over the tokens of a batch in their order. positions i32 [t]: a token at 0 starts a text, for
+/// which nothing before it counts, neither tokens nor the state; one below 0 is padding, which gives zeros and is
+/// passed over. All but positions are f32, rows (axis 0) without gaps. The result is that of the tokens, then the new
+/// state.
+///
+/// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, k - 1]: the inputs before the
+/// batch, oldest first -> [c, t + k - 1]: column i < t is the sum over j of weight[j] times the input k - 1 - j before
+/// token i (zeros before the text); the others are the latest k - 1 inputs.
+Tensor* causal_conv(Graph& g, Tensor* x, Tensor* weight, Tensor* state, Tensor* positions, std::string name = {});
+/// The gated delta rule (Yang et al. 2024, arXiv:2412.06464). q, k [d, g, t], v [d, h, t], g divides h; decay [h, t]:
+/// the logarithm of the factor, at most 0; beta [h, t]; state [d, d, h]: S of each head, [key element, value element]
+/// -> [d, t + d, h]: a row for each token, then S. Of a head:
+///   S *= e^decay; e = beta (v - S^T k); S += k e^T; row = S^T q.
+Tensor* gated_delta(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* decay, Tensor* beta, Tensor* state,
+                    Tensor* positions, GatedDeltaParams params, std::string name = {});
+
 /// Converts any dtype to any other (integers by value); the result is contiguous.
 Tensor* cast(Graph& g, Tensor* x, DType dtype, std::string name = {});
 /// The same values stored without gaps.

@@ -111,7 +111,8 @@ enum class RopeMode : uint8_t {
 /// the dimensions where beta_fast and beta_slow turns fit into original_context, rounded outwards to whole pairs where
 /// `truncate` says so.
 struct RopeParams {
-  int64_t dims = 0;  ///< the first `dims` elements are rotated, the rest copied
+  int64_t dims = 0;  ///< the elements [offset, offset + dims) are rotated, the rest copied
+  int64_t offset = 0;
   RopeMode mode = RopeMode::kNeighbours;
   float base = 10000.0f;
   float freq_scale = 1.0f;
@@ -125,6 +126,7 @@ struct RopeParams {
   template <class Self, class V>
   static void fields(Self& s, V&& v) {
     v("dims", s.dims);
+    v("offset", s.offset);
     v("mode", s.mode);
     v("base", s.base);
     v("freq_scale", s.freq_scale);
@@ -167,6 +169,16 @@ struct AttentionParams {
     v("softcap", s.softcap);
     v("causal", s.causal);
     v("window", s.window);
+  }
+};
+
+/// Which of g key heads serves head x of h: x / (h / g), the heads of a key head being neighbours, or, tiled, x % g.
+struct GatedDeltaParams {
+  bool tiled = false;
+  bool operator==(const GatedDeltaParams&) const = default;
+  template <class Self, class V>
+  static void fields(Self& s, V&& v) {
+    v("tiled", s.tiled);
   }
 };
 
@@ -257,7 +269,7 @@ struct CollectiveParams {
 using NoParams = std::monostate;
 using OpParams =
     std::variant<NoParams, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams, SoftMaxParams,
-                 RopeParams, TopKParams, ArgsortParams, AttentionParams, CastParams, ConcatParams, RepeatParams,
-                 FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
+                 RopeParams, TopKParams, ArgsortParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams,
+                 RepeatParams, FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
 }  // namespace shoal

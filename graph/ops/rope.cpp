@@ -15,6 +15,8 @@ void infer::rope(Tensor& node) {
          static_cast<int>(params.mode));
   expect(params.dims >= 0 && params.dims % 2 == 0 && params.dims <= x.shape[0], "even dims in [0, {}], got {}",
          x.shape[0], params.dims);
+  expect(params.offset >= 0 && params.offset <= x.shape[0] - params.dims, "an offset in [0, {}], got {}",
+         x.shape[0] - params.dims, params.offset);
   expect(params.base > 0.0f, "base > 0, got {}", params.base);
   expect.shape(1, {x.shape[2], 1, 1, 1});
   expect.shape(2, {params.dims / 2, 1, 1, 1});

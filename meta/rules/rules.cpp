@@ -142,6 +142,19 @@ std::string attention(const Tensor& node) {
          " -> (e) h t z" + linear(node, {2});
 }
 
+/// Heads are independent. Those that share a key head are neighbours or, tiled, lie the number of key heads apart: then
+/// heads are copies of the key heads, each split alike.
+std::string gated_delta(const Tensor& node) {
+  const int64_t heads = node.src[2]->shape[1], key_heads = node.src[0]->shape[1];
+  std::string of_keys = grouped('h', 'g', heads, key_heads), of_values = "h";
+  if (std::get<GatedDeltaParams>(node.params).tiled && heads > key_heads) {
+    of_keys = "h";
+    of_values = fmt::format("{}*h", heads / key_heads);
+  }
+  return fmt::format("(d) {0} (t), (d) {0} (t), (d) {1} (t), {1} (t), {1} (t), (d) (e) {1}, (t) -> (d) (n) {1}",
+                     of_keys, of_values);
+}
+
 /// An axis of the result is n copies of the source's, each split alike.
 std::string repeat(const Tensor& node) {
   std::string source, result;
@@ -198,6 +211,9 @@ constexpr Row kRules[] = {
     {Op::kTopK, "(a) b c d -> (k) b c d"},
     {Op::kArgsort, "(a) b c d -> (a) b c d"},
     {Op::kAttention, attention},
+    // Channels are independent; tokens need those before them.
+    {Op::kCausalConv, "c (t), (k) c, c (s), (t) -> c (n)"},
+    {Op::kGatedDelta, gated_delta},
     {Op::kCast, cast},
     {Op::kContiguous, contiguous},
     {Op::kRepeat, repeat},

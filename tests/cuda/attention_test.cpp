@@ -21,6 +21,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr cuda::GpuTraits kHopper{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
 
 struct Sizes {
   DType keys = DType::kF16, values = DType::kF16;
@@ -28,12 +29,14 @@ struct Sizes {
   AttentionParams params{.scale = 0.2f, .causal = true};
   DType mask = DType::kI32;  ///< kI32: none
   bool sinks = false;
+  bool latent = false;  ///< values are the first elements of the keys' rows
 };
 
 std::ostream& operator<<(std::ostream& out, const Sizes& n) {
   return out << name_of(n.keys) << "/" << name_of(n.values) << " d " << n.d << " e " << n.e << " t " << n.t << " s "
              << n.s << " group " << n.group << " kv " << n.kv_heads << " z " << n.batches << " causal "
-             << n.params.causal << " window " << n.params.window << " softcap " << n.params.softcap;
+             << n.params.causal << " window " << n.params.window << " softcap " << n.params.softcap << " latent "
+             << n.latent;
 }
 
 /// A node with its leaves. Keys are [d, kv, s] in memory, values [e, s, kv]: rows with and without gaps.
@@ -42,12 +45,13 @@ struct Attention {
     const int64_t heads = n.group * n.kv_heads;
     q = graph.input("q", DType::kF32, {n.d, heads, n.t, n.batches});
     k = weights.add("k", n.keys, {n.d, n.kv_heads, n.s, n.batches}, Role::kCache);
-    v = weights.add("v", n.values, {n.e, n.s, n.kv_heads, n.batches}, Role::kCache);
+    Tensor* keys = permute(graph, k, {0, 2, 1, 3});
+    v = n.latent ? slice(graph, keys, {0, 0, n.e})
+                 : weights.add("v", n.values, {n.e, n.s, n.kv_heads, n.batches}, Role::kCache);
     if (n.params.causal || n.params.window > 0) positions = graph.input("positions", DType::kI32, {n.t, 1, 1, 1});
     if (n.mask != DType::kI32) mask = graph.input("mask", n.mask, {n.s, n.t, 1, 1});
     if (n.sinks) sinks = weights.add("sinks", DType::kF32, {heads, 1, 1, 1});
-    node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), permute(graph, k, {0, 2, 1, 3}), v, positions,
-                                  mask, sinks, n.params));
+    node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), keys, v, positions, mask, sinks, n.params));
     leaves = random_leaves(graph, 11);
   }
   /// Positions of a prompt whose last token is the cache's last row.
@@ -417,10 +421,9 @@ TEST(CudaAttention, ShortContextsAreSplitToo) {
 }
 
 TEST(CudaAttention, TilesTakeBF16OfAnySize) {
-  const cuda::GpuTraits gpu{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
   for (const int64_t t : {1, 20}) {
     Attention attention({.keys = DType::kBF16, .values = DType::kBF16, .t = t, .s = 100, .kv_heads = 1});
-    EXPECT_EQ(cuda::attention::choice(*attention.node, gpu), cuda::attention::Choice::kTiles);
+    EXPECT_EQ(cuda::attention::choice(*attention.node, kHopper), cuda::attention::Choice::kTiles);
     for (double& x : attention.leaves[attention.v]) x *= 0x1p120;
     attention.end_at(99);
     attention.check();
@@ -430,11 +433,10 @@ TEST(CudaAttention, TilesTakeBF16OfAnySize) {
 /// The first key has nearly all of the weight, and a value of zeros: what is left are sums of weights of 4e-5, of which
 /// f16 would keep ten bits.
 TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
-  const cuda::GpuTraits gpu{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
   for (const auto& [keys, choice] :
        {std::pair{DType::kF16, cuda::attention::Choice::kTiles}, {DType::kF32, cuda::attention::Choice::kSlices}}) {
     Attention attention({.keys = keys, .t = 20, .kv_heads = 1});
-    EXPECT_EQ(cuda::attention::choice(*attention.node, gpu), choice);
+    EXPECT_EQ(cuda::attention::choice(*attention.node, kHopper), choice);
     Values &q = attention.leaves[attention.q], &k = attention.leaves[attention.k], &v = attention.leaves[attention.v];
     for (size_t i = 0; i < q.size(); ++i) q[i] = i % 64 == 0 ? 1 : q[i] / 16;
     for (size_t i = 0; i < k.size(); i += 64) k[i] = i == 0 ? 50 : 0;
@@ -444,6 +446,20 @@ TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
   }
 }
 
+/// What a kernel that is chosen gives.
+void check_choice(cuda::attention::Choice choice, const Sizes& sizes) {
+  std::ostringstream text;
+  text << sizes;
+  SCOPED_TRACE(text.str());
+  Attention attention(sizes);
+  attention.end_at(sizes.s - 1);
+  CudaRun cuda(attention.graph, attention.leaves);
+  EXPECT_EQ(cuda::attention::choice(*attention.node, kHopper), choice);
+  cuda.run();
+  EXPECT_TRUE(close_to(cuda.values(*attention.node),
+                       reference_eval(attention.graph, attention.leaves).at(attention.node), {1e-10}));
+}
+
 /// The node must be done by slices.
 void check_slices(const Sizes& sizes, double q = 1, double k = 1, double v = 1) {
   std::ostringstream text;
@@ -451,8 +467,7 @@ void check_slices(const Sizes& sizes, double q = 1, double k = 1, double v = 1) 
   SCOPED_TRACE(text.str());
   Attention attention(sizes);
   attention.end_at(sizes.s - 1);
-  const cuda::GpuTraits gpu{.compute_capability = 90, .processors = 8, .shared_bytes_per_block = 227 * 1024};
-  EXPECT_EQ(cuda::attention::choice(*attention.node, gpu), cuda::attention::Choice::kSlices);
+  EXPECT_EQ(cuda::attention::choice(*attention.node, kHopper), cuda::attention::Choice::kSlices);
   for (double& x : attention.leaves[attention.q]) x = static_cast<float>(x * q);
   if (sizes.keys == DType::kF32) {
     for (double& x : attention.leaves[attention.k]) x = static_cast<float>(x * k);
@@ -495,6 +510,108 @@ TEST(CudaAttention, SlicesTakeF32OfAnySize) {
   const Sizes f32{.keys = DType::kF32, .values = DType::kF32, .t = 20, .s = 100, .kv_heads = 1};
   for (const auto& [q, k] : {std::pair{1.0, 1.0}, {1e-30, 1e30}, {1e30, 1e-30}, {1e-37, 1e37}, {1e37, 1e-37}}) {
     for (const double v : {1.0, 1e-33, 1e36}) check_slices(f32, q, k, v);
+  }
+}
+
+// Values in the keys' rows, as latent attention has them.
+Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
+  return {.keys = dtype,
+          .values = dtype,
+          .d = 576,
+          .e = 512,
+          .t = t,
+          .s = s,
+          .group = heads,
+          .kv_heads = 1,
+          .params = {.scale = 0.05f, .causal = true},
+          .latent = true};
+}
+
+TEST(CudaAttention, LatentsOfAnyDTypeAndNumberOfHeads) {
+  using cuda::attention::Choice;
+  for (const DType dtype : kCacheDTypes) {
+    const bool is_16_bit = dtype == DType::kF16 || dtype == DType::kBF16;
+    const Choice few = is_16_bit ? Choice::kLatent : Choice::kSlices;
+    for (const int64_t s : {1, 64, 130, 700}) check_choice(few, latent(dtype, 16, 1, s));
+    check_choice(Choice::kRows, latent(dtype, 5, 1, 200));
+    check_choice(few, latent(dtype, 20, 2, 200));
+    check_choice(few, latent(dtype, 3, 9, 100));
+    check_choice(Choice::kSlices, latent(dtype, 128, 1, 200));
+    check_choice(Choice::kSlices, latent(dtype, 16, 20, 100));
+  }
+}
+
+TEST(CudaAttention, LatentsOfOtherSizes) {
+  using cuda::attention::Choice;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const auto& [d, e] : {std::pair<int64_t, int64_t>{264, 8}, {320, 256}, {328, 328}, {576, 504}, {512, 512}}) {
+      Sizes sizes = latent(dtype, 12, 1, 300);
+      sizes.d = d, sizes.e = e, sizes.kv_heads = 2, sizes.batches = 2;
+      check_choice(Choice::kLatent, sizes);
+    }
+    check_choice(Choice::kSlices, {.keys = dtype, .values = dtype, .d = 576, .e = 520, .group = 12, .latent = true});
+    check_choice(Choice::kSlices, {.keys = dtype, .values = dtype, .d = 576, .e = 512, .group = 12});
+  }
+}
+
+TEST(CudaAttention, LatentsWithEveryParameter) {
+  const AttentionParams all[] = {
+      {.scale = 0.05f},
+      {.scale = 0.05f, .causal = true, .window = 30},
+      {.scale = 0.05f, .window = 100},
+      {.scale = 0.3f, .softcap = 2.0f, .causal = true},
+  };
+  for (const AttentionParams& params : all) {
+    for (const DType mask : {DType::kI32, DType::kF32, DType::kF16}) {
+      Sizes sizes = latent(DType::kF16, 9, 3, 250);
+      sizes.params = params, sizes.mask = mask, sizes.sinks = mask != DType::kF16;
+      check_choice(cuda::attention::Choice::kLatent, sizes);
+    }
+  }
+}
+
+TEST(CudaAttention, LatentRowsOutOfSightOrMaskedMayHoldAnything) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const bool masked : {false, true}) {
+      Sizes sizes = latent(dtype, 12, 2, 300);
+      sizes.params.window = 20;
+      if (masked) sizes.mask = DType::kF32;
+      Attention attention(sizes);
+      Values &positions = attention.leaves[attention.positions], &keys = attention.leaves[attention.k];
+      positions = {270, 30};
+      if (masked) {
+        for (int64_t i = 0; i < 2; ++i) attention.leaves[attention.mask][i * 300 + 25] = -kInfinity;
+      }
+      const auto fill = [&](double value) {
+        for (const int64_t row : {0, 5, 31, 64, 100, 250, 271}) std::fill_n(keys.begin() + row * 576, 576, value);
+        if (masked) std::fill_n(keys.begin() + 25 * 576, 576, value);
+      };
+      fill(kNaN);
+      CudaRun cuda(attention.graph, attention.leaves);
+      EXPECT_EQ(cuda::attention::choice(*attention.node, kHopper), cuda::attention::Choice::kLatent);
+      cuda.run();
+      fill(0);
+      const Values expected = reference_eval(attention.graph, attention.leaves).at(attention.node);
+      EXPECT_TRUE(close_to(cuda.values(*attention.node), expected, {1e-10}));
+    }
+  }
+}
+
+TEST(CudaAttention, LatentsOfLaterTilesMayOutweighEarlierOnesAndNaNIsSeen) {
+  for (const int64_t s : {400, 60}) {  // several splits, and one
+    Attention attention(latent(DType::kF16, 16, 1, s));
+    attention.end_at(s - 1);
+    Values& keys = attention.leaves[attention.k];
+    for (size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = rounded(DType::kF16, {keys[i] * (1 + static_cast<double>(i / 576 / 64)) / 2})[0];
+    }
+    attention.check();
+    for (const bool all : {false, true}) {
+      std::fill(keys.end() - 576 * (all ? s : 1), keys.end(), kNaN);
+      CudaRun cuda(attention.graph, attention.leaves);
+      cuda.run();
+      for (const double value : cuda.values(*attention.node)) ASSERT_TRUE(std::isnan(value));
+    }
   }
 }
 

@@ -118,6 +118,9 @@ TEST(CudaRopeFusion, TurnsAllKindsOfHeads) {
   for (const std::string mode : {"neighbours", "halves"}) {
     check({.rope = "{dims=64, mode=" + mode + "}"}, kAll, 3);
     check({.rope = "{dims=40, base=500000, mode=" + mode + "}"}, kAll, 3);
+    check({.rope = "{dims=40, offset=24, mode=" + mode + "}"}, kAll, 3);
+    check({.rope = "{dims=40, offset=7, mode=" + mode + "}"},
+          "%qr = rope(%q, %pos, _) {dims=40, offset=24, mode=" + mode + "}\noutput %qr\n" + kKeys, 2);
     check({.tokens = 3, .columns = 320, .value_columns = 96, .rope = "{dims=256, mode=" + mode + "}", .ids = {1, 2, 3}},
           kAll, 3);
   }

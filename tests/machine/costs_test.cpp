@@ -53,6 +53,10 @@ const Case kCases[] = {
     {"attention of one query and one head",
      "input %q f32 [8, 1, 1]\ncache %k f32 [8, 10, 1]\ncache %v f32 [4, 10, 1]\n%n = attention(%q, %k, %v, _, _, _)",
      4 * 48 / 50.0, 4 * 48},
+    {"attention to values that are parts of keys",
+     "input %q f32 [8, 1, 1]\ncache %k f32 [8, 10, 1]\n%v = slice(%k) {axis=0, begin=0, length=4}\n"
+     "%n = attention(%q, %k, %v, _, _, _)",
+     4 * 32 / 50.0, 4 * 32},
     {"attention of many queries",
      "input %q f32 [8, 50, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\n%n = attention(%q, %k, %v, _, _, _)",
      2 * 12 * 4 * 300 / 100.0, 4 * 3 * 24},
@@ -63,6 +67,15 @@ const Case kCases[] = {
     {"attention with fewer rows than the average",
      "input %q f32 [8, 1, 6]\ncache %k f16 [8, 2, 3]\ncache %v f16 [4, 2, 3]\n%n = attention(%q, %k, %v, _, _, _)",
      2 * 12 * 2 * 6 / 100.0, 2 * 3 * 24},
+    // Of one token the bytes count: 5 result columns of 2 heads, q, k, v, two shares, the state and a position.
+    {"a state and one token",
+     "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 4, 2]\ninput %p i32 [1]\n"
+     "%n = gated_delta(%q, %q, %v, %a, %a, %s, %p)",
+     4 * (40 + 4 + 4 + 8 + 2 + 2 + 32 + 1) / 10.0, 0},
+    {"a state and many tokens",
+     "input %q f32 [64, 1, 100]\ninput %a f32 [1, 100]\ninput %s f32 [64, 64, 1]\ninput %p i32 [100]\n"
+     "%n = gated_delta(%q, %q, %q, %a, %a, %s, %p)",
+     6 * 64 * 64 * 100 / 100.0, 0},
     {"rows that are gathered", "weight %w q8_0 [32, 1000]\ninput %i i32 [2]\n%n = get_rows(%w, %i)",
      (2 * 34 + 8 + 2 * 128) / 10.0, 0},
     {"rows that are written",
@@ -152,6 +165,33 @@ cache %v f16 [8, 100, 1]
 )",
               graph, weights);
   EXPECT_EQ(working_set(graph, 10), 256 + 4 * 256 + 10 * 32);
+}
+
+/// Two of eight experts on a device: a token that takes two of the eight uses half of one on the average.
+TEST(EstimateCost, OfAPartOfTheExperts) {
+  const auto cost = [](const char* tokens, int64_t experts) {
+    Graph graph;
+    TensorContext weights;
+    parse_graph(fmt::format("weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, {0}]\ninput %i i32 [2, {0}]\n"
+                            "%n = mul_mat_id(%w, %x, %i) {{ranges=[4:2]}}",
+                            tokens),
+                graph, weights);
+    const DeviceModel model = device();
+    const ProductTable products(model);
+    const Tensor& node = *graph.find("n");
+    return std::pair(node_cost(model, products, node, 0, false, experts),
+                     pair_seconds(model, products, node, false, experts));
+  };
+  const auto [one, pair] = cost("1", 8);
+  EXPECT_DOUBLE_EQ(one.seconds, 12 * 0.5 * 2);
+  EXPECT_DOUBLE_EQ(one.bytes, 48 * 0.5);
+  EXPECT_DOUBLE_EQ(pair, 12 * 2) << "an expert";
+  const auto [four, later] = cost("4", 8);
+  EXPECT_DOUBLE_EQ(four.seconds, 12 * 5.46875 / 4 * (2 + 8 / 5.46875 - 1));
+  EXPECT_LT(later, pair) << "many of them are read anyway";
+  EXPECT_GT(later, 12) << "but have one column more";
+  EXPECT_EQ(cost("4", 0).second, 0) << "where all are here the others have none";
+  EXPECT_DOUBLE_EQ(cost("1", 0).first.seconds, 12 * 2 * 2);
 }
 
 TEST(UsedExperts, IsAPartOfAll) {

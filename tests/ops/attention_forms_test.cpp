@@ -18,11 +18,13 @@ struct Sizes {
   int64_t d = 64, e = 64, t = 1, s = 200, group = 4, kv_heads = 2;
   AttentionParams params{.scale = 0.2f, .causal = true};
   bool mask = false;
+  bool latent = false;  ///< values are the first elements of the keys' rows
 };
 
 std::ostream& operator<<(std::ostream& out, const Sizes& n) {
   return out << name_of(n.keys) << "/" << name_of(n.values) << " d " << n.d << " e " << n.e << " t " << n.t << " s "
-             << n.s << " group " << n.group << " window " << n.params.window << " mask " << n.mask;
+             << n.s << " group " << n.group << " window " << n.params.window << " mask " << n.mask << " latent "
+             << n.latent;
 }
 
 /// A node with its leaves. Keys are [d, kv, s] in memory, values [e, s, kv]: rows with and without gaps.
@@ -30,11 +32,11 @@ struct Attention {
   explicit Attention(const Sizes& n) {
     q = graph.input("q", DType::kF32, {n.d, n.group * n.kv_heads, n.t, 1});
     k = caches.add("k", n.keys, {n.d, n.kv_heads, n.s, 1}, Role::kCache);
-    v = caches.add("v", n.values, {n.e, n.s, n.kv_heads, 1}, Role::kCache);
+    Tensor* keys = permute(graph, k, {0, 2, 1, 3});
+    v = n.latent ? slice(graph, keys, {0, 0, n.e}) : caches.add("v", n.values, {n.e, n.s, n.kv_heads, 1}, Role::kCache);
     positions = graph.input("positions", DType::kI32, {n.t, 1, 1, 1});
     if (n.mask) mask = graph.input("mask", DType::kF16, {n.s, n.t, 1, 1});
-    node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), permute(graph, k, {0, 2, 1, 3}), v, positions,
-                                  mask, nullptr, n.params));
+    node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), keys, v, positions, mask, nullptr, n.params));
     leaves = random_leaves(graph, 7);
     leaves[positions] = counting(n.t, static_cast<double>(n.s - n.t - 3));
   }
@@ -69,6 +71,21 @@ TEST(AttentionForms, GroupsAndPromptsOfEverySize) {
     for (const int64_t t : {1, 2, 7, 8, 17}) check({.d = 32, .e = 32, .t = t, .group = group});
   }
   for (const int64_t t : {63, 64, 65, 130}) check({.d = 32, .e = 32, .t = t, .group = 1});
+}
+
+TEST(AttentionForms, ManyHeadsWhoseValuesAreAPartOfTheKeys) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+    for (const int64_t group : {5, 16, 20, 64, 128}) {
+      for (const int64_t t : {1, 3, 9}) {
+        Sizes sizes{.keys = dtype, .d = 576, .e = 512, .t = t, .s = 100, .group = group, .kv_heads = 1, .latent = true};
+        sizes.params.scale = 0.05f;
+        check(sizes);
+      }
+    }
+    check({.keys = dtype, .d = 96, .e = 64, .t = 2, .s = 1100, .group = 30, .kv_heads = 1, .latent = true});
+    check(
+        {.keys = dtype, .d = 96, .e = 32, .t = 30, .s = 200, .group = 3, .kv_heads = 2, .mask = true, .latent = true});
+  }
 }
 
 TEST(AttentionForms, CachesAroundTheEdgesOfBlocksAndSegments) {

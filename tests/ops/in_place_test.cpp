@@ -49,7 +49,7 @@ const std::multimap<Op, Build> kCases = {
      }},
     {Op::kRope,
      [](Graph& g, Tensor* x) {
-       const RopeParams params{.dims = 48, .mode = RopeMode::kHalves};
+       const RopeParams params{.dims = 48, .offset = 9, .mode = RopeMode::kHalves};
        return rope(g, x, g.input("positions", DType::kI32, {kShape[2], 1, 1, 1}), nullptr, params);
      }},
 };

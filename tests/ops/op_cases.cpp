@@ -92,7 +92,7 @@ void add_set_rows(Cases& cases) {
   });
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    if (dtype == DType::kI32 || dtype == DType::kI64) continue;
+    if (dtype == DType::kI32 || dtype == DType::kI64 || traits(dtype).is_coded) continue;
     add_case(cases, Op::kSetRows, std::string(name_of(dtype)), [=](Graph& g, TensorContext& w) {
       return set_rows(g, w.add("cache", dtype, {768, 8, 2, 1}, Role::kCache), plain(g, DType::kF32, {768, 3, 2, 1}),
                       plain(g, DType::kI32, {3, 1, 1, 1}, "ids"));
@@ -171,12 +171,13 @@ void add_mul_mat(Cases& cases) {
         },
         product_tolerance(dtype, DType::kF32));
     for (const int64_t tokens : {1, 20}) {
-      // Rows of whole blocks of 32, but of no whole 64, 128 or 256.
+      // Rows of whole blocks of 32, 64 or 128, but of no whole ones of twice that size.
       if (traits(dtype).block_elems == 256) continue;
+      const int64_t k = 11 * std::max<int64_t>(32, traits(dtype).block_elems);
       add_case(
           cases, Op::kMulMatId, fmt::format("{} rows of 11 blocks, {} tokens", name_of(dtype), tokens),
           [=](Graph& g, TensorContext& w) {
-            return mul_mat_id(g, w.add("experts", dtype, {352, 37, 5, 1}), plain(g, DType::kF32, {352, 1, tokens, 1}),
+            return mul_mat_id(g, w.add("experts", dtype, {k, 37, 5, 1}), plain(g, DType::kF32, {k, 1, tokens, 1}),
                               plain(g, DType::kI32, {4, tokens, 1, 1}, "ids"));
           },
           product_tolerance(dtype, DType::kF32));
@@ -346,9 +347,14 @@ void add_rope(Cases& cases) {
   RopeParams not_truncated = yarn;
   not_truncated.truncate = false;
   const std::pair<const char*, RopeParams> variants[] = {
-      {"whole", {.dims = 64}},  {"part", {.dims = 24}},
-      {"nothing", {.dims = 0}}, {"linear", {.dims = 64, .base = 500000.0f, .freq_scale = 0.5f, .attn_factor = 1.25f}},
-      {"yarn", yarn},           {"yarn_not_truncated", not_truncated},
+      {"whole", {.dims = 64}},
+      {"part", {.dims = 24}},
+      {"last", {.dims = 24, .offset = 40}},
+      {"middle", {.dims = 22, .offset = 37}},
+      {"nothing", {.dims = 0}},
+      {"linear", {.dims = 64, .base = 500000.0f, .freq_scale = 0.5f, .attn_factor = 1.25f}},
+      {"yarn", yarn},
+      {"yarn_not_truncated", not_truncated},
   };
   for (const auto& [name, params] : variants) {
     for (const RopeMode mode : {RopeMode::kNeighbours, RopeMode::kHalves}) {
@@ -375,6 +381,7 @@ void add_rope(Cases& cases) {
 struct AttentionSizes {
   const char* name;
   int64_t d, e, t, s, h, kv, z;
+  bool latent = false;  ///< values are the first elements of the keys' rows
 };
 constexpr AttentionSizes kAttentionSizes[] = {
     {"one query", 64, 64, 1, 100, 8, 2, 1},
@@ -385,6 +392,9 @@ constexpr AttentionSizes kAttentionSizes[] = {
     {"no rows", 8, 8, 3, 0, 4, 2, 1},
     {"no queries", 8, 8, 0, 5, 4, 2, 1},
     {"no heads", 8, 8, 3, 5, 0, 0, 1},
+    {"latent query", 576, 512, 1, 150, 16, 1, 1, true},
+    {"latent prompt", 576, 512, 9, 70, 20, 1, 1, true},
+    {"small latent", 96, 64, 3, 70, 70, 1, 2, true},
 };
 struct AttentionVariant {
   const char* name;
@@ -404,7 +414,7 @@ Tensor* build_attention(Graph& g, TensorContext& w, DType dtype, const Attention
   // Queries and KV as models have them: heads next to the head's own axis, seen permuted.
   Tensor* q = permute(g, plain(g, DType::kF32, {n.d, n.h, n.t, n.z}, "q"), {0, 2, 1, 3});
   Tensor* k = permute(g, w.add("k", dtype, {n.d, n.kv, n.s, n.z}, Role::kCache), {0, 2, 1, 3});
-  Tensor* values = w.add("v", dtype, {n.e, n.s, n.kv, n.z}, Role::kCache);
+  Tensor* values = n.latent ? slice(g, k, {0, 0, n.e}) : w.add("v", dtype, {n.e, n.s, n.kv, n.z}, Role::kCache);
   Tensor* positions = plain(g, DType::kI32, {n.t, 1, 1, 1}, "pos");
   Tensor* mask = v.mask ? plain(g, DType::kF16, {n.s, n.t, 1, 1}, "mask") : nullptr;
   Tensor* sinks = v.sinks ? w.add("sinks", DType::kF32, {n.h, 1, 1, 1}) : nullptr;
@@ -423,12 +433,99 @@ void add_attention(Cases& cases) {
   }
 }
 
+// --- along tokens, with a state ---
+
+struct ConvSizes {
+  const char* name;
+  int64_t channels, tokens, taps;
+};
+constexpr ConvSizes kConvSizes[] = {{"one token", 70, 1, 4},    {"prompt", 300, 61, 4},    {"few channels", 3, 5, 2},
+                                    {"one channel", 1, 9, 5},   {"one weight", 33, 17, 1}, {"long window", 17, 3, 11},
+                                    {"no tokens", 40, 0, 4},    {"no channels", 0, 5, 4},  {"nothing", 5, 0, 1},
+                                    {"many tokens", 20, 700, 3}};
+
+void add_causal_conv(Cases& cases) {
+  for (const ConvSizes& n : kConvSizes) {
+    const Shape state{n.channels, n.taps - 1, 1, 1};
+    const auto conv = [=](Graph& g, TensorContext& w, Tensor* x, Tensor* before) {
+      return causal_conv(g, x, w.add("weight", DType::kF32, {n.taps, n.channels, 1, 1}), before,
+                         plain(g, DType::kI32, {n.tokens, 1, 1, 1}, "pos"));
+    };
+    add_case(cases, Op::kCausalConv, n.name, [=](Graph& g, TensorContext& w) {
+      return conv(g, w, plain(g, DType::kF32, {n.channels, n.tokens, 1, 1}), plain(g, DType::kF32, state, "state"));
+    });
+    add_case(cases, Op::kCausalConv, std::string(n.name) + ", views", [=](Graph& g, TensorContext& w) {
+      Tensor* x = plain(g, DType::kF32, {n.channels + 5, n.tokens + 1, 1, 1});
+      Tensor* kept = w.add("kept", DType::kF32, {n.channels + 3, n.taps + 1, 1, 1}, Role::kCache);
+      return conv(g, w, slice(g, slice(g, x, {0, 2, n.channels}), {1, 1, n.tokens}),
+                  slice(g, slice(g, kept, {0, 3, n.channels}), {1, 2, n.taps - 1}));
+    });
+  }
+}
+
+struct DeltaSizes {
+  const char* name;
+  int64_t size, key_heads, heads, tokens;
+};
+constexpr DeltaSizes kDeltaSizes[] = {{"one token", 128, 2, 4, 1},    {"few tokens", 64, 1, 2, 3},
+                                      {"prompt", 128, 1, 2, 70},      {"many tokens", 16, 2, 2, 300},
+                                      {"size 3", 3, 2, 6, 5},         {"size 5", 5, 3, 3, 40},
+                                      {"size 17", 17, 1, 3, 33},      {"size 17, one token", 17, 2, 2, 1},
+                                      {"size 1", 1, 2, 4, 37},        {"size 72", 72, 2, 4, 100},
+                                      {"no tokens", 17, 1, 2, 0},     {"no heads", 8, 0, 0, 3},
+                                      {"no value heads", 8, 2, 0, 3}, {"no size", 0, 1, 2, 3},
+                                      {"large", 256, 1, 1, 40}};
+
+struct DeltaSources {
+  Tensor *q, *k, *v, *decay, *beta, *state;
+};
+
+DeltaSources plain_delta(Graph& g, const DeltaSizes& n) {
+  const auto f32 = [&](const char* name, Shape shape) { return plain(g, DType::kF32, shape, name); };
+  const Shape keys{n.size, n.key_heads, n.tokens, 1}, shares{n.heads, n.tokens, 1, 1};
+  return {f32("q", keys),       f32("k", keys),      f32("v", {n.size, n.heads, n.tokens, 1}),
+          f32("decay", shares), f32("beta", shares), f32("state", {n.size, n.size, n.heads, 1})};
+}
+
+/// q, k and v side by side for each token, decay and beta of tokens side by side, the state a part of a row of a cache.
+DeltaSources delta_views(Graph& g, TensorContext& w, const DeltaSizes& n) {
+  Tensor* qkv = plain(g, DType::kF32, {n.size, 2 * n.key_heads + n.heads, n.tokens, 1}, "qkv");
+  Tensor* shares = plain(g, DType::kF32, {n.tokens, n.heads, 1, 1}, "decay");
+  Tensor* betas = plain(g, DType::kF32, {n.heads + 2, n.tokens, 1, 1}, "beta");
+  Tensor* kept = w.add("kept", DType::kF32, {n.size * n.size * n.heads + 7, 3, 1, 1}, Role::kCache);
+  Tensor* row = slice(g, slice(g, kept, {1, 1, 1}), {0, 7, n.size * n.size * n.heads});
+  return {slice(g, qkv, {1, 0, n.key_heads}),
+          slice(g, qkv, {1, n.key_heads, n.key_heads}),
+          slice(g, qkv, {1, 2 * n.key_heads, n.heads}),
+          transpose(g, shares),
+          slice(g, betas, {0, 1, n.heads}),
+          reshape(g, row, {n.size, n.size, n.heads, 1})};
+}
+
+void add_gated_delta(Cases& cases) {
+  for (const DeltaSizes& n : kDeltaSizes) {
+    for (const bool tiled : {false, true}) {
+      if (tiled && n.heads <= n.key_heads) continue;
+      const auto delta = [=](Graph& g, const DeltaSources& s) {
+        Tensor* positions = plain(g, DType::kI32, {n.tokens, 1, 1, 1}, "pos");
+        return gated_delta(g, s.q, s.k, s.v, s.decay, s.beta, s.state, positions, {tiled});
+      };
+      const std::string name = fmt::format("{}{}", n.name, tiled ? ", tiled" : "");
+      add_case(cases, Op::kGatedDelta, name, [=](Graph& g, TensorContext&) { return delta(g, plain_delta(g, n)); },
+               {1e-10});
+      add_case(cases, Op::kGatedDelta, name + ", views",
+               [=](Graph& g, TensorContext& w) { return delta(g, delta_views(g, w, n)); }, {1e-10});
+    }
+  }
+}
+
 // --- data movement ---
 
 void add_cast(Cases& cases) {
   for (int from = 0; from < kDTypeCount; ++from) {
     for (int to = 0; to < kDTypeCount; ++to) {
       const auto source = static_cast<DType>(from), target = static_cast<DType>(to);
+      if (traits(target).is_coded) continue;
       // A rounding just between two values may go either way.
       const Tolerance tolerance{traits(target).is_quantized ? 1e-4 : 1e-6};
       add_case(
@@ -492,8 +589,9 @@ void add_movement(Cases& cases) {
 
 Cases make_cases() {
   Cases cases;
-  for (void (*add_some)(Cases&) : {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu,
-                                   add_rows, add_soft_max, add_rope, add_attention, add_cast, add_movement}) {
+  for (void (*add_some)(Cases&) :
+       {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu, add_rows, add_soft_max, add_rope,
+        add_attention, add_causal_conv, add_gated_delta, add_cast, add_movement}) {
     add_some(cases);
   }
   return cases;

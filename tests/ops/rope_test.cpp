@@ -39,6 +39,12 @@ TEST(Rope, ElementsPastDimsStay) {
   EXPECT_TRUE(close_to(result, {std::cos(1.0), std::sin(1.0), 5, 6, 7}, kClose));
 }
 
+TEST(Rope, ElementsBeforeTheOffsetStay) {
+  const RopeParams params{.dims = 4, .offset = 2, .base = 100};
+  const Values expected{5, 6, std::cos(2.0), std::sin(2.0), -3 * std::sin(0.2), 3 * std::cos(0.2), 7};
+  EXPECT_TRUE(close_to(run_rope({5, 6, 1, 0, 0, 3, 7}, params, 2), expected, kClose));
+}
+
 TEST(Rope, FactorsDivideAndScaleMultipliesTheAngle) {
   const RopeParams params{.dims = 4, .base = 100, .freq_scale = 0.5f, .attn_factor = 2};
   // Angles 8 * 0.5 / 4 = 1 and 0.8 * 0.5 / 2 = 0.2.

@@ -123,6 +123,8 @@ TEST_P(RowKernelsTest, OddArguments) {
   EXPECT_THAT(unary(UnaryKind::kCos, odd), testing::ElementsAre(1, IsNan(), IsNan(), IsNan()));
   EXPECT_THAT(unary(UnaryKind::kHardSigmoid, odd), testing::ElementsAre(0.5f, 0, 1, IsNan()));
   EXPECT_THAT(unary(UnaryKind::kSoftplus, odd), testing::ElementsAre(std::log(2.0f), 0, kInfinity, IsNan()));
+  EXPECT_THAT(unary(UnaryKind::kSoftplus, {100, -100, 3e38f, -3e38f}),
+              testing::ElementsAre(100, std::exp(-100.0f), 3e38f, 0));
   const Floats tiny{1e-40f, -1e-40f, 1e-45f, 3.4e38f};
   EXPECT_THAT(unary(UnaryKind::kLog, tiny),
               testing::ElementsAre(std::log(1e-40f), IsNan(), std::log(1e-45f), std::log(3.4e38f)));

@@ -36,6 +36,13 @@ Tensor* long_attention(Build b, int64_t queries) {
                    positions, nullptr, b.weight(DType::kF32, {6, 1, 1, 1}), {.scale = 0.2f, .causal = true});
 }
 
+Tensor* delta(Build b, int64_t tokens) {
+  const auto f32 = [&](const char* name, Shape shape) { return b.g.input(name, DType::kF32, shape); };
+  return gated_delta(b.g, f32("q", {72, 1, tokens, 1}), f32("k", {72, 1, tokens, 1}), f32("v", {72, 3, tokens, 1}),
+                     f32("decay", {3, tokens, 1, 1}), f32("beta", {3, tokens, 1, 1}), f32("state", {72, 72, 3, 1}),
+                     b.integers("positions", tokens), {});
+}
+
 using Make = std::function<Tensor*(Build)>;
 
 /// An op may stand here several times. Other ops of one source run with default parameters.
@@ -87,6 +94,15 @@ const std::multimap<Op, Make> kCases = {
     {Op::kArgsort, [](Build b) { return argsort(b.g, b.x(DType::kF16), true); }},
     {Op::kAttention, [](Build b) { return long_attention(b, 1); }},
     {Op::kAttention, [](Build b) { return long_attention(b, 29); }},
+    {Op::kCausalConv,
+     [](Build b) {
+       const int64_t channels = b.shape[0];
+       return causal_conv(b.g, b.g.input("x", DType::kF32, {channels, b.shape[1], 1, 1}),
+                          b.weight(DType::kF32, {4, channels, 1, 1}),
+                          b.g.input("state", DType::kF32, {channels, 3, 1, 1}), b.integers("positions", b.shape[1]));
+     }},
+    {Op::kGatedDelta, [](Build b) { return delta(b, 1); }},
+    {Op::kGatedDelta, [](Build b) { return delta(b, 77); }},
     {Op::kCast, [](Build b) { return cast(b.g, b.x(), DType::kBF16); }},
     {Op::kContiguous, [](Build b) { return contiguous(b.g, transpose(b.g, b.x())); }},
     {Op::kConcat,

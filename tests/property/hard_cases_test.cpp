@@ -170,6 +170,27 @@ output %y
   EXPECT_EQ(collectives(plan_of(5, text, {{"q", split(2, 5, "2:{0} 2:{1} 2:{2} 1:{3} 1:{4}")}})), 0);
 }
 
+/// All heads read the same rows, of which the values are a part; those of the step are written before.
+TEST(HardCases, QuerySplitWithMirroredKvWhoseValuesAreAPartOfTheKeys) {
+  const std::string text = R"(
+weight %q f32 [6, 3, 8]
+input %row f32 [6, 3]
+input %id9.i i32 [3]
+cache %k f32 [6, 9]
+%keys = set_rows(%k, %row, %id9.i)
+%values = slice(%keys) {axis=0, begin=0, length=4}
+%y = attention(%q, %keys, %values, _, _, _) {scale=0.5}
+output %y
+)";
+  expect_same(2, text, {});
+  for (const char* heads : {"2:{0} 2:{1} 2:{2} 1:{3} 1:{4}", "5:{0} 3:{4}"}) {
+    expect_same(5, text, {{"q", split(2, 5, heads)}});
+    EXPECT_EQ(collectives(plan_of(5, text, {{"q", split(2, 5, heads)}})), 0);
+  }
+  expect_same(3, text, {{"q", split(2, 3, "4:{0} 2:{1} 2:{2}")}, {"k", split(1, 3, "4:{0} 2:{1} 3:{2}")}});
+  expect_same(3, text, {{"q", split(2, 3, "4:{0} 2:{1} 2:{2}")}, {"k", split(0, 3, "3:{0} 1:{1} 2:{2}")}});
+}
+
 TEST(HardCases, RopeOnItsSplitRotatedAxis) {
   expect_same(2, R"(
 weight %x f32 [8, 2, 3]
@@ -294,7 +315,12 @@ output %y
   const auto plan = plan_of(2, text, layouts);
   EXPECT_EQ(plan.count(Collective::kAllReduce), 1) << meta::to_string(plan);
   EXPECT_EQ(collectives(plan), 1);
-  expect_same(2, text, {{"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}});  // expert parallelism
+  // Expert parallelism.
+  const Layouts by_expert{
+      {"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}, {"sup", even(1, 2, 6)}, {"sdown", even(0, 2, 6)}};
+  expect_same(2, text, by_expert);
+  EXPECT_EQ(collectives(plan_of(2, text, by_expert)), 1);
+  expect_same(3, text, {{"up", split(2, 3, "1:{2} 3:{0}")}, {"down", split(2, 3, "1:{2} 3:{0}")}});
 }
 
 /// Knows the one op that must have a rule: what it writes cannot be gathered first.

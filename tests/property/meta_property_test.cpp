@@ -75,6 +75,7 @@ class Features {
     if (node.op == Op::kRope) {
       const auto& params = std::get<RopeParams>(node.params);
       if (node.src[2] != nullptr) found_.insert("rope with factors");
+      if (params.offset > 0) found_.insert("rope at an offset");
       if (params.ext_factor != 0.0f) found_.insert("rope, YaRN");
       if (params.ext_factor == 0.0f && params.freq_scale != 1.0f) found_.insert("rope, linear");
     }
@@ -84,6 +85,7 @@ class Features {
     const Tensor* k = node.src[1];
     bool view = false;
     for (; is_view(k->op); k = k->src[0]) view = true;
+    if (node.src[2]->storage() == node.src[1]->storage()) found_.insert("attention to values that are parts of keys");
     if (k->op == Op::kSetRows)
       found_.insert(view ? "attention to a view of a written cache" : "attention to a written cache");
   }
@@ -122,9 +124,11 @@ TEST(RandomCases, DrawWhatThereIs) {
                                "set_rows with i64 ids",
                                "attention to a view of a written cache",
                                "attention to a written cache",
+                               "attention to values that are parts of keys",
                                "get_rows with ids on two axes",
                                "get_rows of a computed table",
                                "rope with factors",
+                               "rope at an offset",
                                "rope, linear",
                                "rope, YaRN"};
   for (int i = 0; i < kOpCount; ++i) {  // every op that a user's graph may have

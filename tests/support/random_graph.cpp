@@ -168,7 +168,7 @@ class Generator {
         &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,    &Generator::make_permute,
         &Generator::make_permute,  &Generator::make_fused,    &Generator::make_fused,    &Generator::make_cached,
         &Generator::make_norm,     &Generator::make_half,     &Generator::make_integers, &Generator::make_integers,
-        &Generator::make_fill};
+        &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta};
     (this->*kMakers[pick(static_cast<int>(std::size(kMakers)))])();
   }
 
@@ -303,6 +303,7 @@ class Generator {
     if (s[0] % 2 != 0) return;
     RopeParams params;
     params.dims = s[0] % 4 == 0 && pick(2) ? s[0] / 2 : s[0];
+    if (params.dims < s[0] && pick(2)) params.offset = pick(static_cast<int>(s[0] - params.dims) + 1);
     params.mode = static_cast<RopeMode>(pick(2));
     if (pick(3) == 0) params.freq_scale = 0.25f;  // linear scaling
     if (pick(3) == 0) {                           // YaRN
@@ -447,7 +448,42 @@ class Generator {
     };
     const DType dtype = cache_type(s[0]);
     Tensor* k = cache("k", s[0], dtype);
-    attend(q, k, cache("v", s[0], dtype));
+    if (pick(3) > 0) return attend(q, k, cache("v", s[0], dtype));
+    const int64_t block = traits(dtype).block_elems;  // values are the first elements of the keys' rows
+    attend(q, k, slice(graph_, k, {0, 0, block * (1 + pick(static_cast<int>(s[0] / block)))}));
+  }
+
+  /// What an op with a state takes as a source: rows without gaps.
+  Tensor* in_rows(Tensor* x) { return x->is_row_contiguous() ? x : contiguous(graph_, x); }
+
+  /// Positions of which some may begin a text or be padding.
+  Tensor* text_positions(int64_t tokens) { return ids(pick(3) == 0 ? "texts" : "pos", 9, {tokens, 1, 1, 1}); }
+
+  void make_conv() {
+    const Value x = any();
+    const Shape& s = x.tensor->shape;
+    if (s[2] != 1 || s[3] != 1) return;
+    const int64_t taps = 1 + pick(4);
+    Tensor* state = operand("state", DType::kF32, {s[0], taps - 1, 1, 1}, Role::kCache);
+    Tensor* weight = operand("w", DType::kF32, {taps, s[0], 1, 1});
+    keep(causal_conv(graph_, in_rows(x.tensor), weight, state, text_positions(s[1])), false,
+         static_cast<double>(taps) * std::max(1.0, x.magnitude));
+  }
+
+  /// Values of some heads, with keys of as many or fewer; short keys, so that nothing grows.
+  void make_delta() {
+    const Value x = any();
+    const Shape& s = x.tensor->shape;
+    if (s[0] > 8 || s[2] > 6 || s[3] != 1) return;
+    const int64_t heads = s[1], key_heads = kv_heads(heads);
+    const Shape keys{s[0], key_heads, s[2], 1}, shares{heads, s[2], 1, 1};
+    Tensor* k = scale(graph_, fresh(keys).tensor, {0.3f, 0.0f});
+    Tensor* decay = scale(graph_, fresh(shares, "div").tensor, {-0.5f, 0.0f});
+    Tensor* beta = unary(graph_, fresh(shares).tensor, UnaryKind::kSigmoid);
+    Tensor* state = operand("state", DType::kF32, {s[0], s[0], heads, 1}, Role::kCache);
+    keep(gated_delta(graph_, fresh(keys).tensor, k, in_rows(x.tensor), decay, beta, state, text_positions(s[2]),
+                     {pick(2) == 0}),
+         false, 2 * static_cast<double>(s[0]) * std::max(1.0, x.magnitude));
   }
 
   void make_cast() {

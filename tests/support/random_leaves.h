@@ -1,7 +1,8 @@
 // Random layouts and values for the leaves of a graph.
 //
 // Names of leaves say what they may hold: ids8.* values in [0, 8); slots8.* distinct values in [0, 8); pos8.* ascending
-// values in [0, 8); ints8.* integers between -8 and 8. div.* are floats in [1, 2]; other floats lie in [-1, 1].
+// values in [0, 8); texts9.* values in [-3, 6); ints8.* integers between -8 and 8. div.* are floats in [1, 2]; other
+// floats lie in [-1, 1].
 #pragma once
 
 #include <cstdint>

@@ -301,8 +301,8 @@ Array rope(const Tensor& node, const Sources& src) {
   for_each_row(node.shape, [&](const Index& row) {
     for (int64_t pair = 0; pair < p.dims / 2; ++pair) {
       const bool halves = p.mode == RopeMode::kHalves;
-      const Index first = with(row, 0, halves ? pair : 2 * pair);
-      const Index second = with(row, 0, halves ? pair + p.dims / 2 : 2 * pair + 1);
+      const Index first = with(row, 0, p.offset + (halves ? pair : 2 * pair));
+      const Index second = with(row, 0, p.offset + (halves ? pair + p.dims / 2 : 2 * pair + 1));
       const double angle = rope_angle(p, src[2], pair, (*src[1])[{row[2], 0, 0, 0}]);
       const double a = (*src[0])[first], b = (*src[0])[second];
       result[first] = magnitude * (a * std::cos(angle) - b * std::sin(angle));
@@ -382,6 +382,80 @@ Array attention(const Tensor& node, const Sources& src) {
   return result;
 }
 
+/// Inputs of a channel since its text began, with those of the state before it.
+Array causal_conv(const Tensor& node, const Sources& src) {
+  const Array &x = *src[0], &weight = *src[1], &state = *src[2], &positions = *src[3];
+  const int64_t tokens = x.shape[1], taps = weight.shape[0];
+  Array result(node.shape);
+  for (int64_t c = 0; c < x.shape[0]; ++c) {
+    Values inputs;
+    for (int64_t i = 0; i < taps - 1; ++i) inputs.push_back(state[{c, i, 0, 0}]);
+    const auto back = [&](int64_t steps) {  // 0: the latest
+      const auto known = static_cast<int64_t>(inputs.size());
+      return steps < known ? inputs[known - 1 - steps] : 0.0;
+    };
+    for (int64_t t = 0; t < tokens; ++t) {
+      const double position = positions[{t, 0, 0, 0}];
+      if (position < 0) continue;
+      if (position == 0) inputs.clear();
+      inputs.push_back(x[{c, t, 0, 0}]);
+      for (int64_t j = 0; j < taps; ++j) result[{c, t, 0, 0}] += weight[{j, c, 0, 0}] * back(taps - 1 - j);
+    }
+    for (int64_t i = 0; i < taps - 1; ++i) result[{c, tokens + i, 0, 0}] = back(taps - 2 - i);
+  }
+  return result;
+}
+
+/// A head's state, [key element, value element], and what a token does to it.
+class DeltaState {
+ public:
+  DeltaState(const Array& state, int64_t head) : size_(state.shape[0]), s_({size_, size_, 1, 1}) {
+    for_each(s_.shape, [&](const Index& i) { s_[i] = state[with(i, 2, head)]; });
+  }
+  void clear() { s_ = Array(s_.shape); }
+  double operator()(int64_t i, int64_t j) const { return s_[{i, j, 0, 0}]; }
+  /// Sum over i of S[i, j] row[i].
+  double times(const Array& rows, int64_t head, int64_t token, int64_t j) const {
+    double sum = 0;
+    for (int64_t i = 0; i < size_; ++i) sum += s_[{i, j, 0, 0}] * rows[{i, head, token, 0}];
+    return sum;
+  }
+  void scale(double factor) {
+    for (double& value : s_.values) value *= factor;
+  }
+  void add(const Array& k, int64_t head, int64_t token, int64_t j, double error) {
+    for (int64_t i = 0; i < size_; ++i) s_[{i, j, 0, 0}] += k[{i, head, token, 0}] * error;
+  }
+
+ private:
+  int64_t size_;
+  Array s_;
+};
+
+Array gated_delta(const Tensor& node, const Sources& src) {
+  const Array &q = *src[0], &k = *src[1], &v = *src[2], &decay = *src[3], &beta = *src[4], &positions = *src[6];
+  const int64_t size = q.shape[0], tokens = q.shape[2], heads = v.shape[1];
+  Array result(node.shape);
+  for (int64_t head = 0; head < heads; ++head) {
+    const int64_t groups = q.shape[1];
+    const int64_t of_key = params<GatedDeltaParams>(node).tiled ? head % groups : head / (heads / groups);
+    DeltaState s(*src[5], head);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const double position = positions[{t, 0, 0, 0}];
+      if (position < 0) continue;
+      if (position == 0) s.clear();
+      s.scale(std::exp(decay[{head, t, 0, 0}]));
+      for (int64_t j = 0; j < size; ++j) {
+        const double error = beta[{head, t, 0, 0}] * (v[{j, head, t, 0}] - s.times(k, of_key, t, j));
+        s.add(k, of_key, t, j, error);
+        result[{j, t, head, 0}] = s.times(q, of_key, t, j);
+      }
+    }
+    for_each({size, size, 1, 1}, [&](const Index& i) { result[{i[0], tokens + i[1], head, 0}] = s(i[0], i[1]); });
+  }
+  return result;
+}
+
 Array same(const Tensor& node, const Sources& src) {
   return {node.shape, src[0]->values};
 }
@@ -453,6 +527,8 @@ const std::map<Op, Eval> kEvals = {
     {Op::kTopK, best},
     {Op::kArgsort, argsort},
     {Op::kAttention, attention},
+    {Op::kCausalConv, causal_conv},
+    {Op::kGatedDelta, gated_delta},
     {Op::kCast, cast},
     {Op::kContiguous, same},
     {Op::kConcat, concat},

@@ -49,6 +49,7 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [5, 3, 2, 4]\ninput %m f16 [5, 3, 2, 4]\ninput %s f32 [2]\n%y = soft_max(%x, %m, %s)",
     "input %x f32 [8, 3, 5, 2]\ninput %p i32 [5]\n%y = rope(%x, %p, _) {dims=8}",
     "input %x f32 [8, 3, 5, 2]\ninput %p i32 [5]\ninput %f f32 [3]\n%y = rope(%x, %p, %f) {dims=6, mode=halves}",
+    "input %x f32 [8, 3, 5, 2]\ninput %p i32 [5]\n%y = rope(%x, %p, _) {dims=4, offset=3}",
     "input %x f32 [5, 3, 2, 4]\n%y = sum_rows(%x)",
     "input %x f32 [5, 3, 2, 4]\n%y = argmax(%x)",
     "input %x f32 [7, 3, 2, 4]\n%y = top_k(%x) {k=3}",
@@ -64,6 +65,19 @@ constexpr std::string_view kCases[] = {
     "input %m f32 [5, 3]\ninput %s f32 [9]\n%y = attention(%q, %k, %v, %p, %m, %s) {causal=true, window=3}",
     "input %q f32 [32, 3, 4]\ninput %k q8_0 [32, 5, 1]\ninput %v q8_0 [64, 5, 1]\ninput %m f16 [5, 3]\n"
     "%y = attention(%q, %k, %v, _, %m, _)",
+
+    // Ops with a state: one key head for each head, groups of 2 and 3, neighbours and tiled.
+    "input %x f32 [5, 4]\ninput %w f32 [3, 5]\ninput %s f32 [5, 2]\ninput %p i32 [4]\n"
+    "%y = causal_conv(%x, %w, %s, %p)",
+    "input %q f32 [3, 3, 4]\ninput %k f32 [3, 3, 4]\ninput %v f32 [3, 3, 4]\ninput %a f32 [3, 4]\n"
+    "input %b f32 [3, 4]\ninput %s f32 [3, 3, 3]\ninput %p i32 [4]\n"
+    "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
+    "input %q f32 [3, 4, 3]\ninput %k f32 [3, 4, 3]\ninput %v f32 [3, 8, 3]\ninput %a f32 [8, 3]\n"
+    "input %b f32 [8, 3]\ninput %s f32 [3, 3, 8]\ninput %p i32 [3]\n"
+    "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
+    "input %q f32 [3, 3, 2]\ninput %k f32 [3, 3, 2]\ninput %v f32 [3, 9, 2]\ninput %a f32 [9, 2]\n"
+    "input %b f32 [9, 2]\ninput %s f32 [3, 3, 9]\ninput %p i32 [2]\n"
+    "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}",
 
     // Data movement.
     "input %x f32 [5, 3, 2, 4]\n%y = cast(%x) {dtype=f16}",
@@ -120,6 +134,8 @@ std::vector<std::string> rule_cases() {
 std::vector<AllowedMiss> allowed_misses() {
   return {
       {Op::kAttention, "factor e", "kernels are written for whole heads, and nothing is gained by dividing them"},
+      {Op::kCausalConv, "linear 0+2", "the state is kept whole, and a Partial input would be added up after it"},
+      {Op::kGatedDelta, "linear 2+5", "the state is kept whole, and Partial values would be added up after it"},
       {Op::kSetRows, "linear 0+1", "a Partial cache is written addend by addend; the planner does that itself"},
       {Op::kCast, "linear 0", "to a shorter type every addend would be rounded; sums of integers stay integers"},
   };

@@ -54,7 +54,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-enum class Use { kPlain, kFactor, kIds, kSlots, kPositions, kMask, kWeight };
+enum class Use { kPlain, kFactor, kIds, kSlots, kPositions, kTexts, kMask, kWeight, kDecay, kShare };
 
 /// How a leaf is used, and what its values have to respect.
 struct Asked {
@@ -91,6 +91,13 @@ std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   if (node.op == Op::kAttention && i == 3) return Asked{Use::kPositions, node.src[1]->shape[1]};
   if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kSoftMax && i == 1) return Asked{Use::kMask, no_limit};
+  if (node.op == Op::kCausalConv && i == 3) return Asked{Use::kTexts, no_limit};
+  if (node.op == Op::kGatedDelta && i < 2) {  // of length 1, or the state would grow
+    return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
+  }
+  if (node.op == Op::kGatedDelta && i == 3) return Asked{Use::kDecay, no_limit};
+  if (node.op == Op::kGatedDelta && i == 4) return Asked{Use::kShare, no_limit};
+  if (node.op == Op::kGatedDelta && i == 6) return Asked{Use::kTexts, no_limit};
   const bool product = node.op == Op::kMulMat || node.op == Op::kMulMatId;
   if (product && i == 0)
     return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
@@ -126,10 +133,26 @@ Values ascending(Random& random, int64_t count, int64_t limit) {
   return values;
 }
 
+/// Positions of a text that goes on, then perhaps of others, with padding here and there and, one time out of two, at
+/// the end.
+Values texts(Random& random, int64_t count) {
+  Values values(count);
+  int64_t position = random.integer(1, 100);
+  const int64_t end = random.integer(0, 2) == 0 ? count - random.integer(0, count / 2 + 1) : count;
+  for (int64_t i = 0; i < count; ++i) {
+    const bool begins = i > 0 && random.integer(0, 12) == 0;
+    const bool is_padding = i >= end || (i > 0 && random.integer(0, 12) == 0);
+    if (begins) position = 0;
+    values[i] = is_padding ? -static_cast<double>(random.integer(1, 3)) : static_cast<double>(position++);
+  }
+  return values;
+}
+
 Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
   Random random(seed, leaf.name);
   if (role.use == Use::kSlots) return distinct(random, leaf.elements(), role.limit);
   if (role.use == Use::kPositions) return ascending(random, leaf.elements(), role.limit);
+  if (role.use == Use::kTexts) return texts(random, leaf.elements());
   Values values(leaf.elements());
   for (double& value : values) {
     switch (role.use) {
@@ -138,6 +161,12 @@ Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
         break;
       case Use::kFactor:
         value = random.between(1, 3);
+        break;
+      case Use::kDecay:
+        value = random.between(-1, 0);
+        break;
+      case Use::kShare:
+        value = random.between(0, 1);
         break;
       case Use::kMask:
         value = random.integer(0, 4) == 0 ? -kInfinity : random.between(-2, 2);

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "devices/cpu/kernels/attention.h"
+#include "devices/cpu/kernels/state_ops.h"
 #include "graph/dtype.h"
 
 namespace shoal::cpu {
@@ -75,6 +76,7 @@ struct PackedArgs {
   int64_t c_row = 0;
 };
 
+/// All nullptr where a dtype's rows stay as they are.
 struct PackedKernels {
   /// Of a group of panel_rows rows of k elements, a multiple of 64.
   size_t (*bytes)(int64_t k) = nullptr;
@@ -179,6 +181,8 @@ struct Kernels {
   VectorKernels vector;
   AttentionKernels attention;
   RowKernels rows;
+  void (*causal_conv)(const ConvArgs& args);
+  DeltaKernels delta;
   WeightKernels weights[kDTypeCount];  ///< by dtype; dot == nullptr for integers
 };
 

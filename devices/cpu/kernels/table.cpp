@@ -3,6 +3,7 @@
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/rows.h"
+#include "devices/cpu/kernels/states.h"
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {
@@ -10,12 +11,18 @@ namespace {
 
 template <class Format>
 constexpr WeightKernels of_format() {
-  return {Columns::kBytes,
-          dot<Format>,
-          {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>},
-          {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>,
-           panel_from_packed<Format>, multiply<Format>},
-          to_f32<Format>};
+  WeightKernels kernels{
+      Columns::kBytes,
+      dot<Format>,
+      {},
+      {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>, nullptr,
+       multiply<Format>},
+      to_f32<Format>};
+  if constexpr (kIsPackable<Format>) {
+    kernels.packed = {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>};
+    kernels.panels.from_packed = panel_from_packed<Format>;
+  }
+  return kernels;
 }
 
 constexpr PanelKernels kFloatPanels{Columns::kFloats, float_panel_bytes, float_panel_from_rows, float_panel_from_packed,
@@ -57,6 +64,8 @@ constinit const Kernels kKernels{
         {nullptr, to_f16, to_bf16, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, to_q8_0},
         {sum_arrays<RowsF32>, sum_arrays<RowsF16>, sum_arrays<RowsBF16>},
     },
+    causal_conv,
+    {kDeltaWidth, delta_columns, delta_products, delta_weights, delta_chunk},
     {
         of_rows<RowsF32>(kFloatPanels),
         of_rows<RowsF16>(kWordPanels<RowsF16>),

@@ -17,6 +17,12 @@ void scale_row(float* x, float factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
+/// Are the values the first elements of the keys' rows? Then rows that were converted serve for both.
+bool has_values_in_keys(const Tensor& node) {
+  const Tensor &k = *node.src[1], &v = *node.src[2];
+  return k.data == v.data && k.dtype == v.dtype && k.strides == v.strides && v.shape[0] <= k.shape[0];
+}
+
 const AttentionKernels::Rows& row_kernels(DType dtype) {
   return kernels().attention.rows[static_cast<size_t>(dtype)];
 }
@@ -140,12 +146,16 @@ void Tile::run_rows(const Block& block) {
 
 void Tile::run_lanes(const Block& block) {
   const AttentionKernels& kernel = kernels().attention;
-  kernel.lane_scores({read(*node_.src[1], block, true, k_).rows, q_lanes_, rows(), scores_});
+  const KvRows keys = read(*node_.src[1], block, true, k_).rows;
+  kernel.lane_scores({keys, q_lanes_, rows(), scores_});
   soften(scores_, block.count() * kAttentionRows);
   for (int64_t row = 0; row < rows(); ++row) add_mask(row, block, scores_ + row, kAttentionRows);
   see(block, block.first);
   kernel.lane_soft_max({scores_, block.count(), rows(), block.hidden, first_, last_, top_, sum_, keep_});
-  kernel.lane_sums({read(*node_.src[2], block, true, v_).rows, scores_, keep_, rows(), block.hidden, sum_lanes_});
+  KvRows values = keys;
+  values.length = shape_.e;
+  if (!has_values_in_keys(node_)) values = read(*node_.src[2], block, true, v_).rows;
+  kernel.lane_sums({values, scores_, keep_, rows(), block.hidden, sum_lanes_});
 }
 
 /// What each row sees of a block, counted from `origin`. Lanes behind the last row see what it sees.

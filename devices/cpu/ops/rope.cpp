@@ -73,30 +73,30 @@ void fill_quarters(const RopeParams& p, const Tensor* factors, double* quarters)
   std::fill(quarters + pairs, quarters + padded_pairs(p), 0.0);
 }
 
-void run_neighbours(const Tensor& x, const std::byte* row, const float* factors, int64_t dims, float* to) {
+void run_neighbours(const Tensor& x, const std::byte* row, const float* factors, const RopeParams& p, float* to) {
   float in[kChunk];
-  const int64_t chunk = is_direct(x) ? dims : kChunk;
-  for (int64_t begin = 0; begin < dims; begin += chunk) {
-    const int64_t n = std::min(chunk, dims - begin);
-    kernels().rows.rotate_neighbours(load(x, row, begin, n, in), factors + begin, factors + dims + begin, n,
-                                     to + begin);
+  const int64_t chunk = is_direct(x) ? p.dims : kChunk;
+  for (int64_t begin = 0; begin < p.dims; begin += chunk) {
+    const int64_t n = std::min(chunk, p.dims - begin);
+    kernels().rows.rotate_neighbours(load(x, row, p.offset + begin, n, in), factors + begin, factors + p.dims + begin,
+                                     n, to + p.offset + begin);
   }
 }
 
-void run_halves(const Tensor& x, const std::byte* row, const float* factors, int64_t dims, float* to) {
+void run_halves(const Tensor& x, const std::byte* row, const float* factors, const RopeParams& p, float* to) {
   float low[kChunk], high[kChunk];
-  const int64_t half = dims / 2, chunk = is_direct(x) ? half : kChunk;
+  const int64_t half = p.dims / 2, chunk = is_direct(x) ? half : kChunk;
   for (int64_t begin = 0; begin < half; begin += chunk) {
-    const int64_t n = std::min(chunk, half - begin);
-    kernels().rows.rotate_halves(load(x, row, begin, n, low), load(x, row, half + begin, n, high), factors + begin,
-                                 factors + dims + begin, n, to + begin, to + half + begin);
+    const int64_t n = std::min(chunk, half - begin), first = p.offset + begin, second = first + half;
+    kernels().rows.rotate_halves(load(x, row, first, n, low), load(x, row, second, n, high), factors + begin,
+                                 factors + p.dims + begin, n, to + first, to + second);
   }
 }
 
-/// Elements from `dims` on, unless they are in place already.
-void copy_rest(const Tensor& x, const std::byte* row, int64_t dims, float* to) {
-  for (int64_t begin = dims; begin < x.shape[0]; begin += kChunk) {
-    const int64_t n = std::min(kChunk, x.shape[0] - begin);
+/// Elements [first, end), unless they are in place already.
+void copy(const Tensor& x, const std::byte* row, int64_t first, int64_t end, float* to) {
+  for (int64_t begin = first; begin < end; begin += kChunk) {
+    const int64_t n = std::min(kChunk, end - begin);
     const float* values = load(x, row, begin, n, to + begin);
     if (values != to + begin) std::copy_n(values, n, to + begin);
   }
@@ -118,8 +118,9 @@ void run(const TeamContext& ctx, Tensor& node) {
     }
     const std::byte* row = row_at(x, index);
     auto* to = reinterpret_cast<float*>(row_at(node, index));
-    rotate(x, row, table.factors, p.dims, to);
-    copy_rest(x, row, p.dims, to);
+    rotate(x, row, table.factors, p, to);
+    copy(x, row, 0, p.offset, to);
+    copy(x, row, p.offset + p.dims, x.shape[0], to);
   });
 }
 
@@ -128,7 +129,7 @@ bool supports(const Tensor& node) {
   const Tensor* factors = factors_of(node);
   return node.dtype == DType::kF32 && node.is_contiguous() && is_float(node.src[0]) &&
          node.src[1]->dtype == DType::kI32 && (!factors || factors->dtype == DType::kF32) && p.dims % 2 == 0 &&
-         p.dims <= node.shape[0] && p.mode < RopeMode::kCount;
+         p.offset + p.dims <= node.shape[0] && p.mode < RopeMode::kCount;
 }
 
 size_t workspace(const Tensor& node, int parts) {

@@ -16,10 +16,12 @@ using attention::Arguments;
 using attention::Kernel;
 
 constexpr int64_t kTileColumns = 256, kSliceColumns = 576;  // that the tensor-core kernels take
-constexpr int64_t kFewRows = 16;                            // up to which a block of tiles takes 16 rows, not 64
-constexpr int64_t kFewSliceRows = 8;                        // up to which slices are left to the plain kernel
-constexpr size_t kMostShared = 96 * 1024;                   // bytes of a block of the plain kernel: any GPU has them
-constexpr int64_t kPlainBlocks = 4;                         // of it that a processor holds at once
+constexpr int64_t kLatentColumns = 576, kLatentValues = 512;
+constexpr int64_t kMostLatentRows = 48;    // beyond which slices read less
+constexpr int64_t kFewRows = 16;           // up to which a block of tiles takes 16 rows, not 64
+constexpr int64_t kFewSliceRows = 8;       // up to which slices are left to the plain kernel
+constexpr size_t kMostShared = 96 * 1024;  // bytes of a block of the plain kernel: any GPU has them
+constexpr int64_t kPlainBlocks = 4;        // of it that a processor holds at once
 
 enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
 
@@ -90,6 +92,21 @@ Kernel slice_kernel(const Tensor& node) {
   return attention::slices_with_f16_keys(k.dtype, v.dtype, d, e);
 }
 
+/// Of values that are the first elements of the keys' rows, as far as shapes say so.
+Kernel latent_kernel(const Tensor& node) {
+  const Tensor &k = *node.src[kK], &v = *node.src[kV];
+  const int64_t rows = rows_per_kv_head(node);
+  const bool is_16_bit = k.dtype == DType::kF16 || k.dtype == DType::kBF16;
+  if (!is_16_bit || v.dtype != k.dtype || !can_be_copied(k) || v.shape[0] % 8 != 0) return {};
+  if (!have_columns(k, v, kLatentColumns) || v.shape[0] > std::min(kLatentValues, k.shape[0])) return {};
+  if (rows <= kFewSliceRows || rows > kMostLatentRows) return {};
+  return attention::latent(k.dtype);
+}
+bool are_values_in_keys(const Tensor& node) {
+  const Tensor &k = *node.src[kK], &v = *node.src[kV];
+  return k.data == v.data && k.strides == v.strides;
+}
+
 // --- plain arithmetic ---
 
 template <int kRows>
@@ -124,6 +141,9 @@ Chosen chosen(const Tensor& node, const GpuTraits& gpu) {
     return kernel.kernel != nullptr && kernel.shared_bytes <= gpu.shared_bytes_per_block;
   };
   if (const Kernel tiles = tile_kernel(node); runs(tiles)) return {attention::Choice::kTiles, tiles};
+  if (const Kernel latent = latent_kernel(node); runs(latent) && are_values_in_keys(node)) {
+    return {attention::Choice::kLatent, latent};
+  }
   if (const Kernel slices = slice_kernel(node); runs(slices)) return {attention::Choice::kSlices, slices};
   return {attention::Choice::kRows, rows_kernel(node)};
 }
@@ -196,7 +216,7 @@ bool supports(const Tensor& node) {
 /// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
   int64_t floats = 0;  // for each row
-  for (const Kernel& kernel : {tile_kernel(node), slice_kernel(node), rows_kernel(node)}) {
+  for (const Kernel& kernel : {tile_kernel(node), latent_kernel(node), slice_kernel(node), rows_kernel(node)}) {
     if (kernel.kernel == nullptr) continue;
     const int64_t splits = cut(node, kernel, gpu).splits;
     if (splits > 1) floats = std::max(floats, splits * (node.shape[0] + 2 * kernel.parts));

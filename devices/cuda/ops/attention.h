@@ -27,8 +27,11 @@ Kernel tiles_with_q8_0_keys(DType values, int columns, bool few_rows);
 Kernel slices_with_bf16_keys(DType keys, DType values, int d, int e);
 Kernel slices_with_f16_keys(DType keys, DType values, int d, int e);
 
+/// attention_latent for keys of f16 or bf16, d <= 576, whose first e <= 512 elements are the values.
+Kernel latent(DType dtype);
+
 /// The kernel of a node whose tensors have addresses, for tests too.
-enum class Choice { kTiles, kSlices, kRows };
+enum class Choice { kTiles, kLatent, kSlices, kRows };
 Choice choice(const Tensor& node, const GpuTraits& gpu);
 
 }  // namespace shoal::cuda::attention

@@ -26,6 +26,7 @@ struct Part {
   const std::byte* from = nullptr;  ///< f32 without gaps between elements
   int64_t from_head = 0, from_token = 0;
   int columns = 0, heads = 0;
+  int offset = 0;              ///< of the first element that is turned
   float* result = nullptr;     ///< [columns, heads, tokens], the heads turned; nullptr: they stay as they are
   std::byte* cache = nullptr;  ///< nullptr: none
   int64_t cache_head = 0, cache_row = 0;
@@ -107,9 +108,10 @@ __global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int p
   if (part.result != nullptr) {
     for (int pair = lane; pair < pairs; pair += 32) {
       const PairPlace at = place_of(work.rotation, pair);
-      const float2 result = turned(row[at.low], row[at.high], turns[pair]);
-      row[at.low] = result.x;
-      row[at.high] = result.y;
+      float &low = row[part.offset + at.low], &high = row[part.offset + at.high];
+      const float2 result = turned(low, high, turns[pair]);
+      low = result.x;
+      high = result.y;
     }
     __syncwarp();
     float* const to = part.result + (token * part.heads + head) * part.columns;
@@ -126,6 +128,11 @@ int64_t stride(const Tensor& tensor, int axis) {
 }
 bool is_dense_f32(const Tensor& x) {
   return x.dtype == DType::kF32 && x.strides[0] == sizeof(float) && x.shape[3] == 1 && x.shape[0] <= kMostColumns;
+}
+RopeParams without_offset(const Tensor& node) {
+  RopeParams params = std::get<RopeParams>(node.params);
+  params.offset = 0;
+  return params;
 }
 bool is_same_row(const Tensor& a, const Tensor& b) {
   return a.data == b.data && a.dtype == b.dtype && a.strides[0] == b.strides[0];
@@ -146,7 +153,9 @@ class Collector {
     const Tensor& x = *node.src[0];
     if (!is_dense_f32(x) || std::get<RopeParams>(node.params).dims > kMostDims) return false;
     if (!add_part(x, x.shape[1], x.shape[2], stride(x, 1), stride(x, 2)) || !has_same_rotation(node)) return false;
-    work_.parts[work_.count - 1].result = reinterpret_cast<float*>(node.data);
+    Part& part = work_.parts[work_.count - 1];
+    part.result = reinterpret_cast<float*>(node.data);
+    part.offset = static_cast<int>(std::get<RopeParams>(node.params).offset);
     return true;
   }
 
@@ -158,8 +167,7 @@ class Collector {
     }
     const Tensor *factors = factors_of(node), *others = factors_of(*rope_);
     const bool same_factors = factors && others ? is_same_row(*factors, *others) : factors == others;
-    return same_factors && is_same_row(*node.src[1], *rope_->src[1]) &&
-           std::get<RopeParams>(node.params) == std::get<RopeParams>(rope_->params);
+    return same_factors && is_same_row(*node.src[1], *rope_->src[1]) && without_offset(node) == without_offset(*rope_);
   }
 
   bool add_set_rows(const Tensor& node) {

@@ -1,5 +1,5 @@
 // rope: a block takes a position, a tile of the pairs and some heads. It computes the tile's cosines and sines once, in
-// shared memory, and rotates the pairs of its heads by them; the elements past `dims` are copied by blocks of their
+// shared memory, and rotates the pairs of its heads by them; the elements that stay are copied by blocks of their
 // own. Frequencies are computed while the kernel before this one ends.
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
@@ -29,21 +29,23 @@ struct Part {
 
 template <class T>
 __device__ __forceinline__ void rotate_pair(const FloatRow<T>& row, float* out, const Rotation& r, int64_t pair,
-                                            float2 turn) {
+                                            int64_t offset, float2 turn) {
   const PairPlace at = place_of(r, pair);
-  const float2 result = turned(row[at.low], row[at.high], turn);
-  out[at.low] = result.x;
-  out[at.high] = result.y;
+  const int64_t low = offset + at.low, high = offset + at.high;
+  const float2 result = turned(row[low], row[high], turn);
+  out[low] = result.x;
+  out[high] = result.y;
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) rope(View x, float* to, Rotation r, uint32_t pair_tiles, uint32_t tiles) {
+__global__ void __launch_bounds__(kThreads)
+    rope(View x, float* to, Rotation r, int64_t offset, uint32_t pair_tiles, uint32_t tiles) {
   __shared__ float2 turns[kPairs];
   const Part part(x, tiles);
   const int64_t pairs = r.dims / 2, first_pair = static_cast<int64_t>(part.tile) * kPairs;
   const bool copies = part.tile >= pair_tiles;
-  const int64_t first_copied = r.dims + (static_cast<int64_t>(part.tile) - pair_tiles) * kCopied;
-  const int64_t width = copies ? min(static_cast<int64_t>(kCopied), x.shape[0] - first_copied)
+  const int64_t first_copied = (static_cast<int64_t>(part.tile) - pair_tiles) * kCopied;  // of those that stay
+  const int64_t width = copies ? min(static_cast<int64_t>(kCopied), x.shape[0] - r.dims - first_copied)
                                : min(static_cast<int64_t>(kPairs), pairs - first_pair);
   const bool turns_pair = !copies && threadIdx.x < width;
   if (!r.is_constant) wait_for_previous();
@@ -59,9 +61,10 @@ __global__ void __launch_bounds__(kThreads) rope(View x, float* to, Rotation r, 
     const FloatRow<T> row(x, row_at(x, head, part.position, batch));
     float* const out = to + ((batch * x.shape[2] + part.position) * heads + head) * x.shape[0];
     if (copies) {
-      out[first_copied + column] = row[first_copied + column];
+      const int64_t stays = first_copied + column, at = stays < offset ? stays : stays + r.dims;
+      out[at] = row[at];
     } else {
-      rotate_pair(row, out, r, first_pair + column, turns[column]);
+      rotate_pair(row, out, r, first_pair + column, offset, turns[column]);
     }
   }
 }
@@ -86,8 +89,8 @@ void run(const LaunchContext& context, Tensor& node) {
   const dim3 grid(static_cast<unsigned>(per_group * tiles.groups));
   with_float_type(x.dtype, [&](auto type) {
     launch_early(context, rope<decltype(type)>, grid, dim3(kThreads), 0, view_of(x),
-                 reinterpret_cast<float*>(node.data), rotation_of(node), static_cast<uint32_t>(tiles.pairs),
-                 static_cast<uint32_t>(per_group));
+                 reinterpret_cast<float*>(node.data), rotation_of(node), std::get<RopeParams>(node.params).offset,
+                 static_cast<uint32_t>(tiles.pairs), static_cast<uint32_t>(per_group));
   });
 }
 
@@ -96,7 +99,7 @@ bool supports(const Tensor& node) {
   const Tensor* factors = factors_of(node);
   if (node.dtype != DType::kF32 || !node.is_contiguous() || !is_float(node.src[0])) return false;
   if (node.src[1]->dtype != DType::kI32 || (factors && factors->dtype != DType::kF32)) return false;
-  if (p.dims % 2 != 0 || p.dims > node.shape[0] || p.mode >= RopeMode::kCount) return false;
+  if (p.dims % 2 != 0 || p.offset + p.dims > node.shape[0] || p.mode >= RopeMode::kCount) return false;
   const Tiles tiles = tiles_of(node);
   return rows_fit(node) && (tiles.pairs + tiles.copies) * tiles.groups <= 0x7fffffff;
 }

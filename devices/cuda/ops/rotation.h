@@ -51,7 +51,7 @@ __device__ inline float2 direction(double angle, float factor) {
   return float2{cosf(rest) * factor, sinf(rest) * factor};
 }
 
-/// Where the two elements of a pair are.
+/// Where the two elements of a pair are, from the first rotated element on.
 struct PairPlace {
   int64_t low, high;
 };

@@ -96,6 +96,19 @@ TEST(Builders, AlongRows) {
             "%r10 = attention(%x, %k, %k, _, %am, _)\n");
 }
 
+TEST(Builders, WithAState) {
+  Graph g;
+  const auto f32 = [&](const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
+  Tensor* positions = g.input("p", DType::kI32, {3, 1, 1, 1});
+  causal_conv(g, f32("x", {8, 3, 1, 1}), f32("w", {4, 8, 1, 1}), f32("c", {8, 3, 1, 1}), positions, "r0");
+  Tensor* state = f32("s", {8, 8, 4, 1});
+  gated_delta(g, f32("q", {8, 2, 3, 1}), f32("k", {8, 2, 3, 1}), f32("v", {8, 4, 3, 1}), f32("a", {4, 3, 1, 1}),
+              f32("b", {4, 3, 1, 1}), state, positions, {true}, "r1");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = causal_conv(%x, %w, %c, %p)\n"
+            "%r1 = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}\n");
+}
+
 TEST(Builders, DataMovementAndViews) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {8, 4, 1, 1});

@@ -80,7 +80,8 @@ const Case kResults[] = {
     {"input %x f32 [9, 5, 0]\ninput %m f32 [9, 5]\ninput %s f32 [0]\n%y = soft_max(%x, %m, %s)", "f32 [9, 5, 0]"},
     {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\ninput %f f32 [3]\n%y = rope(%x, %p, %f) {dims=6, mode=halves}",
      "f32 [8, 4, 5]"},
-    {"input %x f32 [8, 0, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=8, base=500000, freq_scale=0.25, ext_factor=1, "
+    {"input %x f32 [8, 0, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=6, offset=2, base=500000, freq_scale=0.25, "
+     "ext_factor=1, "
      "attn_factor=1.1, beta_fast=33, beta_slow=2, original_context=8192, truncate=false}",
      "f32 [8, 0, 5]"},
     {"input %x f32 [8, 4, 5]\n%y = sum_rows(%x)", "f32 [1, 4, 5]"},
@@ -96,6 +97,28 @@ const Case kResults[] = {
      "f32 [4, 8, 5, 3]"},
     {"input %q f32 [16, 5, 0]\ncache %k f16 [16, 20, 0]\ncache %v f16 [16, 20, 0]\n%y = attention(%q, %k, %v)",
      "f32 [16, 0, 5]"},
+    // along tokens, with a state
+    {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\n"
+     "%y = causal_conv(%x, %w, %s, %p)",
+     "f32 [8, 8]"},
+    {"input %x f32 [8]\nweight %w f32 [1, 8]\ninput %s f32 [8, 0]\ninput %p i32 [1]\n"
+     "%y = causal_conv(%x, %w, %s, %p)",
+     "f32 [8]"},
+    {"input %x f32 [8, 0]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [0]\n"
+     "%y = causal_conv(%x, %w, %s, %p)",
+     "f32 [8, 3]"},
+    {"input %q f32 [8, 2, 5]\ninput %k f32 [8, 2, 5]\ninput %v f32 [8, 6, 5]\ninput %a f32 [6, 5]\n"
+     "input %b f32 [6, 5]\ninput %s f32 [8, 8, 6]\ninput %p i32 [5]\n"
+     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}",
+     "f32 [8, 13, 6]"},
+    {"input %q f32 [8, 0, 5]\ninput %k f32 [8, 0, 5]\ninput %v f32 [8, 0, 5]\ninput %a f32 [0, 5]\n"
+     "input %b f32 [0, 5]\ninput %s f32 [8, 8, 0]\ninput %p i32 [5]\n"
+     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
+     "f32 [8, 13, 0]"},
+    {"input %q f32 [8, 2, 0]\ninput %k f32 [8, 2, 0]\ninput %v f32 [8, 2, 0]\ninput %a f32 [2, 0]\n"
+     "input %b f32 [2, 0]\ninput %s f32 [8, 8, 2]\ninput %p i32 [0]\n"
+     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
+     "f32 [8, 8, 2]"},
     // data movement
     {"input %x f32 [64, 2]\n%y = cast(%x) {dtype=q4_0}", "q4_0 [64, 2]"},
     {"input %x f16 [4, 2]\n%t = permute(%x) {axes=[1,0,2,3]}\n%y = contiguous(%t)", "f16 [2, 4]"},
@@ -216,6 +239,8 @@ const Case kErrors[] = {
      "[rope y] expected positions of shape [5], got [4] (x: x f32 [8, 4, 5], positions: p i32 [4])"},
     {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=10}",
      "[rope y] expected even dims in [0, 8], got 10 (x: x f32 [8, 4, 5], positions: p i32 [5])"},
+    {"input %x f32 [8, 4, 5]\ninput %p i32 [5]\n%y = rope(%x, %p) {dims=6, offset=3}",
+     "[rope y] expected an offset in [0, 2], got 3 (x: x f32 [8, 4, 5], positions: p i32 [5])"},
     {"input %x i32 [8]\n%y = argmax(%x)", "[argmax y] expected x of a float dtype, got i32 (x: x i32 [8])"},
     {"input %x f32 [8]\n%y = top_k(%x) {k=9}", "[top_k y] expected k in [0, 8], got 9 (x: x f32 [8])"},
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 3]\ncache %v f16 [16, 20, 3]\n%y = attention(%q, %k, %v)",
@@ -231,6 +256,30 @@ const Case kErrors[] = {
     {"input %q f32 [16, 5, 8]\ncache %k i32 [16, 20, 2]\ncache %v f16 [16, 20, 2]\n%y = attention(%q, %k, %v)",
      "[attention y] expected k of dtype f32, f16, bf16, q8_0, got i32 "
      "(q: q f32 [16, 5, 8], k: k i32 [16, 20, 2], v: v f16 [16, 20, 2])"},
+    {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 4]\ninput %p i32 [5]\n"
+     "%y = causal_conv(%x, %w, %s, %p)",
+     "[causal_conv y] expected state of shape [8, 3], got [8, 4] "
+     "(x: x f32 [8, 5], weight: w f32 [4, 8], state: s f32 [8, 4], positions: p i32 [5])"},
+    {"input %x f32 [8, 5]\nweight %w f32 [0, 8]\ninput %s f32 [8, 0]\ninput %p i32 [5]\n"
+     "%y = causal_conv(%x, %w, %s, %p)",
+     "[causal_conv y] expected at least one weight of each channel, got 0 "
+     "(x: x f32 [8, 5], weight: w f32 [0, 8], state: s f32 [8, 0], positions: p i32 [5])"},
+    {"input %x f16 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\n"
+     "%y = causal_conv(%x, %w, %s, %p)",
+     "[causal_conv y] expected x of dtype f32, got f16 "
+     "(x: x f16 [8, 5], weight: w f32 [4, 8], state: s f32 [8, 3], positions: p i32 [5])"},
+    {"input %q f32 [8, 4, 5]\ninput %k f32 [8, 4, 5]\ninput %v f32 [8, 6, 5]\ninput %a f32 [6, 5]\n"
+     "input %b f32 [6, 5]\ninput %s f32 [8, 8, 6]\ninput %p i32 [5]\n"
+     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
+     "[gated_delta y] expected heads of v that are a multiple of the 4 of q, got 6 "
+     "(q: q f32 [8, 4, 5], k: k f32 [8, 4, 5], v: v f32 [8, 6, 5], decay: a f32 [6, 5], beta: b f32 [6, 5], "
+     "state: s f32 [8, 8, 6], positions: p i32 [5])"},
+    {"input %q f32 [8, 2, 5]\ninput %k f32 [8, 2, 5]\ninput %v f32 [8, 6, 5]\ninput %a f32 [6, 5]\n"
+     "input %b f32 [2, 5]\ninput %s f32 [8, 8, 6]\ninput %p i32 [5]\n"
+     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
+     "[gated_delta y] expected beta of shape [6, 5], got [2, 5] "
+     "(q: q f32 [8, 2, 5], k: k f32 [8, 2, 5], v: v f32 [8, 6, 5], decay: a f32 [6, 5], beta: b f32 [2, 5], "
+     "state: s f32 [8, 8, 6], positions: p i32 [5])"},
     {"input %x f32 [40]\n%y = cast(%x) {dtype=q4_0}",
      "[cast y] expected a result with axes >= 0 and whole blocks of 32 q4_0 elements that fits into memory, got [40] "
      "(x: x f32 [40])"},

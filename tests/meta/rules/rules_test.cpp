@@ -86,6 +86,24 @@ TEST_F(Rules, Attention) {
             "(d) t h z, (d) (s) h z, (e) (s) h z, -, (s) t, h -> (e) h t z");
 }
 
+TEST_F(Rules, WithAState) {
+  Tensor* positions = i32({3, 1, 1, 1});
+  EXPECT_EQ(rule(causal_conv(g, f32({8, 3, 1, 1}), f32({4, 8, 1, 1}), f32({8, 3, 1, 1}), positions)),
+            "c (t), (k) c, c (s), (t) -> c (n)");
+  const auto delta = [&](int64_t key_heads, int64_t heads, bool tiled) {
+    Tensor* keys = f32({8, key_heads, 3, 1});
+    Tensor* shares = f32({heads, 3, 1, 1});
+    return rule(
+        gated_delta(g, keys, keys, f32({8, heads, 3, 1}), shares, shares, f32({8, 8, heads, 1}), positions, {tiled}));
+  };
+  EXPECT_EQ(delta(2, 6, false), "(d) h/3 (t), (d) h/3 (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
+  EXPECT_EQ(delta(2, 6, true), "(d) h (t), (d) h (t), (d) 3*h (t), 3*h (t), 3*h (t), (d) (e) 3*h, (t) -> (d) (n) 3*h");
+  for (const bool tiled : {false, true}) {
+    EXPECT_EQ(delta(4, 4, tiled), "(d) h (t), (d) h (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
+    EXPECT_EQ(delta(4, 0, tiled), "(d) (g) (t), (d) (g) (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
+  }
+}
+
 TEST_F(Rules, DataMovement) {
   Tensor* x = f32({4, 3, 1, 2});
   EXPECT_EQ(rule(cast(g, x, DType::kF32)), "a b c d -> a b c d | linear 0");

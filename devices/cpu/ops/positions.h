@@ -1,0 +1,23 @@
+// Positions of ops with a state (causal_conv, gated_delta): below 0 padding, 0 the first token of a text.
+#pragma once
+
+#include "graph/tensor.h"
+
+namespace shoal::cpu {
+
+class TextPositions {
+ public:
+  explicit TextPositions(const Tensor& positions) : positions_(positions) {}
+  int64_t count() const { return positions_.shape[0]; }
+  bool is_padding(int64_t token) const { return at(token) < 0; }
+  bool begins(int64_t token) const { return at(token) == 0; }
+
+ private:
+  int32_t at(int64_t token) const {
+    return *reinterpret_cast<const int32_t*>(positions_.data + token * positions_.strides[0]);
+  }
+
+  const Tensor& positions_;
+};
+
+}  // namespace shoal::cpu

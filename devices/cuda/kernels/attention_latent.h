@@ -1,0 +1,282 @@
+// Attention on tensor cores to keys whose first elements are the values, as latent attention has them: up to 576 and
+// 512 columns, read once for both. For the few rows of generation, where reading is what takes time: eight warps share
+// 16 rows and a tile of 64 keys, which lies in shared memory whole while the next one comes.
+//
+// Of the products each warp takes 32 keys and a quarter of the columns, for which it keeps the queries in registers;
+// of the soft-max two rows; of the values 64 columns. Products and weights go through shared memory in between. Numbers
+// are those of attention_tiles.h: K is exact in 16 bits, queries and weights are sums of two, no chain is longer than
+// 128 products.
+#pragma once
+
+#include "devices/cuda/kernels/attention_merge.h"
+#include "devices/cuda/kernels/attention_parts.h"
+
+namespace shoal::cuda::attention {
+
+inline constexpr int kLatentWarps = 8, kLatentThreads = kLatentWarps * 32;  ///< of a block
+inline constexpr int kLatentRows = 16;                                      ///< of a block
+inline constexpr int kLatentMostKeys = 576, kLatentMostValues = 512;        ///< columns
+inline constexpr int kLatentPitch = kLatentMostKeys + 8;  ///< elements from one row to the next, in different banks
+inline constexpr int kLatentQuarters = 4, kLatentSteps = kLatentMostKeys / 16 / kLatentQuarters;  ///< of 16 columns
+
+/// Where things lie in a block's shared memory, in bytes. Queries are in registers when the first products come.
+struct LatentLayout {
+  static constexpr int kTileBytes = kKeys * kLatentPitch * 2, kQueryBytes = kLatentRows * kLatentPitch * 2;
+  static constexpr int kProductPitch = kKeys + 8, kWeightPitch = kKeys + 8;  // elements
+  static constexpr int kProductBytes = kLatentQuarters * kLatentRows * kProductPitch * 4;
+  static constexpr int kWeightBytes = kLatentRows * kWeightPitch * 2;
+  static constexpr int kQueriesAt = 2 * kTileBytes, kProductsAt = kQueriesAt;
+  static constexpr int kWeightsAt = kProductsAt + kProductBytes;
+  static constexpr int kFactsAt = kQueriesAt + 2 * kQueryBytes;
+  static constexpr int kMarksAt = kFactsAt + kLatentRows * static_cast<int>(sizeof(RowFacts));
+  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: what earlier values count; top and sum at the end
+  static constexpr int kBytes = kRowsAt + 3 * kLatentRows * 4;
+  static_assert(kWeightsAt + 2 * kWeightBytes <= kFactsAt && kLatentWarps * kMaxSplits * 4 <= kTileBytes);
+};
+
+template <bool kF16>
+struct LatentBlock {
+  static constexpr float kLift = kF16 ? 6.931471805599453f : 0;  ///< ln(1024): f16 has no small weights
+  static constexpr float kLower = kF16 ? 1.0f / 1024 : 1;
+  static constexpr int kColumns = kLatentMostValues / kLatentWarps;
+
+  const Arguments& a;
+  std::byte* shared;
+  const std::byte* keys;  ///< of the KV head
+  Range seen;
+  int warp, lane;
+  uint32_t q_high[kLatentSteps][4], q_low[kLatentSteps][4];
+  float top = kMinusInfinity, sum = 0;  ///< of the row that the lane has in the soft-max; the lane's part of the sum
+  float values[kColumns / 8][4] = {};
+
+  __device__ LatentBlock(const Arguments& a, std::byte* shared, const Place& place, Range seen)
+      : a(a),
+        shared(shared),
+        keys(a.k.data + place.kv_head * a.k.head + place.batch * a.k.batch),
+        seen(seen),
+        warp(static_cast<int>(threadIdx.x / 32)),
+        lane(static_cast<int>(threadIdx.x % 32)) {}
+
+  __device__ uint16_t* tile_at(int tile) const {
+    return reinterpret_cast<uint16_t*>(shared + tile % 2 * LatentLayout::kTileBytes);
+  }
+  __device__ float* products(int quarter, int row) const {
+    auto* from = reinterpret_cast<float*>(shared + LatentLayout::kProductsAt);
+    return from + (quarter * kLatentRows + row) * LatentLayout::kProductPitch;
+  }
+  __device__ uint16_t* weights(int part) const {
+    return reinterpret_cast<uint16_t*>(shared + LatentLayout::kWeightsAt + part * LatentLayout::kWeightBytes);
+  }
+  __device__ const RowFacts* facts() const { return reinterpret_cast<RowFacts*>(shared + LatentLayout::kFactsAt); }
+  __device__ int* marks() const { return reinterpret_cast<int*>(shared + LatentLayout::kMarksAt); }
+  __device__ float* rows(int which) const {
+    return reinterpret_cast<float*>(shared + LatentLayout::kRowsAt) + which * kLatentRows;
+  }
+
+  /// Starts to copy a tile. Keys out of sight and columns up to a multiple of 16 become zeros.
+  __device__ void fetch(int tile) const {
+    const int chunks = (a.d + 15) / 16 * 2;
+    for (int row = warp; row < kKeys; row += kLatentWarps) {
+      const int key = tile * kKeys + row;
+      const bool exists = key >= seen.begin && key < seen.end;
+      const std::byte* from = exists ? keys + key * a.k.row : keys;
+      uint16_t* const to = tile_at(tile) + row * kLatentPitch;
+      for (int chunk = lane; chunk < chunks; chunk += 32) {
+        const bool valid = exists && chunk * 8 < a.d;
+        copy_async_16(to + chunk * 8, valid ? from + chunk * 16 : keys, valid);
+      }
+    }
+  }
+
+  __device__ int first_column() const { return warp / 2 * kLatentSteps * 16; }
+  __device__ int first_key() const { return warp % 2 * (kKeys / 2); }
+
+  /// The warp's columns of the queries, which lie in shared memory.
+  __device__ void take_queries(const uint16_t* high, const uint16_t* low) {
+    const int at = lane % 16 * kLatentPitch + lane / 16 * 8 + first_column();
+#pragma unroll
+    for (int step = 0; step < kLatentSteps; ++step) {
+      if (first_column() + step * 16 >= a.d) break;
+      load_matrix_x4(q_high[step], high + at + step * 16);
+      load_matrix_x4(q_low[step], low + at + step * 16);
+    }
+  }
+
+  __device__ void multiply_keys(int tile) const {
+    constexpr int kTiles = kKeys / 2 / 8;
+    float sums[kTiles][4] = {};
+    const uint16_t* from =
+        tile_at(tile) + (first_key() + lane / 16 * 8 + lane % 8) * kLatentPitch + lane / 8 % 2 * 8 + first_column();
+#pragma unroll
+    for (int step = 0; step < kLatentSteps; ++step) {
+      if (first_column() + step * 16 >= a.d) break;
+#pragma unroll
+      for (int n = 0; n < kTiles; n += 2) {
+        uint32_t k[4];
+        load_matrix_x4(k, from + n * 8 * kLatentPitch + step * 16);
+        multiply_split<kF16>(sums[n], sums[n + 1], q_high[step], q_low[step], k);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const int column = first_key() + n * 8 + lane % 4 * 2;
+      store_as<float2>(products(warp / 2, lane / 4) + column, float2{sums[n][0], sums[n][1]});
+      store_as<float2>(products(warp / 2, lane / 4 + 8) + column, float2{sums[n][2], sums[n][3]});
+    }
+  }
+
+  /// Sixteen lanes have a row, each of them four keys.
+  __device__ int soft_max_row() const {
+    return warp * 2 + lane / 16;
+  }
+
+  /// Products become weights, times exp(kLift). `whole`: all rows see all keys of the tile.
+  __device__ void soft_max(int tile, bool whole) {
+    const int row = soft_max_row(), first = lane % 16 * 4;
+    const RowFacts& fact = facts()[row];
+    float scores[4] = {};
+#pragma unroll
+    for (int quarter = 0; quarter < kLatentQuarters; ++quarter) {
+      const auto part = load_as<float4>(products(quarter, row) + first);
+      scores[0] += part.x, scores[1] += part.y, scores[2] += part.z, scores[3] += part.w;
+    }
+    float largest = top;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[i] = soft_cap(a, scores[i] * fact.factor);
+      if (!whole) hide(tile * kKeys + first + i, fact, scores[i], marks()[first + i], tile);
+      largest = fmaxf(largest, scores[i]);
+    }
+    for (int lanes = 8; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+    const float base = largest == kMinusInfinity ? 0 : largest, keep = __expf(top - base);
+    top = largest;
+    float added = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[i] = __expf(scores[i] - base + kLift);
+      added += scores[i];
+    }
+    sum = sum * keep + added;
+    const Split left = split<kF16>(scores[0], scores[1]), right = split<kF16>(scores[2], scores[3]);
+    const int at = row * LatentLayout::kWeightPitch + first;
+    store_as<uint2>(weights(0) + at, uint2{left.high, right.high});
+    store_as<uint2>(weights(1) + at, uint2{left.low, right.low});
+    if (lane % 16 == 0) rows(0)[row] = keep;
+  }
+  __device__ void hide(int key, const RowFacts& row, float& score, int& mark, int tile) const {
+    const bool in_range = key >= row.begin && key < row.end;
+    if (!in_range) score = kMinusInfinity;
+    if (in_range && a.mask != nullptr) score = add_mask(a, row.query, key, score);
+    if (score != kMinusInfinity) mark = tile;
+  }
+
+  /// Keys of a tile that no row of the block sees become zeros, as values: 0 * NaN would spoil the sums.
+  __device__ void clear_unseen(int tile) const {
+    for (int row = warp; row < kKeys; row += kLatentWarps) {
+      if (marks()[row] == tile) continue;
+      for (int chunk = lane; chunk < kLatentPitch / 8; chunk += 32) {
+        store_as<uint4>(tile_at(tile) + row * kLatentPitch + chunk * 8, uint4{0, 0, 0, 0});
+      }
+    }
+  }
+
+  /// Adds the warp's columns of the tile's values, weighted.
+  __device__ void weigh(int tile) {
+    const int first = warp * kColumns, row = lane % 16, half = lane / 16 * 8;
+    float sums[kColumns / 8][4] = {};
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t high[4], low[4];
+      const int at = row * LatentLayout::kWeightPitch + half + step * 16;
+      load_matrix_x4(high, weights(0) + at);
+      load_matrix_x4(low, weights(1) + at);
+      const uint16_t* from = tile_at(tile) + (step * 16 + row) * kLatentPitch + half + first;
+#pragma unroll
+      for (int group = 0; group < kColumns / 16; ++group) {
+        if (first + group * 16 >= a.e) break;
+        uint32_t v[4];
+        load_matrix_x4_trans(v, from + group * 16);
+        multiply_split<kF16>(sums[2 * group], sums[2 * group + 1], high, low, v);
+      }
+    }
+    const float keep[2] = {rows(0)[lane / 4], rows(0)[lane / 4 + 8]};
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[n][i] = fmaf(values[n][i], keep[i / 2], sums[n][i]);
+    }
+  }
+
+  /// After the last tile: the rows' tops and sums to where all warps see them; the lift is taken back.
+  __device__ void finish() {
+    for (int lanes = 8; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+    if (lane % 16 == 0) rows(1)[soft_max_row()] = top, rows(2)[soft_max_row()] = sum * kLower;
+    __syncthreads();
+  }
+
+  /// To the result where the block is alone, or to the split's partials.
+  __device__ void write(const Place& place, bool alone) const {
+    const int first = warp * kColumns;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_block = lane / 4 + 8 * half, row = place.first_row + in_block;
+      if (in_block >= place.rows) continue;
+      const float row_top = rows(1)[in_block], row_sum = rows(2)[in_block];
+      const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
+      float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
+      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), row_top, row_sum) : 1;
+      if (first < a.e) store_row(to + first, lane, half, factor * kLower, a.e - first, values);
+      if (!alone && warp == 0 && lane % 4 == 0) partial.stats[0] = row_top, partial.stats[1] = row_sum;
+    }
+  }
+};
+
+template <bool kF16>
+__global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Arguments a) {
+  SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  __shared__ int used;  // splits; of no interest before the end, so it takes no register
+  const Place place = place_of(a);
+  wait_for_previous();
+  let_next_start();
+  const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Share share = share_of(in_sight.some, a.splits, place.split);
+  if (place.split >= share.used) return;
+  if (threadIdx.x == 0) used = share.used;
+
+  LatentBlock<kF16> block(a, shared, place, in_sight.some);
+  if (share.first < share.last) block.fetch(share.first);
+  copy_async_commit();
+  auto* high = reinterpret_cast<uint16_t*>(shared + LatentLayout::kQueriesAt);
+  auto* low = high + kLatentRows * kLatentPitch;
+  auto* facts = reinterpret_cast<RowFacts*>(shared + LatentLayout::kFactsAt);
+  load_queries<kF16, kLatentWarps>(a, place, kLatentRows, kLatentPitch, a.scale, high, low, facts);
+  if (threadIdx.x < kKeys) block.marks()[threadIdx.x] = -1;
+  __syncthreads();
+  block.take_queries(high, low);
+
+  const bool gaps = a.mask != nullptr || a.window > 0;
+#pragma unroll 1
+  for (int tile = share.first; tile < share.last; ++tile) {
+    copy_async_wait<0>();
+    __syncthreads();  // the tile has come, the one before is no longer read, nor are the queries
+    if (tile + 1 < share.last) block.fetch(tile + 1);
+    copy_async_commit();
+    block.multiply_keys(tile);
+    __syncthreads();
+    const bool whole =
+        a.mask == nullptr && tile * kKeys >= in_sight.all.begin && (tile + 1) * kKeys <= in_sight.all.end;
+    block.soft_max(tile, whole);
+    __syncthreads();
+    if (gaps && !whole) {
+      block.clear_unseen(tile);
+      __syncthreads();
+    }
+    block.weigh(tile);
+  }
+  copy_async_wait<0>();
+  block.finish();
+  block.write(place, used == 1);
+  merge_splits<kLatentWarps>(a, place, {0, a.e}, used, reinterpret_cast<float*>(shared));
+}
+
+}  // namespace shoal::cuda::attention

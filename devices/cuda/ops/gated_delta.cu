@@ -1,0 +1,279 @@
+// gated_delta: columns of the states are independent (graph/ops/ops.h). A block has some columns of a head, eight lanes
+// each, which keep the column in registers over all tokens: the state is read once and written once. Keys, queries and
+// what else there is of tokens come through shared memory, in tiles of which the next is on its way.
+#include <algorithm>
+
+#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/reduce.h"
+#include "devices/cuda/ops/ops.h"
+#include "devices/cuda/ops/texts.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kLanes = 8;  ///< of a column
+constexpr int kColumns = kThreads / kLanes;
+constexpr int kTileTokens = 16;
+constexpr int kQuad = 4;
+constexpr int kStep = kLanes * kQuad;  ///< elements of a column that its lanes have with one quad each
+constexpr int64_t kMostSize = 256;
+
+struct Delta {
+  View q, k, v, decay, beta, state;
+  Texts texts;
+  float* to;
+  uint32_t size, heads, tokens, column_tiles;
+  bool tiled, quads_of_keys, quads_of_state;  ///< quads: rows lie on boundaries of 16 bytes
+
+  __device__ int64_t key_head(uint32_t head) const {
+    const auto key_heads = static_cast<uint32_t>(q.shape[1]);
+    return tiled ? head % key_heads : head / (heads / key_heads);
+  }
+};
+
+/// Some tokens in shared memory: keys and queries are padded with zeros to the lanes' quads.
+struct Tile {
+  float *k, *q, *v, *factor, *beta;
+  int32_t* position;
+
+  __host__ __device__ static int floats(int padded, int tokens) { return tokens * (2 * padded + kColumns + 3); }
+  __device__ Tile(float* at, int padded, int tokens)
+      : k(at),
+        q(k + tokens * padded),
+        v(q + tokens * padded),
+        factor(v + tokens * kColumns),
+        beta(factor + tokens),
+        position(reinterpret_cast<int32_t*>(beta + tokens)) {}
+};
+
+/// A row of keys or queries, by a warp.
+__device__ __forceinline__ void stage_row(const std::byte* from, float* to, int size, int padded, bool by_quads) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (by_quads) {
+    for (int at = kQuad * lane; at < size; at += kQuad * kWarp) copy_async_16(to + at, from + at * sizeof(float));
+  } else {
+    for (int at = lane; at < size; at += kWarp) to[at] = load_as<float>(from + at * sizeof(float));
+  }
+  for (int at = size + lane; at < padded; at += kWarp) to[at] = 0;
+}
+
+__device__ __forceinline__ void stage(const Delta& delta, const Tile& tile, uint32_t head, uint32_t first_column,
+                                      uint32_t first, int count, int padded) {
+  const int64_t key_head = delta.key_head(head);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, size = static_cast<int>(delta.size);
+  for (int row = warp; row < 2 * count; row += kThreads / kWarp) {
+    const int token = row / 2;
+    const View& view = row % 2 == 0 ? delta.k : delta.q;
+    float* const to = row % 2 == 0 ? tile.k : tile.q;
+    stage_row(row_at(view, key_head, first + token, 0), to + token * padded, size, padded, delta.quads_of_keys);
+  }
+  for (int i = threadIdx.x; i < count * kColumns; i += kThreads) {
+    const uint32_t token = first + i / kColumns, column = first_column + i % kColumns;
+    tile.v[i] = column < delta.size ? load_as<float>(row_at(delta.v, head, token, 0) + column * sizeof(float)) : 0.0f;
+  }
+  if (const int i = threadIdx.x; i < count) {
+    const uint32_t token = first + i;
+    const auto share = [=](const View& view) {
+      return load_as<float>(view.data + head * view.strides[0] + token * view.strides[1]);
+    };
+    tile.factor[i] = expf(share(delta.decay));
+    tile.beta[i] = share(delta.beta);
+    tile.position[i] = delta.texts.position(token);
+  }
+}
+
+/// Of a column, the same in all of its lanes.
+__device__ __forceinline__ float column_sum(float value) {
+#pragma unroll
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAllLanes, value, lanes);
+  return value;
+}
+
+/// A lane's elements of a column: quads kStep apart.
+template <int kQuads>
+struct Column {
+  float4 quads[kQuads];
+
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) quads[i] = float4{0, 0, 0, 0};
+  }
+  __device__ void load(const std::byte* from, int lane, int size, bool by_quads) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int at = i * kStep + lane * kQuad;
+      const std::byte* const quad = from + at * sizeof(float);
+      if (by_quads && at < size) {
+        quads[i] = load_as<float4>(quad);
+      } else if (!by_quads) {
+        float values[kQuad];
+        for (int e = 0; e < kQuad; ++e) values[e] = at + e < size ? load_as<float>(quad + e * sizeof(float)) : 0.0f;
+        quads[i] = float4{values[0], values[1], values[2], values[3]};
+      }
+    }
+  }
+  __device__ void store(float* to, int lane, int size, bool by_quads) const {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int at = i * kStep + lane * kQuad;
+      if (by_quads && at < size) {
+        store_as<float4>(to + at, quads[i]);
+      } else if (!by_quads) {
+        const float values[kQuad] = {quads[i].x, quads[i].y, quads[i].z, quads[i].w};
+        for (int e = 0; e < kQuad; ++e) {
+          if (at + e < size) to[at + e] = values[e];
+        }
+      }
+    }
+  }
+  __device__ float times(const float* row) const {
+    float4 sums{0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 with = load_as<float4>(row + i * kStep);
+      sums.x += quads[i].x * with.x;
+      sums.y += quads[i].y * with.y;
+      sums.z += quads[i].z * with.z;
+      sums.w += quads[i].w * with.w;
+    }
+    return column_sum((sums.x + sums.y) + (sums.z + sums.w));
+  }
+  __device__ void change(float factor, const float* k, float error) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 row = load_as<float4>(k + i * kStep);
+      quads[i].x = factor * quads[i].x + row.x * error;
+      quads[i].y = factor * quads[i].y + row.y * error;
+      quads[i].z = factor * quads[i].z + row.z * error;
+      quads[i].w = factor * quads[i].w + row.w * error;
+    }
+  }
+};
+
+/// A tile's tokens, whose values become the rows of the result.
+template <int kQuads>
+__device__ __forceinline__ void go_through(Column<kQuads>& column, const Tile& tile, int count, int number, int lane) {
+  constexpr int kPadded = kQuads * kStep;
+  for (int token = 0; token < count; ++token) {
+    float result = 0;
+    const int32_t position = tile.position[token];
+    if (position == 0) column.clear();
+    float* const value = tile.v + token * kColumns + number;
+    if (position >= 0) {
+      const float* const k = tile.k + token * kPadded + lane * kQuad;
+      const float factor = tile.factor[token];
+      const float error = tile.beta[token] * (*value - factor * column.times(k));
+      column.change(factor, k, error);
+      result = column.times(tile.q + token * kPadded + lane * kQuad);
+    }
+    if (lane == 0) *value = result;
+  }
+}
+
+template <int kQuads>
+__global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_tokens) {
+  constexpr int kPadded = kQuads * kStep;
+  SHOAL_DYNAMIC_SHARED(float, shared);
+  const int size = static_cast<int>(delta.size), number = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const uint32_t head = blockIdx.x / delta.column_tiles, first_column = blockIdx.x % delta.column_tiles * kColumns;
+  const uint32_t mine = first_column + number;
+  const int64_t row = size, rows_of_head = static_cast<int64_t>(delta.tokens) + size;
+  float* const result = delta.to + head * rows_of_head * row;
+  const auto tile_at = [&](uint32_t first) {
+    const uint32_t buffer = first / tile_tokens % 2;
+    return Tile(shared + buffer * Tile::floats(kPadded, tile_tokens), kPadded, tile_tokens);
+  };
+  const auto count_at = [&](uint32_t first) {
+    return static_cast<int>(min(delta.tokens - first, static_cast<uint32_t>(tile_tokens)));
+  };
+  wait_for_previous();
+  let_next_start();
+  if (delta.tokens > 0) stage(delta, tile_at(0), head, first_column, 0, count_at(0), kPadded);
+  copy_async_commit();
+  Column<kQuads> column;
+  column.clear();
+  if (mine < delta.size) column.load(row_at(delta.state, mine, head, 0), lane, size, delta.quads_of_state);
+  for (uint32_t first = 0; first < delta.tokens; first += tile_tokens) {
+    const uint32_t next = first + tile_tokens;
+    if (next < delta.tokens) stage(delta, tile_at(next), head, first_column, next, count_at(next), kPadded);
+    copy_async_commit();
+    copy_async_wait<1>();
+    __syncthreads();
+    const Tile tile = tile_at(first);
+    const int count = count_at(first);
+    go_through<kQuads>(column, tile, count, number, lane);
+    __syncthreads();
+    for (int i = threadIdx.x; i < count * kColumns; i += kThreads) {
+      const uint32_t of = first_column + i % kColumns;
+      if (of < delta.size) result[(first + i / kColumns) * row + of] = tile.v[i];
+    }
+    __syncthreads();  // the buffer is free
+  }
+  if (mine < delta.size) column.store(result + (delta.tokens + mine) * row, lane, size, delta.quads_of_state);
+}
+
+/// Rows begin at boundaries of 16 bytes and are whole quads.
+bool has_quads(const Tensor& tensor) {
+  return tensor.shape[0] % kQuad == 0 && reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 &&
+         tensor.strides[1] % 16 == 0 && tensor.strides[2] % 16 == 0;
+}
+
+int64_t column_tiles(const Tensor& node) {
+  return (node.shape[0] + kColumns - 1) / kColumns;
+}
+
+template <int kQuads>
+void launch_for(const LaunchContext& context, const Tensor& node, const Delta& delta) {
+  const int tile_tokens = static_cast<int>(std::min<int64_t>(std::max<int64_t>(delta.tokens, 1), kTileTokens));
+  const int tiles = delta.tokens > kTileTokens ? 2 : 1;
+  const size_t shared = static_cast<size_t>(tiles * Tile::floats(kQuads * kStep, tile_tokens)) * sizeof(float);
+  launch_early(context, gated_delta<kQuads>, dim3(static_cast<unsigned>(column_tiles(node) * node.shape[2])),
+               dim3(kThreads), shared, delta, tile_tokens);
+}
+
+void run(const LaunchContext& context, Tensor& node) {
+  const auto& src = node.src;
+  const Delta delta{view_of(*src[0]),
+                    view_of(*src[1]),
+                    view_of(*src[2]),
+                    view_of(*src[3]),
+                    view_of(*src[4]),
+                    view_of(*src[5]),
+                    texts_of(*src[6]),
+                    reinterpret_cast<float*>(node.data),
+                    static_cast<uint32_t>(node.shape[0]),
+                    static_cast<uint32_t>(node.shape[2]),
+                    static_cast<uint32_t>(src[6]->shape[0]),
+                    static_cast<uint32_t>(column_tiles(node)),
+                    std::get<GatedDeltaParams>(node.params).tiled,
+                    has_quads(*src[0]) && has_quads(*src[1]),
+                    has_quads(*src[5]) && has_quads(node)};
+  const int64_t steps = (node.shape[0] + kStep - 1) / kStep;
+  if (steps <= 1) {
+    launch_for<1>(context, node, delta);
+  } else if (steps <= 2) {
+    launch_for<2>(context, node, delta);
+  } else if (steps <= 4) {
+    launch_for<4>(context, node, delta);
+  } else {
+    launch_for<8>(context, node, delta);
+  }
+}
+
+bool supports(const Tensor& node) {
+  for (const int source : {0, 1, 2, 5}) {
+    if (node.src[source]->dtype != DType::kF32 || !node.src[source]->is_row_contiguous()) return false;
+  }
+  for (const int source : {3, 4}) {
+    if (node.src[source]->dtype != DType::kF32) return false;
+  }
+  if (node.dtype != DType::kF32 || !node.is_contiguous() || node.src[6]->dtype != DType::kI32) return false;
+  return node.shape[0] <= kMostSize && node.shape[1] <= 0x7fffffff && column_tiles(node) * node.shape[2] <= 0x7fffffff;
+}
+
+}  // namespace
+
+const OpKernel kGatedDeltaKernel{run, supports, nullptr};
+
+}  // namespace shoal::cuda
